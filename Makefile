@@ -1,0 +1,87 @@
+# `make help` lists what a contributor needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+VLLM_VENV := .venv-vllm
+UV := $(VENV)/bin/uv
+WHEELS := build/wheels
+RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml $(wildcard Cargo.lock)
+PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -name '*.cu') pyproject.toml
+
+TRACE ?=
+ARGS ?=
+WORKERS ?= 2
+
+.PHONY: help
+help: ## Show this list
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
+
+# --- environments -----------------------------------------------------------
+
+$(UV):
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --upgrade uv
+
+# The wheel is built once and installed into the light environment that `make run` uses.
+build/.installed: $(UV) $(RUST_SOURCES) $(PYTHON_SOURCES)
+	rm -rf $(WHEELS)
+	$(UV) pip install --quiet --python $(VENV)/bin/python 'maturin>=1.9,<2'
+	$(VENV)/bin/maturin build --quiet --release --out $(WHEELS)
+	$(UV) pip install --quiet --python $(VENV)/bin/python --reinstall-package hybrid-blocks \
+	  "$$(ls $(WHEELS)/*.whl)[plot]"
+	@touch $@
+
+# vLLM is the oracle of the tests: its own classes run beside ours in one process.
+build/.vllm-env: $(UV) pyproject.toml requirements/vllm.txt
+	test -d $(VLLM_VENV) || $(UV) venv --quiet --python $(VENV)/bin/python $(VLLM_VENV)
+	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python -r requirements/vllm.txt --overrides requirements/vllm-overrides.txt \
+	  --group lint --group test --extra plot -r pyproject.toml
+	@mkdir -p build && touch $@
+
+build/.developed: build/.vllm-env $(RUST_SOURCES)
+	VIRTUAL_ENV=$(CURDIR)/$(VLLM_VENV) PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
+	  $(VLLM_VENV)/bin/maturin develop --quiet --release --uv
+	@touch $@
+
+# --- use --------------------------------------------------------------------
+
+.PHONY: build run
+build: build/.installed ## Build a release wheel and install it into .venv
+run: build/.installed ## Replay a workload (TRACE=path for a file, ARGS for more options)
+	$(VENV)/bin/hybrid-blocks replay $(TRACE) $(ARGS)
+
+# --- checks -----------------------------------------------------------------
+
+.PHONY: test lint types test-rust test-python
+test: lint test-rust types test-python ## Run every test, type check and lint
+
+lint: build/.vllm-env ## Format and lint checks, warnings are errors
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(VLLM_VENV)/bin/ruff format --check .
+	$(VLLM_VENV)/bin/ruff check .
+
+types: build/.developed ## mypy --strict, and the stubs against the binary
+	$(VLLM_VENV)/bin/mypy
+	MYPYPATH=python $(VLLM_VENV)/bin/stubtest hybrid_blocks._core
+
+test-rust: ## cargo test of the core crate (no Python needed)
+	cargo test --quiet -p hybrid-blocks
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks
+
+test-python: build/.developed ## pytest, vLLM's own classes as the oracle
+	VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 $(VLLM_VENV)/bin/pytest -n $(WORKERS) $(ARGS)
+
+.PHONY: format clean
+format: build/.vllm-env ## Rewrite sources in the project's format
+	cargo fmt --all
+	$(VLLM_VENV)/bin/ruff check --fix .
+	$(VLLM_VENV)/bin/ruff format .
+
+clean: ## Remove everything that is built
+	rm -rf build target $(VENV) $(VLLM_VENV) python/hybrid_blocks/*.so

@@ -1,0 +1,17 @@
+"""KV-cache block manager for hybrid LLMs, written in Rust."""
+
+import warnings
+
+from hybrid_blocks._core import build_info
+
+__version__: str = build_info()["version"]
+
+if build_info()["profile"] == "debug":
+    warnings.warn(
+        "hybrid_blocks was built without optimisation and is many times slower; "
+        "build it with `maturin develop --release`",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+__all__ = ["__version__", "build_info"]

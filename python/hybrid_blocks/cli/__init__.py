@@ -1,0 +1,13 @@
+"""The ``hybrid-blocks`` command: one module a subcommand."""
+
+import typer
+
+from hybrid_blocks.cli import doctor
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(doctor.doctor)
+
+
+@app.callback()
+def main() -> None:
+    """KV-cache block manager for hybrid LLMs."""

@@ -1,0 +1,2 @@
+//! KV-cache block manager for hybrid language models.
+#![forbid(unsafe_code)]
