@@ -1,7 +1,10 @@
 """The compiled core: typed here by hand, checked against the binary by stubtest."""
 
-from typing import TypedDict
+from typing import TypedDict, type_check_only
 
+__all__ = ["build_info"]
+
+@type_check_only
 class BuildInfo(TypedDict):
     """What the extension was built as."""
 
