@@ -1,2 +1,46 @@
 //! KV-cache block manager for hybrid language models.
+//!
+//! # Words
+//! - *Layer page*: the bytes one layer stores for one block.
+//! - *Group*: layers that share a block table.
+//! - *Block*: what the manager hands out to a group, an id. For a recurrent group a block holds one
+//!   state and is called a *state slot*.
+//! - *Slab*: a fixed run of arena bytes, owned by one pool at a time and cut into equal blocks.
+//! - *Pool*: the blocks of one size.
+//! - *Checkpoint*: a state slot kept under a prefix hash.
+//! - *Free*: no owner, no content worth keeping. *Cached*: no owner, content kept under a key,
+//!   evictable. *Live*: has owners.
+//! - *Null block*: id 0, never handed out.
+//!
+//! # Layers
+//! ```text
+//! ids <- arena, links <- slabs <- pool, prefix_index <- store <- group <- manager
+//! digest <- hash                  (knows no blocks)
+//! ```
 #![forbid(unsafe_code)]
+
+mod arena;
+mod coordinator;
+pub mod digest;
+mod error;
+mod event;
+mod group;
+mod ids;
+mod links;
+mod manager;
+mod pool;
+mod prefix_index;
+mod request;
+mod slabs;
+mod stats;
+mod store;
+
+pub use error::Error;
+pub use event::Event;
+pub use group::{GroupKind, GroupSpec};
+pub use ids::{BlockId, GroupId, PoolId, SlabId};
+pub use manager::{Config, Manager, TableChange};
+pub use pool::Pool;
+pub use prefix_index::{Key, PrefixIndex};
+pub use stats::Stats;
+pub use store::BlockStore;

@@ -1,0 +1,75 @@
+//! Everything that can go wrong. A failed call has changed nothing.
+
+use crate::ids::{BlockId, GroupId};
+
+/// Why a call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A size or a combination of sizes that no manager can have.
+    #[error("{0}")]
+    InvalidConfig(String),
+    /// An argument that is wrong whatever the state.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// More blocks were asked for than have no owner.
+    #[error("{needed} blocks are needed and {available} have no owner; free or preempt a request")]
+    OutOfBlocks {
+        /// Blocks asked for.
+        needed: u64,
+        /// Blocks without an owner.
+        available: u64,
+    },
+    /// A request that would not fit into the empty cache.
+    #[error(
+        "request of {num_tokens} tokens needs {needed} blocks of {available} in all; \
+         at most {fits} tokens fit"
+    )]
+    RequestTooLarge {
+        /// Tokens of the request.
+        num_tokens: u64,
+        /// Blocks it needs.
+        needed: u64,
+        /// Blocks there are.
+        available: u64,
+        /// Tokens that would fit.
+        fits: u64,
+    },
+    /// A block id outside the pool.
+    #[error("block {block} is not one of this pool's blocks (ids 1 to {})", num_blocks - 1)]
+    ForeignBlock {
+        /// The id.
+        block: BlockId,
+        /// Ids below this are valid.
+        num_blocks: u32,
+    },
+    /// A block was freed more often than it was taken.
+    #[error("block {block} has no owner to take away: freed twice, or never allocated")]
+    NotLive {
+        /// The id.
+        block: BlockId,
+    },
+    /// The cache cannot be dropped while blocks have owners.
+    #[error("{num_blocks} blocks still have owners; free their requests first")]
+    BlocksInUse {
+        /// Live blocks.
+        num_blocks: u32,
+    },
+    /// A handle that names no request, or a request that was freed.
+    #[error("no request has handle {handle}: it was freed, or never added")]
+    UnknownRequest {
+        /// The handle.
+        handle: u64,
+    },
+    /// A request id that is already in use.
+    #[error("request id {0:?} is in use; free that request first or choose another id")]
+    DuplicateRequest(String),
+    /// A group number that the manager does not have.
+    #[error("group {group} does not exist; there are {num_groups}")]
+    UnknownGroup {
+        /// The number.
+        group: GroupId,
+        /// Groups there are.
+        num_groups: u32,
+    },
+}

@@ -1,0 +1,169 @@
+//! Doubly linked lists threaded through arrays: O(1) at both ends and in the middle, no allocation.
+
+/// The links of `num_nodes` nodes and of the sentinels of `num_lists` circular lists.
+///
+/// A node is in at most one list. A removed node keeps its links, so that removals undone in
+/// reverse order restore every list exactly ([`Links::restore`]).
+#[derive(Debug)]
+pub(crate) struct Links {
+    next: Box<[u32]>,
+    prev: Box<[u32]>,
+    num_nodes: u32,
+}
+
+/// One list of a [`Links`]: the index of its sentinel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct List(u32);
+
+impl Links {
+    pub(crate) fn new(num_nodes: u32, num_lists: u32) -> Self {
+        let total = num_nodes as usize + num_lists as usize;
+        let mut links = Self {
+            next: vec![0; total].into_boxed_slice(),
+            prev: vec![0; total].into_boxed_slice(),
+            num_nodes,
+        };
+        for list in 0..num_lists {
+            links.clear(links.list(list));
+        }
+        links
+    }
+
+    /// The `number`th list.
+    #[inline]
+    pub(crate) fn list(&self, number: u32) -> List {
+        List(self.num_nodes + number)
+    }
+
+    /// Forget the nodes of `list` without visiting them.
+    pub(crate) fn clear(&mut self, list: List) {
+        self.next[list.0 as usize] = list.0;
+        self.prev[list.0 as usize] = list.0;
+    }
+
+    #[inline]
+    pub(crate) fn front(&self, list: List) -> Option<u32> {
+        self.after(list.0)
+    }
+
+    /// The node after `node` in its list.
+    #[inline]
+    pub(crate) fn after(&self, node: u32) -> Option<u32> {
+        let next = self.next[node as usize];
+        (next < self.num_nodes).then_some(next)
+    }
+
+    #[inline]
+    pub(crate) fn insert_after(&mut self, at: u32, node: u32) {
+        let next = self.next[at as usize];
+        self.next[node as usize] = next;
+        self.prev[node as usize] = at;
+        self.prev[next as usize] = node;
+        self.next[at as usize] = node;
+    }
+
+    #[inline]
+    pub(crate) fn push_back(&mut self, list: List, node: u32) {
+        self.insert_after(self.prev[list.0 as usize], node);
+    }
+
+    #[inline]
+    pub(crate) fn push_front(&mut self, list: List, node: u32) {
+        self.insert_after(list.0, node);
+    }
+
+    /// Put `nodes` at the front, the first of them first.
+    pub(crate) fn push_front_all(&mut self, list: List, nodes: impl Iterator<Item = u32>) {
+        let mut at = list.0;
+        for node in nodes {
+            self.insert_after(at, node);
+            at = node;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, node: u32) {
+        let (next, prev) = (self.next[node as usize], self.prev[node as usize]);
+        self.next[prev as usize] = next;
+        self.prev[next as usize] = prev;
+    }
+
+    /// Undo the latest [`Links::remove`] that is not yet undone.
+    #[inline]
+    pub(crate) fn restore(&mut self, node: u32) {
+        let (next, prev) = (self.next[node as usize], self.prev[node as usize]);
+        self.next[prev as usize] = node;
+        self.prev[next as usize] = node;
+    }
+
+    /// Remove and return the first node.
+    #[inline]
+    pub(crate) fn pop_front(&mut self, list: List) -> Option<u32> {
+        let node = self.front(list)?;
+        self.remove(node);
+        Some(node)
+    }
+
+    /// Move all of `from` behind `to`.
+    pub(crate) fn append(&mut self, to: List, from: List) {
+        let (first, last) = (self.next[from.0 as usize], self.prev[from.0 as usize]);
+        if first == from.0 {
+            return;
+        }
+        let tail = self.prev[to.0 as usize];
+        self.next[tail as usize] = first;
+        self.prev[first as usize] = tail;
+        self.next[last as usize] = to.0;
+        self.prev[to.0 as usize] = last;
+        self.clear(from);
+    }
+
+    /// Walk a list from its front.
+    pub(crate) fn iter(&self, list: List) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors(self.front(list), |&node| self.after(node))
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        (self.next.len() + self.prev.len()) * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(links: &Links, list: List) -> Vec<u32> {
+        links.iter(list).collect()
+    }
+
+    #[test]
+    fn removals_undone_in_reverse_restore_the_list() {
+        let mut links = Links::new(6, 1);
+        let list = links.list(0);
+        for node in 0..6 {
+            links.push_back(list, node);
+        }
+        for node in [1, 2, 0, 5] {
+            links.remove(node);
+        }
+        assert_eq!(nodes(&links, list), [3, 4]);
+        for node in [5, 0, 2, 1] {
+            links.restore(node);
+        }
+        assert_eq!(nodes(&links, list), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn appending_a_list_keeps_both_orders_and_empties_the_source() {
+        let mut links = Links::new(5, 2);
+        let (a, b) = (links.list(0), links.list(1));
+        links.push_front_all(a, [3, 1].into_iter());
+        links.push_back(b, 4);
+        links.push_back(b, 0);
+        links.append(a, b);
+        assert_eq!(nodes(&links, a), [3, 1, 4, 0]);
+        assert_eq!(nodes(&links, b), [0; 0]);
+        links.append(a, b);
+        assert_eq!(nodes(&links, a), [3, 1, 4, 0]);
+    }
+}

@@ -1,0 +1,537 @@
+//! A pool: who owns which block, and which ownerless block goes next.
+
+use crate::error::Error;
+use crate::ids::{BlockId, SlabId};
+use crate::links::{Links, List};
+use crate::slabs::Slabs;
+
+/// The block's content is in the prefix index.
+const KEYED: u32 = 1 << 31;
+/// The block waits in the list of cached blocks.
+const COLD: u32 = 1 << 30;
+/// The block is the null block or lies in a slab of another pool.
+const ABSENT: u32 = 1 << 29;
+const REFS: u32 = ABSENT - 1;
+
+/// Blocks of one size: reference counts, free blocks, cached blocks in LRU order.
+///
+/// A block is *live* (it has owners), *free* (nobody's, nothing in it worth keeping) or *cached*
+/// (nobody's, but its content can be hit). An allocation takes free blocks first and then the
+/// coldest cached one.
+///
+/// A pool that owns its whole arena keeps the free blocks in one queue: lowest ids first at the
+/// start, then blocks come back at the front in the order in which they are freed. Followed by the
+/// cached ones this is exactly vLLM's free queue. A pool that shares an arena keeps them by slab.
+///
+/// Struct of arrays, 12 bytes a block: 4 for state and count, 8 for links.
+#[derive(Debug)]
+pub struct Pool {
+    state: Box<[u32]>,
+    links: Links,
+    cached: List,
+    slabs: Option<Slabs>,
+    num_free: u32,
+    num_cached: u32,
+    num_live: u32,
+    /// When each cached block lost its last owner; kept by shared pools only.
+    cached_since: Vec<u64>,
+    now: u64,
+    zeroed: Vec<u32>,
+    emptied: Vec<SlabId>,
+}
+
+impl Pool {
+    /// A pool that owns blocks `1..num_blocks` for good; block 0 is the null block.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] unless `1 <= num_blocks <= 2^29`.
+    pub fn fixed(num_blocks: u32) -> Result<Self, Error> {
+        let mut pool = Self::with_lists(num_blocks, 2, None)?;
+        pool.state.fill(0);
+        pool.state[0] = ABSENT;
+        let free = pool.free_queue();
+        for block in 1..num_blocks {
+            pool.links.push_back(free, block);
+        }
+        pool.num_free = num_blocks - 1;
+        Ok(pool)
+    }
+
+    /// A pool over an arena of `num_slabs` that owns no slab yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] unless `num_slabs * blocks_per_slab` lies in `1..=2^29`.
+    pub fn shared(num_slabs: u32, blocks_per_slab: u32) -> Result<Self, Error> {
+        let num_blocks = num_slabs.checked_mul(blocks_per_slab).unwrap_or(0);
+        let slabs = Slabs::new(num_slabs, blocks_per_slab.max(1));
+        let mut pool = Self::with_lists(num_blocks, 1 + num_slabs, Some(slabs))?;
+        pool.cached_since = vec![0; num_blocks as usize];
+        Ok(pool)
+    }
+
+    fn with_lists(num_blocks: u32, num_lists: u32, slabs: Option<Slabs>) -> Result<Self, Error> {
+        if num_blocks == 0 || num_blocks > ABSENT {
+            return Err(Error::InvalidConfig(format!(
+                "a pool holds 1 to {ABSENT} blocks, not {num_blocks}; give it more or fewer slabs"
+            )));
+        }
+        let links = Links::new(num_blocks, num_lists);
+        Ok(Self {
+            state: vec![ABSENT; num_blocks as usize].into_boxed_slice(),
+            cached: links.list(0),
+            links,
+            slabs,
+            num_free: 0,
+            num_cached: 0,
+            num_live: 0,
+            cached_since: Vec::new(),
+            now: 0,
+            zeroed: Vec::new(),
+            emptied: Vec::new(),
+        })
+    }
+
+    /// The queue of a fixed pool.
+    fn free_queue(&self) -> List {
+        self.links.list(1)
+    }
+
+    fn free_list_of(&self, slab: SlabId) -> List {
+        self.links.list(1 + slab.0)
+    }
+
+    /// Ids below this are valid, the null block's among them.
+    #[must_use]
+    pub fn num_ids(&self) -> u32 {
+        self.state.len() as u32
+    }
+
+    /// Blocks without owner, cached ones included.
+    #[inline]
+    #[must_use]
+    pub fn num_available(&self) -> u32 {
+        self.num_free + self.num_cached
+    }
+
+    /// Blocks without owner and content.
+    #[inline]
+    #[must_use]
+    pub fn num_free(&self) -> u32 {
+        self.num_free
+    }
+
+    /// Blocks without owner that can still be hit.
+    #[inline]
+    #[must_use]
+    pub fn num_cached(&self) -> u32 {
+        self.num_cached
+    }
+
+    /// Blocks with owners.
+    #[inline]
+    #[must_use]
+    pub fn num_live(&self) -> u32 {
+        self.num_live
+    }
+
+    /// Owners of a block; 0 for the null block and for foreign blocks.
+    #[inline]
+    #[must_use]
+    pub fn ref_count(&self, block: BlockId) -> u32 {
+        self.state.get(block.index()).map_or(0, |state| state & REFS)
+    }
+
+    /// Whether the block's content is in the prefix index.
+    #[inline]
+    #[must_use]
+    pub fn is_keyed(&self, block: BlockId) -> bool {
+        self.state[block.index()] & KEYED != 0
+    }
+
+    pub(crate) fn slabs(&self) -> Option<&Slabs> {
+        self.slabs.as_ref()
+    }
+
+    /// When a cached block of a shared pool lost its last owner.
+    pub(crate) fn cached_since(&self, block: BlockId) -> u64 {
+        self.cached_since[block.index()]
+    }
+
+    /// Let the pool know the time, for the ages of what it caches.
+    pub(crate) fn set_now(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    /// The block that goes next when nothing is free.
+    #[must_use]
+    pub fn coldest_cached(&self) -> Option<BlockId> {
+        self.links.front(self.cached).map(BlockId)
+    }
+
+    /// Free blocks, then cached ones, next to go first.
+    pub fn iter_available(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let free = self.slabs.is_none().then(|| self.links.iter(self.free_queue()));
+        let by_slab = self.slabs.iter().flat_map(|slabs| {
+            (0..self.state.len() as u32 / slabs.blocks_of(SlabId(0)).end)
+                .map(SlabId)
+                .filter(|&slab| slabs.owns(slab))
+                .flat_map(|slab| self.links.iter(self.free_list_of(slab)))
+        });
+        free.into_iter().flatten().chain(by_slab).chain(self.links.iter(self.cached)).map(BlockId)
+    }
+
+    /// Take a free block: from slab `near` if it has one, else from the fullest slab. A fixed pool
+    /// takes the first of its queue.
+    #[inline]
+    pub(crate) fn take_free(&mut self, near: Option<SlabId>) -> Option<BlockId> {
+        let block = match &mut self.slabs {
+            None => self.links.pop_front(self.links.list(1))?,
+            Some(slabs) => {
+                let slab = near
+                    .filter(|&slab| slabs.owns(slab) && slabs.num_free_in(slab) > 0)
+                    .or_else(|| slabs.fullest_with_room())?;
+                slabs.on_live(slab, true);
+                self.links.pop_front(self.links.list(1 + slab.0))?
+            }
+        };
+        debug_assert_eq!(self.state[block as usize], 0);
+        self.state[block as usize] = 1;
+        self.num_free -= 1;
+        self.num_live += 1;
+        Some(BlockId(block))
+    }
+
+    /// As [`Pool::take_free`], but only from slabs that hold live blocks.
+    pub(crate) fn take_free_from_live_slab(&mut self) -> Option<BlockId> {
+        let slab = self.slabs.as_ref()?.fullest_live_with_room()?;
+        self.take_free(Some(slab))
+    }
+
+    /// The coldest cached block in a slab that holds live blocks.
+    pub(crate) fn coldest_cached_in_live_slab(&self) -> Option<BlockId> {
+        let slabs = self.slabs.as_ref()?;
+        self.links
+            .iter(self.cached)
+            .find(|&block| slabs.num_live_in(slabs.slab_of(block)) > 0)
+            .map(BlockId)
+    }
+
+    /// The cached blocks of a slab.
+    pub(crate) fn cached_in(&self, slab: SlabId) -> Vec<BlockId> {
+        let blocks = self.slabs.as_ref().map_or(0..0, |slabs| slabs.blocks_of(slab));
+        blocks.filter(|&block| self.state[block as usize] & COLD != 0).map(BlockId).collect()
+    }
+
+    /// Take the coldest cached block. Its content is lost: its keys, if any, are the caller's to
+    /// drop and the block is no longer marked as keyed.
+    #[inline]
+    pub(crate) fn take_coldest(&mut self) -> Option<(BlockId, bool)> {
+        let block = BlockId(self.links.front(self.cached)?);
+        Some((block, self.take_cached(block)))
+    }
+
+    /// Take a given cached block for new content; says whether it was keyed.
+    pub(crate) fn take_cached(&mut self, block: BlockId) -> bool {
+        self.links.remove(block.0);
+        let keyed = self.state[block.index()] & KEYED != 0;
+        self.state[block.index()] = 1;
+        self.num_cached -= 1;
+        self.num_live += 1;
+        if let Some(slabs) = &mut self.slabs {
+            slabs.on_live(slabs.slab_of(block.0), false);
+        }
+        keyed
+    }
+
+    /// Add an owner. A cached block leaves the eviction order.
+    ///
+    /// # Errors
+    /// [`Error::ForeignBlock`] for an id that this pool does not hold.
+    #[inline]
+    pub fn touch(&mut self, block: BlockId) -> Result<(), Error> {
+        let state = self.state.get(block.index()).copied().unwrap_or(ABSENT);
+        if state & ABSENT != 0 {
+            return Err(Error::ForeignBlock { block, num_blocks: self.num_ids() });
+        }
+        if state & REFS == 0 {
+            self.links.remove(block.0);
+            let was_free = state & COLD == 0;
+            if was_free {
+                self.num_free -= 1;
+            } else {
+                self.num_cached -= 1;
+            }
+            self.num_live += 1;
+            if let Some(slabs) = &mut self.slabs {
+                slabs.on_live(slabs.slab_of(block.0), was_free);
+            }
+        }
+        self.state[block.index()] = (state & !COLD) + 1;
+        Ok(())
+    }
+
+    /// Undo the latest [`Pool::touch`] of a live or cached block that is not yet undone, exactly.
+    pub(crate) fn undo_touch(&mut self, block: BlockId) {
+        let state = &mut self.state[block.index()];
+        *state -= 1;
+        if *state & REFS == 0 {
+            *state |= COLD;
+            self.links.restore(block.0);
+            self.num_cached += 1;
+            self.num_live -= 1;
+            if let Some(slabs) = &mut self.slabs {
+                slabs.undo_live(slabs.slab_of(block.0));
+            }
+        }
+    }
+
+    /// Take one owner from each block. Blocks without owner and content go to the front of the
+    /// free ones, cached blocks to the warm end, both in the order given.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`] for a block that has no (further) owner; then nothing was freed.
+    pub fn free(&mut self, blocks: impl Iterator<Item = BlockId> + Clone) -> Result<(), Error> {
+        self.zeroed.clear();
+        for (done, block) in blocks.clone().enumerate() {
+            match self.state.get_mut(block.index()) {
+                Some(state) if *state & REFS > 0 => {
+                    *state -= 1;
+                    if *state & REFS == 0 {
+                        self.zeroed.push(block.0);
+                    }
+                }
+                _ => {
+                    for block in blocks.take(done) {
+                        self.state[block.index()] += 1;
+                    }
+                    return Err(Error::NotLive { block });
+                }
+            }
+        }
+        self.num_live -= self.zeroed.len() as u32;
+        let zeroed = std::mem::take(&mut self.zeroed);
+        let mut at = None;
+        for &block in &zeroed {
+            if self.state[block as usize] & KEYED != 0 {
+                self.state[block as usize] |= COLD;
+                self.links.push_back(self.cached, block);
+                self.num_cached += 1;
+                self.on_dead(block, false);
+            } else if self.slabs.is_some() {
+                self.push_free(block);
+                self.on_dead(block, true);
+            } else {
+                match at {
+                    None => self.links.push_front(self.links.list(1), block),
+                    Some(at) => self.links.insert_after(at, block),
+                }
+                at = Some(block);
+                self.num_free += 1;
+            }
+        }
+        self.zeroed = zeroed;
+        Ok(())
+    }
+
+    /// As [`Pool::free`], but every block ends at the warm end, keyed or not: its content stays
+    /// readable until the block is handed out again.
+    ///
+    /// # Errors
+    /// As [`Pool::free`]; [`Error::InvalidConfig`] on a pool that shares its arena.
+    pub fn free_warm(
+        &mut self,
+        blocks: impl Iterator<Item = BlockId> + Clone,
+    ) -> Result<(), Error> {
+        if self.slabs.is_some() {
+            return Err(Error::InvalidConfig("a shared pool keeps keyed blocks only".to_owned()));
+        }
+        for block in blocks.clone() {
+            if self.ref_count(block) == 0 {
+                return Err(Error::NotLive { block });
+            }
+        }
+        for block in blocks {
+            let state = &mut self.state[block.index()];
+            if *state & REFS == 0 {
+                continue;
+            }
+            *state -= 1;
+            if *state & REFS == 0 {
+                *state |= COLD;
+                self.links.push_back(self.cached, block.0);
+                self.num_cached += 1;
+                self.num_live -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn push_free(&mut self, block: u32) {
+        if let Some(slabs) = &self.slabs {
+            self.links.push_front(self.links.list(1 + slabs.slab_of(block).0), block);
+            self.num_free += 1;
+        }
+    }
+
+    fn on_dead(&mut self, block: u32, free: bool) {
+        if let Some(slabs) = &mut self.slabs {
+            self.cached_since[block as usize] = self.now;
+            let slab = slabs.slab_of(block);
+            slabs.on_dead(slab, free, self.now);
+            if slabs.is_all_free(slab) {
+                self.emptied.push(slab);
+            }
+        }
+    }
+
+    /// Mark a block as keyed.
+    pub(crate) fn set_keyed(&mut self, block: BlockId) {
+        self.state[block.index()] |= KEYED;
+    }
+
+    /// Note that a block is in no index any more. An ownerless block of a fixed pool keeps its
+    /// place in the eviction order, as in vLLM; one of a shared pool becomes free.
+    pub(crate) fn clear_keyed(&mut self, block: BlockId) {
+        let state = &mut self.state[block.index()];
+        *state &= !KEYED;
+        if *state & COLD == 0 || self.slabs.is_none() {
+            return;
+        }
+        *state &= !COLD;
+        self.links.remove(block.0);
+        self.num_cached -= 1;
+        self.push_free(block.0);
+        if let Some(slabs) = &mut self.slabs {
+            let slab = slabs.slab_of(block.0);
+            slabs.on_content_lost(slab);
+            if slabs.is_all_free(slab) {
+                self.emptied.push(slab);
+            }
+        }
+    }
+
+    /// Own a slab: its blocks become free, the lowest first.
+    pub(crate) fn adopt(&mut self, slab: SlabId) {
+        let Some(slabs) = &mut self.slabs else { return };
+        let blocks = slabs.blocks_of(slab);
+        slabs.adopt(slab, self.now);
+        self.num_free += blocks.end - blocks.start;
+        self.state[blocks.start as usize..blocks.end as usize].fill(0);
+        let list = self.free_list_of(slab);
+        self.links.clear(list);
+        self.links.push_front_all(list, blocks);
+    }
+
+    /// Stop owning one of the slabs whose last content is gone.
+    pub(crate) fn next_emptied(&mut self) -> Option<SlabId> {
+        while let Some(slab) = self.emptied.pop() {
+            // It may have been allocated from since, or been noted twice.
+            if self.give_up(slab) {
+                return Some(slab);
+            }
+        }
+        None
+    }
+
+    fn give_up(&mut self, slab: SlabId) -> bool {
+        let Some(slabs) = self.slabs.as_mut().filter(|s| s.owns(slab) && s.is_all_free(slab))
+        else {
+            return false;
+        };
+        let blocks = slabs.blocks_of(slab);
+        slabs.give_up(slab);
+        self.num_free -= blocks.end - blocks.start;
+        self.state[blocks.start as usize..blocks.end as usize].fill(ABSENT);
+        true
+    }
+
+    /// Drop the content of every cached block.
+    ///
+    /// # Errors
+    /// [`Error::BlocksInUse`] while a block is live.
+    pub(crate) fn reset(&mut self) -> Result<(), Error> {
+        if self.num_live > 0 {
+            return Err(Error::BlocksInUse { num_blocks: self.num_live });
+        }
+        if self.slabs.is_some() {
+            while let Some(block) = self.coldest_cached() {
+                self.clear_keyed(block);
+            }
+        } else {
+            for block in self.links.iter(self.cached) {
+                self.state[block as usize] = 0;
+            }
+            self.links.append(self.links.list(1), self.cached);
+            self.num_free += std::mem::take(&mut self.num_cached);
+        }
+        Ok(())
+    }
+
+    /// Heap bytes held.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.state.len() * size_of::<u32>()
+            + self.links.memory_bytes()
+            + self.cached_since.len() * size_of::<u64>()
+            + self.slabs.as_ref().map_or(0, Slabs::memory_bytes)
+    }
+
+    /// Walk everything; the first broken promise is described.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut listed = vec![false; self.state.len()];
+        for block in self.iter_available() {
+            if std::mem::replace(&mut listed[block.index()], true) {
+                return Err(format!("block {block} is listed twice"));
+            }
+        }
+        let mut counts = [0u32; 3];
+        let mut per_slab = vec![(0, 0); self.slabs.as_ref().map_or(0, |_| self.state.len())];
+        for (block, &state) in self.state.iter().enumerate() {
+            let slab = self.slabs.as_ref().map(|slabs| slabs.slab_of(block as u32));
+            let owned = match (&self.slabs, slab) {
+                (Some(slabs), Some(slab)) => slabs.owns(slab),
+                _ => block != 0,
+            };
+            if owned == (state & ABSENT != 0) {
+                return Err(format!("block {block} has state {state:#x}, owned {owned}"));
+            }
+            let live = state & REFS > 0;
+            if listed[block] != (owned && !live) {
+                return Err(format!(
+                    "block {block} has state {state:#x}, listed {}",
+                    listed[block]
+                ));
+            }
+            if live && state & COLD != 0 {
+                return Err(format!("live block {block} waits among the cached"));
+            }
+            if self.slabs.is_some() && !live && (state & COLD != 0) != (state & KEYED != 0) {
+                return Err(format!("ownerless block {block} has state {state:#x}"));
+            }
+            if owned {
+                counts[if live { 2 } else { usize::from(state & COLD != 0) }] += 1;
+                if let Some(slab) = slab {
+                    per_slab[slab.index()].0 += u32::from(live);
+                    per_slab[slab.index()].1 += u32::from(!live && state & COLD == 0);
+                }
+            }
+        }
+        if counts != [self.num_free, self.num_cached, self.num_live] {
+            return Err(format!(
+                "free, cached, live are {counts:?}, kept as {:?}",
+                [self.num_free, self.num_cached, self.num_live]
+            ));
+        }
+        let Some(slabs) = &self.slabs else { return Ok(()) };
+        for (slab, &(live, free)) in per_slab.iter().enumerate() {
+            let slab = SlabId(slab as u32);
+            if slabs.blocks_of(slab).end <= self.num_ids()
+                && slabs.owns(slab)
+                && (slabs.num_live_in(slab), slabs.num_free_in(slab)) != (live, free)
+            {
+                return Err(format!("slab {slab} has {live} live and {free} free blocks"));
+            }
+        }
+        slabs.check()
+    }
+}

@@ -1,0 +1,118 @@
+//! Requests and their handles.
+
+use rustc_hash::FxHashMap;
+
+use crate::digest::Digest;
+use crate::error::Error;
+use crate::group::Table;
+
+/// What a step looks at for every request, kept together: 28 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    generation: u32,
+    /// Tokens known.
+    pub(crate) num_tokens: u32,
+    /// Tokens computed, those of the adopted prefix included.
+    pub(crate) num_computed: u32,
+    /// Tokens that have room in every group.
+    pub(crate) num_allocated: u32,
+    /// Computed tokens at which some group has a block to commit or to give back.
+    pub(crate) next_commit: u32,
+    /// The last batched call that named the request.
+    pub(crate) stamp: u32,
+    /// Whether the request holds blocks.
+    pub(crate) running: bool,
+}
+
+/// The rest.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) id: String,
+    /// Chained digests, one a hash block of known tokens.
+    pub(crate) digests: Vec<Digest>,
+    pub(crate) tables: Vec<Table>,
+    /// Tokens of the match found last, with the number of evictions before it.
+    pub(crate) matched: Option<(u32, u64)>,
+}
+
+/// All requests. A handle is a row and the row's generation, so that a handle of a freed request
+/// names nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    pub(crate) progress: Vec<Progress>,
+    pub(crate) rows: Vec<Request>,
+    vacant: Vec<u32>,
+    by_id: FxHashMap<String, u32>,
+}
+
+/// Generations stay below this, so that a handle fits a signed 64-bit integer.
+const GENERATIONS: u32 = 1 << 31;
+
+impl Requests {
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        id: &str,
+        num_tokens: u32,
+        num_groups: usize,
+    ) -> Result<u64, Error> {
+        if self.by_id.contains_key(id) {
+            return Err(Error::DuplicateRequest(id.to_owned()));
+        }
+        let row = self.vacant.pop().unwrap_or_else(|| {
+            self.progress.push(Progress::default());
+            self.rows.push(Request::default());
+            self.rows.len() as u32 - 1
+        });
+        let progress = &mut self.progress[row as usize];
+        *progress = Progress { generation: progress.generation, num_tokens, ..Progress::default() };
+        let request = &mut self.rows[row as usize];
+        id.clone_into(&mut request.id);
+        request.tables.resize_with(num_groups, Table::default);
+        self.by_id.insert(id.to_owned(), row);
+        Ok(self.handle(row))
+    }
+
+    pub(crate) fn handle(&self, row: u32) -> u64 {
+        u64::from(self.progress[row as usize].generation) << 32 | u64::from(row)
+    }
+
+    /// The row of a handle.
+    #[inline]
+    pub(crate) fn row(&self, handle: u64) -> Result<usize, Error> {
+        let (row, generation) = (handle as u32 as usize, (handle >> 32) as u32);
+        match self.progress.get(row) {
+            Some(progress) if progress.generation == generation && self.is_taken(row) => Ok(row),
+            _ => Err(Error::UnknownRequest { handle }),
+        }
+    }
+
+    /// A vacant row has a generation that no handle carries yet, but the next one will.
+    #[inline]
+    fn is_taken(&self, row: usize) -> bool {
+        self.progress[row].next_commit != u32::MAX
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Option<u64> {
+        self.by_id.get(id).map(|&row| self.handle(row))
+    }
+
+    pub(crate) fn remove(&mut self, row: usize) {
+        let request = &mut self.rows[row];
+        self.by_id.remove(&request.id);
+        request.id.clear();
+        request.digests.clear();
+        request.matched = None;
+        let generation = (self.progress[row].generation + 1) % GENERATIONS;
+        self.progress[row] = Progress { generation, next_commit: u32::MAX, ..Progress::default() };
+        self.vacant.push(row as u32);
+    }
+
+    /// Rows in use.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = usize> + '_ {
+        self.by_id.values().map(|&row| row as usize)
+    }
+}

@@ -1,0 +1,253 @@
+//! Which slabs a pool owns and how full each is, kept so that no question needs a scan.
+
+use crate::ids::SlabId;
+use crate::links::{Links, List};
+
+const NOT_OWNED: u32 = u32::MAX;
+
+/// Occupancy of the slabs of one pool that shares its arena with others.
+///
+/// Slabs with free blocks wait in one list per number of free blocks, so that the fullest is found
+/// first and emptying slabs are left to empty. Slabs without a live block wait in `idle`, coldest
+/// first: another pool may have them whole.
+#[derive(Debug)]
+pub(crate) struct Slabs {
+    blocks_per_slab: u32,
+    /// Free blocks of each slab, or [`NOT_OWNED`].
+    free: Vec<u32>,
+    live: Vec<u32>,
+    by_free: Links,
+    /// Bit `f - 1`: some slab has `f` free blocks.
+    occupied: Vec<u64>,
+    idle: Links,
+    /// Clock reading when the slab lost its last live block.
+    idle_since: Vec<u64>,
+    num_idle: u32,
+    slack: u64,
+}
+
+impl Slabs {
+    pub(crate) fn new(num_slabs: u32, blocks_per_slab: u32) -> Self {
+        Self {
+            blocks_per_slab,
+            free: vec![NOT_OWNED; num_slabs as usize],
+            live: vec![0; num_slabs as usize],
+            by_free: Links::new(num_slabs, blocks_per_slab),
+            occupied: vec![0; blocks_per_slab.div_ceil(64) as usize],
+            idle: Links::new(num_slabs, 1),
+            idle_since: vec![0; num_slabs as usize],
+            num_idle: 0,
+            slack: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn slab_of(&self, block: u32) -> SlabId {
+        SlabId(block / self.blocks_per_slab)
+    }
+
+    pub(crate) fn blocks_of(&self, slab: SlabId) -> std::ops::Range<u32> {
+        slab.0 * self.blocks_per_slab..(slab.0 + 1) * self.blocks_per_slab
+    }
+
+    pub(crate) fn owns(&self, slab: SlabId) -> bool {
+        self.free[slab.index()] != NOT_OWNED
+    }
+
+    /// Owned slabs without a live block.
+    pub(crate) fn num_idle(&self) -> u32 {
+        self.num_idle
+    }
+
+    /// Blocks without an owner in slabs that hold live blocks: room that only this pool can use.
+    pub(crate) fn slack(&self) -> u64 {
+        self.slack
+    }
+
+    pub(crate) fn num_free_in(&self, slab: SlabId) -> u32 {
+        self.free[slab.index()]
+    }
+
+    pub(crate) fn num_live_in(&self, slab: SlabId) -> u32 {
+        self.live[slab.index()]
+    }
+
+    pub(crate) fn idle_since(&self, slab: SlabId) -> u64 {
+        self.idle_since[slab.index()]
+    }
+
+    fn bucket(&self, free: u32) -> List {
+        self.by_free.list(free - 1)
+    }
+
+    fn leave_bucket(&mut self, slab: SlabId) {
+        let free = self.free[slab.index()];
+        if free == 0 {
+            return;
+        }
+        self.by_free.remove(slab.0);
+        if self.by_free.front(self.bucket(free)).is_none() {
+            self.occupied[(free as usize - 1) / 64] &= !(1 << ((free - 1) % 64));
+        }
+    }
+
+    fn enter_bucket(&mut self, slab: SlabId) {
+        let free = self.free[slab.index()];
+        if free == 0 {
+            return;
+        }
+        self.by_free.push_front(self.bucket(free), slab.0);
+        self.occupied[(free as usize - 1) / 64] |= 1 << ((free - 1) % 64);
+    }
+
+    fn set_free(&mut self, slab: SlabId, free: u32) {
+        self.leave_bucket(slab);
+        self.free[slab.index()] = free;
+        self.enter_bucket(slab);
+    }
+
+    /// The slab with the fewest free blocks, but at least one.
+    pub(crate) fn fullest_with_room(&self) -> Option<SlabId> {
+        let word = self.occupied.iter().position(|&word| word != 0)?;
+        let free = word as u32 * 64 + self.occupied[word].trailing_zeros() + 1;
+        self.by_free.front(self.bucket(free)).map(SlabId)
+    }
+
+    /// As [`Slabs::fullest_with_room`], among slabs that hold live blocks.
+    pub(crate) fn fullest_live_with_room(&self) -> Option<SlabId> {
+        (1..=self.blocks_per_slab)
+            .filter(|free| self.occupied[(*free as usize - 1) / 64] >> ((free - 1) % 64) & 1 == 1)
+            .flat_map(|free| self.by_free.iter(self.bucket(free)))
+            .map(SlabId)
+            .find(|slab| self.live[slab.index()] > 0)
+    }
+
+    /// Idle slabs, coldest first.
+    pub(crate) fn idle(&self) -> impl Iterator<Item = SlabId> + '_ {
+        self.idle.iter(self.idle.list(0)).map(SlabId)
+    }
+
+    /// Own a slab whose blocks are all free.
+    pub(crate) fn adopt(&mut self, slab: SlabId, now: u64) {
+        debug_assert!(!self.owns(slab));
+        self.free[slab.index()] = self.blocks_per_slab;
+        self.live[slab.index()] = 0;
+        self.enter_bucket(slab);
+        self.enter_idle(slab, now);
+    }
+
+    /// Stop owning a slab whose blocks are all free.
+    pub(crate) fn give_up(&mut self, slab: SlabId) {
+        debug_assert_eq!(self.free[slab.index()], self.blocks_per_slab);
+        self.leave_bucket(slab);
+        self.leave_idle(slab);
+        self.free[slab.index()] = NOT_OWNED;
+    }
+
+    pub(crate) fn is_all_free(&self, slab: SlabId) -> bool {
+        self.free[slab.index()] == self.blocks_per_slab
+    }
+
+    fn enter_idle(&mut self, slab: SlabId, now: u64) {
+        self.idle_since[slab.index()] = now;
+        self.idle.push_back(self.idle.list(0), slab.0);
+        self.num_idle += 1;
+    }
+
+    fn leave_idle(&mut self, slab: SlabId) {
+        self.idle.remove(slab.0);
+        self.num_idle -= 1;
+    }
+
+    /// A block of `slab` got an owner; `was_free` says that it kept no content.
+    pub(crate) fn on_live(&mut self, slab: SlabId, was_free: bool) {
+        if was_free {
+            self.set_free(slab, self.free[slab.index()] - 1);
+        }
+        let live = &mut self.live[slab.index()];
+        *live += 1;
+        if *live == 1 {
+            self.slack += u64::from(self.blocks_per_slab) - 1;
+            self.leave_idle(slab);
+        } else {
+            self.slack -= 1;
+        }
+    }
+
+    /// A block of `slab` lost its last owner; `free` says that it keeps no content.
+    pub(crate) fn on_dead(&mut self, slab: SlabId, free: bool, now: u64) {
+        let live = &mut self.live[slab.index()];
+        *live -= 1;
+        if *live == 0 {
+            self.slack -= u64::from(self.blocks_per_slab) - 1;
+            self.enter_idle(slab, now);
+        } else {
+            self.slack += 1;
+        }
+        if free {
+            self.on_content_lost(slab);
+        }
+    }
+
+    /// Undo the latest [`Slabs::on_live`] of a cached block.
+    pub(crate) fn undo_live(&mut self, slab: SlabId) {
+        let live = &mut self.live[slab.index()];
+        *live -= 1;
+        if *live == 0 {
+            self.slack -= u64::from(self.blocks_per_slab) - 1;
+            self.idle.restore(slab.0);
+            self.num_idle += 1;
+        } else {
+            self.slack += 1;
+        }
+    }
+
+    /// A block without an owner became free.
+    pub(crate) fn on_content_lost(&mut self, slab: SlabId) {
+        self.set_free(slab, self.free[slab.index()] + 1);
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.by_free.memory_bytes()
+            + self.idle.memory_bytes()
+            + self.free.len() * (2 * size_of::<u32>() + size_of::<u64>())
+            + self.occupied.len() * size_of::<u64>()
+    }
+
+    /// Walk everything; the first broken promise is described.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut slack = 0;
+        let mut idle: Vec<_> = self.idle().collect();
+        let mut seen = vec![false; self.free.len()];
+        for free in 1..=self.blocks_per_slab {
+            let bit = self.occupied[(free as usize - 1) / 64] >> ((free - 1) % 64) & 1 == 1;
+            if bit != self.by_free.front(self.bucket(free)).is_some() {
+                return Err(format!("bucket of {free} free blocks: bit {bit} is wrong"));
+            }
+            for slab in self.by_free.iter(self.bucket(free)) {
+                if self.free[slab as usize] != free {
+                    return Err(format!("slab {slab} waits among those with {free} free blocks"));
+                }
+                seen[slab as usize] = true;
+            }
+        }
+        for slab in (0..self.free.len() as u32).map(SlabId).filter(|&slab| self.owns(slab)) {
+            let (free, live) = (self.free[slab.index()], self.live[slab.index()]);
+            if (free > 0) != seen[slab.index()] {
+                return Err(format!("slab {slab} with {free} free blocks: listed is wrong"));
+            }
+            if live > 0 {
+                slack += u64::from(self.blocks_per_slab - live);
+            } else {
+                let Some(at) = idle.iter().position(|&other| other == slab) else {
+                    return Err(format!("slab {slab} has no live block but is not idle"));
+                };
+                idle.swap_remove(at);
+            }
+        }
+        if !idle.is_empty() || slack != self.slack {
+            return Err(format!("idle left over {idle:?}, slack {} is {slack}", self.slack));
+        }
+        Ok(())
+    }
+}

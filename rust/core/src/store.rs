@@ -1,0 +1,452 @@
+//! The block store: pools and their prefix indexes over one arena.
+
+use crate::arena::Arena;
+use crate::error::Error;
+use crate::ids::{BlockId, PoolId, SlabId};
+use crate::pool::Pool;
+use crate::prefix_index::{Key, PrefixIndex};
+
+/// Blocks of all sizes, with what they contain. Every eviction drops the keys of the evicted block
+/// and notes them, in order.
+#[derive(Debug)]
+pub struct BlockStore {
+    arena: Arena,
+    pools: Vec<Pool>,
+    indexes: Vec<PrefixIndex>,
+    evicted: Vec<Key>,
+    num_evicted: u64,
+    now: u64,
+}
+
+/// Room promised to one allocation that spans several pools: how many more whole slabs each pool
+/// may start on without taking what the others of the same allocation need.
+#[derive(Debug, Default)]
+pub(crate) struct Reservation {
+    slabs_needed: Vec<u64>,
+    slabs_spare: u64,
+}
+
+impl BlockStore {
+    /// One pool that owns everything: `num_blocks` blocks with the null block. Its decisions are
+    /// vLLM's.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for 0 or too many blocks.
+    pub fn fixed(num_blocks: u32) -> Result<Self, Error> {
+        Ok(Self {
+            arena: Arena::new(0, 0),
+            pools: vec![Pool::fixed(num_blocks)?],
+            indexes: vec![PrefixIndex::new(num_blocks)],
+            evicted: Vec::new(),
+            num_evicted: 0,
+            now: 0,
+        })
+    }
+
+    /// Pools over one arena of `num_slabs`, of which the first stays empty for the null block.
+    /// `blocks_per_slab` has one entry a pool.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] without pools, with fewer than 2 slabs, or with too many blocks.
+    pub fn shared(num_slabs: u32, blocks_per_slab: &[u32]) -> Result<Self, Error> {
+        if blocks_per_slab.is_empty() || num_slabs < 2 {
+            return Err(Error::InvalidConfig(format!(
+                "{} pools over {num_slabs} slabs: at least 1 pool and 2 slabs are needed, \
+                 the first slab is the null block's",
+                blocks_per_slab.len()
+            )));
+        }
+        let pools = blocks_per_slab
+            .iter()
+            .map(|&blocks| Pool::shared(num_slabs, blocks))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            arena: Arena::new(num_slabs, 1),
+            indexes: pools.iter().map(|pool| PrefixIndex::new(pool.num_ids())).collect(),
+            pools,
+            evicted: Vec::new(),
+            num_evicted: 0,
+            now: 0,
+        })
+    }
+
+    fn is_shared(&self) -> bool {
+        self.arena.num_slabs() > 0
+    }
+
+    /// Pools.
+    #[must_use]
+    pub fn num_pools(&self) -> u32 {
+        self.pools.len() as u32
+    }
+
+    /// A pool.
+    #[must_use]
+    pub fn pool(&self, pool: PoolId) -> &Pool {
+        &self.pools[pool.index()]
+    }
+
+    /// What a pool's blocks contain.
+    #[must_use]
+    pub fn index(&self, pool: PoolId) -> &PrefixIndex {
+        &self.indexes[pool.index()]
+    }
+
+    /// Slabs that no pool owns.
+    #[must_use]
+    pub fn num_free_slabs(&self) -> u32 {
+        self.arena.num_free()
+    }
+
+    /// Slabs that can be had whole: those without owner and those without a live block.
+    #[must_use]
+    pub fn num_whole_slabs(&self) -> u64 {
+        let idle = self.pools.iter().filter_map(Pool::slabs).map(|slabs| slabs.num_idle());
+        u64::from(self.arena.num_free()) + idle.map(u64::from).sum::<u64>()
+    }
+
+    /// Blocks of `pool` that could be allocated if nothing else were.
+    #[must_use]
+    pub fn num_available(&self, pool: PoolId) -> u64 {
+        let pool = self.pool(pool);
+        match pool.slabs() {
+            None => u64::from(pool.num_available()),
+            Some(slabs) => {
+                let whole = self.num_whole_slabs() * u64::from(slabs.blocks_of(SlabId(0)).end);
+                slabs.slack() + whole
+            }
+        }
+    }
+
+    /// Let time pass. The clock only orders ages; one tick a scheduler step is enough.
+    pub fn tick(&mut self) {
+        self.now += 1;
+        for pool in &mut self.pools {
+            pool.set_now(self.now);
+        }
+    }
+
+    /// Whole slabs that `pool` must start on for `num_blocks` more blocks.
+    fn slabs_needed(&self, pool: PoolId, num_blocks: u64) -> u64 {
+        self.pool(pool).slabs().map_or(0, |slabs| {
+            let blocks_per_slab = u64::from(slabs.blocks_of(SlabId(0)).end);
+            num_blocks.saturating_sub(slabs.slack()).div_ceil(blocks_per_slab)
+        })
+    }
+
+    /// Check that `demand[pool]` blocks of every pool can be had together.
+    ///
+    /// Room in slabs with live blocks serves their own pool only; the rest of each demand needs
+    /// whole slabs, and those are shared. So all demands fit exactly when the whole slabs they
+    /// need, summed, are there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBlocks`], counted in slabs where several pools share them.
+    pub(crate) fn reserve(
+        &self,
+        demand: &[u64],
+        reservation: &mut Reservation,
+    ) -> Result<(), Error> {
+        if !self.is_shared() {
+            let available = u64::from(self.pools[0].num_available());
+            return if demand[0] <= available {
+                Ok(())
+            } else {
+                Err(Error::OutOfBlocks { needed: demand[0], available })
+            };
+        }
+        let needed = &mut reservation.slabs_needed;
+        needed.clear();
+        needed.extend(
+            demand.iter().enumerate().map(|(pool, &n)| self.slabs_needed(PoolId(pool as u32), n)),
+        );
+        let (needed, available) = (needed.iter().sum(), self.num_whole_slabs());
+        if needed > available {
+            return Err(Error::OutOfBlocks { needed, available });
+        }
+        reservation.slabs_spare = available - needed;
+        Ok(())
+    }
+
+    /// Append `num_blocks` new blocks of `pool` to `out`, each with one owner. Cached blocks are
+    /// evicted, coldest first, once no free ones are left.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBlocks`]; then nothing was allocated.
+    pub fn allocate(
+        &mut self,
+        pool: PoolId,
+        num_blocks: u64,
+        out: &mut Vec<BlockId>,
+    ) -> Result<(), Error> {
+        let mut demand = vec![0; self.pools.len()];
+        demand[pool.index()] = num_blocks;
+        let mut reservation = Reservation::default();
+        self.reserve(&demand, &mut reservation)?;
+        self.take(pool, num_blocks, None, &mut reservation, out);
+        Ok(())
+    }
+
+    /// Append `num_blocks` new blocks of `pool` to `out`, each with one owner, preferring slab
+    /// `near`. They must have been reserved.
+    pub(crate) fn take(
+        &mut self,
+        pool: PoolId,
+        num_blocks: u64,
+        near: Option<SlabId>,
+        reservation: &mut Reservation,
+        out: &mut Vec<BlockId>,
+    ) {
+        if self.is_shared() {
+            for _ in 0..num_blocks {
+                let Some(block) = self.take_shared(pool, near, reservation) else {
+                    debug_assert!(false, "a reserved block is missing");
+                    return;
+                };
+                out.push(block);
+            }
+            return;
+        }
+        for _ in 0..num_blocks {
+            let from = &mut self.pools[pool.index()];
+            if let Some(block) = from.take_free(None) {
+                out.push(block);
+            } else if let Some((block, keyed)) = from.take_coldest() {
+                if keyed {
+                    self.forget(pool, block);
+                }
+                out.push(block);
+            } else {
+                debug_assert!(false, "a reserved block is missing");
+            }
+        }
+    }
+
+    fn take_shared(
+        &mut self,
+        pool: PoolId,
+        near: Option<SlabId>,
+        reservation: &mut Reservation,
+    ) -> Option<BlockId> {
+        let may_start_slab =
+            reservation.slabs_needed[pool.index()] > 0 || reservation.slabs_spare > 0;
+        let idle_before = self.pool(pool).slabs()?.num_idle();
+        if !may_start_slab {
+            let from = &mut self.pools[pool.index()];
+            return from.take_free_from_live_slab().or_else(|| {
+                let block = self.pools[pool.index()].coldest_cached_in_live_slab()?;
+                self.evict_into(pool, block);
+                Some(block)
+            });
+        }
+        if let Some(block) = self.pools[pool.index()].take_free(near) {
+            self.note_started(pool, idle_before, reservation);
+            return Some(block);
+        }
+        let own = self.pool(pool).coldest_cached();
+        let slab = self.arena.take().or_else(|| {
+            let age = own.map(|block| self.pool(pool).cached_since(block));
+            self.reclaim_slab(pool, age)
+        });
+        if let Some(slab) = slab {
+            self.pools[pool.index()].adopt(slab);
+            reservation.start_slab(pool);
+            return self.pools[pool.index()].take_free(Some(slab));
+        }
+        self.evict_into(pool, own?);
+        self.note_started(pool, idle_before, reservation);
+        own
+    }
+
+    fn note_started(&self, pool: PoolId, idle_before: u32, reservation: &mut Reservation) {
+        if self.pool(pool).slabs().is_some_and(|slabs| slabs.num_idle() < idle_before) {
+            reservation.start_slab(pool);
+        }
+    }
+
+    /// Hand a cached block to a new owner.
+    fn evict_into(&mut self, pool: PoolId, block: BlockId) {
+        if self.pools[pool.index()].take_cached(block) {
+            self.forget(pool, block);
+        }
+    }
+
+    /// Empty the coldest idle slab of another pool than `taker`, if it is colder than `age`.
+    fn reclaim_slab(&mut self, taker: PoolId, age: Option<u64>) -> Option<SlabId> {
+        let (since, pool, slab) = (0..self.num_pools())
+            .map(PoolId)
+            .filter(|&pool| pool != taker)
+            .filter_map(|pool| {
+                let slabs = self.pool(pool).slabs()?;
+                let slab = slabs.idle().next()?;
+                Some((slabs.idle_since(slab), pool, slab))
+            })
+            .min_by_key(|&(since, ..)| since)?;
+        if age.is_some_and(|age| age <= since) {
+            return None;
+        }
+        for block in self.pool(pool).cached_in(slab) {
+            self.drop_keys(pool, block);
+        }
+        self.collect_emptied(pool);
+        self.arena.take()
+    }
+
+    fn collect_emptied(&mut self, pool: PoolId) {
+        let pool = &mut self.pools[pool.index()];
+        while let Some(slab) = pool.next_emptied() {
+            self.arena.give_back(slab);
+        }
+    }
+
+    /// Add an owner to a block.
+    ///
+    /// # Errors
+    /// [`Error::ForeignBlock`].
+    #[inline]
+    pub fn touch(&mut self, pool: PoolId, block: BlockId) -> Result<(), Error> {
+        self.pools[pool.index()].touch(block)
+    }
+
+    /// Undo the latest touch that is not yet undone.
+    pub(crate) fn undo_touch(&mut self, pool: PoolId, block: BlockId) {
+        self.pools[pool.index()].undo_touch(block);
+    }
+
+    /// Take one owner from each block, in the order in which they should go.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`]; then nothing was freed.
+    pub fn free(
+        &mut self,
+        pool: PoolId,
+        blocks: impl Iterator<Item = BlockId> + Clone,
+    ) -> Result<(), Error> {
+        self.pools[pool.index()].free(blocks)?;
+        self.collect_emptied(pool);
+        Ok(())
+    }
+
+    /// Let `block` be found under `key`. Says whether it was not before.
+    pub fn insert_key(&mut self, pool: PoolId, block: BlockId, key: Key, num_tokens: u32) -> bool {
+        debug_assert!(!block.is_null());
+        let new = self.indexes[pool.index()].insert(block, key, num_tokens);
+        self.pools[pool.index()].set_keyed(block);
+        new
+    }
+
+    /// Forget what `block` contains; its keys are noted as evicted.
+    pub fn drop_keys(&mut self, pool: PoolId, block: BlockId) {
+        if self.pools[pool.index()].is_keyed(block) {
+            self.forget(pool, block);
+            self.pools[pool.index()].clear_keyed(block);
+        }
+    }
+
+    /// The block that has carried a key longest.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, pool: PoolId, key: &Key) -> Option<BlockId> {
+        self.indexes[pool.index()].get(key)
+    }
+
+    /// Drop all cached content.
+    ///
+    /// # Errors
+    /// [`Error::BlocksInUse`] while any block is live.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        let num_blocks = self.pools.iter().map(Pool::num_live).sum();
+        if num_blocks > 0 {
+            return Err(Error::BlocksInUse { num_blocks });
+        }
+        self.num_evicted += 1;
+        for pool in 0..self.pools.len() {
+            self.indexes[pool].clear();
+            self.pools[pool].reset()?;
+            self.collect_emptied(PoolId(pool as u32));
+        }
+        Ok(())
+    }
+
+    /// Keys whose blocks were evicted since they were last drained, in order.
+    pub fn evicted(&mut self) -> &mut Vec<Key> {
+        &mut self.evicted
+    }
+
+    /// Keys evicted since the start, resets included: content found once is still there while this
+    /// does not change.
+    pub(crate) fn num_evicted(&self) -> u64 {
+        self.num_evicted
+    }
+
+    /// The slab of a block, where slabs matter.
+    pub(crate) fn slab_of(&self, pool: PoolId, block: BlockId) -> Option<SlabId> {
+        (!block.is_null()).then_some(self.pool(pool).slabs()?.slab_of(block.0))
+    }
+
+    /// Blocks a slab of `pool`; a fixed pool counts single blocks.
+    #[must_use]
+    pub fn blocks_per_slab(&self, pool: PoolId) -> u32 {
+        self.pool(pool).slabs().map_or(1, |slabs| slabs.blocks_of(SlabId(0)).end)
+    }
+
+    /// Slabs (blocks of a fixed pool) that can hold something.
+    #[must_use]
+    pub fn num_slabs(&self) -> u64 {
+        let all = if self.is_shared() { self.arena.num_slabs() } else { self.pools[0].num_ids() };
+        u64::from(all) - 1
+    }
+
+    fn forget(&mut self, pool: PoolId, block: BlockId) {
+        let before = self.evicted.len();
+        self.indexes[pool.index()].remove_block(block, &mut self.evicted);
+        self.num_evicted += (self.evicted.len() - before) as u64;
+    }
+
+    /// Heap bytes held.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let pools: usize = self.pools.iter().map(Pool::memory_bytes).sum();
+        pools + self.indexes.iter().map(PrefixIndex::memory_bytes).sum::<usize>()
+    }
+
+    /// Walk everything; the first broken promise is described.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_integrity(&self) -> Result<(), String> {
+        let mut owners = vec![0u32; self.arena.num_slabs() as usize];
+        for slab in self.arena.free_slabs() {
+            owners[slab.index()] += 1;
+        }
+        for (pool, index) in self.pools.iter().zip(&self.indexes) {
+            pool.check()?;
+            index.check()?;
+            for block in (1..pool.num_ids()).map(BlockId) {
+                if pool.is_keyed(block) != index.first_key(block).is_some() {
+                    return Err(format!("block {block}: pool and index disagree on its keys"));
+                }
+            }
+            if let Some(slabs) = pool.slabs() {
+                for slab in (0..self.arena.num_slabs()).map(SlabId).filter(|&s| slabs.owns(s)) {
+                    owners[slab.index()] += 1;
+                }
+            }
+        }
+        match owners.iter().skip(1).position(|&count| count != 1) {
+            Some(slab) => Err(format!("slab {} has {} owners", slab + 1, owners[slab + 1])),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Reservation {
+    fn start_slab(&mut self, pool: PoolId) {
+        let needed = &mut self.slabs_needed[pool.index()];
+        if *needed > 0 {
+            *needed -= 1;
+        } else {
+            self.slabs_spare -= 1;
+        }
+    }
+}
