@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::Pool;
 use crate::prefix_index::{Key, PrefixIndex};
+use crate::slabs::Slabs;
 
 /// Blocks of all sizes, with what they contain. Every eviction drops the keys of the evicted block
 /// and notes them, in order.
@@ -88,7 +89,7 @@ impl BlockStore {
 
     /// What a pool's blocks contain.
     #[must_use]
-    pub fn index(&self, pool: PoolId) -> &PrefixIndex {
+    pub fn prefix_index(&self, pool: PoolId) -> &PrefixIndex {
         &self.indexes[pool.index()]
     }
 
@@ -101,7 +102,7 @@ impl BlockStore {
     /// Slabs that can be had whole: those without owner and those without a live block.
     #[must_use]
     pub fn num_whole_slabs(&self) -> u64 {
-        let idle = self.pools.iter().filter_map(Pool::slabs).map(|slabs| slabs.num_idle());
+        let idle = self.pools.iter().filter_map(Pool::slabs).map(Slabs::num_idle);
         u64::from(self.arena.num_free()) + idle.map(u64::from).sum::<u64>()
     }
 

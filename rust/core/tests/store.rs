@@ -146,7 +146,7 @@ proptest! {
                 }
                 Op::Get(k, group) => {
                     if let Some(block) = store.get(pool, &key(k, group)) {
-                        prop_assert!(store.index(pool).contains(&key(k, group), block));
+                        prop_assert!(store.prefix_index(pool).contains(&key(k, group), block));
                     }
                 }
                 Op::Reset => {
