@@ -1,2 +1,6 @@
 //! KV-cache block manager for hybrid language models.
 #![forbid(unsafe_code)]
+
+mod digest;
+
+pub use digest::Digest;
