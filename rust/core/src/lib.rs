@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod digest;
+pub mod hash;
 
 pub use digest::Digest;
