@@ -21,10 +21,11 @@
 
 mod arena;
 mod coordinator;
-pub mod digest;
+mod digest;
 mod error;
 mod event;
 mod group;
+pub mod hash;
 mod ids;
 mod links;
 mod manager;
@@ -35,6 +36,7 @@ mod slabs;
 mod stats;
 mod store;
 
+pub use digest::Digest;
 pub use error::Error;
 pub use event::Event;
 pub use group::{GroupKind, GroupSpec};

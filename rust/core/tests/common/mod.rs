@@ -1,7 +1,6 @@
 //! The naive model of a block store with one pool: lists and maps, no cleverness.
 
-use hybrid_blocks::digest::Digest;
-use hybrid_blocks::{GroupId, Key};
+use hybrid_blocks::{Digest, GroupId, Key};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelBlock {

@@ -1,0 +1,33 @@
+//! Block hashing: which digest names the tokens up to a block's end.
+//!
+//! The digest of a block is the hash of the tuple `(parent digest, block tokens, extra keys)`, serialized
+//! the way Python would: by pickle protocol 5 or by canonical CBOR (RFC 8949, section 4.2). Digests are
+//! therefore byte-identical to those of an engine that hashes the same tuple in Python, and can be
+//! compared with digests that another process computed. No Python object is built: the encoders
+//! write the bytes into one reused buffer.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `algorithm` | which encoding, which hash function, how long a digest |
+//! | `value` | extra keys: the Python values that may stand beside the tokens |
+//! | `pickle`, `cbor` | the two encodings |
+//! | `block` | [`BlockHasher`]: one block's digest |
+//! | `chain` | [`HashChain`]: the digests of a growing token sequence |
+//!
+//! Nothing here knows what a block holds or where it lies.
+
+mod algorithm;
+mod block;
+mod cbor;
+mod chain;
+mod error;
+mod pickle;
+mod token;
+mod value;
+
+pub use algorithm::Algorithm;
+pub use block::{BlockHasher, BlockKey};
+pub use chain::HashChain;
+pub use error::HashError;
+pub use token::Token;
+pub use value::Value;

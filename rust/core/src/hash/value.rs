@@ -1,0 +1,48 @@
+//! [`Value`]: the Python values that extra keys are made of.
+
+use std::sync::Arc;
+
+/// A Python value of one of the built-in types that both encodings can write exactly.
+///
+/// Pickle writes an object that occurs twice as a reference to its first occurrence, and goes by
+/// identity, not by equality. Sharing an [`Arc`] says "the same object"; two `Arc`s of equal
+/// content are two objects. CBOR does not look at identity.
+///
+/// Encoding recurses into tuples, so whoever builds values from foreign input bounds their depth.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// `None`
+    None,
+    /// `bool`
+    Bool(bool),
+    /// `int` that fits 64 bits
+    Int(i64),
+    /// `float`
+    Float(f64),
+    /// `bytes`
+    Bytes(Arc<[u8]>),
+    /// `str` without lone surrogates
+    Str(Arc<str>),
+    /// `tuple`
+    Tuple(Arc<[Value]>),
+}
+
+impl Value {
+    /// A new `str` object.
+    #[must_use]
+    pub fn str(text: &str) -> Self {
+        Self::Str(text.into())
+    }
+
+    /// A new `bytes` object.
+    #[must_use]
+    pub fn bytes(bytes: &[u8]) -> Self {
+        Self::Bytes(bytes.into())
+    }
+
+    /// A new `tuple` object.
+    #[must_use]
+    pub fn tuple(items: impl IntoIterator<Item = Self>) -> Self {
+        Self::Tuple(items.into_iter().collect())
+    }
+}
