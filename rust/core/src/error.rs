@@ -1,5 +1,6 @@
 //! Everything that can go wrong. A failed call has changed nothing.
 
+use crate::hash::HashError;
 use crate::ids::{BlockId, GroupId};
 
 /// Why a call was refused.
@@ -12,6 +13,9 @@ pub enum Error {
     /// An argument that is wrong whatever the state.
     #[error("{0}")]
     InvalidArgument(String),
+    /// Tokens or extra keys that cannot be hashed.
+    #[error(transparent)]
+    Hash(#[from] HashError),
     /// More blocks were asked for than have no owner.
     #[error("{needed} blocks are needed and {available} have no owner; free or preempt a request")]
     OutOfBlocks {

@@ -41,7 +41,7 @@ pub use error::Error;
 pub use event::Event;
 pub use group::{GroupKind, GroupSpec};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
-pub use manager::{Config, Manager, TableChange};
+pub use manager::{Config, Hashing, Manager, TableChange};
 pub use pool::Pool;
 pub use prefix_index::{Key, PrefixIndex};
 pub use stats::Stats;

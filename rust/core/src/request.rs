@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::group::Table;
+use crate::hash::HashChain;
 
 /// What a step looks at for every request, kept together: 28 bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +31,8 @@ pub(crate) struct Request {
     pub(crate) id: String,
     /// Chained digests, one a hash block of known tokens.
     pub(crate) digests: Vec<Digest>,
+    /// The chain that makes them, if the request was given as tokens.
+    pub(crate) chain: Option<HashChain<i32>>,
     pub(crate) tables: Vec<Table>,
     /// Tokens of the match found last, with the number of evictions before it.
     pub(crate) matched: Option<(u32, u64)>,
@@ -105,6 +108,7 @@ impl Requests {
         self.by_id.remove(&request.id);
         request.id.clear();
         request.digests.clear();
+        request.chain = None;
         request.matched = None;
         let generation = (self.progress[row].generation + 1) % GENERATIONS;
         self.progress[row] = Progress { generation, next_commit: u32::MAX, ..Progress::default() };

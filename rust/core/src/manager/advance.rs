@@ -1,0 +1,65 @@
+//! What follows when tokens were computed.
+
+use super::Manager;
+use super::delta::note;
+use crate::error::Error;
+
+impl Manager {
+    /// Record that `num_tokens[i]` more tokens of each request were computed. Blocks that became
+    /// full can be hit from now on; blocks that no later token looks at are given back.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] (lengths differ, a handle twice, a
+    /// request without blocks, more tokens than were allocated or exist); then nothing was recorded.
+    pub fn advance(&mut self, handles: &[u64], num_tokens: &[u32]) -> Result<(), Error> {
+        self.check_batch(handles, num_tokens.len())?;
+        for (&handle, &num_new) in handles.iter().zip(num_tokens) {
+            let progress = self.requests.progress[self.requests.row(handle)?];
+            let target = u64::from(progress.num_computed) + u64::from(num_new);
+            if !progress.running
+                || target > u64::from(progress.num_allocated.min(progress.num_tokens))
+            {
+                return Err(Error::InvalidArgument(format!(
+                    "request {:?} has {} of {} tokens computed and room for {}: {num_new} more \
+                     cannot have been",
+                    self.requests.rows[self.requests.row(handle)?].id,
+                    progress.num_computed,
+                    progress.num_tokens,
+                    progress.num_allocated,
+                )));
+            }
+        }
+        for (&handle, &num_new) in handles.iter().zip(num_tokens) {
+            let row = self.requests.row(handle)?;
+            let progress = &mut self.requests.progress[row];
+            progress.num_computed += num_new;
+            if progress.num_computed >= progress.next_commit {
+                self.commit(row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, row: usize) -> Result<(), Error> {
+        let progress = &mut self.requests.progress[row];
+        let num_computed = progress.num_computed;
+        progress.next_commit = self.coordinator.next_commit(num_computed);
+        let handle = self.requests.handle(row as u32);
+        let request = &mut self.requests.rows[row];
+        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
+            if self.config.enable_caching {
+                let new = group.commit(&mut self.store, &request.digests, num_computed, table);
+                if self.config.enable_events
+                    && let Some(event) = group.stored_event(handle, &request.digests, new, table)
+                {
+                    self.events.push(event);
+                }
+            }
+            let skipped = group.skip(&mut self.store, num_computed, table)?;
+            if self.config.enable_delta {
+                note(&mut self.delta, row, group.id, skipped, &table.blocks);
+            }
+        }
+        Ok(())
+    }
+}

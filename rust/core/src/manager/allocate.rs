@@ -1,0 +1,146 @@
+//! Prefix matches and room for new tokens.
+
+use super::Manager;
+use super::delta::note;
+use crate::error::Error;
+use crate::ids::GroupId;
+
+impl Manager {
+    /// How many leading tokens need not be computed: the longest prefix that every group holds, at
+    /// most all tokens but one. Takes nothing. 0 for a request that holds blocks.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn match_prefix(&mut self, handle: u64) -> Result<u32, Error> {
+        let row = self.requests.row(handle)?;
+        if self.requests.progress[row].running {
+            return Ok(0);
+        }
+        Ok(self.matched(row))
+    }
+
+    fn matched(&mut self, row: usize) -> u32 {
+        let num_evicted = self.store.num_evicted();
+        let request = &mut self.requests.rows[row];
+        if let Some((hit, at)) = request.matched
+            && at == num_evicted
+        {
+            return hit;
+        }
+        let limit = self.requests.progress[row].num_tokens.saturating_sub(1);
+        let hit = if self.config.enable_caching {
+            self.coordinator.longest_hit(&self.store, &request.digests, limit)
+        } else {
+            0
+        };
+        request.matched = Some((hit, num_evicted));
+        hit
+    }
+
+    /// Make room for `num_new_tokens[i]` more tokens of each request, and for `lookahead` more that
+    /// may be rejected, in order.
+    ///
+    /// The first allocation of a request adopts the prefix that [`Manager::match_prefix`] found;
+    /// the new tokens are those after it. Returns how many requests were served: the first one that
+    /// does not fit and all after it are left as they were. A request whose matched prefix was
+    /// evicted since counts as one that does not fit; match it again.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`], [`Error::RequestTooLarge`] and [`Error::InvalidArgument`] (lengths
+    /// differ, a handle twice); then nothing was allocated.
+    pub fn allocate(
+        &mut self,
+        handles: &[u64],
+        num_new_tokens: &[u32],
+        lookahead: u32,
+    ) -> Result<usize, Error> {
+        self.check_batch(handles, num_new_tokens.len())?;
+        for (&handle, &num_new) in handles.iter().zip(num_new_tokens) {
+            let row = self.requests.row(handle)?;
+            let progress = self.requests.progress[row];
+            let start = if progress.running { progress.num_computed } else { self.matched(row) };
+            self.check_size(u64::from(start) + u64::from(num_new) + u64::from(lookahead))?;
+        }
+        for (done, (&handle, &num_new)) in handles.iter().zip(num_new_tokens).enumerate() {
+            let row = self.requests.row(handle)?;
+            let progress = self.requests.progress[row];
+            let target = progress.num_computed + num_new + lookahead;
+            if progress.running && target <= progress.num_allocated {
+                continue;
+            }
+            let fits = if progress.running {
+                self.grow(row, target)?
+            } else {
+                self.admit(row, num_new + lookahead)?
+            };
+            if !fits {
+                return Ok(done);
+            }
+        }
+        Ok(handles.len())
+    }
+
+    /// First allocation: adopt the matched prefix and make room after it.
+    fn admit(&mut self, row: usize, num_new: u32) -> Result<bool, Error> {
+        let promised = self.requests.rows[row].matched.map(|(hit, _)| hit);
+        let hit = self.matched(row);
+        if promised.is_some_and(|promised| promised != hit) {
+            return Ok(false);
+        }
+        let request = &mut self.requests.rows[row];
+        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
+            group.adopt(&mut self.store, &request.digests, hit, table)?;
+        }
+        if !self.grow(row, hit + num_new)? {
+            let request = &mut self.requests.rows[row];
+            for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables).rev() {
+                group.undo_adopt(&mut self.store, table);
+            }
+            return Ok(false);
+        }
+        let progress = &mut self.requests.progress[row];
+        progress.running = true;
+        progress.num_computed = hit;
+        progress.next_commit = self.coordinator.next_commit(hit);
+        self.stats.queries += u64::from(progress.num_tokens);
+        self.stats.hits += u64::from(hit);
+        if self.config.enable_delta {
+            for (group, table) in self.requests.rows[row].tables.iter().enumerate() {
+                let hit_blocks = 0..hit / self.coordinator.groups()[group].spec.block_size;
+                note(&mut self.delta, row, GroupId(group as u32), hit_blocks, &table.blocks);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Make room for `num_tokens` tokens in every group, or change nothing.
+    fn grow(&mut self, row: usize, num_tokens: u32) -> Result<bool, Error> {
+        let request = &mut self.requests.rows[row];
+        self.demand.fill(0);
+        for (group, table) in self.coordinator.groups().iter().zip(&request.tables) {
+            self.demand[group.spec.pool.index()] += group.num_missing(table, num_tokens);
+        }
+        match self.store.reserve(&self.demand, &mut self.reservation) {
+            Ok(()) => {}
+            Err(Error::OutOfBlocks { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
+            let num_missing = group.num_missing(table, num_tokens);
+            if num_missing == 0 {
+                continue;
+            }
+            let pool = group.spec.pool;
+            let near = table.blocks.last().and_then(|&block| self.store.slab_of(pool, block));
+            let start = table.blocks.len() as u32;
+            self.store.take(pool, num_missing, near, &mut self.reservation, &mut table.blocks);
+            if self.config.enable_delta {
+                let new = start..table.blocks.len() as u32;
+                note(&mut self.delta, row, group.id, new, &table.blocks);
+            }
+        }
+        self.requests.progress[row].num_allocated = num_tokens;
+        self.collect_evictions();
+        Ok(true)
+    }
+}

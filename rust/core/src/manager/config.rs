@@ -1,0 +1,33 @@
+//! How a manager is set up.
+
+use crate::digest::Digest;
+use crate::group::GroupSpec;
+use crate::hash::Algorithm;
+
+/// How a manager is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Groups, by id.
+    pub groups: Vec<GroupSpec>,
+    /// Tokens a digest stands for.
+    pub hash_block_size: u32,
+    /// Whether computed blocks can be hit by later requests.
+    pub enable_caching: bool,
+    /// Whether changes of the prefix cache are kept for [`Manager::take_events`].
+    pub enable_events: bool,
+    /// Whether changes of block tables are kept for [`Manager::take_delta`].
+    pub enable_delta: bool,
+    /// How tokens are hashed, for requests that are given as tokens.
+    pub hashing: Hashing,
+    /// Most tokens of one request that are computed in one step.
+    pub max_chunk: u32,
+}
+
+/// How the digests of token sequences are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Hashing {
+    /// Encoding and hash function.
+    pub algorithm: Algorithm,
+    /// The digest before the first block's.
+    pub seed: Digest,
+}

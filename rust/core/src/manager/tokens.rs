@@ -1,0 +1,64 @@
+//! Requests given as tokens: the manager hashes them itself.
+
+use super::Manager;
+use crate::error::Error;
+use crate::hash::{HashChain, Value};
+
+impl Manager {
+    /// Register a request by its prompt. `extras` holds one entry for each full hash block, or
+    /// nothing when no block has extra keys. Returns the handle.
+    ///
+    /// # Errors
+    /// [`Error::Hash`]; [`Error::DuplicateRequest`]; [`Error::RequestTooLarge`].
+    pub fn add_prompt(
+        &mut self,
+        id: &str,
+        tokens: &[i32],
+        extras: &[Option<Value>],
+    ) -> Result<u64, Error> {
+        let num_tokens = u32::try_from(tokens.len()).map_err(|_| {
+            Error::InvalidArgument(format!("{} tokens are more than 2^32", tokens.len()))
+        })?;
+        let mut digests = Vec::new();
+        let mut chain = None;
+        if self.config.enable_caching {
+            let mut new =
+                HashChain::new(self.config.hash_block_size as usize, 0, self.config.hashing.seed)?;
+            new.append(&mut self.hasher, tokens, extras, &mut digests)?;
+            chain = Some(new);
+        }
+        let handle = self.add_request(id, num_tokens, digests)?;
+        let row = self.requests.row(handle)?;
+        self.requests.rows[row].chain = chain;
+        Ok(handle)
+    }
+
+    /// Append one token to each request, as after sampling.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] (lengths differ, a handle twice, a
+    /// request that was registered by digests); then nothing was appended.
+    pub fn append_tokens(&mut self, handles: &[u64], tokens: &[i32]) -> Result<(), Error> {
+        self.check_batch(handles, tokens.len())?;
+        if self.config.enable_caching {
+            for &handle in handles {
+                let request = &self.requests.rows[self.requests.row(handle)?];
+                if request.chain.is_none() {
+                    return Err(Error::InvalidArgument(format!(
+                        "request {:?} was added by digests; append digests to it",
+                        request.id
+                    )));
+                }
+            }
+        }
+        for (&handle, &token) in handles.iter().zip(tokens) {
+            let row = self.requests.row(handle)?;
+            let request = &mut self.requests.rows[row];
+            if let Some(chain) = &mut request.chain {
+                chain.append(&mut self.hasher, &[token], &[], &mut request.digests)?;
+            }
+            self.requests.progress[row].num_tokens += 1;
+        }
+        Ok(())
+    }
+}
