@@ -32,7 +32,7 @@ pub(crate) struct Request {
     /// Chained digests, one a hash block of known tokens.
     pub(crate) digests: Vec<Digest>,
     /// The chain that makes them, if the request was given as tokens.
-    pub(crate) chain: Option<HashChain<i32>>,
+    pub(crate) chain: Option<HashChain<i64>>,
     pub(crate) tables: Vec<Table>,
     /// Tokens of the match found last, with the number of evictions before it.
     pub(crate) matched: Option<(u32, u64)>,

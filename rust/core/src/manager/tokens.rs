@@ -1,6 +1,7 @@
 //! Requests given as tokens: the manager hashes them itself.
 
 use super::Manager;
+use crate::digest::Digest;
 use crate::error::Error;
 use crate::hash::{HashChain, Value};
 
@@ -13,23 +14,34 @@ impl Manager {
     pub fn add_prompt(
         &mut self,
         id: &str,
-        tokens: &[i32],
+        tokens: &[i64],
         extras: &[Option<Value>],
     ) -> Result<u64, Error> {
-        let num_tokens = u32::try_from(tokens.len()).map_err(|_| {
-            Error::InvalidArgument(format!("{} tokens are more than 2^32", tokens.len()))
-        })?;
         let mut digests = Vec::new();
-        let mut chain = None;
-        if self.config.enable_caching {
-            let mut new =
-                HashChain::new(self.config.hash_block_size as usize, 0, self.config.hashing.seed)?;
-            new.append(&mut self.hasher, tokens, extras, &mut digests)?;
-            chain = Some(new);
-        }
+        let seed = self.config.hashing.seed;
+        let mut chain = HashChain::new(self.config.hash_block_size as usize, 0, seed)?;
+        chain.append(&mut self.hasher, tokens, extras, &mut digests)?;
+        self.add_hashed(id, chain, digests)
+    }
+
+    /// Register a request whose prompt was hashed already: all `digests` that `chain` made so far.
+    /// Returns the handle.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateRequest`]; [`Error::RequestTooLarge`]; [`Error::InvalidArgument`] if the
+    /// digests are not one a full hash block.
+    pub fn add_hashed(
+        &mut self,
+        id: &str,
+        chain: HashChain<i64>,
+        digests: Vec<Digest>,
+    ) -> Result<u64, Error> {
+        let num_tokens = u32::try_from(chain.num_tokens()).map_err(|_| {
+            Error::InvalidArgument(format!("{} tokens are more than 2^32", chain.num_tokens()))
+        })?;
         let handle = self.add_request(id, num_tokens, digests)?;
         let row = self.requests.row(handle)?;
-        self.requests.rows[row].chain = chain;
+        self.requests.rows[row].chain = Some(chain);
         Ok(handle)
     }
 
@@ -40,22 +52,20 @@ impl Manager {
     /// request that was registered by digests); then nothing was appended.
     pub fn append_tokens(&mut self, handles: &[u64], tokens: &[i32]) -> Result<(), Error> {
         self.check_batch(handles, tokens.len())?;
-        if self.config.enable_caching {
-            for &handle in handles {
-                let request = &self.requests.rows[self.requests.row(handle)?];
-                if request.chain.is_none() {
-                    return Err(Error::InvalidArgument(format!(
-                        "request {:?} was added by digests; append digests to it",
-                        request.id
-                    )));
-                }
+        for &handle in handles {
+            let request = &self.requests.rows[self.requests.row(handle)?];
+            if request.chain.is_none() {
+                return Err(Error::InvalidArgument(format!(
+                    "request {:?} was added by digests; append digests to it",
+                    request.id
+                )));
             }
         }
         for (&handle, &token) in handles.iter().zip(tokens) {
             let row = self.requests.row(handle)?;
             let request = &mut self.requests.rows[row];
             if let Some(chain) = &mut request.chain {
-                chain.append(&mut self.hasher, &[token], &[], &mut request.digests)?;
+                chain.append(&mut self.hasher, &[i64::from(token)], &[], &mut request.digests)?;
             }
             self.requests.progress[row].num_tokens += 1;
         }
