@@ -2,7 +2,9 @@
 
 import warnings
 
-from hybrid_blocks._core import build_info
+from hybrid_blocks._core import BlockHasher, BlockManager, GroupSpec, HashChain, build_info
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.hashing import block_hasher
 
 __version__: str = build_info()["version"]
 
@@ -14,4 +16,13 @@ if build_info()["profile"] == "debug":
         stacklevel=2,
     )
 
-__all__ = ["__version__", "build_info"]
+__all__ = [
+    "BlockHasher",
+    "BlockManager",
+    "GroupSpec",
+    "HashChain",
+    "HybridBlocksError",
+    "__version__",
+    "block_hasher",
+    "build_info",
+]

@@ -1,8 +1,18 @@
 """The compiled core: typed here by hand, checked against the binary by stubtest."""
 
-from typing import TypedDict, type_check_only
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypedDict, final, type_check_only
 
-__all__ = ["build_info"]
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+__all__ = ["BlockHasher", "BlockManager", "GroupSpec", "HashChain", "build_info"]
+
+_Tokens: TypeAlias = Buffer | list[int] | tuple[int, ...]
+_ExtraKeys: TypeAlias = list[object] | tuple[object, ...]
+_Handles: TypeAlias = npt.NDArray[np.int64]
+_Counts: TypeAlias = npt.NDArray[np.int32]
 
 @type_check_only
 class BuildInfo(TypedDict):
@@ -16,3 +26,327 @@ class BuildInfo(TypedDict):
 
 def build_info() -> BuildInfo:
     """Return version, profile (``debug`` or ``release``), target and CPU features."""
+
+@final
+class BlockHasher:
+    """Hashes token ids block by block; immutable, to be shared between threads and sequences.
+
+    ``algorithm`` is ``sha256``, ``sha256_cbor``, ``xxhash`` or ``xxhash_cbor``; ``block_size`` the
+    tokens a block; ``none_hash`` the parent digest of a sequence's first block. ``fallback`` hashes
+    the tuple ``(parent, tokens, extra_keys)`` where the extra keys are of types that only Python
+    can serialize. With ``num_lookahead_tokens`` > 0 each digest also covers that many tokens after
+    its block. :func:`hybrid_blocks.hashing.block_hasher` fills in the defaults.
+
+    ``tokens`` are token ids, shape ``[num_tokens]``: a list or tuple of ``int``, or a buffer (numpy
+    array, ``array.array``, memoryview) of native int32 or int64. Values of 64 bits are hashed as
+    they are, negative ones too.
+
+    ``extra_keys`` hold, for each block in order, whatever else its content depends on: ``None`` or
+    a tuple such as ``(("lora", name, path), ("mm", identifier, offset))``. Pickle looks at object
+    identity: the digests are those that Python would give for these very objects.
+
+    Every method raises ``InvalidArgumentError`` for a digest of the wrong length, for tokens that
+    are not integers of 64 bits, and for extra keys that do not match the blocks in number.
+    """
+
+    def __new__(
+        cls,
+        algorithm: str,
+        block_size: int,
+        none_hash: bytes,
+        fallback: Callable[[object], bytes],
+        *,
+        num_lookahead_tokens: int = ...,
+    ) -> BlockHasher: ...
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+
+    @property
+    def digest_size(self) -> int:
+        """Bytes a digest: 32 for SHA-256, 16 for XXH3."""
+
+    @property
+    def none_hash(self) -> bytes:
+        """The parent digest of a sequence's first block, ``digest_size`` bytes."""
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Tokens after a block that its digest covers too."""
+
+    def hash_block(
+        self, tokens: _Tokens, parent: bytes | None = None, extra_keys: object = None
+    ) -> bytes:
+        """Return the digest of ``(parent, tokens, extra_keys)``, for any number of tokens.
+
+        ``parent`` is ``none_hash`` where it is ``None``. ``block_size`` and
+        ``num_lookahead_tokens`` play no part.
+        """
+
+    def hash_blocks(
+        self, tokens: _Tokens, parent: bytes | None = None, extra_keys: _ExtraKeys | None = None
+    ) -> list[bytes]:
+        """Return the digests of all full blocks of ``tokens``, each the parent of the next.
+
+        There are ``(num_tokens - num_lookahead_tokens) // block_size`` of them. ``tokens`` follow
+        on ``parent``, or start a sequence where it is ``None``. Without extra keys, the GIL is
+        released from 16,384 tokens on.
+        """
+
+    def hash_blocks_array(
+        self, tokens: _Tokens, parent: bytes | None = None, extra_keys: _ExtraKeys | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Return what :meth:`hash_blocks` returns as one array ``[num_blocks, digest_size]``."""
+
+@final
+class HashChain:
+    """The digests of one growing sequence of tokens: it keeps the tokens no digest covers yet.
+
+    However the sequence is cut into appends, the digests are the same. The sequence starts after
+    ``parent``, or at its beginning where that is ``None``.
+    """
+
+    def __new__(cls, hasher: BlockHasher, parent: bytes | None = None) -> HashChain: ...
+    def append(self, tokens: _Tokens, extra_keys: _ExtraKeys | None = None) -> list[bytes]:
+        """Append tokens and return the digests of the blocks that they complete.
+
+        ``extra_keys`` has one entry for each of these (:meth:`num_new_blocks` tells how many).
+
+        Raises:
+            InvalidArgumentError: As :class:`BlockHasher`; the chain is then as it was.
+            HybridBlocksError: Another append to this chain is in progress.
+
+        """
+
+    def num_new_blocks(self, num_tokens: int) -> int:
+        """Return how many digests an append of ``num_tokens`` tokens will make."""
+
+    @property
+    def parent(self) -> bytes:
+        """The last digest, ``digest_size`` bytes."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Digests made so far."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens appended so far."""
+
+@final
+class GroupSpec:
+    """What the layers of a cache group keep.
+
+    ``kind`` is ``full`` (attention over all tokens, latent attention too), ``sliding_window``
+    (over the token itself and the ``window - 1`` before it) or ``chunked`` (within aligned chunks
+    of ``window`` tokens). ``block_size`` is in tokens, a multiple of the hasher's; ``pool`` says
+    which pool the blocks come from.
+
+    Raises:
+        InvalidArgumentError: An unknown kind, or a window where there is none to be.
+    """
+
+    def __new__(
+        cls, kind: str, block_size: int, *, window: int | None = None, pool: int = 0
+    ) -> GroupSpec: ...
+    @property
+    def kind(self) -> str:
+        """Which layers: ``full``, ``sliding_window`` or ``chunked``."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+
+    @property
+    def window(self) -> int | None:
+        """Tokens of the window or chunk."""
+
+    @property
+    def pool(self) -> int:
+        """The pool of the blocks."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class BlockManager:
+    """Requests, their block tables in every group, and the prefix cache between them.
+
+    The blocks come from one pool of ``num_blocks`` (the null block 0 among them), or from several
+    pools over an arena of ``num_slabs`` slabs (the first is the null block's), where pool ``p``
+    cuts a slab into ``blocks_per_slab[p]`` blocks and slabs move between pools as they are needed.
+    ``hasher`` gives the hash block size and the digests. ``max_chunk`` is the most tokens of one
+    request that are computed in one step; it bounds what windowed groups hold.
+
+    Batched calls take ``handles``, an int64 array of shape ``[n]``, and as many int32 values;
+    arrays are read where they lie. Every call does all that it was asked for or changes nothing.
+    The manager may be shared between threads.
+
+    Raises:
+        InvalidArgumentError: Sizes that cannot be.
+    """
+
+    def __new__(
+        cls,
+        groups: Sequence[GroupSpec],
+        hasher: BlockHasher,
+        *,
+        num_blocks: int | None = None,
+        num_slabs: int | None = None,
+        blocks_per_slab: Sequence[int] | None = None,
+        enable_caching: bool = True,
+        enable_events: bool = False,
+        enable_delta: bool = False,
+        max_chunk: int = ...,
+    ) -> BlockManager: ...
+    def add_request(
+        self, request_id: str, tokens: _Tokens, extra_keys: _ExtraKeys | None = None
+    ) -> int:
+        """Register a request by its prompt, take no block, and return its handle.
+
+        ``extra_keys`` has one entry for each full hash block.
+
+        Raises:
+            DuplicateRequestError: The id is in use.
+            RequestTooLargeError: The prompt would not fit into the empty cache.
+            InvalidArgumentError: Tokens or extra keys that cannot be hashed.
+        """
+
+    def append_tokens(self, handles: _Handles, tokens: _Counts) -> None:
+        """Append one sampled token to each request.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+            InvalidArgumentError: The lengths differ, or a handle is given twice.
+        """
+
+    def match_prefix(self, handle: int) -> int:
+        """Return how many leading tokens need not be computed, at most all but one.
+
+        Takes nothing; the first :meth:`allocate` adopts what was found. 0 for a request that holds
+        blocks.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = ...) -> int:
+        """Make room for more tokens of each request, in order; return how many were served.
+
+        ``num_new_tokens[i]`` counts tokens after those computed, or, in a request's first
+        allocation, after its matched prefix; ``lookahead`` more may be rejected later. The first
+        request that does not fit, and all after it, are left as they were. A request whose matched
+        prefix was evicted since counts as one that does not fit.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+            RequestTooLargeError: A request would not fit into the empty cache.
+            InvalidArgumentError: The lengths differ, or a handle is given twice.
+        """
+
+    def advance(self, handles: _Handles, num_tokens: _Counts) -> None:
+        """Record that tokens were computed.
+
+        Blocks that became full can be hit from now on; blocks that no later token looks at are
+        given back.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+            InvalidArgumentError: More tokens than were allocated or exist, a request without
+                blocks, different lengths, or a handle given twice.
+        """
+
+    def preempt(self, handles: _Handles) -> None:
+        """Give back the blocks of requests; their tokens are kept, to be computed again.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+        """
+
+    def free(self, handles: _Handles) -> None:
+        """Give back the blocks of requests and forget the requests.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+        """
+
+    def tick(self) -> None:
+        """Let time pass, once a step: it orders the ages of what is cached."""
+
+    def reset(self) -> None:
+        """Drop all cached content.
+
+        Raises:
+            BlockError: A request still holds blocks.
+        """
+
+    def block_ids(self, handle: int, group: int = 0) -> npt.NDArray[np.int32]:
+        """Return a request's block table in one group, 0 where nothing is kept.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+            InvalidArgumentError: The group does not exist.
+        """
+
+    def progress(self, handle: int) -> tuple[int, int, int]:
+        """Return a request's tokens: known, computed, and with room in every group.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def find(self, request_id: str) -> int | None:
+        """Return the handle of a request id."""
+
+    def take_delta(self) -> npt.NDArray[np.int32]:
+        """Return the changes of block tables since the last call, in order, shape ``[n, 4]``.
+
+        A row is ``(row, group, position, block id)``, where ``row`` is the low 32 bits of the
+        handle. Empty unless ``enable_delta``. Entries of freed and preempted requests are not
+        cleared one by one.
+        """
+
+    def take_events(self) -> list[tuple[object, ...]]:
+        """Return the changes of the prefix cache since the last call, in order.
+
+        ``("stored", handle, group, first_block, block_size, parent, digests)``,
+        ``("removed", digest, group)`` or ``("cleared",)``. Empty unless ``enable_events``.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Return counters since the start: tokens of ``queries`` and ``hits``, ``preemptions``."""
+
+    @property
+    def num_requests(self) -> int:
+        """Requests known."""
+
+    @property
+    def num_groups(self) -> int:
+        """Groups."""
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Tokens of the longest request that fits when it is alone."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that can be handed out; slabs where several pools share an arena."""
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Of these, the ones without an owner, cached ones included."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Heap bytes that the block store holds."""
+
+    def check_integrity(self) -> None:
+        """Walk everything; slow, for tests.
+
+        Raises:
+            IntegrityError: A promise is broken; the message says which.
+        """

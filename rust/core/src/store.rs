@@ -71,7 +71,9 @@ impl BlockStore {
         })
     }
 
-    fn is_shared(&self) -> bool {
+    /// Whether several pools share the arena. A fixed store counts single blocks as slabs.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
         self.arena.num_slabs() > 0
     }
 

@@ -1,12 +1,26 @@
 //! `hybrid_blocks._core`: the core crate as a Python module. Everything delegates.
 #![deny(unsafe_code)]
 
+mod batch;
+mod block_manager;
 mod build_info;
+mod count;
+mod error;
+mod extra_keys;
+mod group_spec;
+mod hash;
+mod tokens;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
     #[pymodule_export]
+    use super::block_manager::BlockManager;
+    #[pymodule_export]
     use super::build_info::build_info;
+    #[pymodule_export]
+    use super::group_spec::GroupSpec;
+    #[pymodule_export]
+    use super::hash::{BlockHasher, HashChain};
 }

@@ -1,0 +1,108 @@
+//! Handles and counts as Python gives them: one at a time, or as numpy arrays that are not copied.
+
+use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+
+use crate::error::invalid_argument;
+
+/// A size that fits 32 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Size(pub(crate) u32);
+
+/// A request handle.
+#[derive(Clone, Copy)]
+pub(crate) struct Handle(pub(crate) u64);
+
+/// A one-dimensional contiguous int64 array of request handles.
+pub(crate) struct Handles<'py>(PyReadonlyArray1<'py, i64>);
+
+/// A one-dimensional contiguous int32 array of counts, none of them negative.
+pub(crate) struct Counts<'py>(PyReadonlyArray1<'py, i32>);
+
+/// A one-dimensional contiguous int32 array of token ids.
+pub(crate) struct TokenArray<'py>(PyReadonlyArray1<'py, i32>);
+
+impl Handles<'_> {
+    pub(crate) fn as_slice(&self) -> PyResult<&[u64]> {
+        Ok(bytemuck::cast_slice(self.0.as_slice()?))
+    }
+}
+
+impl Counts<'_> {
+    pub(crate) fn as_slice(&self) -> PyResult<&[u32]> {
+        let values = self.0.as_slice()?;
+        match values.iter().find(|&&value| value < 0) {
+            Some(value) => Err(invalid_argument(format_args!("a count is 0 or more, not {value}"))),
+            None => Ok(bytemuck::cast_slice(values)),
+        }
+    }
+}
+
+impl TokenArray<'_> {
+    pub(crate) fn as_slice(&self) -> PyResult<&[i32]> {
+        Ok(self.0.as_slice()?)
+    }
+}
+
+fn array<'py, T: numpy::Element>(
+    obj: Borrowed<'_, 'py, PyAny>,
+    what: &str,
+) -> PyResult<PyReadonlyArray1<'py, T>> {
+    let array = obj.extract::<PyReadonlyArray1<'py, T>>().map_err(|_| {
+        let kind = obj.get_type();
+        invalid_argument(format_args!(
+            "{what} come as a one-dimensional array, not {kind} {}",
+            &*obj
+        ))
+    })?;
+    if !array.is_contiguous() {
+        return Err(invalid_argument(format_args!(
+            "{what} come as a contiguous array; use numpy.ascontiguousarray"
+        )));
+    }
+    Ok(array)
+}
+
+impl<'py> FromPyObject<'_, 'py> for Handles<'py> {
+    type Error = PyErr;
+
+    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        array(obj, "handles (int64)").map(Self)
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Counts<'py> {
+    type Error = PyErr;
+
+    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        array(obj, "counts (int32)").map(Self)
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for TokenArray<'py> {
+    type Error = PyErr;
+
+    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        array(obj, "tokens (int32)").map(Self)
+    }
+}
+
+impl FromPyObject<'_, '_> for Size {
+    type Error = PyErr;
+
+    fn extract(obj: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        obj.extract().map(Self).map_err(|_| {
+            invalid_argument(format_args!("expected an int from 0 to {}, not {}", u32::MAX, &*obj))
+        })
+    }
+}
+
+impl FromPyObject<'_, '_> for Handle {
+    type Error = PyErr;
+
+    fn extract(obj: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        obj.extract().map(Self).map_err(|_| {
+            invalid_argument(format_args!("expected the handle of a request, not {}", &*obj))
+        })
+    }
+}
