@@ -2,6 +2,11 @@
 #![deny(unsafe_code)]
 
 mod build_info;
+mod count;
+mod error;
+mod extra_keys;
+mod hash;
+mod tokens;
 
 use pyo3::prelude::*;
 
@@ -9,4 +14,6 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::build_info::build_info;
+    #[pymodule_export]
+    use super::hash::{BlockHasher, HashChain};
 }
