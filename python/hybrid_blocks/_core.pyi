@@ -56,7 +56,7 @@ class BlockHasher:
         none_hash: bytes,
         fallback: Callable[[object], bytes],
         *,
-        num_lookahead_tokens: int = ...,
+        num_lookahead_tokens: int = 0,
     ) -> BlockHasher: ...
     @property
     def algorithm(self) -> str:
@@ -201,7 +201,7 @@ class BlockManager:
         enable_caching: bool = True,
         enable_events: bool = False,
         enable_delta: bool = False,
-        max_chunk: int = ...,
+        max_chunk: int = 1073741824,
     ) -> BlockManager: ...
     def add_request(
         self, request_id: str, tokens: _Tokens, extra_keys: _ExtraKeys | None = None
@@ -234,7 +234,7 @@ class BlockManager:
             UnknownRequestError: The handle names no request.
         """
 
-    def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = ...) -> int:
+    def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:
         """Make room for more tokens of each request, in order; return how many were served.
 
         ``num_new_tokens[i]`` counts tokens after those computed, or, in a request's first

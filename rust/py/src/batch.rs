@@ -5,10 +5,6 @@ use pyo3::prelude::*;
 
 use crate::error::invalid_argument;
 
-/// A size that fits 32 bits.
-#[derive(Clone, Copy)]
-pub(crate) struct Size(pub(crate) u32);
-
 /// A request handle.
 #[derive(Clone, Copy)]
 pub(crate) struct Handle(pub(crate) u64);
@@ -87,14 +83,16 @@ impl<'py> FromPyObject<'_, 'py> for TokenArray<'py> {
     }
 }
 
-impl FromPyObject<'_, '_> for Size {
-    type Error = PyErr;
+/// A size that fits 32 bits.
+pub(crate) fn size(obj: &Bound<'_, PyAny>) -> PyResult<u32> {
+    obj.extract().map_err(|_| {
+        invalid_argument(format_args!("expected an int from 0 to {}, not {obj}", u32::MAX))
+    })
+}
 
-    fn extract(obj: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        obj.extract().map(Self).map_err(|_| {
-            invalid_argument(format_args!("expected an int from 0 to {}, not {}", u32::MAX, &*obj))
-        })
-    }
+/// [`size`], or none.
+pub(crate) fn optional_size(obj: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    if obj.is_none() { Ok(None) } else { size(obj).map(Some) }
 }
 
 impl FromPyObject<'_, '_> for Handle {

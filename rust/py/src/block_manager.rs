@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::batch::{Counts, Handle, Handles, Size, TokenArray};
+use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, size};
 use crate::error::{core_error, invalid_argument};
 use crate::group_spec::GroupSpec;
 use crate::hash::BlockHasher;
@@ -27,26 +27,23 @@ impl BlockManager {
     #[new]
     #[pyo3(signature = (
         groups, hasher, *, num_blocks = None, num_slabs = None, blocks_per_slab = None,
-        enable_caching = true, enable_events = false, enable_delta = false, max_chunk = Size(1 << 30)
+        enable_caching = true, enable_events = false, enable_delta = false, max_chunk = 1_073_741_824
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the constructor")]
     fn new(
         groups: Vec<PyRef<'_, GroupSpec>>,
         hasher: &Bound<'_, BlockHasher>,
-        num_blocks: Option<Size>,
-        num_slabs: Option<Size>,
-        blocks_per_slab: Option<Vec<Size>>,
+        #[pyo3(from_py_with = optional_size)] num_blocks: Option<u32>,
+        #[pyo3(from_py_with = optional_size)] num_slabs: Option<u32>,
+        blocks_per_slab: Option<Vec<u32>>,
         enable_caching: bool,
         enable_events: bool,
         enable_delta: bool,
-        max_chunk: Size,
+        #[pyo3(from_py_with = size)] max_chunk: u32,
     ) -> PyResult<Self> {
         let store = match (num_blocks, num_slabs, blocks_per_slab) {
-            (Some(num_blocks), None, None) => BlockStore::fixed(num_blocks.0),
-            (None, Some(num_slabs), Some(blocks)) => {
-                let blocks: Vec<u32> = blocks.iter().map(|size| size.0).collect();
-                BlockStore::shared(num_slabs.0, &blocks)
-            }
+            (Some(num_blocks), None, None) => BlockStore::fixed(num_blocks),
+            (None, Some(num_slabs), Some(blocks)) => BlockStore::shared(num_slabs, &blocks),
             _ => {
                 return Err(invalid_argument(
                     "give either num_blocks, or num_slabs and blocks_per_slab",
@@ -62,7 +59,7 @@ impl BlockManager {
             enable_events,
             enable_delta,
             hashing: Hashing { algorithm, seed },
-            max_chunk: max_chunk.0,
+            max_chunk,
         };
         let manager = Manager::new(store, config).map_err(core_error)?;
         Ok(Self { manager: Mutex::new(manager), hasher: hasher.clone().unbind() })
@@ -94,16 +91,16 @@ impl BlockManager {
         self.lock(py)?.match_prefix(handle.0).map_err(core_error)
     }
 
-    #[pyo3(signature = (handles, num_new_tokens, lookahead = Size(0)))]
+    #[pyo3(signature = (handles, num_new_tokens, lookahead = 0))]
     fn allocate(
         &self,
         py: Python<'_>,
         handles: Handles<'_>,
         num_new_tokens: Counts<'_>,
-        lookahead: Size,
+        #[pyo3(from_py_with = size)] lookahead: u32,
     ) -> PyResult<usize> {
         let counts = num_new_tokens.as_slice()?;
-        self.lock(py)?.allocate(handles.as_slice()?, counts, lookahead.0).map_err(core_error)
+        self.lock(py)?.allocate(handles.as_slice()?, counts, lookahead).map_err(core_error)
     }
 
     fn advance(

@@ -3,6 +3,7 @@
 use hybrid_blocks as core;
 use pyo3::prelude::*;
 
+use crate::batch::{optional_size, size};
 use crate::error::invalid_argument;
 
 #[pyclass(frozen, eq, module = "hybrid_blocks._core")]
@@ -13,7 +14,12 @@ pub(crate) struct GroupSpec(pub(crate) core::GroupSpec);
 impl GroupSpec {
     #[new]
     #[pyo3(signature = (kind, block_size, *, window = None, pool = 0))]
-    fn new(kind: &str, block_size: u32, window: Option<u32>, pool: u32) -> PyResult<Self> {
+    fn new(
+        kind: &str,
+        #[pyo3(from_py_with = size)] block_size: u32,
+        #[pyo3(from_py_with = optional_size)] window: Option<u32>,
+        #[pyo3(from_py_with = size)] pool: u32,
+    ) -> PyResult<Self> {
         let kind = match (kind, window) {
             ("full", None) => core::GroupKind::Full,
             ("sliding_window", Some(window)) => core::GroupKind::SlidingWindow { window },

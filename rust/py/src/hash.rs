@@ -9,7 +9,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
-use crate::count::Count;
+use crate::count::count;
 use crate::error::{HybridBlocksError, invalid_argument};
 use crate::extra_keys::{ExtraKeys, ExtraKeysReader};
 use crate::tokens::token_ids;
@@ -29,18 +29,18 @@ pub(crate) struct BlockHasher {
 #[pymethods]
 impl BlockHasher {
     #[new]
-    #[pyo3(signature = (algorithm, block_size, none_hash, fallback, *, num_lookahead_tokens = Count(0)))]
+    #[pyo3(signature = (algorithm, block_size, none_hash, fallback, *, num_lookahead_tokens = 0))]
     fn new(
         algorithm: &str,
-        block_size: Count,
+        #[pyo3(from_py_with = count)] block_size: usize,
         none_hash: &Bound<'_, PyBytes>,
         fallback: Py<PyAny>,
-        num_lookahead_tokens: Count,
+        #[pyo3(from_py_with = count)] num_lookahead_tokens: usize,
     ) -> PyResult<Self> {
         let hasher = Self {
             algorithm: Algorithm::from_str(algorithm).map_err(invalid_argument)?,
-            block_size: block_size.0,
-            num_lookahead_tokens: num_lookahead_tokens.0,
+            block_size,
+            num_lookahead_tokens,
             none_hash: none_hash.clone().unbind(),
             fallback,
         };
@@ -275,8 +275,8 @@ impl HashChain {
         hasher.bytes_list(tokens.py(), &digests)
     }
 
-    fn num_new_blocks(&self, num_tokens: Count) -> PyResult<usize> {
-        Ok(self.lock()?.num_new_blocks(num_tokens.0))
+    fn num_new_blocks(&self, #[pyo3(from_py_with = count)] num_tokens: usize) -> PyResult<usize> {
+        Ok(self.lock()?.num_new_blocks(num_tokens))
     }
 
     #[getter]

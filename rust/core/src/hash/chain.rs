@@ -55,8 +55,8 @@ impl<T: Token> HashChain<T> {
     /// How many digests an append of `num_tokens` tokens makes.
     #[must_use]
     pub fn num_new_blocks(&self, num_tokens: usize) -> usize {
-        (self.pending.len() + num_tokens).saturating_sub(self.num_lookahead_tokens)
-            / self.block_size
+        let num_unhashed = self.pending.len().saturating_add(num_tokens);
+        num_unhashed.saturating_sub(self.num_lookahead_tokens) / self.block_size
     }
 
     /// Appends tokens and puts the digests of the blocks that they complete at the end of `out`.
