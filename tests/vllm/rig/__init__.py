@@ -1,0 +1,1 @@
+"""Runs vLLM's own tests, unmodified, with and without the plugin, and compares the results."""

@@ -1,0 +1,38 @@
+"""A byte-level tokenizer of 256 tokens and a few special ones, made here rather than fetched."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+# Ids follow the 256 bytes; the multi-modal configurations name them.
+SPECIAL = (
+    "<pad>",
+    "<bos>",
+    "<eos>",
+    "<image>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+)
+
+
+def write(folder: Path, *, max_length: int = 1 << 20) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` into ``folder``."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*alphabet, *SPECIAL])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "pad_token": "<pad>",
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
