@@ -2,10 +2,11 @@
 
 import typer
 
-from hybrid_blocks.cli import doctor
+from hybrid_blocks.cli import doctor, replay
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(doctor.doctor)
+app.command("replay")(replay.replay_command)
 
 
 @app.callback()

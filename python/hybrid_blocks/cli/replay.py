@@ -1,0 +1,165 @@
+"""``hybrid-blocks replay``: a trace through a block manager."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from hybrid_blocks.replay import (
+    EngineConfig,
+    ManagerName,
+    ReplayError,
+    Result,
+    Timeline,
+    num_blocks_for,
+    replay,
+)
+from hybrid_blocks.replay.plot import plot as draw
+from hybrid_blocks.replay.report import make_table
+from hybrid_blocks.trace import (
+    OnError,
+    Trace,
+    TraceError,
+    TraceFormat,
+    generate_trace,
+    measure_sharing,
+    read_trace,
+)
+
+DEFAULT_MANAGER = ManagerName.PYTHON
+
+
+def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[TRACE]", exists=True, dir_okay=False, help="Trace file, may be gzipped."
+        ),
+    ] = None,
+    trace_format: Annotated[
+        TraceFormat, typer.Option("--format", help="Format of TRACE.")
+    ] = "auto",
+    model: Annotated[
+        str, typer.Option(help="Model whose cache is sized: a name, or a path to a config.json.")
+    ] = "Llama-3.1-8B",
+    memory: Annotated[str, typer.Option(help="Memory for the cache.")] = "24GiB",
+    num_blocks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|unbounded",
+            help="Blocks in the pool, instead of a model and memory.",
+        ),
+    ] = None,
+    block_size: Annotated[int, typer.Option(min=1, help="Tokens of one block.")] = 16,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Most running requests.")] = 256,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, help="Most tokens computed in one step.")
+    ] = 8192,
+    watermark: Annotated[
+        float, typer.Option(help="Share of the pool that an admission leaves free.")
+    ] = 0.01,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Replay only the first N requests.")
+    ] = None,
+    manager: Annotated[
+        list[ManagerName] | None,
+        typer.Option(
+            help="Block manager; give it again to put several side by side.",
+        ),
+    ] = None,
+    on_error: Annotated[
+        OnError,
+        typer.Option(
+            help="What a damaged line does, and a request larger than the pool.",
+        ),
+    ] = "raise",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated workload.")] = 0,
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw pool use and running requests to this file.")
+    ] = None,
+) -> None:
+    """Replay TRACE, or a generated workload, through a block manager in virtual time."""
+    try:
+        config = EngineConfig(
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            watermark=watermark,
+            reject_too_large=on_error == "skip",
+        )
+        workload = _load(trace, trace_format, on_error, seed, limit)
+        blocks = num_blocks_for(
+            workload, model=model, memory=memory, block_size=block_size, num_blocks=num_blocks
+        )
+        runs = _run(workload, manager or [DEFAULT_MANAGER], blocks, config)
+        results = [result for result, _ in runs]
+        Console().print(make_table(results))
+        if json is not None:
+            _write_json(json, results)
+        if plot is not None:
+            draw(plot, runs)
+    except (TraceError, ReplayError, OSError) as error:
+        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(2) from error
+
+
+def _load(
+    path: Path | None, trace_format: TraceFormat, on_error: OnError, seed: int, limit: int | None
+) -> Trace:
+    workload = read_trace(path, trace_format, on_error) if path else generate_trace(seed)
+    return workload if limit is None else workload.head(limit)
+
+
+def _run(
+    workload: Trace, managers: Sequence[ManagerName], num_blocks: int, config: EngineConfig
+) -> list[tuple[Result, Timeline]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    runs = []
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        measuring = progress.add_task("measure sharing", total=1)
+        sharing = measure_sharing(workload, config.block_size)
+        progress.update(measuring, completed=1)
+        for name in managers:
+            task = progress.add_task(f"replay ({name})", total=len(workload))
+            runs.append(
+                replay(
+                    workload,
+                    manager_name=name,
+                    num_blocks=num_blocks,
+                    config=config,
+                    sharing=sharing,
+                    on_progress=partial(_advance, progress, task),
+                )
+            )
+    return runs
+
+
+def _advance(progress: Progress, task: TaskID, done: int) -> None:
+    progress.update(task, completed=done)
+
+
+def _write_json(path: Path, results: Sequence[Result]) -> None:
+    """Write one object, or a list of them if several managers ran."""
+    rows = [msgspec.to_builtins(result) for result in results]
+    content = rows[0] if len(rows) == 1 else rows
+    path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -1,0 +1,116 @@
+"""The figures of a replay."""
+
+from typing import Self
+
+import msgspec
+import numpy as np
+
+from hybrid_blocks.manager import Manager
+from hybrid_blocks.replay.engine import Engine
+from hybrid_blocks.trace import Sharing, Trace
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What one replay measured; the field names are those of ``--json``.
+
+    Attributes:
+        trace: name of the trace.
+        manager: name of the manager.
+        requests: requests finished.
+        rejected_requests: requests larger than the pool, left out.
+        damaged_lines: lines of the trace that were skipped.
+        prompt_tokens: of the finished requests.
+        output_tokens: sampled.
+        hit_tokens: prompt tokens found in the cache when their request was first admitted.
+        hit_rate: ``hit_tokens / prompt_tokens``.
+        block_hit_rate: hit blocks over blocks of the prompts, partly filled ones included.
+        sequential_hit_rate: the ``hit_rate`` of a cache that loses nothing if requests run one
+            after another; None for a trace too large to measure.
+        peak_running: most requests running at once.
+        preemptions: times that a running request lost its blocks.
+        recomputed_tokens: tokens computed again after a preemption.
+        steps: forward passes.
+        manager_us_per_step_p50: median time in the manager a step, microseconds.
+        manager_us_per_step_p99: its 99th percentile.
+        manager_seconds: all time in the manager.
+        block_size: tokens of one block.
+        blocks_total: blocks of the pool, the null block not counted.
+        blocks_used_peak: most blocks with an owner at the end of a step.
+        pool_use_mean: blocks with an owner over blocks of the pool, mean over virtual time.
+        virtual_seconds: from the start of the trace to the end of the last step.
+        wall_seconds: what the replay took.
+    """
+
+    trace: str
+    manager: str
+    requests: int
+    rejected_requests: int
+    damaged_lines: int
+    prompt_tokens: int
+    output_tokens: int
+    hit_tokens: int
+    hit_rate: float
+    block_hit_rate: float
+    sequential_hit_rate: float | None
+    peak_running: int
+    preemptions: int
+    recomputed_tokens: int
+    steps: int
+    manager_us_per_step_p50: float
+    manager_us_per_step_p99: float
+    manager_seconds: float
+    block_size: int
+    blocks_total: int
+    blocks_used_peak: int
+    pool_use_mean: float
+    virtual_seconds: float
+    wall_seconds: float
+
+    @classmethod
+    def of(
+        cls,
+        engine: Engine,
+        *,
+        trace: Trace,
+        manager_name: str,
+        manager: Manager,
+        block_size: int,
+        sharing: Sharing | None,
+        wall_seconds: float,
+    ) -> Self:
+        """Collect the figures of an engine that has run."""
+        counters = engine.counters
+        step_us = np.frombuffer(engine.meter.steps, dtype=np.int64) / 1e3
+        p50, p99 = np.percentile(step_us, (50, 99)) if len(step_us) else (0.0, 0.0)
+        used = np.frombuffer(engine.timeline.used_blocks, dtype=np.int64)
+        seconds = np.diff(np.frombuffer(engine.timeline.seconds), prepend=0.0)
+        return cls(
+            trace=trace.name,
+            manager=manager_name,
+            requests=counters.finished,
+            rejected_requests=counters.rejected,
+            damaged_lines=trace.damaged_lines,
+            prompt_tokens=counters.prompt_tokens,
+            output_tokens=counters.output_tokens,
+            hit_tokens=counters.hit_tokens,
+            hit_rate=counters.hit_tokens / max(counters.prompt_tokens, 1),
+            block_hit_rate=counters.hit_blocks / max(counters.prompt_blocks, 1),
+            sequential_hit_rate=(
+                float(sharing.hit_tokens / trace.prompt_tokens.sum(dtype=np.int64))
+                if sharing
+                else None
+            ),
+            peak_running=counters.peak_running,
+            preemptions=counters.preemptions,
+            recomputed_tokens=counters.recomputed_tokens,
+            steps=len(step_us),
+            manager_us_per_step_p50=float(p50),
+            manager_us_per_step_p99=float(p99),
+            manager_seconds=float(step_us.sum() / 1e6),
+            block_size=block_size,
+            blocks_total=manager.num_blocks,
+            blocks_used_peak=int(used.max(initial=0)),
+            pool_use_mean=float(used @ seconds) / max(engine.now, 1e-9) / manager.num_blocks,
+            virtual_seconds=engine.now,
+            wall_seconds=wall_seconds,
+        )

@@ -1,0 +1,41 @@
+"""One replay, from a trace to its figures."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+from hybrid_blocks.replay.config import EngineConfig
+from hybrid_blocks.replay.engine import Engine
+from hybrid_blocks.replay.managers import ManagerName, make_manager
+from hybrid_blocks.replay.result import Result
+from hybrid_blocks.replay.timeline import Timeline
+from hybrid_blocks.trace import Sharing, Trace
+
+
+def replay(
+    trace: Trace,
+    *,
+    manager_name: ManagerName,
+    num_blocks: int,
+    config: EngineConfig,
+    sharing: Sharing | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> tuple[Result, Timeline]:
+    """Run a trace through a new manager of ``num_blocks`` blocks.
+
+    ``sharing`` is what the result's sequential hit rate is taken from. ``on_progress`` is told how
+    many requests are done.
+    """
+    manager = make_manager(manager_name, num_blocks, config)
+    engine = Engine(trace, manager, config)
+    start = perf_counter()
+    engine.run(on_progress)
+    result = Result.of(
+        engine,
+        trace=trace,
+        manager_name=manager_name,
+        manager=manager,
+        block_size=config.block_size,
+        sharing=sharing,
+        wall_seconds=perf_counter() - start,
+    )
+    return result, engine.timeline

@@ -1,0 +1,28 @@
+"""What happened when."""
+
+from array import array
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Samples at the end of steps, struct of arrays.
+
+    Attributes:
+        seconds: virtual time.
+        used_blocks: blocks with an owner.
+        running: requests in the batch.
+        waiting: requests that have arrived and hold nothing.
+    """
+
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
+    used_blocks: "array[int]" = field(default_factory=lambda: array("q"))
+    running: "array[int]" = field(default_factory=lambda: array("q"))
+    waiting: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def add(self, seconds: float, used_blocks: int, running: int, waiting: int) -> None:
+        """Append a sample."""
+        self.seconds.append(seconds)
+        self.used_blocks.append(used_blocks)
+        self.running.append(running)
+        self.waiting.append(waiting)

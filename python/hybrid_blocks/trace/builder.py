@@ -1,0 +1,109 @@
+"""Collects requests into a trace."""
+
+from array import array
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from hybrid_blocks.trace.errors import TraceError
+from hybrid_blocks.trace.trace import Trace
+
+Span = tuple[int, int]
+"""First token id and number of tokens."""
+
+MAX_TOKEN_ID = 2**31 - 1
+
+
+class TraceBuilder:
+    """Grows a `Trace` request by request.
+
+    Token ids below ``num_reserved`` belong to the format; `fresh` hands out the ones above.
+    """
+
+    def __init__(self, name: str, num_reserved: int = 0) -> None:
+        self._name = name
+        self._next_fresh = num_reserved
+        self._arrival = array("d")
+        self._follows = array("i")
+        self._prompt_tokens = array("i")
+        self._output_tokens = array("i")
+        self._span_start = array("q", [0])
+        self._span_first = array("i")
+        self._span_count = array("i")
+
+    def __len__(self) -> int:
+        return len(self._arrival)
+
+    def fresh(self, num_tokens: int) -> Span:
+        """Return a span of token ids that nothing else holds."""
+        first = self._next_fresh
+        self._next_fresh += num_tokens
+        return first, num_tokens
+
+    def add(
+        self,
+        spans: Iterable[Span],
+        *,
+        arrival: float,
+        prompt_tokens: int,
+        output_tokens: int,
+        follows: int = -1,
+    ) -> int:
+        """Append a request and return its index.
+
+        ``spans`` hold ``prompt_tokens + output_tokens`` tokens or more; what is over is cut off.
+        """
+        remaining = prompt_tokens + output_tokens
+        for first, count in _maximal(_cut(spans, remaining)):
+            if first + count - 1 > MAX_TOKEN_ID:
+                raise TraceError(
+                    f"the trace holds more than {MAX_TOKEN_ID:,} distinct tokens; shorten it"
+                )
+            self._span_first.append(first)
+            self._span_count.append(count)
+            remaining -= count
+        if remaining:
+            raise ValueError(f"the spans are {remaining} tokens short of prompt and output")
+        self._span_start.append(len(self._span_first))
+        self._arrival.append(arrival)
+        self._follows.append(follows)
+        self._prompt_tokens.append(prompt_tokens)
+        self._output_tokens.append(output_tokens)
+        return len(self._arrival) - 1
+
+    def build(self, damaged_lines: int = 0) -> Trace:
+        """Return the trace of everything added."""
+        if not self._arrival:
+            raise TraceError(f"{self._name} holds no request")
+        return Trace(
+            name=self._name,
+            arrival=np.array(self._arrival),
+            follows=np.array(self._follows, dtype=np.int32),
+            prompt_tokens=np.array(self._prompt_tokens, dtype=np.int32),
+            output_tokens=np.array(self._output_tokens, dtype=np.int32),
+            span_start=np.array(self._span_start, dtype=np.int64),
+            span_first=np.array(self._span_first, dtype=np.int32),
+            span_count=np.array(self._span_count, dtype=np.int32),
+            damaged_lines=damaged_lines,
+        )
+
+
+def _cut(spans: Iterable[Span], num_tokens: int) -> Iterator[Span]:
+    for first, count in spans:
+        if num_tokens <= 0:
+            return
+        yield first, min(count, num_tokens)
+        num_tokens -= count
+
+
+def _maximal(spans: Iterable[Span]) -> Iterator[Span]:
+    first, count = 0, 0
+    for next_first, next_count in spans:
+        if count and next_first == first + count:
+            count += next_count
+            continue
+        if count:
+            yield first, count
+        first, count = next_first, next_count
+    if count:
+        yield first, count

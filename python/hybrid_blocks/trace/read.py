@@ -1,0 +1,63 @@
+"""Reads a trace file in any known format."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hybrid_blocks.trace import azure, conversations, mooncake, sharegpt
+from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.errors import TraceError
+from hybrid_blocks.trace.lines import LineReader, OnError
+from hybrid_blocks.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How one format is told and read.
+
+    Attributes:
+        mark: what the first line of a file in this format contains.
+        parse: makes a record of a line; ``ValueError`` for a damaged one.
+        build: makes requests of records.
+    """
+
+    mark: bytes
+    parse: Callable[[bytes], Any]
+    build: Callable[[str, Sequence[Any]], TraceBuilder]
+
+
+TraceFormat = Literal["auto", "mooncake", "conversations", "sharegpt", "azure"]
+
+FORMATS = {
+    "mooncake": Format(b'"hash_ids"', mooncake.parse, mooncake.build),
+    "conversations": Format(b'"requests"', conversations.parse, conversations.build),
+    "sharegpt": Format(b'"input_tok_ids"', sharegpt.parse, sharegpt.build),
+    "azure": Format(azure.HEADER, azure.parse, azure.build),
+}
+
+
+def read_trace(
+    path: Path, trace_format: TraceFormat = "auto", on_error: OnError = "raise"
+) -> Trace:
+    """Read a trace file, gzip-compressed or not.
+
+    ``trace_format`` is ``"auto"`` or a key of `FORMATS`. ``on_error="skip"`` goes on after a
+    damaged line and counts it in ``damaged_lines``; ``"raise"`` stops with `DamagedLineError`.
+    """
+    reader = LineReader(path, on_error)
+    known = FORMATS[detect_format(path) if trace_format == "auto" else trace_format]
+    records = list(reader.parse(known.parse))
+    return known.build(path.name, records).build(damaged_lines=len(reader.damaged))
+
+
+def detect_format(path: Path) -> str:
+    """Tell the format of a file by its first line."""
+    first = LineReader(path, "raise").first()
+    for name, known in FORMATS.items():
+        if known.mark in first:
+            return name
+    raise TraceError(
+        f"{path} is in no known format: its first line begins {first[:60]!r}. "
+        f"Name the format if that line is damaged: {', '.join(FORMATS)}"
+    )

@@ -1,0 +1,79 @@
+"""The form that every trace takes in memory."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Seconds = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Requests in struct-of-arrays form; ``n`` requests, ``m`` spans of token ids.
+
+    The tokens of a request, prompt then output, are a list of *spans*: runs of consecutive token
+    ids. Equal content has equal ids, content that occurs once has ids that occur once, so that
+    two requests share exactly the prefix that the trace says they share. Spans are maximal:
+    no span begins with the id that follows the last id of the span before it.
+
+    Attributes:
+        name: what to call the trace in a report.
+        arrival: shape ``[n]``, seconds. From the start of the trace, or, where ``follows`` names
+            a request, from the end of that request.
+        follows: shape ``[n]``, the request that must have finished first (always a lower index),
+            or -1.
+        prompt_tokens: shape ``[n]``, at least 1.
+        output_tokens: shape ``[n]``, at least 1.
+        span_start: shape ``[n + 1]``; request ``i`` owns spans ``span_start[i]:span_start[i+1]``.
+        span_first: shape ``[m]``, first token id of a span.
+        span_count: shape ``[m]``, number of tokens of a span.
+        damaged_lines: how many lines of the file were skipped.
+    """
+
+    name: str
+    arrival: Seconds
+    follows: Int32s
+    prompt_tokens: Int32s
+    output_tokens: Int32s
+    span_start: Int64s
+    span_first: Int32s
+    span_count: Int32s
+    damaged_lines: int = 0
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+    @property
+    def total_tokens(self) -> Int64s:
+        """Prompt and output tokens of each request, shape ``[n]``."""
+        return self.prompt_tokens.astype(np.int64) + self.output_tokens
+
+    def token_ids(self, request: int) -> Int32s:
+        """Make the token ids of one request, shape ``[prompt_tokens + output_tokens]``."""
+        spans = slice(self.span_start[request], self.span_start[request + 1])
+        first, count = self.span_first[spans], self.span_count[spans]
+        if len(first) == 1:
+            return np.arange(first[0], first[0] + count[0], dtype=np.int32)
+        end = np.cumsum(count, dtype=np.int32)
+        ids = np.arange(end[-1], dtype=np.int32)
+        ids += np.repeat(first - (end - count), count)
+        return ids
+
+    def head(self, limit: int) -> "Trace":
+        """Return the first ``limit`` requests."""
+        if limit < 1:
+            raise ValueError(f"limit is {limit}; it must be at least 1")
+        spans = slice(0, self.span_start[min(limit, len(self))])
+        return replace(
+            self,
+            arrival=self.arrival[:limit],
+            follows=self.follows[:limit],
+            prompt_tokens=self.prompt_tokens[:limit],
+            output_tokens=self.output_tokens[:limit],
+            span_start=self.span_start[: limit + 1],
+            span_first=self.span_first[spans],
+            span_count=self.span_count[spans],
+        )
