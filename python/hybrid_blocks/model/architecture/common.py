@@ -1,0 +1,72 @@
+"""Pieces that several architectures share."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from hybrid_blocks.model.config import Config
+from hybrid_blocks.model.errors import PlanError
+from hybrid_blocks.model.layer import Cache, FullAttention, LatentAttention, SlidingWindow
+from hybrid_blocks.model.model import Layer
+
+Reader = Callable[[Config], tuple[Layer, ...]]
+"""From a config to the layers of the main model."""
+
+
+def full_attention(config: Config) -> FullAttention:
+    """Read the model's plain attention."""
+    config.require("num_key_value_heads|num_attention_heads", "head_dim|hidden_size")
+    return FullAttention(
+        kv_heads=config.kv_heads, head_dim=config.head_dim, query_heads=config.any_query_heads
+    )
+
+
+def sliding_window(config: Config, window: int) -> SlidingWindow:
+    """Read the model's attention, limited to a window."""
+    return SlidingWindow(
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        query_heads=config.any_query_heads,
+        window=window,
+    )
+
+
+def latent_attention(config: Config) -> LatentAttention:
+    """Multi-head latent attention."""
+    config.require("kv_lora_rank", "qk_rope_head_dim")
+    return LatentAttention(
+        latent_dim=config.positive("kv_lora_rank") + config.integer("qk_rope_head_dim"),
+        query_heads=config.any_query_heads,
+    )
+
+
+def by_depth(caches: Iterable[Cache | None]) -> tuple[Layer, ...]:
+    """Give each cache its depth; None is a layer that keeps nothing."""
+    return tuple(Layer(depth, cache) for depth, cache in enumerate(caches) if cache is not None)
+
+
+def choose(
+    config: Config, names: Sequence[str], field: str, known: dict[str, Cache | None]
+) -> tuple[Layer, ...]:
+    """Layers from a per-layer list of names.
+
+    Raises:
+        PlanError: a name is not in ``known``, or the list has the wrong length.
+
+    """
+    config.one_per_layer(tuple(names), field)
+    unknown = sorted(set(names) - known.keys())
+    if unknown:
+        raise PlanError(
+            f"{config.name}: {field} names {', '.join(unknown)}; known are {', '.join(known)}"
+        )
+    return by_depth(known[name] for name in names)
+
+
+def spread(counts: dict[str, int]) -> list[str]:
+    """Interleave kinds evenly, for models of which only the counts are known.
+
+    The i-th of n layers of a kind lies at (i + 1/2) / n of the depth.
+    """
+    places = [
+        ((index + 0.5) / count, kind) for kind, count in counts.items() for index in range(count)
+    ]
+    return [kind for _, kind in sorted(places)]

@@ -1,0 +1,39 @@
+"""Gated DeltaNet beside gated attention: Qwen3-Next, Qwen3.5 and later, Olmo-Hybrid."""
+
+from hybrid_blocks.model.architecture.common import by_depth, choose, full_attention
+from hybrid_blocks.model.config import Config
+from hybrid_blocks.model.layer import GatedDeltaNet
+from hybrid_blocks.model.model import Layer
+
+
+def read(config: Config) -> tuple[Layer, ...]:
+    """``layer_types`` where given, else full attention at every ``full_attention_interval``-th."""
+    config.require(
+        "num_hidden_layers",
+        "num_attention_heads",
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+        "linear_conv_kernel_dim",
+    )
+    attention = full_attention(config)
+    linear = GatedDeltaNet(
+        key_heads=config.positive("linear_num_key_heads"),
+        value_heads=config.positive("linear_num_value_heads"),
+        key_dim=config.positive("linear_key_head_dim"),
+        value_dim=config.positive("linear_value_head_dim"),
+        conv_kernel=config.positive("linear_conv_kernel_dim"),
+        ssm_dtype=config.text("mamba_ssm_dtype") or None,
+    )
+    if names := config.strings("layer_types"):
+        return choose(
+            config,
+            names,
+            "layer_types",
+            {"full_attention": attention, "linear_attention": linear},
+        )
+    interval = config.positive("full_attention_interval", default=4)
+    return by_depth(
+        attention if (depth + 1) % interval == 0 else linear for depth in range(config.num_layers)
+    )

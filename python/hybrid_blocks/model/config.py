@@ -1,0 +1,147 @@
+"""Typed reading of a Hugging Face ``config.json``."""
+
+from collections.abc import Mapping
+
+from hybrid_blocks.model.errors import PlanError
+
+
+class Config:
+    """Fields of a ``config.json``; a multi-modal model's ``text_config`` is read in its place."""
+
+    def __init__(self, fields: Mapping[str, object], name: str) -> None:
+        text = fields.get("text_config")
+        self.name = name
+        self._fields = {**fields, **text} if isinstance(text, Mapping) else dict(fields)
+
+    def require(self, *fields: str) -> None:
+        """Check that fields are there; ``a|b`` stands for either of two names.
+
+        Raises:
+            PlanError: names every field that is missing.
+
+        """
+        missing = [f for f in fields if all(self.get(alias) is None for alias in f.split("|"))]
+        if missing:
+            named = ", ".join(f.replace("|", " or ") for f in missing)
+            raise PlanError(f"{self.name}: config.json lacks {named}")
+
+    def get(self, field: str) -> object:
+        """Value of a field, None where it is absent or null."""
+        return self._fields.get(field)
+
+    def __contains__(self, field: str) -> bool:
+        return self.get(field) is not None
+
+    def integer(self, *aliases: str, default: int | None = None) -> int:
+        """First of ``aliases`` that is there, as a non-negative integer.
+
+        Raises:
+            PlanError: none is there and there is no default, or the value is not an integer.
+
+        """
+        for field in aliases:
+            value = self.get(field)
+            if value is None:
+                continue
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise PlanError(f"{self.name}: {field} must be a non-negative integer: {value!r}")
+            return value
+        if default is None:
+            raise PlanError(f"{self.name}: config.json lacks {' or '.join(aliases)}")
+        return default
+
+    def positive(self, *aliases: str, default: int | None = None) -> int:
+        """Like ``integer``, and not 0."""
+        value = self.integer(*aliases, default=default)
+        if value == 0:
+            raise PlanError(f"{self.name}: {aliases[0]} must be positive: 0")
+        return value
+
+    def optional(self, *aliases: str) -> int | None:
+        """First of ``aliases`` that is there, or None."""
+        present = [field for field in aliases if field in self]
+        return self.integer(*present) if present else None
+
+    def text(self, field: str, default: str = "") -> str:
+        """Read a string field."""
+        value = self.get(field)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise PlanError(f"{self.name}: {field} must be a string: {value!r}")
+        return value
+
+    def flag(self, field: str, *, default: bool = False) -> bool:
+        """Read a boolean field."""
+        value = self.get(field)
+        return default if value is None else bool(value)
+
+    def integers(self, field: str) -> tuple[int, ...] | None:
+        """Read a list of integers, None where it is absent."""
+        value = self.get(field)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+            raise PlanError(f"{self.name}: {field} must be a list of integers: {value!r}")
+        return tuple(value)
+
+    def strings(self, field: str) -> tuple[str, ...] | None:
+        """Read a list of strings, None where it is absent."""
+        value = self.get(field)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise PlanError(f"{self.name}: {field} must be a list of strings: {value!r}")
+        return tuple(value)
+
+    def section(self, field: str) -> "Config":
+        """Read a nested object as a config of its own.
+
+        Raises:
+            PlanError: it is missing or no object.
+
+        """
+        value = self.get(field)
+        if not isinstance(value, Mapping):
+            raise PlanError(f"{self.name}: config.json lacks the object {field}")
+        return Config(value, f"{self.name}: {field}")
+
+    @property
+    def num_layers(self) -> int:
+        """Number of decoder layers."""
+        return self.positive("num_hidden_layers", "n_layer", "num_layers")
+
+    @property
+    def query_heads(self) -> int:
+        """Number of query heads."""
+        return self.positive("num_attention_heads", "n_head")
+
+    @property
+    def any_query_heads(self) -> int | None:
+        """Number of query heads, None where the field is absent."""
+        return self.optional("num_attention_heads", "n_head")
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key/value heads; as many as query heads where the field is absent."""
+        return self.optional("num_key_value_heads", "num_kv_heads") or self.query_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Head size; hidden size / query heads where the field is absent."""
+        explicit = self.optional("head_dim", "hidden_size_per_head")
+        return explicit or self.positive("hidden_size") // self.query_heads
+
+    def one_per_layer(self, values: tuple[object, ...], field: str) -> None:
+        """Check that a per-layer list has one entry for each layer.
+
+        Raises:
+            PlanError: the lengths differ.
+
+        """
+        if len(values) != self.num_layers:
+            raise PlanError(
+                f"{self.name}: {field} has {len(values)} entries for {self.num_layers} layers"
+            )

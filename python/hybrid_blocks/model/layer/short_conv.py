@@ -1,0 +1,20 @@
+"""Gated short convolution (LFM2)."""
+
+from typing import ClassVar
+
+from hybrid_blocks.model.layer.state import State, StateTensor
+from hybrid_blocks.model.rank import Rank, shard
+
+
+class ShortConv(State, frozen=True, kw_only=True, tag="short_conv", tag_field="kind"):
+    """Only the last kernel - 1 columns of a convolution."""
+
+    family: ClassVar[str] = "short_conv"
+    width: int
+    conv_kernel: int
+
+    def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
+        """Kernel - 1 columns and one for each speculative token."""
+        width = shard(self.width, rank.tp, "convolution channels")
+        columns = self.conv_kernel - 1 + rank.num_speculative_tokens
+        return (StateTensor("conv", (columns, width), rank.model_dtype),)

@@ -1,0 +1,130 @@
+"""Find a model by file, directory or name, and read its layers."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybrid_blocks.model import described, dtype, table
+from hybrid_blocks.model.architecture import READERS
+from hybrid_blocks.model.config import Config
+from hybrid_blocks.model.errors import PlanError
+from hybrid_blocks.model.layer import FullAttention, LatentAttention
+from hybrid_blocks.model.model import Layer, Model, Verified
+
+_HAVE_DRAFT_HEAD: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
+
+
+def load_model(source: str) -> Model:
+    """Model of a ``config.json`` file, a directory that holds one, or a name of the table.
+
+    Raises:
+        PlanError: nothing found, not JSON, an unknown architecture, or fields that are missing.
+
+    """
+    path = Path(source)
+    if path.is_dir():
+        path /= "config.json"
+        if not path.is_file():
+            raise PlanError(f"{source}: the directory holds no config.json")
+    if path.is_file():
+        return from_config(_read_json(path), source)
+    if path.suffix == ".json":
+        raise PlanError(f"{source}: no such file")
+    name, entry = table.find(source)
+    config, notes = table.fields(entry)
+    return from_config(config, name, verified=entry.status, notes=notes)
+
+
+def load_layers(source: str) -> Model:
+    """Model of a hand-written layer file (``--layers``).
+
+    Raises:
+        PlanError: no such file, not JSON, or not of the documented form.
+
+    """
+    path = Path(source)
+    if not path.is_file():
+        raise PlanError(f"{source}: no such file")
+    return described.decode(path.read_bytes(), source)
+
+
+def from_config(
+    fields: dict[str, object],
+    name: str,
+    *,
+    verified: Verified = "config",
+    notes: tuple[str, ...] = (),
+) -> Model:
+    """Model of ``config.json`` fields.
+
+    Raises:
+        PlanError: an unknown architecture, or fields that are missing or of the wrong type.
+
+    """
+    config = Config(fields, name)
+    model_type = config.text("model_type") or Config({**fields, "text_config": None}, name).text(
+        "model_type"
+    )
+    reader = READERS.get(model_type)
+    if reader is None:
+        raise _unknown(config, model_type)
+    layers = reader(config)
+    if not layers:
+        raise PlanError(f"{name}: no layer keeps a cache")
+    return Model(
+        name=name,
+        model_type=model_type,
+        num_layers=config.num_layers,
+        layers=layers,
+        draft_layers=_draft_layers(config, model_type, layers),
+        dtype=_dtype(config),
+        max_model_len=config.optional("max_position_embeddings", "max_sequence_length"),
+        verified=verified,
+        notes=notes,
+    )
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise PlanError(f"{path}: not a JSON object: {error}") from None
+    except OSError as error:
+        raise PlanError(f"{path}: {error.strerror}") from None
+
+
+def _dtype(config: Config) -> str:
+    name = dtype.canonical(config.text("dtype") or config.text("torch_dtype") or "bfloat16")
+    return "bfloat16" if name == "float32" else name
+
+
+def _draft_layers(config: Config, model_type: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Attention layers of the multi-token-prediction head; they lie behind the last layer."""
+    default = 1 if model_type.startswith(_HAVE_DRAFT_HEAD) else 0
+    count = config.integer(
+        "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", default=default
+    )
+    growing = [
+        layer.cache for layer in layers if isinstance(layer.cache, FullAttention | LatentAttention)
+    ]
+    if not growing:
+        return ()
+    return tuple(
+        Layer(config.num_layers + index, growing[-1], draft=True) for index in range(count)
+    )
+
+
+def _unknown(config: Config, model_type: str) -> PlanError:
+    basics = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
+    missing = [
+        field
+        for field in (("model_type",) if not model_type else ()) + basics
+        if field not in config
+    ]
+    lacks = f"it lacks {', '.join(missing)} and " if missing else "it lacks "
+    return PlanError(
+        f"{config.name}: unknown architecture {model_type or '(no model_type)'!r}: {lacks}a layer "
+        f"pattern that is known; describe the layers with --layers spec.json, for example "
+        f"{described.EXAMPLE}"
+    )

@@ -1,0 +1,46 @@
+"""A model as the planner sees it: which layer keeps what."""
+
+from typing import Literal
+
+import msgspec
+
+from hybrid_blocks.model.layer import Cache
+
+Verified = Literal["verified", "partly verified", "unverified", "config"]
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """One cache of the decoder layer at ``depth``; a layer with two caches appears twice."""
+
+    depth: int
+    cache: Cache
+    draft: bool = False
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers in order of depth.
+
+    ``draft_layers`` belong to the model's multi-token-prediction head and exist only while it
+    speculates. ``verified`` says how far the sizes were checked; ``config`` means that they were
+    read from a file of the user's. ``max_model_len`` is None where the source does not say.
+    """
+
+    name: str
+    model_type: str
+    num_layers: int
+    layers: tuple[Layer, ...]
+    draft_layers: tuple[Layer, ...] = ()
+    dtype: str = "bfloat16"
+    max_model_len: int | None = None
+    verified: Verified = "config"
+    notes: tuple[str, ...] = ()
+
+    def active_layers(self, num_speculative_tokens: int) -> tuple[Layer, ...]:
+        """Layers that hold a cache while ``num_speculative_tokens`` are drafted."""
+        return self.layers + self.draft_layers if num_speculative_tokens else self.layers
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether recurrent state lies beside token caches."""
+        kinds = {layer.cache.kind for layer in self.layers}
+        return "state" in kinds and len(kinds) > 1

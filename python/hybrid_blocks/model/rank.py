@@ -1,0 +1,50 @@
+"""One tensor-parallel rank of a deployment: the facts that every layer page depends on."""
+
+import msgspec
+
+from hybrid_blocks.model import dtype
+from hybrid_blocks.model.errors import PlanError
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's share and number formats.
+
+    ``ssm_dtype`` is ``auto`` where each recurrent family keeps its own default.
+    """
+
+    tp: int = 1
+    num_speculative_tokens: int = 0
+    model_dtype: str = "bfloat16"
+    kv_dtype: str = "bfloat16"
+    ssm_dtype: str = "auto"
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of one key or value element."""
+        return dtype.size(self.kv_dtype)
+
+
+def shard(total: int, tp: int, what: str) -> int:
+    """Share of ``total`` that one of ``tp`` ranks holds; it must divide.
+
+    Raises:
+        PlanError: ``total`` is not a multiple of ``tp``.
+
+    """
+    if total % tp:
+        raise PlanError(f"--tp {tp} does not divide {total} {what}")
+    return total // tp
+
+
+def shard_or_replicate(heads: int, tp: int, what: str) -> int:
+    """Heads a rank holds: a share, or one replicated head where there are fewer heads than ranks.
+
+    Raises:
+        PlanError: neither number is a multiple of the other.
+
+    """
+    if heads >= tp:
+        return shard(heads, tp, what)
+    if tp % heads:
+        raise PlanError(f"--tp {tp} is not a multiple of {heads} {what}")
+    return 1

@@ -1,0 +1,83 @@
+"""How a model is deployed: the options that decide cache sizes, with vLLM's names and meanings."""
+
+from typing import Final, Literal
+
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError, Rank, dtype
+
+DEFAULT_MAX_MODEL_LEN: Final = 131_072
+"""Assumed where neither the user nor the model's config says how long a request may be."""
+
+Formula = Literal["old", "new"]
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of one deployment.
+
+    ``block_size`` is None where the default of each plan is wanted. ``in_flight_batches`` is the
+    number of batches of ``max_num_batched_tokens`` whose tokens a bounded group must hold at once;
+    None follows the formula (see ``in_flight_tokens``).
+    """
+
+    tp: int = 1
+    pp: int = 1
+    kv_cache_dtype: str = "auto"
+    mamba_ssm_dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 256
+    num_speculative_tokens: int = 0
+    mamba_cache_mode: Literal["none", "align"] = "align"
+    block_size: int | None = None
+    vllm_formula: Formula = "new"
+    in_flight_batches: int | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("tp", "pp", "max_num_batched_tokens", "max_num_seqs"):
+            _positive(option, getattr(self, option))
+        for option in ("max_model_len", "block_size", "in_flight_batches"):
+            if getattr(self, option) is not None:
+                _positive(option, getattr(self, option))
+        if self.num_speculative_tokens < 0:
+            raise PlanError(
+                f"--num-speculative-tokens must not be negative: {self.num_speculative_tokens}"
+            )
+        if self.mamba_cache_mode not in ("none", "align"):
+            raise PlanError(f"--mamba-cache-mode must be none or align: {self.mamba_cache_mode!r}")
+        if self.vllm_formula not in ("old", "new"):
+            raise PlanError(f"--vllm-formula must be old or new: {self.vllm_formula!r}")
+        for name in (self.kv_cache_dtype, self.mamba_ssm_dtype):
+            if name != "auto":
+                dtype.canonical(name)
+
+    def rank(self, model: Model) -> Rank:
+        """Describe one rank of the deployment."""
+        return Rank(
+            tp=self.tp,
+            num_speculative_tokens=self.num_speculative_tokens,
+            model_dtype=model.dtype,
+            kv_dtype=model.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype,
+            ssm_dtype=self.mamba_ssm_dtype,
+        )
+
+    def length(self, model: Model) -> int:
+        """Return the longest request: ``--max-model-len``, else the model's own, else a default."""
+        return self.max_model_len or model.max_model_len or DEFAULT_MAX_MODEL_LEN
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Tokens that may be scheduled and not yet settled.
+
+        vLLM frees blocks behind a window once a step is processed. Up to 0.25 it counted one batch;
+        later versions count every batch that asynchronous scheduling keeps under way: pp + 1.
+        """
+        batches = self.in_flight_batches
+        if batches is None:
+            batches = 1 if self.vllm_formula == "old" else self.pp + 1
+        return batches * self.max_num_batched_tokens
+
+
+def _positive(option: str, value: int) -> None:
+    if value < 1:
+        raise PlanError(f"--{option.replace('_', '-')} must be positive: {value}")

@@ -1,0 +1,206 @@
+"""The natural plan: every group keeps its natural page size inside one arena."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from hybrid_blocks.model import Layer, Model, PlanError, Rank
+from hybrid_blocks.model.layer import (
+    ChunkedAttention,
+    CrossAttention,
+    SlidingWindow,
+    State,
+)
+from hybrid_blocks.plan import slab
+from hybrid_blocks.plan.arithmetic import ceil_div, round_up
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.geometry import Geometry, GroupGeometry, Kind
+from hybrid_blocks.plan.stage import stages
+
+BLOCK_TOKENS: Final = 16
+"""Tokens of an attention block where ``--block-size`` does not say."""
+
+LATENT_BLOCK_TOKENS: Final = 64
+"""The same for latent attention: the one size that all its kernels take."""
+
+TYPICAL_LENGTH: Final = 2048
+"""Tokens of the request by whose bytes the padding of each group is weighed."""
+
+MAX_GROUPS: Final = 8
+"""Most groups that splitting the state layers may lead to."""
+
+GROUP_COST: Final = 0.0005
+"""What one more group (a block table, a row of kernel metadata) may cost, as a share of memory."""
+
+
+class Family(msgspec.Struct, frozen=True):
+    """Layers with the same behaviour over time, and the bytes of their pages."""
+
+    kind: Kind
+    name: str
+    layers: tuple[Layer, ...]
+    page_bytes: tuple[int, ...]
+    window: int | None = None
+    encoder_tokens: int | None = None
+
+
+def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Geometry:
+    """Geometry of the arena for ``memory_bytes`` of free KV memory on each GPU.
+
+    Groups need no equal numbers of layers. State layers are split into as many groups as pay: a
+    smaller slot makes a smaller slab, so that memory moves between pools at a finer grain.
+
+    Raises:
+        PlanError: the memory does not hold the null slab and one more.
+
+    """
+    block_tokens = _block_tokens(model, deployment)
+    families = _families(model, deployment, block_tokens)
+    best: tuple[float, list[Family], slab.Slab] | None = None
+    for groups in _splits(families):
+        chosen = slab.choose(
+            [_demand(group, deployment, block_tokens) for group in groups], memory_bytes
+        )
+        cost = chosen.cost + GROUP_COST * len(groups)
+        if best is None or cost < best[0]:
+            best = (cost, groups, chosen)
+    if best is None:
+        raise PlanError(f"{model.name}: no layer keeps a cache")
+    _, groups, chosen = best
+    num_slabs = memory_bytes // chosen.slab_bytes
+    if num_slabs < 2:
+        raise PlanError(
+            f"{memory_bytes} bytes hold no slab of {chosen.slab_bytes} bytes beside the null slab"
+        )
+    cuts = sorted(set(chosen.blocks_per_slab), reverse=True)
+    return Geometry(
+        groups=tuple(
+            GroupGeometry(
+                name=group.name,
+                kind=group.kind,
+                layers=tuple(layer.depth for layer in group.layers),
+                page_bytes=group.page_bytes,
+                block_tokens=block_tokens,
+                block_bytes=sum(group.page_bytes),
+                block_stride=chosen.slab_bytes // cut,
+                blocks_per_slab=cut,
+                pool=cuts.index(cut),
+                window=group.window,
+                slots_per_request=_slots(group, deployment),
+                encoder_tokens=group.encoder_tokens,
+            )
+            for group, cut in zip(groups, chosen.blocks_per_slab, strict=True)
+        ),
+        slab_bytes=chosen.slab_bytes,
+        num_slabs=num_slabs,
+        hash_block_size=block_tokens,
+        memory_bytes=memory_bytes,
+        decode_tokens=1 + deployment.num_speculative_tokens,
+        in_flight_tokens=deployment.in_flight_tokens,
+    )
+
+
+def _block_tokens(model: Model, deployment: Deployment) -> int:
+    if deployment.block_size:
+        return deployment.block_size
+    latent = any(layer.cache.kind == "mla" for layer in model.layers)
+    return LATENT_BLOCK_TOKENS if latent else BLOCK_TOKENS
+
+
+def _slots(group: Family, deployment: Deployment) -> int | None:
+    return 1 + deployment.num_speculative_tokens if group.kind == "state" else None
+
+
+def _families(model: Model, deployment: Deployment, block_tokens: int) -> list[Family]:
+    """Group layers by what they keep over time, in order of first appearance.
+
+    With pipeline stages the block table is shared by all of them, so the pages are those of the
+    widest stage.
+    """
+    rank = deployment.rank(model)
+    layers = model.active_layers(deployment.num_speculative_tokens)
+    by_key: dict[tuple[object, ...], list[Layer]] = {}
+    for layer in layers:
+        by_key.setdefault(_behaviour(layer, rank), []).append(layer)
+    pp_stages = [set(stage) for stage in stages(model, layers, deployment.pp)]
+    families = []
+    for members in by_key.values():
+        per_stage = [[layer for layer in members if layer in stage] for stage in pp_stages]
+        pages = [[_page(layer, rank, block_tokens) for layer in held] for held in per_stage]
+        cache = members[0].cache
+        families.append(
+            Family(
+                kind=cache.kind,  # type: ignore[arg-type]
+                name=cache.family if isinstance(cache, State) else cache.kind,
+                layers=tuple(members),
+                page_bytes=tuple(max(pages, key=sum)),
+                window=_window(layer=members[0]),
+                encoder_tokens=cache.encoder_tokens if isinstance(cache, CrossAttention) else None,
+            )
+        )
+    return families
+
+
+def _behaviour(layer: Layer, rank: Rank) -> tuple[object, ...]:
+    cache = layer.cache
+    if isinstance(cache, State):
+        return (cache.kind, cache.family, cache.state_bytes(rank))
+    if isinstance(cache, CrossAttention):
+        return (cache.kind, cache.encoder_tokens)
+    return (cache.kind, _window(layer))
+
+
+def _window(layer: Layer) -> int | None:
+    cache = layer.cache
+    if isinstance(cache, SlidingWindow):
+        return cache.window
+    return cache.chunk if isinstance(cache, ChunkedAttention) else None
+
+
+def _page(layer: Layer, rank: Rank, block_tokens: int) -> int:
+    if isinstance(layer.cache, State):
+        return layer.cache.state_bytes(rank)
+    return layer.cache.token_bytes(rank) * block_tokens
+
+
+def _splits(families: list[Family]) -> Iterator[list[Family]]:
+    """All ways to cut the state families so that no slot has more than n layers' states."""
+    most = max((len(f.page_bytes) for f in families if f.kind == "state"), default=1)
+    seen = set()
+    for per_slot in range(most, 0, -1):
+        groups = [
+            group
+            for family in families
+            for group in (_cut(family, per_slot) if family.kind == "state" else [family])
+        ]
+        if len(groups) > max(MAX_GROUPS, len(families)):
+            return
+        if len(groups) not in seen:
+            seen.add(len(groups))
+            yield groups
+
+
+def _cut(family: Family, per_slot: int) -> list[Family]:
+    """Deal a state family's layers out evenly, so that each pipeline stage has its share."""
+    count = ceil_div(len(family.page_bytes), per_slot)
+    if count == 1:
+        return [family]
+    return [
+        msgspec.structs.replace(
+            family,
+            name=f"{family.name}.{index}",
+            layers=family.layers[index::count],
+            page_bytes=family.page_bytes[index::count],
+        )
+        for index in range(count)
+    ]
+
+
+def _demand(group: Family, deployment: Deployment, block_tokens: int) -> slab.Demand:
+    block_bytes = sum(group.page_bytes)
+    slots = _slots(group, deployment)
+    if slots is not None:
+        return slab.Demand(block_bytes, slots * block_bytes)
+    tokens = group.encoder_tokens or min(TYPICAL_LENGTH, group.window or TYPICAL_LENGTH)
+    return slab.Demand(block_bytes, round_up(tokens, block_tokens) // block_tokens * block_bytes)

@@ -1,0 +1,27 @@
+"""Pipeline stages: which layers a stage holds."""
+
+from hybrid_blocks.model import Layer, Model, PlanError
+
+
+def stages(model: Model, layers: tuple[Layer, ...], pp: int) -> tuple[tuple[Layer, ...], ...]:
+    """Split layers by depth as vLLM does.
+
+    Each stage gets ``num_layers // pp`` layers; what remains goes one each to the stages before the
+    last, from the last but one backwards. Draft layers lie on the last stage.
+
+    Raises:
+        PlanError: more stages than layers.
+
+    """
+    if pp > model.num_layers:
+        raise PlanError(f"--pp {pp} exceeds the {model.num_layers} layers of {model.name}")
+    sizes = [model.num_layers // pp] * pp
+    for index in range(2, model.num_layers % pp + 2):
+        sizes[-index] += 1
+    ends = [sum(sizes[: stage + 1]) for stage in range(pp)]
+    ends[-1] = max(layer.depth for layer in layers) + 1
+    starts = [0, *ends[:-1]]
+    return tuple(
+        tuple(layer for layer in layers if start <= layer.depth < end)
+        for start, end in zip(starts, ends, strict=True)
+    )

@@ -1,0 +1,52 @@
+"""How vLLM inflates the attention block of a hybrid model until it holds a recurrent state.
+
+Follows ``Platform._align_hybrid_block_size`` in ``vllm/platforms/interface.py`` (0.33).
+"""
+
+from typing import Final
+
+from hybrid_blocks.model import Model, Rank
+from hybrid_blocks.model.layer import State
+from hybrid_blocks.plan.arithmetic import ceil_div
+from hybrid_blocks.plan.deployment import Deployment
+
+KERNEL_BLOCK_TOKENS: Final = 16
+"""Smallest block of CUDA's attention backends, and vLLM's default."""
+
+LATENT_KERNEL_BLOCK_TOKENS: Final = 128
+"""The grain for latent attention beside recurrent layers."""
+
+LATENT_BLOCK_TOKENS: Final = 64
+"""What latent attention backends ask for where no state is to be held (FlashMLA, TRT-LLM)."""
+
+
+def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
+    """Tokens of an attention block.
+
+    Hybrid models: the smallest multiple of max(kernel block, ``--block-size``) whose page is not
+    smaller than a state; others: ``--block-size`` or the backend's default.
+    """
+    latent = any(layer.cache.kind == "mla" for layer in model.layers)
+    if not model.is_hybrid:
+        return deployment.block_size or (LATENT_BLOCK_TOKENS if latent else KERNEL_BLOCK_TOKENS)
+    asked = deployment.block_size or KERNEL_BLOCK_TOKENS
+    grain = max(asked, LATENT_KERNEL_BLOCK_TOKENS if latent else KERNEL_BLOCK_TOKENS)
+    per_token = token_bytes(model, rank)
+    inflated = grain * ceil_div(state_bytes(model, rank), grain * per_token)
+    return max(asked, inflated)
+
+
+def state_bytes(model: Model, rank: Rank) -> int:
+    """Bytes of the largest recurrent state of a layer."""
+    return max(
+        layer.cache.state_bytes(rank) for layer in model.layers if isinstance(layer.cache, State)
+    )
+
+
+def token_bytes(model: Model, rank: Rank) -> int:
+    """Bytes of a token in the first attention layer: the model's own head count and size."""
+    return next(
+        layer.cache.token_bytes(rank)
+        for layer in model.layers
+        if not isinstance(layer.cache, State)
+    )

@@ -1,0 +1,108 @@
+"""vLLM's plan: one pool of equal blocks for all groups.
+
+Follows ``get_kv_cache_configs`` and ``get_kv_cache_capacity`` (0.33), and the capacity that vLLM
+logged before 0.22.
+"""
+
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.stage import stages
+from hybrid_blocks.plan.vllm import align
+from hybrid_blocks.plan.vllm.grouping import Group, Member, group
+from hybrid_blocks.plan.vllm.spec import layer_spec
+
+
+class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """vLLM's cache for ``memory_bytes`` of free memory on each GPU.
+
+    ``block_tokens`` is the attention block; ``block_bytes`` what one block of the pool takes on the
+    widest pipeline stage. ``state_slots`` is None for models without recurrent layers.
+    """
+
+    groups: tuple[Group, ...]
+    block_tokens: int
+    block_bytes: int
+    num_blocks: int
+    memory_bytes: int
+    max_model_len: int
+    in_flight_tokens: int
+    formula: str
+
+    def blocks_per_request(self, length: int) -> int:
+        """Blocks that a request of ``length`` tokens holds, over all groups."""
+        return sum(group.spec.blocks(length, self.in_flight_tokens) for group in self.groups)
+
+    def concurrency(self, length: int) -> float:
+        """Return how many requests of ``length`` tokens fit: blocks / blocks of a request."""
+        return self.num_blocks / self.blocks_per_request(length)
+
+    @property
+    def max_concurrency(self) -> float:
+        """Requests of the maximum length that fit, as vLLM logs it."""
+        return self.concurrency(self.max_model_len)
+
+    @property
+    def tokens(self) -> int:
+        """Token capacity as vLLM logs it.
+
+        Since 0.22 int(concurrency * max length), so that groups which do not grow count once for
+        each request; before, blocks // groups * smallest block, as if all groups grew.
+        """
+        if self.formula == "new":
+            return int(self.max_concurrency * self.max_model_len)
+        smallest = min(group.spec.block_tokens for group in self.groups)
+        return self.num_blocks // len(self.groups) * smallest
+
+    @property
+    def state_slots(self) -> int | None:
+        """Most sequences with a state: vLLM compares ``max_num_seqs`` with the pool's blocks."""
+        has_state = any(group.spec.kind == "mamba" for group in self.groups)
+        return self.num_blocks if has_state else None
+
+    @property
+    def padding_layers(self) -> int:
+        """Empty layers that make the groups equal."""
+        return sum(group.padding_layers for group in self.groups)
+
+
+def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPlan:
+    """Work out what vLLM makes of ``memory_bytes`` of free KV memory on each GPU.
+
+    Raises:
+        PlanError: vLLM cannot group these layers, or the memory holds no block.
+
+    """
+    rank = deployment.rank(model)
+    length = deployment.length(model)
+    block_tokens = align.block_size(model, rank, deployment)
+    layers = model.active_layers(deployment.num_speculative_tokens)
+    members = tuple(
+        Member(layer, layer_spec(layer, rank, block_tokens, deployment, length)) for layer in layers
+    )
+    if model.is_hybrid:
+        page = block_tokens * align.token_bytes(model, rank)
+        members = tuple(
+            Member(m.layer, m.spec.with_page(page)) if m.spec.kind == "mamba" else m
+            for m in members
+        )
+    groups = group(members)
+    block_bytes = max(
+        sum(member.spec.page_bytes for member in held.members if member.layer in stage)
+        for stage in map(set, stages(model, layers, deployment.pp))
+        for held in groups
+    )
+    num_blocks = memory_bytes // block_bytes
+    if num_blocks < 1:
+        raise PlanError(f"{memory_bytes} bytes hold no vLLM block of {block_bytes} bytes")
+    return VllmPlan(
+        groups=groups,
+        block_tokens=block_tokens,
+        block_bytes=block_bytes,
+        num_blocks=num_blocks,
+        memory_bytes=memory_bytes,
+        max_model_len=length,
+        in_flight_tokens=deployment.in_flight_tokens,
+        formula=deployment.vllm_formula,
+    )

@@ -1,0 +1,103 @@
+"""What vLLM knows of one layer's cache, and how many blocks of it one request may hold.
+
+Follows ``vllm/v1/kv_cache_interface.py`` (0.33).
+"""
+
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+
+from hybrid_blocks.model import Layer, Rank
+from hybrid_blocks.model.layer import (
+    ChunkedAttention,
+    CrossAttention,
+    LatentAttention,
+    SlidingWindow,
+    State,
+)
+from hybrid_blocks.plan.arithmetic import ceil_div
+from hybrid_blocks.plan.deployment import Deployment
+
+SpecKind = Literal["full", "mla", "sliding_window", "chunked", "mamba", "cross"]
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer's cache.
+
+    ``unpadded_bytes`` are the bytes a block of ``block_tokens`` tokens (or one state) takes;
+    ``page_bytes`` is what vLLM allocates for it. Two layers may share a group only if their specs
+    are equal. ``identity`` tells apart specs whose numbers agree (heads, dims).
+    """
+
+    kind: SpecKind
+    block_tokens: int
+    unpadded_bytes: int
+    page_bytes: int
+    window: int | None = None
+    identity: tuple[int, ...] = ()
+    slots: int | None = None
+    encoder_tokens: int | None = None
+
+    def blocks(self, length: int, in_flight_tokens: int) -> int:
+        """Most blocks a request of ``length`` tokens holds.
+
+        full, mla        ceil(length / block)
+        sliding_window   ceil(min(window - 1 + in flight, length) / block) + 1
+        chunked          ceil(min(chunk + in flight, length) / block)
+        mamba            2 + speculative (align) or 1 + speculative (none)
+        """
+        if self.slots is not None:
+            return self.slots
+        if self.encoder_tokens is not None:
+            return ceil_div(self.encoder_tokens, self.block_tokens)
+        if self.window is None:
+            return ceil_div(length, self.block_tokens)
+        if self.kind == "chunked":
+            return ceil_div(min(self.window + in_flight_tokens, length), self.block_tokens)
+        return ceil_div(min(self.window - 1 + in_flight_tokens, length), self.block_tokens) + 1
+
+    def with_page(self, page_bytes: int) -> "Spec":
+        """Pad the page to ``page_bytes``."""
+        return msgspec.structs.replace(self, page_bytes=page_bytes)
+
+    def with_block(self, block_tokens: int) -> "Spec":
+        """Give a block another number of tokens."""
+        scale = Fraction(block_tokens, self.block_tokens)
+        size = int(self.unpadded_bytes * scale)
+        return msgspec.structs.replace(
+            self, block_tokens=block_tokens, unpadded_bytes=size, page_bytes=size
+        )
+
+
+def layer_spec(
+    layer: Layer, rank: Rank, block_tokens: int, deployment: Deployment, length: int
+) -> Spec:
+    """Spec of a layer before any padding."""
+    cache = layer.cache
+    if isinstance(cache, State):
+        size = cache.state_bytes(rank)
+        align = deployment.mamba_cache_mode == "align"
+        return Spec(
+            kind="mamba",
+            block_tokens=block_tokens if align else length,
+            unpadded_bytes=size,
+            page_bytes=size,
+            slots=(2 if align else 1) + deployment.num_speculative_tokens,
+        )
+    size = cache.token_bytes(rank) * block_tokens
+    if isinstance(cache, LatentAttention):
+        return Spec(kind="mla", block_tokens=block_tokens, unpadded_bytes=size, page_bytes=size)
+    return Spec(
+        kind=cache.kind,  # type: ignore[arg-type]
+        block_tokens=block_tokens,
+        unpadded_bytes=size,
+        page_bytes=size,
+        window=cache.window
+        if isinstance(cache, SlidingWindow)
+        else cache.chunk
+        if isinstance(cache, ChunkedAttention)
+        else None,
+        identity=(cache.kv_heads, cache.head_dim, cache.value_dim or cache.head_dim),
+        encoder_tokens=cache.encoder_tokens if isinstance(cache, CrossAttention) else None,
+    )
