@@ -35,8 +35,18 @@ def _download(release: str, build: Path) -> None:
     # the version after the target device unless told otherwise.
     environment = os.environ | {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": release}
     subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=vllm"]
-        + ["--no-build-isolation", f"--dest={build}", f"vllm=={release}"],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary=vllm",
+            "--no-build-isolation",
+            f"--dest={build}",
+            f"vllm=={release}",
+        ],
         env=environment,
         check=True,
     )
