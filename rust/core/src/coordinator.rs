@@ -3,6 +3,7 @@
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::group::{Group, GroupKind, GroupSpec};
+use crate::hit::{Hit, HitLimit};
 use crate::ids::{GroupId, PoolId};
 use crate::store::BlockStore;
 
@@ -14,6 +15,7 @@ pub(crate) struct Coordinator {
     alignment: u32,
     /// Some group has work to do at every multiple of this many tokens.
     commit_interval: u32,
+    has_states: bool,
 }
 
 impl Coordinator {
@@ -23,9 +25,15 @@ impl Coordinator {
             .zip(specs)
             .map(|(id, &spec)| Group::new(id, spec, hash_block_size))
             .collect::<Result<Vec<_>, _>>()?;
-        let sizes = || specs.iter().map(|spec| spec.block_size);
+        // Encoder blocks have no part in the decoder's lengths.
+        let sizes = || {
+            let decoder = |spec: &&GroupSpec| !matches!(spec.kind, GroupKind::Cross { .. });
+            specs.iter().filter(decoder).map(|spec| spec.block_size)
+        };
         let Some(commit_interval) = sizes().min() else {
-            return Err(Error::InvalidConfig("a manager needs at least one group".to_owned()));
+            return Err(Error::InvalidConfig(
+                "a manager needs at least one group of decoder layers".to_owned(),
+            ));
         };
         if groups.len() >= usize::from(u16::MAX) {
             return Err(Error::InvalidConfig(format!("{} groups are too many", groups.len())));
@@ -33,7 +41,8 @@ impl Coordinator {
         let alignment = sizes().try_fold(1u32, lcm).ok_or_else(|| {
             Error::InvalidConfig("the block sizes have no common multiple below 2^32".to_owned())
         })?;
-        Ok(Self { groups, alignment, commit_interval })
+        let has_states = groups.iter().any(Group::is_state);
+        Ok(Self { groups, alignment, commit_interval, has_states })
     }
 
     pub(crate) fn groups(&self) -> &[Group] {
@@ -43,18 +52,53 @@ impl Coordinator {
     /// The longest prefix of at most `limit` tokens after which every group can go on.
     ///
     /// What full attention holds is closed under shortening, so those groups are asked once. The
-    /// others shorten the candidate in turn until none does.
-    pub(crate) fn longest_hit(&self, store: &BlockStore, digests: &[Digest], limit: u32) -> u32 {
-        let mut hit = limit / self.alignment * self.alignment;
-        let is_full = |group: &&Group| group.spec.kind == GroupKind::Full;
-        for group in self.groups.iter().filter(is_full) {
-            hit = group.longest_run(store, digests, hit, self.alignment);
+    /// windows shorten the candidate in turn until none does; the states come last, so that what
+    /// they alone deny is known.
+    pub(crate) fn longest_hit(&self, store: &BlockStore, digests: &[Digest], limit: u32) -> Hit {
+        let most = limit / self.alignment * self.alignment;
+        let (mut hit, mut reason) = (most, HitLimit::Complete);
+        for group in self.groups.iter().filter(|group| group.spec.kind == GroupKind::Full) {
+            let run = group.longest_run(store, digests, hit);
+            let run_tokens = run * group.spec.block_size;
+            if run_tokens < hit {
+                let aligned = run_tokens / self.alignment * self.alignment;
+                reason = if group.was_evicted(store, digests, run) {
+                    HitLimit::AttentionEvicted
+                } else if aligned < run_tokens {
+                    HitLimit::Alignment
+                } else {
+                    HitLimit::Unseen
+                };
+                hit = aligned;
+            }
         }
-        let bounded = self.groups.iter().filter(|group| !is_full(group));
-        let num_bounded = bounded.clone().count();
+        let windowed = |group: &&Group| !group.is_constant() && group.spec.kind != GroupKind::Full;
+        let resumable = self.agree(store, digests, hit, windowed);
+        if resumable < hit {
+            (hit, reason) = (resumable, HitLimit::WindowEvicted);
+        }
+        let restorable = self.agree(store, digests, hit, |group| {
+            group.is_state() || (windowed(group) && self.has_states)
+        });
+        if restorable == hit {
+            return Hit { num_tokens: hit, limit: reason, branch: 0 };
+        }
+        Hit { num_tokens: restorable, limit: HitLimit::NoCheckpoint, branch: hit }
+    }
+
+    /// The longest length, at most `hit`, at which all `chosen` groups can go on.
+    fn agree(
+        &self,
+        store: &BlockStore,
+        digests: &[Digest],
+        mut hit: u32,
+        chosen: impl Fn(&&Group) -> bool + Clone,
+    ) -> u32 {
+        let chosen = self.groups.iter().filter(chosen);
+        let num_chosen = chosen.clone().count();
         let mut agreed = 0;
-        for group in bounded.cycle() {
-            if hit == 0 || agreed == num_bounded {
+        for group in chosen.cycle() {
+            if hit == 0 || agreed == num_chosen {
                 break;
             }
             let own = group.longest_resumable(store, digests, hit, self.alignment);
@@ -62,6 +106,16 @@ impl Coordinator {
             hit = own;
         }
         hit
+    }
+
+    /// The grain of lengths at which every group can be resumed.
+    pub(crate) fn alignment(&self) -> u32 {
+        self.alignment
+    }
+
+    /// Whether some group keeps recurrent states.
+    pub(crate) fn has_states(&self) -> bool {
+        self.has_states
     }
 
     /// The next number of computed tokens at which some group has work to do.

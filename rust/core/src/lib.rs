@@ -20,12 +20,14 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod checkpoint;
 mod coordinator;
 mod digest;
 mod error;
 mod event;
 mod group;
 pub mod hash;
+mod hit;
 mod ids;
 mod links;
 mod manager;
@@ -36,12 +38,14 @@ mod slabs;
 mod stats;
 mod store;
 
+pub use checkpoint::Placement;
 pub use digest::Digest;
 pub use error::Error;
 pub use event::Event;
 pub use group::{GroupKind, GroupSpec};
+pub use hit::{Hit, HitLimit};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
-pub use manager::{Config, Hashing, Manager, TableChange};
+pub use manager::{BlockCopy, Config, Hashing, Manager, TableChange};
 pub use pool::Pool;
 pub use prefix_index::{Key, PrefixIndex};
 pub use stats::Stats;

@@ -2,10 +2,12 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::checkpoint::Marks;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::group::Table;
 use crate::hash::HashChain;
+use crate::hit::Hit;
 
 /// What a step looks at for every request, kept together: 28 bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,8 +36,9 @@ pub(crate) struct Request {
     /// The chain that makes them, if the request was given as tokens.
     pub(crate) chain: Option<HashChain<i64>>,
     pub(crate) tables: Vec<Table>,
-    /// Tokens of the match found last, with the number of evictions before it.
-    pub(crate) matched: Option<(u32, u64)>,
+    pub(crate) marks: Marks,
+    /// The match found last, with the number of evictions before it.
+    pub(crate) matched: Option<(Hit, u64)>,
 }
 
 /// All requests. A handle is a row and the row's generation, so that a handle of a freed request

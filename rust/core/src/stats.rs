@@ -1,5 +1,7 @@
 //! Counters since the start.
 
+use crate::hit::HitLimit;
+
 /// What happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -9,4 +11,10 @@ pub struct Stats {
     pub hits: u64,
     /// Requests preempted.
     pub preemptions: u64,
+    /// Checkpoints left by copies.
+    pub checkpoints: u64,
+    /// Checkpoints that requests went on from.
+    pub forks: u64,
+    /// Admissions by what ended their hit, in the order of [`HitLimit::ALL`].
+    pub limits: [u64; HitLimit::ALL.len()],
 }

@@ -16,6 +16,8 @@ pub struct BlockStore {
     indexes: Vec<PrefixIndex>,
     evicted: Vec<Key>,
     num_evicted: u64,
+    /// First digest bytes of keys evicted last, by pool: for statistics only, so it may forget.
+    ghosts: Vec<Vec<u64>>,
     now: u64,
 }
 
@@ -40,6 +42,7 @@ impl BlockStore {
             indexes: vec![PrefixIndex::new(num_blocks)],
             evicted: Vec::new(),
             num_evicted: 0,
+            ghosts: vec![Vec::new()],
             now: 0,
         })
     }
@@ -64,6 +67,7 @@ impl BlockStore {
         Ok(Self {
             arena: Arena::new(num_slabs, 1),
             indexes: pools.iter().map(|pool| PrefixIndex::new(pool.num_ids())).collect(),
+            ghosts: pools.iter().map(|pool| vec![0; pool.num_ids() as usize]).collect(),
             pools,
             evicted: Vec::new(),
             num_evicted: 0,
@@ -404,6 +408,23 @@ impl BlockStore {
         let before = self.evicted.len();
         self.indexes[pool.index()].remove_block(block, &mut self.evicted);
         self.num_evicted += (self.evicted.len() - before) as u64;
+        let ghosts = &mut self.ghosts[pool.index()];
+        if ghosts.is_empty() {
+            return;
+        }
+        for key in &self.evicted[before..] {
+            let ghost = key.digest.prefix();
+            let at = ghost % ghosts.len() as u64;
+            ghosts[at as usize] = ghost;
+        }
+    }
+
+    /// Whether content under `key` was evicted not long ago, as far as is remembered. A fixed store
+    /// remembers nothing.
+    pub(crate) fn was_evicted(&self, pool: PoolId, key: &Key) -> bool {
+        let ghosts = &self.ghosts[pool.index()];
+        let ghost = key.digest.prefix();
+        !ghosts.is_empty() && ghosts[(ghost % ghosts.len() as u64) as usize] == ghost
     }
 
     /// Heap bytes held.

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use hybrid_blocks::{
-    self as core, BlockStore, Event, GroupId, Hashing, Manager, PoolId, TableChange,
+    self as core, BlockCopy, BlockStore, Event, GroupId, Hashing, HitLimit, Manager, PoolId,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
@@ -15,6 +15,7 @@ use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, size};
 use crate::error::{core_error, invalid_argument};
 use crate::group_spec::GroupSpec;
 use crate::hash::BlockHasher;
+use crate::placement::Placement;
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {
@@ -27,7 +28,8 @@ impl BlockManager {
     #[new]
     #[pyo3(signature = (
         groups, hasher, *, num_blocks = None, num_slabs = None, blocks_per_slab = None,
-        enable_caching = true, enable_events = false, enable_delta = false, max_chunk = 1_073_741_824
+        enable_caching = true, enable_events = false, enable_delta = false, placement = None,
+        max_chunk = 1_073_741_824
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the constructor")]
     fn new(
@@ -39,6 +41,7 @@ impl BlockManager {
         enable_caching: bool,
         enable_events: bool,
         enable_delta: bool,
+        placement: Option<PyRef<'_, Placement>>,
         #[pyo3(from_py_with = size)] max_chunk: u32,
     ) -> PyResult<Self> {
         let store = match (num_blocks, num_slabs, blocks_per_slab) {
@@ -58,6 +61,7 @@ impl BlockManager {
             enable_caching,
             enable_events,
             enable_delta,
+            placement: placement.map_or_else(core::Placement::default, |placement| placement.0),
             hashing: Hashing { algorithm, seed },
             max_chunk,
         };
@@ -88,7 +92,21 @@ impl BlockManager {
     }
 
     fn match_prefix(&self, py: Python<'_>, handle: Handle) -> PyResult<u32> {
-        self.lock(py)?.match_prefix(handle.0).map_err(core_error)
+        Ok(self.lock(py)?.match_prefix(handle.0).map_err(core_error)?.num_tokens)
+    }
+
+    fn match_limit(&self, py: Python<'_>, handle: Handle) -> PyResult<&'static str> {
+        Ok(self.lock(py)?.match_prefix(handle.0).map_err(core_error)?.limit.name())
+    }
+
+    fn next_boundary(&self, py: Python<'_>, handle: Handle) -> PyResult<Option<u32>> {
+        self.lock(py)?.next_boundary(handle.0).map_err(core_error)
+    }
+
+    fn take_copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
+        let copies = self.lock(py)?.take_copies().map_err(core_error)?;
+        let rows = copies.iter().map(|&BlockCopy { group, src, dst }| [group.0, src.0, dst.0]);
+        rows_array(py, rows)
     }
 
     #[pyo3(signature = (handles, num_new_tokens, lookahead = 0))]
@@ -152,13 +170,10 @@ impl BlockManager {
 
     fn take_delta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
         let delta = self.lock(py)?.take_delta();
-        let flat: Vec<i32> = delta
+        let rows = delta
             .iter()
-            .flat_map(|&TableChange { row, group, position, block }| {
-                [row, group.0, position, block.0].map(u32::cast_signed)
-            })
-            .collect();
-        PyArray1::from_vec(py, flat).reshape([delta.len(), 4])
+            .map(|change| [change.row, change.group.0, change.position, change.block.0]);
+        rows_array(py, rows)
     }
 
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -191,6 +206,11 @@ impl BlockManager {
         dict.set_item("queries", stats.queries)?;
         dict.set_item("hits", stats.hits)?;
         dict.set_item("preemptions", stats.preemptions)?;
+        dict.set_item("checkpoints", stats.checkpoints)?;
+        dict.set_item("forks", stats.forks)?;
+        for (limit, count) in HitLimit::ALL.iter().zip(stats.limits) {
+            dict.set_item(format!("limit_{}", limit.name()), count)?;
+        }
         Ok(dict)
     }
 
@@ -238,4 +258,14 @@ impl BlockManager {
             crate::error::integrity_error("an earlier call panicked; make a new manager".to_owned())
         })
     }
+}
+
+/// Rows of ids as an int32 array `[n, N]`.
+fn rows_array<'py, const N: usize>(
+    py: Python<'py>,
+    rows: impl ExactSizeIterator<Item = [u32; N]>,
+) -> PyResult<Bound<'py, PyArray2<i32>>> {
+    let num_rows = rows.len();
+    let flat: Vec<i32> = rows.flatten().map(u32::cast_signed).collect();
+    PyArray1::from_vec(py, flat).reshape([num_rows, N])
 }

@@ -1,6 +1,6 @@
 //! `GroupSpec`: what a cache group keeps.
 
-use hybrid_blocks as core;
+use hybrid_blocks::{self as core, GroupKind};
 use pyo3::prelude::*;
 
 use crate::batch::{optional_size, size};
@@ -13,21 +13,26 @@ pub(crate) struct GroupSpec(pub(crate) core::GroupSpec);
 #[pymethods]
 impl GroupSpec {
     #[new]
-    #[pyo3(signature = (kind, block_size, *, window = None, pool = 0))]
+    #[pyo3(signature = (kind, block_size, *, window = None, slots = None, encoder_tokens = None, pool = 0))]
     fn new(
         kind: &str,
         #[pyo3(from_py_with = size)] block_size: u32,
         #[pyo3(from_py_with = optional_size)] window: Option<u32>,
+        #[pyo3(from_py_with = optional_size)] slots: Option<u32>,
+        #[pyo3(from_py_with = optional_size)] encoder_tokens: Option<u32>,
         #[pyo3(from_py_with = size)] pool: u32,
     ) -> PyResult<Self> {
-        let kind = match (kind, window) {
-            ("full", None) => core::GroupKind::Full,
-            ("sliding_window", Some(window)) => core::GroupKind::SlidingWindow { window },
-            ("chunked", Some(chunk)) => core::GroupKind::Chunked { chunk },
+        let kind = match (kind, window, slots, encoder_tokens) {
+            ("full", None, None, None) => GroupKind::Full,
+            ("sliding_window", Some(window), None, None) => GroupKind::SlidingWindow { window },
+            ("chunked", Some(chunk), None, None) => GroupKind::Chunked { chunk },
+            ("state", None, slots, None) => GroupKind::State { slots: slots.unwrap_or(1) },
+            ("cross", None, None, Some(encoder_tokens)) => GroupKind::Cross { encoder_tokens },
             _ => {
                 return Err(invalid_argument(format_args!(
-                    "kind {kind:?} with window {window:?}: use \"full\" without a window, or \
-                     \"sliding_window\" or \"chunked\" with one"
+                    "kind {kind:?} with window {window:?}, slots {slots:?} and encoder_tokens \
+                     {encoder_tokens:?}: use \"full\" alone, \"sliding_window\" or \"chunked\" with \
+                     a window, \"state\" with slots, or \"cross\" with encoder_tokens"
                 )));
             }
         };
@@ -37,10 +42,11 @@ impl GroupSpec {
     #[getter]
     fn kind(&self) -> &'static str {
         match self.0.kind {
-            core::GroupKind::Full => "full",
-            core::GroupKind::SlidingWindow { .. } => "sliding_window",
-            core::GroupKind::Chunked { .. } => "chunked",
-            _ => "unknown",
+            GroupKind::SlidingWindow { .. } => "sliding_window",
+            GroupKind::Chunked { .. } => "chunked",
+            GroupKind::State { .. } => "state",
+            GroupKind::Cross { .. } => "cross",
+            _ => "full",
         }
     }
 
@@ -52,8 +58,24 @@ impl GroupSpec {
     #[getter]
     fn window(&self) -> Option<u32> {
         match self.0.kind {
-            core::GroupKind::SlidingWindow { window } => Some(window),
-            core::GroupKind::Chunked { chunk } => Some(chunk),
+            GroupKind::SlidingWindow { window } => Some(window),
+            GroupKind::Chunked { chunk } => Some(chunk),
+            _ => None,
+        }
+    }
+
+    #[getter]
+    fn slots(&self) -> Option<u32> {
+        match self.0.kind {
+            GroupKind::State { slots } => Some(slots),
+            _ => None,
+        }
+    }
+
+    #[getter]
+    fn encoder_tokens(&self) -> Option<u32> {
+        match self.0.kind {
+            GroupKind::Cross { encoder_tokens } => Some(encoder_tokens),
             _ => None,
         }
     }
@@ -64,8 +86,16 @@ impl GroupSpec {
     }
 
     fn __repr__(&self) -> String {
-        let window = self.window().map_or(String::new(), |window| format!(", window={window}"));
+        let fields = [
+            ("window", self.window()),
+            ("slots", self.slots()),
+            ("encoder_tokens", self.encoder_tokens()),
+        ];
+        let extra: String = fields
+            .into_iter()
+            .filter_map(|(name, value)| value.map(|value| format!(", {name}={value}")))
+            .collect();
         let (kind, pool) = (self.kind(), self.pool());
-        format!("GroupSpec({kind:?}, {}{window}, pool={pool})", self.block_size())
+        format!("GroupSpec({kind:?}, {}{extra}, pool={pool})", self.block_size())
     }
 }

@@ -9,6 +9,7 @@ mod error;
 mod extra_keys;
 mod group_spec;
 mod hash;
+mod placement;
 mod tokens;
 
 use pyo3::prelude::*;
@@ -23,4 +24,6 @@ mod _core {
     use super::group_spec::GroupSpec;
     #[pymodule_export]
     use super::hash::{BlockHasher, HashChain};
+    #[pymodule_export]
+    use super::placement::Placement;
 }

@@ -1,15 +1,28 @@
 //! Cache groups: which blocks a request needs in each kind of layer.
+//!
+//! | file | layers |
+//! |---|---|
+//! | `full`, `sliding_window`, `chunked` | how far attention looks back |
+//! | `attention` | what follows from that, for all three |
+//! | `state` | Mamba, `GatedDeltaNet`, KDA, short convolution |
+//! | `cross` | attention over an encoder's tokens |
 
+mod attention;
 mod chunked;
+mod cross;
 mod full;
 mod sliding_window;
+mod state;
+mod table;
+
+use std::ops::Range;
 
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::event::Event;
-use crate::ids::{BlockId, GroupId, PoolId};
-use crate::prefix_index::Key;
+use crate::ids::{GroupId, PoolId};
 use crate::store::BlockStore;
+pub(crate) use table::Table;
 
 /// What the layers of a group keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +39,17 @@ pub enum GroupKind {
     Chunked {
         /// Tokens a chunk, at least 1.
         chunk: u32,
+    },
+    /// A recurrent state of fixed size. Its block size is the grain of lengths at which a checkpoint
+    /// may be kept.
+    State {
+        /// State slots a request: 1, and 1 more for each speculative token.
+        slots: u32,
+    },
+    /// Attention over the tokens of an encoder.
+    Cross {
+        /// Encoder tokens a request, at most.
+        encoder_tokens: u32,
     },
 }
 
@@ -49,17 +73,6 @@ pub(crate) struct Group {
     ratio: usize,
 }
 
-/// One request's blocks in one group.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Table {
-    /// By position; null where the content is not needed any more.
-    pub(crate) blocks: Vec<BlockId>,
-    /// Leading blocks that are in the prefix index or never will be.
-    num_keyed: u32,
-    /// Leading blocks given back.
-    num_skipped: u32,
-}
-
 impl Group {
     pub(crate) fn new(id: GroupId, spec: GroupSpec, hash_block_size: u32) -> Result<Self, Error> {
         let GroupSpec { kind, block_size, .. } = spec;
@@ -70,53 +83,27 @@ impl Group {
             )));
         }
         match kind {
-            GroupKind::SlidingWindow { window: 0 } | GroupKind::Chunked { chunk: 0 } => {
-                Err(Error::InvalidConfig(format!("group {id}: {kind:?} looks at no token")))
+            GroupKind::SlidingWindow { window: 0 }
+            | GroupKind::Chunked { chunk: 0 }
+            | GroupKind::State { slots: 0 }
+            | GroupKind::Cross { encoder_tokens: 0 } => {
+                Err(Error::InvalidConfig(format!("group {id}: {kind:?} keeps nothing")))
             }
             _ => Ok(Self { id, spec, ratio: (block_size / hash_block_size) as usize }),
         }
     }
 
-    /// Leading tokens that nothing computed after `num_computed` tokens looks at.
-    fn num_skipped_tokens(&self, num_computed: u32) -> u32 {
-        match self.spec.kind {
-            GroupKind::Full => full::num_skipped_tokens(),
-            GroupKind::SlidingWindow { window } => {
-                sliding_window::num_skipped_tokens(window, num_computed)
-            }
-            GroupKind::Chunked { chunk } => chunked::num_skipped_tokens(chunk, num_computed),
-        }
+    /// Whether the group holds a fixed number of blocks a request, whatever its length.
+    pub(crate) fn is_constant(&self) -> bool {
+        matches!(self.spec.kind, GroupKind::State { .. } | GroupKind::Cross { .. })
     }
 
-    /// Leading blocks that nothing computed after `num_computed` tokens looks at.
-    fn num_skipped_blocks(&self, num_computed: u32) -> u32 {
-        self.num_skipped_tokens(num_computed) / self.spec.block_size
+    pub(crate) fn is_state(&self) -> bool {
+        matches!(self.spec.kind, GroupKind::State { .. })
     }
 
-    fn key(&self, digests: &[Digest], block: usize) -> Key {
-        Key { digest: digests[(block + 1) * self.ratio - 1], group: self.id }
-    }
-
-    fn is_cached(&self, store: &BlockStore, digests: &[Digest], block: usize) -> bool {
-        store.get(self.spec.pool, &self.key(digests, block)).is_some()
-    }
-
-    /// The longest prefix, at most `limit` tokens and a multiple of `alignment`, of which all blocks
-    /// are cached.
-    pub(crate) fn longest_run(
-        &self,
-        store: &BlockStore,
-        digests: &[Digest],
-        limit: u32,
-        alignment: u32,
-    ) -> u32 {
-        let num_blocks = (limit / self.spec.block_size) as usize;
-        let run = (0..num_blocks).take_while(|&i| self.is_cached(store, digests, i)).count();
-        run as u32 * self.spec.block_size / alignment * alignment
-    }
-
-    /// The longest prefix, at most `limit` tokens and a multiple of `alignment`, of which all blocks
-    /// that are still looked at are cached.
+    /// The longest prefix, at most `limit` tokens and a multiple of `alignment`, after which this
+    /// group can go on.
     pub(crate) fn longest_resumable(
         &self,
         store: &BlockStore,
@@ -124,18 +111,14 @@ impl Group {
         limit: u32,
         alignment: u32,
     ) -> u32 {
-        let block_size = self.spec.block_size;
-        let mut hit = limit / alignment * alignment;
-        loop {
-            let mut needed = self.num_skipped_blocks(hit)..hit / block_size;
-            match needed.rfind(|&block| !self.is_cached(store, digests, block as usize)) {
-                Some(missing) => hit = missing * block_size / alignment * alignment,
-                None => return hit,
-            }
+        match self.spec.kind {
+            GroupKind::State { .. } => self.longest_checkpoint(store, digests, limit, alignment),
+            GroupKind::Cross { .. } => limit,
+            _ => self.longest_window(store, digests, limit, alignment),
         }
     }
 
-    /// Fill `table` with the cached blocks of a hit of `hit` tokens and take a share in each.
+    /// Take a share in what is cached of a hit of `hit` tokens.
     pub(crate) fn adopt(
         &self,
         store: &mut BlockStore,
@@ -143,49 +126,46 @@ impl Group {
         hit: u32,
         table: &mut Table,
     ) -> Result<(), Error> {
-        let num_blocks = hit / self.spec.block_size;
-        let num_skipped = self.num_skipped_blocks(hit).min(num_blocks);
-        table.blocks.resize(num_skipped as usize, BlockId::NULL);
-        for block in num_skipped..num_blocks {
-            let key = self.key(digests, block as usize);
-            let Some(id) = store.get(self.spec.pool, &key) else {
-                return Err(Error::InvalidArgument(format!(
-                    "group {}: block {block} of a hit of {hit} tokens is not cached",
-                    self.id
-                )));
-            };
-            store.touch(self.spec.pool, id)?;
-            table.blocks.push(id);
+        match self.spec.kind {
+            GroupKind::State { .. } => self.adopt_checkpoint(store, digests, hit, table),
+            GroupKind::Cross { .. } => Ok(()),
+            _ => self.adopt_blocks(store, digests, hit, table),
         }
-        table.num_keyed = num_blocks;
-        table.num_skipped = num_skipped;
-        Ok(())
     }
 
     /// Undo [`Group::adopt`], exactly, if nothing else happened since.
     pub(crate) fn undo_adopt(&self, store: &mut BlockStore, table: &mut Table) {
-        for &block in table.blocks.iter().rev().filter(|block| !block.is_null()) {
+        let held = table.blocks.iter().chain(&table.fork);
+        for &block in held.rev().filter(|block| !block.is_null()) {
             store.undo_touch(self.spec.pool, block);
         }
         *table = Table::default();
     }
 
-    /// Blocks missing until `num_tokens` tokens have room.
-    pub(crate) fn num_missing(&self, table: &Table, num_tokens: u32) -> u64 {
-        u64::from(num_tokens.div_ceil(self.spec.block_size))
-            .saturating_sub(table.blocks.len() as u64)
+    /// Blocks a request of `num_tokens` tokens has in its table.
+    fn table_len(&self, num_tokens: u64) -> u64 {
+        match self.spec.kind {
+            GroupKind::State { slots } => u64::from(slots),
+            GroupKind::Cross { encoder_tokens } => {
+                cross::num_blocks(encoder_tokens, self.spec.block_size)
+            }
+            _ => num_tokens.div_ceil(u64::from(self.spec.block_size)),
+        }
     }
 
-    /// Most blocks that a request of `num_tokens` tokens holds at once, if at most `chunk` tokens
+    /// Blocks missing until `num_tokens` tokens have room.
+    pub(crate) fn num_missing(&self, table: &Table, num_tokens: u32) -> u64 {
+        self.table_len(u64::from(num_tokens)).saturating_sub(table.blocks.len() as u64)
+    }
+
+    /// Most blocks that a request of `num_tokens` tokens holds at once, if at most `step` tokens
     /// are computed in one step.
-    pub(crate) fn peak_blocks(&self, num_tokens: u64, chunk: u32) -> u64 {
-        let all = num_tokens.div_ceil(u64::from(self.spec.block_size));
-        let span = match self.spec.kind {
-            GroupKind::Full => return all,
-            GroupKind::SlidingWindow { window } => u64::from(window) - 1 + u64::from(chunk),
-            GroupKind::Chunked { chunk: local } => u64::from(local) + u64::from(chunk),
-        };
-        all.min(span.div_ceil(u64::from(self.spec.block_size)) + 1)
+    pub(crate) fn peak_blocks(&self, num_tokens: u64, step: u32) -> u64 {
+        if self.is_constant() {
+            self.table_len(num_tokens)
+        } else {
+            self.peak_span(num_tokens, step)
+        }
     }
 
     /// Enter the blocks that `num_computed` tokens fill into the prefix index. Returns them.
@@ -195,18 +175,11 @@ impl Group {
         digests: &[Digest],
         num_computed: u32,
         table: &mut Table,
-    ) -> std::ops::Range<u32> {
-        let num_full = num_computed / self.spec.block_size;
-        let new = table.num_keyed..num_full.max(table.num_keyed);
-        for block in new.clone() {
-            let id = table.blocks[block as usize];
-            if !id.is_null() {
-                let key = self.key(digests, block as usize);
-                store.insert_key(self.spec.pool, id, key, (block + 1) * self.spec.block_size);
-            }
+    ) -> Range<u32> {
+        if self.is_constant() {
+            return 0..0;
         }
-        table.num_keyed = new.end;
-        new
+        self.commit_blocks(store, digests, num_computed, table)
     }
 
     /// The event that tells of freshly committed blocks.
@@ -214,7 +187,7 @@ impl Group {
         &self,
         handle: u64,
         digests: &[Digest],
-        new: std::ops::Range<u32>,
+        new: Range<u32>,
         table: &Table,
     ) -> Option<Event> {
         let stored: Vec<Digest> = new
@@ -232,21 +205,17 @@ impl Group {
         })
     }
 
-    /// Give back the blocks that nothing after `num_computed` tokens looks at, last one first.
-    /// Returns their positions.
+    /// Give back what nothing after `num_computed` tokens looks at. Returns the positions.
     pub(crate) fn skip(
         &self,
         store: &mut BlockStore,
         num_computed: u32,
         table: &mut Table,
-    ) -> Result<std::ops::Range<u32>, Error> {
-        let until = self.num_skipped_blocks(num_computed).min(table.blocks.len() as u32);
-        let skipped = table.num_skipped..until.max(table.num_skipped);
-        let range = skipped.start as usize..skipped.end as usize;
-        store.free(self.spec.pool, table.blocks[range.clone()].iter().rev().copied())?;
-        table.blocks[range].fill(BlockId::NULL);
-        table.num_skipped = skipped.end;
-        Ok(skipped)
+    ) -> Result<Range<u32>, Error> {
+        if self.is_constant() {
+            return Ok(0..0);
+        }
+        self.skip_blocks(store, num_computed, table)
     }
 
     /// Give back all blocks, the last one first, so that the end of a prefix goes before its start.
@@ -255,5 +224,10 @@ impl Group {
         store.free(self.spec.pool, held)?;
         *table = Table::default();
         Ok(())
+    }
+
+    /// Positions of a hit's blocks in the table.
+    pub(crate) fn hit_positions(&self, hit: u32) -> Range<u32> {
+        if self.is_constant() { 0..0 } else { 0..hit / self.spec.block_size }
     }
 }

@@ -1,5 +1,10 @@
-//! Sliding-window attention: the next token looks at itself and the `window - 1` tokens before it.
+//! Sliding-window attention: a token looks at itself and the `window - 1` tokens before it.
 
 pub(super) fn num_skipped_tokens(window: u32, num_computed: u32) -> u32 {
     (num_computed + 1).saturating_sub(window)
+}
+
+/// Most tokens that are held at once when at most `chunk` are computed in a step.
+pub(super) fn span(window: u32, chunk: u32) -> u64 {
+    u64::from(window) - 1 + u64::from(chunk)
 }

@@ -60,6 +60,6 @@ impl Manager {
                 note(&mut self.delta, row, group.id, skipped, &table.blocks);
             }
         }
-        Ok(())
+        self.leave_checkpoint(row)
     }
 }

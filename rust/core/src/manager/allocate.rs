@@ -2,24 +2,26 @@
 
 use super::Manager;
 use super::delta::note;
+use crate::checkpoint::Marks;
 use crate::error::Error;
-use crate::ids::GroupId;
+use crate::hit::Hit;
 
 impl Manager {
-    /// How many leading tokens need not be computed: the longest prefix that every group holds, at
-    /// most all tokens but one. Takes nothing. 0 for a request that holds blocks.
+    /// How many leading tokens need not be computed: the longest prefix that every group can
+    /// restore, at most all tokens but one, and what ends it. Takes nothing. Nothing for a request
+    /// that holds blocks.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
-    pub fn match_prefix(&mut self, handle: u64) -> Result<u32, Error> {
+    pub fn match_prefix(&mut self, handle: u64) -> Result<Hit, Error> {
         let row = self.requests.row(handle)?;
         if self.requests.progress[row].running {
-            return Ok(0);
+            return Ok(Hit::default());
         }
         Ok(self.matched(row))
     }
 
-    fn matched(&mut self, row: usize) -> u32 {
+    fn matched(&mut self, row: usize) -> Hit {
         let num_evicted = self.store.num_evicted();
         let request = &mut self.requests.rows[row];
         if let Some((hit, at)) = request.matched
@@ -31,7 +33,7 @@ impl Manager {
         let hit = if self.config.enable_caching {
             self.coordinator.longest_hit(&self.store, &request.digests, limit)
         } else {
-            0
+            Hit::default()
         };
         request.matched = Some((hit, num_evicted));
         hit
@@ -58,7 +60,8 @@ impl Manager {
         for (&handle, &num_new) in handles.iter().zip(num_new_tokens) {
             let row = self.requests.row(handle)?;
             let progress = self.requests.progress[row];
-            let start = if progress.running { progress.num_computed } else { self.matched(row) };
+            let start =
+                if progress.running { progress.num_computed } else { self.matched(row).num_tokens };
             self.check_size(u64::from(start) + u64::from(num_new) + u64::from(lookahead))?;
         }
         for (done, (&handle, &num_new)) in handles.iter().zip(num_new_tokens).enumerate() {
@@ -82,35 +85,57 @@ impl Manager {
 
     /// First allocation: adopt the matched prefix and make room after it.
     fn admit(&mut self, row: usize, num_new: u32) -> Result<bool, Error> {
-        let promised = self.requests.rows[row].matched.map(|(hit, _)| hit);
+        let promised = self.requests.rows[row].matched.map(|(hit, _)| hit.num_tokens);
         let hit = self.matched(row);
-        if promised.is_some_and(|promised| promised != hit) {
+        if promised.is_some_and(|promised| promised != hit.num_tokens) {
             return Ok(false);
         }
         let request = &mut self.requests.rows[row];
         for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
-            group.adopt(&mut self.store, &request.digests, hit, table)?;
+            group.adopt(&mut self.store, &request.digests, hit.num_tokens, table)?;
         }
-        if !self.grow(row, hit + num_new)? {
+        if !self.grow(row, hit.num_tokens + num_new)? {
             let request = &mut self.requests.rows[row];
             for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables).rev() {
                 group.undo_adopt(&mut self.store, table);
             }
+            if self.num_running == 0 && hit.num_tokens > 0 {
+                // Alone it fits only without holding a checkpoint beside its own state.
+                request.matched = Some((Hit::default(), self.store.num_evicted()));
+            }
             return Ok(false);
         }
+        self.num_running += 1;
         let progress = &mut self.requests.progress[row];
         progress.running = true;
-        progress.num_computed = hit;
-        progress.next_commit = self.coordinator.next_commit(hit);
-        self.stats.queries += u64::from(progress.num_tokens);
-        self.stats.hits += u64::from(hit);
+        progress.num_computed = hit.num_tokens;
+        let num_tokens = progress.num_tokens;
+        self.count_admission(num_tokens, hit);
+        self.fork(row);
+        let marks = self.marks(num_tokens, hit);
+        let request = &mut self.requests.rows[row];
+        request.marks = marks;
+        self.requests.progress[row].next_commit = self.coordinator.next_commit(hit.num_tokens);
         if self.config.enable_delta {
-            for (group, table) in self.requests.rows[row].tables.iter().enumerate() {
-                let hit_blocks = 0..hit / self.coordinator.groups()[group].spec.block_size;
-                note(&mut self.delta, row, GroupId(group as u32), hit_blocks, &table.blocks);
+            for (group, table) in self.coordinator.groups().iter().zip(&request.tables) {
+                let adopted = group.hit_positions(hit.num_tokens);
+                note(&mut self.delta, row, group.id, adopted, &table.blocks);
             }
         }
         Ok(true)
+    }
+
+    /// Where a request of `num_tokens` known tokens that goes on from `hit` leaves checkpoints.
+    pub(super) fn marks(&self, num_tokens: u32, hit: Hit) -> Marks {
+        let alignment = self.coordinator.alignment();
+        let prompt_end = num_tokens / alignment * alignment;
+        Marks { prompt_end, branch: hit.branch, num_taken: 0 }
+    }
+
+    fn count_admission(&mut self, num_tokens: u32, hit: Hit) {
+        self.stats.queries += u64::from(num_tokens);
+        self.stats.hits += u64::from(hit.num_tokens);
+        self.stats.limits[hit.limit as usize] += 1;
     }
 
     /// Make room for `num_tokens` tokens in every group, or change nothing.

@@ -13,6 +13,9 @@ impl Manager {
         let mut owners: Vec<Vec<u32>> = (0..self.store.num_pools())
             .map(|pool| vec![0; self.store.pool(PoolId(pool)).num_ids() as usize])
             .collect();
+        for (pool, block) in self.held_blocks() {
+            owners[pool.index()][block.index()] += 1;
+        }
         for row in self.requests.taken() {
             for (group, table) in
                 self.coordinator.groups().iter().zip(&self.requests.rows[row].tables)

@@ -1,5 +1,6 @@
 //! How a manager is set up.
 
+use crate::checkpoint::Placement;
 use crate::digest::Digest;
 use crate::group::GroupSpec;
 use crate::hash::Algorithm;
@@ -17,6 +18,8 @@ pub struct Config {
     pub enable_events: bool,
     /// Whether changes of block tables are kept for [`Manager::take_delta`].
     pub enable_delta: bool,
+    /// Where recurrent states are kept for later requests.
+    pub placement: Placement,
     /// How tokens are hashed, for requests that are given as tokens.
     pub hashing: Hashing,
     /// Most tokens of one request that are computed in one step.

@@ -3,10 +3,12 @@
 mod advance;
 mod allocate;
 mod check;
+mod checkpoints;
 mod config;
 mod delta;
 mod tokens;
 
+pub use checkpoints::BlockCopy;
 pub use config::{Config, Hashing};
 pub use delta::TableChange;
 
@@ -15,7 +17,7 @@ use crate::digest::Digest;
 use crate::error::Error;
 use crate::event::Event;
 use crate::hash::BlockHasher;
-use crate::ids::{BlockId, GroupId};
+use crate::ids::{BlockId, GroupId, PoolId};
 use crate::request::Requests;
 use crate::stats::Stats;
 use crate::store::{BlockStore, Reservation};
@@ -31,7 +33,12 @@ pub struct Manager {
     max_request_tokens: u32,
     events: Vec<Event>,
     delta: Vec<TableChange>,
+    copies: Vec<BlockCopy>,
+    /// Sources of `copies`, and those of the copies taken last.
+    held: Vec<(PoolId, BlockId)>,
+    copied: Vec<(PoolId, BlockId)>,
     stats: Stats,
+    num_running: usize,
     call: u32,
     // Reused by every allocation.
     demand: Vec<u64>,
@@ -66,7 +73,11 @@ impl Manager {
             max_request_tokens,
             events: Vec::new(),
             delta: Vec::new(),
+            copies: Vec::new(),
+            held: Vec::new(),
+            copied: Vec::new(),
             stats: Stats::default(),
+            num_running: 0,
             call: 0,
             reservation: Reservation::default(),
         })
@@ -233,13 +244,14 @@ impl Manager {
     }
 
     fn release(&mut self, row: usize) -> Result<(), Error> {
+        self.keep_final_state(row);
         let request = &mut self.requests.rows[row];
         for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
             group.release(&mut self.store, table)?;
         }
         request.matched = None;
         let progress = &mut self.requests.progress[row];
-        progress.running = false;
+        self.num_running -= usize::from(std::mem::take(&mut progress.running));
         progress.num_computed = 0;
         progress.num_allocated = 0;
         progress.next_commit = 0;

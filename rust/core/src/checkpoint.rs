@@ -1,0 +1,90 @@
+//! Where copies of recurrent states are kept.
+
+/// At which lengths a request leaves checkpoints. Lengths are rounded down to the grain at which
+/// every group can be resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// At the end of the prompt: the next turn of a conversation goes on from there.
+    pub prompt_end: bool,
+    /// Where the prompt leaves what an earlier request left of attention blocks but not of states:
+    /// others are likely to leave it there too.
+    pub branch: bool,
+    /// At the end of a request, if it falls on the grain. Costs no copy: the slot itself is kept.
+    pub finish: bool,
+    /// Every so many tokens.
+    pub every: Option<u32>,
+    /// Most checkpoints a request leaves, those at its finish not counted. Periodic ones leave room
+    /// for the others.
+    pub max_per_request: u32,
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self { prompt_end: true, branch: true, finish: true, every: None, max_per_request: 4 }
+    }
+}
+
+/// What one request has to do with checkpoints.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Marks {
+    /// End of the prompt, 0 for none.
+    pub(crate) prompt_end: u32,
+    /// End of the attention blocks found without a state, 0 for none.
+    pub(crate) branch: u32,
+    /// Checkpoints left since admission.
+    pub(crate) num_taken: u32,
+}
+
+impl Placement {
+    /// The first length after `num_computed` at which a checkpoint is wanted. `alignment` is the
+    /// grain.
+    pub(crate) fn next(&self, marks: &Marks, num_computed: u32, alignment: u32) -> Option<u32> {
+        let single = [(self.prompt_end, marks.prompt_end), (self.branch, marks.branch)]
+            .into_iter()
+            .filter_map(|(wanted, at)| (wanted && at > num_computed).then_some(at));
+        let left = self.max_per_request.saturating_sub(marks.num_taken);
+        let periodic = self
+            .every
+            .filter(|_| left as usize > single.clone().count())
+            .map(|every| every.next_multiple_of(alignment))
+            .and_then(|every| (num_computed / every + 1).checked_mul(every));
+        single.chain(periodic).min().filter(|_| left > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARKS: Marks = Marks { prompt_end: 992, branch: 320, num_taken: 0 };
+
+    fn all(placement: &Placement, mut marks: Marks) -> Vec<u32> {
+        let mut at = 0;
+        let mut found = Vec::new();
+        while let Some(next) = placement.next(&marks, at, 16).filter(|&next| next <= 2_000) {
+            found.push(next);
+            marks.num_taken += 1;
+            at = next;
+        }
+        found
+    }
+
+    #[test]
+    fn checkpoints_fall_on_the_branch_and_on_the_end_of_the_prompt() {
+        assert_eq!(all(&Placement::default(), MARKS), [320, 992]);
+    }
+
+    #[test]
+    fn periodic_checkpoints_leave_room_for_the_others() {
+        let placement = Placement { every: Some(100), ..Placement::default() };
+        assert_eq!(all(&placement, MARKS), [112, 224, 320, 992]);
+    }
+
+    #[test]
+    fn each_placement_can_be_switched_off() {
+        let none = Placement { prompt_end: false, branch: false, ..Placement::default() };
+        assert_eq!(all(&none, MARKS), [0; 0]);
+        let placement = Placement { max_per_request: 0, ..Placement::default() };
+        assert_eq!(all(&placement, MARKS), [0; 0]);
+    }
+}

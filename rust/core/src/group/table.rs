@@ -1,0 +1,16 @@
+//! [`Table`]: one request's blocks in one group.
+
+use crate::ids::BlockId;
+
+/// The blocks of an attention group by position, or the state slots of a recurrent one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    /// Null where the content is not needed any more.
+    pub(crate) blocks: Vec<BlockId>,
+    /// Leading blocks that are in the prefix index or never will be.
+    pub(super) num_keyed: u32,
+    /// Leading blocks given back.
+    pub(super) num_skipped: u32,
+    /// The checkpoint that the request goes on from, held until it is copied.
+    pub(crate) fork: Option<BlockId>,
+}

@@ -1,0 +1,166 @@
+//! Checkpoints: copies of recurrent states that later requests go on from.
+
+use super::Manager;
+use crate::error::Error;
+use crate::event::Event;
+use crate::group::Group;
+use crate::ids::{BlockId, GroupId, PoolId};
+
+/// Bytes to be copied on the device before the next forward pass, from one block of a group to
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct BlockCopy {
+    /// Group.
+    pub group: GroupId,
+    /// Source.
+    pub src: BlockId,
+    /// Destination.
+    pub dst: BlockId,
+}
+
+impl Manager {
+    /// The next length at which a prefill has to pause so that a checkpoint can be taken: a chunk
+    /// must not run across it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn next_boundary(&self, handle: u64) -> Result<Option<u32>, Error> {
+        let row = self.requests.row(handle)?;
+        if !self.config.enable_caching || !self.coordinator.has_states() {
+            return Ok(None);
+        }
+        let request = &self.requests.rows[row];
+        let progress = self.requests.progress[row];
+        let (marks, start) = if progress.running {
+            (request.marks, progress.num_computed)
+        } else {
+            let hit = request.matched.map_or_else(Default::default, |(hit, _)| hit);
+            (self.marks(progress.num_tokens, hit), hit.num_tokens)
+        };
+        Ok(self.config.placement.next(&marks, start, self.coordinator.alignment()))
+    }
+
+    /// Copies to run before the next forward pass, in this order. Their sources are held until the
+    /// next call.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`] if a held block lost its owner, which is a bug.
+    pub fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
+        for (pool, block) in std::mem::take(&mut self.copied) {
+            self.store.free(pool, std::iter::once(block))?;
+        }
+        self.copied = std::mem::take(&mut self.held);
+        Ok(std::mem::take(&mut self.copies))
+    }
+
+    /// Checkpoints that copies still read from.
+    pub(super) fn held_blocks(&self) -> impl Iterator<Item = (PoolId, BlockId)> + '_ {
+        self.held.iter().chain(&self.copied).copied()
+    }
+
+    /// Have the adopted checkpoint copied into the request's own slot.
+    pub(super) fn fork(&mut self, row: usize) {
+        let tables = &mut self.requests.rows[row].tables;
+        for (group, table) in self.coordinator.groups().iter().zip(tables) {
+            if let Some(src) = table.fork.take()
+                && let Some(dst) = Group::state_slot(table)
+            {
+                self.copies.push(BlockCopy { group: group.id, src, dst });
+                self.held.push((group.spec.pool, src));
+                self.stats.forks += 1;
+            }
+        }
+    }
+
+    /// Keep a copy of the state if the request has just reached a length where one is wanted and
+    /// memory allows it.
+    pub(super) fn leave_checkpoint(&mut self, row: usize) -> Result<(), Error> {
+        if !self.config.enable_caching || !self.coordinator.has_states() {
+            return Ok(());
+        }
+        let num_computed = self.requests.progress[row].num_computed;
+        let marks = self.requests.rows[row].marks;
+        let alignment = self.coordinator.alignment();
+        if num_computed == 0
+            || self.config.placement.next(&marks, num_computed - 1, alignment) != Some(num_computed)
+        {
+            return Ok(());
+        }
+        let missing: Vec<Group> = self.missing_checkpoints(row).collect();
+        self.demand.fill(0);
+        for group in &missing {
+            self.demand[group.spec.pool.index()] += 1;
+        }
+        if self.store.reserve(&self.demand, &mut self.reservation).is_err() {
+            return Ok(());
+        }
+        self.requests.rows[row].marks.num_taken += 1;
+        for group in missing {
+            let pool = group.spec.pool;
+            let table = &self.requests.rows[row].tables[group.id.index()];
+            let Some(src) = Group::state_slot(table) else { continue };
+            let near = self.store.slab_of(pool, src);
+            let mut taken = Vec::with_capacity(1);
+            self.store.take(pool, 1, near, &mut self.reservation, &mut taken);
+            let Some(&dst) = taken.first() else { continue };
+            self.copies.push(BlockCopy { group: group.id, src, dst });
+            self.key_state(row, &group, dst);
+            self.store.free(pool, std::iter::once(dst))?;
+            self.stats.checkpoints += 1;
+        }
+        self.collect_evictions();
+        Ok(())
+    }
+
+    /// Keep the slot of a request that ends, if its length allows it.
+    pub(super) fn keep_final_state(&mut self, row: usize) {
+        let progress = self.requests.progress[row];
+        if !self.config.placement.finish
+            || !self.config.enable_caching
+            || !self.coordinator.has_states()
+            || !progress.running
+            || progress.num_computed == 0
+            || !progress.num_computed.is_multiple_of(self.coordinator.alignment())
+        {
+            return;
+        }
+        for group in self.missing_checkpoints(row).collect::<Vec<_>>() {
+            let table = &self.requests.rows[row].tables[group.id.index()];
+            if let Some(slot) = Group::state_slot(table) {
+                self.key_state(row, &group, slot);
+            }
+        }
+    }
+
+    /// Groups that have no checkpoint yet where the request is.
+    fn missing_checkpoints(&self, row: usize) -> impl Iterator<Item = Group> + '_ {
+        let num_computed = self.requests.progress[row].num_computed;
+        let digests = &self.requests.rows[row].digests;
+        self.coordinator.groups().iter().filter(|group| group.is_state()).copied().filter(
+            move |group| {
+                group
+                    .state_key(digests, num_computed)
+                    .is_some_and(|key| self.store.get(group.spec.pool, &key).is_none())
+            },
+        )
+    }
+
+    fn key_state(&mut self, row: usize, group: &Group, block: BlockId) {
+        let num_computed = self.requests.progress[row].num_computed;
+        let Some(key) = group.state_key(&self.requests.rows[row].digests, num_computed) else {
+            return;
+        };
+        self.store.insert_key(group.spec.pool, block, key, num_computed);
+        if self.config.enable_events {
+            self.events.push(Event::Stored {
+                handle: self.requests.handle(row as u32),
+                group: group.id,
+                first_block: num_computed / group.spec.block_size - 1,
+                block_size: group.spec.block_size,
+                parent: None,
+                digests: vec![key.digest],
+            });
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `Placement`: where recurrent states are kept for later requests.
+
+use hybrid_blocks as core;
+use pyo3::prelude::*;
+
+use crate::batch::{optional_size, size};
+
+#[pyclass(frozen, eq, module = "hybrid_blocks._core")]
+#[derive(Clone, PartialEq)]
+pub(crate) struct Placement(pub(crate) core::Placement);
+
+#[pymethods]
+impl Placement {
+    #[new]
+    #[pyo3(signature = (*, prompt_end = true, branch = true, finish = true, every = None, max_per_request = 4))]
+    fn new(
+        prompt_end: bool,
+        branch: bool,
+        finish: bool,
+        #[pyo3(from_py_with = optional_size)] every: Option<u32>,
+        #[pyo3(from_py_with = size)] max_per_request: u32,
+    ) -> Self {
+        Self(core::Placement {
+            prompt_end,
+            branch,
+            finish,
+            every: every.filter(|&every| every > 0),
+            max_per_request,
+        })
+    }
+
+    #[getter]
+    fn prompt_end(&self) -> bool {
+        self.0.prompt_end
+    }
+
+    #[getter]
+    fn branch(&self) -> bool {
+        self.0.branch
+    }
+
+    #[getter]
+    fn finish(&self) -> bool {
+        self.0.finish
+    }
+
+    #[getter]
+    fn every(&self) -> Option<u32> {
+        self.0.every
+    }
+
+    #[getter]
+    fn max_per_request(&self) -> u32 {
+        self.0.max_per_request
+    }
+}
