@@ -2,7 +2,15 @@
 
 import warnings
 
-from hybrid_blocks._core import BlockHasher, BlockManager, GroupSpec, HashChain, build_info
+from hybrid_blocks._core import (
+    BlockHasher,
+    BlockManager,
+    FlopModel,
+    GroupSpec,
+    HashChain,
+    Placement,
+    build_info,
+)
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.hashing import block_hasher
 
@@ -19,9 +27,11 @@ if build_info()["profile"] == "debug":
 __all__ = [
     "BlockHasher",
     "BlockManager",
+    "FlopModel",
     "GroupSpec",
     "HashChain",
     "HybridBlocksError",
+    "Placement",
     "__version__",
     "block_hasher",
     "build_info",

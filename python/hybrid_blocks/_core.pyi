@@ -7,7 +7,16 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-__all__ = ["BlockHasher", "BlockManager", "GroupSpec", "HashChain", "build_info"]
+__all__ = [
+    "BlockHasher",
+    "BlockManager",
+    "Compaction",
+    "FlopModel",
+    "GroupSpec",
+    "HashChain",
+    "Placement",
+    "build_info",
+]
 
 _Tokens: TypeAlias = Buffer | list[int] | tuple[int, ...]
 _ExtraKeys: TypeAlias = list[object] | tuple[object, ...]
@@ -141,21 +150,35 @@ class HashChain:
 class GroupSpec:
     """What the layers of a cache group keep.
 
-    ``kind`` is ``full`` (attention over all tokens, latent attention too), ``sliding_window``
-    (over the token itself and the ``window - 1`` before it) or ``chunked`` (within aligned chunks
-    of ``window`` tokens). ``block_size`` is in tokens, a multiple of the hasher's; ``pool`` says
-    which pool the blocks come from.
+    ``kind`` is one of
+
+    - ``full``: attention over all tokens, latent attention too;
+    - ``sliding_window``: over the token itself and the ``window - 1`` before it;
+    - ``chunked``: within aligned chunks of ``window`` tokens;
+    - ``state``: a recurrent state, in ``slots`` slots a request, 1 and 1 more for each speculative
+      token;
+    - ``cross``: attention over at most ``encoder_tokens`` tokens of an encoder.
+
+    ``block_size`` is in tokens, a multiple of the hasher's; for states it is the grain of lengths
+    at which a checkpoint may be kept. ``pool`` says which pool the blocks come from.
 
     Raises:
-        InvalidArgumentError: An unknown kind, or a window where there is none to be.
+        InvalidArgumentError: An unknown kind, or arguments that it does not have.
     """
 
     def __new__(
-        cls, kind: str, block_size: int, *, window: int | None = None, pool: int = 0
+        cls,
+        kind: str,
+        block_size: int,
+        *,
+        window: int | None = None,
+        slots: int | None = None,
+        encoder_tokens: int | None = None,
+        pool: int = 0,
     ) -> GroupSpec: ...
     @property
     def kind(self) -> str:
-        """Which layers: ``full``, ``sliding_window`` or ``chunked``."""
+        """Which layers."""
 
     @property
     def block_size(self) -> int:
@@ -166,11 +189,96 @@ class GroupSpec:
         """Tokens of the window or chunk."""
 
     @property
+    def slots(self) -> int | None:
+        """State slots a request."""
+
+    @property
+    def encoder_tokens(self) -> int | None:
+        """Encoder tokens a request, at most."""
+
+    @property
     def pool(self) -> int:
         """The pool of the blocks."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class Placement:
+    """At which lengths a request leaves checkpoints of its recurrent states.
+
+    At the end of its prompt; at the ``branch`` point where it leaves what earlier requests left of
+    attention blocks but not of states; at its ``finish``, if that falls on the grain; and ``every``
+    so many tokens. At most ``max_per_request``, those at the finish not counted.
+    """
+
+    def __new__(
+        cls,
+        *,
+        prompt_end: bool = True,
+        branch: bool = True,
+        finish: bool = True,
+        every: int | None = None,
+        max_per_request: int = 4,
+    ) -> Placement: ...
+    @property
+    def prompt_end(self) -> bool:
+        """Whether the end of the prompt is kept."""
+
+    @property
+    def branch(self) -> bool:
+        """Whether branch points are kept."""
+
+    @property
+    def finish(self) -> bool:
+        """Whether the end of a request is kept."""
+
+    @property
+    def every(self) -> int | None:
+        """Tokens between periodic checkpoints."""
+
+    @property
+    def max_per_request(self) -> int:
+        """Most checkpoints a request leaves."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class FlopModel:
+    """What computing and keeping ``n`` tokens costs; as a policy, FLOP-aware eviction.
+
+    FLOPs are ``linear * n + quadratic * n**2``, bytes ``token_bytes * n + state_bytes``. Cached
+    content of a sequence seems up to ``alpha`` ticks younger than it is, in proportion to the FLOPs
+    that it saves per byte.
+
+    Raises:
+        InvalidArgumentError: A value that is negative or not finite.
+    """
+
+    def __new__(
+        cls,
+        *,
+        linear: float,
+        quadratic: float,
+        token_bytes: float,
+        state_bytes: float,
+        alpha: float = 0.0,
+    ) -> FlopModel: ...
+    def efficiency(self, num_tokens: int) -> float:
+        """Return the FLOPs saved per byte kept, for a sequence of ``num_tokens``."""
+
+@final
+class Compaction:
+    """Planned moves of live blocks that free slabs."""
+
+    @property
+    def num_slabs(self) -> int:
+        """Slabs that come free."""
+
+    @property
+    def num_moves(self) -> int:
+        """Blocks that have to be moved for it."""
 
 @final
 class BlockManager:
@@ -181,6 +289,10 @@ class BlockManager:
     cuts a slab into ``blocks_per_slab[p]`` blocks and slabs move between pools as they are needed.
     ``hasher`` gives the hash block size and the digests. ``max_chunk`` is the most tokens of one
     request that are computed in one step; it bounds what windowed groups hold.
+
+    ``policy`` says which cached content goes first: ``lru``, a :class:`FlopModel`, or ``explicit``
+    (what :meth:`set_worth` was told is worth least; both need slabs). With ``enable_compaction``
+    live blocks may be moved together when a request lacks nothing but whole slabs.
 
     Batched calls take ``handles``, an int64 array of shape ``[n]``, and as many int32 values;
     arrays are read where they lie. Every call does all that it was asked for or changes nothing.
@@ -201,6 +313,9 @@ class BlockManager:
         enable_caching: bool = True,
         enable_events: bool = False,
         enable_delta: bool = False,
+        enable_compaction: bool = True,
+        policy: str | FlopModel = ...,
+        placement: Placement | None = None,
         max_chunk: int = 1073741824,
     ) -> BlockManager: ...
     def add_request(
@@ -232,6 +347,57 @@ class BlockManager:
 
         Raises:
             UnknownRequestError: The handle names no request.
+        """
+
+    def match_limit(self, handle: int) -> str:
+        """Return why :meth:`match_prefix` gives no more.
+
+        ``complete``, ``unseen``, ``attention_evicted``, ``window_evicted``, ``no_checkpoint`` or
+        ``alignment``.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def next_boundary(self, handle: int) -> int | None:
+        """Return the next length that a chunk must not run across, so that a checkpoint is taken.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def take_copies(self) -> npt.NDArray[np.int32]:
+        """Return block copies to run before the next forward pass, in order, shape ``[n, 3]``.
+
+        A row is ``(group, src, dst)``. Their sources are held until the next call.
+        """
+
+    def set_worth(self, handle: int, worth: npt.NDArray[np.uint64]) -> None:
+        """Say what the content of each of a request's hash blocks is worth once nobody holds it.
+
+        For the ``explicit`` policy. Shape ``[num_hash_blocks]``; missing ones are worth nothing.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def set_alpha(self, alpha: float) -> None:
+        """Change the ``alpha`` of a FLOP-aware policy, in ticks.
+
+        Raises:
+            InvalidArgumentError: The policy is another one.
+        """
+
+    def plan_compaction(self, num_slabs: int) -> Compaction:
+        """Find up to ``num_slabs`` slabs whose live blocks fit into other slabs of their pool."""
+
+    def apply_compaction(self, plan: Compaction) -> npt.NDArray[np.int32]:
+        """Move the blocks of a plan; return the changed table entries as :meth:`take_delta` does.
+
+        The bytes follow with the next :meth:`take_copies`.
+
+        Raises:
+            InvalidArgumentError: Something happened since the plan was made.
         """
 
     def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:
@@ -318,7 +484,11 @@ class BlockManager:
         """
 
     def stats(self) -> dict[str, int]:
-        """Return counters since the start: tokens of ``queries`` and ``hits``, ``preemptions``."""
+        """Return counters since the start.
+
+        Tokens of ``queries`` and ``hits``; ``preemptions``, ``checkpoints`` left, ``forks`` from
+        them, ``compactions`` and ``moves``; and admissions by what ended their hit, ``limit_*``.
+        """
 
     @property
     def num_requests(self) -> int:

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::ids::{BlockId, SlabId};
 use crate::links::{Links, List};
 use crate::slabs::Slabs;
+use crate::worth_queue::WorthQueue;
 
 /// The block's content is in the prefix index.
 const KEYED: u32 = 1 << 31;
@@ -33,8 +34,10 @@ pub struct Pool {
     num_free: u32,
     num_cached: u32,
     num_live: u32,
-    /// When each cached block lost its last owner; kept by shared pools only.
-    cached_since: Vec<u64>,
+    /// What each block's content is worth keeping; shared pools only.
+    worth: Vec<u64>,
+    /// Cached blocks by worth, where that is not the order in which they lost their owners.
+    by_worth: Option<WorthQueue>,
     now: u64,
     zeroed: Vec<u32>,
     emptied: Vec<SlabId>,
@@ -65,7 +68,7 @@ impl Pool {
         let num_blocks = num_slabs.checked_mul(blocks_per_slab).unwrap_or(0);
         let slabs = Slabs::new(num_slabs, blocks_per_slab.max(1));
         let mut pool = Self::with_lists(num_blocks, 1 + num_slabs, Some(slabs))?;
-        pool.cached_since = vec![0; num_blocks as usize];
+        pool.worth = vec![0; num_blocks as usize];
         Ok(pool)
     }
 
@@ -84,7 +87,8 @@ impl Pool {
             num_free: 0,
             num_cached: 0,
             num_live: 0,
-            cached_since: Vec::new(),
+            worth: Vec::new(),
+            by_worth: None,
             now: 0,
             zeroed: Vec::new(),
             emptied: Vec::new(),
@@ -152,9 +156,45 @@ impl Pool {
         self.slabs.as_ref()
     }
 
-    /// When a cached block of a shared pool lost its last owner.
-    pub(crate) fn cached_since(&self, block: BlockId) -> u64 {
-        self.cached_since[block.index()]
+    /// Evict by worth instead of by age. Shared pools only, before the first block is cached.
+    pub(crate) fn order_by_worth(&mut self) {
+        self.by_worth = Some(WorthQueue::default());
+    }
+
+    /// What a cached block is worth: by age, when it lost its last owner.
+    pub(crate) fn worth(&self, block: BlockId) -> u64 {
+        self.worth.get(block.index()).copied().unwrap_or(0)
+    }
+
+    /// Say what a block's content is worth from the next time it loses its last owner. Only matters
+    /// where blocks are ordered by worth.
+    pub(crate) fn set_worth(&mut self, block: BlockId, worth: u64) {
+        if self.by_worth.is_some() {
+            self.worth[block.index()] = worth;
+        }
+    }
+
+    /// Treat a cached block as if it had just lost its last owner.
+    pub(crate) fn refresh(&mut self, block: BlockId) {
+        if self.state[block.index()] & COLD == 0 || self.slabs.is_none() {
+            return;
+        }
+        self.links.remove(block.0);
+        self.links.push_back(self.cached, block.0);
+        self.note_cached(block.0);
+        let worth = self.worth[block.index()];
+        if let Some(slabs) = &mut self.slabs {
+            let slab = slabs.slab_of(block.0);
+            slabs.refresh(slab, worth);
+        }
+    }
+
+    /// Put a block that has just become cached into its place among the others.
+    fn note_cached(&mut self, block: u32) {
+        match &mut self.by_worth {
+            Some(queue) => queue.push(self.worth[block as usize], block),
+            None => self.worth[block as usize] = self.now,
+        }
     }
 
     /// Let the pool know the time, for the ages of what it caches.
@@ -162,10 +202,15 @@ impl Pool {
         self.now = now;
     }
 
-    /// The block that goes next when nothing is free.
-    #[must_use]
-    pub fn coldest_cached(&self) -> Option<BlockId> {
-        self.links.front(self.cached).map(BlockId)
+    /// The cached block that goes first.
+    pub(crate) fn coldest_cached(&mut self) -> Option<BlockId> {
+        let Some(queue) = &mut self.by_worth else {
+            return self.links.front(self.cached).map(BlockId);
+        };
+        let (state, worth) = (&self.state, &self.worth);
+        queue
+            .peek(|block, at| state[block as usize] & COLD != 0 && worth[block as usize] == at)
+            .map(BlockId)
     }
 
     /// Free blocks, then cached ones, next to go first.
@@ -195,25 +240,53 @@ impl Pool {
             }
         };
         debug_assert_eq!(self.state[block as usize], 0);
+        self.set_worth(BlockId(block), 0);
         self.state[block as usize] = 1;
         self.num_free -= 1;
         self.num_live += 1;
         Some(BlockId(block))
     }
 
-    /// As [`Pool::take_free`], but only from slabs that hold live blocks.
-    pub(crate) fn take_free_from_live_slab(&mut self) -> Option<BlockId> {
-        let slab = self.slabs.as_ref()?.fullest_live_with_room()?;
+    /// As [`Pool::take_free`], but only from slabs that hold live blocks and are `allowed`.
+    pub(crate) fn take_free_from_live_slab_if(
+        &mut self,
+        allowed: impl Fn(SlabId) -> bool,
+    ) -> Option<BlockId> {
+        let slab = self.slabs.as_ref()?.fullest_live_with_room(allowed)?;
         self.take_free(Some(slab))
     }
 
-    /// The coldest cached block in a slab that holds live blocks.
-    pub(crate) fn coldest_cached_in_live_slab(&self) -> Option<BlockId> {
+    /// The coldest cached block in a slab that holds live blocks and is `allowed`.
+    pub(crate) fn coldest_cached_in_live_slab_if(
+        &self,
+        allowed: impl Fn(SlabId) -> bool,
+    ) -> Option<BlockId> {
         let slabs = self.slabs.as_ref()?;
-        self.links
+        let mut usable = self
+            .links
             .iter(self.cached)
-            .find(|&block| slabs.num_live_in(slabs.slab_of(block)) > 0)
-            .map(BlockId)
+            .filter(|&block| slabs.num_live_in(slabs.slab_of(block)) > 0)
+            .filter(|&block| allowed(slabs.slab_of(block)));
+        let coldest = match &self.by_worth {
+            None => usable.next(),
+            Some(_) => usable.min_by_key(|&block| self.worth[block as usize]),
+        };
+        coldest.map(BlockId)
+    }
+
+    /// The live blocks of a slab.
+    pub(crate) fn live_in(&self, slab: SlabId) -> Vec<BlockId> {
+        let blocks = self.slabs.as_ref().map_or(0..0, |slabs| slabs.blocks_of(slab));
+        blocks.map(BlockId).filter(|&block| self.ref_count(block) > 0).collect()
+    }
+
+    /// Give the owners of `src`, and its mark as keyed, to `dst`, which was just taken. `src` becomes
+    /// free.
+    pub(crate) fn move_owners(&mut self, src: BlockId, dst: BlockId) {
+        self.state[dst.index()] = std::mem::replace(&mut self.state[src.index()], 0);
+        self.num_live -= 1;
+        self.push_free(src.0);
+        self.on_dead(src.0, true);
     }
 
     /// The cached blocks of a slab.
@@ -234,6 +307,7 @@ impl Pool {
     pub(crate) fn take_cached(&mut self, block: BlockId) -> bool {
         self.links.remove(block.0);
         let keyed = self.state[block.index()] & KEYED != 0;
+        self.set_worth(block, 0);
         self.state[block.index()] = 1;
         self.num_cached -= 1;
         self.num_live += 1;
@@ -282,6 +356,9 @@ impl Pool {
             if let Some(slabs) = &mut self.slabs {
                 slabs.undo_live(slabs.slab_of(block.0));
             }
+            if let Some(queue) = &mut self.by_worth {
+                queue.push(self.worth[block.index()], block.0);
+            }
         }
     }
 
@@ -316,6 +393,9 @@ impl Pool {
                 self.state[block as usize] |= COLD;
                 self.links.push_back(self.cached, block);
                 self.num_cached += 1;
+                if self.slabs.is_some() {
+                    self.note_cached(block);
+                }
                 self.on_dead(block, false);
             } else if self.slabs.is_some() {
                 self.push_free(block);
@@ -375,9 +455,9 @@ impl Pool {
 
     fn on_dead(&mut self, block: u32, free: bool) {
         if let Some(slabs) = &mut self.slabs {
-            self.cached_since[block as usize] = self.now;
             let slab = slabs.slab_of(block);
-            slabs.on_dead(slab, free, self.now);
+            let worth = if free { 0 } else { self.worth[block as usize] };
+            slabs.on_dead(slab, free, worth);
             if slabs.is_all_free(slab) {
                 self.emptied.push(slab);
             }
@@ -414,7 +494,7 @@ impl Pool {
     pub(crate) fn adopt(&mut self, slab: SlabId) {
         let Some(slabs) = &mut self.slabs else { return };
         let blocks = slabs.blocks_of(slab);
-        slabs.adopt(slab, self.now);
+        slabs.adopt(slab);
         self.num_free += blocks.end - blocks.start;
         self.state[blocks.start as usize..blocks.end as usize].fill(0);
         let list = self.free_list_of(slab);
@@ -472,7 +552,7 @@ impl Pool {
     pub fn memory_bytes(&self) -> usize {
         self.state.len() * size_of::<u32>()
             + self.links.memory_bytes()
-            + self.cached_since.len() * size_of::<u64>()
+            + self.worth.len() * size_of::<u64>()
             + self.slabs.as_ref().map_or(0, Slabs::memory_bytes)
     }
 

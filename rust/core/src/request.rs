@@ -37,6 +37,10 @@ pub(crate) struct Request {
     pub(crate) chain: Option<HashChain<i64>>,
     pub(crate) tables: Vec<Table>,
     pub(crate) marks: Marks,
+    /// Lengths of the checkpoints that the request went on from and left.
+    pub(crate) checkpoints: Vec<u32>,
+    /// What the content of each hash block is worth, as far as was said.
+    pub(crate) worth: Vec<u64>,
     /// The match found last, with the number of evictions before it.
     pub(crate) matched: Option<(Hit, u64)>,
 }
@@ -112,6 +116,8 @@ impl Requests {
         request.id.clear();
         request.digests.clear();
         request.chain = None;
+        request.checkpoints.clear();
+        request.worth.clear();
         request.matched = None;
         let generation = (self.progress[row].generation + 1) % GENERATIONS;
         self.progress[row] = Progress { generation, next_commit: u32::MAX, ..Progress::default() };

@@ -20,8 +20,8 @@ pub(crate) struct Slabs {
     /// Bit `f - 1`: some slab has `f` free blocks.
     occupied: Vec<u64>,
     idle: Links,
-    /// Clock reading when the slab lost its last live block.
-    idle_since: Vec<u64>,
+    /// The most that a cached block was worth since the slab was adopted.
+    worth: Vec<u64>,
     num_idle: u32,
     slack: u64,
 }
@@ -35,7 +35,7 @@ impl Slabs {
             by_free: Links::new(num_slabs, blocks_per_slab),
             occupied: vec![0; blocks_per_slab.div_ceil(64) as usize],
             idle: Links::new(num_slabs, 1),
-            idle_since: vec![0; num_slabs as usize],
+            worth: vec![0; num_slabs as usize],
             num_idle: 0,
             slack: 0,
         }
@@ -72,8 +72,9 @@ impl Slabs {
         self.live[slab.index()]
     }
 
-    pub(crate) fn idle_since(&self, slab: SlabId) -> u64 {
-        self.idle_since[slab.index()]
+    /// The most that a cached block of the slab was worth since it was adopted.
+    pub(crate) fn worth(&self, slab: SlabId) -> u64 {
+        self.worth[slab.index()]
     }
 
     fn bucket(&self, free: u32) -> List {
@@ -113,13 +114,23 @@ impl Slabs {
         self.by_free.front(self.bucket(free)).map(SlabId)
     }
 
-    /// As [`Slabs::fullest_with_room`], among slabs that hold live blocks.
-    pub(crate) fn fullest_live_with_room(&self) -> Option<SlabId> {
+    /// As [`Slabs::fullest_with_room`], among slabs that hold live blocks and are `allowed`.
+    pub(crate) fn fullest_live_with_room(
+        &self,
+        allowed: impl Fn(SlabId) -> bool,
+    ) -> Option<SlabId> {
         (1..=self.blocks_per_slab)
             .filter(|free| self.occupied[(*free as usize - 1) / 64] >> ((free - 1) % 64) & 1 == 1)
             .flat_map(|free| self.by_free.iter(self.bucket(free)))
             .map(SlabId)
-            .find(|slab| self.live[slab.index()] > 0)
+            .find(|&slab| self.live[slab.index()] > 0 && allowed(slab))
+    }
+
+    /// Owned slabs that hold live blocks.
+    pub(crate) fn live(&self) -> impl Iterator<Item = SlabId> + '_ {
+        (0..self.live.len() as u32)
+            .map(SlabId)
+            .filter(|&slab| self.owns(slab) && self.live[slab.index()] > 0)
     }
 
     /// Idle slabs, coldest first.
@@ -128,12 +139,13 @@ impl Slabs {
     }
 
     /// Own a slab whose blocks are all free.
-    pub(crate) fn adopt(&mut self, slab: SlabId, now: u64) {
+    pub(crate) fn adopt(&mut self, slab: SlabId) {
         debug_assert!(!self.owns(slab));
         self.free[slab.index()] = self.blocks_per_slab;
         self.live[slab.index()] = 0;
+        self.worth[slab.index()] = 0;
         self.enter_bucket(slab);
-        self.enter_idle(slab, now);
+        self.enter_idle(slab);
     }
 
     /// Stop owning a slab whose blocks are all free.
@@ -148,8 +160,7 @@ impl Slabs {
         self.free[slab.index()] == self.blocks_per_slab
     }
 
-    fn enter_idle(&mut self, slab: SlabId, now: u64) {
-        self.idle_since[slab.index()] = now;
+    fn enter_idle(&mut self, slab: SlabId) {
         self.idle.push_back(self.idle.list(0), slab.0);
         self.num_idle += 1;
     }
@@ -174,18 +185,29 @@ impl Slabs {
         }
     }
 
-    /// A block of `slab` lost its last owner; `free` says that it keeps no content.
-    pub(crate) fn on_dead(&mut self, slab: SlabId, free: bool, now: u64) {
+    /// A block of `slab` lost its last owner; `free` says that it keeps no
+    /// content, `worth` what its content is worth.
+    pub(crate) fn on_dead(&mut self, slab: SlabId, free: bool, worth: u64) {
+        self.worth[slab.index()] = self.worth[slab.index()].max(worth);
         let live = &mut self.live[slab.index()];
         *live -= 1;
         if *live == 0 {
             self.slack -= u64::from(self.blocks_per_slab) - 1;
-            self.enter_idle(slab, now);
+            self.enter_idle(slab);
         } else {
             self.slack += 1;
         }
         if free {
             self.on_content_lost(slab);
+        }
+    }
+
+    /// A cached block of the slab is worth more again.
+    pub(crate) fn refresh(&mut self, slab: SlabId, worth: u64) {
+        self.worth[slab.index()] = self.worth[slab.index()].max(worth);
+        if self.live[slab.index()] == 0 {
+            self.idle.remove(slab.0);
+            self.idle.push_back(self.idle.list(0), slab.0);
         }
     }
 

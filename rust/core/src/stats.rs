@@ -15,6 +15,10 @@ pub struct Stats {
     pub checkpoints: u64,
     /// Checkpoints that requests went on from.
     pub forks: u64,
+    /// Times that live blocks were moved so that a request fits.
+    pub compactions: u64,
+    /// Blocks moved for it.
+    pub moves: u64,
     /// Admissions by what ended their hit, in the order of [`HitLimit::ALL`].
     pub limits: [u64; HitLimit::ALL.len()],
 }

@@ -18,6 +18,7 @@ pub struct BlockStore {
     num_evicted: u64,
     /// First digest bytes of keys evicted last, by pool: for statistics only, so it may forget.
     ghosts: Vec<Vec<u64>>,
+    by_worth: bool,
     now: u64,
 }
 
@@ -43,6 +44,7 @@ impl BlockStore {
             evicted: Vec::new(),
             num_evicted: 0,
             ghosts: vec![Vec::new()],
+            by_worth: false,
             now: 0,
         })
     }
@@ -71,6 +73,7 @@ impl BlockStore {
             pools,
             evicted: Vec::new(),
             num_evicted: 0,
+            by_worth: false,
             now: 0,
         })
     }
@@ -123,6 +126,42 @@ impl BlockStore {
                 slabs.slack() + whole
             }
         }
+    }
+
+    /// Evict what was said to be worth least, instead of what lost its last owner first. To be called
+    /// before anything is cached.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for a fixed store.
+    pub(crate) fn order_by_worth(&mut self) -> Result<(), Error> {
+        if !self.is_shared() {
+            return Err(Error::InvalidConfig(
+                "a fixed pool evicts by age; give the manager slabs for another policy".to_owned(),
+            ));
+        }
+        self.by_worth = true;
+        self.pools.iter_mut().for_each(Pool::order_by_worth);
+        Ok(())
+    }
+
+    /// Say what a block's content is worth from the next time it loses its last owner.
+    pub(crate) fn set_worth(&mut self, pool: PoolId, block: BlockId, worth: u64) {
+        self.pools[pool.index()].set_worth(block, worth);
+    }
+
+    /// What a block's content is worth; by age, when it last lost its last owner.
+    pub(crate) fn worth(&self, pool: PoolId, block: BlockId) -> u64 {
+        self.pool(pool).worth(block)
+    }
+
+    /// Treat a cached block as if it had just lost its last owner.
+    pub(crate) fn refresh(&mut self, pool: PoolId, block: BlockId) {
+        self.pools[pool.index()].refresh(block);
+    }
+
+    /// Ticks since the start.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
     }
 
     /// Let time pass. The clock only orders ages; one tick a scheduler step is enough.
@@ -240,8 +279,8 @@ impl BlockStore {
         let idle_before = self.pool(pool).slabs()?.num_idle();
         if !may_start_slab {
             let from = &mut self.pools[pool.index()];
-            return from.take_free_from_live_slab().or_else(|| {
-                let block = self.pools[pool.index()].coldest_cached_in_live_slab()?;
+            return from.take_free_from_live_slab_if(|_| true).or_else(|| {
+                let block = self.pools[pool.index()].coldest_cached_in_live_slab_if(|_| true)?;
                 self.evict_into(pool, block);
                 Some(block)
             });
@@ -250,10 +289,10 @@ impl BlockStore {
             self.note_started(pool, idle_before, reservation);
             return Some(block);
         }
-        let own = self.pool(pool).coldest_cached();
+        let own = self.pools[pool.index()].coldest_cached();
         let slab = self.arena.take().or_else(|| {
-            let age = own.map(|block| self.pool(pool).cached_since(block));
-            self.reclaim_slab(pool, age)
+            let worth = own.map(|block| self.pool(pool).worth(block));
+            self.reclaim_slab(pool, worth)
         });
         if let Some(slab) = slab {
             self.pools[pool.index()].adopt(slab);
@@ -278,24 +317,26 @@ impl BlockStore {
         }
     }
 
-    /// Empty the coldest idle slab of another pool than `taker`, if it is colder than `age`.
-    fn reclaim_slab(&mut self, taker: PoolId, age: Option<u64>) -> Option<SlabId> {
-        let (since, pool, slab) = (0..self.num_pools())
+    /// Empty the idle slab of another pool than `taker` that is worth least, if it is worth less
+    /// than `own`.
+    fn reclaim_slab(&mut self, taker: PoolId, own: Option<u64>) -> Option<SlabId> {
+        let (worth, pool, slab) = (0..self.num_pools())
             .map(PoolId)
             .filter(|&pool| pool != taker)
             .filter_map(|pool| {
                 let slabs = self.pool(pool).slabs()?;
-                let slab = slabs.idle().next()?;
-                Some((slabs.idle_since(slab), pool, slab))
+                let slab = if self.by_worth {
+                    slabs.idle().min_by_key(|&slab| slabs.worth(slab))
+                } else {
+                    slabs.idle().next()
+                }?;
+                Some((slabs.worth(slab), pool, slab))
             })
-            .min_by_key(|&(since, ..)| since)?;
-        if age.is_some_and(|age| age <= since) {
+            .min_by_key(|&(worth, ..)| worth)?;
+        if own.is_some_and(|own| own <= worth) {
             return None;
         }
-        for block in self.pool(pool).cached_in(slab) {
-            self.drop_keys(pool, block);
-        }
-        self.collect_emptied(pool);
+        self.drop_cached_in(pool, slab);
         self.arena.take()
     }
 
@@ -304,6 +345,73 @@ impl BlockStore {
         while let Some(slab) = pool.next_emptied() {
             self.arena.give_back(slab);
         }
+    }
+
+    /// The slabs with live blocks of which one can be emptied most cheaply, at most `num_slabs`: all
+    /// their live blocks fit into the other slabs of their pool that hold live blocks.
+    pub(crate) fn movable_slabs(&self, num_slabs: usize) -> Vec<(PoolId, SlabId)> {
+        let mut chosen = Vec::new();
+        let mut candidates: Vec<_> = (0..self.num_pools())
+            .map(PoolId)
+            .filter_map(|pool| Some((pool, self.pool(pool).slabs()?)))
+            .flat_map(|(pool, slabs)| slabs.live().map(move |slab| (pool, slab)))
+            .collect();
+        let share = |&(pool, slab): &(PoolId, SlabId)| {
+            let slabs = self.pool(pool).slabs();
+            slabs.map_or(0.0, |slabs| {
+                f64::from(slabs.num_live_in(slab)) / f64::from(self.blocks_per_slab(pool))
+            })
+        };
+        candidates.sort_by(|a, b| share(a).total_cmp(&share(b)));
+        let mut room: Vec<u64> = (0..self.num_pools())
+            .map(|pool| self.pool(PoolId(pool)).slabs().map_or(0, Slabs::slack))
+            .collect();
+        for (pool, slab) in candidates {
+            let Some(slabs) = self.pool(pool).slabs() else { continue };
+            let live = u64::from(slabs.num_live_in(slab));
+            let own_room = u64::from(self.blocks_per_slab(pool)) - live;
+            if chosen.len() < num_slabs && room[pool.index()] >= own_room + live {
+                room[pool.index()] -= own_room + live;
+                chosen.push((pool, slab));
+            }
+        }
+        chosen
+    }
+
+    /// The live blocks of a slab.
+    pub(crate) fn live_in(&self, pool: PoolId, slab: SlabId) -> Vec<BlockId> {
+        self.pool(pool).live_in(slab)
+    }
+
+    /// Give the owners and the content of `src` to a block outside the slabs `emptied`, which is
+    /// returned. `None` if there is no room; then nothing changed.
+    pub(crate) fn relocate(
+        &mut self,
+        pool: PoolId,
+        src: BlockId,
+        emptied: &[(PoolId, SlabId)],
+    ) -> Option<BlockId> {
+        let outside = |slab: SlabId| !emptied.contains(&(pool, slab));
+        let free = self.pools[pool.index()].take_free_from_live_slab_if(outside);
+        let dst = free.or_else(|| {
+            let dst = self.pools[pool.index()].coldest_cached_in_live_slab_if(outside)?;
+            self.evict_into(pool, dst);
+            Some(dst)
+        })?;
+        let worth = self.worth(pool, src);
+        self.indexes[pool.index()].move_keys(src, dst);
+        self.pools[pool.index()].move_owners(src, dst);
+        self.set_worth(pool, dst, worth);
+        self.collect_emptied(pool);
+        Some(dst)
+    }
+
+    /// Drop what is cached in a slab without live blocks, so that it comes free.
+    pub(crate) fn drop_cached_in(&mut self, pool: PoolId, slab: SlabId) {
+        for block in self.pool(pool).cached_in(slab) {
+            self.drop_keys(pool, block);
+        }
+        self.collect_emptied(pool);
     }
 
     /// Add an owner to a block.

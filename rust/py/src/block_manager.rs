@@ -4,9 +4,10 @@
 use std::sync::{Mutex, MutexGuard};
 
 use hybrid_blocks::{
-    self as core, BlockCopy, BlockStore, Event, GroupId, Hashing, HitLimit, Manager, PoolId,
+    self as core, BlockCopy, BlockStore, Event, GroupId, Hashing, HitLimit, Manager, Policy,
+    PoolId, TableChange,
 };
-use numpy::{PyArray1, PyArray2, PyArrayMethods};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -16,6 +17,7 @@ use crate::error::{core_error, invalid_argument};
 use crate::group_spec::GroupSpec;
 use crate::hash::BlockHasher;
 use crate::placement::Placement;
+use crate::policy::{Compaction, policy};
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {
@@ -28,10 +30,14 @@ impl BlockManager {
     #[new]
     #[pyo3(signature = (
         groups, hasher, *, num_blocks = None, num_slabs = None, blocks_per_slab = None,
-        enable_caching = true, enable_events = false, enable_delta = false, placement = None,
-        max_chunk = 1_073_741_824
+        enable_caching = true, enable_events = false, enable_delta = false, enable_compaction = true,
+        policy = Policy::Lru, placement = None, max_chunk = 1_073_741_824
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the constructor")]
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::fn_params_excessive_bools,
+        reason = "keyword arguments of the constructor"
+    )]
     fn new(
         groups: Vec<PyRef<'_, GroupSpec>>,
         hasher: &Bound<'_, BlockHasher>,
@@ -41,6 +47,8 @@ impl BlockManager {
         enable_caching: bool,
         enable_events: bool,
         enable_delta: bool,
+        enable_compaction: bool,
+        #[pyo3(from_py_with = policy)] policy: Policy,
         placement: Option<PyRef<'_, Placement>>,
         #[pyo3(from_py_with = size)] max_chunk: u32,
     ) -> PyResult<Self> {
@@ -61,6 +69,8 @@ impl BlockManager {
             enable_caching,
             enable_events,
             enable_delta,
+            enable_compaction,
+            policy,
             placement: placement.map_or_else(core::Placement::default, |placement| placement.0),
             hashing: Hashing { algorithm, seed },
             max_chunk,
@@ -131,6 +141,33 @@ impl BlockManager {
         self.lock(py)?.advance(handles.as_slice()?, counts).map_err(core_error)
     }
 
+    fn set_worth(
+        &self,
+        py: Python<'_>,
+        handle: Handle,
+        worth: PyReadonlyArray1<'_, u64>,
+    ) -> PyResult<()> {
+        let worth = worth.as_slice()?.to_vec();
+        self.lock(py)?.set_worth(handle.0, worth).map_err(core_error)
+    }
+
+    fn set_alpha(&self, py: Python<'_>, alpha: f64) -> PyResult<()> {
+        self.lock(py)?.set_alpha(alpha).map_err(core_error)
+    }
+
+    fn plan_compaction(&self, py: Python<'_>, num_slabs: usize) -> PyResult<Compaction> {
+        Ok(Compaction(self.lock(py)?.plan_compaction(num_slabs)))
+    }
+
+    fn apply_compaction<'py>(
+        &self,
+        py: Python<'py>,
+        plan: PyRef<'_, Compaction>,
+    ) -> PyResult<Bound<'py, PyArray2<i32>>> {
+        let changes = self.lock(py)?.apply_compaction(&plan.0).map_err(core_error)?;
+        rows_array(py, changes.iter().map(table_change))
+    }
+
     fn preempt(&self, py: Python<'_>, handles: Handles<'_>) -> PyResult<()> {
         self.lock(py)?.preempt(handles.as_slice()?).map_err(core_error)
     }
@@ -170,10 +207,7 @@ impl BlockManager {
 
     fn take_delta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
         let delta = self.lock(py)?.take_delta();
-        let rows = delta
-            .iter()
-            .map(|change| [change.row, change.group.0, change.position, change.block.0]);
-        rows_array(py, rows)
+        rows_array(py, delta.iter().map(table_change))
     }
 
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
@@ -208,6 +242,8 @@ impl BlockManager {
         dict.set_item("preemptions", stats.preemptions)?;
         dict.set_item("checkpoints", stats.checkpoints)?;
         dict.set_item("forks", stats.forks)?;
+        dict.set_item("compactions", stats.compactions)?;
+        dict.set_item("moves", stats.moves)?;
         for (limit, count) in HitLimit::ALL.iter().zip(stats.limits) {
             dict.set_item(format!("limit_{}", limit.name()), count)?;
         }
@@ -260,11 +296,15 @@ impl BlockManager {
     }
 }
 
+fn table_change(change: &TableChange) -> [u32; 4] {
+    [change.row, change.group.0, change.position, change.block.0]
+}
+
 /// Rows of ids as an int32 array `[n, N]`.
-fn rows_array<'py, const N: usize>(
-    py: Python<'py>,
+fn rows_array<const N: usize>(
+    py: Python<'_>,
     rows: impl ExactSizeIterator<Item = [u32; N]>,
-) -> PyResult<Bound<'py, PyArray2<i32>>> {
+) -> PyResult<Bound<'_, PyArray2<i32>>> {
     let num_rows = rows.len();
     let flat: Vec<i32> = rows.flatten().map(u32::cast_signed).collect();
     PyArray1::from_vec(py, flat).reshape([num_rows, N])

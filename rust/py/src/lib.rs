@@ -10,6 +10,7 @@ mod extra_keys;
 mod group_spec;
 mod hash;
 mod placement;
+mod policy;
 mod tokens;
 
 use pyo3::prelude::*;
@@ -26,4 +27,6 @@ mod _core {
     use super::hash::{BlockHasher, HashChain};
     #[pymodule_export]
     use super::placement::Placement;
+    #[pymodule_export]
+    use super::policy::{Compaction, FlopModel};
 }

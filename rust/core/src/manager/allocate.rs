@@ -71,30 +71,41 @@ impl Manager {
             if progress.running && target <= progress.num_allocated {
                 continue;
             }
-            let fits = if progress.running {
-                self.grow(row, target)?
-            } else {
-                self.admit(row, num_new + lookahead)?
-            };
-            if !fits {
+            let mut lacking = self.serve(row, num_new, lookahead)?;
+            if lacking > 0 && self.make_whole_slabs(lacking)? {
+                lacking = self.serve(row, num_new, lookahead)?;
+            }
+            if lacking > 0 {
                 return Ok(done);
             }
         }
         Ok(handles.len())
     }
 
+    /// Serve one request. Returns how many blocks (slabs where several pools share them) are
+    /// lacking; unless that is 0, nothing has changed.
+    fn serve(&mut self, row: usize, num_new: u32, lookahead: u32) -> Result<u64, Error> {
+        let progress = self.requests.progress[row];
+        if progress.running {
+            self.grow(row, progress.num_computed + num_new + lookahead)
+        } else {
+            self.admit(row, num_new + lookahead)
+        }
+    }
+
     /// First allocation: adopt the matched prefix and make room after it.
-    fn admit(&mut self, row: usize, num_new: u32) -> Result<bool, Error> {
+    fn admit(&mut self, row: usize, num_new: u32) -> Result<u64, Error> {
         let promised = self.requests.rows[row].matched.map(|(hit, _)| hit.num_tokens);
         let hit = self.matched(row);
         if promised.is_some_and(|promised| promised != hit.num_tokens) {
-            return Ok(false);
+            return Ok(u64::MAX);
         }
         let request = &mut self.requests.rows[row];
         for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
             group.adopt(&mut self.store, &request.digests, hit.num_tokens, table)?;
         }
-        if !self.grow(row, hit.num_tokens + num_new)? {
+        let lacking = self.grow(row, hit.num_tokens + num_new)?;
+        if lacking > 0 {
             let request = &mut self.requests.rows[row];
             for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables).rev() {
                 group.undo_adopt(&mut self.store, table);
@@ -103,7 +114,7 @@ impl Manager {
                 // Alone it fits only without holding a checkpoint beside its own state.
                 request.matched = Some((Hit::default(), self.store.num_evicted()));
             }
-            return Ok(false);
+            return Ok(lacking);
         }
         self.num_running += 1;
         let progress = &mut self.requests.progress[row];
@@ -112,6 +123,9 @@ impl Manager {
         let num_tokens = progress.num_tokens;
         self.count_admission(num_tokens, hit);
         self.fork(row);
+        if self.coordinator.has_states() && hit.num_tokens > 0 {
+            self.requests.rows[row].checkpoints.push(hit.num_tokens);
+        }
         let marks = self.marks(num_tokens, hit);
         let request = &mut self.requests.rows[row];
         request.marks = marks;
@@ -122,7 +136,7 @@ impl Manager {
                 note(&mut self.delta, row, group.id, adopted, &table.blocks);
             }
         }
-        Ok(true)
+        Ok(0)
     }
 
     /// Where a request of `num_tokens` known tokens that goes on from `hit` leaves checkpoints.
@@ -139,7 +153,7 @@ impl Manager {
     }
 
     /// Make room for `num_tokens` tokens in every group, or change nothing.
-    fn grow(&mut self, row: usize, num_tokens: u32) -> Result<bool, Error> {
+    fn grow(&mut self, row: usize, num_tokens: u32) -> Result<u64, Error> {
         let request = &mut self.requests.rows[row];
         self.demand.fill(0);
         for (group, table) in self.coordinator.groups().iter().zip(&request.tables) {
@@ -147,7 +161,7 @@ impl Manager {
         }
         match self.store.reserve(&self.demand, &mut self.reservation) {
             Ok(()) => {}
-            Err(Error::OutOfBlocks { .. }) => return Ok(false),
+            Err(Error::OutOfBlocks { needed, available }) => return Ok(needed - available),
             Err(error) => return Err(error),
         }
         for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
@@ -166,6 +180,6 @@ impl Manager {
         }
         self.requests.progress[row].num_allocated = num_tokens;
         self.collect_evictions();
-        Ok(true)
+        Ok(0)
     }
 }

@@ -47,6 +47,7 @@ impl Manager {
     /// # Errors
     /// [`Error::NotLive`] if a held block lost its owner, which is a bug.
     pub fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
+        self.version += 1;
         for (pool, block) in std::mem::take(&mut self.copied) {
             self.store.free(pool, std::iter::once(block))?;
         }
@@ -96,16 +97,24 @@ impl Manager {
             return Ok(());
         }
         self.requests.rows[row].marks.num_taken += 1;
-        for group in missing {
+        self.requests.rows[row].checkpoints.push(num_computed);
+        // All are taken before any is given up, so that none takes the place of another.
+        let mut taken = Vec::with_capacity(missing.len());
+        for group in &missing {
             let pool = group.spec.pool;
             let table = &self.requests.rows[row].tables[group.id.index()];
-            let Some(src) = Group::state_slot(table) else { continue };
-            let near = self.store.slab_of(pool, src);
-            let mut taken = Vec::with_capacity(1);
+            let near = Group::state_slot(table).and_then(|src| self.store.slab_of(pool, src));
             self.store.take(pool, 1, near, &mut self.reservation, &mut taken);
-            let Some(&dst) = taken.first() else { continue };
-            self.copies.push(BlockCopy { group: group.id, src, dst });
-            self.key_state(row, &group, dst);
+        }
+        for (group, &dst) in missing.iter().zip(&taken) {
+            let pool = group.spec.pool;
+            let table = &self.requests.rows[row].tables[group.id.index()];
+            if let Some(src) = Group::state_slot(table) {
+                self.copies.push(BlockCopy { group: group.id, src, dst });
+                self.key_state(row, group, dst);
+            }
+            let worth = self.worth(row, group, dst, num_computed);
+            self.store.set_worth(pool, dst, worth);
             self.store.free(pool, std::iter::once(dst))?;
             self.stats.checkpoints += 1;
         }
@@ -129,6 +138,8 @@ impl Manager {
             let table = &self.requests.rows[row].tables[group.id.index()];
             if let Some(slot) = Group::state_slot(table) {
                 self.key_state(row, &group, slot);
+                let worth = self.worth(row, &group, slot, progress.num_computed);
+                self.store.set_worth(group.spec.pool, slot, worth);
             }
         }
     }

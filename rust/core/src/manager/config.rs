@@ -4,9 +4,11 @@ use crate::checkpoint::Placement;
 use crate::digest::Digest;
 use crate::group::GroupSpec;
 use crate::hash::Algorithm;
+use crate::policy::Policy;
 
 /// How a manager is set up.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 pub struct Config {
     /// Groups, by id.
     pub groups: Vec<GroupSpec>,
@@ -18,6 +20,10 @@ pub struct Config {
     pub enable_events: bool,
     /// Whether changes of block tables are kept for [`Manager::take_delta`].
     pub enable_delta: bool,
+    /// Whether live blocks may be moved together when a request lacks whole slabs only.
+    pub enable_compaction: bool,
+    /// Which cached content goes first.
+    pub policy: Policy,
     /// Where recurrent states are kept for later requests.
     pub placement: Placement,
     /// How tokens are hashed, for requests that are given as tokens.

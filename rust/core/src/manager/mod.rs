@@ -2,13 +2,16 @@
 
 mod advance;
 mod allocate;
+mod appraise;
 mod check;
 mod checkpoints;
+mod compact;
 mod config;
 mod delta;
 mod tokens;
 
 pub use checkpoints::BlockCopy;
+pub use compact::Compaction;
 pub use config::{Config, Hashing};
 pub use delta::TableChange;
 
@@ -18,6 +21,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::hash::BlockHasher;
 use crate::ids::{BlockId, GroupId, PoolId};
+use crate::policy::Policy;
 use crate::request::Requests;
 use crate::stats::Stats;
 use crate::store::{BlockStore, Reservation};
@@ -39,6 +43,8 @@ pub struct Manager {
     copied: Vec<(PoolId, BlockId)>,
     stats: Stats,
     num_running: usize,
+    /// Changes so far.
+    version: u64,
     call: u32,
     // Reused by every allocation.
     demand: Vec<u64>,
@@ -50,7 +56,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for groups or sizes that cannot be.
-    pub fn new(store: BlockStore, config: Config) -> Result<Self, Error> {
+    pub fn new(mut store: BlockStore, config: Config) -> Result<Self, Error> {
         if let Some(group) = config.groups.iter().find(|group| group.pool.0 >= store.num_pools()) {
             return Err(Error::InvalidConfig(format!(
                 "a group names pool {} of {}",
@@ -60,6 +66,9 @@ impl Manager {
         }
         if config.max_chunk == 0 {
             return Err(Error::InvalidConfig("max_chunk is 0: no token could be computed".into()));
+        }
+        if config.policy != Policy::Lru {
+            store.order_by_worth()?;
         }
         let coordinator = Coordinator::new(&config.groups, config.hash_block_size)?;
         let max_request_tokens = coordinator.max_request_tokens(&store, config.max_chunk);
@@ -78,6 +87,7 @@ impl Manager {
             copied: Vec::new(),
             stats: Stats::default(),
             num_running: 0,
+            version: 0,
             call: 0,
             reservation: Reservation::default(),
         })
@@ -194,6 +204,7 @@ impl Manager {
 
     /// Check that all handles are known and different.
     fn stamp(&mut self, handles: &[u64]) -> Result<(), Error> {
+        self.version += 1;
         self.call = self.call.wrapping_add(1);
         for &handle in handles {
             let row = self.requests.row(handle)?;
@@ -245,6 +256,7 @@ impl Manager {
 
     fn release(&mut self, row: usize) -> Result<(), Error> {
         self.keep_final_state(row);
+        self.appraise(row);
         let request = &mut self.requests.rows[row];
         for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
             group.release(&mut self.store, table)?;
@@ -284,6 +296,7 @@ impl Manager {
     /// # Errors
     /// [`Error::BlocksInUse`] while a request holds blocks.
     pub fn reset(&mut self) -> Result<(), Error> {
+        self.version += 1;
         self.store.reset()?;
         if self.config.enable_events {
             self.events.push(Event::Cleared);

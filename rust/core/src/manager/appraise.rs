@@ -1,0 +1,90 @@
+//! What the content that a request leaves behind is worth.
+
+use super::Manager;
+use crate::error::Error;
+use crate::group::Group;
+use crate::ids::BlockId;
+use crate::policy::Policy;
+
+impl Manager {
+    /// Say what the content of each of a request's hash blocks is worth once nobody holds it. For
+    /// [`Policy::Explicit`]; content that nothing was said of is worth nothing.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn set_worth(&mut self, handle: u64, worth: Vec<u64>) -> Result<(), Error> {
+        let row = self.requests.row(handle)?;
+        self.requests.rows[row].worth = worth;
+        Ok(())
+    }
+
+    /// How many ticks younger content of the highest efficiency seems, for [`Policy::FlopAware`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] under another policy.
+    pub fn set_alpha(&mut self, alpha: f64) -> Result<(), Error> {
+        match &mut self.config.policy {
+            Policy::FlopAware(model) => {
+                model.alpha = alpha;
+                Ok(())
+            }
+            other => Err(Error::InvalidArgument(format!("the policy {other:?} has no alpha"))),
+        }
+    }
+
+    /// Value what a request holds before it gives it back, and the checkpoints that it used or left.
+    pub(super) fn appraise(&mut self, row: usize) {
+        if !self.config.enable_caching || !self.requests.progress[row].running {
+            return;
+        }
+        let request = &mut self.requests.rows[row];
+        let mut lengths = std::mem::take(&mut request.checkpoints);
+        if self.config.policy != Policy::Lru {
+            for group in self.coordinator.groups().iter().filter(|group| !group.is_constant()) {
+                let request = &self.requests.rows[row];
+                for (position, &block) in request.tables[group.id.index()].blocks.iter().enumerate()
+                {
+                    let num_tokens = (position as u32 + 1) * group.spec.block_size;
+                    let worth = self.worth(row, group, block, num_tokens);
+                    self.store.set_worth(group.spec.pool, block, worth);
+                }
+            }
+        }
+        // By age, earlier checkpoints are superseded by the last one; they keep their own age.
+        let superseded =
+            if self.config.policy == Policy::Lru { lengths.len().max(1) - 1 } else { 0 };
+        for &num_tokens in &lengths[superseded.min(lengths.len())..] {
+            for group in self.coordinator.groups().iter().filter(|group| group.is_state()) {
+                let digests = &self.requests.rows[row].digests;
+                let found = group
+                    .state_key(digests, num_tokens)
+                    .and_then(|key| self.store.get(group.spec.pool, &key));
+                if let Some(block) = found {
+                    let worth = self.worth(row, group, block, num_tokens);
+                    self.store.set_worth(group.spec.pool, block, worth);
+                    self.store.refresh(group.spec.pool, block);
+                }
+            }
+        }
+        lengths.clear();
+        self.requests.rows[row].checkpoints = lengths;
+    }
+
+    /// What a block is worth that holds the content up to `num_tokens` of a request.
+    pub(super) fn worth(&self, row: usize, group: &Group, block: BlockId, num_tokens: u32) -> u64 {
+        let request = &self.requests.rows[row];
+        match &self.config.policy {
+            Policy::Lru => 0,
+            // A shared prefix stays at least as long as the longest sequence that goes on from it.
+            Policy::FlopAware(model) => {
+                let length = self.requests.progress[row].num_computed;
+                let bonus = model.bonus(length, self.max_request_tokens);
+                (self.store.now() + bonus).max(self.store.worth(group.spec.pool, block))
+            }
+            Policy::Explicit => {
+                let last = (num_tokens / self.config.hash_block_size).saturating_sub(1) as usize;
+                request.worth.get(last).copied().unwrap_or(0)
+            }
+        }
+    }
+}
