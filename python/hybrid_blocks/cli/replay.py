@@ -40,7 +40,7 @@ from hybrid_blocks.trace import (
     read_trace,
 )
 
-DEFAULT_MANAGER = ManagerName.PYTHON
+DEFAULT_MANAGER = ManagerName.RUST
 
 
 def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
