@@ -18,7 +18,7 @@ __all__ = [
     "build_info",
 ]
 
-_Tokens: TypeAlias = Buffer | list[int] | tuple[int, ...]
+_Tokens: TypeAlias = Buffer | npt.NDArray[np.integer] | list[int] | tuple[int, ...]
 _ExtraKeys: TypeAlias = list[object] | tuple[object, ...]
 _Handles: TypeAlias = npt.NDArray[np.int64]
 _Counts: TypeAlias = npt.NDArray[np.int32]

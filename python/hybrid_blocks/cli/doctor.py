@@ -1,22 +1,93 @@
-"""``hybrid-blocks doctor``: what is installed and what can be used."""
+"""``hybrid-blocks doctor``: what is installed, what can be used, and what stands in the way."""
 
+import warnings
+from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from hybrid_blocks._core import build_info
 
+SUPPORTED_VLLM = ("0.32", "0.33")
+
+
+class Extra(NamedTuple):
+    """A package that is not required.
+
+    ``check`` takes the imported module and returns what it found to work; it raises
+    ``RuntimeError`` to say what does not.
+    """
+
+    distribution: str
+    module: str
+    purpose: str
+    check: Callable[[Any], str]
+
 
 def doctor() -> None:
-    """Print the build, the CPU features and the optional packages found."""
+    """Print the build, the CPU features, and for each optional package whether it is usable."""
     info = build_info()
-    table = Table(title=f"hybrid_blocks {info['version']}", show_header=False)
-    table.add_row("build", f"{info['profile']}, {info['os']} {info['arch']}")
-    table.add_row("cpu features", " ".join(info["cpu_features"]) or "none")
-    for package in ("torch", "triton", "cupy-cuda13x", "vllm", "matplotlib"):
-        try:
-            table.add_row(package, version(package))
-        except PackageNotFoundError:
-            table.add_row(package, "not installed")
-    Console().print(table)
+    console = Console()
+    console.print(f"hybrid_blocks {info['version']}", highlight=False)
+    console.print(f"build         {info['profile']}, {info['os']} {info['arch']}")
+    console.print(f"cpu features  {' '.join(info['cpu_features']) or 'none of those looked for'}")
+    table = Table("package", "version", "usable", "for", title_justify="left")
+    for package in EXTRAS:
+        table.add_row(*_row(package))
+    console.print(table)
+
+
+def _row(package: Extra) -> tuple[str, str, str, str]:
+    try:
+        found = version(package.distribution)
+    except PackageNotFoundError:
+        return package.distribution, "-", "no: not installed", package.purpose
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            usable = f"yes: {package.check(import_module(package.module))}"
+    except (ImportError, OSError, AttributeError, RuntimeError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        usable = f"no: {reason[0]}"
+    return package.distribution, found, usable, package.purpose
+
+
+def _check_torch(torch: Any) -> str:
+    if not torch.cuda.is_available():
+        return "on the CPU only, no CUDA device was found"
+    return str(torch.cuda.get_device_name())
+
+
+def _check_triton(triton: Any) -> str:
+    try:
+        target = triton.runtime.driver.active.get_current_target()
+    except RuntimeError as error:
+        raise RuntimeError("no GPU driver is active") from error
+    return f"compiles for {target.backend} {target.arch}"
+
+
+def _check_cupy(cupy: Any) -> str:
+    return f"{cupy.cuda.runtime.getDeviceCount()} CUDA devices"
+
+
+def _check_vllm(vllm: Any) -> str:
+    if not vllm.__version__.startswith(tuple(f"{known}." for known in SUPPORTED_VLLM)):
+        raise RuntimeError(
+            f"the adapter knows {' and '.join(SUPPORTED_VLLM)} and stays off for {vllm.__version__}"
+        )
+    return "a version that the adapter knows"
+
+
+def _check_matplotlib(_: Any) -> str:
+    return "figures can be drawn"
+
+
+EXTRAS = (
+    Extra("torch", "torch", "kernels, vLLM adapter", _check_torch),
+    Extra("triton", "triton", "kernels", _check_triton),
+    Extra("cupy-cuda13x", "cupy", "kernels", _check_cupy),
+    Extra("vllm", "vllm", "vLLM adapter", _check_vllm),
+    Extra("matplotlib", "matplotlib", "replay --plot", _check_matplotlib),
+)

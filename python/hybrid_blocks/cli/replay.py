@@ -19,10 +19,11 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.model import PlanError
 from hybrid_blocks.replay import (
     EngineConfig,
     ManagerName,
-    ReplayError,
     Result,
     Timeline,
     num_blocks_for,
@@ -33,14 +34,13 @@ from hybrid_blocks.replay.report import make_table
 from hybrid_blocks.trace import (
     OnError,
     Trace,
-    TraceError,
     TraceFormat,
     generate_trace,
     measure_sharing,
     read_trace,
 )
 
-DEFAULT_MANAGER = ManagerName.PYTHON
+DEFAULT_MANAGER = ManagerName.RUST
 
 
 def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
@@ -54,8 +54,8 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         TraceFormat, typer.Option("--format", help="Format of TRACE.")
     ] = "auto",
     model: Annotated[
-        str, typer.Option(help="Model whose cache is sized: a name, or a path to a config.json.")
-    ] = "Llama-3.1-8B",
+        str, typer.Option(help="Model that sizes the pool: a name or a config.json.")
+    ] = "Granite-4.0-Micro",
     memory: Annotated[str, typer.Option(help="Memory for the cache.")] = "24GiB",
     num_blocks: Annotated[
         str | None,
@@ -113,7 +113,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             _write_json(json, results)
         if plot is not None:
             draw(plot, runs)
-    except (TraceError, ReplayError, OSError) as error:
+    except (HybridBlocksError, PlanError, OSError) as error:
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error
 

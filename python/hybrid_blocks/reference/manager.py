@@ -6,6 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hybrid_blocks.errors import (
+    DuplicateRequestError,
+    InvalidArgumentError,
+    RequestTooLargeError,
+    UnknownRequestError,
+)
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.reference.digests import DigestChain
 from hybrid_blocks.reference.group_full import FullAttentionGroup
@@ -28,7 +34,7 @@ class ReferenceManager:
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         if block_size < 1:
-            raise ValueError(f"block_size is {block_size}; it must be at least 1")
+            raise InvalidArgumentError(f"block_size is {block_size}; it must be at least 1")
         self.block_size = block_size
         self._index = PrefixIndex()
         self._pool = Pool(num_blocks, self._index)
@@ -50,7 +56,9 @@ class ReferenceManager:
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         """Register a request and return its handle."""
         if request_id in self._ids:
-            raise ValueError(f"request id {request_id!r} is in use; free that request first")
+            raise DuplicateRequestError(
+                f"request id {request_id!r} is in use; free that request first"
+            )
         self._check_size(len(tokens))
         handle, self._next_handle = self._next_handle, self._next_handle + 1
         self._requests[handle] = _Request(request_id, DigestChain(self.block_size, tokens))
@@ -103,7 +111,7 @@ class ReferenceManager:
         for request, num_new in zip(requests, num_tokens.tolist(), strict=True):
             room = min(request.num_allocated, request.chain.num_tokens) - request.num_computed
             if not request.is_running or num_new > room:
-                raise ValueError(
+                raise InvalidArgumentError(
                     f"request {request.request_id!r} cannot have computed {num_new} more tokens: "
                     f"{request.num_computed} of {request.chain.num_tokens} are computed and "
                     f"{request.num_allocated} have room"
@@ -152,15 +160,17 @@ class ReferenceManager:
         try:
             return self._requests[handle]
         except KeyError:
-            raise ValueError(f"no request has handle {handle}: freed, or never added") from None
+            raise UnknownRequestError(
+                f"no request has handle {handle}: it was freed, or never added"
+            ) from None
 
     def _batch(self, handles: Handles, counts: Counts | None = None) -> list[_Request]:
         if counts is not None and len(counts) != len(handles):
-            raise ValueError(f"{len(handles)} handles but {len(counts)} counts or tokens")
+            raise InvalidArgumentError(f"{len(handles)} handles but {len(counts)} counts or tokens")
         if counts is not None and len(counts) and counts.min() < 0:
-            raise ValueError(f"a count or token is {counts.min()}; none may be negative")
+            raise InvalidArgumentError(f"a count or token is {counts.min()}; none may be negative")
         if len(set(handles.tolist())) != len(handles):
-            raise ValueError(f"a handle is given twice: {handles.tolist()}")
+            raise InvalidArgumentError(f"a handle is given twice: {handles.tolist()}")
         return [self._request(handle) for handle in handles.tolist()]
 
     def _match(self, request: _Request) -> int:
@@ -176,7 +186,7 @@ class ReferenceManager:
     def _check_size(self, num_tokens: int) -> None:
         needed = -(-num_tokens // self.block_size)
         if needed > self.num_blocks:
-            raise ValueError(
+            raise RequestTooLargeError(
                 f"request of {num_tokens} tokens needs {needed} blocks of {self.num_blocks} in "
                 f"all; at most {self.num_blocks * self.block_size} tokens fit"
             )

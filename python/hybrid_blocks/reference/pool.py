@@ -3,6 +3,7 @@
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
+from hybrid_blocks.errors import BlockError, InvalidArgumentError, OutOfBlocksError
 from hybrid_blocks.reference.prefix_index import PrefixIndex
 
 NULL_BLOCK = 0
@@ -18,7 +19,9 @@ class Pool:
 
     def __init__(self, num_blocks: int, index: PrefixIndex) -> None:
         if num_blocks < 1:
-            raise ValueError(f"a pool of {num_blocks} blocks can serve nothing; give it at least 1")
+            raise InvalidArgumentError(
+                f"a pool of {num_blocks} blocks can serve nothing; give it at least 1"
+            )
         self.num_blocks = num_blocks
         self._index = index
         self._queue = OrderedDict[int, None].fromkeys(range(1, num_blocks + 1))
@@ -36,7 +39,9 @@ class Pool:
     def get(self, count: int) -> list[int]:
         """Hand out the first ``count`` blocks of the queue; what they held can be hit no more."""
         if count > len(self._queue):
-            raise ValueError(f"{count} blocks are needed and {len(self._queue)} have no owner")
+            raise OutOfBlocksError(
+                f"{count} blocks are needed and {len(self._queue)} have no owner"
+            )
         blocks = [self._queue.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
             self._index.remove(block)
@@ -54,7 +59,7 @@ class Pool:
         ownerless = []
         for block in blocks:
             if not self._owners[block]:
-                raise ValueError(f"block {block} has no owner: freed twice, or never allocated")
+                raise BlockError(f"block {block} has no owner: freed twice, or never allocated")
             self._owners[block] -= 1
             if not self._owners[block]:
                 ownerless.append(block)

@@ -50,4 +50,4 @@ def _sequential(result: Result) -> str:
     if result.sequential_hit_rate is None:
         return "not measured"
     lower = 100 * (result.sequential_hit_rate - result.hit_rate)
-    return f"{result.sequential_hit_rate:.1%} of tokens: {lower:.1f} points more"
+    return f"{result.sequential_hit_rate:.1%} of tokens: {lower:.2f} points more"

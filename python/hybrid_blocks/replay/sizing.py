@@ -4,10 +4,9 @@ This is the only place that turns a model and bytes into blocks.
 """
 
 import re
-from pathlib import Path
 
-import msgspec
-
+from hybrid_blocks.model import Rank, load_model
+from hybrid_blocks.model.layer import FullAttention, LatentAttention
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.trace import Trace
 
@@ -16,32 +15,6 @@ UNBOUNDED = "unbounded"
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
 _UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
-
-
-class Attention(msgspec.Struct, frozen=True):
-    """The fields of a Hugging Face ``config.json`` that size a full-attention cache."""
-
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    hidden_size: int = 0
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Keys and values of all layers in 16 bits: ``2 * layers * kv_heads * head_dim * 2``."""
-        kv_heads = self.num_key_value_heads or self.num_attention_heads
-        head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
-        return 2 * self.num_hidden_layers * kv_heads * head_dim * 2
-
-
-# From the models' own config.json.
-MODELS = {
-    "Llama-3.1-8B": Attention(32, 32, 8, 128),
-    "Llama-3.1-70B": Attention(80, 64, 8, 128),
-    "Qwen3-8B": Attention(36, 32, 8, 128),
-    "Qwen3-32B": Attention(64, 64, 8, 128),
-}
 
 
 def parse_bytes(text: str) -> int:
@@ -53,18 +26,20 @@ def parse_bytes(text: str) -> int:
 
 
 def bytes_per_token(model: str) -> int:
-    """Return the cache bytes of one token, for a known name or a path to a ``config.json``."""
-    if model in MODELS:
-        return MODELS[model].bytes_per_token
-    path = Path(model)
-    if not path.is_file():
-        raise ReplayError(
-            f"unknown model {model!r}; known: {', '.join(MODELS)}, or a path to a config.json"
-        )
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Attention).bytes_per_token
-    except msgspec.MsgspecError as error:
-        raise ReplayError(f"{path} does not size a full-attention cache: {error}") from error
+    """Return the cache bytes of one token in all layers, with 16-bit keys and values.
+
+    ``model`` is what `hybrid_blocks.model.load_model` takes. Every layer has to keep every token.
+    """
+    layers = load_model(model).layers
+    total = 0
+    for layer in layers:
+        if not isinstance(layer.cache, FullAttention | LatentAttention):
+            raise ReplayError(
+                f"{model} has {layer.cache.kind} layers; a replay sizes its pool for models whose "
+                "layers all keep every token. Give --num-blocks instead"
+            )
+        total += layer.cache.token_bytes(Rank())
+    return total
 
 
 def num_blocks_for(
@@ -78,7 +53,8 @@ def num_blocks_for(
     """Return the size of the pool.
 
     ``num_blocks`` is a number, or `UNBOUNDED` for as many blocks as all requests would take if
-    none shared or gave back any; None asks for the blocks of ``model`` that fit into ``memory``.
+    none shared or gave back any; None asks for the blocks of ``model`` that fit into ``memory``
+    beside the null block.
     """
     if num_blocks == UNBOUNDED:
         return int((-(-trace.total_tokens // block_size)).sum())
@@ -87,9 +63,9 @@ def num_blocks_for(
             raise ReplayError(f"{num_blocks!r} is neither a number of blocks nor {UNBOUNDED!r}")
         return int(num_blocks)
     available, block = parse_bytes(memory), block_size * bytes_per_token(model)
-    if available < block:
+    if available < 2 * block:
         raise ReplayError(
-            f"{memory} is {available:,} bytes and one block of {model} takes {block:,}: "
-            "raise --memory or lower --block-size"
+            f"{memory} is {available:,} bytes; the null block and one block of {model} take "
+            f"{2 * block:,}. Raise --memory or lower --block-size"
         )
-    return available // block
+    return available // block - 1

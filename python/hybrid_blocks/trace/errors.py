@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from hybrid_blocks.errors import HybridBlocksError
 
-class TraceError(ValueError):
+
+class TraceError(HybridBlocksError, ValueError):
     """A trace that cannot be used as a whole."""
 
 

@@ -18,6 +18,8 @@ impl Manager {
         if self.requests.progress[row].running {
             return Ok(Hit::default());
         }
+        // Blocks may have entered the cache since the last match.
+        self.requests.rows[row].matched = None;
         Ok(self.matched(row))
     }
 

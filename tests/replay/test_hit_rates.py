@@ -1,0 +1,100 @@
+import os
+from pathlib import Path
+
+import pytest
+from hybrid_blocks.replay import EngineConfig, ManagerName, Result, num_blocks_for, replay
+from hybrid_blocks.trace import Trace, measure_sharing, read_trace
+from hybrid_blocks.trace.builder import TraceBuilder
+
+DATA = Path(os.environ.get("HYBRID_BLOCKS_DATA", Path(__file__).parents[3] / "shared" / "data"))
+MOONCAKE = DATA / "traces" / "mooncake_fast25_conversation_trace.jsonl.gz"
+
+
+def run(
+    trace: Trace, config: EngineConfig, num_blocks: str = "unbounded", manager: str = "rust"
+) -> Result:
+    blocks = num_blocks_for(
+        trace, model="", memory="", block_size=config.block_size, num_blocks=num_blocks
+    )
+    result, _ = replay(
+        trace,
+        manager_name=ManagerName(manager),
+        num_blocks=blocks,
+        config=config,
+        sharing=measure_sharing(trace, config.block_size),
+    )
+    return result
+
+
+def four_conversations() -> Trace:
+    """Two system prompts, each opening two conversations of two turns.
+
+    With blocks of 16: system prompts of 40 tokens hold 2 full blocks. A first turn of 40 + 24
+    tokens and 8 of output leaves (64 + 8 - 1) // 16 = 4 full blocks, and the second turn
+    resends these 72 tokens and 20 more, 92 in all, of which 64 can be hit.
+    """
+    builder = TraceBuilder("four conversations")
+    systems = [builder.fresh(40), builder.fresh(40)]
+    for system in (systems[0], systems[1], systems[0], systems[1]):
+        first = [system, builder.fresh(24), builder.fresh(8)]
+        leader = builder.add(first, arrival=float(len(builder)), prompt_tokens=64, output_tokens=8)
+        builder.add(
+            [*first, builder.fresh(20), builder.fresh(8)],
+            arrival=0.1,
+            prompt_tokens=92,
+            output_tokens=8,
+            follows=leader,
+        )
+    return builder.build()
+
+
+@pytest.mark.parametrize("manager", list(ManagerName))
+def test_hits_of_four_conversations_are_those_worked_out_by_hand(manager: str) -> None:
+    result = run(four_conversations(), EngineConfig(block_size=16, max_num_seqs=1), manager=manager)
+    assert result.hit_tokens == 2 * 32 + 4 * 64
+    assert result.prompt_tokens == 4 * (64 + 92)
+    assert result.hit_rate == pytest.approx(320 / 624)
+    assert result.block_hit_rate == pytest.approx(20 / (4 * (4 + 6)))
+    assert result.sequential_hit_rate == pytest.approx(result.hit_rate)
+
+
+def test_a_prefix_that_is_still_being_computed_cannot_be_hit() -> None:
+    builder = TraceBuilder("twins")
+    shared = builder.fresh(64)
+    for _ in range(2):
+        builder.add([shared, builder.fresh(20)], arrival=0, prompt_tokens=80, output_tokens=4)
+    trace = builder.build()
+    assert run(trace, EngineConfig(max_num_seqs=1)).hit_tokens == 64
+    together = run(trace, EngineConfig(max_num_seqs=2))
+    assert together.hit_tokens == 0
+    assert together.sequential_hit_rate == pytest.approx(64 / 160)
+
+
+def test_a_whole_prompt_in_the_cache_is_hit_but_for_its_last_block() -> None:
+    builder = TraceBuilder("again")
+    prompt = builder.fresh(64)
+    for index in range(2):
+        builder.add(
+            [prompt, builder.fresh(4)], arrival=float(index), prompt_tokens=64, output_tokens=4
+        )
+    assert run(builder.build(), EngineConfig()).hit_tokens == 48
+
+
+def test_a_pool_too_small_to_remember_loses_hits() -> None:
+    trace = four_conversations()
+    config = EngineConfig(block_size=16, max_num_seqs=1, watermark=0.0)
+    hits = [run(trace, config, num_blocks).hit_tokens for num_blocks in ("7", "12", "unbounded")]
+    assert hits == sorted(hits)
+    assert hits[0] < hits[2]
+
+
+@pytest.mark.skipif(not MOONCAKE.is_file(), reason="the public traces are not here")
+def test_mooncake_one_at_a_time_hits_the_published_share_of_blocks() -> None:
+    trace = read_trace(MOONCAKE)
+    alone = run(trace, EngineConfig(block_size=512, max_num_seqs=1))
+    assert alone.block_hit_rate == pytest.approx(0.366, abs=0.01)
+    assert alone.hit_rate == pytest.approx(0.366, abs=0.01)
+    assert alone.requests == 12_031
+    together = run(trace, EngineConfig(block_size=512, max_num_seqs=256))
+    assert together.hit_rate <= alone.hit_rate
+    assert together.hit_rate == pytest.approx(alone.hit_rate, abs=0.01)

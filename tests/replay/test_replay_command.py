@@ -1,0 +1,170 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hybrid_blocks.cli import app
+from typer.testing import CliRunner
+
+NAMES = {
+    "requests",
+    "prompt_tokens",
+    "hit_tokens",
+    "hit_rate",
+    "peak_running",
+    "preemptions",
+    "steps",
+    "manager_us_per_step_p50",
+    "manager_us_per_step_p99",
+    "blocks_total",
+    "virtual_seconds",
+}
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Twenty requests of 600 tokens, of which 512 are shared."""
+    path = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 500 * i, "input_length": 600, "output_length": 4, "hash_ids": [0, 1 + i]}
+        for i in range(20)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def run(*arguments: str | Path, expect: int = 0) -> str:
+    result = CliRunner().invoke(app, ["replay", *map(str, arguments)], env={"COLUMNS": "120"})
+    assert result.exit_code == expect, result.output
+    return result.output
+
+
+def written(tmp_path: Path, *arguments: str | Path) -> Any:
+    path = tmp_path / "figures.json"
+    run(*arguments, "--json", path)
+    return json.loads(path.read_bytes())
+
+
+def figures(tmp_path: Path, *arguments: str | Path) -> dict[str, Any]:
+    content = written(tmp_path, *arguments)
+    assert isinstance(content, dict)
+    return content
+
+
+def test_a_trace_ends_in_a_table(trace: Path) -> None:
+    output = run(trace)
+    for row in ("requests", "prefix hit rate", "peak running", "pool use", "manager a step"):
+        assert row in output
+    assert "one at a time, unbounded" in output
+
+
+def test_the_figures_have_their_stable_names(tmp_path: Path, trace: Path) -> None:
+    result = figures(tmp_path, trace)
+    assert set(result) >= NAMES
+    assert result["requests"] == 20
+    assert result["prompt_tokens"] == 12_000
+    assert result["hit_tokens"] == 19 * 512
+    assert result["hit_rate"] == pytest.approx(19 * 512 / 12_000)
+    assert 0 < result["manager_us_per_step_p50"] <= result["manager_us_per_step_p99"]
+    assert result["virtual_seconds"] > 9.5
+
+
+def test_without_a_trace_a_workload_is_generated_from_the_seed(tmp_path: Path) -> None:
+    first = figures(tmp_path, "--limit", "50")
+    again = figures(tmp_path, "--limit", "50")
+    other = figures(tmp_path, "--limit", "50", "--seed", "7")
+    assert first["requests"] == 50
+    assert first["virtual_seconds"] == again["virtual_seconds"]
+    assert first["prompt_tokens"] != other["prompt_tokens"]
+
+
+def test_limit_replays_the_first_requests(tmp_path: Path, trace: Path) -> None:
+    assert figures(tmp_path, trace, "--limit", "3")["requests"] == 3
+
+
+def test_the_format_can_be_named(tmp_path: Path, trace: Path) -> None:
+    assert figures(tmp_path, trace, "--format", "mooncake")["requests"] == 20
+    output = run(trace, "--format", "azure", expect=2)
+    assert f"{trace}:1: expected TIMESTAMP" in output
+
+
+def test_model_and_memory_size_the_pool(tmp_path: Path, trace: Path) -> None:
+    result = figures(tmp_path, trace, "--model", "Granite-4.0-Micro", "--memory", "1GiB")
+    assert result["blocks_total"] == 2**30 // (16 * 81_920) - 1
+    assert "not a size" in run(trace, "--memory", "much", expect=2)
+    assert "neither a file" in run(trace, "--model", "no-such-model", expect=2)
+
+
+def test_the_pool_can_be_given_in_blocks(tmp_path: Path, trace: Path) -> None:
+    assert figures(tmp_path, trace, "--num-blocks", "99")["blocks_total"] == 99
+    assert figures(tmp_path, trace, "--num-blocks", "unbounded")["blocks_total"] == 20 * 38
+    assert "neither a number" in run(trace, "--num-blocks", "0", expect=2)
+
+
+def test_block_size_sets_what_can_be_hit(tmp_path: Path, trace: Path) -> None:
+    result = figures(tmp_path, trace, "--block-size", "300")
+    assert result["block_size"] == 300
+    assert result["hit_tokens"] == 19 * 300
+
+
+def test_max_num_seqs_bounds_the_batch(tmp_path: Path) -> None:
+    assert figures(tmp_path, "--limit", "50", "--max-num-seqs", "2")["peak_running"] == 2
+
+
+def test_max_num_batched_tokens_cuts_prompts_into_chunks(tmp_path: Path, trace: Path) -> None:
+    steps = [
+        figures(tmp_path, trace, "--limit", "1", "--max-num-batched-tokens", budget)["steps"]
+        for budget in ("8192", "100")
+    ]
+    assert steps == [1 + 3, 6 + 3]
+
+
+def test_watermark_is_checked(trace: Path) -> None:
+    assert "watermark is 1.5" in run(trace, "--watermark", "1.5", expect=2)
+
+
+def test_both_managers_stand_side_by_side(tmp_path: Path, trace: Path) -> None:
+    output = run(trace, "--manager", "rust", "--manager", "python")
+    assert "rust" in output
+    assert "python" in output
+    rust, python = written(tmp_path, trace, "--manager", "rust", "--manager", "python")
+    assert (rust["manager"], python["manager"]) == ("rust", "python")
+    assert rust["hit_tokens"] == python["hit_tokens"]
+    assert rust["steps"] == python["steps"]
+
+
+def test_a_damaged_line_stops_the_replay_unless_it_is_skipped(tmp_path: Path, trace: Path) -> None:
+    lines = trace.read_text().splitlines()
+    lines[4] = lines[4][:30]
+    trace.write_text("\n".join(lines))
+    assert f"{trace}:5: " in run(trace, expect=2)
+    assert "1 skipped" in run(trace, "--on-error", "skip")
+    result = figures(tmp_path, trace, "--on-error", "skip")
+    assert result["requests"] == 19
+    assert result["damaged_lines"] == 1
+
+
+def test_a_request_larger_than_the_pool_stops_the_replay_unless_it_is_skipped(
+    tmp_path: Path, trace: Path
+) -> None:
+    assert "do not fit into 30 blocks" in run(trace, "--num-blocks", "30", expect=2)
+    result = figures(tmp_path, trace, "--num-blocks", "30", "--on-error", "skip")
+    assert result["rejected_requests"] == 20
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_plot_is_drawn_in_the_format_of_its_name(
+    tmp_path: Path, trace: Path, suffix: str
+) -> None:
+    path = tmp_path / f"figure.{suffix}"
+    run(trace, "--plot", path)
+    start = {"png": b"\x89PNG", "svg": b"<?xml"}[suffix]
+    assert path.read_bytes().startswith(start)
+
+
+def test_a_plot_in_an_unknown_format_is_refused(tmp_path: Path, trace: Path) -> None:
+    assert "cannot draw" in run(trace, "--plot", tmp_path / "figure.wrong", expect=2)
+
+
+def test_a_missing_trace_is_refused(tmp_path: Path) -> None:
+    assert "does not exist" in run(tmp_path / "none.jsonl", expect=2)

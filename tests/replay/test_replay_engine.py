@@ -1,0 +1,228 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hybrid_blocks.replay import Engine, EngineConfig, ManagerName, ReplayError, make_manager
+from hybrid_blocks.replay.step_time import StepTime
+from hybrid_blocks.trace import Trace, generate_trace
+from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.generate import Shape
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from watched_manager import WatchedManager
+
+SMALL = Shape(
+    num_requests=30,
+    conversations_per_second=20.0,
+    num_system_prompts=3,
+    system_tokens=(40.0, 0.5),
+    message_tokens=(20.0, 1.0),
+    output_tokens=(15.0, 0.8),
+    pause_seconds=0.05,
+    max_tokens=300,
+)
+
+
+def made(*requests: tuple[int, int, float], shared: int = 0) -> Trace:
+    """Requests of (prompt tokens, output tokens, arrival) that share their first tokens."""
+    builder = TraceBuilder("made up")
+    prefix = builder.fresh(max(shared, 1))
+    for prompt, output, arrival in requests:
+        own = builder.fresh(prompt + output)
+        spans = [(prefix[0], shared), own] if shared else [own]
+        builder.add(spans, arrival=arrival, prompt_tokens=prompt, output_tokens=output)
+    return builder.build()
+
+
+def watched(trace: Trace, num_blocks: int, config: EngineConfig) -> tuple[Engine, WatchedManager]:
+    manager = WatchedManager(
+        num_blocks, config.block_size, config.max_num_seqs, config.max_num_batched_tokens
+    )
+    engine = Engine(trace, manager, config)
+    engine.run()
+    return engine, manager
+
+
+def assert_served(trace: Trace, engine: Engine, manager: WatchedManager) -> None:
+    """Every request has exactly its tokens, and nothing is left behind."""
+    assert engine.counters.finished == len(trace)
+    assert engine.counters.prompt_tokens == trace.prompt_tokens.sum()
+    assert engine.counters.output_tokens == trace.output_tokens.sum()
+    for request in range(len(trace)):
+        tokens, prompt = trace.token_ids(request), trace.prompt_tokens[request]
+        assert manager.sampled[str(request)] == tokens[prompt:].tolist()
+    for life in manager.lives.values():
+        assert life.freed
+    assert manager.num_free_blocks == manager.num_blocks
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    block_size=st.sampled_from([1, 4, 16]),
+    spare_blocks=st.integers(0, 60),
+    max_num_seqs=st.integers(1, 12),
+    max_num_batched_tokens=st.integers(1, 200),
+    watermark=st.sampled_from([0.0, 0.1]),
+)
+def test_every_request_finishes_with_exactly_its_tokens_and_nothing_leaks(
+    seed: int, spare_blocks: int, **limits: Any
+) -> None:
+    trace = generate_trace(seed, Shape(**{**_fields(SMALL), "num_requests": 10}))
+    config = EngineConfig(**limits)
+    num_blocks = config.blocks(int(trace.total_tokens.max())) + spare_blocks
+    engine, manager = watched(trace, num_blocks, config)
+    assert_served(trace, engine, manager)
+    assert len(engine.meter.steps) > 0
+    assert sum(life.preempted for life in manager.lives.values()) == engine.counters.preemptions
+
+
+def _fields(shape: Shape) -> dict[str, Any]:
+    return {name: getattr(shape, name) for name in Shape.__slots__}
+
+
+def test_a_tiny_pool_preempts_and_recovers() -> None:
+    trace = made((20, 40, 0.0), (20, 40, 0.0), (20, 40, 0.0))
+    engine, manager = watched(trace, 8, EngineConfig(block_size=8, watermark=0.0))
+    assert engine.counters.preemptions > 0
+    assert engine.counters.recomputed_tokens > 0
+    assert_served(trace, engine, manager)
+
+
+def test_the_request_admitted_last_is_preempted_and_comes_back_before_later_arrivals() -> None:
+    trace = made((8, 30, 0.0), (8, 30, 0.0), (8, 2, 0.01))
+    engine, manager = watched(trace, 6, EngineConfig(block_size=8, watermark=0.0, max_num_seqs=2))
+    assert [manager.lives[handle].preempted for handle in range(2)] == [0, 1]
+    assert list(manager.names.values()) == ["0", "1", "2"]
+    assert_served(trace, engine, manager)
+
+
+def test_a_large_pool_never_preempts() -> None:
+    trace = generate_trace(5, SMALL)
+    engine, manager = watched(trace, 400, EngineConfig(block_size=16, max_num_seqs=4))
+    assert engine.counters.preemptions == 0
+    assert engine.counters.peak_running == 4
+    assert_served(trace, engine, manager)
+
+
+def test_equal_inputs_give_equal_replays() -> None:
+    config = EngineConfig(block_size=4, max_num_seqs=6, max_num_batched_tokens=64)
+
+    def figures() -> list[Any]:
+        engine = Engine(
+            generate_trace(9, SMALL), make_manager(ManagerName.RUST, 120, config), config
+        )
+        engine.run()
+        timeline = engine.timeline
+        return [
+            engine.counters,
+            timeline.seconds,
+            timeline.used_blocks,
+            timeline.running,
+            len(engine.meter.steps),
+        ]
+
+    assert figures() == figures()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    spare_blocks=st.integers(0, 80),
+    max_num_seqs=st.integers(1, 12),
+    max_num_batched_tokens=st.integers(8, 300),
+)
+def test_both_managers_give_the_same_replay(
+    seed: int, spare_blocks: int, max_num_seqs: int, max_num_batched_tokens: int
+) -> None:
+    trace = generate_trace(seed, SMALL)
+    config = EngineConfig(
+        block_size=8, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+    )
+    num_blocks = config.blocks(int(trace.total_tokens.max())) + spare_blocks
+    engines = []
+    for name in ManagerName:
+        engine = Engine(trace, make_manager(name, num_blocks, config), config)
+        engine.run()
+        engines.append(engine)
+    rust, python = engines
+    assert rust.counters == python.counters
+    assert rust.timeline == python.timeline
+    assert len(rust.meter.steps) == len(python.meter.steps)
+
+
+def test_a_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
+    config = EngineConfig(block_size=8, max_num_batched_tokens=32)
+    engine, manager = watched(made((100, 3, 0.0)), 40, config)
+    assert len(engine.meter.steps) == 4 + 2
+    assert_served(made((100, 3, 0.0)), engine, manager)
+
+
+def test_virtual_time_is_the_sum_of_the_steps() -> None:
+    step_time = StepTime(
+        fixed=1.0, per_prefill_token=0.1, per_sequence=0.01, per_context_token=0.001
+    )
+    config = EngineConfig(step_time=step_time)
+    engine, _ = watched(made((5, 4, 2.0)), 10, config)
+    prefill = 1 + 0.1 * 4 + 0.01 + 0.001 * 5
+    decode = 3 * (1 + 0.01) + 0.001 * (6 + 7 + 8)
+    assert engine.now == pytest.approx(2.0 + prefill + decode)
+
+
+def test_a_request_that_arrives_joins_a_batch_that_decodes_without_delay() -> None:
+    step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
+    trace = made((4, 50, 0.0), (4, 2, 9.5))
+    engine, _ = watched(trace, 20, EngineConfig(step_time=step_time))
+    running = np.array(engine.timeline.running)
+    seconds = np.array(engine.timeline.seconds)
+    assert seconds[running == 2].tolist() == [11.0]
+    assert engine.now == 50.0
+
+
+def test_a_follower_arrives_after_its_leader_finished_and_the_pause() -> None:
+    step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
+    builder = TraceBuilder("turns")
+    first = builder.add([builder.fresh(9)], arrival=0, prompt_tokens=4, output_tokens=5)
+    builder.add([builder.fresh(9)], arrival=3.0, prompt_tokens=6, output_tokens=3, follows=first)
+    engine, _ = watched(builder.build(), 20, EngineConfig(step_time=step_time))
+    assert engine.now == 5 + 3 + 3
+
+
+def test_requests_larger_than_the_pool_are_refused_before_anything_runs() -> None:
+    trace = made((100, 10, 0.0), (500, 13, 1.0), (200, 10, 1.0))
+    config = EngineConfig(block_size=16)
+    with pytest.raises(ReplayError, match=r"2 of 3 requests.*request 1, needs 512 tokens, 32 bl"):
+        Engine(trace, make_manager(ManagerName.RUST, 10, config), config)
+    Engine(trace, make_manager(ManagerName.RUST, 32, config), config).run()
+
+
+def test_requests_larger_than_the_pool_can_be_left_out_and_their_followers_still_run() -> None:
+    builder = TraceBuilder("made up")
+    large = builder.add([builder.fresh(400)], arrival=0, prompt_tokens=390, output_tokens=10)
+    builder.add([builder.fresh(20)], arrival=1, prompt_tokens=18, output_tokens=2, follows=large)
+    config = EngineConfig(reject_too_large=True)
+    engine = Engine(builder.build(), make_manager(ManagerName.RUST, 10, config), config)
+    told: list[int] = []
+    engine.run(told.append)
+    assert (engine.counters.finished, engine.counters.rejected) == (1, 1)
+    assert told == [1, 2]
+    assert engine.now > 1
+
+
+def test_an_admission_leaves_the_watermark_free_unless_nothing_runs() -> None:
+    trace = made((64, 30, 0.0), (64, 30, 0.0))
+    tight, _ = watched(trace, 13, EngineConfig(watermark=0.5))
+    loose, _ = watched(trace, 13, EngineConfig(watermark=0.0))
+    assert tight.counters.peak_running == 1
+    assert loose.counters.peak_running == 2
+
+
+@pytest.mark.parametrize("name", ["block_size", "max_num_seqs", "max_num_batched_tokens"])
+def test_limits_below_one_are_refused(name: str) -> None:
+    with pytest.raises(ReplayError, match=f"{name} is 0"):
+        EngineConfig(**{name: 0})  # type: ignore[arg-type]
+
+
+def test_a_watermark_outside_its_range_is_refused() -> None:
+    with pytest.raises(ReplayError, match="watermark is 1"):
+        EngineConfig(watermark=1.0)

@@ -1,0 +1,77 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hybrid_blocks.trace import DamagedLineError, TraceFormat, read_trace
+
+GOOD: dict[TraceFormat, str] = {
+    "mooncake": '{"timestamp": 1, "input_length": 600, "output_length": 9, "hash_ids": [1, 2]}',
+    "sharegpt": '{"input_toks": 1, "output_toks": 9, "arrival_time_ns": 3, "input_tok_ids": [4]}',
+    "azure": "2023-11-16 18:15:46.6805900,374,44",
+    "conversations": json.dumps(
+        {"id": "a", "requests": [{"t": 0, "type": "n", "in": 64, "out": 1, "keep": 0, "new": [1]}]}
+    ),
+}
+
+CONVERSATION = '{"id": "a", "requests": [{"t": 0, "type": "n", "out": 1, %s}]}'
+
+DAMAGED: list[tuple[TraceFormat, str, str]] = [
+    ("mooncake", '{"timestamp": 1, "input_len', "malformed"),
+    ("mooncake", "\x00\x01\x02", "malformed"),
+    ("mooncake", GOOD["mooncake"].replace("600", "-1"), "input_length"),
+    ("mooncake", GOOD["mooncake"].replace("600", '"600"'), "input_length"),
+    ("mooncake", GOOD["mooncake"].replace("[1, 2]", "[1]"), "need 2 hash_ids"),
+    ("mooncake", GOOD["mooncake"].replace("[1, 2]", "[1, -2]"), "hash_ids"),
+    ("mooncake", '{"timestamp": 1, "input_length": 600, "output_length": 9}', "hash_ids"),
+    ("sharegpt", GOOD["sharegpt"].replace("[4]", "[4, 5]"), "there are 2 input_tok_ids"),
+    ("sharegpt", GOOD["sharegpt"].replace("[4]", "[2147483648]"), "input_tok_ids"),
+    ("azure", "2023-11-16 18:15:46.6805900,374", "found 2 fields"),
+    ("azure", "2023-11-16 18:15:46.6805900,many,44", "invalid literal"),
+    ("azure", "yesterday,374,44", "isoformat"),
+    ("azure", "2023-11-16 18:15:46.6805900,0,44", "ContextTokens is 0"),
+    ("conversations", '{"id": "a"}', "requests"),
+    ("conversations", CONVERSATION % '"in": 0', "no prompt tokens"),
+    (
+        "conversations",
+        CONVERSATION % '"in": 64, "keep": 1, "new": []',
+        "keeps 1 ids",
+    ),
+    ("conversations", CONVERSATION % '"in": 200, "keep": 0, "new": [1]', "has 1 ids"),
+    ("conversations", CONVERSATION % '"in": 64, "new": [[5, 3]]', "ends before it begins"),
+    ("conversations", '{"id": "a", "block_size": 16, "requests": []}', "block_size is 16"),
+]
+
+
+@pytest.mark.parametrize(("name", "damaged", "reason"), DAMAGED)
+def test_a_damaged_line_is_reported_with_file_and_line_number(
+    tmp_path: Path, name: TraceFormat, damaged: str, reason: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(f"{GOOD[name]}\n\n{damaged}\n{GOOD[name]}\n")
+    with pytest.raises(DamagedLineError, match=reason) as caught:
+        read_trace(path, name)
+    assert caught.value.line == 3
+    assert str(caught.value).startswith(f"{path}:3: ")
+
+
+@pytest.mark.parametrize(("name", "damaged", "reason"), DAMAGED)
+def test_a_damaged_line_can_be_skipped_and_is_counted(
+    tmp_path: Path, name: TraceFormat, damaged: str, reason: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(f"{damaged}\n{GOOD[name]}\n{damaged}\n{GOOD[name]}\n")
+    trace = read_trace(path, name, on_error="skip")
+    assert len(trace) == 2, reason
+    assert trace.damaged_lines == 2
+
+
+def test_a_compressed_file_that_breaks_off_is_damaged_where_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "trace.gz"
+    content = gzip.compress(f"{GOOD['mooncake']}\n".encode() * 3)
+    path.write_bytes(content[:-9])
+    with pytest.raises(DamagedLineError, match="compressed data ends or breaks"):
+        read_trace(path, "mooncake")
+    trace = read_trace(path, "mooncake", on_error="skip")
+    assert trace.damaged_lines == 1
+    assert len(trace) <= 3

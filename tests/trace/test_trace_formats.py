@@ -1,0 +1,171 @@
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hybrid_blocks.trace import Trace, TraceError, TraceFormat, read_trace
+
+MOONCAKE = [
+    {"timestamp": 0, "input_length": 1024, "output_length": 3, "hash_ids": [7, 8]},
+    {"timestamp": 1500, "input_length": 1100, "output_length": 0, "hash_ids": [7, 8, 9]},
+    {"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [7, 10]},
+]
+SHAREGPT = [
+    {
+        "input_toks": 3,
+        "output_toks": 2,
+        "arrival_time_ns": 5e8,
+        "input_tok_ids": [5, 6, 9],
+        "output_tok_ids": [1, 2],
+    },
+    {"input_toks": 2, "output_toks": 3, "arrival_time_ns": 2e9, "input_tok_ids": [5, 6]},
+]
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9305900,396,0
+"""
+CONVERSATIONS = [
+    {
+        "id": "a",
+        "block_size": 64,
+        "requests": [
+            {"t": 0.0, "type": "n", "in": 130, "out": 10, "keep": 0, "new": [[1, 2]]},
+            {"t": 9.0, "type": "n", "in": 200, "out": 4, "keep": 2, "new": [3]},
+        ],
+    }
+]
+
+
+def lines(records: list[dict[str, object]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+SAMPLES: dict[TraceFormat, str] = {
+    "mooncake": lines(MOONCAKE),
+    "sharegpt": lines(SHAREGPT),
+    "azure": AZURE,
+    "conversations": lines(CONVERSATIONS),
+}
+
+
+def prompt(trace: Trace, request: int) -> list[int]:
+    return list(trace.token_ids(request)[: trace.prompt_tokens[request]].tolist())
+
+
+def output(trace: Trace, request: int) -> list[int]:
+    return list(trace.token_ids(request)[trace.prompt_tokens[request] :].tolist())
+
+
+def assert_same(left: Trace, right: Trace) -> None:
+    assert len(left) == len(right)
+    for column in ("arrival", "follows", "prompt_tokens", "output_tokens"):
+        np.testing.assert_array_equal(getattr(left, column), getattr(right, column))
+    for request in range(len(left)):
+        np.testing.assert_array_equal(left.token_ids(request), right.token_ids(request))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_format_is_detected_and_reads_the_same_when_compressed(
+    tmp_path: Path, name: TraceFormat, packed: bool
+) -> None:
+    plain, path = tmp_path / "plain", tmp_path / "trace"
+    plain.write_text(SAMPLES[name])
+    content = SAMPLES[name].encode()
+    path.write_bytes(gzip.compress(content) if packed else content)
+
+    assert_same(read_trace(path), read_trace(plain, name))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_tokens_are_int32_and_as_many_as_the_lengths_say(tmp_path: Path, name: TraceFormat) -> None:
+    path = tmp_path / "trace"
+    path.write_text(SAMPLES[name])
+    trace = read_trace(path)
+    for request in range(len(trace)):
+        tokens = trace.token_ids(request)
+        assert tokens.dtype == np.int32
+        assert len(tokens) == trace.prompt_tokens[request] + trace.output_tokens[request]
+        assert tokens.min() >= 0
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_blank_lines_are_passed_over(tmp_path: Path, name: TraceFormat) -> None:
+    plain, spaced = tmp_path / "plain", tmp_path / "spaced"
+    plain.write_text(SAMPLES[name])
+    spaced.write_text("\n" + SAMPLES[name].replace("\n", "\n\n") + "  \n")
+    assert_same(read_trace(spaced), read_trace(plain))
+
+
+def test_mooncake_ids_share_exactly_the_leading_blocks_that_are_equal(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(SAMPLES["mooncake"])
+    trace = read_trace(path)
+
+    assert trace.arrival.tolist() == [0, 1.5, 1.5]
+    assert trace.prompt_tokens.tolist() == [1024, 1100, 600]
+    assert trace.output_tokens.tolist() == [3, 1, 5]
+    first, second, third = (prompt(trace, request) for request in range(3))
+    assert first == second[:1024]
+    assert first[:512] == third[:512]
+    assert set(first[512:]).isdisjoint(third[512:])
+
+
+def test_mooncake_outputs_are_unlike_anything_else(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(SAMPLES["mooncake"])
+    trace = read_trace(path)
+    prompts = {token for request in range(3) for token in prompt(trace, request)}
+    outputs = [token for request in range(3) for token in output(trace, request)]
+    assert len(outputs) == len(set(outputs)) == 9
+    assert prompts.isdisjoint(outputs)
+
+
+def test_sharegpt_tokens_are_the_recorded_ones_and_missing_outputs_are_unique(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "trace"
+    path.write_text(SAMPLES["sharegpt"])
+    trace = read_trace(path)
+
+    assert trace.arrival.tolist() == [0.5, 2.0]
+    assert trace.token_ids(0).tolist() == [5, 6, 9, 1, 2]
+    assert prompt(trace, 1) == [5, 6]
+    assert len(output(trace, 1)) == 3
+    assert min(output(trace, 1)) > 9
+
+
+def test_azure_requests_start_at_zero_and_share_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(SAMPLES["azure"])
+    trace = read_trace(path)
+
+    assert trace.arrival.tolist() == pytest.approx([0.0, 4.25])
+    assert trace.output_tokens.tolist() == [44, 1]
+    tokens = [token for request in range(2) for token in trace.token_ids(request).tolist()]
+    assert len(tokens) == len(set(tokens)) == 374 + 44 + 396 + 1
+
+
+def test_a_file_in_no_known_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text('{"question": 42}\n')
+    with pytest.raises(TraceError, match=r"no known format.*mooncake, conversations"):
+        read_trace(path)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text("")
+    with pytest.raises(TraceError, match="no known format"):
+        read_trace(path)
+    with pytest.raises(TraceError, match="holds no request"):
+        read_trace(path, "mooncake")
+
+
+def test_more_distinct_tokens_than_int32_holds_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    row = {"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [2**22 - 1]}
+    path.write_text(json.dumps(row))
+    with pytest.raises(TraceError, match=r"2,147,483,647 distinct tokens"):
+        read_trace(path)
