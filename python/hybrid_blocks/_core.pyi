@@ -1,7 +1,7 @@
 """The compiled core: typed here by hand, checked against the binary by stubtest."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypedDict, final, type_check_only
+from typing import Any, TypeAlias, TypedDict, final, type_check_only
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 _Tokens: TypeAlias = Buffer | npt.NDArray[np.integer] | list[int] | tuple[int, ...]
-_ExtraKeys: TypeAlias = list[object] | tuple[object, ...]
+_ExtraKeys: TypeAlias = list[Any] | tuple[object, ...]
 _Handles: TypeAlias = npt.NDArray[np.int64]
 _Counts: TypeAlias = npt.NDArray[np.int32]
 

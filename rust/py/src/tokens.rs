@@ -20,7 +20,8 @@ pub(crate) fn token_ids(tokens: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     let buffer = PyUntypedBuffer::get(tokens).map_err(|_| {
         let kind = tokens.get_type();
         invalid_argument(format_args!(
-            "tokens are a list or tuple of int, or a buffer of int32 or int64, not {kind}"
+            "tokens are a list or tuple of int, or a one-dimensional buffer of int32 or int64, \
+             not {kind}"
         ))
     })?;
     if buffer.dimensions() != 1 {

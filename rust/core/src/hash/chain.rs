@@ -131,3 +131,89 @@ impl<T: Token> HashChain<T> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hash::Algorithm;
+
+    fn seed() -> Digest {
+        Digest::from([9; 16])
+    }
+
+    fn hash_pieces(
+        algorithm: Algorithm,
+        block_size: usize,
+        num_lookahead_tokens: usize,
+        pieces: &[Vec<i32>],
+    ) -> Vec<Digest> {
+        let mut hasher = BlockHasher::new(algorithm);
+        let mut chain = HashChain::new(block_size, num_lookahead_tokens, seed()).unwrap();
+        let mut digests = Vec::new();
+        for piece in pieces {
+            let expected = digests.len() + chain.num_new_blocks(piece.len());
+            chain.append(&mut hasher, piece, &[], &mut digests).unwrap();
+            assert_eq!(digests.len(), expected);
+            assert_eq!(chain.num_blocks(), expected);
+            assert_eq!(chain.parent(), digests.last().unwrap_or(&seed()));
+        }
+        assert_eq!(chain.num_tokens(), pieces.iter().map(Vec::len).sum::<usize>());
+        digests
+    }
+
+    proptest! {
+        #[test]
+        fn appends_of_any_size_give_the_digests_of_the_whole(
+            algorithm in proptest::sample::select(&Algorithm::ALL[..]),
+            block_size in 1..20_usize,
+            num_lookahead_tokens in 0..20_usize,
+            pieces in proptest::collection::vec(proptest::collection::vec(any::<i32>(), 0..50), 0..8),
+        ) {
+            let whole = hash_pieces(algorithm, block_size, num_lookahead_tokens, &[pieces.concat()]);
+            let parts = hash_pieces(algorithm, block_size, num_lookahead_tokens, &pieces);
+            prop_assert_eq!(whole, parts);
+        }
+
+        #[test]
+        fn a_token_changes_its_block_and_all_after_it_and_none_before(
+            algorithm in proptest::sample::select(&Algorithm::ALL[..]),
+            tokens in proptest::collection::vec(0..200_000_i32, 1..100),
+            position in any::<proptest::sample::Index>(),
+        ) {
+            let position = position.index(tokens.len());
+            let mut changed = tokens.clone();
+            changed[position] += 1;
+            let before = hash_pieces(algorithm, 8, 0, &[tokens]);
+            let after = hash_pieces(algorithm, 8, 0, &[changed]);
+            for (block, (a, b)) in before.iter().zip(&after).enumerate() {
+                prop_assert_eq!(a == b, block < position / 8, "block {}", block);
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_append_changes_nothing() {
+        let mut hasher = BlockHasher::new(Algorithm::Sha256);
+        let mut chain = HashChain::<i32>::new(2, 0, seed()).unwrap();
+        let mut digests = Vec::new();
+        chain.append(&mut hasher, &[1, 2, 3], &[], &mut digests).unwrap();
+        let failed = chain.append_with(&[4, 5, 6], |index, _, _| match index {
+            0 => Ok(seed()),
+            _ => Err("no"),
+        });
+        assert_eq!(failed, Err("no"));
+        let keys = [None];
+        let error = chain.append(&mut hasher, &[4, 5, 6], &keys, &mut digests).unwrap_err();
+        assert_eq!(error, HashError::ExtraKeyCount { expected: 2, actual: 1 });
+        chain.append(&mut hasher, &[4, 5, 6], &[], &mut digests).unwrap();
+        assert_eq!(digests, hash_pieces(Algorithm::Sha256, 2, 0, &[vec![1, 2, 3, 4, 5, 6]]));
+    }
+
+    #[test]
+    fn blocks_without_tokens_are_refused() {
+        let refused = HashChain::<i64>::new(0, 0, seed());
+        assert_eq!(refused.unwrap_err(), HashError::ZeroBlockSize);
+    }
+}

@@ -271,3 +271,86 @@ impl<'a> Pickler<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(parent: &[u8], tokens: &[i64], extra: Option<&Value>) -> Vec<u8> {
+        let mut out = Vec::new();
+        let key = BlockKey { tokens, lookahead: &[], extra };
+        encode_block(&mut out, &mut Memo::default(), parent, &key);
+        out
+    }
+
+    #[test]
+    fn ints_of_every_width_are_written_as_python_writes_them() {
+        let tokens = [
+            0,
+            255,
+            256,
+            65535,
+            65536,
+            i64::from(i32::MAX),
+            1 << 31,
+            -1,
+            i64::from(i32::MIN),
+            i64::from(i32::MIN) - 1,
+            i64::MAX,
+            i64::MIN,
+        ];
+        let ints: &[&[u8]] = &[
+            b"K\x00",
+            b"K\xff",
+            b"M\x00\x01",
+            b"M\xff\xff",
+            b"J\x00\x00\x01\x00",
+            b"J\xff\xff\xff\x7f",
+            b"\x8a\x05\x00\x00\x00\x80\x00",
+            b"J\xff\xff\xff\xff",
+            b"J\x00\x00\x00\x80",
+            b"\x8a\x05\xff\xff\xff\x7f\xff",
+            b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f",
+            b"\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x80",
+        ];
+        let expected: &[&[u8]] = &[
+            b"\x80\x05\x95\x4e\x00\x00\x00\x00\x00\x00\x00",
+            b"C\x04abcd\x94",
+            b"(",
+            &ints.concat(),
+            b"t\x94",
+            b"N\x87\x94.",
+        ];
+        assert_eq!(block(b"abcd", &tokens, None), expected.concat());
+    }
+
+    #[test]
+    fn a_shared_object_is_written_once_and_an_equal_one_again() {
+        let name = Value::str("lora");
+        let pair = Value::tuple([name.clone(), Value::str("a")]);
+        let extra = Value::tuple([pair.clone(), pair, name, Value::str("a")]);
+        let expected: &[&[u8]] = &[
+            b"\x80\x05\x95\x23\x00\x00\x00\x00\x00\x00\x00",
+            b"C\x04abcd\x94)",
+            b"(\x8c\x04lora\x94\x8c\x01a\x94\x86\x94h\x03h\x01\x8c\x01a\x94t\x94",
+            b"\x87\x94.",
+        ];
+        assert_eq!(block(b"abcd", &[], Some(&extra)), expected.concat());
+    }
+
+    #[test]
+    fn a_full_frame_is_closed_before_the_next_object() {
+        let tokens = vec![70_000; 2 * FRAME_TARGET / 5];
+        let out = block(b"abcd", &tokens, None);
+        let mut frames = Vec::new();
+        let mut rest = &out[PROTO_5.len()..];
+        while let [FRAME, header @ ..] = rest {
+            let (len, body) = header.split_first_chunk().unwrap();
+            let len = u64::from_le_bytes(*len) as usize;
+            frames.push(len);
+            rest = &body[len..];
+        }
+        assert!(rest.is_empty());
+        assert_eq!(frames, [65_538, 65_542, 4]);
+    }
+}
