@@ -1,0 +1,271 @@
+//! Cases that hybrid serving has met in practice, one test each.
+
+use hybrid_blocks::hash::Algorithm;
+use hybrid_blocks::{
+    BlockStore, Config, Digest, Error, GroupId, GroupKind, GroupSpec, Hashing, HitLimit, Manager,
+    Placement, Policy, PoolId,
+};
+
+const ATTENTION: GroupId = GroupId(0);
+const STATE: GroupId = GroupId(1);
+
+/// Attention blocks of 16 tokens, 75 to a slab, and states of a whole slab.
+fn hybrid(num_slabs: u32, slots: u32) -> Manager {
+    let groups = vec![
+        GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
+        GroupSpec { kind: GroupKind::State { slots }, block_size: 16, pool: PoolId(1) },
+    ];
+    let store = BlockStore::shared(num_slabs, &[75, 1]).unwrap();
+    Manager::new(store, config(groups, 8_192)).unwrap()
+}
+
+fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
+    Config {
+        groups,
+        hash_block_size: 16,
+        enable_caching: true,
+        enable_events: false,
+        enable_delta: false,
+        enable_compaction: true,
+        policy: Policy::Lru,
+        placement: Placement::default(),
+        hashing: Hashing { algorithm: Algorithm::Sha256, seed: Digest::from([0; 32]) },
+        max_chunk,
+    }
+}
+
+fn prompt(number: i64, len: i64) -> Vec<i64> {
+    (0..len).map(|i| number * 1_000_000 + i).collect()
+}
+
+/// Compute all known tokens of a request, in chunks that respect its boundaries.
+fn prefill(manager: &mut Manager, handle: u64) -> bool {
+    loop {
+        let (known, computed, _) = manager.progress(handle).unwrap();
+        let start = if manager.blocks(handle, ATTENTION).unwrap().is_empty() {
+            manager.match_prefix(handle).unwrap().num_tokens
+        } else {
+            computed
+        };
+        if start == known {
+            return true;
+        }
+        let end = manager.next_boundary(handle).unwrap().unwrap_or(known).min(known);
+        if manager.allocate(&[handle], &[end - start], 0).unwrap() == 0 {
+            return false;
+        }
+        manager.take_copies().unwrap();
+        manager.advance(&[handle], &[end - start]).unwrap();
+        manager.tick();
+    }
+}
+
+#[test]
+fn many_requests_with_speculative_slots_never_starve_while_attention_memory_is_free() {
+    // 3 state slots a request: 192 requests need 576 slabs for states, the rest is attention's.
+    let mut manager = hybrid(1 + 576 + 192, 3);
+    assert!(manager.max_request_tokens() > 262_144);
+    let handles: Vec<u64> = (0..192)
+        .map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, 300), &[]).unwrap())
+        .collect();
+    for &handle in &handles {
+        assert!(prefill(&mut manager, handle), "a state slot was refused");
+    }
+    manager.check_integrity().unwrap();
+    let states: usize = handles.iter().map(|&h| manager.blocks(h, STATE).unwrap().len()).sum();
+    assert_eq!(states, 576);
+
+    // When the short ones leave, their slabs serve a long one's attention.
+    manager.free(&handles).unwrap();
+    let long = manager.add_prompt("long", &prompt(999, 262_144), &[]).unwrap();
+    assert!(prefill(&mut manager, long));
+    manager.check_integrity().unwrap();
+}
+
+#[test]
+fn states_are_never_released_by_skipping() {
+    let groups = vec![
+        GroupSpec {
+            kind: GroupKind::SlidingWindow { window: 64 },
+            block_size: 16,
+            pool: PoolId(0),
+        },
+        GroupSpec { kind: GroupKind::State { slots: 3 }, block_size: 16, pool: PoolId(1) },
+    ];
+    let store = BlockStore::shared(40, &[8, 1]).unwrap();
+    let mut manager = Manager::new(store, config(groups, 64)).unwrap();
+    let handle = manager.add_prompt("r", &prompt(1, 2_000), &[]).unwrap();
+    let mut states = Vec::new();
+    for _ in 0..2_000 / 50 {
+        assert_eq!(manager.allocate(&[handle], &[50], 0).unwrap(), 1);
+        manager.advance(&[handle], &[50]).unwrap();
+        let now = manager.blocks(handle, STATE).unwrap().to_vec();
+        if states.is_empty() {
+            states.clone_from(&now);
+        }
+        assert_eq!(now, states);
+        manager.check_integrity().unwrap();
+    }
+    let window = manager.blocks(handle, ATTENTION).unwrap();
+    assert_eq!(window.iter().filter(|block| !block.is_null()).count(), 2_000 / 16 - 1_937 / 16);
+}
+
+#[test]
+fn a_checkpoint_at_the_end_of_the_prompt_serves_the_next_turn() {
+    let mut manager = hybrid(60, 1);
+    let first = manager.add_prompt("turn 1", &prompt(1, 1_000), &[]).unwrap();
+    assert_eq!(manager.next_boundary(first).unwrap(), Some(992));
+    assert!(prefill(&mut manager, first));
+    manager.free(&[first]).unwrap();
+
+    let second = manager.add_prompt("turn 2", &prompt(1, 1_500), &[]).unwrap();
+    let hit = manager.match_prefix(second).unwrap();
+    assert_eq!((hit.num_tokens, hit.limit), (992, HitLimit::Unseen));
+    assert_eq!(manager.allocate(&[second], &[8], 0).unwrap(), 1);
+    let copies = manager.take_copies().unwrap();
+    assert_eq!(copies.len(), 1, "the state is forked");
+    assert_eq!(copies[0].dst, manager.blocks(second, STATE).unwrap()[0]);
+    assert_ne!(copies[0].src, copies[0].dst);
+    manager.check_integrity().unwrap();
+}
+
+#[test]
+fn a_branch_point_is_learned_from_the_request_that_diverges() {
+    let mut manager = hybrid(90, 1);
+    let shared = prompt(1, 480);
+    for number in 2..5 {
+        let tokens = [shared.clone(), prompt(number, 200)].concat();
+        let handle = manager.add_prompt(&format!("r{number}"), &tokens, &[]).unwrap();
+        let hit = manager.match_prefix(handle).unwrap();
+        match number {
+            2 => assert_eq!((hit.num_tokens, hit.branch), (0, 0)),
+            3 => {
+                assert_eq!((hit.num_tokens, hit.branch), (0, 480));
+                assert_eq!(hit.limit, HitLimit::NoCheckpoint);
+                assert_eq!(manager.next_boundary(handle).unwrap(), Some(480));
+            }
+            _ => assert_eq!((hit.num_tokens, hit.branch), (480, 0)),
+        }
+        assert!(prefill(&mut manager, handle));
+        manager.free(&[handle]).unwrap();
+    }
+}
+
+#[test]
+fn a_request_larger_than_the_arena_is_told_what_would_fit() {
+    let mut manager = hybrid(5, 2);
+    let error = manager.add_prompt("r", &prompt(1, 10_000), &[]).unwrap_err();
+    let Error::RequestTooLarge { num_tokens, needed, available, fits } = error else {
+        panic!("{error}");
+    };
+    assert_eq!((num_tokens, needed, available, fits), (10_000, 11, 4, 2_400));
+    assert_eq!(manager.num_requests(), 0);
+    let handle = manager.add_prompt("r", &prompt(1, 2_400), &[]).unwrap();
+    assert!(prefill(&mut manager, handle));
+    assert!(matches!(
+        manager.allocate(&[handle], &[1], 0),
+        Err(Error::RequestTooLarge { num_tokens: 2_401, .. })
+    ));
+}
+
+#[test]
+fn one_usable_slab_serves_one_pool_after_the_other() {
+    let groups = vec![GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) }];
+    let store = BlockStore::shared(2, &[4]).unwrap();
+    let mut manager = Manager::new(store, config(groups, 64)).unwrap();
+    for number in 0..10 {
+        let handle = manager.add_prompt("r", &prompt(number, 64), &[]).unwrap();
+        assert!(prefill(&mut manager, handle));
+        let other = manager.add_prompt("other", &prompt(99, 16), &[]).unwrap();
+        assert!(!prefill(&mut manager, other), "the arena is full");
+        manager.free(&[handle, other]).unwrap();
+        manager.check_integrity().unwrap();
+    }
+}
+
+#[test]
+fn an_abort_in_the_middle_of_a_prefill_gives_everything_back() {
+    let mut manager = hybrid(20, 2);
+    let handle = manager.add_prompt("r", &prompt(1, 4_000), &[]).unwrap();
+    assert_eq!(manager.allocate(&[handle], &[1_000], 0).unwrap(), 1);
+    manager.free(&[handle]).unwrap();
+    assert_eq!(manager.store().num_free_slabs(), 19);
+    let handle = manager.add_prompt("r", &prompt(1, 4_000), &[]).unwrap();
+    assert_eq!(manager.match_prefix(handle).unwrap().num_tokens, 0);
+    manager.allocate(&[handle], &[1_000], 0).unwrap();
+    manager.advance(&[handle], &[1_000]).unwrap();
+    manager.free(&[handle]).unwrap();
+    assert_eq!(manager.store().num_whole_slabs(), 19);
+    manager.check_integrity().unwrap();
+}
+
+#[test]
+fn storms_of_preemption_lose_nothing() {
+    let mut manager = hybrid(40, 1);
+    let handles: Vec<u64> = (0..8)
+        .map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, 1_000), &[]).unwrap())
+        .collect();
+    for round in 0..20 {
+        for (i, &handle) in handles.iter().enumerate() {
+            assert!(prefill(&mut manager, handle));
+            if (i + round) % 3 == 0 {
+                manager.preempt(&[handle]).unwrap();
+                let hit = manager.match_prefix(handle).unwrap();
+                assert_eq!(hit.num_tokens, 992, "the state was kept at the end of the prompt");
+            }
+        }
+        manager.check_integrity().unwrap();
+    }
+    manager.free(&handles).unwrap();
+    manager.take_copies().unwrap();
+    manager.take_copies().unwrap();
+    assert_eq!(manager.store().num_whole_slabs(), 39);
+}
+
+#[test]
+fn memory_never_idles_on_one_side_while_the_other_waits() {
+    let mut manager = hybrid(1 + 400, 1);
+    // 8 requests of 20,000 tokens fill attention, then short ones need states.
+    let long: Vec<u64> = (0..8)
+        .map(|i| manager.add_prompt(&format!("long{i}"), &prompt(i, 20_000), &[]).unwrap())
+        .collect();
+    for &handle in &long {
+        assert!(prefill(&mut manager, handle));
+    }
+    let mut short = Vec::new();
+    loop {
+        let number = 100 + short.len() as u32;
+        let tokens = prompt(i64::from(number), 300);
+        let handle = manager.add_prompt(&format!("short{number}"), &tokens, &[]).unwrap();
+        short.push(handle);
+        if !prefill(&mut manager, handle) {
+            break;
+        }
+    }
+    // 8 · (1,250 blocks + 1 state) leave 400 - 134 - 8 slabs; 3 short ones share a slab of
+    // attention and take a state each.
+    assert_eq!(manager.store().num_whole_slabs(), 0, "a slab idles while a request waits");
+    assert!(short.len() > 190, "only {} short requests ran", short.len());
+    manager.check_integrity().unwrap();
+}
+
+#[test]
+fn a_block_can_change_groups_that_share_a_pool() {
+    let groups = vec![
+        GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
+        GroupSpec {
+            kind: GroupKind::SlidingWindow { window: 16 },
+            block_size: 16,
+            pool: PoolId(0),
+        },
+    ];
+    let store = BlockStore::shared(4, &[4]).unwrap();
+    let mut manager = Manager::new(store, config(groups, 32)).unwrap();
+    for number in 0..30 {
+        let handle = manager.add_prompt("r", &prompt(number % 4, 64 + number % 3), &[]).unwrap();
+        let hit = manager.match_prefix(handle).unwrap().num_tokens;
+        assert!(prefill(&mut manager, handle), "after a hit of {hit}");
+        manager.free(&[handle]).unwrap();
+        manager.check_integrity().unwrap();
+    }
+}
