@@ -34,7 +34,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path, expect: int = 0) -> str:
-    result = CliRunner().invoke(app, ["replay", *map(str, arguments)], env={"COLUMNS": "120"})
+    result = CliRunner().invoke(app, ["replay", *map(str, arguments)], env={"COLUMNS": "400"})
     assert result.exit_code == expect, result.output
     return result.output
 
@@ -150,6 +150,7 @@ def test_a_request_larger_than_the_pool_stops_the_replay_unless_it_is_skipped(
     assert "do not fit into 30 blocks" in run(trace, "--num-blocks", "30", expect=2)
     result = figures(tmp_path, trace, "--num-blocks", "30", "--on-error", "skip")
     assert result["rejected_requests"] == 20
+    assert result["virtual_seconds"] == 9.5
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -2,7 +2,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_blocks.replay import Engine, EngineConfig, ManagerName, ReplayError, make_manager
+from hybrid_blocks.replay import (
+    Engine,
+    EngineConfig,
+    ManagerName,
+    ReplayError,
+    make_manager,
+    replay,
+)
 from hybrid_blocks.replay.step_time import StepTime
 from hybrid_blocks.trace import Trace, generate_trace
 from hybrid_blocks.trace.builder import TraceBuilder
@@ -175,8 +182,24 @@ def test_a_request_that_arrives_joins_a_batch_that_decodes_without_delay() -> No
     engine, _ = watched(trace, 20, EngineConfig(step_time=step_time))
     running = np.array(engine.timeline.running)
     seconds = np.array(engine.timeline.seconds)
-    assert seconds[running == 2].tolist() == [11.0]
+    assert seconds[running == 2].tolist() == [11.0, 12.0]
     assert engine.now == 50.0
+
+
+def test_pool_use_is_a_mean_over_time_in_which_an_idle_engine_counts_as_empty() -> None:
+    step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
+    config = EngineConfig(block_size=4, step_time=step_time)
+    result, timeline = replay(
+        made((4, 2, 0.0), (4, 2, 8.0)),
+        manager_name=ManagerName.RUST,
+        num_blocks=10,
+        config=config,
+    )
+    assert list(timeline.seconds) == [1, 2, 8, 9, 10]
+    assert list(timeline.used_blocks) == [1, 2, 0, 1, 2]
+    assert list(timeline.running) == [1, 1, 0, 1, 1]
+    assert result.pool_use_mean == pytest.approx((1 + 2 + 0 + 1 + 2) / 10 / 10)
+    assert result.blocks_used_peak == 2
 
 
 def test_a_follower_arrives_after_its_leader_finished_and_the_pause() -> None:

@@ -69,8 +69,9 @@ class Engine:
             self._arrive()
             if self._batch or self._admission:
                 self._step()
-            else:
-                self.now = max(self.now, self._arrivals.next_time)
+            elif self._arrivals.next_time < float("inf"):
+                self.now = self._arrivals.next_time
+                self._sample()
             if self.counters.done > done:
                 done = self.counters.done
                 on_progress(done)
@@ -88,8 +89,8 @@ class Engine:
         if self._is_steady():
             served = self._decode_on()
             if served == len(self._batch):
-                self._finish()
                 self._sample()
+                self._finish()
                 return
         preemptions = self.counters.preemptions
         chunks = self._make_room(self._schedule(), served)
@@ -97,9 +98,9 @@ class Engine:
             admitted = self._admission.admit(self._config.max_num_batched_tokens - chunks.sum())
             chunks = np.concatenate((chunks, np.array(admitted, dtype=np.int32)))
         self._compute(chunks)
+        self._sample()
         self._finish()
         self.meter.end_step()
-        self._sample()
 
     def _schedule(self) -> Counts:
         """Return how many tokens each request computes; those past the budget are left off."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,20 +25,16 @@ def plot(path: Path, runs: Sequence[tuple[Result, Timeline]]) -> None:
     figure = Figure(figsize=(10, 6), layout="constrained")
     pool, requests = figure.subplots(2, 1, sharex=True)
     for result, timeline in runs:
-        every = slice(None, None, len(timeline.seconds) // MAX_POINTS + 1)
+        last = len(timeline.seconds) - 1
+        every = np.unique(np.linspace(0, last, MAX_POINTS).astype(int))
         minutes = np.array(timeline.seconds)[every] / 60
         use = 100 * np.array(timeline.used_blocks)[every] / result.blocks_total
-        pool.plot(minutes, use, label=result.manager, linewidth=1)
-        requests.plot(
-            minutes, timeline.running[every], label=f"{result.manager}: running", linewidth=1
-        )
-        requests.plot(
-            minutes,
-            timeline.waiting[every],
-            label=f"{result.manager}: waiting",
-            linewidth=1,
-            ls=":",
-        )
+        style: dict[str, Any] = {"linewidth": 1, "drawstyle": "steps-pre"}
+        pool.plot(minutes, use, label=result.manager, **style)
+        for name, counts in (("running", timeline.running), ("waiting", timeline.waiting)):
+            requests.plot(
+                minutes, np.array(counts)[every], label=f"{result.manager}: {name}", **style
+            )
     pool.set(ylabel="pool use (%)", ylim=(0, 102), title=f"Replay of {runs[0][0].trace}")
     requests.set(xlabel="virtual time (min)", ylabel="requests", ylim=(0, None))
     for axes in (pool, requests):

@@ -35,7 +35,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         manager_seconds: all time in the manager.
         block_size: tokens of one block.
         blocks_total: blocks of the pool, the null block not counted.
-        blocks_used_peak: most blocks with an owner at the end of a step.
+        blocks_used_peak: most blocks with an owner in a step.
         pool_use_mean: blocks with an owner over blocks of the pool, mean over virtual time.
         virtual_seconds: from the start of the trace to the end of the last step.
         wall_seconds: what the replay took.

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Timeline:
-    """Samples at the end of steps, struct of arrays.
+    """Samples over virtual time, struct of arrays; each holds since the one before it.
+
+    One is taken at the end of a step, before what has finished is freed, and one at the end of a
+    time in which nothing ran.
 
     Attributes:
         seconds: virtual time.
