@@ -235,7 +235,7 @@ impl Pool {
                 let slab = near
                     .filter(|&slab| slabs.owns(slab) && slabs.num_free_in(slab) > 0)
                     .or_else(|| slabs.fullest_with_room())?;
-                slabs.on_live(slab, true);
+                slabs.on_live(slab, 1, 1);
                 self.links.pop_front(self.links.list(1 + slab.0))?
             }
         };
@@ -245,6 +245,37 @@ impl Pool {
         self.num_free -= 1;
         self.num_live += 1;
         Some(BlockId(block))
+    }
+
+    /// Append up to `most` free blocks of one slab to `out`, chosen as by [`Pool::take_free`]. Says
+    /// how many. For shared pools.
+    pub(crate) fn take_free_run(
+        &mut self,
+        near: Option<SlabId>,
+        most: u64,
+        out: &mut Vec<BlockId>,
+    ) -> u32 {
+        let Some(slabs) = &mut self.slabs else { return 0 };
+        let Some(slab) = near
+            .filter(|&slab| slabs.owns(slab) && slabs.num_free_in(slab) > 0)
+            .or_else(|| slabs.fullest_with_room())
+        else {
+            return 0;
+        };
+        let count = most.min(u64::from(slabs.num_free_in(slab))) as u32;
+        slabs.on_live(slab, count, count);
+        let list = self.links.list(1 + slab.0);
+        for _ in 0..count {
+            let Some(block) = self.links.pop_front(list) else { break };
+            self.state[block as usize] = 1;
+            if self.by_worth.is_some() {
+                self.worth[block as usize] = 0;
+            }
+            out.push(BlockId(block));
+        }
+        self.num_free -= count;
+        self.num_live += count;
+        count
     }
 
     /// As [`Pool::take_free`], but only from slabs that hold live blocks and are `allowed`.
@@ -286,7 +317,9 @@ impl Pool {
         self.state[dst.index()] = std::mem::replace(&mut self.state[src.index()], 0);
         self.num_live -= 1;
         self.push_free(src.0);
-        self.on_dead(src.0, true);
+        if let Some(slab) = self.slabs.as_ref().map(|slabs| slabs.slab_of(src.0)) {
+            self.on_dead(slab, 1, 1, 0);
+        }
     }
 
     /// The cached blocks of a slab.
@@ -312,7 +345,7 @@ impl Pool {
         self.num_cached -= 1;
         self.num_live += 1;
         if let Some(slabs) = &mut self.slabs {
-            slabs.on_live(slabs.slab_of(block.0), false);
+            slabs.on_live(slabs.slab_of(block.0), 1, 0);
         }
         keyed
     }
@@ -337,7 +370,7 @@ impl Pool {
             }
             self.num_live += 1;
             if let Some(slabs) = &mut self.slabs {
-                slabs.on_live(slabs.slab_of(block.0), was_free);
+                slabs.on_live(slabs.slab_of(block.0), 1, u32::from(was_free));
             }
         }
         self.state[block.index()] = (state & !COLD) + 1;
@@ -387,30 +420,59 @@ impl Pool {
         }
         self.num_live -= self.zeroed.len() as u32;
         let zeroed = std::mem::take(&mut self.zeroed);
+        if self.slabs.is_some() {
+            self.put_by_slab(&zeroed);
+        } else {
+            self.put_in_queue(&zeroed);
+        }
+        self.zeroed = zeroed;
+        Ok(())
+    }
+
+    /// Put blocks that lost their last owner into the queue.
+    fn put_in_queue(&mut self, blocks: &[u32]) {
+        let free = self.free_queue();
         let mut at = None;
-        for &block in &zeroed {
+        for &block in blocks {
             if self.state[block as usize] & KEYED != 0 {
                 self.state[block as usize] |= COLD;
                 self.links.push_back(self.cached, block);
                 self.num_cached += 1;
-                if self.slabs.is_some() {
-                    self.note_cached(block);
-                }
-                self.on_dead(block, false);
-            } else if self.slabs.is_some() {
-                self.push_free(block);
-                self.on_dead(block, true);
             } else {
                 match at {
-                    None => self.links.push_front(self.links.list(1), block),
+                    None => self.links.push_front(free, block),
                     Some(at) => self.links.insert_after(at, block),
                 }
                 at = Some(block);
                 self.num_free += 1;
             }
         }
-        self.zeroed = zeroed;
-        Ok(())
+    }
+
+    /// Put blocks that lost their last owner into their slabs, one run of the same slab at a time.
+    fn put_by_slab(&mut self, mut blocks: &[u32]) {
+        while let (Some(&first), Some(slabs)) = (blocks.first(), &self.slabs) {
+            let slab = slabs.slab_of(first);
+            let range = slabs.blocks_of(slab);
+            let len = blocks.iter().take_while(|block| range.contains(block)).count();
+            let (run, rest) = blocks.split_at(len);
+            let (mut num_free, mut most_worth) = (0, 0);
+            for &block in run {
+                if self.state[block as usize] & KEYED != 0 {
+                    self.state[block as usize] |= COLD;
+                    self.links.push_back(self.cached, block);
+                    self.note_cached(block);
+                    most_worth = most_worth.max(self.worth[block as usize]);
+                } else {
+                    self.links.push_front(self.links.list(1 + slab.0), block);
+                    num_free += 1;
+                }
+            }
+            self.num_free += num_free;
+            self.num_cached += len as u32 - num_free;
+            self.on_dead(slab, len as u32, num_free, most_worth);
+            blocks = rest;
+        }
     }
 
     /// As [`Pool::free`], but every block ends at the warm end, keyed or not: its content stays
@@ -453,11 +515,9 @@ impl Pool {
         }
     }
 
-    fn on_dead(&mut self, block: u32, free: bool) {
+    fn on_dead(&mut self, slab: SlabId, count: u32, num_free: u32, worth: u64) {
         if let Some(slabs) = &mut self.slabs {
-            let slab = slabs.slab_of(block);
-            let worth = if free { 0 } else { self.worth[block as usize] };
-            slabs.on_dead(slab, free, worth);
+            slabs.on_dead(slab, count, num_free, worth);
             if slabs.is_all_free(slab) {
                 self.emptied.push(slab);
             }

@@ -30,7 +30,7 @@ struct ExtraKey {
 /// Keys to blocks, by open addressing.
 ///
 /// A block's first key is stored once, in arrays indexed by block id. The table holds *entries*: an
-/// entry below the number of blocks is that block's first key, one above it an [`ExtraKey`]. Linear
+/// entry below the number of blocks is that block's first key, one above it an extra key. Linear
 /// probing over one-byte tags finds an entry, the full digest and group confirm it; nothing is ever
 /// taken for equal on fewer bits. Deletion shifts back, so there are no tombstones. Blocks that
 /// share a key with an earlier block wait outside the table, in insertion order.

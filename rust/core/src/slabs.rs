@@ -170,35 +170,36 @@ impl Slabs {
         self.num_idle -= 1;
     }
 
-    /// A block of `slab` got an owner; `was_free` says that it kept no content.
-    pub(crate) fn on_live(&mut self, slab: SlabId, was_free: bool) {
-        if was_free {
-            self.set_free(slab, self.free[slab.index()] - 1);
+    /// `count` blocks of `slab` got an owner, of which `num_free` kept no content.
+    pub(crate) fn on_live(&mut self, slab: SlabId, count: u32, num_free: u32) {
+        if num_free > 0 {
+            self.set_free(slab, self.free[slab.index()] - num_free);
         }
         let live = &mut self.live[slab.index()];
-        *live += 1;
-        if *live == 1 {
-            self.slack += u64::from(self.blocks_per_slab) - 1;
+        if *live == 0 {
+            self.slack += u64::from(self.blocks_per_slab - count);
+            *live = count;
             self.leave_idle(slab);
         } else {
-            self.slack -= 1;
+            *live += count;
+            self.slack -= u64::from(count);
         }
     }
 
-    /// A block of `slab` lost its last owner; `free` says that it keeps no
-    /// content, `worth` what its content is worth.
-    pub(crate) fn on_dead(&mut self, slab: SlabId, free: bool, worth: u64) {
+    /// `count` blocks of `slab` lost their last owner, of which `num_free` keep no content; `worth`
+    /// is the most that the content of the others is worth.
+    pub(crate) fn on_dead(&mut self, slab: SlabId, count: u32, num_free: u32, worth: u64) {
         self.worth[slab.index()] = self.worth[slab.index()].max(worth);
         let live = &mut self.live[slab.index()];
-        *live -= 1;
+        *live -= count;
         if *live == 0 {
-            self.slack -= u64::from(self.blocks_per_slab) - 1;
+            self.slack -= u64::from(self.blocks_per_slab - count);
             self.enter_idle(slab);
         } else {
-            self.slack += 1;
+            self.slack += u64::from(count);
         }
-        if free {
-            self.on_content_lost(slab);
+        if num_free > 0 {
+            self.set_free(slab, self.free[slab.index()] + num_free);
         }
     }
 

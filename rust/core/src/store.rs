@@ -244,12 +244,16 @@ impl BlockStore {
         out: &mut Vec<BlockId>,
     ) {
         if self.is_shared() {
-            for _ in 0..num_blocks {
-                let Some(block) = self.take_shared(pool, near, reservation) else {
+            let mut near = near;
+            let mut left = num_blocks;
+            while left > 0 {
+                let taken = self.take_shared(pool, near, left, reservation, out);
+                if taken == 0 {
                     debug_assert!(false, "a reserved block is missing");
                     return;
-                };
-                out.push(block);
+                }
+                left -= u64::from(taken);
+                near = out.last().and_then(|&block| self.slab_of(pool, block));
             }
             return;
         }
@@ -268,26 +272,32 @@ impl BlockStore {
         }
     }
 
+    /// Take up to `most` blocks of one slab; says how many.
     fn take_shared(
         &mut self,
         pool: PoolId,
         near: Option<SlabId>,
+        most: u64,
         reservation: &mut Reservation,
-    ) -> Option<BlockId> {
+        out: &mut Vec<BlockId>,
+    ) -> u32 {
         let may_start_slab =
             reservation.slabs_needed[pool.index()] > 0 || reservation.slabs_spare > 0;
-        let idle_before = self.pool(pool).slabs()?.num_idle();
+        let Some(idle_before) = self.pool(pool).slabs().map(Slabs::num_idle) else { return 0 };
         if !may_start_slab {
             let from = &mut self.pools[pool.index()];
-            return from.take_free_from_live_slab_if(|_| true).or_else(|| {
+            let block = from.take_free_from_live_slab_if(|_| true).or_else(|| {
                 let block = self.pools[pool.index()].coldest_cached_in_live_slab_if(|_| true)?;
                 self.evict_into(pool, block);
                 Some(block)
             });
+            out.extend(block);
+            return u32::from(block.is_some());
         }
-        if let Some(block) = self.pools[pool.index()].take_free(near) {
+        let taken = self.pools[pool.index()].take_free_run(near, most, out);
+        if taken > 0 {
             self.note_started(pool, idle_before, reservation);
-            return Some(block);
+            return taken;
         }
         let own = self.pools[pool.index()].coldest_cached();
         let slab = self.arena.take().or_else(|| {
@@ -297,11 +307,13 @@ impl BlockStore {
         if let Some(slab) = slab {
             self.pools[pool.index()].adopt(slab);
             reservation.start_slab(pool);
-            return self.pools[pool.index()].take_free(Some(slab));
+            return self.pools[pool.index()].take_free_run(Some(slab), most, out);
         }
-        self.evict_into(pool, own?);
+        let Some(block) = own else { return 0 };
+        self.evict_into(pool, block);
         self.note_started(pool, idle_before, reservation);
-        own
+        out.push(block);
+        1
     }
 
     fn note_started(&self, pool: PoolId, idle_before: u32, reservation: &mut Reservation) {

@@ -1,0 +1,154 @@
+//! What hybrid models cost: a decode step with several groups, admission, a returning conversation.
+
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use hybrid_blocks::hash::Algorithm;
+use hybrid_blocks::{
+    BlockStore, Config, Digest, GroupKind, GroupSpec, Hashing, Manager, Placement, Policy, PoolId,
+};
+
+const WINDOW: GroupKind = GroupKind::SlidingWindow { window: 1_024 };
+const STATE: GroupKind = GroupKind::State { slots: 1 };
+
+/// Groups of 16-token blocks; states live in a pool of their own, a slab each.
+fn manager(kinds: &[GroupKind], num_slabs: u32) -> Manager {
+    let groups = kinds
+        .iter()
+        .map(|&kind| GroupSpec { kind, block_size: 16, pool: PoolId(u32::from(kind == STATE)) })
+        .collect();
+    let config = Config {
+        groups,
+        hash_block_size: 16,
+        enable_caching: true,
+        enable_events: false,
+        enable_delta: false,
+        enable_compaction: true,
+        policy: Policy::Lru,
+        placement: Placement::default(),
+        hashing: Hashing { algorithm: Algorithm::Sha256, seed: Digest::from([0; 32]) },
+        max_chunk: 8_192,
+    };
+    Manager::new(BlockStore::shared(num_slabs, &[64, 1]).unwrap(), config).unwrap()
+}
+
+/// Digests of a prompt, made without hashing so that only block management is measured.
+fn digests(request: u64, num_tokens: u32) -> Vec<Digest> {
+    (0..u64::from(num_tokens / 16))
+        .map(|block| {
+            let mut bytes = [0; 32];
+            // Spread the leading bytes as a hash would.
+            let mixed = (request << 32 | block).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            bytes[..8].copy_from_slice(&mixed.to_le_bytes());
+            bytes[8..16].copy_from_slice(&block.to_le_bytes());
+            bytes[16..24].copy_from_slice(&request.to_le_bytes());
+            Digest::from(bytes)
+        })
+        .collect()
+}
+
+/// Requests whose tokens are all known and all but the last computed.
+fn running(manager: &mut Manager, num_requests: u32, num_tokens: u32, known: u32) -> Vec<u64> {
+    let handles: Vec<u64> = (0..num_requests)
+        .map(|i| manager.add_request(&i.to_string(), known, digests(u64::from(i), known)).unwrap())
+        .collect();
+    for &handle in &handles {
+        assert_eq!(manager.allocate(&[handle], &[num_tokens], 0).unwrap(), 1);
+        manager.advance(&[handle], &[num_tokens]).unwrap();
+    }
+    handles
+}
+
+/// Room for one token of every request, then that token computed: averaged over whole blocks.
+fn decode(c: &mut Criterion) {
+    const FIRST: u32 = 256;
+    const STEPS: u32 = 256;
+    let mut group = c.benchmark_group("hybrid/decode_step_4_groups");
+    for num_requests in [64, 1_024, 16_384] {
+        group.throughput(Throughput::Elements(u64::from(num_requests)));
+        group.bench_function(BenchmarkId::from_parameter(num_requests), |b| {
+            let mut manager =
+                manager(&[GroupKind::Full, WINDOW, WINDOW, STATE], 2 + num_requests * 3);
+            let mut handles = running(&mut manager, num_requests, FIRST, FIRST + STEPS);
+            let ones = vec![1; handles.len()];
+            b.iter_custom(|iterations| {
+                let mut time = Duration::ZERO;
+                for _ in 0..iterations {
+                    if manager.progress(handles[0]).unwrap().1 == FIRST + STEPS {
+                        manager.free(&handles).unwrap();
+                        manager.reset().unwrap();
+                        let again = running(&mut manager, num_requests, FIRST, FIRST + STEPS);
+                        handles.clone_from(&again);
+                    }
+                    let start = Instant::now();
+                    assert_eq!(manager.allocate(&handles, &ones, 0).unwrap(), handles.len());
+                    manager.advance(&handles, &ones).unwrap();
+                    time += start.elapsed();
+                }
+                time
+            });
+        });
+    }
+    group.finish();
+}
+
+/// Match and first allocation of a prompt that nothing is cached of.
+fn admission(c: &mut Criterion) {
+    let mut manager = manager(&[GroupKind::Full, WINDOW, WINDOW, WINDOW, WINDOW, WINDOW], 4_000);
+    let digests = digests(1, 2_000);
+    c.bench_function("hybrid/admit_2000_tokens_6_groups", |b| {
+        b.iter_custom(|iterations| {
+            let mut time = Duration::ZERO;
+            for _ in 0..iterations {
+                let handle = manager.add_request("r", 2_000, digests.clone()).unwrap();
+                let start = Instant::now();
+                assert_eq!(manager.match_prefix(handle).unwrap().num_tokens, 0);
+                assert_eq!(manager.allocate(&[handle], &[2_000], 0).unwrap(), 1);
+                time += start.elapsed();
+                manager.free(&[handle]).unwrap();
+            }
+            time
+        });
+    });
+}
+
+type Timed = fn(&mut Manager, u64) -> Duration;
+
+const RETURNING: u32 = 102_400;
+
+fn time_match(manager: &mut Manager, handle: u64) -> Duration {
+    let start = Instant::now();
+    assert_eq!(manager.match_prefix(handle).unwrap().num_tokens, RETURNING);
+    let time = start.elapsed();
+    manager.free(&[handle]).unwrap();
+    time
+}
+
+fn time_free(manager: &mut Manager, handle: u64) -> Duration {
+    assert_eq!(manager.allocate(&[handle], &[8], 0).unwrap(), 1);
+    let start = Instant::now();
+    manager.free(&[handle]).unwrap();
+    start.elapsed()
+}
+
+/// A conversation of 102,400 tokens comes back: what its match and its end cost.
+fn returning(c: &mut Criterion) {
+    let mut manager = manager(&[GroupKind::Full, STATE], 400);
+    let first = running(&mut manager, 1, RETURNING, RETURNING);
+    manager.free(&first).unwrap();
+    let digests = digests(0, RETURNING + 16);
+    let mut come_back = |timed: Timed| {
+        let handle = manager.add_request("r", RETURNING + 16, digests.clone()).unwrap();
+        let time = timed(&mut manager, handle);
+        manager.take_copies().unwrap();
+        time
+    };
+    for (name, timed) in [("match", time_match as Timed), ("free", time_free)] {
+        c.bench_function(&format!("hybrid/returning_102400_tokens/{name}"), |b| {
+            b.iter_custom(|iterations| (0..iterations).map(|_| come_back(timed)).sum());
+        });
+    }
+}
+
+criterion_group!(benches, decode, admission, returning);
+criterion_main!(benches);
