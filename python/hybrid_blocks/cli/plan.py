@@ -15,9 +15,10 @@ from hybrid_blocks.plan.render import render
 from hybrid_blocks.plan.report import make_report
 from hybrid_blocks.plan.size import parse_memory, parse_tokens
 from hybrid_blocks.plan.sweep import parse_axis, sweep, sweep_table
+from hybrid_blocks.trace import TraceError, read_trace
 
 
-def plan_command(
+def plan_command(  # noqa: PLR0917 -- typer passes options by name
     model: Annotated[
         list[str] | None,
         typer.Argument(
@@ -112,7 +113,7 @@ def plan_command(
             _write(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
         if plot_file is not None:
             plot(report, plot_file)
-    except PlanError as error:
+    except (PlanError, TraceError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
 
@@ -144,6 +145,8 @@ def _write(path: Path, text: bytes) -> None:
 def _trace_lengths(path: Path | None) -> list[int]:
     if path is None:
         return []
-    from hybrid_blocks.plan.lengths import read_lengths  # noqa: PLC0415
-
-    return read_lengths(path)
+    try:
+        lengths: list[int] = read_trace(path).total_tokens.tolist()
+    except OSError as error:
+        raise PlanError(f"--trace {path}: {error.strerror or error}") from None
+    return lengths
