@@ -34,7 +34,7 @@ def test_a_plan_shows_both_geometries_and_what_to_act_on() -> None:
     assert "1.54x" in out
     assert "requests of 32,768" in out
     assert "attention block inflated to 800 tokens: prompts below it never hit" in out
-    assert "3 padding layers waste 6.25%" in out
+    assert "3 padding layers waste 6.25 %" in out
 
 
 def test_the_json_file_holds_both_plans(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_too_many_sequences_for_the_state_slots_are_warned_of() -> None:
     report = _report("Qwen3.6-27B", "--memory", "29.4GiB", "--max-num-seqs", "1024")
     assert report["vllm"]["state_slots"] == 614
     assert any(
-        "max_num_seqs 1,024 exceeds the 614 state slots" in line for line in report["warnings"]
+        "max_num_seqs 1024 exceeds the 614 state slots" in line for line in report["warnings"]
     )
 
 

@@ -17,7 +17,10 @@ def advise(
     refusal: str | None,
 ) -> tuple[str, ...]:
     """All warnings for a plan; ``refusal`` is why there is no plan of vLLM's."""
-    warnings = [*_about_model(model, deployment), *_about_natural(deployment, geometry)]
+    warnings = [
+        *_about_model(model, deployment),
+        *_about_natural(deployment, geometry, deployment.length(model)),
+    ]
     if vllm is None:
         return (*warnings, f"vLLM cannot serve this model: {refusal}")
     return (
@@ -50,14 +53,17 @@ def _about_model(model: Model, deployment: Deployment) -> list[str]:
     return warnings
 
 
-def _about_natural(deployment: Deployment, geometry: Geometry) -> list[str]:
+def _about_natural(deployment: Deployment, geometry: Geometry, length: int) -> list[str]:
     warnings = []
     slots = capacity.state_slots(geometry)
     if slots is not None and deployment.max_num_seqs > slots // geometry.decode_tokens:
         warnings.append(
-            f"natural: max_num_seqs {deployment.max_num_seqs:,} exceeds the "
-            f"{slots // geometry.decode_tokens:,} sequences whose states fit"
+            f"natural: max_num_seqs {deployment.max_num_seqs} exceeds the "
+            f"{slots // geometry.decode_tokens} sequences whose states fit"
         )
+    fits = capacity.longest(geometry, length)
+    if fits < length:
+        warnings.append(_too_long("natural", fits, length))
     return warnings
 
 
@@ -86,14 +92,14 @@ def _about_states(model: Model, deployment: Deployment, vllm: VllmPlan) -> list[
     warnings = []
     if deployment.max_num_seqs > slots:
         warnings.append(
-            f"vLLM: max_num_seqs {deployment.max_num_seqs:,} exceeds the {slots:,} state slots: "
+            f"vLLM: max_num_seqs {deployment.max_num_seqs} exceeds the {slots} state slots: "
             "CUDA graph capture fails"
         )
     held = sum(group.spec.slots or 0 for group in vllm.groups)
     if model.is_hybrid and deployment.max_num_seqs * (held + 1) > vllm.num_blocks:
         warnings.append(
             f"vLLM: each request takes {held} blocks for its states, so at most "
-            f"{vllm.num_blocks // (held + 1):,} of max_num_seqs {deployment.max_num_seqs:,} run, "
+            f"{vllm.num_blocks // (held + 1)} of max_num_seqs {deployment.max_num_seqs} run, "
             "however short they are"
         )
     return warnings
@@ -111,14 +117,14 @@ def _about_padding(vllm: VllmPlan) -> list[str]:
     for kind, (layers, padding) in by_kind.items():
         if padding:
             warnings.append(
-                f"vLLM: {padding} padding layers waste {padding / layers:.2%} beside {layers} "
+                f"vLLM: {padding} padding layers waste {100 * padding / layers:.2f} % beside {layers} "
                 f"{kind} layers"
             )
     for spec in {member.spec for group in vllm.groups for member in group.members}:
         if spec.page_bytes > spec.unpadded_bytes:
             share = spec.page_bytes / spec.unpadded_bytes - 1
             warnings.append(
-                f"vLLM: pages of {spec.kind} layers padded by {share:.2%} to "
+                f"vLLM: pages of {spec.kind} layers padded by {100 * share:.2f} % to "
                 f"{spec.page_bytes:,} bytes"
             )
     return warnings
@@ -126,9 +132,10 @@ def _about_padding(vllm: VllmPlan) -> list[str]:
 
 def _about_length(vllm: VllmPlan) -> list[str]:
     fits = vllm.longest()
-    if fits >= vllm.max_model_len:
-        return []
-    return [
-        f"vLLM: KV of one request does not fit: max length that fits is {fits:,}, "
-        f"below {vllm.max_model_len:,}"
-    ]
+    return [_too_long("vLLM", fits, vllm.max_model_len)] if fits < vllm.max_model_len else []
+
+
+def _too_long(who: str, fits: int, length: int) -> str:
+    return (
+        f"{who}: KV of one request does not fit: max length that fits is {fits:,}, below {length:,}"
+    )
