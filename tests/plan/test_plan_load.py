@@ -5,7 +5,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.model import Model, PlanError, Rank, from_config, load_layers, load_model
+from hybrid_blocks.model import (
+    Model,
+    PlanError,
+    Rank,
+    from_config,
+    load_layers,
+    load_model,
+    table,
+)
 from hybrid_blocks.model.described import EXAMPLE
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.model.table import entries
@@ -120,6 +128,24 @@ def test_speculation_adds_the_draft_layer_and_columns() -> None:
     assert isinstance(state, State)
     columns = state.tensors(Rank(num_speculative_tokens=2))[0].shape[0]
     assert columns == 4 - 1 + 2
+
+
+def test_a_list_of_layer_names_reads_like_the_pattern() -> None:
+    _, entry = table.find("Nemotron-Nano-9B-v2")
+    fields, _ = table.fields(entry)
+    names = {"*": "attention", "M": "mamba", "-": "mlp", "E": "moe"}
+    pattern = fields.pop("hybrid_override_pattern")
+    listed = {**fields, "layers_block_type": [names[letter] for letter in str(pattern)]}
+    assert from_config(listed, "listed").layers == load_model("Nemotron-Nano-9B-v2").layers
+
+
+def test_a_pattern_of_the_wrong_length_or_with_an_unknown_kind_is_refused() -> None:
+    _, entry = table.find("Nemotron-H-8B")
+    fields, _ = table.fields(entry)
+    with pytest.raises(PlanError, match="has 3 entries for 52 layers"):
+        from_config({**fields, "hybrid_override_pattern": "M*-"}, "short")
+    with pytest.raises(PlanError, match="names Q; known are"):
+        from_config({**fields, "hybrid_override_pattern": "M" * 51 + "Q"}, "odd")
 
 
 def test_an_unknown_architecture_names_what_is_missing_and_how_to_describe_it() -> None:

@@ -6,7 +6,8 @@ concurrency. Rows without GiB carry the number of blocks that was solved from th
 
 Not reproduced, and why: rows without tokens or without a model that is known (MiMo-V2.5,
 Nemotron-3-Puzzle, DeepSeek-V4-Flash); Qwen3.8-Flash-Next, whose indexer cache is not described;
-Gemma-4 with a drafter, whose layers and batch size are not logged, and "~55k" at "~50 GB"; a
+Gemma-4 with a drafter, whose batch size is not logged (4,096 tokens would give whole blocks for
+both rows, but 14.83 GiB where 14.84 are logged), and Gemma-4 with "~55k" tokens in "~50 GB"; a
 drafter with groups of its own (DFlash); gpt-oss-120b, which failed to start or logged no tokens;
 614 state slots on an H100, for which no memory is given.
 """

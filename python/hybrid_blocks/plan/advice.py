@@ -117,8 +117,8 @@ def _about_padding(vllm: VllmPlan) -> list[str]:
     for kind, (layers, padding) in by_kind.items():
         if padding:
             warnings.append(
-                f"vLLM: {padding} padding layers waste {100 * padding / layers:.2f} % beside {layers} "
-                f"{kind} layers"
+                f"vLLM: {padding} padding layers waste {100 * padding / layers:.2f} % beside "
+                f"{layers} {kind} layers"
             )
     for spec in {member.spec for group in vllm.groups for member in group.members}:
         if spec.page_bytes > spec.unpadded_bytes:
