@@ -1,24 +1,28 @@
 """Nemotron-H, Nano and Super: a pattern string of Mamba-2, attention, MLP and MoE layers."""
 
-from hybrid_blocks.model.architecture.common import by_depth, full_attention
+from typing import Final
+
+from hybrid_blocks.model.architecture.common import choose, full_attention
 from hybrid_blocks.model.config import Config
-from hybrid_blocks.model.errors import PlanError
 from hybrid_blocks.model.layer import Cache, Mamba2
 from hybrid_blocks.model.model import Layer
 
+_LETTERS: Final = {"attention": "*", "mamba": "M", "mlp": "-", "moe": "E"}
+
 
 def read(config: Config) -> tuple[Layer, ...]:
-    """``M`` is Mamba-2, ``*`` attention, ``-`` an MLP, ``E`` a mixture of experts."""
+    """``hybrid_override_pattern`` or ``layers_block_type``.
+
+    ``M`` is Mamba-2, ``*`` attention, ``-`` an MLP, ``E`` a mixture of experts.
+    """
     config.require(
-        "hybrid_override_pattern",
+        "hybrid_override_pattern|layers_block_type",
         "mamba_num_heads",
         "mamba_head_dim",
         "n_groups",
         "ssm_state_size",
         "conv_kernel",
     )
-    pattern = config.text("hybrid_override_pattern").replace("|", "")
-    config.one_per_layer(tuple(pattern), "hybrid_override_pattern")
     heads = config.positive("mamba_num_heads")
     head_dim = config.positive("mamba_head_dim")
     kinds: dict[str, Cache | None] = {
@@ -35,9 +39,9 @@ def read(config: Config) -> tuple[Layer, ...]:
         "-": None,
         "E": None,
     }
-    if unknown := set(pattern) - kinds.keys():
-        raise PlanError(
-            f"{config.name}: hybrid_override_pattern holds {', '.join(sorted(unknown))}; "
-            f"known are {' '.join(kinds)}"
-        )
-    return by_depth(kinds[letter] for letter in pattern)
+    pattern = config.text("hybrid_override_pattern").replace("|", "")
+    if pattern:
+        return choose(config, pattern, "hybrid_override_pattern", kinds)
+    names = config.strings("layers_block_type") or ()
+    by_name = {name: kinds[letter] for name, letter in _LETTERS.items()}
+    return choose(config, names, "layers_block_type", by_name)

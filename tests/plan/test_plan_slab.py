@@ -1,0 +1,77 @@
+"""The slab that is chosen, and what it wastes."""
+
+import pytest
+from hybrid_blocks.model import load_model
+from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
+from hybrid_blocks.plan.budget import natural_budget, vllm_budget
+from hybrid_blocks.plan.natural import MAX_GROUPS
+from hybrid_blocks.plan.slab import Demand, choose
+
+CONVERSATION = 1366
+"""Tokens of a conversation at its end, as the mean of a public trace."""
+
+SERVED = [
+    ("Qwen3.5-27B", Deployment(max_model_len=16_384)),
+    ("Qwen3.5-27B", Deployment(max_model_len=16_384, num_speculative_tokens=2)),
+    ("Qwen3.5-35B-A3B", Deployment(max_model_len=16_384, kv_cache_dtype="fp8")),
+    ("Nemotron-H-8B", Deployment(max_model_len=16_384)),
+    ("Granite-4.0-H-Small", Deployment(max_model_len=16_384)),
+    ("Falcon-H1-7B", Deployment(max_model_len=16_384)),
+    ("LFM2-1.2B", Deployment(max_model_len=16_384)),
+    ("gpt-oss-20b", Deployment(max_model_len=16_384)),
+    ("Gemma-3-27B", Deployment(max_model_len=16_384)),
+]
+
+
+@pytest.mark.parametrize(("name", "deployment"), SERVED)
+def test_conversations_leave_under_three_per_cent_of_what_they_reserve_unused(
+    name: str, deployment: Deployment
+) -> None:
+    geometry = plan_natural(load_model(name), 24 * 2**30, deployment)
+    budget = natural_budget(geometry, CONVERSATION)
+    reserved = budget.live + budget.rounding + budget.padding
+    assert budget.live / reserved >= 0.97
+    assert len(geometry.groups) <= MAX_GROUPS
+
+
+@pytest.mark.parametrize(("name", "deployment"), SERVED)
+def test_the_natural_geometry_serves_more_conversations_than_vllms(
+    name: str, deployment: Deployment
+) -> None:
+    model = load_model(name)
+    ours = natural_budget(plan_natural(model, 24 * 2**30, deployment), CONVERSATION)
+    plan = plan_vllm(model, 24 * 2**30, deployment)
+    theirs = vllm_budget(plan, CONVERSATION, deployment.num_speculative_tokens)
+    assert ours.requests > theirs.requests
+
+
+def test_blocks_of_one_size_need_no_more_than_one_block_a_slab() -> None:
+    slab = choose([Demand(4096, 10**6), Demand(4096, 10**5)])
+    assert slab.slab_bytes == 4096
+    assert slab.blocks_per_slab == (1, 1)
+
+
+def test_sizes_with_a_small_common_multiple_are_not_padded() -> None:
+    slab = choose([Demand(3 * 65_536, 10**8), Demand(5 * 65_536, 10**8)])
+    assert slab.slab_bytes % (15 * 65_536) == 0
+
+
+def test_the_slab_does_not_depend_on_the_memory() -> None:
+    model = load_model("Qwen3.5-27B")
+    sizes = {plan_natural(model, gib * 2**30, Deployment()).slab_bytes for gib in (2, 17, 80)}
+    assert len(sizes) == 1
+
+
+def test_state_layers_are_dealt_out_evenly() -> None:
+    geometry = plan_natural(load_model("Nemotron-H-8B"), 24 * 2**30, Deployment())
+    counts = [len(group.layers) for group in geometry.groups if group.kind == "state"]
+    assert sum(counts) == 24
+    assert max(counts) - min(counts) <= 1
+
+
+def test_pages_of_a_block_lie_one_after_the_other() -> None:
+    geometry = plan_natural(load_model("Gemma-4-26B-A4B"), 24 * 2**30, Deployment())
+    for group in geometry.groups:
+        ends = [a + b for a, b in zip(group.page_offsets, group.page_bytes, strict=True)]
+        assert [0, *ends[:-1]] == list(group.page_offsets)
+        assert ends[-1] == group.block_bytes
