@@ -2,16 +2,22 @@
 
 import warnings
 
-from hybrid_blocks._core import build_info
+try:
+    from hybrid_blocks._core import build_info
+except ModuleNotFoundError as error:
+    # The kernels need tensors, not the core: they import from a checkout that was never built.
+    if error.name != "hybrid_blocks._core":
+        raise
+    __all__ = []
+else:
+    __version__: str = build_info()["version"]
 
-__version__: str = build_info()["version"]
+    if build_info()["profile"] == "debug":
+        warnings.warn(
+            "hybrid_blocks was built without optimisation and is many times slower; "
+            "build it with `maturin develop --release`",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
-if build_info()["profile"] == "debug":
-    warnings.warn(
-        "hybrid_blocks was built without optimisation and is many times slower; "
-        "build it with `maturin develop --release`",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-
-__all__ = ["__version__", "build_info"]
+    __all__ = ["__version__", "build_info"]
