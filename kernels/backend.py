@@ -29,7 +29,7 @@ def usable_backends(device: "torch.device | str") -> tuple[Backend, ...]:
     return ("naive",)
 
 
-def implementation(package: str, device: "torch.device", backend: Backend | None) -> Any:  # noqa: ANN401
+def implementation(package: str, device: "torch.device", backend: Backend | None) -> Any:
     """Return the module of ``package`` that runs on ``device``.
 
     Raises ``ValueError`` when ``backend`` names no version or one that cannot run there.

@@ -147,7 +147,11 @@ def _runs(index: int, tensor: "torch.Tensor") -> list[tuple[int, int, int]]:
     if block_stride == 0 and tensor.shape[0] > 1:
         raise ValueError(f"tensor {index} has block stride 0: all its blocks are the same bytes")
     dims = sorted(
-        ((s * width, n) for s, n in zip(tensor.stride()[1:], tensor.shape[1:], strict=True) if n > 1)
+        (
+            (s * width, n)
+            for s, n in zip(tensor.stride()[1:], tensor.shape[1:], strict=True)
+            if n > 1
+        )
     )
     run_bytes = width
     while dims and dims[0][0] == run_bytes:

@@ -19,6 +19,13 @@ constexpr int WARP = 32;
 constexpr int UNROLL = 8;  // vectors in flight a lane
 constexpr int UNIT_BYTES = WARP * UNROLL * 16;
 
+// Where __CUDA_ARCH__ is missing, the sources are built for the host: the tests run them there.
+#ifdef __CUDA_ARCH__
+#define DYNAMIC_SHARED(T, name) extern __shared__ __align__(16) T name[]
+#else
+#define DYNAMIC_SHARED(T, name) T* name = static_cast<T*>(dynamic_shared())
+#endif
+
 __device__ __forceinline__ unsigned lane_id() { return threadIdx.x % WARP; }
 
 // Blocks are read once and written once: neither side should push the model's lines out of L1.

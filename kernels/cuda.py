@@ -14,14 +14,14 @@ OPTIONS = ("-std=c++17", f"-I{ROOT}")
 
 
 @cache
-def kernel(operation: str, name: str) -> Any:  # noqa: ANN401
+def kernel(operation: str, name: str) -> Any:
     """Return kernel ``name`` of ``<operation>/<operation>.cu``."""
     source = (ROOT / operation / f"{operation}.cu").read_text()
     return cupy.RawModule(code=source, options=OPTIONS).get_function(name)
 
 
 def launch(
-    function: Any,  # noqa: ANN401
+    function: Any,
     grid: tuple[int, int],
     device: torch.device,
     args: tuple[torch.Tensor | np.integer[Any], ...],
@@ -38,7 +38,7 @@ def launch(
 
 
 @cache
-def _stream(handle: int) -> Any:  # noqa: ANN401
+def _stream(handle: int) -> Any:
     return cupy.cuda.Stream.from_external(_Handle(handle))
 
 

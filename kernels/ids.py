@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-
 from hybrid_blocks.kernels.blocks import Int32s
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 import triton
 import triton.language as tl
-
 from hybrid_blocks.kernels.launch import (
     MAX_GRID,
     TRITON_FEW_SM_UNIT_BYTES,
@@ -23,7 +22,7 @@ def unit_bytes(max_sms: int | None) -> int:
 
 
 @triton.jit
-def locate_unit(segments, units, unit, UNIT_BYTES: tl.constexpr):  # noqa: N803
+def locate_unit(segments, units, unit, UNIT_BYTES: tl.constexpr):
     """Return (address in block 0, block stride, bytes, offset in a record) of a unit."""
     segment = segments + tl.load(units + unit * 2).to(tl.int64) * 4
     first = tl.load(units + unit * 2 + 1).to(tl.int64) * UNIT_BYTES
@@ -35,7 +34,7 @@ def locate_unit(segments, units, unit, UNIT_BYTES: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def lanes_of(address, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):  # noqa: N803
+def lanes_of(address, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):
     """Return the pointers that cover a unit from ``address``, and which lie inside ``nbytes``.
 
     WIDTH divides the address and the length, which is what lets the compiler join four 4-byte
@@ -65,7 +64,7 @@ def lanes_of(address, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):  #
 
 
 @triton.jit
-def move_run(source, target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):  # noqa: N803
+def move_run(source, target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):
     """Move ``nbytes`` between two addresses that WIDTH divides."""
     from_, inside = lanes_of(source, nbytes, WIDTH, UNIT_BYTES)
     to, _ = lanes_of(target, nbytes, WIDTH, UNIT_BYTES)
@@ -73,14 +72,14 @@ def move_run(source, target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constex
 
 
 @triton.jit
-def zero_run(target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):  # noqa: N803
+def zero_run(target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):
     """Clear ``nbytes`` from an address that WIDTH divides."""
     to, inside = lanes_of(target, nbytes, WIDTH, UNIT_BYTES)
     tl.store(to, 0, mask=inside)
 
 
 @triton.jit
-def last_not_after(bounds, length, value, inside, STEPS: tl.constexpr):  # noqa: N803
+def last_not_after(bounds, length, value, inside, STEPS: tl.constexpr):
     """Return for each ``value`` the last ``i`` below ``length`` with ``bounds[i] <= value``.
 
     ``bounds`` ascends and begins at or below every value; STEPS is the bit length of ``length``.

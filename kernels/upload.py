@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from hybrid_blocks.kernels.blocks import Int32s
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Ordered copies cut into waves: within one, no copy reads or rewrites what another writes."""
 
 import numpy as np
-
 from hybrid_blocks.kernels.blocks import Int32s
 
 Wave = tuple[Int32s, Int32s]
@@ -41,4 +40,3 @@ def ordered_waves(src: Int32s, dst: Int32s) -> list[Wave]:
         for wave in waves
         if wave
     ]
-

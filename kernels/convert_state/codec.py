@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-
 from hybrid_blocks.kernels.blocks import BlockTensors, Int64s
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def _packed_format(packed: BlockTensors) -> PackedFormat:
     formats = {str(tensor.dtype).removeprefix("torch.") for tensor in packed.tensors}
     for name in ("bfloat16", "float8_e4m3fn", "int8"):
         if formats == {name}:
-            return name  # type: ignore[return-value]
+            return name
     raise TypeError(
         f"packed tensors are {', '.join(sorted(formats))}; "
         "they must all be bfloat16, float8_e4m3fn or int8 (copy_blocks keeps the format)"

@@ -105,6 +105,35 @@ __device__ __forceinline__ unsigned largest_in_block(unsigned mine) {
     return all;
 }
 
+// Converts groups of four values; each thread loads a round of four before it stores the first.
+template <class In, class Out, class Convert>
+__device__ __forceinline__ void stream(const In* from, Out* to, int count, Convert convert) {
+    constexpr int ROUND = 4;
+    int i = threadIdx.x;
+#pragma unroll 1
+    for (; i + (ROUND - 1) * THREADS < count; i += ROUND * THREADS) {
+        In held[ROUND];
+#pragma unroll
+        for (int k = 0; k < ROUND; ++k) held[k] = from[i + k * THREADS];
+#pragma unroll
+        for (int k = 0; k < ROUND; ++k) to[i + k * THREADS] = convert(held[k]);
+    }
+#pragma unroll 1
+    for (; i < count; i += THREADS) to[i] = convert(from[i]);
+}
+
+template <class Format>
+__device__ __forceinline__ Four<typename Format::Stored> encode_four(float4 x, float factor) {
+    return {{Format::encode(x.x * factor), Format::encode(x.y * factor),
+             Format::encode(x.z * factor), Format::encode(x.w * factor)}};
+}
+
+template <class Format>
+__device__ __forceinline__ float4 decode_four(Four<typename Format::Stored> x, float factor) {
+    return {Format::decode(x.v[0]) * factor, Format::decode(x.v[1]) * factor,
+            Format::decode(x.v[2]) * factor, Format::decode(x.v[3]) * factor};
+}
+
 struct Place {
     const Layer* layer;
     i64 state, packed, scale;
@@ -128,7 +157,7 @@ __device__ __forceinline__ Place locate(const Layer* layers, const Head* heads, 
 template <class Format, bool STASHED>
 __device__ __forceinline__ void encode_scaled(const Place& at, bool vectorised) {
     using Stored = typename Format::Stored;
-    extern __shared__ __align__(16) float stash[];
+    DYNAMIC_SHARED(float, stash);
     const float* global = reinterpret_cast<const float*>(at.state);
     const float* values = STASHED ? stash : global;
     Stored* out = reinterpret_cast<Stored*>(at.packed);
@@ -162,19 +191,15 @@ __device__ __forceinline__ void encode_scaled(const Place& at, bool vectorised) 
         const float empty = finite ? 0.0f : __uint_as_float(NOT_A_NUMBER);
         *reinterpret_cast<float*>(at.scale) = usable ? __fdiv_rn(peak, Format::LARGEST) : empty;
     }
-    if (vectorised) {
-        for (int i = 4 * threadIdx.x; i < count; i += 4 * THREADS) {
-            const float4 x = *reinterpret_cast<const float4*>(values + i);
-            Four<Stored> four{};
-            if (usable)
-                four = {{Format::encode(x.x * inverse), Format::encode(x.y * inverse),
-                         Format::encode(x.z * inverse), Format::encode(x.w * inverse)}};
-            *reinterpret_cast<Four<Stored>*>(out + i) = four;
-        }
-    } else {
-        for (int i = threadIdx.x; i < count; i += THREADS)
-            out[i] = usable ? Format::encode(values[i] * inverse) : Stored{};
-    }
+    const auto convert = [=](float4 x) {
+        return usable ? encode_four<Format>(x, inverse) : Four<Stored>{};
+    };
+    if (vectorised)
+        stream(reinterpret_cast<const float4*>(values), reinterpret_cast<Four<Stored>*>(out),
+               count / 4, convert);
+    else
+        stream(values, out, count,
+               [=](float x) { return usable ? Format::encode(x * inverse) : Stored{}; });
 }
 
 // --- kernels -------------------------------------------------------------------------------------
@@ -211,16 +236,12 @@ encode_bfloat16(HEAD_ARGUMENTS, int) {
     const float* values = reinterpret_cast<const float*>(at.state);
     Bf16::Stored* out = reinterpret_cast<Bf16::Stored*>(at.packed);
     const int count = static_cast<int>(at.layer->elements);
-    if (vectorised) {
-#pragma unroll 4
-        for (int i = 4 * threadIdx.x; i < count; i += 4 * THREADS) {
-            const float4 x = *reinterpret_cast<const float4*>(values + i);
-            *reinterpret_cast<Four<Bf16::Stored>*>(out + i) = {
-                {Bf16::encode(x.x), Bf16::encode(x.y), Bf16::encode(x.z), Bf16::encode(x.w)}};
-        }
-    } else {
-        for (int i = threadIdx.x; i < count; i += THREADS) out[i] = Bf16::encode(values[i]);
-    }
+    if (vectorised)
+        stream(reinterpret_cast<const float4*>(values),
+               reinterpret_cast<Four<Bf16::Stored>*>(out), count / 4,
+               [](float4 x) { return encode_four<Bf16>(x, 1.0f); });
+    else
+        stream(values, out, count, [](float x) { return Bf16::encode(x); });
 }
 
 template <class Format>
@@ -229,18 +250,11 @@ __device__ __forceinline__ void decode_head(const Place& at, float scale, bool v
     const Stored* values = reinterpret_cast<const Stored*>(at.packed);
     float* out = reinterpret_cast<float*>(at.state);
     const int count = static_cast<int>(at.layer->elements);
-    if (vectorised) {
-#pragma unroll 4
-        for (int i = 4 * threadIdx.x; i < count; i += 4 * THREADS) {
-            const Four<Stored> x = *reinterpret_cast<const Four<Stored>*>(values + i);
-            *reinterpret_cast<float4*>(out + i) = {
-                Format::decode(x.v[0]) * scale, Format::decode(x.v[1]) * scale,
-                Format::decode(x.v[2]) * scale, Format::decode(x.v[3]) * scale};
-        }
-    } else {
-        for (int i = threadIdx.x; i < count; i += THREADS)
-            out[i] = Format::decode(values[i]) * scale;
-    }
+    if (vectorised)
+        stream(reinterpret_cast<const Four<Stored>*>(values), reinterpret_cast<float4*>(out),
+               count / 4, [=](Four<Stored> x) { return decode_four<Format>(x, scale); });
+    else
+        stream(values, out, count, [=](Stored x) { return Format::decode(x) * scale; });
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -6,7 +6,6 @@ from typing import Any
 import cupy
 import numpy as np
 import torch
-
 from hybrid_blocks.kernels import cuda
 from hybrid_blocks.kernels.convert_state.codec import StateCodec
 
@@ -21,22 +20,22 @@ def encode(codec: StateCodec, src: torch.Tensor, dst: torch.Tensor) -> None:
     stashed = codec.scales is not None and head_bytes <= _largest_head(device.index or 0)
     shared_bytes = head_bytes if stashed else 0
     function = _function(f"encode_{codec.format}", shared_bytes, device.index or 0)
-    _launch(function, codec, src, dst, shared_bytes, np.int32(stashed))
+    _launch(function, codec, src, dst, shared_bytes=shared_bytes)
 
 
 def decode(codec: StateCodec, src: torch.Tensor, dst: torch.Tensor) -> None:
     """Launch packed to float32."""
     function = cuda.kernel("convert_state", f"decode_{codec.format}")
-    _launch(function, codec, dst, src, 0, np.int32(0))
+    _launch(function, codec, dst, src)
 
 
 def _launch(
-    function: Any,  # noqa: ANN401
+    function: Any,
     codec: StateCodec,
     slots: torch.Tensor,
     blocks: torch.Tensor,
-    shared_bytes: int,
-    stashed: np.int32,
+    *,
+    shared_bytes: int = 0,
 ) -> None:
     layers, heads = codec.tables()
     cuda.launch(
@@ -52,7 +51,7 @@ def _launch(
             np.int32(codec.state.num_blocks),
             np.int32(codec.packed.num_blocks),
             np.int32(codec.vectorised),
-            stashed,
+            np.int32(shared_bytes > 0),
         ),
         shared_bytes,
     )
@@ -65,7 +64,7 @@ def _largest_head(device: int) -> int:
 
 
 @cache
-def _function(name: str, shared_bytes: int, device: int) -> Any:  # noqa: ANN401
+def _function(name: str, shared_bytes: int, device: int) -> Any:
     function = cuda.kernel("convert_state", name)
     with cupy.cuda.Device(device):
         function.max_dynamic_shared_size_bytes = shared_bytes

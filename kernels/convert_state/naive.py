@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import torch
-
 from hybrid_blocks.kernels.convert_state.codec import LARGEST, SMALLEST_HEAD, StateCodec
 
 

@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-
 from hybrid_blocks.kernels.convert_state.codec import LARGEST, SMALLEST_HEAD, StateCodec
 
 MAX_CHUNK = 16384  # elements a program holds at once
@@ -66,7 +65,7 @@ def _locate(layers, heads, num_heads, slots, blocks, num_slots, num_blocks):
 
 
 @triton.jit
-def _state_lanes(address, first, count, VECTORISED: tl.constexpr, CHUNK: tl.constexpr):  # noqa: N803
+def _state_lanes(address, first, count, VECTORISED: tl.constexpr, CHUNK: tl.constexpr):
     lanes = tl.arange(0, CHUNK)
     start = (address + first * 4).to(tl.pointer_type(tl.float32))
     left = count - first
@@ -81,9 +80,9 @@ def _packed_lanes(
     address,
     first,
     count,
-    FORMAT: tl.constexpr,  # noqa: N803
-    VECTORISED: tl.constexpr,  # noqa: N803
-    CHUNK: tl.constexpr,  # noqa: N803
+    FORMAT: tl.constexpr,
+    VECTORISED: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     lanes = tl.arange(0, CHUNK)
     left = count - first
@@ -106,12 +105,7 @@ def _bits(x):
 
 
 @triton.jit
-def _larger(a, b):
-    return tl.maximum(a, b)
-
-
-@triton.jit
-def _pack(x, FORMAT: tl.constexpr, LARGEST: tl.constexpr):  # noqa: N803
+def _pack(x, FORMAT: tl.constexpr, LARGEST: tl.constexpr):
     """Round scaled values to the stored format, to nearest and half to even."""
     if FORMAT == "bfloat16":
         u = _bits(x)
@@ -133,7 +127,7 @@ def _pack(x, FORMAT: tl.constexpr, LARGEST: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def _unpack(stored, FORMAT: tl.constexpr):  # noqa: N803
+def _unpack(stored, FORMAT: tl.constexpr):
     if FORMAT == "bfloat16":
         x = (stored.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     elif FORMAT == "int8":
@@ -156,11 +150,11 @@ def _encode(
     blocks,
     num_slots,
     num_blocks,
-    FORMAT: tl.constexpr,  # noqa: N803
-    LARGEST: tl.constexpr,  # noqa: N803
-    VECTORISED: tl.constexpr,  # noqa: N803
-    ONE_CHUNK: tl.constexpr,  # noqa: N803
-    CHUNK: tl.constexpr,  # noqa: N803
+    FORMAT: tl.constexpr,
+    LARGEST: tl.constexpr,
+    VECTORISED: tl.constexpr,
+    ONE_CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     count, state, packed, scale, valid = _locate(
         layers, heads, num_heads, slots, blocks, num_slots, num_blocks
@@ -178,7 +172,7 @@ def _encode(
                 from_, inside = _state_lanes(state, first, count, VECTORISED, CHUNK)
                 more = tl.load(from_, mask=inside, other=0.0)
                 peaks = tl.maximum(peaks, _bits(more) & MAGNITUDE)
-        peak_bits = tl.reduce(peaks, 0, _larger)
+        peak_bits = tl.max(peaks, 0)
         peak = peak_bits.to(tl.float32, bitcast=True)
         finite = peak_bits < INFINITE
         usable = finite & (peak >= TINY_HEAD)
@@ -203,10 +197,10 @@ def _store_packed(
     first,
     count,
     inverse,
-    FORMAT: tl.constexpr,  # noqa: N803
-    LARGEST: tl.constexpr,  # noqa: N803
-    VECTORISED: tl.constexpr,  # noqa: N803
-    CHUNK: tl.constexpr,  # noqa: N803
+    FORMAT: tl.constexpr,
+    LARGEST: tl.constexpr,
+    VECTORISED: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     if FORMAT == "bfloat16":
         stored = _pack(x, FORMAT, LARGEST)
@@ -226,19 +220,18 @@ def _decode(
     blocks,
     num_slots,
     num_blocks,
-    FORMAT: tl.constexpr,  # noqa: N803
-    LARGEST: tl.constexpr,  # noqa: N803, ARG001
-    VECTORISED: tl.constexpr,  # noqa: N803
-    ONE_CHUNK: tl.constexpr,  # noqa: N803, ARG001
-    CHUNK: tl.constexpr,  # noqa: N803
+    FORMAT: tl.constexpr,
+    LARGEST: tl.constexpr,  # noqa: ARG001
+    VECTORISED: tl.constexpr,
+    ONE_CHUNK: tl.constexpr,  # noqa: ARG001
+    CHUNK: tl.constexpr,
 ):
     count, state, packed, scale, valid = _locate(
         layers, heads, num_heads, slots, blocks, num_slots, num_blocks
     )
     count = tl.where(valid, count, 0)
-    if FORMAT == "bfloat16":
-        factor = 1.0
-    else:
+    factor = 1.0
+    if FORMAT != "bfloat16":
         factor = tl.load(scale, mask=valid, other=0.0)
     for first in tl.range(0, count, CHUNK):
         from_, inside = _packed_lanes(packed, first, count, FORMAT, VECTORISED, CHUNK)

@@ -12,6 +12,7 @@ from hybrid_blocks.kernels.waves import ordered_waves
 if TYPE_CHECKING:
     import torch
 
+
 def copy_blocks(
     group: BlockTensors,
     src: IdList,

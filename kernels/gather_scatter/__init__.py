@@ -34,7 +34,7 @@ def gather_blocks(
     Raises ``TypeError`` for ids that are not int32, ``IndexError`` for a host id out of bounds,
     ``ValueError`` for a buffer that is too small, out of reach, or part of the group.
     """
-    _run("gather_blocks", group, ids, staging, backend, stream, max_sms)
+    _move("gather_blocks", group, ids, staging, backend=backend, stream=stream, max_sms=max_sms)
 
 
 def scatter_blocks(
@@ -50,14 +50,15 @@ def scatter_blocks(
 
     Host ids must differ from one another (``ValueError``); on the device that is a promise.
     """
-    _run("scatter_blocks", group, ids, staging, backend, stream, max_sms)
+    _move("scatter_blocks", group, ids, staging, backend=backend, stream=stream, max_sms=max_sms)
 
 
-def _run(
+def _move(
     operation: str,
     group: BlockTensors,
     ids: IdList,
     staging: "torch.Tensor",
+    *,
     backend: Backend | None,
     stream: "torch.cuda.Stream | None",
     max_sms: int | None,

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import torch
-
 from hybrid_blocks.kernels.blocks import BlockTensors
 
 
@@ -41,4 +40,3 @@ def _pairs(
             for run, offset in zip(runs, offsets, strict=True):
                 start = i * group.record_bytes + offset
                 yield run[block], flat[start : start + run.shape[1]]
-

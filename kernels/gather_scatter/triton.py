@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-
 from hybrid_blocks.kernels.blocks import BlockTensors
 from hybrid_blocks.kernels.triton_common import locate_unit, move_run, triton_grid, unit_bytes
 
@@ -60,9 +59,9 @@ def _move_records(
     num_blocks,
     staging: tl.int64,
     record_bytes: tl.int64,
-    WIDTH: tl.constexpr,  # noqa: N803
-    UNIT_BYTES: tl.constexpr,  # noqa: N803
-    GATHER: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    UNIT_BYTES: tl.constexpr,
+    GATHER: tl.constexpr,
 ):
     for work in tl.range(tl.program_id(0).to(tl.int64), total, tl.num_programs(0)):
         item = work // num_units

@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-
 from hybrid_blocks.kernels.triton_common import move_run, triton_grid, unit_bytes
 
 
@@ -42,8 +41,8 @@ def _move_slabs(
     dst,
     total: tl.int64,
     units_a_slab,
-    WIDTH: tl.constexpr,  # noqa: N803
-    UNIT_BYTES: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    UNIT_BYTES: tl.constexpr,
 ):
     for work in tl.range(tl.program_id(0).to(tl.int64), total, tl.num_programs(0)):
         item = work // units_a_slab

@@ -1,7 +1,6 @@
 """The reference: one token after another."""
 
 import torch
-
 from hybrid_blocks.kernels.slot_mapping import PAD_SLOT
 
 

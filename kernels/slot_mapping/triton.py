@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-
 from hybrid_blocks.kernels.slot_mapping import PAD_SLOT
 from hybrid_blocks.kernels.triton_common import last_not_after
 
@@ -57,9 +56,9 @@ def _slot_mapping(
     block_size,
     out,
     num_slots,
-    PAD: tl.constexpr,  # noqa: N803
-    STEPS: tl.constexpr,  # noqa: N803
-    LANES: tl.constexpr,  # noqa: N803
+    PAD: tl.constexpr,
+    STEPS: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     token = tl.program_id(0) * LANES + tl.arange(0, LANES)
     inside = (token < num_tokens) & (token >= tl.load(query_start))

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from hybrid_blocks.kernels import ids, launch
 from hybrid_blocks.kernels.backend import Backend, implementation
 from hybrid_blocks.kernels.blocks import Int32s

@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-
 from hybrid_blocks.kernels.triton_common import last_not_after
 
 LANES = 256
@@ -33,9 +32,7 @@ def apply_table_delta(
     )
 
 
-@triton.jit(
-    do_not_specialize=["row_stride", "num_rows", "num_columns", "num_runs", "num_entries"]
-)
+@triton.jit(do_not_specialize=["row_stride", "num_rows", "num_columns", "num_runs", "num_entries"])
 def _apply_table_delta(
     table,
     row_stride: tl.int64,
@@ -47,8 +44,8 @@ def _apply_table_delta(
     num_runs,
     block_ids,
     num_entries,
-    STEPS: tl.constexpr,  # noqa: N803
-    LANES: tl.constexpr,  # noqa: N803
+    STEPS: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     entry = tl.program_id(0) * LANES + tl.arange(0, LANES)
     inside = (entry < num_entries) & (entry < tl.load(offsets + num_runs))

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-
 from hybrid_blocks.kernels import cuda, launch
 from hybrid_blocks.kernels.blocks import BlockTensors
 

@@ -1,7 +1,6 @@
 """The reference: one torch fill a block and tensor."""
 
 import torch
-
 from hybrid_blocks.kernels.blocks import BlockTensors
 
 

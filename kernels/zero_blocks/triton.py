@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-
 from hybrid_blocks.kernels.blocks import BlockTensors
 from hybrid_blocks.kernels.triton_common import locate_unit, triton_grid, unit_bytes, zero_run
 
@@ -34,8 +33,8 @@ def _zero_blocks(
     ids,
     total: tl.int64,
     num_blocks,
-    WIDTH: tl.constexpr,  # noqa: N803
-    UNIT_BYTES: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,
+    UNIT_BYTES: tl.constexpr,
 ):
     for work in tl.range(tl.program_id(0).to(tl.int64), total, tl.num_programs(0)):
         first, stride, nbytes, _ = locate_unit(segments, units, work % num_units, UNIT_BYTES)
