@@ -5,6 +5,9 @@ import triton
 import triton.language as tl
 from hybrid_blocks.kernels.convert_state.codec import LARGEST, SMALLEST_HEAD, StateCodec
 
+# tl.max itself cannot be interpreted when Triton was imported before the interpreter was asked for.
+from triton.language.standard import _elementwise_max
+
 MAX_CHUNK = 16384  # elements a program holds at once
 
 INFINITE = tl.constexpr(0x7F800000)
@@ -71,7 +74,7 @@ def _state_lanes(address, first, count, VECTORISED: tl.constexpr, CHUNK: tl.cons
     left = count - first
     if VECTORISED:
         start = tl.multiple_of(start, 16)
-        left = tl.multiple_of(left, 4)
+        left = left // 4 * 4
     return start + lanes, lanes < left
 
 
@@ -87,7 +90,7 @@ def _packed_lanes(
     lanes = tl.arange(0, CHUNK)
     left = count - first
     if VECTORISED:
-        left = tl.multiple_of(left, 4)
+        left = left // 4 * 4
     if FORMAT == "bfloat16":
         start = (address + first * 2).to(tl.pointer_type(tl.uint16))
         if VECTORISED:
@@ -159,7 +162,8 @@ def _encode(
     count, state, packed, scale, valid = _locate(
         layers, heads, num_heads, slots, blocks, num_slots, num_blocks
     )
-    count = tl.where(valid, count, 0)
+    if not valid:
+        return
     from_, inside = _state_lanes(state, 0, count, VECTORISED, CHUNK)
     x = tl.load(from_, mask=inside, other=0.0)
     if FORMAT == "bfloat16":
@@ -172,7 +176,7 @@ def _encode(
                 from_, inside = _state_lanes(state, first, count, VECTORISED, CHUNK)
                 more = tl.load(from_, mask=inside, other=0.0)
                 peaks = tl.maximum(peaks, _bits(more) & MAGNITUDE)
-        peak_bits = tl.max(peaks, 0)
+        peak_bits = tl.reduce(peaks, 0, _elementwise_max)
         peak = peak_bits.to(tl.float32, bitcast=True)
         finite = peak_bits < INFINITE
         usable = finite & (peak >= TINY_HEAD)
@@ -180,7 +184,7 @@ def _encode(
         inverse = tl.where(usable, tl.div_rn(LARGEST + divisor * 0.0, divisor), 0.0)
         empty = tl.where(finite, 0.0, float("nan"))
         ratio = tl.div_rn(divisor, LARGEST + divisor * 0.0)
-        tl.store(scale, tl.where(usable, ratio, empty), mask=valid)
+        tl.store(scale, tl.where(usable, ratio, empty))
     if ONE_CHUNK:
         _store_packed(x, packed, 0, count, inverse, FORMAT, LARGEST, VECTORISED, CHUNK)
     else:
@@ -229,10 +233,11 @@ def _decode(
     count, state, packed, scale, valid = _locate(
         layers, heads, num_heads, slots, blocks, num_slots, num_blocks
     )
-    count = tl.where(valid, count, 0)
+    if not valid:
+        return
     factor = 1.0
     if FORMAT != "bfloat16":
-        factor = tl.load(scale, mask=valid, other=0.0)
+        factor = tl.load(scale)
     for first in tl.range(0, count, CHUNK):
         from_, inside = _packed_lanes(packed, first, count, FORMAT, VECTORISED, CHUNK)
         stored = tl.load(from_, mask=inside, other=0)
