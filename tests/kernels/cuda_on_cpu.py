@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -102,4 +103,10 @@ def install() -> None:
 
     cupy: Any = ModuleType("cupy")
     cupy.cuda = SimpleNamespace(Device=Device)
+    there = sys.modules.get("cupy")
     sys.modules["cupy"] = cupy
+    for launcher in SOURCES.glob("*/cupy.py"):
+        import_module(f"hybrid_blocks.kernels.{launcher.parent.name}.cupy")
+    del sys.modules["cupy"]
+    if there is not None:
+        sys.modules["cupy"] = there

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from hybrid_blocks.kernels import (
+    Backend,
     BlockTensors,
     copy_blocks,
     gather_blocks,
@@ -11,7 +12,7 @@ from hybrid_blocks.kernels import (
     usable_backends,
     zero_blocks,
 )
-from kernel_cases import DEVICE, FAST, Backend, int32s, raw
+from kernel_cases import DEVICE, FAST, int32s, raw
 
 
 def group_of(blocks: int = 64, *, layers: int = 3) -> BlockTensors:

@@ -1,3 +1,5 @@
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
@@ -108,7 +110,7 @@ def test_padding_in_a_list_on_the_device_is_skipped(backend: Backend) -> None:
     src = torch.tensor([0, -1, 1, 99], dtype=torch.int32, device=DEVICE)
     dst = torch.tensor([2, -1, 4, 3], dtype=torch.int32, device=DEVICE)
     with running(backend):
-        run = pytest.importorskip(f"hybrid_blocks.kernels.copy_blocks.{backend}")
+        run = import_module(f"hybrid_blocks.kernels.copy_blocks.{backend}")
         run.copy_blocks(group, src, dst, None)
     assert torch.equal(state[2], before[0])
     assert torch.equal(state[[0, 1, 3]], before[[0, 1, 3]])

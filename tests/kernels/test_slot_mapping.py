@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kernel_cases import BACKENDS, DEVICE, FEW, running
 
 
-def tensor(values: list[int], dtype: torch.dtype) -> torch.Tensor:
+def tensor(values: list[int] | list[list[int]], dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype, device=DEVICE)
 
 
