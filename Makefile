@@ -87,7 +87,7 @@ test-gpu: ## The kernel tests on a CUDA device (GPU_PYTHON=path, ARGS)
 	  tests/kernels tests/kernels/on_device.py $(ARGS)
 
 bench-gpu: ## Kernels against the device's copy rate; writes benches/record/ (GPU_PYTHON, ARGS)
-	$(ON_GPU) benches/kernels.py $(ARGS)
+	$(ON_GPU) benches/kernels $(ARGS)
 
 .PHONY: format clean
 format: build/.vllm-env ## Rewrite sources in the project's format
