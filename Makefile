@@ -11,7 +11,7 @@ VLLM_VENV := .venv-vllm
 UV := $(VENV)/bin/uv
 WHEELS := build/wheels
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml $(wildcard Cargo.lock)
-PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -name '*.cu') pyproject.toml
+PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -name '*.cu*') pyproject.toml
 
 TRACE ?=
 ARGS ?=
@@ -76,6 +76,18 @@ test-rust: ## cargo test of the core crate (no Python needed)
 
 test-python: build/.developed ## pytest, vLLM's own classes as the oracle
 	VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 $(VLLM_VENV)/bin/pytest -n $(WORKERS) $(ARGS)
+
+# These run from a checkout on a machine with a GPU: no build, no network, the Python that is there.
+GPU_PYTHON ?= python3
+ON_GPU := PYTHONPATH=python $(GPU_PYTHON)
+
+.PHONY: test-gpu bench-gpu
+test-gpu: ## The kernel tests on a CUDA device (GPU_PYTHON=path, ARGS)
+	HYBRID_BLOCKS_TEST_DEVICE=cuda $(ON_GPU) -m pytest -W default --confcutdir=tests/kernels \
+	  tests/kernels tests/kernels/on_device.py $(ARGS)
+
+bench-gpu: ## Kernels against the device's copy rate; writes benches/record/ (GPU_PYTHON, ARGS)
+	$(ON_GPU) benches/kernels $(ARGS)
 
 .PHONY: format clean
 format: build/.vllm-env ## Rewrite sources in the project's format

@@ -1,0 +1,33 @@
+"""Move per-group state on the device: one launch covers every layer and tensor of a group.
+
+Each operation is a folder with three versions of the same work: ``naive`` (plain torch, the
+reference), ``triton`` and ``cupy`` (CUDA C++ through CuPy's runtime compiler). The functions here
+check their arguments on the host and pick the best version that the tensors' device can run.
+Nothing here knows a manager: tensors and int32 arrays come in, bytes move.
+"""
+
+from hybrid_blocks.kernels.backend import Backend, usable_backends
+from hybrid_blocks.kernels.blocks import BlockTensors
+from hybrid_blocks.kernels.convert_state import StateCodec, convert_state
+from hybrid_blocks.kernels.copy_blocks import copy_blocks
+from hybrid_blocks.kernels.gather_scatter import gather_blocks, scatter_blocks
+from hybrid_blocks.kernels.move_slabs import move_slabs
+from hybrid_blocks.kernels.slot_mapping import PAD_SLOT, slot_mapping
+from hybrid_blocks.kernels.table_delta import apply_table_delta
+from hybrid_blocks.kernels.zero_blocks import zero_blocks
+
+__all__ = [
+    "PAD_SLOT",
+    "Backend",
+    "BlockTensors",
+    "StateCodec",
+    "apply_table_delta",
+    "convert_state",
+    "copy_blocks",
+    "gather_blocks",
+    "move_slabs",
+    "scatter_blocks",
+    "slot_mapping",
+    "usable_backends",
+    "zero_blocks",
+]

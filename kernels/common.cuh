@@ -1,0 +1,165 @@
+// What the block kernels share: the tables of a group, and runs of bytes moved by one warp.
+#pragma once
+
+using i64 = long long;
+
+struct alignas(16) Segment {
+    i64 base;           // address of the run in block 0
+    i64 stride;         // bytes from one block to the next
+    i64 bytes;          // length of the run
+    i64 record_offset;  // where the run lies in a staging record
+};
+
+struct alignas(8) Unit {
+    int segment;
+    int index;  // which piece of UNIT_BYTES in the segment
+};
+
+constexpr int WARP = 32;
+constexpr int UNROLL = 8;  // vectors in flight a lane
+constexpr int UNIT_BYTES = WARP * UNROLL * 16;
+
+// Where __CUDA_ARCH__ is missing, the sources are built for the host: the tests run them there.
+#ifdef __CUDA_ARCH__
+#define DYNAMIC_SHARED(T, name) extern __shared__ __align__(16) T name[]
+#else
+#define DYNAMIC_SHARED(T, name) T* name = static_cast<T*>(dynamic_shared())
+#endif
+
+__device__ __forceinline__ unsigned lane_id() { return threadIdx.x % WARP; }
+
+// Blocks are read once and written once: neither side should push the model's lines out of L1.
+__device__ __forceinline__ uint4 load(const uint4* p) {
+#ifdef __CUDA_ARCH__
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+#else
+    return *p;
+#endif
+}
+
+__device__ __forceinline__ void store(uint4* p, uint4 v) {
+#ifdef __CUDA_ARCH__
+    asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+#else
+    *p = v;
+#endif
+}
+
+template <class V>
+__device__ __forceinline__ V load(const V* p) { return *p; }
+
+template <class V>
+__device__ __forceinline__ void store(V* p, V v) { *p = v; }
+
+// One round: every lane loads N vectors before it stores the first.
+template <int N, class V>
+__device__ __forceinline__ void move_round(const V* from, V* to) {
+    V held[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) held[k] = load(from + k * WARP);
+#pragma unroll
+    for (int k = 0; k < N; ++k) store(to + k * WARP, held[k]);
+}
+
+template <class V>
+__device__ __forceinline__ void move_vectors(i64 source, i64 target, int bytes) {
+    const V* from = reinterpret_cast<const V*>(source) + lane_id();
+    V* to = reinterpret_cast<V*>(target) + lane_id();
+    int left = bytes / static_cast<int>(sizeof(V)) - static_cast<int>(lane_id());
+#pragma unroll 1
+    for (; left > WARP * (UNROLL - 1); left -= WARP * UNROLL) {
+        move_round<UNROLL>(from, to);
+        from += WARP * UNROLL;
+        to += WARP * UNROLL;
+    }
+    if (left > WARP * (UNROLL / 2 - 1)) {
+        move_round<UNROLL / 2>(from, to);
+        from += WARP * UNROLL / 2;
+        to += WARP * UNROLL / 2;
+        left -= WARP * UNROLL / 2;
+    }
+#pragma unroll 1
+    for (; left > 0; left -= WARP) {
+        move_round<1>(from, to);
+        from += WARP;
+        to += WARP;
+    }
+}
+
+template <class V>
+__device__ __forceinline__ void fill_vectors(i64 target, int bytes) {
+    V* to = reinterpret_cast<V*>(target);
+    const int count = bytes / static_cast<int>(sizeof(V));
+#pragma unroll 4
+    for (int i = lane_id(); i < count; i += WARP) store(to + i, V{});
+}
+
+// The widest vector that divides every given address.
+__device__ __forceinline__ int vector_bytes(i64 addresses) {
+    const int low = static_cast<int>(addresses & 15) | 16;
+    return low & -low;
+}
+
+// One warp moves `bytes` (at most UNIT_BYTES) between runs that do not overlap.
+__device__ __forceinline__ void move_run(i64 source, i64 target, int bytes) {
+    const int width = vector_bytes(source | target);
+    switch (width) {
+        case 16: move_vectors<uint4>(source, target, bytes); break;
+        case 8: move_vectors<uint2>(source, target, bytes); break;
+        case 4: move_vectors<unsigned>(source, target, bytes); break;
+        case 2: move_vectors<unsigned short>(source, target, bytes); break;
+        default: move_vectors<unsigned char>(source, target, bytes); break;
+    }
+    const int done = bytes / width * width;
+    const int at = done + static_cast<int>(lane_id());
+    if (at < bytes)
+        *reinterpret_cast<char*>(target + at) = *reinterpret_cast<const char*>(source + at);
+}
+
+__device__ __forceinline__ void zero_run(i64 target, int bytes) {
+    const int width = vector_bytes(target);
+    switch (width) {
+        case 16: fill_vectors<uint4>(target, bytes); break;
+        case 8: fill_vectors<uint2>(target, bytes); break;
+        case 4: fill_vectors<unsigned>(target, bytes); break;
+        case 2: fill_vectors<unsigned short>(target, bytes); break;
+        default: fill_vectors<unsigned char>(target, bytes); break;
+    }
+    const int done = bytes / width * width;
+    const int at = done + static_cast<int>(lane_id());
+    if (at < bytes) *reinterpret_cast<char*>(target + at) = 0;
+}
+
+__device__ __forceinline__ bool is_block(int id, int num_blocks) {
+    return static_cast<unsigned>(id) < static_cast<unsigned>(num_blocks);
+}
+
+// Calls visit(index) for every index below total, one warp each; the warps of the grid stride over
+// them, so that any grid, a few SMs or all, does the whole work.
+template <class Visit>
+__device__ __forceinline__ void for_each_index(i64 total, Visit visit) {
+    const int warps_a_block = blockDim.x / WARP;
+    const i64 step = static_cast<i64>(gridDim.x) * warps_a_block;
+    i64 index = static_cast<i64>(blockIdx.x) * warps_a_block + threadIdx.x / WARP;
+    for (; index < total; index += step) visit(index);
+}
+
+// Calls visit(item, segment, first byte, bytes) for every unit of every listed block.
+template <class Visit>
+__device__ __forceinline__ void for_each_unit(const Segment* segments, const Unit* units,
+                                              int num_units, int num_items, Visit visit) {
+    for_each_index(static_cast<i64>(num_units) * num_items, [=](i64 work) {
+        const int item = static_cast<int>(work / num_units);
+        const Unit unit = units[work - static_cast<i64>(item) * num_units];
+        const Segment segment = segments[unit.segment];
+        const i64 first = static_cast<i64>(unit.index) * UNIT_BYTES;
+        const i64 left = segment.bytes - first;
+        visit(item, segment, first, static_cast<int>(left < UNIT_BYTES ? left : UNIT_BYTES));
+    });
+}

@@ -1,0 +1,42 @@
+"""The reference: one torch copy a block and segment."""
+
+from collections.abc import Iterator
+
+import torch
+from hybrid_blocks.kernels.blocks import BlockTensors
+
+
+def gather_blocks(
+    group: BlockTensors,
+    ids: torch.Tensor,
+    staging: torch.Tensor,
+    max_sms: int | None,  # noqa: ARG001
+) -> None:
+    """Fill the records one by one, skipping padding."""
+    for in_block, in_record in _pairs(group, ids, staging):
+        in_record.copy_(in_block)
+
+
+def scatter_blocks(
+    group: BlockTensors,
+    ids: torch.Tensor,
+    staging: torch.Tensor,
+    max_sms: int | None,  # noqa: ARG001
+) -> None:
+    """Fill the blocks one by one, skipping padding."""
+    for in_block, in_record in _pairs(group, ids, staging):
+        in_block.copy_(in_record)
+
+
+def _pairs(
+    group: BlockTensors, ids: torch.Tensor, staging: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield each run of bytes of each block beside its place in the block's record."""
+    flat = staging.reshape(-1)
+    runs = group.byte_views()
+    offsets = group.segments[:, 3].tolist()
+    for i, block in enumerate(ids.tolist()):
+        if 0 <= block < group.num_blocks:
+            for run, offset in zip(runs, offsets, strict=True):
+                start = i * group.record_bytes + offset
+                yield run[block], flat[start : start + run.shape[1]]

@@ -1,0 +1,22 @@
+"""The reference: one token after another."""
+
+import torch
+from hybrid_blocks.kernels.slot_mapping import PAD_SLOT
+
+
+def slot_mapping(
+    block_table: torch.Tensor,
+    query_start: torch.Tensor,
+    positions: torch.Tensor,
+    block_size: int,
+    out: torch.Tensor,
+) -> None:
+    """Look every token up in its request's row."""
+    bounds, at = query_start.tolist(), positions.tolist()
+    slots = [PAD_SLOT] * len(out)
+    for row, begin, end in zip(block_table.tolist(), bounds, bounds[1:], strict=False):
+        for token in range(begin, min(end, len(at))):
+            column, inside = divmod(at[token], block_size)
+            if 0 <= column < len(row):
+                slots[token] = row[column] * block_size + inside
+    out.copy_(torch.tensor(slots, dtype=torch.int64))

@@ -1,0 +1,95 @@
+"""What the Triton block kernels share: runs of bytes moved by one program."""
+
+import triton
+import triton.language as tl
+from hybrid_blocks.kernels.launch import (
+    MAX_GRID,
+    TRITON_FEW_SM_UNIT_BYTES,
+    TRITON_UNIT_BYTES,
+)
+
+
+def triton_grid(num_units: int, max_sms: int | None) -> tuple[int, int]:
+    """Return (programs, warps a program): one program a unit, or one on each SM of ``max_sms``."""
+    if max_sms is None:
+        return min(num_units, MAX_GRID), 4
+    return min(num_units, max_sms), 32
+
+
+def unit_bytes(max_sms: int | None) -> int:
+    """Return the bytes one program moves at a time."""
+    return TRITON_UNIT_BYTES if max_sms is None else TRITON_FEW_SM_UNIT_BYTES
+
+
+@triton.jit
+def locate_unit(segments, units, unit, UNIT_BYTES: tl.constexpr):
+    """Return (address in block 0, block stride, bytes, offset in a record) of a unit."""
+    segment = segments + tl.load(units + unit * 2).to(tl.int64) * 4
+    first = tl.load(units + unit * 2 + 1).to(tl.int64) * UNIT_BYTES
+    base = tl.load(segment)
+    stride = tl.load(segment + 1)
+    left = tl.load(segment + 2) - first
+    offset = tl.load(segment + 3)
+    return base + first, stride, tl.minimum(left, UNIT_BYTES), offset + first
+
+
+@triton.jit
+def lanes_of(address, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):
+    """Return the pointers that cover a unit from ``address``, and which lie inside ``nbytes``.
+
+    WIDTH divides the address and the length, which is what lets the compiler join four 4-byte
+    lanes into one access of 16 bytes.
+    """
+    if WIDTH == 16:
+        lanes = tl.arange(0, UNIT_BYTES // 4)
+        start = tl.multiple_of(address.to(tl.pointer_type(tl.int32)), 16)
+        inside = lanes < tl.multiple_of(nbytes // 4, 4)
+    elif WIDTH == 8:
+        lanes = tl.arange(0, UNIT_BYTES // 4)
+        start = tl.multiple_of(address.to(tl.pointer_type(tl.int32)), 8)
+        inside = lanes < tl.multiple_of(nbytes // 4, 2)
+    elif WIDTH == 4:
+        lanes = tl.arange(0, UNIT_BYTES // 4)
+        start = address.to(tl.pointer_type(tl.int32))
+        inside = lanes < nbytes // 4
+    elif WIDTH == 2:
+        lanes = tl.arange(0, UNIT_BYTES // 2)
+        start = address.to(tl.pointer_type(tl.int16))
+        inside = lanes < nbytes // 2
+    else:
+        lanes = tl.arange(0, UNIT_BYTES)
+        start = address.to(tl.pointer_type(tl.int8))
+        inside = lanes < nbytes
+    return start + lanes, inside
+
+
+@triton.jit
+def move_run(source, target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):
+    """Move ``nbytes`` between two addresses that WIDTH divides."""
+    from_, inside = lanes_of(source, nbytes, WIDTH, UNIT_BYTES)
+    to, _ = lanes_of(target, nbytes, WIDTH, UNIT_BYTES)
+    tl.store(to, tl.load(from_, mask=inside), mask=inside)
+
+
+@triton.jit
+def zero_run(target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):
+    """Clear ``nbytes`` from an address that WIDTH divides."""
+    to, inside = lanes_of(target, nbytes, WIDTH, UNIT_BYTES)
+    tl.store(to, 0, mask=inside)
+
+
+@triton.jit
+def last_not_after(bounds, length, value, inside, STEPS: tl.constexpr):
+    """Return for each ``value`` the last ``i`` below ``length`` with ``bounds[i] <= value``.
+
+    ``bounds`` ascends and begins at or below every value; STEPS is the bit length of ``length``.
+    """
+    found = value * 0
+    end = found + length
+    for _ in range(STEPS):
+        middle = found + (end - found) // 2
+        before = tl.load(bounds + middle, mask=inside, other=0) <= value
+        wide = end - found > 1
+        found = tl.where(wide & before, middle, found)
+        end = tl.where(wide & (~before), middle, end)
+    return found

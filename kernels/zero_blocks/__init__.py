@@ -1,0 +1,41 @@
+"""Clear blocks that are handed out anew."""
+
+from typing import TYPE_CHECKING
+
+from hybrid_blocks.kernels import ids as lists
+from hybrid_blocks.kernels import launch
+from hybrid_blocks.kernels.backend import Backend, implementation
+from hybrid_blocks.kernels.blocks import BlockTensors
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.upload import upload
+
+if TYPE_CHECKING:
+    import torch
+
+
+def zero_blocks(
+    group: BlockTensors,
+    ids: IdList,
+    *,
+    backend: Backend | None = None,
+    stream: "torch.cuda.Stream | None" = None,
+    max_sms: int | None = None,
+) -> None:
+    """Set every byte of the listed blocks, in every tensor of ``group``, to zero.
+
+    ``ids`` is int32 ``[n]``, on the host or on the group's device, where an id outside
+    ``[0, num_blocks)`` is skipped. Raises ``TypeError`` for ids that are not int32 and
+    ``IndexError`` for a host id out of bounds.
+    """
+    launch.check_max_sms(max_sms)
+    run = implementation(__name__, group.device, backend)
+    host = lists.on_host("ids", ids)
+    if host is None:
+        lists.check_device("ids", group.device, ids)
+    else:
+        lists.check_bounds("ids", host, group.num_blocks)
+    if len(ids) == 0:
+        return
+    with launch.on_device(group.device, stream):
+        (device_ids,) = (ids,) if host is None else upload(group.device, [host])
+        run.zero_blocks(group, device_ids, max_sms)

@@ -1,0 +1,87 @@
+"""Compile every Triton kernel for a target without a device; print its global accesses as JSON.
+
+A process of its own: where the interpreter was asked for, the kernels are not compilable.
+"""
+
+import json
+import re
+import sys
+from importlib import import_module
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+BLOCKS = {"segments": "*i64", "units": "*i64", "num_units": "i32", "total": "i64"}
+UNIT = {"WIDTH": 16, "UNIT_BYTES": 8192}
+HEADS = {"layers": "*i64", "heads": "*i64", "num_heads": "i32", "slots": "*i32", "blocks": "*i32"}
+HEADS |= {"num_slots": "i32", "num_blocks": "i32"}
+POINTERS = {"src", "dst", "ids", "rows", "starts", "offsets", "block_ids", "table", "block_table"}
+POINTERS |= {"query_start"}
+
+KERNELS: list[tuple[str, str, dict[str, Any]]] = [
+    ("copy_blocks", "_copy_blocks", UNIT),
+    ("zero_blocks", "_zero_blocks", UNIT),
+    ("gather_scatter", "_move_records", UNIT | {"GATHER": True}),
+    ("gather_scatter", "_move_records", UNIT | {"GATHER": False}),
+    ("move_slabs", "_move_slabs", UNIT),
+    ("table_delta", "_apply_table_delta", {"STEPS": 9, "LANES": 256}),
+    ("slot_mapping", "_slot_mapping", {"PAD": -1, "STEPS": 9, "LANES": 256}),
+    *(
+        (
+            "convert_state",
+            name,
+            {
+                "FORMAT": dtype,
+                "LARGEST": largest,
+                "VECTORISED": True,
+                "ONE_CHUNK": one_chunk,
+                "CHUNK": 16384 if one_chunk else 4096,
+            },
+        )
+        for name, one_chunk in (("_encode", True), ("_encode", False), ("_decode", True))
+        for dtype, largest in (("int8", 127.0), ("float8_e4m3fn", 448.0), ("bfloat16", 0.0))
+    ),
+]
+
+
+def type_of(parameter: str) -> str:
+    """Return Triton's type of a kernel's run-time parameter."""
+    if parameter in POINTERS:
+        return "*i32"
+    if parameter in {"positions", "out"}:
+        return "*i64"
+    if parameter == "units":
+        return "*i32"
+    if parameter in {"staging", "record_bytes", "arena", "slab_bytes", "row_stride"}:
+        return "i64"
+    return {**BLOCKS, **HEADS, "units": "*i32"}.get(parameter, "i32")
+
+
+def main(arch: int) -> None:
+    """Print a list of {kernel, constants, wide, all} for compute capability ``arch``."""
+    report = []
+    for operation, name, constants in KERNELS:
+        module = import_module(f"hybrid_blocks.kernels.{operation}.triton")
+        kernel = getattr(module, name)
+        signature = {p: "constexpr" if p in constants else type_of(p) for p in kernel.arg_names}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+        target = GPUTarget("cuda", arch, 32)
+        compiled = triton.compile(source, target=target, options={"enable_fp_fusion": False})
+        ptx = compiled.asm["ptx"]
+        accesses = re.findall(r"(?:ld|st)\.global\S*", ptx)
+        assert compiled.asm["cubin"]
+        report.append(
+            {
+                "kernel": f"{operation}.{name}",
+                "constants": constants,
+                "wide": sum("v4.b32" in access for access in accesses),
+                "fused": len(re.findall(r"\bfma\.", ptx)),
+            }
+        )
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

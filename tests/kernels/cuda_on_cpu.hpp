@@ -1,0 +1,125 @@
+// Enough of CUDA to run the kernels' sources on the host: a launch is a loop over thread blocks
+// and their threads, which take turns at barriers.
+#pragma once
+#include <ucontext.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __align__(n) alignas(n)
+
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct Dim3 { unsigned x, y, z; };
+
+inline Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+inline unsigned max(unsigned a, unsigned b) { return std::max(a, b); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
+
+// A thread block: one fiber a thread, run in turn up to its next barrier.
+struct Block {
+    struct Fiber {
+        ucontext_t context;
+        std::vector<char> stack = std::vector<char>(1 << 16);
+        bool done = false;
+    };
+    ucontext_t scheduler;
+    std::vector<Fiber> fibers;
+    std::vector<unsigned> offered;  // what each thread gave to the reduction in progress
+    std::vector<float4> shared;
+    std::function<void()> body;
+};
+
+inline Block* block = nullptr;
+
+inline void* dynamic_shared() { return block->shared.data(); }
+
+inline void __syncthreads() {
+    swapcontext(&block->fibers[threadIdx.x].context, &block->scheduler);
+}
+
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+    block->offered[threadIdx.x] = value;
+    __syncthreads();
+    const auto first = block->offered.begin() + threadIdx.x / 32 * 32;
+    const unsigned largest = *std::max_element(first, first + 32);
+    __syncthreads();
+    return largest;
+}
+
+inline void enter_fiber() {
+    block->body();
+    block->fibers[threadIdx.x].done = true;
+}
+
+inline void run_block(unsigned threads) {
+    for (auto& fiber : block->fibers) {
+        fiber.done = false;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack = {fiber.stack.data(), 0, fiber.stack.size()};
+        fiber.context.uc_link = &block->scheduler;
+        makecontext(&fiber.context, enter_fiber, 0);
+    }
+    for (bool running = true; running;) {
+        running = false;
+        for (unsigned t = 0; t < threads; ++t) {
+            if (block->fibers[t].done) continue;
+            threadIdx = {t, 0, 0};
+            swapcontext(&block->scheduler, &block->fibers[t].context);
+            running |= !block->fibers[t].done;
+        }
+    }
+}
+
+inline void launch(bool barriers, unsigned grid, unsigned threads, unsigned shared_bytes,
+                   std::function<void()> body) {
+    Block state;
+    state.body = body;
+    state.fibers.resize(barriers ? threads : 0);
+    state.offered.resize(threads);
+    block = &state;
+    blockDim = {threads, 1, 1};
+    gridDim = {grid, 1, 1};
+    for (unsigned b = 0; b < grid; ++b) {
+        blockIdx = {b, 0, 0};
+        state.shared.assign((shared_bytes + 15) / 16, {NAN, NAN, NAN, NAN});
+        if (barriers) {
+            run_block(threads);
+            continue;
+        }
+        for (unsigned t = 0; t < threads; ++t) {
+            threadIdx = {t, 0, 0};
+            body();
+        }
+    }
+}
+
+// Returns the index of the first argument whose size is not the parameter's, or -1 after the run.
+template <class... A>
+int run(void (*kernel)(A...), bool barriers, unsigned grid, unsigned threads,
+        unsigned shared_bytes, void** values, const int* sizes, int count) {
+    if (count != sizeof...(A)) return count;
+    const int wanted[] = {static_cast<int>(sizeof(A))...};
+    for (int i = 0; i < count; ++i)
+        if (wanted[i] != sizes[i]) return i;
+    [&]<size_t... I>(std::index_sequence<I...>) {
+        auto arguments = std::make_tuple(*static_cast<A*>(values[I])...);
+        launch(barriers, grid, threads, shared_bytes, [&] { std::apply(kernel, arguments); });
+    }(std::index_sequence_for<A...>{});
+    return -1;
+}

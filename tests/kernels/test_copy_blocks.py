@@ -1,0 +1,172 @@
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from hybrid_blocks.kernels import Backend, BlockTensors, copy_blocks
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_cases import (
+    BACKENDS,
+    DEVICE,
+    FAST,
+    FEW,
+    OddGroup,
+    id_lists,
+    int32s,
+    odd_groups,
+    raw,
+    running,
+)
+
+
+def copied_one_by_one(group: OddGroup, src: list[int], dst: list[int]) -> list[torch.Tensor]:
+    expected = [tensor.clone() for tensor in group.tensors]
+    for source, target in zip(src, dst, strict=True):
+        for tensor in expected:
+            tensor[target] = tensor[source].clone()
+    return expected
+
+
+@st.composite
+def copies(draw: st.DrawFn) -> tuple[OddGroup, list[int], list[int]]:
+    group = draw(odd_groups())
+    src = draw(id_lists(group.num_blocks))
+    dst = draw(st.lists(st.integers(0, group.num_blocks - 1), min_size=len(src), max_size=len(src)))
+    return group, src, dst
+
+
+@FEW
+@given(copies())
+def test_naive_equals_torch_indexing_in_list_order(
+    case: tuple[OddGroup, list[int], list[int]],
+) -> None:
+    group, src, dst = case
+    expected = copied_one_by_one(group, src, dst)
+    copy_blocks(group.blocks, int32s(*src), int32s(*dst), backend="naive")
+    for tensor, wanted in zip(group.tensors, expected, strict=True):
+        assert torch.equal(raw(tensor), raw(wanted))
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("max_sms", [None, 2])
+def test_fast_versions_write_the_same_bytes_as_naive(backend: Backend, max_sms: int | None) -> None:
+    @FEW
+    @given(copies())
+    def check(case: tuple[OddGroup, list[int], list[int]]) -> None:
+        group, src, dst = case
+        twin = group.twin()
+        copy_blocks(group.blocks, int32s(*src), int32s(*dst), backend="naive")
+        with running(backend):
+            copy_blocks(twin.blocks, int32s(*src), int32s(*dst), backend=backend, max_sms=max_sms)
+        assert group.same_bytes(twin)
+
+    check()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_chained_batches_behave_as_if_run_one_after_another(backend: Backend) -> None:
+    values = torch.arange(6, device=DEVICE, dtype=torch.float32)
+    state = values.repeat_interleave(1030).view(6, 1030)
+    forks, snapshots, reuses = (0, 1), (1, 2), (3, 0)
+    src, dst = (int32s(*ids) for ids in zip(forks, snapshots, reuses, strict=True))
+    with running(backend):
+        copy_blocks(BlockTensors([state]), src, dst, backend=backend)
+    assert state[:, 0].tolist() == [3, 0, 0, 3, 4, 5]
+    assert torch.equal(state[:, 0], state[:, -1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_swap_through_a_spare_block_is_carried_out(backend: Backend) -> None:
+    state = torch.arange(3, device=DEVICE, dtype=torch.int64).repeat_interleave(7).view(3, 7)
+    with running(backend):
+        copy_blocks(BlockTensors([state]), int32s(0, 1, 2), int32s(2, 0, 1), backend=backend)
+    assert state[:, 0].tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_source_may_go_to_many_blocks(backend: Backend) -> None:
+    state = torch.randn(8, 3, 33, device=DEVICE)
+    with running(backend):
+        copy_blocks(BlockTensors([state]), int32s(*[2] * 5), int32s(0, 1, 5, 6, 7), backend=backend)
+    for block in (0, 1, 5, 6, 7):
+        assert torch.equal(state[block], state[2])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_empty_lists_copy_nothing(backend: Backend) -> None:
+    state = torch.randn(4, 5, device=DEVICE)
+    before = state.clone()
+    with running(backend):
+        copy_blocks(BlockTensors([state]), int32s(), int32s(), backend=backend)
+    assert torch.equal(state, before)
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_padding_in_a_list_on_the_device_is_skipped(backend: Backend) -> None:
+    state = torch.randn(4, 40, device=DEVICE)
+    before = state.clone()
+    group = BlockTensors([state])
+    src = torch.tensor([0, -1, 1, 99], dtype=torch.int32, device=DEVICE)
+    dst = torch.tensor([2, -1, 4, 3], dtype=torch.int32, device=DEVICE)
+    with running(backend):
+        run = import_module(f"hybrid_blocks.kernels.copy_blocks.{backend}")
+        run.copy_blocks(group, src, dst, None)
+    assert torch.equal(state[2], before[0])
+    assert torch.equal(state[[0, 1, 3]], before[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("nbytes", [1, 15, 16, 17, 4095, 4096, 4097, 8191, 8192, 33333])
+@pytest.mark.parametrize("pad", [0, 1, 8])
+def test_every_size_and_alignment_arrives_whole(backend: Backend, nbytes: int, pad: int) -> None:
+    stride = nbytes + pad
+    buffer = torch.randint(0, 256, (3 * stride + 1,), dtype=torch.uint8, device=DEVICE)
+    before = buffer.clone()
+    view = buffer.as_strided((3, nbytes), (stride, 1), 1)
+    with running(backend):
+        copy_blocks(BlockTensors([view]), int32s(0), int32s(2), backend=backend)
+    before[1 + 2 * stride : 1 + 2 * stride + nbytes] = before[1 : 1 + nbytes]
+    assert torch.equal(buffer, before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_blocks_more_than_4_gib_apart_are_reached(backend: Backend) -> None:
+    stride = 3 * 2**30 + 256  # virtual memory: only the touched pages exist
+    arena = torch.empty(2 * stride + 4096, dtype=torch.uint8, device=DEVICE)
+    view = arena.as_strided((3, 4096), (stride, 1), 0)
+    view[0] = torch.randint(0, 256, (4096,), dtype=torch.uint8, device=DEVICE)
+    with running(backend):
+        copy_blocks(BlockTensors([view]), int32s(0, 2), int32s(2, 1), backend=backend)
+    assert torch.equal(view[2], view[0])
+    assert torch.equal(view[1], view[0])
+
+
+def test_ids_out_of_bounds_are_named() -> None:
+    group = BlockTensors([torch.zeros(4, 2, device=DEVICE)])
+    with pytest.raises(IndexError, match=r"dst\[1\] is 4, not a block id in \[0, 4\)"):
+        copy_blocks(group, int32s(0, 1), int32s(2, 4))
+    with pytest.raises(IndexError, match=r"src\[0\] is -1"):
+        copy_blocks(group, int32s(-1), int32s(2))
+
+
+def test_wrong_lists_are_refused_with_the_reason() -> None:
+    group = BlockTensors([torch.zeros(4, 2, device=DEVICE)])
+    with pytest.raises(TypeError, match="src must be an int32 array, got int64"):
+        copy_blocks(group, np.array([0]), int32s(1))
+    with pytest.raises(TypeError, match="src must be an int32 array, got list"):
+        copy_blocks(group, [0], int32s(1))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="src has 2 ids, dst has 1"):
+        copy_blocks(group, int32s(0, 1), int32s(2))
+    with pytest.raises(ValueError, match="one dimension"):
+        copy_blocks(group, int32s(0, 1).reshape(1, 2), int32s(2, 3).reshape(1, 2))
+    with pytest.raises(ValueError, match="max_sms is 0"):
+        copy_blocks(group, int32s(0), int32s(1), max_sms=0)
+
+
+def test_blocks_that_overlap_in_memory_are_refused() -> None:
+    arena = torch.zeros(16 * 11, device=DEVICE)
+    granules = arena.as_strided((10, 32), (16, 1))  # each block lies over the next id too
+    with pytest.raises(ValueError, match="blocks 4 and 5 overlap in memory"):
+        copy_blocks(BlockTensors([granules]), int32s(4), int32s(5))
+    copy_blocks(BlockTensors([granules]), int32s(4), int32s(6))

@@ -1,0 +1,31 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hybrid_blocks
+import pytest
+
+SCRIPT = Path(__file__).with_name("compile_triton.py")
+MOVERS = ("copy_blocks", "zero_blocks", "gather_scatter", "move_slabs", "convert_state")
+
+
+@pytest.mark.parametrize("arch", [80, 90, 100])
+def test_triton_kernels_compile_to_16_byte_accesses_and_no_fused_rounding(arch: int) -> None:
+    package = Path(hybrid_blocks.__file__).parent.parent
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(package)}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(arch)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert len(report) == 16
+    for compiled in report:
+        moves = compiled["kernel"].startswith(MOVERS)
+        assert (compiled["wide"] > 0) == moves, compiled
+        assert compiled["fused"] == 0, compiled
