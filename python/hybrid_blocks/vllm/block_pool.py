@@ -58,7 +58,9 @@ class BlockPool(VllmBlockPool):
         block_mask: list[bool] | None = None,
     ) -> None:
         """Let ``blocks[num_cached_blocks:num_full_blocks]`` be found from now on."""
-        if self.enable_kv_cache_events:
+        if num_cached_blocks >= num_full_blocks:
+            return
+        if self.enable_kv_cache_events or type(blocks[num_cached_blocks]) is not Block:
             super().cache_full_blocks(
                 request,
                 blocks,
@@ -151,6 +153,10 @@ class BlockPool(VllmBlockPool):
     def _insert_block_hash(
         self, block_hash_with_group_id: BlockHashWithGroupId, block: Block, num_tokens: int | None
     ) -> None:
+        if type(block) is not Block:
+            # A block made by hand keeps its own hash, as any of vLLM's blocks does.
+            block.set_block_hash(block_hash_with_group_id, num_tokens)
+            block = self.blocks[block.block_id]
         self._blocks.insert(block_hash_with_group_id, block, num_tokens)
 
     def _remove_cached_block_hashes(self, block: Block) -> list[BlockHashWithGroupId]:
