@@ -19,7 +19,7 @@ def swap(original: type, replacement: type) -> None:
         for attribute in [key for key, value in namespace.items() if value is original]:
             setattr(module, attribute, replacement)
     for derived in original.__subclasses__():
-        if not issubclass(derived, replacement) and not derived.__module__.startswith(_OWN):
+        if derived is not replacement and not derived.__module__.startswith(_OWN):
             derived.__bases__ = tuple(
                 replacement if base is original else base for base in derived.__bases__
             )
