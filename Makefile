@@ -40,7 +40,7 @@ build/.installed: $(UV) $(RUST_SOURCES) $(PYTHON_SOURCES)
 build/.vllm-env: $(UV) pyproject.toml requirements/vllm.txt
 	test -d $(VLLM_VENV) || $(UV) venv --quiet --python $(VENV)/bin/python $(VLLM_VENV)
 	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python -r requirements/vllm.txt --overrides requirements/vllm-overrides.txt \
-	  --group lint --group test --extra plot -r pyproject.toml
+	  --group lint --group test --group vllm-tests --extra plot -r pyproject.toml
 	@mkdir -p build && touch $@
 
 build/.developed: build/.vllm-env $(RUST_SOURCES)

@@ -53,6 +53,16 @@ impl Links {
         (next < self.num_nodes).then_some(next)
     }
 
+    /// The node before `node` in its list.
+    pub(crate) fn before(&self, node: u32) -> Option<u32> {
+        let prev = self.prev[node as usize];
+        (prev < self.num_nodes).then_some(prev)
+    }
+
+    pub(crate) fn back(&self, list: List) -> Option<u32> {
+        self.before(list.0)
+    }
+
     #[inline]
     pub(crate) fn insert_after(&mut self, at: u32, node: u32) {
         let next = self.next[at as usize];

@@ -225,6 +225,35 @@ impl Pool {
         free.into_iter().flatten().chain(by_slab).chain(self.links.iter(self.cached)).map(BlockId)
     }
 
+    /// Whether the block has no owner and can be handed out.
+    #[inline]
+    #[must_use]
+    pub fn is_available(&self, block: BlockId) -> bool {
+        self.state.get(block.index()).is_some_and(|state| state & (ABSENT | REFS) == 0)
+    }
+
+    /// In a fixed pool, the available block that goes right after `block`, or the very first.
+    #[must_use]
+    pub fn next_available(&self, block: Option<BlockId>) -> Option<BlockId> {
+        let in_free = block.is_none_or(|block| self.state[block.index()] & COLD == 0);
+        let next = match block {
+            Some(block) => self.links.after(block.0),
+            None => self.links.front(self.free_queue()),
+        };
+        next.or_else(|| self.links.front(self.cached).filter(|_| in_free)).map(BlockId)
+    }
+
+    /// In a fixed pool, the available block that goes right before `block`, or the very last.
+    #[must_use]
+    pub fn previous_available(&self, block: Option<BlockId>) -> Option<BlockId> {
+        let in_cached = block.is_none_or(|block| self.state[block.index()] & COLD != 0);
+        let previous = match block {
+            Some(block) => self.links.before(block.0),
+            None => self.links.back(self.cached),
+        };
+        previous.or_else(|| self.links.back(self.free_queue()).filter(|_| in_cached)).map(BlockId)
+    }
+
     /// Take a free block: from slab `near` if it has one, else from the fullest slab. A fixed pool
     /// takes the first of its queue.
     #[inline]

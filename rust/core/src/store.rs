@@ -454,6 +454,27 @@ impl BlockStore {
         Ok(())
     }
 
+    /// As [`BlockStore::free`], but every block ends at the warm end, keyed or not.
+    ///
+    /// # Errors
+    /// As [`Pool::free_warm`].
+    pub fn free_warm(
+        &mut self,
+        pool: PoolId,
+        blocks: impl Iterator<Item = BlockId> + Clone,
+    ) -> Result<(), Error> {
+        self.pools[pool.index()].free_warm(blocks)
+    }
+
+    /// Give all keys of `from` to `to`, which has none: the content was copied, `from` will change.
+    pub fn move_keys(&mut self, pool: PoolId, from: BlockId, to: BlockId) {
+        if self.pools[pool.index()].is_keyed(from) {
+            self.indexes[pool.index()].move_keys(from, to);
+            self.pools[pool.index()].clear_keyed(from);
+            self.pools[pool.index()].set_keyed(to);
+        }
+    }
+
     /// Let `block` be found under `key`. Says whether it was not before.
     pub fn insert_key(&mut self, pool: PoolId, block: BlockId, key: Key, num_tokens: u32) -> bool {
         debug_assert!(!block.is_null());

@@ -3,6 +3,7 @@
 
 mod batch;
 mod block_manager;
+mod blocks;
 mod build_info;
 mod count;
 mod error;
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::block_manager::BlockManager;
+    #[pymodule_export]
+    use super::blocks::{Block, Blocks};
     #[pymodule_export]
     use super::build_info::build_info;
     #[pymodule_export]

@@ -1,0 +1,163 @@
+"""vLLM's ``BlockPool`` over the pool in Rust."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from vllm.distributed.kv_events import AllBlocksCleared
+from vllm.logger import init_logger
+from vllm.v1.core.block_pool import BlockPool as VllmBlockPool
+from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock
+from vllm.v1.request import Request
+
+from hybrid_blocks._core import Block, Blocks
+from hybrid_blocks.vllm.cached_blocks import CachedBlocks, FurtherHashes
+from hybrid_blocks.vllm.free_queue import FreeBlockQueue
+
+logger = init_logger("vllm.hybrid_blocks")
+
+
+class BlockPool(VllmBlockPool):
+    """A drop-in for vLLM's pool: same decisions, same events, no Python object per block.
+
+    What vLLM's class does in terms of other members (partial hits, events) is inherited; what it
+    does block by block happens in one call here. ``blocks`` makes its members when they are asked
+    for, and always the same ones.
+    """
+
+    def __init__(self, num_gpu_blocks: int, *args: Any, **kwargs: Any) -> None:
+        assert isinstance(num_gpu_blocks, int)
+        assert num_gpu_blocks > 0
+        # vLLM's own pool, with its null block alone, sets all the attributes that it has in the
+        # installed version.
+        super().__init__(1, *args, **kwargs)
+        self.num_gpu_blocks = num_gpu_blocks
+        self._blocks = Blocks(num_gpu_blocks, keep_evicted=self.enable_kv_cache_events)
+        self.blocks = self._blocks
+        queue = FreeBlockQueue(self._blocks)
+        self._blocks.tie(self, queue.fake_free_list_head, queue.fake_free_list_tail, KVCacheBlock)
+        self.free_block_queue = queue
+        self.null_block = self._blocks[0]
+        self.cached_block_hash_to_block = CachedBlocks(self._blocks)
+        self.cached_block_hashes_by_block = FurtherHashes(self._blocks)
+
+    def get_cached_block(
+        self, block_hash: BlockHash, kv_cache_group_ids: list[int]
+    ) -> list[Block] | None:
+        """Return the block of every group that holds the content, or nothing if one has none."""
+        return self._blocks.get_in_groups(block_hash, kv_cache_group_ids)
+
+    def cache_full_blocks(
+        self,
+        request: Request,
+        blocks: list[Block],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        block_size: int,
+        kv_cache_group_id: int,
+        block_mask: list[bool] | None = None,
+    ) -> None:
+        """Let ``blocks[num_cached_blocks:num_full_blocks]`` be found from now on."""
+        if num_cached_blocks >= num_full_blocks:
+            return
+        if self.enable_kv_cache_events or type(blocks[num_cached_blocks]) is not Block:
+            super().cache_full_blocks(
+                request,
+                blocks,
+                num_cached_blocks,
+                num_full_blocks,
+                block_size,
+                kv_cache_group_id,
+                block_mask,
+            )
+            return
+        self._blocks.insert_full(
+            blocks,
+            request.block_hashes,
+            block_size // self.hash_block_size,
+            num_cached_blocks,
+            num_full_blocks,
+            block_size,
+            kv_cache_group_id,
+            block_mask,
+        )
+
+    def get_new_blocks(self, num_blocks: int) -> list[Block]:
+        """Hand out blocks, each with one owner.
+
+        Raises ``ValueError`` if fewer are free.
+        """
+        if num_blocks > self._blocks.num_free:
+            raise ValueError(f"Cannot get {num_blocks} free blocks from the pool")
+        blocks = self._blocks.allocate(num_blocks)
+        if self._reuse_watchers:
+            self._notify_reuse(blocks)
+        if self.enable_kv_cache_events:
+            self._emit_block_removed_events(self._blocks.take_evicted())
+        if self.metrics_collector:
+            for block in blocks:
+                if self.enable_caching:
+                    self.metrics_collector.on_block_evicted(block)
+                self.metrics_collector.on_block_allocated(block)
+        return blocks
+
+    def touch(self, blocks: Sequence[Block]) -> None:
+        """Add an owner to each block but null blocks."""
+        self._blocks.touch(blocks)
+        if self.metrics_collector:
+            for block in blocks:
+                if not block.is_null:
+                    self.metrics_collector.on_block_accessed(block)
+
+    def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
+        """Take an owner from each block, given in the order in which they should go.
+
+        Blocks of other pools are handed to those.
+        """
+        elsewhere = defaultdict(list)
+        for block in self._blocks.free(ordered_blocks):
+            elsewhere[block.pool].append(block)
+        for pool, blocks in elsewhere.items():
+            pool.free_blocks(blocks)
+
+    def unpin_blocks(self, blocks: Iterable[Block], on_reuse: Callable[[Block], None]) -> None:
+        """Take an owner from each block; its content stays readable until ``on_reuse`` is called."""
+        blocks = list(blocks)
+        assert all(block.ref_cnt > 0 for block in blocks)
+        self._reuse_watchers.update((block.block_id, on_reuse) for block in blocks)
+        self._blocks.free_warm(blocks)
+
+    def move_block_hashes(self, src_block: Block, dst_block: Block) -> None:
+        """Let what was found in ``src_block`` be found in ``dst_block``, its copy."""
+        self._blocks.move_keys(src_block, dst_block)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all content. Returns whether that was possible: no block may have an owner."""
+        if num_used := self.num_gpu_blocks - 1 - self.get_num_free_blocks():
+            logger.warning("The prefix cache was not reset: %d blocks are in use", num_used)
+            return False
+        self._blocks.reset()
+        if self._reuse_watchers:
+            self._notify_reuse([self.blocks[block_id] for block_id in list(self._reuse_watchers)])
+        if self.metrics_collector:
+            self.metrics_collector.reset()
+        if self.enable_kv_cache_events:
+            self.kv_event_queue.append(AllBlocksCleared())
+        logger.info("The prefix cache was reset")
+        return True
+
+    def get_num_free_blocks(self) -> int:
+        """Return how many blocks can be handed out, those with content included."""
+        return self._blocks.num_free
+
+    def _insert_block_hash(
+        self, block_hash_with_group_id: BlockHashWithGroupId, block: Block, num_tokens: int | None
+    ) -> None:
+        if type(block) is not Block:
+            # A block made by hand keeps its own hash, as any of vLLM's blocks does.
+            block.set_block_hash(block_hash_with_group_id, num_tokens)
+            block = self.blocks[block.block_id]
+        self._blocks.insert(block_hash_with_group_id, block, num_tokens)
+
+    def _remove_cached_block_hashes(self, block: Block) -> list[BlockHashWithGroupId]:
+        return self._blocks.remove(block)

@@ -1,0 +1,33 @@
+"""What takes the place of what."""
+
+from vllm.v1.core import block_pool as vllm_block_pool
+from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
+
+from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
+from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
+from hybrid_blocks.vllm.swap import swap
+
+_REPLACEMENTS: tuple[tuple[type, type], ...] = (
+    (VllmBlockPool, BlockPool),
+    (VllmKVCacheManager, KVCacheManager),
+)
+
+
+def install() -> None:
+    """Put this package's classes in place of vLLM's. A second call changes nothing."""
+    for original, replacement in _REPLACEMENTS:
+        swap(original, replacement)
+
+
+def uninstall() -> None:
+    """Put vLLM's classes back. Objects that exist already stay what they are."""
+    for original, replacement in _REPLACEMENTS:
+        swap(replacement, original)
+
+
+def is_installed() -> bool:
+    """Return whether vLLM's names stand for this package's classes."""
+    return (
+        vllm_block_pool.BlockPool is BlockPool
+        and vllm_kv_cache_manager.KVCacheManager is KVCacheManager
+    )

@@ -1,0 +1,106 @@
+"""Small hybrid models with random weights, written to disk as any model on the hub is.
+
+The weights are drawn so that activations keep their scale from layer to layer: the logits then
+differ enough between tokens that greedy decoding is decided by the prompt, not by rounding.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from rig import tokenizer
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+VOCABULARY = 264  # that of the byte tokenizer
+_COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "head_dim": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 4096,
+    "bos_token_id": 257,
+    "eos_token_id": 258,
+    "pad_token_id": 256,
+    "tie_word_embeddings": False,
+}
+
+MODELS: dict[str, dict[str, Any]] = {
+    # Linear attention (GatedDeltaNet) three times, then full attention.
+    "qwen3_next": {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "num_hidden_layers": 4,
+        "intermediate_size": 256,
+        "full_attention_interval": 4,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 64,
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2,
+        "linear_value_head_dim": 64,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+        "norm_topk_prob": True,
+    },
+    # Mamba2 with one attention layer, as Granite 4 H.
+    "granitemoehybrid": {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "num_hidden_layers": 4,
+        "layer_types": ["mamba", "mamba", "attention", "mamba"],
+        "intermediate_size": 256,
+        "shared_intermediate_size": 256,
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "mamba_expand": 2,
+        "mamba_n_heads": 4,
+        "mamba_d_head": 64,
+        "mamba_d_state": 64,
+        "mamba_n_groups": 1,
+        "mamba_d_conv": 4,
+        "mamba_chunk_size": 64,
+        "position_embedding_type": "nope",
+    },
+    # Sliding windows of 64 tokens with full attention in between.
+    "gemma3_text": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention"] * 2 + ["full_attention"] + ["sliding_attention"] * 3,
+        "intermediate_size": 256,
+        "sliding_window": 64,
+        "query_pre_attn_scalar": 64,
+    },
+}
+
+
+def build(kind: str, folder: Path) -> Path:
+    """Write the model of a kind into ``folder`` unless it is there already; return its path."""
+    target = folder / kind
+    if (target / "model.safetensors").exists():
+        return target
+    target.mkdir(parents=True, exist_ok=True)
+    settings = _COMMON | MODELS[kind]
+    config = AutoConfig.for_model(kind, **settings)
+    torch.manual_seed(20)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    weights = {name: _scaled(name, weight) for name, weight in model.state_dict().items()}
+    config.dtype = "float32"
+    config.save_pretrained(target)
+    saved = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(saved | {"architectures": settings["architectures"]}))
+    tokenizer.write(target, max_length=settings["max_position_embeddings"])
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def _scaled(name: str, weight: torch.Tensor) -> torch.Tensor:
+    if "embed_tokens" in name:
+        return torch.randn_like(weight)
+    if weight.dim() < 2:
+        return weight.contiguous()
+    fan_in = weight[0].numel() if "conv1d" in name else weight.shape[-1]
+    gain = 4.0 if "lm_head" in name else 1.0
+    return (torch.randn_like(weight) * gain / fan_in**0.5).contiguous()

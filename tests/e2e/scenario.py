@@ -1,0 +1,63 @@
+"""One day in a server's life, and what is left of it to compare."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from server import Server
+from traffic import PREFIX, Answer, complete_all, complete_in_turn, hang_up
+
+_QUESTIONS = [f"{PREFIX} Question {number}: what is block {number * 7}?" for number in range(6)]
+_STORIES = [f"Story {number}. " + PREFIX[number : number + 200] for number in range(24)]
+_CROWD = [f"{number:03} {PREFIX[number % 50 : number % 50 + 40]}" for number in range(200)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What a server answered and counted.
+
+    ``first`` and ``second`` are two passes over prompts that share a prefix, ``pressed`` comes from
+    more requests than the cache holds at a time, ``crowd`` from 200 streams at once.
+    """
+
+    first: list[Answer]
+    second: list[Answer]
+    pressed: list[Answer]
+    crowd: list[Answer]
+    preemptions: float
+    usage_after_hang_ups: float
+    metrics: dict[str, float]
+    log: str
+
+
+def live_through(server: Server) -> Record:
+    """Send all of the scenario's traffic to ``server``."""
+    first = asyncio.run(complete_in_turn(server, _QUESTIONS, max_tokens=16))
+    second = asyncio.run(complete_in_turn(server, _QUESTIONS, max_tokens=16))
+    pressed = asyncio.run(complete_all(server, _STORIES, max_tokens=300))
+    preemptions = server.metrics()["vllm:num_preemptions_total"]
+    asyncio.run(hang_up(server, _STORIES[:12], after=3))
+    usage = _usage_when_idle(server)
+    crowd = asyncio.run(complete_all(server, _CROWD, max_tokens=6))
+    return Record(
+        first=first,
+        second=second,
+        pressed=pressed,
+        crowd=crowd,
+        preemptions=preemptions,
+        usage_after_hang_ups=usage,
+        metrics=server.metrics(),
+        log=server.log_text(),
+    )
+
+
+def _usage_when_idle(server: Server, patience_s: float = 60.0) -> float:
+    """Return the share of blocks in use once no request runs, or when patience ends."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        metrics = server.metrics()
+        requests = metrics["vllm:num_requests_running"] + metrics["vllm:num_requests_waiting"]
+        usage = metrics["vllm:kv_cache_usage_perc"]
+        if (requests == 0 and usage == 0) or time.monotonic() > deadline:
+            return usage
+        time.sleep(0.5)

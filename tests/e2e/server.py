@@ -1,0 +1,99 @@
+"""vLLM's OpenAI server on loopback, as a user starts it."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+START_TIMEOUT_S = 600.0
+MODEL = "hybrid"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: where it listens and where it logs."""
+
+    url: str
+    log: Path
+
+    def metrics(self) -> dict[str, float]:
+        """Return ``/metrics``: the samples of each name, whatever their labels, summed."""
+        with urlopen(f"{self.url}/metrics", timeout=30) as answer:  # noqa: S310
+            lines = answer.read().decode().splitlines()
+        totals: dict[str, float] = {}
+        for line in lines:
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                name = name.partition("{")[0]
+                totals[name] = totals.get(name, 0.0) + float(value)
+        return totals
+
+    def log_text(self) -> str:
+        """Return what the server has logged so far."""
+        return self.log.read_text(errors="replace")
+
+
+def command(model: Path, port: int, *options: str) -> list[str]:
+    """Return the command that serves ``model``."""
+    # The `vllm` script of the CPU build looks for a distribution of another name.
+    return [
+        *(sys.executable, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model), "--served-model-name", MODEL),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"),
+        *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
+        *options,
+    ]
+
+
+@contextmanager
+def serve(model: Path, level: str, log: Path, *options: str) -> Iterator[Server]:
+    """Serve ``model`` at a plugin level for the time of the context.
+
+    Raises ``RuntimeError`` with the end of the log if the server does not come up.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "HYBRID_BLOCKS": level,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command(model, port, *options), env=environment, stdout=output, stderr=output
+        )
+        try:
+            server = Server(f"http://127.0.0.1:{port}", log)
+            _wait_until_up(server, process)
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_up(server: Server, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urlopen(f"{server.url}/health", timeout=5):  # noqa: S310
+                return
+        except (URLError, ConnectionError, TimeoutError):
+            time.sleep(0.5)
+    raise RuntimeError(f"the server did not come up:\n{server.log_text()[-4000:]}")

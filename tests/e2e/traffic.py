@@ -1,0 +1,79 @@
+"""What clients send to the server, and what they get back."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openai import AsyncOpenAI
+from server import MODEL, Server
+
+# Long enough for several blocks of any of the models, whose vocabulary is bytes.
+PREFIX = (
+    "A block manager hands out the memory that a language model needs while it serves requests: "
+    "attention blocks, sliding-window blocks and recurrent state slots, all from one arena, with a "
+    "prefix cache over all of them. "
+) * 2
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a request produced: token ids, and how many tokens of its prompt were cached."""
+
+    tokens: tuple[int, ...]
+    cached_tokens: int
+
+
+def client(server: Server) -> AsyncOpenAI:
+    """Return a client that never retries: every answer is a first one."""
+    return AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=600)
+
+
+async def complete(api: AsyncOpenAI, prompt: str, max_tokens: int) -> Answer:
+    """Stream one greedy completion to its end."""
+    stream = await api.completions.create(
+        model=MODEL,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=0.0,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True, "return_token_ids": True},
+    )
+    tokens: list[int] = []
+    cached = 0
+    async for chunk in stream:
+        for choice in chunk.choices:
+            tokens.extend((choice.model_extra or {}).get("token_ids") or ())
+        if chunk.usage and chunk.usage.prompt_tokens_details:
+            cached = chunk.usage.prompt_tokens_details.cached_tokens or 0
+    return Answer(tuple(tokens), cached)
+
+
+async def complete_all(server: Server, prompts: Sequence[str], max_tokens: int) -> list[Answer]:
+    """Stream all completions at the same time."""
+    async with client(server) as api:
+        return await asyncio.gather(*(complete(api, prompt, max_tokens) for prompt in prompts))
+
+
+async def complete_in_turn(server: Server, prompts: Sequence[str], max_tokens: int) -> list[Answer]:
+    """Stream the completions one after the other."""
+    async with client(server) as api:
+        return [await complete(api, prompt, max_tokens) for prompt in prompts]
+
+
+async def hang_up(server: Server, prompts: Sequence[str], after: int) -> None:
+    """Start all completions at the same time and disconnect after some pieces of each."""
+
+    async def start(api: AsyncOpenAI, prompt: str) -> None:
+        stream = await api.completions.create(
+            model=MODEL, prompt=prompt, max_tokens=900 - len(prompt), temperature=0.0, stream=True
+        )
+        seen = 0
+        async for _ in stream:
+            seen += 1
+            if seen == after:
+                await stream.close()
+                return
+
+    async with client(server) as api:
+        await asyncio.gather(*(start(api, prompt) for prompt in prompts))

@@ -1,0 +1,67 @@
+"""What a level's outcomes mean beside those without the plugin."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rig.session import Outcomes
+
+MAX_EXEMPT_SHARE = 0.05
+
+
+@dataclass(kw_only=True)
+class Verdict:
+    """Every test of a suite, in one class.
+
+    ``passed`` passes at the level. ``fails_without`` fails, or is skipped, without the plugin too:
+    it says nothing about the level. ``exempt`` fails at the level with a stated reason,
+    ``regressions`` without one. ``stale`` is exempt but passes.
+    """
+
+    passed: list[str] = field(default_factory=list)
+    fails_without: dict[str, str] = field(default_factory=dict)
+    exempt: dict[str, str] = field(default_factory=dict)
+    regressions: dict[str, str] = field(default_factory=dict)
+    stale: list[str] = field(default_factory=list)
+
+    @property
+    def too_many_exempt(self) -> bool:
+        """Whether more tests are exempt than the project allows itself."""
+        counted = len(self.passed) + len(self.exempt) + len(self.regressions)
+        return len(self.exempt) > MAX_EXEMPT_SHARE * counted
+
+    @property
+    def ok(self) -> bool:
+        """Whether the level keeps everything that works without it."""
+        return not (self.regressions or self.stale or self.too_many_exempt)
+
+    def summary(self) -> str:
+        """Return one line of counts."""
+        without = Counter(self.fails_without.values())
+        parts = [f"{len(self.passed)} passed"]
+        parts += [f"{count} {outcome} without the plugin too" for outcome, count in without.items()]
+        parts += [f"{len(self.exempt)} exempt"] if self.exempt else []
+        parts += [f"{len(self.regressions)} REGRESSED"] if self.regressions else []
+        parts += [f"{len(self.stale)} exempt but passing"] if self.stale else []
+        return ", ".join(parts)
+
+
+def to_repeat(with_plugin: Outcomes) -> list[str]:
+    """Return the tests that must be run without the plugin to know what their outcome means."""
+    return sorted(test for test, outcome in with_plugin.items() if outcome != "passed")
+
+
+def judge(with_plugin: Outcomes, without: Outcomes, exemptions: dict[str, str]) -> Verdict:
+    """Sort every test into its class; ``without`` needs the tests of `to_repeat` only."""
+    verdict = Verdict()
+    for test, outcome in sorted(with_plugin.items()):
+        if outcome == "passed":
+            verdict.passed.append(test)
+            if test in exemptions:
+                verdict.stale.append(test)
+        elif without[test] != "passed":
+            verdict.fails_without[test] = without[test]
+        elif test in exemptions:
+            verdict.exempt[test] = exemptions[test]
+        else:
+            verdict.regressions[test] = outcome
+    return verdict
