@@ -90,7 +90,9 @@ def build(kind: str, folder: Path) -> Path:
     config.dtype = "float32"
     config.save_pretrained(target)
     saved = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps(saved | {"architectures": settings["architectures"]}))
+    (target / "config.json").write_text(
+        json.dumps(saved | {"architectures": settings["architectures"]})
+    )
     tokenizer.write(target, max_length=settings["max_position_embeddings"])
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     return target

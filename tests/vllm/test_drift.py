@@ -11,15 +11,14 @@ import pytest
 pytest.importorskip("vllm")
 
 import vllm
-from vllm.v1.core.block_pool import BlockHashToBlockMap
-from vllm.v1.core.block_pool import BlockPool as VllmBlockPool
-from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
-
 from hybrid_blocks._core import Block
 from hybrid_blocks.vllm import support
 from hybrid_blocks.vllm.block_pool import BlockPool
 from hybrid_blocks.vllm.cached_blocks import CachedBlocks
 from hybrid_blocks.vllm.free_queue import FreeBlockQueue
+from vllm.v1.core.block_pool import BlockHashToBlockMap
+from vllm.v1.core.block_pool import BlockPool as VllmBlockPool
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
 SURFACE = tomllib.loads(Path(__file__).with_name("surface.toml").read_text())
 VERSION = tuple(map(int, vllm.__version__.split(".")[:2]))
@@ -33,7 +32,7 @@ OURS = {
 
 def is_present(name: str) -> bool:
     since = SURFACE["since"].get(name)
-    return since is None or VERSION >= tuple(map(int, since.split(".")))
+    return since is None or tuple(map(int, since.split("."))) <= VERSION
 
 
 def vllm_class(name: str) -> type:

@@ -10,13 +10,12 @@ import pytest
 pytest.importorskip("vllm")
 
 import vllm
-from vllm.v1.core import block_pool as vllm_block_pool
-from vllm.v1.hisparse.block_pool import SharedEventQueueBlockPool
-
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.vllm import installation, plugin, support
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.level import Level, requested
+from vllm.v1.core import block_pool as vllm_block_pool
+from vllm.v1.hisparse.block_pool import SharedEventQueueBlockPool
 
 
 @pytest.fixture(autouse=True)

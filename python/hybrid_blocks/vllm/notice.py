@@ -15,8 +15,7 @@ logger = init_logger("vllm.hybrid_blocks")
 def log(level: Level, config: KVCacheConfig, reason: str | None) -> None:
     """Say which level an engine runs at, over which groups, and why not a higher one."""
     kinds = Counter(
-        type(group.kv_cache_spec).__name__.removesuffix("Spec")
-        for group in config.kv_cache_groups
+        type(group.kv_cache_spec).__name__.removesuffix("Spec") for group in config.kv_cache_groups
     )
     groups = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
     logger.info_once(

@@ -32,7 +32,16 @@ class Session:
         outcomes.unlink(missing_ok=True)
         targets_file = self.logs / f"{name}-{level}.targets"
         targets_file.write_text("\n".join(targets))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "rig.level", "-p", "no:cacheprovider"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "rig.level",
+            "-p",
+            "no:cacheprovider",
+        ]
         command += [f"-n{self.workers}", "--dist=worksteal", "--timeout=900", "--tb=short"]
         command += [*self.options, f"@{targets_file}"]
         environment = os.environ | {
