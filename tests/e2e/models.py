@@ -25,11 +25,14 @@ _COMMON = {
     "eos_token_id": 258,
     "pad_token_id": 256,
     "tie_word_embeddings": False,
+    "dtype": "float32",
 }
 
 MODELS: dict[str, dict[str, Any]] = {
-    # Linear attention (GatedDeltaNet) three times, then full attention.
+    # Linear attention (GatedDeltaNet) three times, then full attention. Its CPU kernels want
+    # bfloat16; the others compute in float32, where ties are rare.
     "qwen3_next": {
+        "dtype": "bfloat16",
         "architectures": ["Qwen3NextForCausalLM"],
         "num_hidden_layers": 4,
         "intermediate_size": 256,
@@ -83,16 +86,15 @@ def build(kind: str, folder: Path) -> Path:
         return target
     target.mkdir(parents=True, exist_ok=True)
     settings = _COMMON | MODELS[kind]
+    dtype = getattr(torch, settings["dtype"])
     config = AutoConfig.for_model(kind, **settings)
     torch.manual_seed(20)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    weights = {name: _scaled(name, weight) for name, weight in model.state_dict().items()}
-    config.dtype = "float32"
+    weights = {name: _scaled(name, weight).to(dtype) for name, weight in model.state_dict().items()}
     config.save_pretrained(target)
+    fixed = {key: settings[key] for key in ("architectures", "dtype")}
     saved = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(
-        json.dumps(saved | {"architectures": settings["architectures"]})
-    )
+    (target / "config.json").write_text(json.dumps(saved | fixed, indent=1))
     tokenizer.write(target, max_length=settings["max_position_embeddings"])
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     return target

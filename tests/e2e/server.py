@@ -1,5 +1,6 @@
 """vLLM's OpenAI server on loopback, as a user starts it."""
 
+import json
 import os
 import socket
 import subprocess
@@ -41,13 +42,14 @@ class Server:
 
 
 def command(model: Path, port: int, *options: str) -> list[str]:
-    """Return the command that serves ``model``."""
+    """Return the command that serves ``model``, in the type that its configuration names."""
+    dtype = json.loads((model / "config.json").read_text())["dtype"]
     # The `vllm` script of the CPU build looks for a distribution of another name.
     return [
         *(sys.executable, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", MODEL),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"),
+        *("--dtype", dtype, "--enforce-eager", "--max-model-len", "1024"),
         *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
         *options,
     ]

@@ -14,12 +14,12 @@ NUM_BLOCKS = {"qwen3_next": 60, "granitemoehybrid": 60, "gemma3_text": 60}
 
 full = pytest.mark.full
 CASES = [
-    pytest.param("qwen3_next", "manager"),
-    pytest.param("qwen3_next", "pool", marks=full),
-    pytest.param("granitemoehybrid", "manager", marks=full),
-    pytest.param("granitemoehybrid", "pool", marks=full),
-    pytest.param("gemma3_text", "manager", marks=full),
-    pytest.param("gemma3_text", "pool", marks=full),
+    pytest.param(("qwen3_next", "manager")),
+    pytest.param(("qwen3_next", "pool"), marks=full),
+    pytest.param(("granitemoehybrid", "manager"), marks=full),
+    pytest.param(("granitemoehybrid", "pool"), marks=full),
+    pytest.param(("gemma3_text", "manager"), marks=full),
+    pytest.param(("gemma3_text", "pool"), marks=full),
 ]
 
 _without: dict[str, Record] = {}
@@ -33,7 +33,7 @@ def record(kind: str, level: str) -> Record:
         return live_through(server)
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
 def records(request: pytest.FixtureRequest) -> tuple[Record, Record]:
     """The records of one model without the plugin and at a level."""
     kind, level = request.param

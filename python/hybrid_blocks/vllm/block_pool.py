@@ -47,7 +47,7 @@ class BlockPool(VllmBlockPool):
         """Return the block of every group that holds the content, or nothing if one has none."""
         return self._blocks.get_in_groups(block_hash, kv_cache_group_ids)
 
-    def cache_full_blocks(
+    def cache_full_blocks(  # noqa: PLR0917 - vLLM's signature
         self,
         request: Request,
         blocks: list[Block],
@@ -121,7 +121,7 @@ class BlockPool(VllmBlockPool):
             pool.free_blocks(blocks)
 
     def unpin_blocks(self, blocks: Iterable[Block], on_reuse: Callable[[Block], None]) -> None:
-        """Take an owner from each block; its content stays readable until ``on_reuse`` is called."""
+        """Take an owner from each block; it stays readable until ``on_reuse`` is called."""
         blocks = list(blocks)
         assert all(block.ref_cnt > 0 for block in blocks)
         self._reuse_watchers.update((block.block_id, on_reuse) for block in blocks)

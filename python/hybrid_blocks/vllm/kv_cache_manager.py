@@ -12,7 +12,9 @@ from hybrid_blocks.vllm.level import Level, requested
 class KVCacheManager(VllmKVCacheManager):
     """vLLM's manager, which says what it stands on."""
 
+    hybrid_blocks_level = Level.POOL
+
     def __init__(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(kv_cache_config, *args, **kwargs)
         reason = None if requested() is Level.POOL else "level manager is not in this release"
-        notice.log(Level.POOL, kv_cache_config, reason)
+        notice.log(self.hybrid_blocks_level, kv_cache_config, reason)

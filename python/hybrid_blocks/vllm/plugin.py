@@ -19,7 +19,7 @@ def register() -> None:
         return
     if not support.is_supported(vllm.__version__):
         logger.warning_once(
-            "hybrid_blocks is off: it supports vLLM %s, and this is %s. Set %s=off to silence this.",
+            "hybrid_blocks is off: it supports vLLM %s, and this is %s. %s=off silences this.",
             support.supported_versions(),
             vllm.__version__,
             VARIABLE,

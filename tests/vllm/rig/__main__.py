@@ -15,7 +15,7 @@ from rig.suites import SUITES
 from rig.verdict import judge, to_repeat
 
 
-def main(
+def main(  # noqa: PLR0917 - typer reads the options from the signature
     levels: Annotated[str, typer.Option(help="levels to run, separated by commas")] = "pool",
     suites: Annotated[str, typer.Option(help="suites to run, by commas")] = ",".join(SUITES),
     workers: Annotated[int, typer.Option(help="processes")] = 2,

@@ -1,0 +1,80 @@
+"""``hybrid-blocks profile``: where the time of vLLM's scheduler goes."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.vllm.profile.plot import plot as draw
+from hybrid_blocks.vllm.profile.report import make_table, write_json, write_timeline
+from hybrid_blocks.vllm.profile.run import profile
+from hybrid_blocks.vllm.profile.settings import Settings
+
+DEFAULTS = Settings(level="off")
+
+
+def profile_command(  # noqa: PLR0917 - typer reads the options from the signature
+    requests: Annotated[
+        int, typer.Option(min=1, help="Requests that run at a time.")
+    ] = DEFAULTS.requests,
+    groups: Annotated[
+        Literal["full", "swa", "hybrid"], typer.Option(help="Cache groups of the model.")
+    ] = "hybrid",
+    trace: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Run a trace's requests instead."),
+    ] = None,
+    levels: Annotated[
+        str, typer.Option(help="Levels to compare, separated by commas.")
+    ] = "off,pool",
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = DEFAULTS.prompt_tokens,
+    shared_tokens: Annotated[
+        int, typer.Option(min=0, help="Leading tokens that four requests share.")
+    ] = DEFAULTS.shared_tokens,
+    output_tokens: Annotated[int, typer.Option(min=1)] = DEFAULTS.output_tokens,
+    num_blocks: Annotated[
+        int, typer.Option(min=0, help="Blocks in the pool; 0 for more than enough.")
+    ] = DEFAULTS.num_blocks,
+    steps: Annotated[int, typer.Option(min=2, help="Steps to time.")] = DEFAULTS.steps,
+    warmup_steps: Annotated[int, typer.Option(min=1)] = DEFAULTS.warmup_steps,
+    seed: Annotated[int, typer.Option(min=0)] = DEFAULTS.seed,
+    gpu_step_ms: Annotated[
+        float, typer.Option(min=0, help="A model's step, to tell how much of ours it hides.")
+    ] = 10.0,
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the parts of a step.")] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write a timeline that ui.perfetto.dev opens.")
+    ] = None,
+) -> None:
+    """Run vLLM's own scheduler without a model at several levels, and compare."""
+    settings = Settings(
+        level="",
+        groups=groups,
+        requests=requests,
+        prompt_tokens=prompt_tokens,
+        shared_tokens=min(shared_tokens, prompt_tokens),
+        output_tokens=output_tokens,
+        trace=None if trace is None else str(trace),
+        num_blocks=num_blocks,
+        warmup_steps=warmup_steps,
+        steps=steps,
+        seed=seed,
+    )
+    try:
+        with Console(stderr=True).status("profiling"):
+            findings = profile(settings, levels.split(","))
+        results = {level: found.result for level, found in findings.items()}
+        Console().print(make_table(results, gpu_step_ms))
+        if json is not None:
+            write_json(json, settings, findings)
+        if plot is not None:
+            draw(plot, results)
+        if perfetto is not None:
+            write_timeline(perfetto, findings)
+    except (HybridBlocksError, OSError) as error:
+        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(2) from error

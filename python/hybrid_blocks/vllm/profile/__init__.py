@@ -1,0 +1,1 @@
+"""Where the time of a scheduler step goes: vLLM's real ``Scheduler`` without a model."""

@@ -1,0 +1,76 @@
+"""vLLM's scheduler on its own, made from a configuration without weights."""
+
+import json
+import tempfile
+from pathlib import Path
+
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.structured_output import StructuredOutputManager
+
+from hybrid_blocks.vllm.profile.groups import HASH_BLOCK_SIZE, Groups
+
+# Any decoder will do: the scheduler asks for its name and its length.
+_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 1,
+    "num_hidden_layers": 1,
+    "vocab_size": 128_256,
+}
+
+
+def make_scheduler(
+    groups: Groups,
+    *,
+    num_requests: int,
+    num_blocks: int,
+    max_model_len: int,
+    max_num_batched_tokens: int = 8192,
+    scheduler_cls: type[Scheduler] = AsyncScheduler,
+) -> Scheduler:
+    """Return an asynchronous scheduler with prefix caching over ``num_blocks`` blocks."""
+    init_none_hash(sha256)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(
+            json.dumps(_MODEL | {"max_position_embeddings": max_model_len})
+        )
+        model = ModelConfig(
+            model=folder, dtype="float16", skip_tokenizer_init=True, max_model_len=max_model_len
+        )
+        cache = CacheConfig(block_size=groups.block_size, enable_prefix_caching=True)
+        config = VllmConfig(
+            model_config=model,
+            cache_config=cache,
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=num_requests,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_model_len=max_model_len,
+                is_encoder_decoder=False,
+                async_scheduling=True,
+            ),
+        )
+    # Configuring a model without state layers, or for a CPU, may have changed these.
+    cache.block_size = groups.block_size
+    cache.mamba_cache_mode = "align" if groups is Groups.HYBRID else "none"
+    cache.num_gpu_blocks = num_blocks
+    register_all_kvcache_specs(config)
+    return scheduler_cls(
+        vllm_config=config,
+        kv_cache_config=groups.config(num_blocks),
+        block_size=groups.block_size,
+        hash_block_size=HASH_BLOCK_SIZE,
+        log_stats=True,
+        structured_output_manager=StructuredOutputManager(config),
+    )
+
+
+def make_hasher() -> object:
+    """Return what hashes a new request's blocks, as the engine makes it."""
+    return get_request_block_hasher(HASH_BLOCK_SIZE, sha256)

@@ -1,0 +1,38 @@
+"""Stopwatches around the parts of a scheduler step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from hybrid_blocks.vllm.profile.times import Span
+
+
+@dataclass
+class Probes:
+    """Times calls by part. Parts do not nest; ``spans`` are in the order in which they ended."""
+
+    spans: list[Span] = field(default_factory=list)
+
+    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``call`` with a stopwatch around it."""
+
+        def timed_call(*args: Any, **kwargs: Any) -> Any:
+            start = perf_counter_ns()
+            result = call(*args, **kwargs)
+            self.spans.append(Span(part, start, perf_counter_ns() - start))
+            return result
+
+        return timed_call
+
+    def attach(self, scheduler: Scheduler) -> None:
+        """Time what the scheduler asks of its block manager."""
+        manager = scheduler.kv_cache_manager
+        for part, method in (
+            ("match", "get_computed_blocks"),
+            ("allocate", "allocate_slots"),
+            ("free", "free"),
+        ):
+            setattr(manager, method, self.timed(part, getattr(manager, method)))

@@ -1,0 +1,48 @@
+"""Runs a profile level by level, each in its own process, and collects the findings."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.vllm.profile.result import Findings
+from hybrid_blocks.vllm.profile.settings import Settings
+
+
+class ProfileError(HybridBlocksError):
+    """A level could not be profiled."""
+
+
+def profile(settings: Settings, levels: Iterable[str]) -> dict[str, Findings]:
+    """Return each level's findings.
+
+    Raises ``ProfileError`` with the end of the log if a level cannot be run.
+    """
+    return {
+        level: _profile_level(msgspec.structs.replace(settings, level=level)) for level in levels
+    }
+
+
+def _profile_level(settings: Settings) -> Findings:
+    with tempfile.TemporaryDirectory() as folder:
+        request, findings = Path(folder, "settings.json"), Path(folder, "findings.json")
+        request.write_bytes(msgspec.json.encode(settings))
+        environment = os.environ | {"HYBRID_BLOCKS": settings.level}
+        environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
+        environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        done = subprocess.run(
+            [sys.executable, "-m", "hybrid_blocks.vllm.profile.worker", request, findings],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ProfileError(f"level {settings.level}: {done.stdout[-2000:].strip()}")
+        return msgspec.json.decode(findings.read_bytes(), type=Findings)
