@@ -16,11 +16,10 @@ STATIC_SHARED_BYTES = 1024  # what the kernels may take beside the head
 def encode(codec: StateCodec, src: torch.Tensor, dst: torch.Tensor) -> None:
     """Launch float32 to packed."""
     head_bytes = codec.head_elements * 4
-    device = codec.state.device
-    stashed = codec.scales is not None and head_bytes <= _largest_head(device.index or 0)
-    shared_bytes = head_bytes if stashed else 0
-    function = _function(f"encode_{codec.format}", shared_bytes, device.index or 0)
-    _launch(function, codec, src, dst, shared_bytes=shared_bytes)
+    device = codec.state.device.index or 0
+    stashed = codec.scales is not None and head_bytes <= _largest_head(device)
+    function = _encoder(f"encode_{codec.format}", device)
+    _launch(function, codec, src, dst, shared_bytes=head_bytes if stashed else 0)
 
 
 def decode(codec: StateCodec, src: torch.Tensor, dst: torch.Tensor) -> None:
@@ -59,13 +58,18 @@ def _launch(
 
 @cache
 def _largest_head(device: int) -> int:
+    """Return the bytes of shared memory that a thread block can have for its head."""
     optin = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]
     return int(optin) - STATIC_SHARED_BYTES
 
 
 @cache
-def _function(name: str, shared_bytes: int, device: int) -> Any:
+def _encoder(name: str, device: int) -> Any:
+    """Return an encode kernel that may be launched with any head that fits.
+
+    The limit belongs to the function, whatever heads it is launched with later, so it is set once.
+    """
     function = cuda.kernel("convert_state", name)
     with cupy.cuda.Device(device):
-        function.max_dynamic_shared_size_bytes = shared_bytes
+        function.max_dynamic_shared_size_bytes = _largest_head(device)
     return function

@@ -158,6 +158,16 @@ def test_heads_larger_than_shared_memory_are_converted(backend: Backend) -> None
     assert ((restored - state).abs() <= bound(state, torch.int8)).all()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_large_head_is_converted_again_after_a_small_one(backend: Backend) -> None:
+    large, small = torch.randn(1, 1, 64, 64, device=DEVICE), torch.randn(1, 1, 4, 4, device=DEVICE)
+    for state in (large, small, large):
+        codec = codec_for([state], torch.int8, 1)
+        with running(backend):
+            convert_state(codec, int32s(0), int32s(0), direction="encode", backend=backend)
+        assert codec.packed.tensors[0].abs().max() == 127
+
+
 def test_codecs_that_do_not_fit_are_refused() -> None:
     state = torch.zeros(2, 3, 4, 4, device=DEVICE)
     good = codec_for([state], torch.int8, 2)
