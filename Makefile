@@ -89,6 +89,13 @@ test-gpu: ## The kernel tests on a CUDA device (GPU_PYTHON=path, ARGS)
 bench-gpu: ## Kernels against the device's copy rate; writes benches/record/ (GPU_PYTHON, ARGS)
 	$(ON_GPU) benches/kernels $(ARGS)
 
+# --- speed ------------------------------------------------------------------
+
+.PHONY: bench
+bench: build/.developed ## Check results, measure, print one table, write a record (ARGS=--no-record: print only)
+	VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 PYTHONHASHSEED=0 VLLM_LOGGING_LEVEL=WARNING \
+	  $(VLLM_VENV)/bin/python benches/python $(ARGS)
+
 .PHONY: format clean
 format: build/.vllm-env ## Rewrite sources in the project's format
 	cargo fmt --all
