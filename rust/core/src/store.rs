@@ -257,11 +257,9 @@ impl BlockStore {
             }
             return;
         }
-        for _ in 0..num_blocks {
-            let from = &mut self.pools[pool.index()];
-            if let Some(block) = from.take_free(None) {
-                out.push(block);
-            } else if let Some((block, keyed)) = from.take_coldest() {
+        let taken = self.pools[pool.index()].take_free_front(num_blocks, out);
+        for _ in u64::from(taken)..num_blocks {
+            if let Some((block, keyed)) = self.pools[pool.index()].take_coldest() {
                 if keyed {
                     self.forget(pool, block);
                 }
