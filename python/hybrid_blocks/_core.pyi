@@ -10,6 +10,7 @@ from typing_extensions import Buffer
 __all__ = [
     "BlockHasher",
     "BlockManager",
+    "BlockStore",
     "Compaction",
     "FlopModel",
     "GroupSpec",
@@ -281,6 +282,120 @@ class Compaction:
         """Blocks that have to be moved for it."""
 
 @final
+class BlockStore:
+    """Pools and prefix indexes without requests, for engines that keep their own block tables.
+
+    Either one pool of ``num_blocks`` (the null block 0 among them), whose decisions are those of
+    vLLM's ``BlockPool``, or one pool for each entry of ``blocks_per_slab`` over an arena of
+    ``num_slabs`` slabs. Block ids are int32 arrays of shape ``[n]``; digests have ``digest_size``
+    bytes, 32 or 16. May be shared between threads; a refused call has changed nothing.
+
+    Every method raises ``InvalidArgumentError`` for values that cannot be (negative or absurd
+    numbers, another dtype, arrays that are not contiguous, a pool that does not exist) and
+    ``BlockError`` for a block id that is not one of the pool's.
+    """
+
+    def __new__(
+        cls,
+        num_blocks: int | None = None,
+        *,
+        num_slabs: int | None = None,
+        blocks_per_slab: Sequence[int] | None = None,
+        digest_size: int = 32,
+    ) -> BlockStore: ...
+    def get_new(self, num_blocks: int, *, pool: int = 0) -> npt.NDArray[np.int32]:
+        """Return the ids of new blocks, each with one owner.
+
+        Free blocks go first, then cached ones, coldest first; those lose their keys.
+
+        Raises:
+            OutOfBlocksError: Fewer blocks have no owner.
+        """
+
+    def touch(self, blocks: npt.NDArray[np.int32], *, pool: int = 0) -> None:
+        """Add an owner to each block, as after a hit."""
+
+    def free(self, blocks: npt.NDArray[np.int32], *, pool: int = 0) -> None:
+        """Take an owner from each block.
+
+        Blocks without owner and key go first in the free order, keyed ones last, both in the order
+        given.
+
+        Raises:
+            BlockError: A block has no (further) owner.
+        """
+
+    def insert_key(
+        self, block: int, digest: bytes, *, group: int = 0, num_tokens: int = 0, pool: int = 0
+    ) -> bool:
+        """Let a block be found under a digest; return whether it was not before.
+
+        Several blocks may carry one key and a block several keys. ``num_tokens`` is a note of how
+        many tokens the first key stands for.
+
+        Raises:
+            BlockError: The block has neither an owner nor a key: there is nothing in it to find.
+        """
+
+    def get(self, digest: bytes, *, group: int = 0, pool: int = 0) -> int | None:
+        """Return the block that has carried a key longest."""
+
+    def match_prefix(
+        self, digests: npt.NDArray[np.uint8], *, group: int = 0, pool: int = 0
+    ) -> npt.NDArray[np.int32]:
+        """Return the blocks of the leading digests that are all found, at most ``num_blocks``.
+
+        ``digests`` has shape ``[num_blocks, digest_size]``, as
+        :meth:`BlockHasher.hash_blocks_array` returns them.
+        """
+
+    def evict(self, blocks: npt.NDArray[np.int32], *, pool: int = 0) -> None:
+        """Drop the keys of blocks. Owners keep theirs; the free order stays as it is."""
+
+    def take_evicted(self) -> list[tuple[bytes, int]]:
+        """Return ``(digest, group)`` of the keys dropped since the last call, in order."""
+
+    def keys(self, block: int, *, pool: int = 0) -> list[tuple[bytes, int]]:
+        """Return ``(digest, group)`` of the keys of a block, oldest first."""
+
+    def reset(self) -> None:
+        """Drop all keys; they do not count as evicted.
+
+        Raises:
+            BlockError: A block has an owner.
+        """
+
+    def tick(self) -> None:
+        """Let time pass, once a step: it orders the ages of what several pools cache."""
+
+    def free_order(self, *, pool: int = 0) -> npt.NDArray[np.int32]:
+        """Return the blocks without owner, the next to be handed out first."""
+
+    def ref_counts(self, *, pool: int = 0) -> npt.NDArray[np.int32]:
+        """Return the number of owners of every block id, shape ``[num_blocks]``."""
+
+    def num_free(self, *, pool: int = 0) -> int:
+        """Return how many blocks could be had, cached ones included."""
+
+    def num_keys(self, *, pool: int = 0) -> int:
+        """Return how many different keys can be found."""
+
+    @property
+    def num_pools(self) -> int:
+        """Pools."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Heap bytes held."""
+
+    def check_integrity(self) -> None:
+        """Walk everything; slow, for tests.
+
+        Raises:
+            IntegrityError: A promise is broken; the message says which.
+        """
+
+@final
 class BlockManager:
     """Requests, their block tables in every group, and the prefix cache between them.
 
@@ -520,3 +635,6 @@ class BlockManager:
         Raises:
             IntegrityError: A promise is broken; the message says which.
         """
+
+    def _panic(self) -> None:
+        """Panic inside the core, for tests: raises ``IntegrityError``, as does every later call."""

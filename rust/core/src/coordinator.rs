@@ -30,7 +30,7 @@ impl Coordinator {
             let decoder = |spec: &&GroupSpec| !matches!(spec.kind, GroupKind::Cross { .. });
             specs.iter().filter(decoder).map(|spec| spec.block_size)
         };
-        let Some(commit_interval) = sizes().min() else {
+        let Some(commit_interval) = sizes().reduce(gcd) else {
             return Err(Error::InvalidConfig(
                 "a manager needs at least one group of decoder layers".to_owned(),
             ));
@@ -160,10 +160,13 @@ impl Coordinator {
     }
 }
 
-fn lcm(a: u32, b: u32) -> Option<u32> {
-    let (mut x, mut y) = (a, b);
-    while y > 0 {
-        (x, y) = (y, x % y);
+fn gcd(mut a: u32, mut b: u32) -> u32 {
+    while b > 0 {
+        (a, b) = (b, a % b);
     }
-    (a / x).checked_mul(b)
+    a
+}
+
+fn lcm(a: u32, b: u32) -> Option<u32> {
+    (a / gcd(a, b)).checked_mul(b)
 }

@@ -83,12 +83,30 @@ impl Links {
     }
 
     /// Put `nodes` at the front, the first of them first.
+    #[inline]
     pub(crate) fn push_front_all(&mut self, list: List, nodes: impl Iterator<Item = u32>) {
+        let first = self.next[list.0 as usize];
         let mut at = list.0;
         for node in nodes {
-            self.insert_after(at, node);
+            self.next[at as usize] = node;
+            self.prev[node as usize] = at;
             at = node;
         }
+        self.next[at as usize] = first;
+        self.prev[first as usize] = at;
+    }
+
+    /// Remove the first `count` nodes, which must be there, and hand them to `each` in order.
+    #[inline]
+    pub(crate) fn pop_front_all(&mut self, list: List, count: u32, mut each: impl FnMut(u32)) {
+        let mut node = list.0;
+        for _ in 0..count {
+            node = self.next[node as usize];
+            each(node);
+        }
+        let first = self.next[node as usize];
+        self.next[list.0 as usize] = first;
+        self.prev[first as usize] = list.0;
     }
 
     #[inline]
@@ -161,6 +179,23 @@ mod tests {
             links.restore(node);
         }
         assert_eq!(nodes(&links, list), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn several_nodes_go_and_come_back_at_the_front_in_order() {
+        let mut links = Links::new(5, 1);
+        let list = links.list(0);
+        links.push_front_all(list, [4, 0, 3].into_iter());
+        let mut popped = Vec::new();
+        links.pop_front_all(list, 2, |node| popped.push(node));
+        assert_eq!((popped, nodes(&links, list)), (vec![4, 0], vec![3]));
+        links.push_front_all(list, [1, 4].into_iter());
+        links.push_front_all(list, std::iter::empty());
+        assert_eq!(nodes(&links, list), [1, 4, 3]);
+        links.pop_front_all(list, 3, |_| {});
+        assert_eq!((nodes(&links, list), links.front(list)), (vec![], None));
+        links.push_back(list, 2);
+        assert_eq!(nodes(&links, list), [2]);
     }
 
     #[test]

@@ -276,6 +276,28 @@ impl Pool {
         Some(BlockId(block))
     }
 
+    /// Append up to `most` blocks from the front of a fixed pool's queue to `out`. Says how many.
+    #[inline]
+    pub(crate) fn take_free_front(&mut self, most: u64, out: &mut Vec<BlockId>) -> u32 {
+        let count = most.min(u64::from(self.num_free)) as u32;
+        let queue = self.free_queue();
+        let (state, start) = (&mut self.state, out.len());
+        out.resize(start + count as usize, BlockId::NULL);
+        let mut places = out[start..].iter_mut();
+        self.links.pop_front_all(queue, count, |block| {
+            state[block as usize] = 1;
+            if let Some(place) = places.next() {
+                *place = BlockId(block);
+            }
+        });
+        if self.by_worth.is_some() {
+            out[start..].iter().for_each(|block| self.worth[block.index()] = 0);
+        }
+        self.num_free -= count;
+        self.num_live += count;
+        count
+    }
+
     /// Append up to `most` free blocks of one slab to `out`, chosen as by [`Pool::take_free`]. Says
     /// how many. For shared pools.
     pub(crate) fn take_free_run(
@@ -460,22 +482,19 @@ impl Pool {
 
     /// Put blocks that lost their last owner into the queue.
     fn put_in_queue(&mut self, blocks: &[u32]) {
-        let free = self.free_queue();
-        let mut at = None;
+        let mut num_keyed = 0;
         for &block in blocks {
             if self.state[block as usize] & KEYED != 0 {
                 self.state[block as usize] |= COLD;
                 self.links.push_back(self.cached, block);
-                self.num_cached += 1;
-            } else {
-                match at {
-                    None => self.links.push_front(free, block),
-                    Some(at) => self.links.insert_after(at, block),
-                }
-                at = Some(block);
-                self.num_free += 1;
+                num_keyed += 1;
             }
         }
+        self.num_cached += num_keyed;
+        self.num_free += blocks.len() as u32 - num_keyed;
+        let (queue, state) = (self.free_queue(), &self.state);
+        let is_free = |block: &u32| num_keyed == 0 || state[*block as usize] & KEYED == 0;
+        self.links.push_front_all(queue, blocks.iter().copied().filter(is_free));
     }
 
     /// Put blocks that lost their last owner into their slabs, one run of the same slab at a time.

@@ -41,8 +41,19 @@ pub(crate) struct Request {
     pub(crate) checkpoints: Vec<u32>,
     /// What the content of each hash block is worth, as far as was said.
     pub(crate) worth: Vec<u64>,
-    /// The match found last, with the number of evictions before it.
+    /// The match found last, with the number of cache changes before it.
     pub(crate) matched: Option<(Hit, u64)>,
+}
+
+impl Request {
+    /// More tokens are known: a match made before may be too short. It is still what the first
+    /// allocation adopts.
+    #[inline]
+    pub(crate) fn grown(&mut self) {
+        if let Some((_, num_changes)) = &mut self.matched {
+            *num_changes = u64::MAX;
+        }
+    }
 }
 
 /// All requests. A handle is a row and the row's generation, so that a handle of a freed request

@@ -15,7 +15,7 @@ pub struct BlockStore {
     pools: Vec<Pool>,
     indexes: Vec<PrefixIndex>,
     evicted: Vec<Key>,
-    num_evicted: u64,
+    num_changes: u64,
     /// First digest bytes of keys evicted last, by pool: for statistics only, so it may forget.
     ghosts: Vec<Vec<u64>>,
     by_worth: bool,
@@ -42,7 +42,7 @@ impl BlockStore {
             pools: vec![Pool::fixed(num_blocks)?],
             indexes: vec![PrefixIndex::new(num_blocks)],
             evicted: Vec::new(),
-            num_evicted: 0,
+            num_changes: 0,
             ghosts: vec![Vec::new()],
             by_worth: false,
             now: 0,
@@ -72,7 +72,7 @@ impl BlockStore {
             ghosts: pools.iter().map(|pool| vec![0; pool.num_ids() as usize]).collect(),
             pools,
             evicted: Vec::new(),
-            num_evicted: 0,
+            num_changes: 0,
             by_worth: false,
             now: 0,
         })
@@ -257,11 +257,9 @@ impl BlockStore {
             }
             return;
         }
-        for _ in 0..num_blocks {
-            let from = &mut self.pools[pool.index()];
-            if let Some(block) = from.take_free(None) {
-                out.push(block);
-            } else if let Some((block, keyed)) = from.take_coldest() {
+        let taken = self.pools[pool.index()].take_free_front(num_blocks, out);
+        for _ in u64::from(taken)..num_blocks {
+            if let Some((block, keyed)) = self.pools[pool.index()].take_coldest() {
                 if keyed {
                     self.forget(pool, block);
                 }
@@ -480,6 +478,7 @@ impl BlockStore {
         debug_assert!(!block.is_null());
         let new = self.indexes[pool.index()].insert(block, key, num_tokens);
         self.pools[pool.index()].set_keyed(block);
+        self.num_changes += u64::from(new);
         new
     }
 
@@ -507,7 +506,7 @@ impl BlockStore {
         if num_blocks > 0 {
             return Err(Error::BlocksInUse { num_blocks });
         }
-        self.num_evicted += 1;
+        self.num_changes += 1;
         for pool in 0..self.pools.len() {
             self.indexes[pool].clear();
             self.pools[pool].reset()?;
@@ -521,10 +520,10 @@ impl BlockStore {
         &mut self.evicted
     }
 
-    /// Keys evicted since the start, resets included: content found once is still there while this
-    /// does not change.
-    pub(crate) fn num_evicted(&self) -> u64 {
-        self.num_evicted
+    /// Keys entered and evicted since the start, resets included: what was found once, and no more
+    /// than that, is still there while this does not change.
+    pub(crate) fn num_changes(&self) -> u64 {
+        self.num_changes
     }
 
     /// The slab of a block, where slabs matter.
@@ -548,7 +547,7 @@ impl BlockStore {
     fn forget(&mut self, pool: PoolId, block: BlockId) {
         let before = self.evicted.len();
         self.indexes[pool.index()].remove_block(block, &mut self.evicted);
-        self.num_evicted += (self.evicted.len() - before) as u64;
+        self.num_changes += (self.evicted.len() - before) as u64;
         let ghosts = &mut self.ghosts[pool.index()];
         if ghosts.is_empty() {
             return;

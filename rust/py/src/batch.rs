@@ -1,6 +1,6 @@
 //! Handles and counts as Python gives them: one at a time, or as numpy arrays that are not copied.
 
-use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use crate::error::invalid_argument;
@@ -14,6 +14,9 @@ pub(crate) struct Handles<'py>(PyReadonlyArray1<'py, i64>);
 
 /// A one-dimensional contiguous int32 array of counts, none of them negative.
 pub(crate) struct Counts<'py>(PyReadonlyArray1<'py, i32>);
+
+/// A one-dimensional contiguous int32 array of block ids, none of them negative.
+pub(crate) struct BlockIds<'py>(PyReadonlyArray1<'py, i32>);
 
 /// A one-dimensional contiguous int32 array of token ids.
 pub(crate) struct TokenArray<'py>(PyReadonlyArray1<'py, i32>);
@@ -29,6 +32,48 @@ impl Counts<'_> {
         let values = self.0.as_slice()?;
         match values.iter().find(|&&value| value < 0) {
             Some(value) => Err(invalid_argument(format_args!("a count is 0 or more, not {value}"))),
+            None => Ok(bytemuck::cast_slice(values)),
+        }
+    }
+}
+
+/// Digests in the rows of a contiguous uint8 array.
+pub(crate) struct Digests<'py>(PyReadonlyArray2<'py, u8>);
+
+impl Digests<'_> {
+    /// Their bytes, one digest after the other.
+    pub(crate) fn as_slice(&self, digest_size: usize) -> PyResult<&[u8]> {
+        let shape = self.0.shape();
+        if shape[1] != digest_size {
+            return Err(invalid_argument(format_args!(
+                "digests (uint8) have shape [num_blocks, {digest_size}], not {shape:?}"
+            )));
+        }
+        self.0.as_slice().map_err(|_| {
+            invalid_argument("digests come as a contiguous array; use numpy.ascontiguousarray")
+        })
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Digests<'py> {
+    type Error = PyErr;
+
+    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        obj.extract().map(Self).map_err(|_| {
+            let kind = obj.get_type();
+            invalid_argument(format_args!(
+                "digests (uint8) come as an array [num_blocks, digest_size], not {kind} {}",
+                &*obj
+            ))
+        })
+    }
+}
+
+impl BlockIds<'_> {
+    pub(crate) fn as_slice(&self) -> PyResult<&[u32]> {
+        let values = self.0.as_slice()?;
+        match values.iter().find(|&&value| value < 0) {
+            Some(value) => Err(invalid_argument(format_args!("a block id is not {value}"))),
             None => Ok(bytemuck::cast_slice(values)),
         }
     }
@@ -75,6 +120,14 @@ impl<'py> FromPyObject<'_, 'py> for Counts<'py> {
     }
 }
 
+impl<'py> FromPyObject<'_, 'py> for BlockIds<'py> {
+    type Error = PyErr;
+
+    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        array(obj, "block ids (int32)").map(Self)
+    }
+}
+
 impl<'py> FromPyObject<'_, 'py> for TokenArray<'py> {
     type Error = PyErr;
 
@@ -88,6 +141,14 @@ pub(crate) fn size(obj: &Bound<'_, PyAny>) -> PyResult<u32> {
     obj.extract().map_err(|_| {
         invalid_argument(format_args!("expected an int from 0 to {}, not {obj}", u32::MAX))
     })
+}
+
+/// A sequence of [`size`]s, or none.
+pub(crate) fn optional_sizes(obj: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u32>>> {
+    if obj.is_none() {
+        return Ok(None);
+    }
+    obj.try_iter()?.map(|item| size(&item?)).collect::<PyResult<_>>().map(Some)
 }
 
 /// [`size`], or none.

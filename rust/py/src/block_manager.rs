@@ -1,27 +1,26 @@
 //! `BlockManager`: the core's manager behind a lock.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-use std::sync::{Mutex, MutexGuard};
-
 use hybrid_blocks::{
-    self as core, BlockCopy, BlockStore, Event, GroupId, Hashing, HitLimit, Manager, Policy,
-    PoolId, TableChange,
+    self as core, BlockCopy, Event, GroupId, Hashing, HitLimit, Manager, Policy, PoolId,
+    TableChange,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, size};
-use crate::error::{core_error, invalid_argument};
+use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_sizes, size};
+use crate::block_store::new_store;
+use crate::error::{core_error, integrity_error, invalid_argument};
 use crate::group_spec::GroupSpec;
+use crate::guarded::Guarded;
 use crate::hash::BlockHasher;
 use crate::placement::Placement;
 use crate::policy::{Compaction, policy};
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {
-    manager: Mutex<Manager>,
+    manager: Guarded<Manager>,
     hasher: Py<BlockHasher>,
 }
 
@@ -43,7 +42,7 @@ impl BlockManager {
         hasher: &Bound<'_, BlockHasher>,
         #[pyo3(from_py_with = optional_size)] num_blocks: Option<u32>,
         #[pyo3(from_py_with = optional_size)] num_slabs: Option<u32>,
-        blocks_per_slab: Option<Vec<u32>>,
+        #[pyo3(from_py_with = optional_sizes)] blocks_per_slab: Option<Vec<u32>>,
         enable_caching: bool,
         enable_events: bool,
         enable_delta: bool,
@@ -52,16 +51,7 @@ impl BlockManager {
         placement: Option<PyRef<'_, Placement>>,
         #[pyo3(from_py_with = size)] max_chunk: u32,
     ) -> PyResult<Self> {
-        let store = match (num_blocks, num_slabs, blocks_per_slab) {
-            (Some(num_blocks), None, None) => BlockStore::fixed(num_blocks),
-            (None, Some(num_slabs), Some(blocks)) => BlockStore::shared(num_slabs, &blocks),
-            _ => {
-                return Err(invalid_argument(
-                    "give either num_blocks, or num_slabs and blocks_per_slab",
-                ));
-            }
-        }
-        .map_err(core_error)?;
+        let store = new_store(num_blocks, num_slabs, blocks_per_slab)?;
         let (hash_block_size, algorithm, seed) = hasher.get().settings(hasher.py())?;
         let config = core::Config {
             groups: groups.iter().map(|group| group.0).collect(),
@@ -76,7 +66,7 @@ impl BlockManager {
             max_chunk,
         };
         let manager = Manager::new(store, config).map_err(core_error)?;
-        Ok(Self { manager: Mutex::new(manager), hasher: hasher.clone().unbind() })
+        Ok(Self { manager: Guarded::new(manager), hasher: hasher.clone().unbind() })
     }
 
     #[pyo3(signature = (request_id, tokens, extra_keys = None))]
@@ -87,8 +77,7 @@ impl BlockManager {
         extra_keys: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
         let (chain, digests) = self.hasher.get().hash_prompt(tokens, extra_keys)?;
-        let mut manager = self.lock(tokens.py())?;
-        manager.add_hashed(request_id, chain, digests).map_err(core_error)
+        self.manager.call(tokens.py(), |manager| manager.add_hashed(request_id, chain, digests))
     }
 
     fn append_tokens(
@@ -98,23 +87,23 @@ impl BlockManager {
         tokens: TokenArray<'_>,
     ) -> PyResult<()> {
         let (handles, tokens) = (handles.as_slice()?, tokens.as_slice()?);
-        self.lock(py)?.append_tokens(handles, tokens).map_err(core_error)
+        self.manager.call(py, |manager| manager.append_tokens(handles, tokens))
     }
 
     fn match_prefix(&self, py: Python<'_>, handle: Handle) -> PyResult<u32> {
-        Ok(self.lock(py)?.match_prefix(handle.0).map_err(core_error)?.num_tokens)
+        Ok(self.manager.call(py, |manager| manager.match_prefix(handle.0))?.num_tokens)
     }
 
     fn match_limit(&self, py: Python<'_>, handle: Handle) -> PyResult<&'static str> {
-        Ok(self.lock(py)?.match_prefix(handle.0).map_err(core_error)?.limit.name())
+        Ok(self.manager.call(py, |manager| manager.match_prefix(handle.0))?.limit.name())
     }
 
     fn next_boundary(&self, py: Python<'_>, handle: Handle) -> PyResult<Option<u32>> {
-        self.lock(py)?.next_boundary(handle.0).map_err(core_error)
+        self.manager.call(py, |manager| manager.next_boundary(handle.0))
     }
 
     fn take_copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
-        let copies = self.lock(py)?.take_copies().map_err(core_error)?;
+        let copies = self.manager.call(py, Manager::take_copies)?;
         let rows = copies.iter().map(|&BlockCopy { group, src, dst }| [group.0, src.0, dst.0]);
         rows_array(py, rows)
     }
@@ -127,8 +116,8 @@ impl BlockManager {
         num_new_tokens: Counts<'_>,
         #[pyo3(from_py_with = size)] lookahead: u32,
     ) -> PyResult<usize> {
-        let counts = num_new_tokens.as_slice()?;
-        self.lock(py)?.allocate(handles.as_slice()?, counts, lookahead).map_err(core_error)
+        let (handles, counts) = (handles.as_slice()?, num_new_tokens.as_slice()?);
+        self.manager.call(py, |manager| manager.allocate(handles, counts, lookahead))
     }
 
     fn advance(
@@ -137,8 +126,8 @@ impl BlockManager {
         handles: Handles<'_>,
         num_tokens: Counts<'_>,
     ) -> PyResult<()> {
-        let counts = num_tokens.as_slice()?;
-        self.lock(py)?.advance(handles.as_slice()?, counts).map_err(core_error)
+        let (handles, counts) = (handles.as_slice()?, num_tokens.as_slice()?);
+        self.manager.call(py, |manager| manager.advance(handles, counts))
     }
 
     fn set_worth(
@@ -148,15 +137,15 @@ impl BlockManager {
         worth: PyReadonlyArray1<'_, u64>,
     ) -> PyResult<()> {
         let worth = worth.as_slice()?.to_vec();
-        self.lock(py)?.set_worth(handle.0, worth).map_err(core_error)
+        self.manager.call(py, |manager| manager.set_worth(handle.0, worth))
     }
 
     fn set_alpha(&self, py: Python<'_>, alpha: f64) -> PyResult<()> {
-        self.lock(py)?.set_alpha(alpha).map_err(core_error)
+        self.manager.call(py, |manager| manager.set_alpha(alpha))
     }
 
     fn plan_compaction(&self, py: Python<'_>, num_slabs: usize) -> PyResult<Compaction> {
-        Ok(Compaction(self.lock(py)?.plan_compaction(num_slabs)))
+        self.manager.with(py, |manager| Compaction(manager.plan_compaction(num_slabs)))
     }
 
     fn apply_compaction<'py>(
@@ -164,25 +153,26 @@ impl BlockManager {
         py: Python<'py>,
         plan: PyRef<'_, Compaction>,
     ) -> PyResult<Bound<'py, PyArray2<i32>>> {
-        let changes = self.lock(py)?.apply_compaction(&plan.0).map_err(core_error)?;
+        let changes = self.manager.call(py, |manager| manager.apply_compaction(&plan.0))?;
         rows_array(py, changes.iter().map(table_change))
     }
 
     fn preempt(&self, py: Python<'_>, handles: Handles<'_>) -> PyResult<()> {
-        self.lock(py)?.preempt(handles.as_slice()?).map_err(core_error)
+        let handles = handles.as_slice()?;
+        self.manager.call(py, |manager| manager.preempt(handles))
     }
 
     fn free(&self, py: Python<'_>, handles: Handles<'_>) -> PyResult<()> {
-        self.lock(py)?.free(handles.as_slice()?).map_err(core_error)
+        let handles = handles.as_slice()?;
+        self.manager.call(py, |manager| manager.free(handles))
     }
 
     fn tick(&self, py: Python<'_>) -> PyResult<()> {
-        self.lock(py)?.tick();
-        Ok(())
+        self.manager.with(py, Manager::tick)
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.lock(py)?.reset().map_err(core_error)
+        self.manager.call(py, Manager::reset)
     }
 
     #[pyo3(signature = (handle, group = 0))]
@@ -190,28 +180,30 @@ impl BlockManager {
         &self,
         py: Python<'py>,
         handle: Handle,
-        group: u32,
+        #[pyo3(from_py_with = size)] group: u32,
     ) -> PyResult<Bound<'py, PyArray1<i32>>> {
-        let manager = self.lock(py)?;
-        let blocks = manager.blocks(handle.0, GroupId(group)).map_err(core_error)?;
-        Ok(PyArray1::from_iter(py, blocks.iter().map(|block| block.0.cast_signed())))
+        let blocks = self.manager.call(py, |manager| {
+            let blocks = manager.blocks(handle.0, GroupId(group))?;
+            Ok(blocks.iter().map(|block| block.0.cast_signed()).collect())
+        })?;
+        Ok(PyArray1::from_vec(py, blocks))
     }
 
     fn progress(&self, py: Python<'_>, handle: Handle) -> PyResult<(u32, u32, u32)> {
-        self.lock(py)?.progress(handle.0).map_err(core_error)
+        self.manager.call(py, |manager| manager.progress(handle.0))
     }
 
     fn find(&self, py: Python<'_>, request_id: &str) -> PyResult<Option<u64>> {
-        Ok(self.lock(py)?.find(request_id))
+        self.manager.with(py, |manager| manager.find(request_id))
     }
 
     fn take_delta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
-        let delta = self.lock(py)?.take_delta();
+        let delta = self.manager.with(py, Manager::take_delta)?;
         rows_array(py, delta.iter().map(table_change))
     }
 
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let events = self.lock(py)?.take_events();
+        let events = self.manager.with(py, Manager::take_events)?;
         let algorithm = self.hasher.get().settings(py)?.1;
         let bytes = |digest| PyBytes::new(py, algorithm.digest_bytes(digest));
         let list = PyList::empty(py);
@@ -235,7 +227,7 @@ impl BlockManager {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.lock(py)?.stats();
+        let stats = self.manager.with(py, |manager| manager.stats())?;
         let dict = PyDict::new(py);
         dict.set_item("queries", stats.queries)?;
         dict.set_item("hits", stats.hits)?;
@@ -252,47 +244,44 @@ impl BlockManager {
 
     #[getter]
     fn num_requests(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.lock(py)?.num_requests())
+        self.manager.with(py, |manager| manager.num_requests())
     }
 
     #[getter]
     fn num_groups(&self, py: Python<'_>) -> PyResult<u32> {
-        Ok(self.lock(py)?.num_groups())
+        self.manager.with(py, |manager| manager.num_groups())
     }
 
     #[getter]
     fn max_request_tokens(&self, py: Python<'_>) -> PyResult<u32> {
-        Ok(self.lock(py)?.max_request_tokens())
+        self.manager.with(py, |manager| manager.max_request_tokens())
     }
 
     #[getter]
     fn num_blocks(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.lock(py)?.store().num_slabs())
+        self.manager.with(py, |manager| manager.store().num_slabs())
     }
 
     #[getter]
     fn num_free_blocks(&self, py: Python<'_>) -> PyResult<u64> {
-        let manager = self.lock(py)?;
-        let store = manager.store();
-        Ok(if store.is_shared() { store.num_whole_slabs() } else { store.num_available(PoolId(0)) })
+        self.manager.with(py, |manager| match manager.store() {
+            store if store.is_shared() => store.num_whole_slabs(),
+            store => store.num_available(PoolId(0)),
+        })
     }
 
     #[getter]
     fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.lock(py)?.store().memory_bytes())
+        self.manager.with(py, |manager| manager.store().memory_bytes())
+    }
+
+    /// Panics inside the core, so that tests can see what is left of the manager.
+    fn _panic(&self, py: Python<'_>) -> PyResult<()> {
+        self.manager.with(py, |_| panic!("asked to"))
     }
 
     fn check_integrity(&self, py: Python<'_>) -> PyResult<()> {
-        self.lock(py)?.check_integrity().map_err(crate::error::integrity_error)
-    }
-}
-
-impl BlockManager {
-    /// A panic in an earlier call leaves the manager unusable, and every later call says so.
-    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Manager>> {
-        self.manager.lock_py_attached(py).map_err(|_| {
-            crate::error::integrity_error("an earlier call panicked; make a new manager".to_owned())
-        })
+        self.manager.with(py, |manager| manager.check_integrity())?.map_err(integrity_error)
     }
 }
 

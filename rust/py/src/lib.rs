@@ -3,12 +3,14 @@
 
 mod batch;
 mod block_manager;
+mod block_store;
 mod blocks;
 mod build_info;
 mod count;
 mod error;
 mod extra_keys;
 mod group_spec;
+mod guarded;
 mod hash;
 mod placement;
 mod policy;
@@ -20,6 +22,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::block_manager::BlockManager;
+    #[pymodule_export]
+    use super::block_store::BlockStore;
     #[pymodule_export]
     use super::blocks::{Block, Blocks};
     #[pymodule_export]

@@ -18,27 +18,39 @@ impl Manager {
         if self.requests.progress[row].running {
             return Ok(Hit::default());
         }
-        // Blocks may have entered the cache since the last match.
-        self.requests.rows[row].matched = None;
         Ok(self.matched(row))
     }
 
     fn matched(&mut self, row: usize) -> Hit {
-        let num_evicted = self.store.num_evicted();
-        let request = &mut self.requests.rows[row];
-        if let Some((hit, at)) = request.matched
-            && at == num_evicted
+        let num_changes = self.store.num_changes();
+        if let Some((hit, at)) = self.requests.rows[row].matched
+            && at == num_changes
         {
             return hit;
         }
-        let limit = self.requests.progress[row].num_tokens.saturating_sub(1);
-        let hit = if self.config.enable_caching {
-            self.coordinator.longest_hit(&self.store, &request.digests, limit)
-        } else {
-            Hit::default()
-        };
-        request.matched = Some((hit, num_evicted));
+        let hit = self.longest_hit(row, u32::MAX);
+        self.requests.rows[row].matched = Some((hit, num_changes));
         hit
+    }
+
+    fn longest_hit(&self, row: usize, limit: u32) -> Hit {
+        if !self.config.enable_caching {
+            return Hit::default();
+        }
+        let limit = limit.min(self.requests.progress[row].num_tokens.saturating_sub(1));
+        self.coordinator.longest_hit(&self.store, &self.requests.rows[row].digests, limit)
+    }
+
+    /// What the first allocation adopts: the match found last, or none if it stands no more.
+    fn adoptable(&self, row: usize) -> Option<Hit> {
+        match self.requests.rows[row].matched {
+            None => Some(self.longest_hit(row, u32::MAX)),
+            Some((hit, at)) if at == self.store.num_changes() => Some(hit),
+            Some((hit, _)) => {
+                let held = self.longest_hit(row, hit.num_tokens).num_tokens;
+                (held == hit.num_tokens).then_some(hit)
+            }
+        }
     }
 
     /// Make room for `num_new_tokens[i]` more tokens of each request, and for `lookahead` more that
@@ -62,8 +74,11 @@ impl Manager {
         for (&handle, &num_new) in handles.iter().zip(num_new_tokens) {
             let row = self.requests.row(handle)?;
             let progress = self.requests.progress[row];
-            let start =
-                if progress.running { progress.num_computed } else { self.matched(row).num_tokens };
+            let start = if progress.running {
+                progress.num_computed
+            } else {
+                self.adoptable(row).map_or(0, |hit| hit.num_tokens)
+            };
             self.check_size(u64::from(start) + u64::from(num_new) + u64::from(lookahead))?;
         }
         for (done, (&handle, &num_new)) in handles.iter().zip(num_new_tokens).enumerate() {
@@ -97,11 +112,9 @@ impl Manager {
 
     /// First allocation: adopt the matched prefix and make room after it.
     fn admit(&mut self, row: usize, num_new: u32) -> Result<u64, Error> {
-        let promised = self.requests.rows[row].matched.map(|(hit, _)| hit.num_tokens);
-        let hit = self.matched(row);
-        if promised.is_some_and(|promised| promised != hit.num_tokens) {
+        let Some(hit) = self.adoptable(row) else {
             return Ok(u64::MAX);
-        }
+        };
         let request = &mut self.requests.rows[row];
         for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
             group.adopt(&mut self.store, &request.digests, hit.num_tokens, table)?;
@@ -114,7 +127,7 @@ impl Manager {
             }
             if self.num_running == 0 && hit.num_tokens > 0 {
                 // Alone it fits only without holding a checkpoint beside its own state.
-                request.matched = Some((Hit::default(), self.store.num_evicted()));
+                request.matched = Some((Hit::default(), self.store.num_changes()));
             }
             return Ok(lacking);
         }

@@ -188,7 +188,9 @@ impl Manager {
             .ok_or_else(|| Error::InvalidArgument(format!("{num_new} tokens are too many")))?;
         self.check_digests(num_tokens, self.requests.rows[row].digests.len() + digests.len())?;
         self.requests.progress[row].num_tokens = num_tokens;
-        self.requests.rows[row].digests.extend_from_slice(digests);
+        let request = &mut self.requests.rows[row];
+        request.digests.extend_from_slice(digests);
+        request.grown();
         Ok(())
     }
 

@@ -67,6 +67,7 @@ impl Manager {
             if let Some(chain) = &mut request.chain {
                 chain.append(&mut self.hasher, &[i64::from(token)], &[], &mut request.digests)?;
             }
+            request.grown();
             self.requests.progress[row].num_tokens += 1;
         }
         Ok(())

@@ -1,0 +1,50 @@
+//! A part of the core that Python threads share.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use hybrid_blocks::Error;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+
+use crate::error::{core_error, integrity_error};
+
+/// One call at a time. A panic inside becomes an `IntegrityError`, and so does every later call:
+/// what the panic interrupted may be half done.
+pub(crate) struct Guarded<T>(Mutex<T>);
+
+impl<T> Guarded<T> {
+    pub(crate) fn new(inner: T) -> Self {
+        Self(Mutex::new(inner))
+    }
+
+    /// Run `call` alone. It makes no Python object, since that may run the garbage collector and,
+    /// through it, anything that waits for this lock.
+    pub(crate) fn with<R>(&self, py: Python<'_>, call: impl FnOnce(&mut T) -> R) -> PyResult<R> {
+        let mut inner = self.0.lock_py_attached(py).map_err(|_| {
+            integrity_error("an earlier call panicked and left it undefined; make a new one".into())
+        })?;
+        // The guard is dropped while the panic unwinds, which poisons the lock.
+        catch_unwind(AssertUnwindSafe(move || call(&mut inner))).map_err(|panic| {
+            integrity_error(format!("the core panicked: {}; make a new one", message(&*panic)))
+        })
+    }
+
+    /// As [`Guarded::with`], for calls that the core may refuse.
+    pub(crate) fn call<R>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut T) -> Result<R, Error>,
+    ) -> PyResult<R> {
+        self.with(py, call)?.map_err(core_error)
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}

@@ -1,0 +1,317 @@
+"""Bad input gets an exception that says what was wrong, and leaves everything as it was."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hybrid_blocks import BlockManager, BlockStore, GroupSpec, block_hasher
+from hybrid_blocks.errors import (
+    BlockError,
+    DuplicateRequestError,
+    InvalidArgumentError,
+    OutOfBlocksError,
+    RequestTooLargeError,
+    UnknownRequestError,
+)
+
+HUGE = 2**31 - 1
+
+
+def handles(*values: int) -> Any:
+    return np.array(values, dtype=np.int64)
+
+
+def counts(*values: int) -> Any:
+    return np.array(values, dtype=np.int32)
+
+
+def new_manager(**options: Any) -> BlockManager:
+    return BlockManager(
+        [GroupSpec("full", 4)],
+        block_hasher("sha256", block_size=4),
+        **({"num_blocks": 9, "enable_events": True} | options),
+    )
+
+
+def busy_manager() -> BlockManager:
+    """Two requests: handle 0 has computed 6 of 10 tokens, handle 1 waits."""
+    manager = new_manager()
+    assert manager.add_request("runs", list(range(10))) == 0
+    assert manager.add_request("waits", list(range(7))) == 1
+    assert manager.allocate(handles(0), counts(6)) == 1
+    manager.advance(handles(0), counts(6))
+    return manager
+
+
+def state(manager: BlockManager) -> Any:
+    known = [manager.find(name) for name in ("runs", "waits", "new")]
+    seen = [(manager.progress(h), manager.block_ids(h).tolist()) for h in (0, 1)]
+    return known, seen, manager.num_free_blocks, manager.stats(), manager.take_events()
+
+
+REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, str]] = [
+    ("unknown request", lambda m: m.match_prefix(7), UnknownRequestError, "no request has handle"),
+    ("negative handle", lambda m: m.match_prefix(-1), InvalidArgumentError, "-1"),
+    ("handle is a str", lambda m: m.progress("0"), InvalidArgumentError, "handle"),  # type: ignore[arg-type]
+    ("unknown in a batch", lambda m: m.free(handles(0, 7)), UnknownRequestError, "handle 7"),
+    ("negative in a batch", lambda m: m.free(handles(0, -1)), UnknownRequestError, "handle"),
+    ("freed twice", lambda m: m.free(handles(0, 0)), InvalidArgumentError, "given twice"),
+    ("preempted twice", lambda m: m.preempt(handles(0, 0)), InvalidArgumentError, "given twice"),
+    ("id in use", lambda m: m.add_request("runs", [1]), DuplicateRequestError, "'?\"?runs"),
+    ("id is bytes", lambda m: m.add_request(b"new", [1]), TypeError, "str"),  # type: ignore[arg-type]
+    ("too long", lambda m: m.add_request("new", [1] * 33), RequestTooLargeError, "32 tokens fit"),
+    ("token is a str", lambda m: m.add_request("new", ["1"]), InvalidArgumentError, "token 0"),  # type: ignore[list-item]
+    ("token is a float", lambda m: m.add_request("new", [1, 2.5]), InvalidArgumentError, "token 1"),  # type: ignore[list-item]
+    ("token beyond 64 bits", lambda m: m.add_request("new", [2**64]), InvalidArgumentError, "64"),
+    ("tokens are None", lambda m: m.add_request("new", None), InvalidArgumentError, "tokens are"),  # type: ignore[arg-type]
+    (
+        "tokens are float64",
+        lambda m: m.add_request("new", np.zeros(4)),
+        InvalidArgumentError,
+        "int32 or int64",
+    ),
+    (
+        "tokens are two-dimensional",
+        lambda m: m.add_request("new", np.zeros((2, 2), dtype=np.int32)),
+        InvalidArgumentError,
+        "one dimension",
+    ),
+    (
+        "extra keys of another length",
+        lambda m: m.add_request("new", [1] * 8, [None]),
+        InvalidArgumentError,
+        "2",
+    ),
+    (
+        "negative count",
+        lambda m: m.allocate(handles(0), counts(-1)),
+        InvalidArgumentError,
+        "not -1",
+    ),
+    ("absurd count", lambda m: m.allocate(handles(0), counts(HUGE)), RequestTooLargeError, "32"),
+    (
+        "absurd lookahead",
+        lambda m: m.allocate(handles(0), counts(1), lookahead=HUGE),
+        RequestTooLargeError,
+        "32 tokens fit",
+    ),
+    (
+        "negative lookahead",
+        lambda m: m.allocate(handles(0), counts(1), lookahead=-1),
+        InvalidArgumentError,
+        "not -1",
+    ),
+    (
+        "lengths differ",
+        lambda m: m.allocate(handles(0, 1), counts(1)),
+        InvalidArgumentError,
+        "2 handles but 1",
+    ),
+    ("no room", lambda m: m.advance(handles(0), counts(3)), InvalidArgumentError, "room for 6"),
+    ("not running", lambda m: m.advance(handles(1), counts(0)), InvalidArgumentError, "waits"),
+    (
+        "one bad of a batch",
+        lambda m: m.advance(handles(0, 1), counts(0, 1)),
+        InvalidArgumentError,
+        "waits",
+    ),
+    (
+        "handles are int32",
+        lambda m: m.free(counts(0)),
+        InvalidArgumentError,
+        "int64",
+    ),
+    (
+        "counts are int64",
+        lambda m: m.advance(handles(0), handles(0)),
+        InvalidArgumentError,
+        "int32",
+    ),
+    ("handles are a list", lambda m: m.free([0]), InvalidArgumentError, "array"),  # type: ignore[arg-type]
+    (
+        "handles are two-dimensional",
+        lambda m: m.free(np.zeros((1, 1), dtype=np.int64)),
+        InvalidArgumentError,
+        "one-dimensional",
+    ),
+    (
+        "handles are not contiguous",
+        lambda m: m.free(np.zeros(4, dtype=np.int64)[::2]),
+        InvalidArgumentError,
+        "contiguous",
+    ),
+    (
+        "appended tokens not contiguous",
+        lambda m: m.append_tokens(handles(0, 1), np.zeros(4, dtype=np.int32)[::2]),
+        InvalidArgumentError,
+        "contiguous",
+    ),
+    ("group that is not there", lambda m: m.block_ids(0, 3), InvalidArgumentError, "group 3"),
+    ("negative group", lambda m: m.block_ids(0, -1), InvalidArgumentError, "not -1"),
+    ("reset while running", lambda m: m.reset(), BlockError, "still have owners"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [pytest.param(*case[1:], id=case[0]) for case in REFUSED_BY_THE_MANAGER],
+)
+def test_the_manager_refuses_and_stays_as_it_was(
+    call: Callable[[BlockManager], object], error: type[Exception], message: str
+) -> None:
+    manager = busy_manager()
+    manager.take_events()
+    before = state(manager)
+    with pytest.raises(error, match=message):
+        call(manager)
+    assert state(manager) == before
+    manager.check_integrity()
+    assert manager.allocate(handles(0, 1), counts(4, 3)) == 2, "it goes on"
+
+
+CANNOT_BE: list[tuple[str, dict[str, Any], str]] = [
+    ("no block", {"num_blocks": 0}, "1 to"),
+    ("fewer than no block", {"num_blocks": -1}, "not -1"),
+    ("more blocks than ids", {"num_blocks": 2**32 - 1}, "1 to"),
+    ("more blocks than 32 bits", {"num_blocks": 2**40}, "4294967295"),
+    ("blocks are a float", {"num_blocks": 1.5}, "1.5"),
+    ("no memory at all", {"num_blocks": None}, "either num_blocks"),
+    ("slabs but no sizes", {"num_blocks": None, "num_slabs": 4}, "either num_blocks"),
+    ("both kinds", {"num_slabs": 4, "blocks_per_slab": [1]}, "either num_blocks"),
+    ("a slab of no block", {"num_blocks": None, "num_slabs": 4, "blocks_per_slab": [0]}, "1 to"),
+    (
+        "a slab of fewer than no block",
+        {"num_blocks": None, "num_slabs": 4, "blocks_per_slab": [-1]},
+        "not -1",
+    ),
+    ("one slab", {"num_blocks": None, "num_slabs": 1, "blocks_per_slab": [1]}, "2 slabs"),
+    ("nothing is ever computed", {"max_chunk": 0}, "max_chunk"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [pytest.param(*case[1:], id=case[0]) for case in CANNOT_BE]
+)
+def test_a_manager_that_cannot_be_is_not_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        new_manager(**options)
+
+
+def test_a_group_that_cannot_be_is_not_made() -> None:
+    hasher = block_hasher("sha256", block_size=4)
+    with pytest.raises(InvalidArgumentError, match="multiple of the hash block size"):
+        BlockManager([GroupSpec("full", 6)], hasher, num_blocks=4)
+    with pytest.raises(InvalidArgumentError, match="pool 2 of 1"):
+        BlockManager([GroupSpec("full", 4, pool=2)], hasher, num_blocks=4)
+    with pytest.raises(InvalidArgumentError, match="at least one group"):
+        BlockManager([], hasher, num_blocks=4)
+    with pytest.raises(InvalidArgumentError, match="keeps nothing"):
+        BlockManager([GroupSpec("sliding_window", 4, window=0)], hasher, num_blocks=4)
+    with pytest.raises(InvalidArgumentError, match="kind"):
+        GroupSpec("dense", 4)
+
+
+def busy_store() -> BlockStore:
+    """Blocks 1 and 2 are live, the first with a key; 3 is cached; 4 to 7 are free."""
+    store = BlockStore(8)
+    assert store.get_new(3).tolist() == [1, 2, 3]
+    store.insert_key(1, bytes(32))
+    store.insert_key(3, bytes(31) + b"3")
+    store.free(counts(3))
+    return store
+
+
+REFUSED_BY_THE_STORE: list[tuple[str, Callable[[BlockStore], object], type, str]] = [
+    ("freed twice", lambda s: s.free(counts(1, 1)), BlockError, "block 1 has no owner"),
+    ("freed without owner", lambda s: s.free(counts(2, 3)), BlockError, "block 3 has no owner"),
+    ("null block", lambda s: s.free(counts(0)), BlockError, "block 0 is not one"),
+    ("foreign block", lambda s: s.free(counts(1, 8)), BlockError, "block 8 is not one"),
+    ("foreign block touched", lambda s: s.touch(counts(1, 99)), BlockError, "ids 1 to 7"),
+    ("foreign block evicted", lambda s: s.evict(counts(HUGE)), BlockError, "ids 1 to 7"),
+    ("foreign block keyed", lambda s: s.insert_key(8, bytes(32)), BlockError, "ids 1 to 7"),
+    ("negative block", lambda s: s.touch(counts(-1)), InvalidArgumentError, "-1"),
+    ("negative block keyed", lambda s: s.insert_key(-1, bytes(32)), InvalidArgumentError, "-1"),
+    ("empty block keyed", lambda s: s.insert_key(4, bytes(32)), BlockError, "block 4"),
+    ("negative count", lambda s: s.get_new(-1), InvalidArgumentError, "-1"),
+    ("absurd count", lambda s: s.get_new(2**40), InvalidArgumentError, "4294967295"),
+    ("too many", lambda s: s.get_new(6), OutOfBlocksError, "6 blocks are needed and 5"),
+    ("short hash", lambda s: s.insert_key(1, bytes(16)), InvalidArgumentError, "32 bytes"),
+    ("long hash", lambda s: s.get(bytes(33)), InvalidArgumentError, "32 bytes"),
+    ("hash is a str", lambda s: s.get("0" * 32), TypeError, "str"),  # type: ignore[arg-type]
+    ("absurd group", lambda s: s.get(bytes(32), group=70000), InvalidArgumentError, "70000"),
+    ("negative group", lambda s: s.get(bytes(32), group=-1), InvalidArgumentError, "-1"),
+    ("another pool", lambda s: s.get_new(1, pool=1), InvalidArgumentError, "pool 1"),
+    ("ids are int64", lambda s: s.free(handles(1)), InvalidArgumentError, "int32"),
+    ("ids are a list", lambda s: s.free([1]), InvalidArgumentError, "array"),  # type: ignore[arg-type]
+    (
+        "ids are not contiguous",
+        lambda s: s.free(np.ones(4, dtype=np.int32)[::2]),
+        InvalidArgumentError,
+        "contiguous",
+    ),
+    (
+        "digests of another width",
+        lambda s: s.match_prefix(np.zeros((1, 16), dtype=np.uint8)),
+        InvalidArgumentError,
+        "num_blocks, 32",
+    ),
+    (
+        "digests are not contiguous",
+        lambda s: s.match_prefix(np.zeros((2, 64), dtype=np.uint8)[:, ::2]),
+        InvalidArgumentError,
+        "contiguous",
+    ),
+    (
+        "digests are one-dimensional",
+        lambda s: s.match_prefix(np.zeros(32, dtype=np.uint8)),
+        InvalidArgumentError,
+        "num_blocks, digest_size",
+    ),
+    ("reset while in use", lambda s: s.reset(), BlockError, "still have owners"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [pytest.param(*case[1:], id=case[0]) for case in REFUSED_BY_THE_STORE],
+)
+def test_the_store_refuses_and_stays_as_it_was(
+    call: Callable[[BlockStore], object], error: type[Exception], message: str
+) -> None:
+    store = busy_store()
+
+    def everything() -> Any:
+        keys = [store.keys(block) for block in range(1, 8)]
+        return store.free_order().tolist(), store.ref_counts().tolist(), keys, store.take_evicted()
+
+    before = everything()
+    with pytest.raises(error, match=message):
+        call(store)
+    assert everything() == before
+    store.check_integrity()
+    assert store.get_new(5).tolist() == [4, 5, 6, 7, 3], "it goes on"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_blocks": 0}, "1 to"),
+        ({"num_blocks": 4, "digest_size": 20}, "16 or 32"),
+        ({}, "either num_blocks"),
+    ],
+)
+def test_a_store_that_cannot_be_is_not_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        BlockStore(**options)
+
+
+def test_a_block_in_a_slab_of_another_pool_is_refused_and_the_others_keep_their_owners() -> None:
+    store = BlockStore(num_slabs=3, blocks_per_slab=[2, 1])
+    first = store.get_new(1, pool=0)
+    other = store.get_new(1, pool=1)
+    foreign = counts(int(first[0]), int(other[0]) * 2)
+    with pytest.raises(BlockError, match=f"block {foreign[1]}"):
+        store.touch(foreign, pool=0)
+    assert store.ref_counts(pool=0)[first[0]] == 1
+    store.check_integrity()

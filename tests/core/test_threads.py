@@ -1,0 +1,107 @@
+"""One manager, many threads; and what a panic leaves behind."""
+
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import hybrid_blocks
+import numpy as np
+import pytest
+from hybrid_blocks import BlockManager, BlockStore, GroupSpec, block_hasher
+from hybrid_blocks.errors import HybridBlocksError, IntegrityError, OutOfBlocksError
+
+BINDINGS = Path(__file__).parents[2] / "rust" / "py" / "src"
+NUM_THREADS = 8
+
+
+@pytest.fixture(autouse=True)
+def threads_take_turns_often() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def new_manager() -> BlockManager:
+    groups = [GroupSpec("full", 4), GroupSpec("sliding_window", 4, window=9)]
+    return BlockManager(
+        groups, block_hasher("sha256", block_size=4), num_blocks=200, enable_events=True
+    )
+
+
+def serve(manager: BlockManager, thread: int) -> int:
+    """Serve requests one after the other; return how many got through."""
+    served = 0
+    for number in range(60):
+        prompt = [number % 7] * (8 + thread)
+        handle = manager.add_request(f"{thread}/{number}", prompt)
+        one = np.array([handle], dtype=np.int64)
+        left = len(prompt) - manager.match_prefix(handle)
+        if manager.allocate(one, np.array([left], dtype=np.int32)) == 1:
+            manager.advance(one, np.array([left], dtype=np.int32))
+            manager.append_tokens(one, np.array([thread], dtype=np.int32))
+            served += manager.allocate(one, np.array([1], dtype=np.int32))
+        manager.take_events()
+        manager.free(one)
+        with pytest.raises(HybridBlocksError):
+            manager.free(one)
+    return served
+
+
+def test_threads_share_a_manager_and_nothing_leaks() -> None:
+    manager = new_manager()
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        served = list(pool.map(lambda thread: serve(manager, thread), range(NUM_THREADS)))
+    assert min(served) > 0
+    manager.check_integrity()
+    assert (manager.num_requests, manager.num_free_blocks) == (0, 199)
+
+
+def test_threads_share_a_store_and_no_block_is_handed_out_twice() -> None:
+    store = BlockStore(500)
+
+    def take(thread: int) -> list[int]:
+        mine: list[int] = []
+        for number in range(100):
+            try:
+                blocks = store.get_new(1 + (thread + number) % 5)
+            except OutOfBlocksError:
+                break
+            if number % 3:
+                mine += blocks.tolist()
+            else:
+                store.free(blocks)
+        return mine
+
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        taken = [block for mine in pool.map(take, range(NUM_THREADS)) for block in mine]
+    assert len(taken) == len(set(taken))
+    assert store.num_free() == 499 - len(taken)
+    store.check_integrity()
+
+
+def test_a_panic_is_an_exception_of_ours_and_the_manager_says_so_ever_after() -> None:
+    manager = new_manager()
+    with pytest.raises(IntegrityError, match="panicked: asked to"):
+        manager._panic()
+    for call in (manager.check_integrity, manager.tick, lambda: manager.match_prefix(0)):
+        with pytest.raises(IntegrityError, match=r"earlier call panicked.*make a new one"):
+            call()
+    new_manager().check_integrity()
+
+
+def test_every_class_of_the_extension_is_frozen() -> None:
+    sources = "\n".join(path.read_text() for path in BINDINGS.rglob("*.rs"))
+    attribute = r"#\[[^\]]*\]\s*"
+    pattern = (
+        rf"#\[pyclass(?:\((?P<options>[^\]]*)\))?\]\s*(?:{attribute})*"
+        r"pub\(crate\) struct (?P<name>\w+)"
+    )
+    found = {match["name"]: match["options"] or "" for match in re.finditer(pattern, sources)}
+    classes = {name for name, item in vars(hybrid_blocks._core).items() if isinstance(item, type)}
+    assert {"BlockHasher", "BlockManager", "BlockStore"} <= classes
+    assert classes == found.keys()
+    assert sources.count("#[pyclass") == len(found)
+    assert not [name for name, options in found.items() if "frozen" not in options.split(", ")]
