@@ -57,8 +57,8 @@ class GroupGeometry(msgspec.Struct, frozen=True, kw_only=True):
 
         ``scheduled_tokens`` are added in one step. A window of w tokens is read from the last w - 1
         computed ones, so h = min(w - 1 + scheduled, length) tokens are held; they may start
-        anywhere in a block and touch at most ceil((h - 1) / block) + 1 blocks. A chunk starts at a
-        block's edge and is held with the tokens scheduled after it.
+        anywhere in a block and touch at most ceil((h - 1) / block) + 1 blocks. A chunk starts at
+        a block's edge and is held with the tokens scheduled after it.
         """
         if self.slots_per_request is not None:
             return self.slots_per_request

@@ -59,9 +59,7 @@ def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Geo
     families = _families(model, deployment, block_tokens)
     best: tuple[float, list[Family], slab.Slab] | None = None
     for groups in _splits(families):
-        chosen = slab.choose(
-            [_demand(group, deployment, block_tokens) for group in groups], memory_bytes
-        )
+        chosen = slab.choose([_demand(group, deployment, block_tokens) for group in groups])
         cost = chosen.cost + GROUP_COST * len(groups)
         if best is None or cost < best[0]:
             best = (cost, groups, chosen)
