@@ -16,8 +16,9 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one deployment.
 
     ``block_size`` is None where the default of each plan is wanted. ``in_flight_batches`` is the
-    number of batches of ``max_num_batched_tokens`` whose tokens a bounded group must hold at once;
-    None follows the formula (see ``in_flight_tokens``).
+    number of batches of ``max_num_batched_tokens`` whose tokens a bounded group must hold at once:
+    vLLM counts 1 up to 0.25, and since then as many as its scheduler keeps under way (2 on a GPU
+    with asynchronous scheduling, its default).
     """
 
     tp: int = 1
@@ -31,12 +32,18 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     mamba_cache_mode: Literal["none", "align"] = "align"
     block_size: int | None = None
     vllm_formula: Formula = "new"
-    in_flight_batches: int | None = None
+    in_flight_batches: int = 1
 
     def __post_init__(self) -> None:
-        for option in ("tp", "pp", "max_num_batched_tokens", "max_num_seqs"):
+        for option in (
+            "tp",
+            "pp",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "in_flight_batches",
+        ):
             _positive(option, getattr(self, option))
-        for option in ("max_model_len", "block_size", "in_flight_batches"):
+        for option in ("max_model_len", "block_size"):
             if getattr(self, option) is not None:
                 _positive(option, getattr(self, option))
         if self.num_speculative_tokens < 0:
@@ -69,13 +76,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     def in_flight_tokens(self) -> int:
         """Tokens that may be scheduled and not yet settled.
 
-        vLLM frees blocks behind a window once a step is processed. Up to 0.25 it counted one batch;
-        later versions count every batch that asynchronous scheduling keeps under way: pp + 1.
+        Blocks behind a window are freed after a step, so a bounded group holds these tokens
+        besides its window.
         """
-        batches = self.in_flight_batches
-        if batches is None:
-            batches = 1 if self.vllm_formula == "old" else self.pp + 1
-        return batches * self.max_num_batched_tokens
+        return self.in_flight_batches * self.max_num_batched_tokens
 
 
 def _positive(option: str, value: int) -> None:

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from hybrid_blocks.plan.arithmetic import ceil_div
+from hybrid_blocks.plan.live import live_tokens
 
 Kind = Literal["full", "mla", "sliding_window", "chunked", "state", "cross"]
 
@@ -76,13 +77,9 @@ class GroupGeometry(msgspec.Struct, frozen=True, kw_only=True):
         """Tokens of a request of ``length`` tokens that are still read (0 for state groups)."""
         if self.slots_per_request is not None:
             return 0
-        if self.encoder_tokens is not None:
-            return self.encoder_tokens
-        if self.window is None:
-            return length
-        if self.kind == "chunked":
-            return length - (length - 1) // self.window * self.window
-        return min(length, self.window)
+        return live_tokens(
+            length, kind=self.kind, window=self.window, encoder_tokens=self.encoder_tokens
+        )
 
     def live_bytes(self, length: int) -> int:
         """Bytes that a request of ``length`` tokens needs, with no rounding to blocks."""

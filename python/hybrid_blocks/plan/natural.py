@@ -13,7 +13,7 @@ from hybrid_blocks.model.layer import (
     State,
 )
 from hybrid_blocks.plan import slab
-from hybrid_blocks.plan.arithmetic import ceil_div, round_up
+from hybrid_blocks.plan.arithmetic import ceil_div
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import Geometry, GroupGeometry, Kind
 from hybrid_blocks.plan.stage import stages
@@ -35,14 +35,28 @@ GROUP_COST: Final = 0.0005
 
 
 class Family(msgspec.Struct, frozen=True):
-    """Layers with the same behaviour over time, and the bytes of their pages."""
+    """Layers with the same behaviour over time."""
 
     kind: Kind
     name: str
     layers: tuple[Layer, ...]
-    page_bytes: tuple[int, ...]
     window: int | None = None
     encoder_tokens: int | None = None
+
+
+class Pages(msgspec.Struct, frozen=True):
+    """Page sizes of layers, and how pipeline stages share them out.
+
+    All stages use one block table, so a block is as wide as the widest stage needs.
+    """
+
+    of_layer: dict[Layer, int]
+    stages: tuple[frozenset[Layer], ...]
+
+    def of(self, family: Family) -> tuple[int, ...]:
+        """Pages of a family's layers on the stage where they take most."""
+        held = ([layer for layer in family.layers if layer in stage] for stage in self.stages)
+        return max((tuple(self.of_layer[layer] for layer in layers) for layers in held), key=sum)
 
 
 def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Geometry:
@@ -56,10 +70,17 @@ def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Geo
 
     """
     block_tokens = _block_tokens(model, deployment)
-    families = _families(model, deployment, block_tokens)
+    rank = deployment.rank(model)
+    layers = model.active_layers(deployment.num_speculative_tokens)
+    pages = Pages(
+        of_layer={layer: _page(layer, rank, block_tokens) for layer in layers},
+        stages=tuple(map(frozenset, stages(model, layers, deployment.pp))),
+    )
     best: tuple[float, list[Family], slab.Slab] | None = None
-    for groups in _splits(families):
-        chosen = slab.choose([_demand(group, deployment, block_tokens) for group in groups])
+    for groups in _splits(_families(layers, rank)):
+        chosen = slab.choose(
+            [_demand(group, sum(pages.of(group)), deployment, block_tokens) for group in groups]
+        )
         cost = chosen.cost + GROUP_COST * len(groups)
         if best is None or cost < best[0]:
             best = (cost, groups, chosen)
@@ -78,9 +99,9 @@ def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Geo
                 name=group.name,
                 kind=group.kind,
                 layers=tuple(layer.depth for layer in group.layers),
-                page_bytes=group.page_bytes,
+                page_bytes=pages.of(group),
                 block_tokens=block_tokens,
-                block_bytes=sum(group.page_bytes),
+                block_bytes=sum(pages.of(group)),
                 block_stride=chosen.slab_bytes // cut,
                 blocks_per_slab=cut,
                 pool=cuts.index(cut),
@@ -110,29 +131,19 @@ def _slots(group: Family, deployment: Deployment) -> int | None:
     return 1 + deployment.num_speculative_tokens if group.kind == "state" else None
 
 
-def _families(model: Model, deployment: Deployment, block_tokens: int) -> list[Family]:
-    """Group layers by what they keep over time, in order of first appearance.
-
-    With pipeline stages the block table is shared by all of them, so the pages are those of the
-    widest stage.
-    """
-    rank = deployment.rank(model)
-    layers = model.active_layers(deployment.num_speculative_tokens)
+def _families(layers: tuple[Layer, ...], rank: Rank) -> list[Family]:
+    """Gather layers by what they keep over time, in order of first appearance."""
     by_key: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
         by_key.setdefault(_behaviour(layer, rank), []).append(layer)
-    pp_stages = [set(stage) for stage in stages(model, layers, deployment.pp)]
     families = []
     for members in by_key.values():
-        per_stage = [[layer for layer in members if layer in stage] for stage in pp_stages]
-        pages = [[_page(layer, rank, block_tokens) for layer in held] for held in per_stage]
         cache = members[0].cache
         families.append(
             Family(
                 kind=cache.kind,  # type: ignore[arg-type]
                 name=cache.family if isinstance(cache, State) else cache.kind,
                 layers=tuple(members),
-                page_bytes=tuple(max(pages, key=sum)),
                 window=_window(layer=members[0]),
                 encoder_tokens=cache.encoder_tokens if isinstance(cache, CrossAttention) else None,
             )
@@ -164,8 +175,8 @@ def _page(layer: Layer, rank: Rank, block_tokens: int) -> int:
 
 def _splits(families: list[Family]) -> Iterator[list[Family]]:
     """All ways to cut the state families so that no slot has more than n layers' states."""
-    most = max((len(f.page_bytes) for f in families if f.kind == "state"), default=1)
-    seen = set()
+    most = max((len(f.layers) for f in families if f.kind == "state"), default=1)
+    seen = 0
     for per_slot in range(most, 0, -1):
         groups = [
             group
@@ -174,31 +185,30 @@ def _splits(families: list[Family]) -> Iterator[list[Family]]:
         ]
         if len(groups) > max(MAX_GROUPS, len(families)):
             return
-        if len(groups) not in seen:
-            seen.add(len(groups))
+        if len(groups) > seen:
+            seen = len(groups)
             yield groups
 
 
 def _cut(family: Family, per_slot: int) -> list[Family]:
     """Deal a state family's layers out evenly, so that each pipeline stage has its share."""
-    count = ceil_div(len(family.page_bytes), per_slot)
+    count = ceil_div(len(family.layers), per_slot)
     if count == 1:
         return [family]
     return [
         msgspec.structs.replace(
-            family,
-            name=f"{family.name}.{index}",
-            layers=family.layers[index::count],
-            page_bytes=family.page_bytes[index::count],
+            family, name=f"{family.name}.{index}", layers=family.layers[index::count]
         )
         for index in range(count)
     ]
 
 
-def _demand(group: Family, deployment: Deployment, block_tokens: int) -> slab.Demand:
-    block_bytes = sum(group.page_bytes)
+def _demand(
+    group: Family, block_bytes: int, deployment: Deployment, block_tokens: int
+) -> slab.Demand:
+    """Bytes of a block, and those of a request of TYPICAL_LENGTH tokens."""
     slots = _slots(group, deployment)
     if slots is not None:
         return slab.Demand(block_bytes, slots * block_bytes)
     tokens = group.encoder_tokens or min(TYPICAL_LENGTH, group.window or TYPICAL_LENGTH)
-    return slab.Demand(block_bytes, round_up(tokens, block_tokens) // block_tokens * block_bytes)
+    return slab.Demand(block_bytes, ceil_div(tokens, block_tokens) * block_bytes)

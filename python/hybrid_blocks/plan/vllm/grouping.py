@@ -35,8 +35,8 @@ class Group(msgspec.Struct, frozen=True):
         return self.members[0].spec
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes of a block without padding layers: the pages of all members."""
+    def page_bytes(self) -> int:
+        """Bytes of the pages of all members: a block without padding layers."""
         return sum(member.spec.page_bytes for member in self.members)
 
 

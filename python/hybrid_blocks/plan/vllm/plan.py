@@ -6,7 +6,7 @@ logged before 0.22.
 
 import msgspec
 
-from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.stage import stages
 from hybrid_blocks.plan.vllm import align
@@ -17,11 +17,13 @@ from hybrid_blocks.plan.vllm.spec import layer_spec
 class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
     """vLLM's cache for ``memory_bytes`` of free memory on each GPU.
 
-    ``block_tokens`` is the attention block; ``block_bytes`` what one block of the pool takes on the
-    widest pipeline stage. ``state_slots`` is None for models without recurrent layers.
+    ``groups`` are those of the whole model; ``widest_stage`` what the pipeline stage with the
+    widest block holds of them. ``block_tokens`` is the attention block, ``block_bytes`` what one block of
+    the pool takes on that stage.
     """
 
     groups: tuple[Group, ...]
+    widest_stage: tuple[Group, ...]
     block_tokens: int
     block_bytes: int
     num_blocks: int
@@ -57,7 +59,10 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state_slots(self) -> int | None:
-        """Most sequences with a state: vLLM compares ``max_num_seqs`` with the pool's blocks."""
+        """Most sequences with a state: vLLM compares ``max_num_seqs`` with the pool's blocks.
+
+        None for models without recurrent layers.
+        """
         has_state = any(group.spec.kind == "mamba" for group in self.groups)
         return self.num_blocks if has_state else None
 
@@ -88,16 +93,15 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
             for m in members
         )
     groups = group(members)
-    block_bytes = max(
-        sum(member.spec.page_bytes for member in held.members if member.layer in stage)
-        for stage in map(set, stages(model, layers, deployment.pp))
-        for held in groups
-    )
+    held = [_on_stage(groups, stage) for stage in stages(model, layers, deployment.pp)]
+    widest = max(held, key=_block_bytes)
+    block_bytes = _block_bytes(widest)
     num_blocks = memory_bytes // block_bytes
     if num_blocks < 1:
         raise PlanError(f"{memory_bytes} bytes hold no vLLM block of {block_bytes} bytes")
     return VllmPlan(
         groups=groups,
+        widest_stage=widest,
         block_tokens=block_tokens,
         block_bytes=block_bytes,
         num_blocks=num_blocks,
@@ -106,3 +110,17 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
         in_flight_tokens=deployment.in_flight_tokens,
         formula=deployment.vllm_formula,
     )
+
+
+def _on_stage(groups: tuple[Group, ...], stage: tuple[Layer, ...]) -> tuple[Group, ...]:
+    """Cut groups down to the layers of one pipeline stage."""
+    layers = set(stage)
+    return tuple(
+        Group(tuple(member for member in group.members if member.layer in layers))
+        for group in groups
+    )
+
+
+def _block_bytes(groups: tuple[Group, ...]) -> int:
+    """Bytes of a block of the pool: those of the widest group."""
+    return max(group.page_bytes for group in groups)

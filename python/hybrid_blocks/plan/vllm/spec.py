@@ -18,6 +18,7 @@ from hybrid_blocks.model.layer import (
 )
 from hybrid_blocks.plan.arithmetic import ceil_div
 from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.live import live_tokens
 
 SpecKind = Literal["full", "mla", "sliding_window", "chunked", "mamba", "cross"]
 
@@ -56,6 +57,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind == "chunked":
             return ceil_div(min(self.window + in_flight_tokens, length), self.block_tokens)
         return ceil_div(min(self.window - 1 + in_flight_tokens, length), self.block_tokens) + 1
+
+    def live_tokens(self, length: int) -> int:
+        """Tokens of a request of ``length`` tokens that are still read."""
+        return live_tokens(
+            length, kind=self.kind, window=self.window, encoder_tokens=self.encoder_tokens
+        )
 
     def with_page(self, page_bytes: int) -> "Spec":
         """Pad the page to ``page_bytes``."""
