@@ -25,7 +25,7 @@ def concurrency(geometry: Geometry, length: int) -> float:
     it solves (x - 1) * sum(d / c) + sum(p / c) = slabs; below one request x = slabs / sum(p / c).
     """
     cuts = geometry.pools
-    decode = sum(n / cut for n, cut in zip(geometry.decode_blocks(length), cuts, strict=True))
+    decode = slabs_of_one(geometry, length)
     prefill = sum(n / cut for n, cut in zip(geometry.prefill_blocks(length), cuts, strict=True))
     slabs = geometry.usable_slabs
     ideal = slabs / prefill if prefill > slabs else 1 + (slabs - prefill) / decode
@@ -40,6 +40,12 @@ def tokens(geometry: Geometry, length: int) -> int:
 def longest(geometry: Geometry, limit: int) -> int:
     """Longest single request that fits, at most ``limit``; 0 if none does."""
     return _largest(lambda n: geometry.slabs(1, n) <= geometry.usable_slabs, limit)
+
+
+def slabs_of_one(geometry: Geometry, length: int) -> float:
+    """Slabs, as a fraction, that one more decoding request of ``length`` tokens takes."""
+    blocks = geometry.decode_blocks(length)
+    return sum(n / cut for n, cut in zip(blocks, geometry.pools, strict=True))
 
 
 def state_slots(geometry: Geometry) -> int | None:

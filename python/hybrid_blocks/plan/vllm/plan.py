@@ -18,8 +18,8 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
     """vLLM's cache for ``memory_bytes`` of free memory on each GPU.
 
     ``groups`` are those of the whole model; ``widest_stage`` what the pipeline stage with the
-    widest block holds of them. ``block_tokens`` is the attention block, ``block_bytes`` what one block of
-    the pool takes on that stage.
+    widest block holds of them. ``block_tokens`` is the attention block, ``block_bytes`` what one
+    block of the pool takes on that stage.
     """
 
     groups: tuple[Group, ...]
@@ -56,6 +56,18 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
             return int(self.max_concurrency * self.max_model_len)
         smallest = min(group.spec.block_tokens for group in self.groups)
         return self.num_blocks // len(self.groups) * smallest
+
+    def longest(self) -> int:
+        """Longest single request that fits beside the null block, at most the maximum; 0 if none.
+
+        vLLM refuses to start where this is below the maximum.
+        """
+        low, high = 0, self.max_model_len
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self.blocks_per_request(middle) < self.num_blocks
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
 
     @property
     def state_slots(self) -> int | None:

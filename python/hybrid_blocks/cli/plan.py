@@ -1,0 +1,149 @@
+"""``hybrid-blocks plan``: what fits into a GPU's free KV memory."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from hybrid_blocks.model import Model, PlanError, load_layers, load_model
+from hybrid_blocks.plan.compare import compare, read_report
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.plot import plot
+from hybrid_blocks.plan.render import render
+from hybrid_blocks.plan.report import make_report
+from hybrid_blocks.plan.size import parse_memory, parse_tokens
+from hybrid_blocks.plan.sweep import parse_axis, sweep, sweep_table
+
+
+def plan_command(
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="config.json, a directory that holds one, or a built-in name; "
+            "after --sweep also more axes (kv-dtype=bf16,fp8)."
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Free KV memory of each GPU, for example 13.61GiB.")
+    ] = None,
+    tp: Annotated[int, typer.Option(help="Tensor parallel size.")] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline parallel size.")] = 1,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
+    mamba_ssm_dtype: Annotated[
+        str, typer.Option("--mamba-ssm-dtype", "--mamba-ssm-cache-dtype", help="Recurrent state.")
+    ] = "auto",
+    max_model_len: Annotated[
+        str | None, typer.Option(help="Longest request, in tokens (32k is 32,768).")
+    ] = None,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens of one step.")] = 8192,
+    max_num_seqs: Annotated[int, typer.Option(help="Most running requests.")] = 256,
+    num_speculative_tokens: Annotated[int, typer.Option(help="Draft tokens of a step.")] = 0,
+    mamba_cache_mode: Annotated[
+        str, typer.Option(help="align with prefix caching, none without.")
+    ] = "align",
+    block_size: Annotated[
+        int | None, typer.Option(help="Tokens of an attention block, before inflation.")
+    ] = None,
+    vllm_formula: Annotated[
+        str, typer.Option(help="Token capacity as logged since 0.22 (new) or before (old).")
+    ] = "new",
+    in_flight_batches: Annotated[
+        int, typer.Option(help="Batches a bounded group holds; 2 for vLLM >= 0.26 on GPUs.")
+    ] = 1,
+    layers: Annotated[Path | None, typer.Option(help="Layers described by hand.")] = None,
+    lengths: Annotated[str | None, typer.Option(help="More lengths, for example 512,4k.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="A trace of requests for its lengths.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write everything here; - is stdout.")] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", help="Draw where the bytes go.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show each formula.")] = False,
+    compare_files: Annotated[
+        tuple[Path, Path] | None, typer.Option("--compare", help="Two files of --json.")
+    ] = None,
+    sweep_axis: Annotated[
+        list[str] | None, typer.Option("--sweep", help="An axis: tp=1,2,4.")
+    ] = None,
+) -> None:
+    """Show the capacity of a model in the natural geometry and in vLLM's, byte by byte."""
+    console = Console()
+    words = model or []
+    try:
+        if compare_files is not None:
+            first, second = compare_files
+            names = (first.name, second.name)
+            console.print(compare(read_report(first), read_report(second), names))
+            return
+        source = words[0] if words and "=" not in words[0] else None
+        extra_axes = words[1:] if source else words
+        chosen = _model(source, layers)
+        memory_bytes = _memory(memory)
+        deployment = Deployment(
+            tp=tp,
+            pp=pp,
+            kv_cache_dtype=kv_cache_dtype,
+            mamba_ssm_dtype=mamba_ssm_dtype,
+            max_model_len=None if max_model_len is None else parse_tokens(max_model_len),
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            num_speculative_tokens=num_speculative_tokens,
+            mamba_cache_mode=mamba_cache_mode,  # type: ignore[arg-type]
+            block_size=block_size,
+            vllm_formula=vllm_formula,  # type: ignore[arg-type]
+            in_flight_batches=in_flight_batches,
+        )
+        wanted = [parse_tokens(text) for text in lengths.split(",")] if lengths else []
+        if sweep_axis:
+            axes = [parse_axis(text) for text in (*sweep_axis, *extra_axes)]
+            results = list(sweep(chosen, memory_bytes, deployment, axes, wanted))
+            console.print(sweep_table(chosen, axes, results))
+            for values, result in results:
+                if isinstance(result, PlanError):
+                    console.print(f"{values}: {result}", highlight=False, soft_wrap=True)
+            return
+        if extra_axes:
+            raise PlanError(f"one model at a time: {' '.join(extra_axes)} is too much")
+        report = make_report(chosen, memory_bytes, deployment, wanted, _trace_lengths(trace))
+        if json is None or str(json) != "-":
+            render(report, console, explained=explain)
+        if json is not None:
+            _write(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
+        if plot_file is not None:
+            plot(report, plot_file)
+    except PlanError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _model(source: str | None, layers: Path | None) -> Model:
+    if layers is not None:
+        return load_layers(str(layers))
+    if source is None:
+        raise PlanError("name a model: a config.json, a directory, or a built-in name")
+    return load_model(source)
+
+
+def _memory(text: str | None) -> int:
+    if text is None:
+        raise PlanError("--memory is needed: the free KV memory of each GPU, for example 24GiB")
+    return parse_memory(text)
+
+
+def _write(path: Path, text: bytes) -> None:
+    if str(path) == "-":
+        typer.echo(text.decode())
+        return
+    try:
+        path.write_bytes(text + b"\n")
+    except OSError as error:
+        raise PlanError(f"--json {path}: {error.strerror}") from None
+
+
+def _trace_lengths(path: Path | None) -> list[int]:
+    if path is None:
+        return []
+    from hybrid_blocks.plan.lengths import read_lengths  # noqa: PLC0415
+
+    return read_lengths(path)

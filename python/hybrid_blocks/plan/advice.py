@@ -1,0 +1,134 @@
+"""Warnings that a person acts on."""
+
+from hybrid_blocks.model import Model
+from hybrid_blocks.model.layer import Attention
+from hybrid_blocks.plan import capacity
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.geometry import Geometry
+from hybrid_blocks.plan.vllm import VllmPlan
+from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
+
+
+def advise(
+    model: Model,
+    deployment: Deployment,
+    geometry: Geometry,
+    vllm: VllmPlan | None,
+    refusal: str | None,
+) -> tuple[str, ...]:
+    """All warnings for a plan; ``refusal`` is why there is no plan of vLLM's."""
+    warnings = [*_about_model(model, deployment), *_about_natural(deployment, geometry)]
+    if vllm is None:
+        return (*warnings, f"vLLM cannot serve this model: {refusal}")
+    return (
+        *warnings,
+        *_about_blocks(deployment, vllm),
+        *_about_states(model, deployment, vllm),
+        *_about_padding(vllm),
+        *_about_length(vllm),
+    )
+
+
+def _about_model(model: Model, deployment: Deployment) -> list[str]:
+    warnings = []
+    if model.verified in ("unverified", "partly verified"):
+        warnings.append(f"the sizes of {model.name} are {model.verified}")
+    if deployment.max_model_len is None and model.max_model_len is None:
+        warnings.append(
+            f"the maximum length of {model.name} is not known; {deployment.length(model):,} tokens "
+            "are assumed (--max-model-len)"
+        )
+    fewest = min(
+        (layer.cache.kv_heads for layer in model.layers if isinstance(layer.cache, Attention)),
+        default=deployment.tp,
+    )
+    if fewest < deployment.tp:
+        warnings.append(
+            f"{fewest} KV heads are replicated over --tp {deployment.tp}: each head is stored "
+            f"{deployment.tp // fewest} times"
+        )
+    return warnings
+
+
+def _about_natural(deployment: Deployment, geometry: Geometry) -> list[str]:
+    warnings = []
+    slots = capacity.state_slots(geometry)
+    if slots is not None and deployment.max_num_seqs > slots // geometry.decode_tokens:
+        warnings.append(
+            f"natural: max_num_seqs {deployment.max_num_seqs:,} exceeds the "
+            f"{slots // geometry.decode_tokens:,} sequences whose states fit"
+        )
+    return warnings
+
+
+def _about_blocks(deployment: Deployment, vllm: VllmPlan) -> list[str]:
+    asked = deployment.block_size or KERNEL_BLOCK_TOKENS
+    if vllm.state_slots is None or vllm.block_tokens <= asked:
+        return []
+    warnings = []
+    block = f"vLLM: attention block inflated to {vllm.block_tokens:,} tokens"
+    if deployment.mamba_cache_mode == "align":
+        warnings.append(f"{block}: prompts below it never hit")
+        if deployment.max_num_batched_tokens < vllm.block_tokens:
+            warnings.append(
+                f"vLLM: max_num_batched_tokens {deployment.max_num_batched_tokens:,} is below the "
+                f"block of {vllm.block_tokens:,} tokens: mamba cache mode align does not allow it"
+            )
+    else:
+        warnings.append(f"{block}; mamba cache mode none has no prefix cache")
+    return warnings
+
+
+def _about_states(model: Model, deployment: Deployment, vllm: VllmPlan) -> list[str]:
+    slots = vllm.state_slots
+    if slots is None:
+        return []
+    warnings = []
+    if deployment.max_num_seqs > slots:
+        warnings.append(
+            f"vLLM: max_num_seqs {deployment.max_num_seqs:,} exceeds the {slots:,} state slots: "
+            "CUDA graph capture fails"
+        )
+    held = sum(group.spec.slots or 0 for group in vllm.groups)
+    if model.is_hybrid and deployment.max_num_seqs * (held + 1) > vllm.num_blocks:
+        warnings.append(
+            f"vLLM: each request takes {held} blocks for its states, so at most "
+            f"{vllm.num_blocks // (held + 1):,} of max_num_seqs {deployment.max_num_seqs:,} run, "
+            "however short they are"
+        )
+    return warnings
+
+
+def _about_padding(vllm: VllmPlan) -> list[str]:
+    warnings = []
+    by_kind: dict[str, tuple[int, int]] = {}
+    for group in vllm.groups:
+        layers, padding = by_kind.get(group.spec.kind, (0, 0))
+        by_kind[group.spec.kind] = (
+            layers + len(group.members),
+            padding + group.padding_layers,
+        )
+    for kind, (layers, padding) in by_kind.items():
+        if padding:
+            warnings.append(
+                f"vLLM: {padding} padding layers waste {padding / layers:.2%} beside {layers} "
+                f"{kind} layers"
+            )
+    for spec in {member.spec for group in vllm.groups for member in group.members}:
+        if spec.page_bytes > spec.unpadded_bytes:
+            share = spec.page_bytes / spec.unpadded_bytes - 1
+            warnings.append(
+                f"vLLM: pages of {spec.kind} layers padded by {share:.2%} to "
+                f"{spec.page_bytes:,} bytes"
+            )
+    return warnings
+
+
+def _about_length(vllm: VllmPlan) -> list[str]:
+    fits = vllm.longest()
+    if fits >= vllm.max_model_len:
+        return []
+    return [
+        f"vLLM: KV of one request does not fit: max length that fits is {fits:,}, "
+        f"below {vllm.max_model_len:,}"
+    ]
