@@ -10,7 +10,7 @@ def stages(model: Model, layers: tuple[Layer, ...], pp: int) -> tuple[tuple[Laye
     last, from the last but one backwards. Draft layers lie on the last stage.
 
     Raises:
-        PlanError: more stages than layers.
+        PlanError: more stages than layers, or a stage whose layers keep nothing.
 
     """
     if pp > model.num_layers:
@@ -21,7 +21,10 @@ def stages(model: Model, layers: tuple[Layer, ...], pp: int) -> tuple[tuple[Laye
     ends = [sum(sizes[: stage + 1]) for stage in range(pp)]
     ends[-1] = max(layer.depth for layer in layers) + 1
     starts = [0, *ends[:-1]]
-    return tuple(
+    cut = tuple(
         tuple(layer for layer in layers if start <= layer.depth < end)
         for start, end in zip(starts, ends, strict=True)
     )
+    if not all(cut):
+        raise PlanError(f"--pp {pp} leaves a stage of {model.name} without a cache")
+    return cut

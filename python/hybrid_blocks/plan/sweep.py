@@ -25,8 +25,9 @@ _TOKENS: Final = ("max_model_len", "max_num_batched_tokens", "block_size")
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """An option (or ``memory``) and its values."""
+    """An option (or ``memory``) under the name the user gave it, and its values."""
 
+    name: str
     option: str
     values: tuple[int | str, ...]
 
@@ -46,7 +47,11 @@ def parse_axis(text: str) -> Axis:
         raise PlanError(
             f"--sweep {text!r} is no axis; write for example tp=1,2,4 (known: {', '.join(known)})"
         )
-    return Axis(option, tuple(_value(option, value) for value in values.split(",")))
+    return Axis(
+        name.strip().lstrip("-"),
+        option,
+        tuple(_value(option, value) for value in values.split(",")),
+    )
 
 
 def _value(option: str, text: str) -> int | str:
@@ -88,12 +93,12 @@ def sweep_table(
     """One row a combination, the figures of both plans side by side."""
     table = grid(
         model.name,
-        *(axis.option.replace("_", "-") for axis in axes),
-        "vLLM: block",
+        *(axis.name for axis in axes),
+        "block",
         "blocks",
-        "tokens",
+        "vLLM tokens",
         "requests",
-        "natural: tokens",
+        "natural tokens",
         "requests",
     )
     for values, result in results:

@@ -1,0 +1,240 @@
+"""vLLM's own planning code, run on the layers of a model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from hybrid_blocks.model import Layer, Model
+from hybrid_blocks.model.layer import (
+    ChunkedAttention,
+    FullAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    RgLru,
+    ShortConv,
+    SlidingWindow,
+    State,
+)
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.plan.stage import stages
+from vllm.config import VllmConfig
+from vllm.model_executor.layers.mamba.mamba_utils import (
+    MambaStateDtypeCalculator,
+    MambaStateShapeCalculator,
+)
+from vllm.model_executor.models import ModelRegistry
+from vllm.platforms.interface import Platform
+from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+from vllm.v1.attention.backend import MultipleOf
+from vllm.v1.core.kv_cache_planning import get_global_kv_cache_groups, get_kv_cache_configs
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+Shapes = tuple[tuple[int, ...], ...]
+Dtypes = tuple[torch.dtype, ...]
+
+
+class Oracle:
+    """vLLM's plan for a model, as vLLM itself makes it."""
+
+    def __init__(self, model: Model, deployment: Deployment, memory_bytes: int) -> None:
+        self.model = model
+        self.deployment = deployment
+        self.config = _vllm_config(model, deployment)
+        self.block_tokens = self._block_size()
+        layers = model.active_layers(deployment.num_speculative_tokens)
+        workers = [
+            {_name(layer): self._spec(layer) for layer in stage}
+            for stage in stages(model, layers, deployment.pp)
+        ]
+        groups = get_global_kv_cache_groups(self.config, workers)
+        self.configs: list[KVCacheConfig] = get_kv_cache_configs(
+            self.config, workers, [memory_bytes] * deployment.pp, groups
+        )
+        self.groups = groups
+        scheduler_config = generate_scheduler_kv_cache_config(self.configs)
+        self.tokens, self.concurrency = get_kv_cache_capacity(self.config, scheduler_config)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool."""
+        return self.configs[0].num_blocks
+
+    def _states(self) -> list[State]:
+        return [layer.cache for layer in self.model.layers if isinstance(layer.cache, State)]
+
+    def _dtype(self) -> torch.dtype:
+        name = self.deployment.kv_cache_dtype
+        return STR_DTYPE_TO_TORCH_DTYPE[name if name != "auto" else self.model.dtype]
+
+    def _block_size(self) -> int:
+        if not self.model.is_hybrid:
+            return 64 if any(layer.cache.kind == "mla" for layer in self.model.layers) else 16
+        with _fake_backend(max(self._states(), key=_size(self)), self):
+            Platform._align_hybrid_block_size(self.config, _Backend)  # type: ignore[arg-type]
+        block_size: int = self.config.cache_config.block_size
+        return block_size
+
+    def state(self, cache: State) -> tuple[Shapes, Dtypes]:  # noqa: PLR0911
+        """Shapes and formats from vLLM's own calculators."""
+        tp, spec = self.deployment.tp, self.deployment.num_speculative_tokens
+        shape, dtype = MambaStateShapeCalculator, MambaStateDtypeCalculator
+        model_dtype = STR_DTYPE_TO_TORCH_DTYPE[self.model.dtype]
+        ssm: Any = self.deployment.mamba_ssm_dtype
+        if ssm == "auto":
+            ssm = cache.ssm_dtype or "auto"
+        mamba = dtype._mamba_state_dtype(model_dtype, "auto", ssm)
+        match cache:
+            case GatedDeltaNet():
+                return shape.gated_delta_net_state_shape(
+                    tp,
+                    cache.key_heads,
+                    cache.value_heads,
+                    cache.key_dim,
+                    cache.value_dim,
+                    cache.conv_kernel,
+                    spec,
+                ), mamba
+            case Mamba1():
+                return shape.mamba1_state_shape(
+                    tp, cache.inner_dim, cache.state_dim, cache.conv_kernel
+                ), mamba
+            case Mamba2():
+                return shape.mamba2_state_shape(
+                    tp_world_size=tp,
+                    intermediate_size=cache.inner_dim,
+                    n_groups=cache.groups,
+                    num_heads=cache.heads,
+                    head_dim=cache.head_dim,
+                    state_size=cache.state_dim,
+                    conv_kernel=cache.conv_kernel,
+                    num_spec=spec,
+                ), mamba
+            case KimiDeltaAttention():
+                return shape.kda_state_shape(
+                    tp,
+                    cache.heads,
+                    cache.head_dim,
+                    conv_kernel_size=cache.conv_kernel,
+                    num_spec=spec,
+                ), dtype.kda_state_dtype(model_dtype, "auto", ssm)
+            case LightningAttention():
+                return shape.linear_attention_state_shape(
+                    cache.heads, tp, cache.head_dim
+                ), dtype.linear_attention_state_dtype(model_dtype, "auto")
+            case ShortConv():
+                return shape.short_conv_state_shape(
+                    tp, cache.width, cache.conv_kernel, spec
+                ), dtype.short_conv_state_dtype(model_dtype, "auto")
+            case RgLru():
+                # vLLM has no such layer any more; a Mamba-1 with one state column is the same size.
+                conv, recurrent = shape.mamba1_state_shape(tp, cache.width, 1, cache.conv_kernel)
+                return ((conv[0] + spec, conv[1]), recurrent), mamba
+        raise AssertionError(cache)
+
+    def _spec(self, layer: Layer) -> KVCacheSpec:
+        cache = layer.cache
+        if isinstance(cache, State):
+            shapes, dtypes = self.state(cache)
+            cache_config = self.config.cache_config
+            align = self.deployment.mamba_cache_mode == "align"
+            return MambaSpec(
+                block_size=self.block_tokens if align else self.config.model_config.max_model_len,
+                shapes=shapes,
+                dtypes=dtypes,
+                page_size_padded=cache_config.mamba_page_size_padded,
+                mamba_cache_mode=self.deployment.mamba_cache_mode,
+                num_speculative_blocks=self.deployment.num_speculative_tokens,
+            )
+        common: dict[str, Any] = {"block_size": self.block_tokens, "dtype": self._dtype()}
+        if isinstance(cache, LatentAttention):
+            return MLAAttentionSpec(num_kv_heads=1, head_size=cache.latent_dim, **common)
+        heads = max(1, cache.kv_heads // self.deployment.tp)
+        common |= {"num_kv_heads": heads, "head_size": cache.head_dim}
+        if isinstance(cache, SlidingWindow):
+            return SlidingWindowSpec(sliding_window=cache.window, dcp_sharded=False, **common)
+        if isinstance(cache, ChunkedAttention):
+            return ChunkedLocalAttentionSpec(attention_chunk_size=cache.chunk, **common)
+        return FullAttentionSpec(**common)
+
+
+class _Backend:
+    """Stands for CUDA's attention backends, whose kernels take multiples of 16 tokens."""
+
+    @staticmethod
+    def get_supported_kernel_block_sizes() -> list[MultipleOf]:
+        return [MultipleOf(16)]
+
+    @staticmethod
+    def customize_spec(spec: KVCacheSpec) -> KVCacheSpec:
+        return spec
+
+
+def _size(oracle: Oracle) -> Any:
+    def size(cache: State) -> int:
+        shapes, dtypes = oracle.state(cache)
+        return MambaSpec(block_size=-1, shapes=shapes, dtypes=dtypes).page_size_bytes
+
+    return size
+
+
+@contextmanager
+def _fake_backend(cache: State, oracle: Oracle) -> Iterator[None]:
+    """Let vLLM find a model class with the states of ``cache``, and only the backend above."""
+    shapes, dtypes = oracle.state(cache)
+    model_class = SimpleNamespace(
+        get_mamba_state_shape_from_config=lambda _: shapes,
+        get_mamba_state_dtype_from_config=lambda _: dtypes,
+    )
+    with (
+        patch.object(Platform, "_find_non_ssm_backends", lambda _: [_Backend]),
+        patch.object(ModelRegistry, "resolve_model_cls", lambda *_, **__: (model_class, "")),
+    ):
+        yield
+
+
+def _vllm_config(model: Model, deployment: Deployment) -> VllmConfig:
+    config = VllmConfig()
+    config.cache_config.kv_cache_layout = "LBNHC"
+    config.cache_config.cache_dtype = deployment.kv_cache_dtype  # type: ignore[assignment]
+    config.cache_config.mamba_cache_mode = deployment.mamba_cache_mode
+    config.cache_config.block_size = 16
+    config.scheduler_config.max_num_batched_tokens = deployment.max_num_batched_tokens
+    config.scheduler_config.async_scheduling = False
+    attention = next(layer.cache for layer in model.layers if not isinstance(layer.cache, State))
+    latent = isinstance(attention, LatentAttention)
+    kv_heads = 1 if latent else max(1, attention.kv_heads // deployment.tp)
+    config.model_config = SimpleNamespace(  # type: ignore[assignment]
+        max_model_len=deployment.length(model),
+        original_max_model_len=deployment.length(model),
+        supports_kv_cache_grouping=False,
+        is_hybrid=model.is_hybrid,
+        dtype=STR_DTYPE_TO_TORCH_DTYPE[model.dtype],
+        use_mla=latent,
+        architecture=model.model_type,
+        get_num_kv_heads=lambda _: kv_heads,
+        get_head_size=lambda: (
+            attention.latent_dim if isinstance(attention, LatentAttention) else attention.head_dim
+        ),
+    )
+    assert isinstance(attention, FullAttention | SlidingWindow | ChunkedAttention | LatentAttention)
+    return config
+
+
+def _name(layer: Layer) -> str:
+    return f"layers.{layer.depth}.{layer.cache.kind}"

@@ -1,0 +1,61 @@
+"""The plan of a built-in model equals what vLLM's own planning code makes of its layers."""
+
+import pytest
+
+pytest.importorskip("vllm", reason="the oracle is vLLM itself", exc_type=ImportError)
+
+from hybrid_blocks.model import PlanError, load_model
+from hybrid_blocks.model.table import entries
+from hybrid_blocks.plan import Deployment, plan_vllm
+from plan_oracle import Oracle
+
+MEMORY = 80 * 2**30
+
+REFUSED = {
+    "tp8": (
+        "Falcon-H1-7B",
+        "Falcon-H1-34B",
+        "Falcon-H1-3B",
+        "Granite-4.0-H-Tiny",
+        "Granite-4.0-H-1B",
+        "Olmo-Hybrid-7B",
+        "Phi-4",
+    ),
+    "pp2": ("Gemma-4-E2B",),
+    "pp3": ("Gemma-4-E2B",),
+}
+"""Heads that do not divide, and stages whose layers all share caches of an earlier stage."""
+
+DEPLOYMENTS = {
+    "plain": Deployment(max_model_len=8192),
+    "fp8": Deployment(max_model_len=40_000, kv_cache_dtype="fp8"),
+    "speculating": Deployment(max_model_len=8192, num_speculative_tokens=3),
+    "tp2": Deployment(max_model_len=16_384, tp=2, max_num_batched_tokens=2048),
+    "tp8": Deployment(max_model_len=8192, tp=8),
+    "no-prefix-cache": Deployment(max_model_len=8192, mamba_cache_mode="none"),
+    "float32-state": Deployment(max_model_len=8192, mamba_ssm_dtype="float32"),
+    "pp2": Deployment(max_model_len=8192, pp=2, num_speculative_tokens=1),
+    "pp3": Deployment(max_model_len=8192, pp=3),
+}
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+@pytest.mark.parametrize("name", entries())
+def test_the_plan_of_a_built_in_model_equals_vllms_own(name: str, deployment: str) -> None:
+    model, options = load_model(name), DEPLOYMENTS[deployment]
+    if name in REFUSED.get(deployment, ()):
+        with pytest.raises(PlanError, match=f"--{deployment[:2]} {deployment[2:]}"):
+            plan_vllm(model, MEMORY, options)
+        return
+    plan = plan_vllm(model, MEMORY, options)
+    oracle = Oracle(model, options, MEMORY)
+    assert plan.block_tokens == oracle.block_tokens
+    assert plan.num_blocks == oracle.num_blocks
+    assert [len(group.members) for group in plan.groups] == [
+        len(group.layer_names) for group in oracle.groups
+    ]
+    assert [group.spec.block_tokens for group in plan.groups] == [
+        group.kv_cache_spec.block_size for group in oracle.groups
+    ]
+    assert plan.max_concurrency == oracle.concurrency
+    assert plan.tokens == oracle.tokens
