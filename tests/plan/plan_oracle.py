@@ -10,7 +10,6 @@ import torch
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
-    FullAttention,
     GatedDeltaNet,
     KimiDeltaAttention,
     LatentAttention,
@@ -211,28 +210,27 @@ def _fake_backend(cache: State, oracle: Oracle) -> Iterator[None]:
 def _vllm_config(model: Model, deployment: Deployment) -> VllmConfig:
     config = VllmConfig()
     config.cache_config.kv_cache_layout = "LBNHC"
-    config.cache_config.cache_dtype = deployment.kv_cache_dtype  # type: ignore[assignment]
+    config.cache_config.cache_dtype = deployment.kv_cache_dtype
     config.cache_config.mamba_cache_mode = deployment.mamba_cache_mode
     config.cache_config.block_size = 16
     config.scheduler_config.max_num_batched_tokens = deployment.max_num_batched_tokens
     config.scheduler_config.async_scheduling = False
     attention = next(layer.cache for layer in model.layers if not isinstance(layer.cache, State))
-    latent = isinstance(attention, LatentAttention)
-    kv_heads = 1 if latent else max(1, attention.kv_heads // deployment.tp)
+    if isinstance(attention, LatentAttention):
+        kv_heads, head_size = 1, attention.latent_dim
+    else:
+        kv_heads, head_size = max(1, attention.kv_heads // deployment.tp), attention.head_dim
     config.model_config = SimpleNamespace(  # type: ignore[assignment]
         max_model_len=deployment.length(model),
         original_max_model_len=deployment.length(model),
         supports_kv_cache_grouping=False,
         is_hybrid=model.is_hybrid,
         dtype=STR_DTYPE_TO_TORCH_DTYPE[model.dtype],
-        use_mla=latent,
+        use_mla=isinstance(attention, LatentAttention),
         architecture=model.model_type,
         get_num_kv_heads=lambda _: kv_heads,
-        get_head_size=lambda: (
-            attention.latent_dim if isinstance(attention, LatentAttention) else attention.head_dim
-        ),
+        get_head_size=lambda: head_size,
     )
-    assert isinstance(attention, FullAttention | SlidingWindow | ChunkedAttention | LatentAttention)
     return config
 
 

@@ -1,0 +1,173 @@
+"""From ``config.json``, a directory, a name or a description to layers."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hybrid_blocks.model import Model, PlanError, Rank, from_config, load_layers, load_model
+from hybrid_blocks.model.described import EXAMPLE
+from hybrid_blocks.model.layer import State
+from hybrid_blocks.model.table import entries
+
+FP32 = Rank(ssm_dtype="float32")
+
+LLAMA: dict[str, object] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def _kinds(model: Model) -> dict[str, int]:
+    return dict(
+        Counter(
+            layer.cache.family if isinstance(layer.cache, State) else layer.cache.kind
+            for layer in model.layers
+        )
+    )
+
+
+def _state_bytes(model: Model) -> set[int]:
+    return {
+        layer.cache.state_bytes(FP32) for layer in model.layers if isinstance(layer.cache, State)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "state_bytes"),
+    [
+        ("Qwen3.5-27B", {"gated_delta_net": 48, "full": 16}, 3_207_168),
+        ("Olmo-Hybrid-7B", {"gated_delta_net": 24, "full": 8}, 2_280_960),
+        ("Jamba-1.5-Mini", {"mamba1": 28, "full": 4}, 573_440),
+        ("Nemotron-H-8B", {"mamba2": 24, "full": 4}, 4_255_744),
+        ("Nemotron-3-Super-120B-A12B", {"mamba2": 40, "full": 8}, 4_255_744),
+        ("Granite-4.0-H-Small", {"mamba2": 36, "full": 4}, 4_244_992),
+        ("Bamba-9B", {"mamba2": 29, "full": 3}, 4_244_992),
+        ("Falcon-H1-7B", {"mamba2": 44, "full": 44}, 3_167_232),
+        ("Zamba2-7B", {"mamba2": 81, "full": 13}, 1_879_552),
+        ("Kimi-Linear-48B-A3B", {"kda": 20, "mla": 7}, 2_170_880),
+        ("Kimi-K3", {"kda": 69, "mla": 24}, 6_512_640),
+        ("Ling-3.0-Flash", {"kda": 35, "mla": 7}, 2_170_880),
+        ("MiniMax-Text-01", {"lightning": 70, "full": 10}, 2_097_152),
+        ("RecurrentGemma-9B", {"rg_lru": 26, "sliding_window": 12}, 40_960),
+        ("LFM2-1.2B", {"short_conv": 10, "full": 6}, 8_192),
+        ("PLaMo-2-1B", {"mamba2": 8, "sliding_window": 8}, 1_073_152),
+    ],
+)
+def test_a_built_in_hybrid_has_its_layers_and_states(
+    name: str, kinds: dict[str, int], state_bytes: int
+) -> None:
+    model = load_model(name)
+    assert _kinds(model) == kinds
+    assert _state_bytes(model) == {state_bytes}
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("gpt-oss-20b", {"sliding_window": 12, "full": 12}),
+        ("Gemma-3-27B", {"sliding_window": 52, "full": 10}),
+        ("Gemma-4-26B-A4B", {"sliding_window": 25, "full": 5}),
+        ("Gemma-4-E2B", {"sliding_window": 12, "full": 3}),
+        ("Llama-4-Scout-17B-16E", {"chunked": 36, "full": 12}),
+        ("Mistral-7B-v0.1", {"sliding_window": 32}),
+        ("Phi-3-mini-4k", {"sliding_window": 32}),
+        ("Phi-4", {"full": 40}),
+        ("DeepSeek-V3", {"mla": 61}),
+    ],
+)
+def test_a_built_in_attention_model_has_its_layers(name: str, kinds: dict[str, int]) -> None:
+    assert _kinds(load_model(name)) == kinds
+
+
+def test_the_table_says_how_far_each_entry_was_verified() -> None:
+    assert {load_model(name).verified for name in entries()} == {
+        "verified",
+        "partly verified",
+        "unverified",
+    }
+
+
+def test_a_file_a_directory_and_a_text_config_read_alike(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    nested = tmp_path / "nested.json"
+    nested.write_text(json.dumps({"model_type": "wrapper", "text_config": LLAMA}))
+    by_directory = load_model(str(tmp_path))
+    assert load_model(str(tmp_path / "config.json")).layers == by_directory.layers
+    assert load_model(str(nested)).layers == by_directory.layers
+    assert by_directory.verified == "config"
+
+
+def test_names_are_found_in_any_case_and_with_their_owner() -> None:
+    assert load_model("qwen/qwen3.5-27b").name == "Qwen3.5-27B"
+
+
+def test_few_heads_are_replicated_and_others_must_divide() -> None:
+    cache = from_config(LLAMA, "llama").layers[0].cache
+    assert not isinstance(cache, State)
+    assert cache.token_bytes(Rank(tp=4)) == cache.token_bytes(Rank(tp=2)) == 2 * 64 * 2
+    with pytest.raises(PlanError, match="--tp 3 does not divide 4 attention heads"):
+        cache.token_bytes(Rank(tp=3))
+
+
+def test_speculation_adds_the_draft_layer_and_columns() -> None:
+    model = load_model("Qwen3.5-27B")
+    assert len(model.active_layers(2)) == len(model.active_layers(0)) + 1
+    state = model.layers[0].cache
+    assert isinstance(state, State)
+    columns = state.tensors(Rank(num_speculative_tokens=2))[0].shape[0]
+    assert columns == 4 - 1 + 2
+
+
+def test_an_unknown_architecture_names_what_is_missing_and_how_to_describe_it() -> None:
+    with pytest.raises(PlanError) as caught:
+        from_config({"model_type": "new_hybrid", "num_hidden_layers": 8}, "new")
+    message = str(caught.value)
+    assert "new_hybrid" in message
+    assert "num_attention_heads, num_key_value_heads, head_dim" in message
+    assert "--layers" in message
+    assert EXAMPLE in message
+    assert "\n" not in message
+
+
+def test_missing_fields_are_named_all_at_once() -> None:
+    fields: dict[str, object] = {"model_type": "jamba", "num_hidden_layers": 8, "hidden_size": 64}
+    with pytest.raises(PlanError, match="attn_layer_period, attn_layer_offset, mamba_d_state"):
+        from_config(fields, "jamba")
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "8", True, 0])
+def test_a_count_that_is_no_positive_integer_is_refused(value: object) -> None:
+    with pytest.raises(PlanError, match="num_hidden_layers"):
+        from_config({**LLAMA, "num_hidden_layers": value}, "llama")
+
+
+def test_the_example_of_a_description_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(EXAMPLE)
+    model = load_layers(str(path))
+    assert _kinds(model) == {"mamba2": 8, "full": 8}
+    assert model.num_layers == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "not JSON"),
+        ('{"layers": []}', "no layer keeps a cache"),
+        ('{"layers": [{"pattern": [{"kind": "full", "kv_heads": 8}]}]}', "head_dim"),
+        ('{"layers": [{"pattern": [{"kind": "quux"}]}]}', "quux"),
+        ('{"layers": [{"repeat": 0, "pattern": []}]}', "repeat"),
+    ],
+)
+def test_a_wrong_description_is_refused_in_one_line(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(text)
+    with pytest.raises(PlanError, match=complaint) as caught:
+        load_layers(str(path))
+    assert "\n" not in str(caught.value)
