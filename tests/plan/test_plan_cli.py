@@ -91,7 +91,7 @@ def test_unverified_sizes_are_marked() -> None:
 
 
 def test_a_request_that_fits_only_without_padding_is_a_warning() -> None:
-    report = _report("Qwen3.5-27B", "--memory", "4GiB", "--max-model-len", "58k")
+    report = _report("Qwen3.5-27B", "--memory", "3.95GiB", "--max-model-len", "58k")
     assert report["natural"]["max_length"] == 58 * 1024
     assert report["vllm"]["max_length"] < 58 * 1024
     assert any("max length that fits is" in line for line in report["warnings"])
