@@ -214,6 +214,20 @@ impl BlockStore {
         Ok(())
     }
 
+    /// Whether `demand[pool]` blocks of every pool can be had together and leave `headroom` whole
+    /// slabs (blocks of a fixed store).
+    pub(crate) fn has_room(
+        &self,
+        demand: &[u64],
+        headroom: u64,
+        reservation: &mut Reservation,
+    ) -> bool {
+        if !self.is_shared() {
+            return demand[0] + headroom <= u64::from(self.pools[0].num_available());
+        }
+        self.reserve(demand, reservation).is_ok() && reservation.slabs_spare >= headroom
+    }
+
     /// Append `num_blocks` new blocks of `pool` to `out`, each with one owner. Cached blocks are
     /// evicted, coldest first, once no free ones are left.
     ///

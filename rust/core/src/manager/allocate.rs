@@ -23,7 +23,7 @@ impl Manager {
         Ok(self.matched(row))
     }
 
-    fn matched(&mut self, row: usize) -> Hit {
+    pub(super) fn matched(&mut self, row: usize) -> Hit {
         let num_evicted = self.store.num_evicted();
         let request = &mut self.requests.rows[row];
         if let Some((hit, at)) = request.matched
