@@ -23,7 +23,7 @@ def make_table(results: Sequence[Result]) -> Table:
     columns = [_figures(result) for result in results]
     for result in results:
         table.add_column(result.manager, justify="right")
-    for name in columns[0]:
+    for name in max(columns, key=len):
         table.add_row(name, *(figures.get(name, "") for figures in columns))
     return table
 

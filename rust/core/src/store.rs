@@ -215,17 +215,24 @@ impl BlockStore {
     }
 
     /// Whether `demand[pool]` blocks of every pool can be had together and leave `headroom` whole
-    /// slabs (blocks of a fixed store).
-    pub(crate) fn has_room(
-        &self,
-        demand: &[u64],
-        headroom: u64,
-        reservation: &mut Reservation,
-    ) -> bool {
+    /// slabs (blocks of a fixed store); `packed`, if the live blocks of each pool were moved
+    /// together first.
+    pub(crate) fn has_room(&self, demand: &[u64], headroom: u64, packed: bool) -> bool {
         if !self.is_shared() {
             return demand[0] + headroom <= u64::from(self.pools[0].num_available());
         }
-        self.reserve(demand, reservation).is_ok() && reservation.slabs_spare >= headroom
+        let (needed, available) = if packed {
+            let slabs = |(pool, &num_blocks): (usize, &u64)| {
+                let live = self.pools[pool].slabs().map_or(0, Slabs::num_live);
+                let blocks_per_slab = self.blocks_per_slab(PoolId(pool as u32));
+                (live + num_blocks).div_ceil(u64::from(blocks_per_slab))
+            };
+            (demand.iter().enumerate().map(slabs).sum::<u64>(), self.num_slabs())
+        } else {
+            let slabs = |(pool, &n): (usize, &u64)| self.slabs_needed(PoolId(pool as u32), n);
+            (demand.iter().enumerate().map(slabs).sum(), self.num_whole_slabs())
+        };
+        needed + headroom <= available
     }
 
     /// Append `num_blocks` new blocks of `pool` to `out`, each with one owner. Cached blocks are

@@ -5,7 +5,8 @@ use crate::error::Error;
 
 impl Manager {
     /// Whether all known tokens of a waiting request have room at once, with `headroom` whole slabs
-    /// (blocks of a fixed pool) left over. Takes nothing. True for a request that holds blocks.
+    /// (blocks of a fixed pool) left over, if need be after live blocks are moved together. Takes
+    /// nothing. True for a request that holds blocks.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -28,7 +29,7 @@ impl Manager {
             let held = table.blocks.iter().filter(|block| !block.is_null()).count() as u64;
             self.demand[group.spec.pool.index()] += peak.saturating_sub(held);
         }
-        let fits = self.store.has_room(&self.demand, headroom, &mut self.reservation);
+        let fits = self.store.has_room(&self.demand, headroom, self.config.enable_compaction);
         for (group, table) in groups.iter().zip(&mut request.tables).rev() {
             group.undo_adopt(&mut self.store, table);
         }
