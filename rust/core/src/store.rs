@@ -301,7 +301,8 @@ impl BlockStore {
         if !may_start_slab {
             let from = &mut self.pools[pool.index()];
             return from.take_free_from_live_slab_if(|_| true).or_else(|| {
-                let block = self.pools[pool.index()].coldest_cached_in_live_slab_if(|_| true)?;
+                let from = &self.pools[pool.index()];
+                let block = *from.coldest_cached_in_live_slabs_if(1, |_| true).first()?;
                 self.evict_into(pool, block);
                 Some(block)
             });
@@ -404,18 +405,31 @@ impl BlockStore {
         self.pool(pool).live_in(slab)
     }
 
-    /// Give the owners and the content of `src` to a block outside the slabs `emptied`, which is
-    /// returned. `None` if there is no room; then nothing changed.
+    /// The blocks that `count` live blocks of `pool` may be moved into once no free block is left
+    /// outside the slabs `emptied`: what is cached there goes, coldest first.
+    pub(crate) fn move_targets(
+        &self,
+        pool: PoolId,
+        count: usize,
+        emptied: &[(PoolId, SlabId)],
+    ) -> std::vec::IntoIter<BlockId> {
+        let outside = |slab: SlabId| !emptied.contains(&(pool, slab));
+        self.pool(pool).coldest_cached_in_live_slabs_if(count, outside).into_iter()
+    }
+
+    /// Give the owners and the content of `src` to a block outside the slabs `emptied`, a free one or
+    /// the next of `targets`, which is returned. `None` if there is no room; then nothing changed.
     pub(crate) fn relocate(
         &mut self,
         pool: PoolId,
         src: BlockId,
         emptied: &[(PoolId, SlabId)],
+        targets: &mut impl Iterator<Item = BlockId>,
     ) -> Option<BlockId> {
         let outside = |slab: SlabId| !emptied.contains(&(pool, slab));
         let free = self.pools[pool.index()].take_free_from_live_slab_if(outside);
         let dst = free.or_else(|| {
-            let dst = self.pools[pool.index()].coldest_cached_in_live_slab_if(outside)?;
+            let dst = targets.next()?;
             self.evict_into(pool, dst);
             Some(dst)
         })?;
