@@ -23,6 +23,7 @@ _Tokens: TypeAlias = Buffer | npt.NDArray[np.integer] | list[int] | tuple[int, .
 _ExtraKeys: TypeAlias = list[Any] | tuple[object, ...]
 _Handles: TypeAlias = npt.NDArray[np.int64]
 _Counts: TypeAlias = npt.NDArray[np.int32]
+_TableRuns: TypeAlias = tuple[_Counts, _Counts, _Counts, _Counts]
 
 @type_check_only
 class BuildInfo(TypedDict):
@@ -474,6 +475,16 @@ class BlockManager:
             UnknownRequestError: The handle names no request.
         """
 
+    def can_admit(self, handle: int, headroom: int = 0) -> bool:
+        """Return whether all known tokens of a waiting request have room at once.
+
+        ``headroom`` blocks (slabs where several pools share them) stay free beside it. Takes
+        nothing; True for a request that holds blocks.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
     def next_boundary(self, handle: int) -> int | None:
         """Return the next length that a chunk must not run across, so that a checkpoint is taken.
 
@@ -507,7 +518,9 @@ class BlockManager:
         """Find up to ``num_slabs`` slabs whose live blocks fit into other slabs of their pool."""
 
     def apply_compaction(self, plan: Compaction) -> npt.NDArray[np.int32]:
-        """Move the blocks of a plan; return the changed table entries as :meth:`take_delta` does.
+        """Move the blocks of a plan; return the changed table entries, shape ``[n, 4]``.
+
+        A row is ``(row, group, position, block id)``.
 
         The bytes follow with the next :meth:`take_copies`.
 
@@ -583,12 +596,14 @@ class BlockManager:
     def find(self, request_id: str) -> int | None:
         """Return the handle of a request id."""
 
-    def take_delta(self) -> npt.NDArray[np.int32]:
-        """Return the changes of block tables since the last call, in order, shape ``[n, 4]``.
+    def take_delta(self) -> list[_TableRuns]:
+        """Return the changed entries of block tables since the last call, by group.
 
-        A row is ``(row, group, position, block id)``, where ``row`` is the low 32 bits of the
-        handle. Empty unless ``enable_delta``. Entries of freed and preempted requests are not
-        cleared one by one.
+        A group's changes are int32 arrays ``(rows, starts, offsets, block_ids)``: run ``i`` is
+        ``block_ids[offsets[i]:offsets[i + 1]]`` and goes to ``table[rows[i], starts[i]:]``, as
+        :func:`hybrid_blocks.kernels.apply_table_delta` takes them. A row is the low 32 bits of a
+        handle. Nothing unless ``enable_delta``; entries of freed and preempted requests are not
+        cleared.
         """
 
     def take_events(self) -> list[tuple[object, ...]]:

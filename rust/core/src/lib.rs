@@ -47,7 +47,7 @@ pub use event::Event;
 pub use group::{GroupKind, GroupSpec};
 pub use hit::{Hit, HitLimit};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
-pub use manager::{BlockCopy, Compaction, Config, Hashing, Manager, TableChange};
+pub use manager::{BlockCopy, Compaction, Config, Hashing, Manager, TableChange, TableRuns};
 pub use policy::{FlopModel, Policy};
 pub use pool::Pool;
 pub use prefix_index::{Key, PrefixIndex};

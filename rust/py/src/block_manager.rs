@@ -3,7 +3,7 @@
 
 use hybrid_blocks::{
     self as core, BlockCopy, Event, GroupId, Hashing, HitLimit, Manager, Policy, PoolId,
-    TableChange,
+    TableChange, TableRuns,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -96,6 +96,16 @@ impl BlockManager {
 
     fn match_limit(&self, py: Python<'_>, handle: Handle) -> PyResult<&'static str> {
         Ok(self.manager.call(py, |manager| manager.match_prefix(handle.0))?.limit.name())
+    }
+
+    #[pyo3(signature = (handle, headroom = 0))]
+    fn can_admit(
+        &self,
+        py: Python<'_>,
+        handle: Handle,
+        #[pyo3(from_py_with = size)] headroom: u32,
+    ) -> PyResult<bool> {
+        self.manager.call(py, |manager| manager.can_admit(handle.0, u64::from(headroom)))
     }
 
     fn next_boundary(&self, py: Python<'_>, handle: Handle) -> PyResult<Option<u32>> {
@@ -197,9 +207,17 @@ impl BlockManager {
         self.manager.with(py, |manager| manager.find(request_id))
     }
 
-    fn take_delta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
+    fn take_delta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let delta = self.manager.with(py, Manager::take_delta)?;
-        rows_array(py, delta.iter().map(table_change))
+        let num_groups = self.manager.with(py, |manager| manager.num_groups())?;
+        let array =
+            |values: Vec<u32>| PyArray1::from_iter(py, values.into_iter().map(u32::cast_signed));
+        let groups = (0..num_groups).map(|group| {
+            let TableRuns { rows, starts, offsets, block_ids } =
+                TableRuns::of(&delta, GroupId(group));
+            (array(rows), array(starts), array(offsets), array(block_ids))
+        });
+        PyList::new(py, groups)
     }
 
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {

@@ -92,7 +92,6 @@ impl BlockStore {
     }
 
     #[pyo3(signature = (block, digest, *, group = 0, num_tokens = 0, pool = 0))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn insert_key(
         &self,
         py: Python<'_>,
@@ -134,9 +133,9 @@ impl BlockStore {
     ) -> PyResult<Bound<'py, PyArray1<i32>>> {
         let (pool, _) = self.pool(pool)?;
         let bytes = digests.as_slice(self.digest_size)?;
-        let group = self.group(group)?;
+        let group = group_id(group)?;
         let blocks: Vec<BlockId> = self.store.with(py, |store| {
-            let keys = bytes.chunks_exact(self.digest_size).map(|bytes| Digest::from_slice(bytes));
+            let keys = bytes.chunks_exact(self.digest_size).map(Digest::from_slice);
             keys.map_while(|digest| store.get(pool, &Key { digest: digest?, group })).collect()
         })?;
         Ok(ids(py, &blocks))
@@ -256,19 +255,12 @@ impl BlockStore {
         }
     }
 
-    fn group(&self, group: u32) -> PyResult<GroupId> {
-        if group > MAX_GROUP {
-            return Err(invalid_argument(format_args!("group {group} is above {MAX_GROUP}")));
-        }
-        Ok(GroupId(group))
-    }
-
     fn key(&self, digest: &[u8], group: u32) -> PyResult<Key> {
         let digest = Digest::from_slice(digest).filter(|_| digest.len() == self.digest_size);
         let digest = digest.ok_or_else(|| {
             invalid_argument(format_args!("a digest has {} bytes here", self.digest_size))
         })?;
-        Ok(Key { digest, group: self.group(group)? })
+        Ok(Key { digest, group: group_id(group)? })
     }
 }
 
@@ -311,4 +303,11 @@ fn require_content(store: &core::BlockStore, pool: PoolId, block: BlockId) -> Re
 
 fn ids<'py>(py: Python<'py>, blocks: &[BlockId]) -> Bound<'py, PyArray1<i32>> {
     PyArray1::from_iter(py, blocks.iter().map(|block| block.0.cast_signed()))
+}
+
+fn group_id(group: u32) -> PyResult<GroupId> {
+    if group > MAX_GROUP {
+        return Err(invalid_argument(format_args!("group {group} is above {MAX_GROUP}")));
+    }
+    Ok(GroupId(group))
 }

@@ -3,6 +3,7 @@
 mod advance;
 mod allocate;
 mod appraise;
+mod can_admit;
 mod check;
 mod checkpoints;
 mod compact;
@@ -13,7 +14,7 @@ mod tokens;
 pub use checkpoints::BlockCopy;
 pub use compact::Compaction;
 pub use config::{Config, Hashing};
-pub use delta::TableChange;
+pub use delta::{TableChange, TableRuns};
 
 use crate::coordinator::Coordinator;
 use crate::digest::Digest;

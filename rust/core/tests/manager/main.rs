@@ -89,7 +89,10 @@ impl Model {
     fn step(&mut self, op: Op, number: usize) -> Check {
         match op {
             Op::Add { base, shared, own } => self.add(base, shared, own, number),
-            Op::Append(which, n) => self.append(which, n),
+            Op::Append(which, n) => {
+                self.append(which, n);
+                Ok(())
+            }
             Op::Match(which) => match self.pick(which) {
                 Some(at) => self.match_prefix(at),
                 None => Ok(()),
@@ -163,15 +166,14 @@ impl Model {
         Ok(())
     }
 
-    fn append(&mut self, which: usize, n: u32) -> Check {
-        let Some(at) = self.pick(which) else { return Ok(()) };
+    fn append(&mut self, which: usize, n: u32) {
+        let Some(at) = self.pick(which) else { return };
         let mut tokens = self.requests[at].tokens.clone();
         let before = self.setup.digests(&tokens).len();
         tokens.extend((0..n).map(|i| 100 + ((which as u32 + i) % 3) as u8));
         let digests = self.setup.digests(&tokens);
         self.manager.append(self.requests[at].handle, n, &digests[before..]).unwrap();
         self.requests[at].tokens = tokens;
-        Ok(())
     }
 
     fn match_prefix(&mut self, at: usize) -> Check {

@@ -58,7 +58,7 @@ impl Model {
             self.setup.groups.iter().enumerate().all(|(group, spec)| {
                 let size = spec.block_size;
                 let first = first_seen(spec.kind, hit);
-                hit % size == 0
+                hit.is_multiple_of(size)
                     && (0..hit / size).filter(|block| (block + 1) * size > first).all(|block| {
                         let key = digest(&tokens[..((block + 1) * size) as usize]);
                         self.stored.contains_key(&(group as u32, key))
