@@ -49,13 +49,9 @@ impl Pool {
     /// # Errors
     /// [`Error::InvalidConfig`] unless `1 <= num_blocks <= 2^29`.
     pub fn fixed(num_blocks: u32) -> Result<Self, Error> {
-        let mut pool = Self::with_lists(num_blocks, 2, None)?;
-        pool.state.fill(0);
+        let mut pool = Self::with_lists(num_blocks, 2, None, 0)?;
         pool.state[0] = ABSENT;
-        let free = pool.free_queue();
-        for block in 1..num_blocks {
-            pool.links.push_back(free, block);
-        }
+        pool.links.push_front_all(pool.free_queue(), 1..num_blocks);
         pool.num_free = num_blocks - 1;
         Ok(pool)
     }
@@ -67,12 +63,17 @@ impl Pool {
     pub fn shared(num_slabs: u32, blocks_per_slab: u32) -> Result<Self, Error> {
         let num_blocks = num_slabs.checked_mul(blocks_per_slab).unwrap_or(0);
         let slabs = Slabs::new(num_slabs, blocks_per_slab.max(1));
-        let mut pool = Self::with_lists(num_blocks, 1 + num_slabs, Some(slabs))?;
+        let mut pool = Self::with_lists(num_blocks, 1 + num_slabs, Some(slabs), ABSENT)?;
         pool.worth = vec![0; num_blocks as usize];
         Ok(pool)
     }
 
-    fn with_lists(num_blocks: u32, num_lists: u32, slabs: Option<Slabs>) -> Result<Self, Error> {
+    fn with_lists(
+        num_blocks: u32,
+        num_lists: u32,
+        slabs: Option<Slabs>,
+        state: u32,
+    ) -> Result<Self, Error> {
         if num_blocks == 0 || num_blocks > ABSENT {
             return Err(Error::InvalidConfig(format!(
                 "a pool holds 1 to {ABSENT} blocks, not {num_blocks}; give it more or fewer slabs"
@@ -80,7 +81,7 @@ impl Pool {
         }
         let links = Links::new(num_blocks, num_lists);
         Ok(Self {
-            state: vec![ABSENT; num_blocks as usize].into_boxed_slice(),
+            state: vec![state; num_blocks as usize].into_boxed_slice(),
             cached: links.list(0),
             links,
             slabs,
@@ -454,8 +455,31 @@ impl Pool {
     /// # Errors
     /// [`Error::NotLive`] for a block that has no (further) owner; then nothing was freed.
     pub fn free(&mut self, blocks: impl Iterator<Item = BlockId> + Clone) -> Result<(), Error> {
+        // Most blocks have one owner. A run of them names each block once, so that it can be put into
+        // the queue as it is.
+        let (mut num_sole, mut seen, mut all) = (0, 0, true);
+        for block in blocks.clone() {
+            match self.state.get_mut(block.index()) {
+                Some(state) if *state & REFS == 1 => {
+                    *state -= 1;
+                    seen |= *state;
+                    num_sole += 1;
+                }
+                _ => {
+                    all = false;
+                    break;
+                }
+            }
+        }
+        if all && seen & KEYED == 0 && self.slabs.is_none() {
+            self.num_live -= num_sole as u32;
+            self.num_free += num_sole as u32;
+            self.links.push_front_all(self.links.list(1), blocks.map(|block| block.0));
+            return Ok(());
+        }
         self.zeroed.clear();
-        for (done, block) in blocks.clone().enumerate() {
+        self.zeroed.extend(blocks.clone().take(num_sole).map(|block| block.0));
+        for (done, block) in blocks.clone().enumerate().skip(num_sole) {
             match self.state.get_mut(block.index()) {
                 Some(state) if *state & REFS > 0 => {
                     *state -= 1;

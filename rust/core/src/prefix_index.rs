@@ -17,7 +17,8 @@ pub struct Key {
     pub group: GroupId,
 }
 
-const NO_GROUP: u16 = u16::MAX;
+/// A block without key; else its group and 1, so that fresh memory needs no writing.
+const NO_GROUP: u16 = 0;
 const VACANT: u8 = 0;
 
 /// A further key of a block that has one already.
@@ -109,7 +110,7 @@ impl PrefixIndex {
         match self.digests.get(entry as usize) {
             Some(digest) => {
                 digest == key.digest.as_bytes()
-                    && u32::from(self.groups[entry as usize]) == key.group.0
+                    && u32::from(self.groups[entry as usize]) == key.group.0 + 1
             }
             None => self.extra_entry(entry).is_some_and(|extra| extra.key == *key),
         }
@@ -117,10 +118,10 @@ impl PrefixIndex {
 
     fn key_of(&self, entry: u32) -> Option<Key> {
         match self.digests.get(entry as usize) {
-            Some(&digest) => Some(Key {
-                digest: digest.into(),
-                group: GroupId(u32::from(self.groups[entry as usize])),
-            }),
+            Some(&digest) => {
+                let group = u32::from(self.groups[entry as usize]).checked_sub(1)?;
+                Some(Key { digest: digest.into(), group: GroupId(group) })
+            }
             None => self.extra_entry(entry).map(|extra| extra.key),
         }
     }
@@ -179,7 +180,7 @@ impl PrefixIndex {
         let group = *self.groups.get(block.index())?;
         (group != NO_GROUP).then(|| {
             let digest = self.digests[block.index()].into();
-            let key = Key { digest, group: GroupId(u32::from(group)) };
+            let key = Key { digest, group: GroupId(u32::from(group) - 1) };
             (key, self.num_tokens[block.index()])
         })
     }
@@ -200,7 +201,7 @@ impl PrefixIndex {
             self.new_extra(ExtraKey { key, block: block.0 })
         } else {
             self.digests[block.index()] = *key.digest.as_bytes();
-            self.groups[block.index()] = key.group.0 as u16;
+            self.groups[block.index()] = key.group.0 as u16 + 1;
             self.num_tokens[block.index()] = num_tokens;
             block.0
         };
