@@ -1,16 +1,18 @@
 """The compiled core: typed here by hand, checked against the binary by stubtest."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypedDict, final, type_check_only
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, SupportsIndex, TypeAlias, TypedDict, final, overload, type_check_only
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer
 
 __all__ = [
+    "Block",
     "BlockHasher",
     "BlockManager",
     "BlockStore",
+    "Blocks",
     "Compaction",
     "FlopModel",
     "GroupSpec",
@@ -653,3 +655,170 @@ class BlockManager:
 
     def _panic(self) -> None:
         """Panic inside the core, for tests: raises ``IntegrityError``, as does every later call."""
+
+@final
+class Block:
+    """One block as vLLM's managers and connectors see it; ``isinstance`` takes it for vLLM's.
+
+    It is a number and the pool it belongs to: everything else is asked of the pool. A block has one
+    such object, made when it is first asked for.
+    """
+
+    @property
+    def block_id(self) -> int:
+        """The block's number."""
+
+    @property
+    def is_null(self) -> bool:
+        """Whether this is block 0, the placeholder."""
+
+    @property
+    def pool(self) -> Any:
+        """What the blocks were tied to as their owner."""
+
+    @property
+    def ref_cnt(self) -> int:
+        """Owners.
+
+        Setting it adds or takes owners beside the first; ``ValueError`` if the block has none or
+        would have none left.
+        """
+
+    @ref_cnt.setter
+    def ref_cnt(self, count: int) -> None: ...
+    @property
+    def block_hash(self) -> bytes | None:
+        """The first key under which the block's content is found: hash and group."""
+
+    @property
+    def block_hash_num_tokens(self) -> int | None:
+        """Tokens from the start of the prompt that the first key stands for."""
+
+    @property
+    def _block_hash(self) -> bytes | None: ...
+    @property
+    def _block_hash_num_tokens(self) -> int | None: ...
+    @property
+    def next_free_block(self) -> Any:
+        """The block or queue end after it in the free queue, ``None`` if it is not in there."""
+
+    @property
+    def prev_free_block(self) -> Any:
+        """The block or queue end before it in the free queue, ``None`` if it is not in there."""
+
+    def set_block_hash(self, block_hash: bytes, num_tokens: int | None = None) -> None:
+        """Let the content be found; ``AssertionError`` if it can be already."""
+
+    def reset_hash(self) -> None:
+        """Let the content be found no more."""
+
+@final
+class Blocks:
+    """All blocks of a pool, a sequence, and what is done with many of them at a time.
+
+    ``num_blocks`` counts the null block, which is number 0. ``keep_evicted`` keeps the keys of
+    evicted blocks for `take_evicted`. A key is vLLM's ``BlockHashWithGroupId``: a hash of 32, 16 or
+    fewer bytes and the group as four big-endian bytes; ``InvalidArgumentError`` for others.
+    """
+
+    def __new__(cls, num_blocks: int, *, keep_evicted: bool = False) -> Self: ...
+    def tie(self, owner: object, head: object, tail: object, block_class: type) -> None:
+        """Set what blocks give as their pool and their class, and the ends of the free queue."""
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> Block: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[Block]: ...
+    @property
+    def num_free(self) -> int:
+        """Blocks without owner. What is written to it shifts what is read from then on."""
+
+    @num_free.setter
+    def num_free(self, count: int) -> None: ...
+    @property
+    def num_keys(self) -> int:
+        """Distinct keys under which content is found."""
+
+    def allocate(self, num_blocks: int) -> list[Block]:
+        """Take blocks out of the free queue, each with one owner; their content is evicted.
+
+        Raises ``OutOfBlocksError`` if there are fewer; then none is taken.
+        """
+
+    def take_evicted(self) -> list[bytes]:
+        """Return the keys evicted since the last call, in order."""
+
+    def touch(self, blocks: Iterable[Block]) -> None:
+        """Add an owner to each but null blocks; ``TypeError`` for one of another pool."""
+
+    def free(self, blocks: Iterable[object]) -> list[Any]:
+        """Take an owner from each but null blocks; return what is not of this pool.
+
+        Blocks without owner go to the front of the free queue if they hold nothing, else to its
+        end, in the order given. Raises ``BlockError`` if one has no owner; then none is freed.
+        """
+
+    def free_warm(self, blocks: Iterable[Block]) -> None:
+        """Take an owner from each; all that have none left go to the end of the free queue."""
+
+    def get(self, key: bytes) -> Block | None:
+        """Return the block that has been found under a key longest."""
+
+    def get_in_groups(self, block_hash: bytes, groups: Sequence[int]) -> list[Block] | None:
+        """Return a hash's block in each group, or nothing if one group has none."""
+
+    def get_all(self, key: bytes) -> list[Block]:
+        """Return all blocks that are found under a key, the first one first."""
+
+    def contains(self, key: bytes, block_id: int) -> bool:
+        """Return whether this very block is found under the key."""
+
+    def insert(self, key: bytes, block: Block, num_tokens: int | None = None) -> bool:
+        """Let a block be found under a key; return whether it was not before."""
+
+    def insert_full(
+        self,
+        blocks: list[Block],
+        block_hashes: list[Any],
+        hashes_per_block: int,
+        start: int,
+        end: int,
+        block_size: int,
+        group: int,
+        mask: Sequence[bool] | None = None,
+    ) -> None:
+        """Let ``blocks[start:end]`` be found, each under the hash at its end.
+
+        Null blocks and those that ``mask`` (one entry a new block) leaves out are passed over.
+        Raises ``AssertionError`` for a block that is found under as many tokens already.
+        """
+
+    def remove(self, block: Block) -> list[bytes]:
+        """Let a block be found no more; return its keys, the first one first."""
+
+    def further_keys(self, block_id: int) -> list[bytes]:
+        """Return a block's keys after its first."""
+
+    def move_keys(self, source: Block, target: Block) -> None:
+        """Let what is found in ``source`` be found in ``target``, which has no key."""
+
+    @property
+    def first_free(self) -> Any:
+        """The first block of the free queue, or its tail."""
+
+    @property
+    def last_free(self) -> Any:
+        """The last block of the free queue, or its head."""
+
+    def all_free(self) -> list[Block]:
+        """Return the free queue, in order."""
+
+    def reset(self) -> None:
+        """Forget all content; ``BlockError`` while a block has an owner."""
+
+    def memory_bytes(self) -> int:
+        """Return the heap bytes held, without the objects made for single blocks."""
+
+    def check_integrity(self) -> None:
+        """Walk everything; ``IntegrityError`` says what is broken."""

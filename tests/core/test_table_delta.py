@@ -1,6 +1,5 @@
 import numpy as np
 import torch
-
 from hybrid_blocks import BlockManager, GroupSpec, block_hasher
 from hybrid_blocks.kernels import apply_table_delta
 

@@ -85,11 +85,11 @@ def build(kind: str, folder: Path) -> Path:
     if (target / "model.safetensors").exists():
         return target
     target.mkdir(parents=True, exist_ok=True)
-    settings = _COMMON | MODELS[kind]
+    settings: dict[str, Any] = {**_COMMON, **MODELS[kind]}
     dtype = getattr(torch, settings["dtype"])
     config = AutoConfig.for_model(kind, **settings)
     torch.manual_seed(20)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     weights = {name: _scaled(name, weight).to(dtype) for name, weight in model.state_dict().items()}
     config.save_pretrained(target)
     fixed = {key: settings[key] for key in ("architectures", "dtype")}
@@ -107,4 +107,5 @@ def _scaled(name: str, weight: torch.Tensor) -> torch.Tensor:
         return weight.contiguous()
     fan_in = weight[0].numel() if "conv1d" in name else weight.shape[-1]
     gain = 4.0 if "lm_head" in name else 1.0
-    return (torch.randn_like(weight) * gain / fan_in**0.5).contiguous()
+    scaled: torch.Tensor = torch.randn_like(weight) * gain / fan_in**0.5
+    return scaled.contiguous()

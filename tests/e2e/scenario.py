@@ -5,11 +5,13 @@ import time
 from dataclasses import dataclass
 
 from server import Server
-from traffic import PREFIX, Answer, complete_all, complete_in_turn, hang_up
+from traffic import PREFIX, Answer, complete_in_turn, complete_together, hang_up
 
 _QUESTIONS = [f"{PREFIX} Question {number}: what is block {number * 7}?" for number in range(6)]
 _STORIES = [f"Story {number}. " + PREFIX[number : number + 200] for number in range(24)]
-_CROWD = [f"{number:03} {PREFIX[number % 50 : number % 50 + 40]}" for number in range(200)]
+_CROWD = [
+    f"{PREFIX[number % 50 : number % 50 + 40]} {number * 37 % 1000:03}" for number in range(200)
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +36,11 @@ def live_through(server: Server) -> Record:
     """Send all of the scenario's traffic to ``server``."""
     first = asyncio.run(complete_in_turn(server, _QUESTIONS, max_tokens=16))
     second = asyncio.run(complete_in_turn(server, _QUESTIONS, max_tokens=16))
-    pressed = asyncio.run(complete_all(server, _STORIES, max_tokens=300))
+    pressed = asyncio.run(complete_together(server, _STORIES, max_tokens=300))
     preemptions = server.metrics()["vllm:num_preemptions_total"]
+    crowd = asyncio.run(complete_together(server, _CROWD, max_tokens=6))
     asyncio.run(hang_up(server, _STORIES[:12], after=3))
     usage = _usage_when_idle(server)
-    crowd = asyncio.run(complete_all(server, _CROWD, max_tokens=6))
     return Record(
         first=first,
         second=second,

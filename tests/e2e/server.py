@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 START_TIMEOUT_S = 600.0
 MODEL = "hybrid"
@@ -35,6 +35,18 @@ class Server:
                 name = name.partition("{")[0]
                 totals[name] = totals.get(name, 0.0) + float(value)
         return totals
+
+    def pause(self) -> None:
+        """Let requests queue up: no step is taken until `resume`."""
+        self._post("/pause?mode=keep")
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._post("/resume")
+
+    def _post(self, path: str) -> None:
+        with urlopen(Request(self.url + path, method="POST"), timeout=60):
+            pass
 
     def log_text(self) -> str:
         """Return what the server has logged so far."""
@@ -72,6 +84,7 @@ def serve(model: Path, level: str, log: Path, *options: str) -> Iterator[Server]
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",  # for /pause and /resume
     }
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openai import AsyncOpenAI
+from rig import tokenizer
 from server import MODEL, Server
 
 # Long enough for several blocks of any of the models, whose vocabulary is bytes.
@@ -13,6 +14,10 @@ PREFIX = (
     "attention blocks, sliding-window blocks and recurrent state slots, all from one arena, with a "
     "prefix cache over all of them. "
 ) * 2
+
+_TOKENIZER = tokenizer.make()
+_BETWEEN_ARRIVALS_S = 0.01
+_UNTIL_ALL_ARE_QUEUED_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ async def complete(api: AsyncOpenAI, prompt: str, max_tokens: int) -> Answer:
     """Stream one greedy completion to its end."""
     stream = await api.completions.create(
         model=MODEL,
-        prompt=prompt,
+        prompt=_TOKENIZER.encode(prompt).ids,
         max_tokens=max_tokens,
         temperature=0.0,
         stream=True,
@@ -49,10 +54,23 @@ async def complete(api: AsyncOpenAI, prompt: str, max_tokens: int) -> Answer:
     return Answer(tuple(tokens), cached)
 
 
-async def complete_all(server: Server, prompts: Sequence[str], max_tokens: int) -> list[Answer]:
-    """Stream all completions at the same time."""
+async def complete_together(
+    server: Server, prompts: Sequence[str], max_tokens: int
+) -> list[Answer]:
+    """Stream all completions at the same time.
+
+    The engine is paused while they arrive, one after the other: what it then does depends on its
+    scheduler alone, so that two runs compute the same batches and round the same way.
+    """
     async with client(server) as api:
-        return await asyncio.gather(*(complete(api, prompt, max_tokens) for prompt in prompts))
+        await asyncio.to_thread(server.pause)
+        answers = []
+        for prompt in prompts:
+            answers.append(asyncio.create_task(complete(api, prompt, max_tokens)))
+            await asyncio.sleep(_BETWEEN_ARRIVALS_S)
+        await asyncio.sleep(_UNTIL_ALL_ARE_QUEUED_S)
+        await asyncio.to_thread(server.resume)
+        return await asyncio.gather(*answers)
 
 
 async def complete_in_turn(server: Server, prompts: Sequence[str], max_tokens: int) -> list[Answer]:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from vllm.distributed.kv_events import AllBlocksCleared
 from vllm.logger import init_logger
@@ -13,6 +13,8 @@ from vllm.v1.request import Request
 from hybrid_blocks._core import Block, Blocks
 from hybrid_blocks.vllm.cached_blocks import CachedBlocks, FurtherHashes
 from hybrid_blocks.vllm.free_queue import FreeBlockQueue
+
+__all__ = ["BlockPool", "VllmBlockPool"]
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -32,25 +34,29 @@ class BlockPool(VllmBlockPool):
         # installed version.
         super().__init__(1, *args, **kwargs)
         self.num_gpu_blocks = num_gpu_blocks
-        self._blocks = Blocks(num_gpu_blocks, keep_evicted=self.enable_kv_cache_events)
-        self.blocks = self._blocks
-        queue = FreeBlockQueue(self._blocks)
+        # Any: what stands in for vLLM's classes is not derived from them.
+        keep_evicted = self.enable_kv_cache_events
+        self._blocks = cast("Any", Blocks(num_gpu_blocks, keep_evicted=keep_evicted))
+        queue = cast("Any", FreeBlockQueue(self._blocks))
         self._blocks.tie(self, queue.fake_free_list_head, queue.fake_free_list_tail, KVCacheBlock)
+        self.blocks = self._blocks
         self.free_block_queue = queue
         self.null_block = self._blocks[0]
-        self.cached_block_hash_to_block = CachedBlocks(self._blocks)
-        self.cached_block_hashes_by_block = FurtherHashes(self._blocks)
+        self.cached_block_hash_to_block = cast("Any", CachedBlocks(self._blocks))
+        self.cached_block_hashes_by_block = cast("Any", FurtherHashes(self._blocks))
 
     def get_cached_block(
         self, block_hash: BlockHash, kv_cache_group_ids: list[int]
-    ) -> list[Block] | None:
+    ) -> list[KVCacheBlock] | None:
         """Return the block of every group that holds the content, or nothing if one has none."""
-        return self._blocks.get_in_groups(block_hash, kv_cache_group_ids)
+        found: list[KVCacheBlock] | None
+        found = self._blocks.get_in_groups(block_hash, kv_cache_group_ids)
+        return found
 
     def cache_full_blocks(  # noqa: PLR0917 - vLLM's signature
         self,
         request: Request,
-        blocks: list[Block],
+        blocks: list[KVCacheBlock],
         num_cached_blocks: int,
         num_full_blocks: int,
         block_size: int,
@@ -60,7 +66,7 @@ class BlockPool(VllmBlockPool):
         """Let ``blocks[num_cached_blocks:num_full_blocks]`` be found from now on."""
         if num_cached_blocks >= num_full_blocks:
             return
-        if self.enable_kv_cache_events or type(blocks[num_cached_blocks]) is not Block:
+        if self.enable_kv_cache_events or not isinstance(blocks[num_cached_blocks], Block):
             super().cache_full_blocks(
                 request,
                 blocks,
@@ -82,14 +88,14 @@ class BlockPool(VllmBlockPool):
             block_mask,
         )
 
-    def get_new_blocks(self, num_blocks: int) -> list[Block]:
+    def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Hand out blocks, each with one owner.
 
         Raises ``ValueError`` if fewer are free.
         """
         if num_blocks > self._blocks.num_free:
             raise ValueError(f"Cannot get {num_blocks} free blocks from the pool")
-        blocks = self._blocks.allocate(num_blocks)
+        blocks: list[KVCacheBlock] = self._blocks.allocate(num_blocks)
         if self._reuse_watchers:
             self._notify_reuse(blocks)
         if self.enable_kv_cache_events:
@@ -101,7 +107,7 @@ class BlockPool(VllmBlockPool):
                 self.metrics_collector.on_block_allocated(block)
         return blocks
 
-    def touch(self, blocks: Sequence[Block]) -> None:
+    def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Add an owner to each block but null blocks."""
         self._blocks.touch(blocks)
         if self.metrics_collector:
@@ -109,7 +115,7 @@ class BlockPool(VllmBlockPool):
                 if not block.is_null:
                     self.metrics_collector.on_block_accessed(block)
 
-    def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """Take an owner from each block, given in the order in which they should go.
 
         Blocks of other pools are handed to those.
@@ -120,14 +126,16 @@ class BlockPool(VllmBlockPool):
         for pool, blocks in elsewhere.items():
             pool.free_blocks(blocks)
 
-    def unpin_blocks(self, blocks: Iterable[Block], on_reuse: Callable[[Block], None]) -> None:
+    def unpin_blocks(
+        self, blocks: Iterable[KVCacheBlock], on_reuse: Callable[[KVCacheBlock], None]
+    ) -> None:
         """Take an owner from each block; it stays readable until ``on_reuse`` is called."""
         blocks = list(blocks)
         assert all(block.ref_cnt > 0 for block in blocks)
         self._reuse_watchers.update((block.block_id, on_reuse) for block in blocks)
         self._blocks.free_warm(blocks)
 
-    def move_block_hashes(self, src_block: Block, dst_block: Block) -> None:
+    def move_block_hashes(self, src_block: KVCacheBlock, dst_block: KVCacheBlock) -> None:
         """Let what was found in ``src_block`` be found in ``dst_block``, its copy."""
         self._blocks.move_keys(src_block, dst_block)
 
@@ -148,16 +156,21 @@ class BlockPool(VllmBlockPool):
 
     def get_num_free_blocks(self) -> int:
         """Return how many blocks can be handed out, those with content included."""
-        return self._blocks.num_free
+        num_free: int = self._blocks.num_free
+        return num_free
 
     def _insert_block_hash(
-        self, block_hash_with_group_id: BlockHashWithGroupId, block: Block, num_tokens: int | None
+        self,
+        block_hash_with_group_id: BlockHashWithGroupId,
+        block: KVCacheBlock,
+        num_tokens: int | None,
     ) -> None:
-        if type(block) is not Block:
+        if not isinstance(block, Block):
             # A block made by hand keeps its own hash, as any of vLLM's blocks does.
             block.set_block_hash(block_hash_with_group_id, num_tokens)
             block = self.blocks[block.block_id]
         self._blocks.insert(block_hash_with_group_id, block, num_tokens)
 
-    def _remove_cached_block_hashes(self, block: Block) -> list[BlockHashWithGroupId]:
-        return self._blocks.remove(block)
+    def _remove_cached_block_hashes(self, block: KVCacheBlock) -> list[BlockHashWithGroupId]:
+        removed: list[BlockHashWithGroupId] = self._blocks.remove(block)
+        return removed

@@ -78,7 +78,7 @@ class RawCache(MutableMapping[Key, Block | dict[int, Block]]):
 
     def __iter__(self) -> Iterator[Key]:
         seen: set[Key] = set()
-        for block in self._blocks:
+        for block in self._blocks[:]:
             if block.block_hash is not None:
                 seen.add(block.block_hash)
                 seen.update(self._blocks.further_keys(block.block_id))

@@ -8,6 +8,8 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from hybrid_blocks.vllm import notice
 from hybrid_blocks.vllm.level import Level, requested
 
+__all__ = ["KVCacheManager", "VllmKVCacheManager"]
+
 
 class KVCacheManager(VllmKVCacheManager):
     """vLLM's manager, which says what it stands on."""

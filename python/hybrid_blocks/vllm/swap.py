@@ -18,6 +18,7 @@ def swap(original: type, replacement: type) -> None:
         namespace = getattr(module, "__dict__", None) or {}
         for attribute in [key for key, value in namespace.items() if value is original]:
             setattr(module, attribute, replacement)
+    derived: type
     for derived in original.__subclasses__():
         if derived is not replacement and not derived.__module__.startswith(_OWN):
             derived.__bases__ = tuple(

@@ -18,15 +18,20 @@ SPECIAL = (
 )
 
 
-def write(folder: Path, *, max_length: int = 1 << 20) -> None:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json`` into ``folder``."""
+def make() -> Tokenizer:
+    """Return the tokenizer."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([*alphabet, *SPECIAL])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))
-    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer
+
+
+def write(folder: Path, *, max_length: int = 1 << 20) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` into ``folder``."""
+    make().save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,

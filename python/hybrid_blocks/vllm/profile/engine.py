@@ -2,14 +2,16 @@
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from hybrid_blocks.vllm.profile.groups import HASH_BLOCK_SIZE, Groups
@@ -60,7 +62,7 @@ def make_scheduler(
     cache.block_size = groups.block_size
     cache.mamba_cache_mode = "align" if groups is Groups.HYBRID else "none"
     cache.num_gpu_blocks = num_blocks
-    register_all_kvcache_specs(config)
+    register_all_kvcache_specs(config)  # type: ignore[no-untyped-call]
     return scheduler_cls(
         vllm_config=config,
         kv_cache_config=groups.config(num_blocks),
@@ -71,6 +73,6 @@ def make_scheduler(
     )
 
 
-def make_hasher() -> object:
+def make_hasher() -> Callable[[Request], list[BlockHash]]:
     """Return what hashes a new request's blocks, as the engine makes it."""
     return get_request_block_hasher(HASH_BLOCK_SIZE, sha256)

@@ -32,13 +32,20 @@ class Groups(StrEnum):
 
     def specs(self) -> list[KVCacheSpec]:
         """Return one spec a group."""
-        attention = {"block_size": self.block_size, "num_kv_heads": 1, "head_size": 64}
-        full = FullAttentionSpec(**attention, dtype=torch.bfloat16)
+        full = FullAttentionSpec(
+            block_size=self.block_size, num_kv_heads=1, head_size=64, dtype=torch.bfloat16
+        )
         match self:
             case Groups.FULL:
                 return [full]
             case Groups.SWA:
-                window = SlidingWindowSpec(**attention, dtype=torch.bfloat16, sliding_window=1024)
+                window = SlidingWindowSpec(
+                    block_size=self.block_size,
+                    num_kv_heads=1,
+                    head_size=64,
+                    dtype=torch.bfloat16,
+                    sliding_window=1024,
+                )
                 return [full, *[window] * 5]
             case Groups.HYBRID:
                 state = MambaSpec(

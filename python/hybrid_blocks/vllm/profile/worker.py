@@ -23,7 +23,7 @@ def run(settings: Settings) -> Findings:
     """Run vLLM's scheduler under the settings and time it."""
     plugin.register()
     if settings.trace:
-        trace = read_trace(settings.trace)
+        trace = read_trace(Path(settings.trace))
         jobs = of_trace(trace)
         longest = int(trace.total_tokens.max())
     else:

@@ -193,11 +193,11 @@ impl Blocks {
         owner: Py<PyAny>,
         head: Py<PyAny>,
         tail: Py<PyAny>,
-        class: Py<PyAny>,
+        block_class: Py<PyAny>,
     ) -> PyResult<()> {
         let mut ties = lock(py, &self.ties)?;
         (ties.owner, ties.head, ties.tail) = (Some(owner), Some(head), Some(tail));
-        ties.class = Some(class);
+        ties.class = Some(block_class);
         Ok(())
     }
 
