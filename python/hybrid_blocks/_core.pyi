@@ -474,6 +474,16 @@ class BlockManager:
             UnknownRequestError: The handle names no request.
         """
 
+    def can_admit(self, handle: int, headroom: int = 0) -> bool:
+        """Return whether all known tokens of a waiting request have room at once.
+
+        ``headroom`` blocks (slabs where several pools share them) stay free beside it. Takes
+        nothing; True for a request that holds blocks.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
     def next_boundary(self, handle: int) -> int | None:
         """Return the next length that a chunk must not run across, so that a checkpoint is taken.
 

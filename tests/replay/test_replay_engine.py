@@ -7,6 +7,7 @@ from hybrid_blocks.replay import (
     EngineConfig,
     ManagerName,
     ReplayError,
+    block_cache,
     make_manager,
     replay,
 )
@@ -41,13 +42,27 @@ def made(*requests: tuple[int, int, float], shared: int = 0) -> Trace:
     return builder.build()
 
 
-def watched(trace: Trace, num_blocks: int, config: EngineConfig) -> tuple[Engine, WatchedManager]:
+def watched(
+    trace: Trace, num_blocks: int, config: EngineConfig, block_size: int = 16
+) -> tuple[Engine, WatchedManager]:
     manager = WatchedManager(
-        num_blocks, config.block_size, config.max_num_seqs, config.max_num_batched_tokens
+        num_blocks, block_size, config.max_num_seqs, config.max_num_batched_tokens
     )
-    engine = Engine(trace, manager, config)
+    engine = Engine(trace, manager, block_cache(num_blocks, block_size), config)
     engine.run()
+    assert manager.steps == len(engine.meter.steps)
     return engine, manager
+
+
+def made_engine(
+    trace: Trace,
+    num_blocks: int,
+    config: EngineConfig,
+    block_size: int = 16,
+    name: ManagerName = ManagerName.RUST,
+) -> Engine:
+    cache = block_cache(num_blocks, block_size)
+    return Engine(trace, make_manager(name, cache, config), cache, config)
 
 
 def assert_served(trace: Trace, engine: Engine, manager: WatchedManager) -> None:
@@ -73,12 +88,12 @@ def assert_served(trace: Trace, engine: Engine, manager: WatchedManager) -> None
     watermark=st.sampled_from([0.0, 0.1]),
 )
 def test_every_request_finishes_with_exactly_its_tokens_and_nothing_leaks(
-    seed: int, spare_blocks: int, **limits: Any
+    seed: int, spare_blocks: int, block_size: int, **limits: Any
 ) -> None:
     trace = generate_trace(seed, Shape(**{**_fields(SMALL), "num_requests": 10}))
     config = EngineConfig(**limits)
-    num_blocks = config.blocks(int(trace.total_tokens.max())) + spare_blocks
-    engine, manager = watched(trace, num_blocks, config)
+    num_blocks = -(-int(trace.total_tokens.max()) // block_size) + spare_blocks
+    engine, manager = watched(trace, num_blocks, config, block_size)
     assert_served(trace, engine, manager)
     assert len(engine.meter.steps) > 0
     assert sum(life.preempted for life in manager.lives.values()) == engine.counters.preemptions
@@ -90,7 +105,7 @@ def _fields(shape: Shape) -> dict[str, Any]:
 
 def test_a_tiny_pool_preempts_and_recovers() -> None:
     trace = made((20, 40, 0.0), (20, 40, 0.0), (20, 40, 0.0))
-    engine, manager = watched(trace, 8, EngineConfig(block_size=8, watermark=0.0))
+    engine, manager = watched(trace, 8, EngineConfig(watermark=0.0), 8)
     assert engine.counters.preemptions > 0
     assert engine.counters.recomputed_tokens > 0
     assert_served(trace, engine, manager)
@@ -98,7 +113,7 @@ def test_a_tiny_pool_preempts_and_recovers() -> None:
 
 def test_the_request_admitted_last_is_preempted_and_comes_back_before_later_arrivals() -> None:
     trace = made((8, 30, 0.0), (8, 30, 0.0), (8, 2, 0.01))
-    engine, manager = watched(trace, 6, EngineConfig(block_size=8, watermark=0.0, max_num_seqs=2))
+    engine, manager = watched(trace, 6, EngineConfig(watermark=0.0, max_num_seqs=2), 8)
     assert [manager.lives[handle].preempted for handle in range(2)] == [0, 1]
     assert list(manager.names.values()) == ["0", "1", "2"]
     assert_served(trace, engine, manager)
@@ -106,19 +121,17 @@ def test_the_request_admitted_last_is_preempted_and_comes_back_before_later_arri
 
 def test_a_large_pool_never_preempts() -> None:
     trace = generate_trace(5, SMALL)
-    engine, manager = watched(trace, 400, EngineConfig(block_size=16, max_num_seqs=4))
+    engine, manager = watched(trace, 400, EngineConfig(max_num_seqs=4))
     assert engine.counters.preemptions == 0
     assert engine.counters.peak_running == 4
     assert_served(trace, engine, manager)
 
 
 def test_equal_inputs_give_equal_replays() -> None:
-    config = EngineConfig(block_size=4, max_num_seqs=6, max_num_batched_tokens=64)
+    config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64)
 
     def figures() -> list[Any]:
-        engine = Engine(
-            generate_trace(9, SMALL), make_manager(ManagerName.RUST, 120, config), config
-        )
+        engine = made_engine(generate_trace(9, SMALL), 120, config, block_size=4)
         engine.run()
         timeline = engine.timeline
         return [
@@ -143,24 +156,23 @@ def test_both_managers_give_the_same_replay(
     seed: int, spare_blocks: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
     trace = generate_trace(seed, SMALL)
-    config = EngineConfig(
-        block_size=8, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
-    )
-    num_blocks = config.blocks(int(trace.total_tokens.max())) + spare_blocks
+    config = EngineConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+    num_blocks = -(-int(trace.total_tokens.max()) // 8) + spare_blocks
     engines = []
-    for name in ManagerName:
-        engine = Engine(trace, make_manager(name, num_blocks, config), config)
+    for name in (ManagerName.RUST, ManagerName.PYTHON):
+        engine = made_engine(trace, num_blocks, config, block_size=8, name=name)
         engine.run()
         engines.append(engine)
     rust, python = engines
     assert rust.counters == python.counters
     assert rust.timeline == python.timeline
+    assert rust.full_load == python.full_load
     assert len(rust.meter.steps) == len(python.meter.steps)
 
 
 def test_a_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
-    config = EngineConfig(block_size=8, max_num_batched_tokens=32)
-    engine, manager = watched(made((100, 3, 0.0)), 40, config)
+    config = EngineConfig(max_num_batched_tokens=32)
+    engine, manager = watched(made((100, 3, 0.0)), 40, config, 8)
     assert len(engine.meter.steps) == 4 + 2
     assert_served(made((100, 3, 0.0)), engine, manager)
 
@@ -188,11 +200,11 @@ def test_a_request_that_arrives_joins_a_batch_that_decodes_without_delay() -> No
 
 def test_pool_use_is_a_mean_over_time_in_which_an_idle_engine_counts_as_empty() -> None:
     step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
-    config = EngineConfig(block_size=4, step_time=step_time)
+    config = EngineConfig(step_time=step_time)
     result, timeline = replay(
         made((4, 2, 0.0), (4, 2, 8.0)),
         manager_name=ManagerName.RUST,
-        num_blocks=10,
+        cache=block_cache(10, 4),
         config=config,
     )
     assert list(timeline.seconds) == [1, 2, 8, 9, 10]
@@ -213,10 +225,10 @@ def test_a_follower_arrives_after_its_leader_finished_and_the_pause() -> None:
 
 def test_requests_larger_than_the_pool_are_refused_before_anything_runs() -> None:
     trace = made((100, 10, 0.0), (500, 13, 1.0), (200, 10, 1.0))
-    config = EngineConfig(block_size=16)
-    with pytest.raises(ReplayError, match=r"2 of 3 requests.*request 1, needs 512 tokens, 32 bl"):
-        Engine(trace, make_manager(ManagerName.RUST, 10, config), config)
-    Engine(trace, make_manager(ManagerName.RUST, 32, config), config).run()
+    config = EngineConfig()
+    with pytest.raises(ReplayError, match=r"2 of 3 requests.*160 tokens.*request 1, needs 512 to"):
+        made_engine(trace, 10, config)
+    made_engine(trace, 32, config).run()
 
 
 def test_requests_larger_than_the_pool_can_be_left_out_and_their_followers_still_run() -> None:
@@ -224,7 +236,7 @@ def test_requests_larger_than_the_pool_can_be_left_out_and_their_followers_still
     large = builder.add([builder.fresh(400)], arrival=0, prompt_tokens=390, output_tokens=10)
     builder.add([builder.fresh(20)], arrival=1, prompt_tokens=18, output_tokens=2, follows=large)
     config = EngineConfig(reject_too_large=True)
-    engine = Engine(builder.build(), make_manager(ManagerName.RUST, 10, config), config)
+    engine = made_engine(builder.build(), 10, config)
     told: list[int] = []
     engine.run(told.append)
     assert (engine.counters.finished, engine.counters.rejected) == (1, 1)
@@ -240,7 +252,7 @@ def test_an_admission_leaves_the_watermark_free_unless_nothing_runs() -> None:
     assert loose.counters.peak_running == 2
 
 
-@pytest.mark.parametrize("name", ["block_size", "max_num_seqs", "max_num_batched_tokens"])
+@pytest.mark.parametrize("name", ["max_num_seqs", "max_num_batched_tokens"])
 def test_limits_below_one_are_refused(name: str) -> None:
     with pytest.raises(ReplayError, match=f"{name} is 0"):
         EngineConfig(**{name: 0})  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.reference import ReferenceManager
+from hybrid_blocks.replay.managers.reference import ReferenceReplayManager
 
 
 @dataclass
@@ -30,12 +30,13 @@ class WatchedManager:
     """The reference manager, its integrity checked after every call."""
 
     def __init__(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int) -> None:
-        self.inner = ReferenceManager(num_blocks, block_size)
+        self.inner = ReferenceReplayManager(num_blocks, block_size)
         self.lives: dict[int, Life] = {}
         self.sampled: dict[str, list[int]] = {}
         self.names: dict[int, str] = {}
         self.max_num_seqs = max_num_seqs
         self.budget = budget
+        self.steps = 0
 
     @property
     def num_blocks(self) -> int:
@@ -44,6 +45,30 @@ class WatchedManager:
     @property
     def num_free_blocks(self) -> int:
         return self.inner.num_free_blocks
+
+    @property
+    def used_bytes(self) -> int:
+        return self.inner.used_bytes
+
+    @property
+    def max_request_tokens(self) -> int:
+        return self.inner.max_request_tokens
+
+    def begin_step(self) -> None:
+        self.steps += 1
+
+    def can_admit(self, handle: int, headroom: int) -> bool:
+        assert self.lives[handle].room is None
+        return self.inner.can_admit(handle, headroom)
+
+    def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
+        life = self.lives[handle]
+        assert start == (life.matched if life.room is None else life.computed)
+        assert 0 < num_new_tokens <= min(self.budget, life.known - start)
+        return self.inner.chunk(handle, start, num_new_tokens)
+
+    def stats(self) -> dict[str, int]:
+        return {}
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         handle = self.inner.add_request(request_id, tokens)

@@ -19,17 +19,26 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from hybrid_blocks import Placement
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
+from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
+    Cache,
     EngineConfig,
     ManagerName,
+    ReplayError,
     Result,
+    RustOptions,
     Timeline,
-    num_blocks_for,
+    VllmOptions,
+    block_cache,
+    model_cache,
+    read_num_blocks,
     replay,
 )
 from hybrid_blocks.replay.plot import plot as draw
+from hybrid_blocks.replay.policy import PolicyName, apply_policy
 from hybrid_blocks.replay.report import make_table
 from hybrid_blocks.trace import (
     OnError,
@@ -41,6 +50,7 @@ from hybrid_blocks.trace import (
 )
 
 DEFAULT_MANAGER = ManagerName.RUST
+DEFAULT_BLOCK_SIZE = 16
 
 
 def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
@@ -54,7 +64,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         TraceFormat, typer.Option("--format", help="Format of TRACE.")
     ] = "auto",
     model: Annotated[
-        str, typer.Option(help="Model that sizes the pool: a name or a config.json.")
+        str, typer.Option(help="Model that plans the cache: a name or a config.json.")
     ] = "Granite-4.0-Micro",
     memory: Annotated[str, typer.Option(help="Memory for the cache.")] = "24GiB",
     num_blocks: Annotated[
@@ -64,7 +74,25 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             help="Blocks in the pool, instead of a model and memory.",
         ),
     ] = None,
-    block_size: Annotated[int, typer.Option(min=1, help="Tokens of one block.")] = 16,
+    block_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of an attention block, and between checkpoints."),
+    ] = None,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
+    tp: Annotated[int, typer.Option(min=1, help="Tensor parallel size.")] = 1,
+    num_speculative_tokens: Annotated[int, typer.Option(min=0, help="Draft tokens of a step.")] = 0,
+    policy: Annotated[
+        PolicyName, typer.Option(help="What the rust manager evicts first.")
+    ] = PolicyName.LRU,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, help="Keep states every so many tokens, too.")
+    ] = None,
+    retention: Annotated[
+        str,
+        typer.Option(
+            metavar="N|dense", help="vLLM's --prefix-cache-retention-interval; dense keeps all."
+        ),
+    ] = "0",
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Most running requests.")] = 256,
     max_num_batched_tokens: Annotated[
         int, typer.Option(min=1, help="Most tokens computed in one step.")
@@ -75,6 +103,9 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     limit: Annotated[
         int | None, typer.Option(min=1, help="Replay only the first N requests.")
     ] = None,
+    saturate: Annotated[
+        bool, typer.Option(help="Let all requests arrive at once, to see full load.")
+    ] = False,
     manager: Annotated[
         list[ManagerName] | None,
         typer.Option(
@@ -96,17 +127,39 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     """Replay TRACE, or a generated workload, through a block manager in virtual time."""
     try:
         config = EngineConfig(
-            block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             watermark=watermark,
             reject_too_large=on_error == "skip",
         )
         workload = _load(trace, trace_format, on_error, seed, limit)
-        blocks = num_blocks_for(
-            workload, model=model, memory=memory, block_size=block_size, num_blocks=num_blocks
+        if saturate:
+            workload = workload.at_once()
+        if num_blocks is not None:
+            size = block_size or DEFAULT_BLOCK_SIZE
+            cache = block_cache(read_num_blocks(num_blocks, workload, size), size)
+        else:
+            deployment = Deployment(
+                tp=tp,
+                kv_cache_dtype=kv_cache_dtype,
+                num_speculative_tokens=num_speculative_tokens,
+                block_size=block_size,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_num_seqs=max_num_seqs,
+                in_flight_batches=1,
+            )
+            cache = model_cache(model, memory, deployment)
+        placement = Placement(every=checkpoint_every)
+        rust = apply_policy(policy, workload, cache, config, RustOptions(placement=placement))
+        vllm = VllmOptions(retention=_read_retention(retention))
+        runs = _run(
+            workload,
+            manager or [DEFAULT_MANAGER],
+            cache=cache,
+            config=config,
+            rust=rust,
+            vllm=vllm,
         )
-        runs = _run(workload, manager or [DEFAULT_MANAGER], blocks, config)
         results = [result for result, _ in runs]
         Console().print(make_table(results))
         if json is not None:
@@ -125,8 +178,22 @@ def _load(
     return workload if limit is None else workload.head(limit)
 
 
+def _read_retention(text: str) -> int | None:
+    if text == "dense":
+        return None
+    if not text.isdecimal():
+        raise ReplayError(f"--retention {text!r} is neither a number of tokens nor dense")
+    return int(text)
+
+
 def _run(
-    workload: Trace, managers: Sequence[ManagerName], num_blocks: int, config: EngineConfig
+    workload: Trace,
+    managers: Sequence[ManagerName],
+    *,
+    cache: Cache,
+    config: EngineConfig,
+    rust: RustOptions,
+    vllm: VllmOptions,
 ) -> list[tuple[Result, Timeline]]:
     columns = (
         TextColumn("{task.description}"),
@@ -137,7 +204,7 @@ def _run(
     runs = []
     with Progress(*columns, console=Console(stderr=True)) as progress:
         measuring = progress.add_task("measure sharing", total=1)
-        sharing = measure_sharing(workload, config.block_size)
+        sharing = measure_sharing(workload, cache.geometry.hash_block_size)
         progress.update(measuring, completed=1)
         for name in managers:
             task = progress.add_task(f"replay ({name})", total=len(workload))
@@ -145,8 +212,10 @@ def _run(
                 replay(
                     workload,
                     manager_name=name,
-                    num_blocks=num_blocks,
+                    cache=cache,
                     config=config,
+                    rust=rust,
+                    vllm=vllm,
                     sharing=sharing,
                     on_progress=partial(_advance, progress, task),
                 )

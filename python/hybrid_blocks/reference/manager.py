@@ -105,6 +105,15 @@ class ReferenceManager:
         request.num_allocated = max(request.num_allocated, target)
         return True
 
+    def can_admit(self, handle: int, headroom: int = 0) -> bool:
+        """Return whether all known tokens have room, with ``headroom`` blocks left over."""
+        request = self._request(handle)
+        if request.is_running:
+            return True
+        matched, known = self._match(request), request.chain.num_tokens
+        missing = self._group.num_missing(handle, request.chain.digests, matched, known)
+        return missing + headroom <= self._pool.num_free_blocks
+
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
         """Record computed tokens; full blocks enter the cache."""
         requests = self._batch(handles, num_tokens)

@@ -4,11 +4,13 @@ from collections import deque
 
 import numpy as np
 
-from hybrid_blocks.manager import Manager
 from hybrid_blocks.replay.batch import Batch
+from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.counters import Counters
 from hybrid_blocks.replay.errors import ReplayError
+from hybrid_blocks.replay.flops import flops_of
+from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.meter import Meter
 from hybrid_blocks.replay.requests import Pending, Requests
 
@@ -16,16 +18,15 @@ from hybrid_blocks.replay.requests import Pending, Requests
 class Admission:
     """Admits waiting requests, first come, first served; a preempted one comes before all.
 
-    A request is admitted if the blocks for all its known tokens are free beside the watermark. Hit
-    blocks count as needing none, though one without an owner takes a free place too: the manager,
-    which knows, has the last word on the first chunk. A request that is refused keeps all behind
-    it waiting, and is looked at again once blocks were given back.
+    A request is admitted if there is room for all its known tokens beside the watermark. One that
+    is refused keeps all behind it waiting, and is looked at again once blocks were given back.
     """
 
     def __init__(
         self,
         *,
-        manager: Manager,
+        manager: ReplayManager,
+        cache: Cache,
         config: EngineConfig,
         requests: Requests,
         batch: Batch,
@@ -40,10 +41,17 @@ class Admission:
         self._meter = meter
         self._waiting: deque[int] = deque()
         self._watermark_blocks = int(config.watermark * manager.num_blocks)
+        self._block_size = cache.geometry.hash_block_size
+        self._flops = flops_of(cache.model) if cache.model else None
         self._is_refused = False
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether the first that waits was refused for want of memory."""
+        return self._is_refused and bool(self._waiting)
 
     @property
     def is_open(self) -> bool:
@@ -69,15 +77,22 @@ class Admission:
 
     def admit(self, budget: int) -> list[int]:
         """Admit what fits into ``budget`` tokens; return the first chunk of each request."""
-        chunks = []
+        chunks: list[int] = []
         while self._waiting and budget > 0 and self.is_open:
             request = self._waiting[0]
             state = self._requests.look(request)
             matched = self._meter.call(self._manager.match_prefix, state.handle)
-            chunk = min(state.known - matched, budget)
-            if not self._fits(state, matched, chunk):
-                self._refuse(request, state)
+            chunk = self._first_chunk(state, matched, budget)
+            if chunk == 0:
                 break
+            if not self._allocate(state, chunk):
+                if self._batch:
+                    self._is_refused = True
+                    break
+                # Alone it may fit without holding what was hit beside its own state.
+                matched, chunk = 0, self._first_chunk(state, 0, budget)
+                if not self._allocate(state, chunk):
+                    raise self._hopeless(request, state)
             self._waiting.popleft()
             self._run(request, state, matched)
             chunks.append(chunk)
@@ -85,21 +100,23 @@ class Admission:
         self._counters.peak_running = max(self._counters.peak_running, len(self._batch))
         return chunks
 
-    def _fits(self, state: Pending, matched: int, chunk: int) -> bool:
-        watermark = self._watermark_blocks if self._batch else 0
-        needed = self._config.blocks(state.known) - matched // self._config.block_size
-        if needed + watermark > self._manager.num_free_blocks:
+    def _first_chunk(self, state: Pending, matched: int, budget: int) -> int:
+        most = min(state.known - matched, budget)
+        return self._meter.call(self._manager.chunk, state.handle, matched, most)
+
+    def _allocate(self, state: Pending, chunk: int) -> bool:
+        if self._batch and not self._meter.call(
+            self._manager.can_admit, state.handle, self._watermark_blocks
+        ):
             return False
         handles, chunks = np.array([state.handle]), np.array([chunk], dtype=np.int32)
         return self._meter.call(self._manager.allocate, handles, chunks) == 1
 
-    def _refuse(self, request: int, state: Pending) -> None:
-        if not self._batch:
-            raise ReplayError(
-                f"request {request} of {state.known} known tokens cannot be admitted into "
-                f"{self._manager.num_free_blocks} free blocks though nothing runs"
-            )
-        self._is_refused = True
+    def _hopeless(self, request: int, state: Pending) -> ReplayError:
+        return ReplayError(
+            f"request {request} of {state.known} known tokens cannot be admitted into "
+            f"{self._manager.num_free_blocks} free blocks though nothing runs"
+        )
 
     def _run(self, request: int, state: Pending, matched: int) -> None:
         requests, counters = self._requests, self._counters
@@ -107,9 +124,11 @@ class Admission:
             counters.recomputed_tokens += max(state.computed - matched, 0)
         else:
             counters.prompt_tokens += state.known
-            counters.prompt_blocks += self._config.blocks(state.known)
+            counters.prompt_blocks += -(-state.known // self._block_size)
             counters.hit_tokens += matched
-            counters.hit_blocks += matched // self._config.block_size
+            counters.hit_blocks += matched // self._block_size
+            if self._flops is not None:
+                counters.saved_flops += self._flops.of(matched)
         requests.start(request)
         self._batch.append(
             request=request,

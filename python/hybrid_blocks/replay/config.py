@@ -11,7 +11,6 @@ class EngineConfig:
     """What a scheduler is told.
 
     Attributes:
-        block_size: tokens of one block.
         max_num_seqs: most requests in the batch.
         max_num_batched_tokens: most tokens computed in one step.
         watermark: share of the pool that an admission leaves free, unless nothing runs.
@@ -20,7 +19,6 @@ class EngineConfig:
         step_time: the virtual duration of a step.
     """
 
-    block_size: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     watermark: float = 0.01
@@ -28,12 +26,8 @@ class EngineConfig:
     step_time: StepTime = field(default_factory=StepTime)
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise ReplayError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 <= self.watermark < 1:
             raise ReplayError(f"watermark is {self.watermark}; it must be at least 0 and below 1")
-
-    def blocks(self, num_tokens: int) -> int:
-        """Return how many blocks hold so many tokens."""
-        return -(-num_tokens // self.block_size)

@@ -18,6 +18,7 @@ class Counters:
         preemptions: times that a running request lost its blocks.
         recomputed_tokens: tokens computed again after a preemption.
         peak_running: most requests running at once.
+        saved_flops: FLOPs that the hits of `hit_tokens` saved.
     """
 
     finished: int = 0
@@ -30,6 +31,7 @@ class Counters:
     preemptions: int = 0
     recomputed_tokens: int = 0
     peak_running: int = 0
+    saved_flops: float = 0.0
 
     @property
     def done(self) -> int:

@@ -6,19 +6,25 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.manager import Counts, Manager
+from hybrid_blocks.manager import Counts
 from hybrid_blocks.replay.admission import Admission
 from hybrid_blocks.replay.arrivals import Arrivals
 from hybrid_blocks.replay.batch import Batch
+from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.counters import Counters
 from hybrid_blocks.replay.errors import ReplayError
+from hybrid_blocks.replay.full_load import FullLoad
+from hybrid_blocks.replay.live import LiveBytes
+from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.meter import Meter
 from hybrid_blocks.replay.requests import Requests
 from hybrid_blocks.replay.timeline import Timeline
 from hybrid_blocks.trace import Trace
 
 _MAX_STRETCH_TOKENS = 65_536
+
+Rows = npt.NDArray[np.int64]
 
 
 class Engine:
@@ -27,8 +33,8 @@ class Engine:
     A step serves the running requests in the order of their admission, each with the tokens that
     it has not computed yet, as far as the token budget goes. Where the manager has no room, the
     request admitted last is preempted. If none was, waiting requests are admitted into the rest
-    of the budget, and their prompts computed in chunks. A request whose known tokens are all
-    computed samples one.
+    of the budget, and their prompts computed in chunks, which end where the manager wants a state
+    to be kept. A request whose known tokens are all computed samples one.
 
     While the whole batch decodes and nobody can join, steps differ in nothing but their number:
     they follow each other without another look at the schedule, but not without the manager,
@@ -39,22 +45,28 @@ class Engine:
         counters: totals so far.
         meter: the manager's time, step by step.
         timeline: samples over virtual time.
+        full_load: how well memory is used while somebody waits for it.
     """
 
-    def __init__(self, trace: Trace, manager: Manager, config: EngineConfig) -> None:
+    def __init__(
+        self, trace: Trace, manager: ReplayManager, cache: Cache, config: EngineConfig
+    ) -> None:
         self.now = 0.0
         self.counters = Counters()
         self.meter = Meter()
         self.timeline = Timeline()
+        self.full_load = FullLoad()
+        self._live = LiveBytes(cache.geometry)
         self._manager = manager
         self._config = config
         self._num_requests = len(trace)
-        self._too_large = _find_too_large(trace, manager, config)
+        self._too_large = _find_too_large(trace, manager, cache, config)
         self._arrivals = Arrivals(trace)
         self._requests = Requests(trace, manager, self.meter)
         self._batch = Batch(config.max_num_seqs)
         self._admission = Admission(
             manager=manager,
+            cache=cache,
             config=config,
             requests=self._requests,
             batch=self._batch,
@@ -85,37 +97,52 @@ class Engine:
                 self._admission.arrive(request)
 
     def _step(self) -> None:
-        served = 0
+        served = None
         if self._is_steady():
             served = self._decode_on()
             if served == len(self._batch):
                 self._sample()
                 self._finish()
                 return
+        if served is None:
+            self.meter.call(self._manager.begin_step)
         preemptions = self.counters.preemptions
-        chunks = self._make_room(self._schedule(), served)
+        rows, chunks = self._schedule()
+        rows, chunks = self._make_room(rows, chunks, served or 0)
         if self.counters.preemptions == preemptions:
-            admitted = self._admission.admit(self._config.max_num_batched_tokens - chunks.sum())
+            running = len(self._batch)
+            budget = self._config.max_num_batched_tokens - int(chunks.sum())
+            admitted = self._admission.admit(budget)
+            rows = np.concatenate((rows, np.arange(running, len(self._batch))))
             chunks = np.concatenate((chunks, np.array(admitted, dtype=np.int32)))
-        self._compute(chunks)
+        self._compute(rows, chunks)
+        self._weigh(1, preempted=self.counters.preemptions > preemptions)
         self._sample()
         self._finish()
         self.meter.end_step()
 
-    def _schedule(self) -> Counts:
-        """Return how many tokens each request computes; those past the budget are left off."""
-        need = self._batch.known - self._batch.computed
-        before = np.cumsum(need) - need
-        chunks = np.minimum(need, self._config.max_num_batched_tokens - before)
-        positive: Counts = chunks[chunks > 0].astype(np.int32)
-        return positive
+    def _schedule(self) -> tuple[Rows, Counts]:
+        """Return which requests compute how many tokens, as far as the budget goes."""
+        batch, budget = self._batch, self._config.max_num_batched_tokens
+        chunks = batch.known - batch.computed
+        for row in np.flatnonzero(chunks > 1).tolist():
+            left = budget - int(chunks[:row].sum())
+            if left <= 0:
+                break
+            handle, start = int(batch.handle[row]), int(batch.computed[row])
+            most = min(int(chunks[row]), left)
+            chunks[row] = self.meter.call(self._manager.chunk, handle, start, most)
+        before = np.cumsum(chunks) - chunks
+        chunks = np.minimum(chunks, budget - before)
+        rows = np.flatnonzero(chunks > 0)
+        return rows, chunks[rows].astype(np.int32)
 
-    def _make_room(self, chunks: Counts, served: int) -> Counts:
-        """Allocate for the requests from ``served`` on; return the chunks that are left."""
-        while served < len(chunks):
-            handles = self._batch.handle[served : len(chunks)]
+    def _make_room(self, rows: Rows, chunks: Counts, served: int) -> tuple[Rows, Counts]:
+        """Allocate for the scheduled requests from ``served`` on; return those that are left."""
+        while served < len(rows):
+            handles = self._batch.handle[rows[served:]]
             served += self.meter.call(self._manager.allocate, handles, chunks[served:])
-            if served == len(chunks):
+            if served == len(rows):
                 break
             if len(self._batch) == 1:
                 raise ReplayError(
@@ -123,12 +150,13 @@ class Engine:
                     f"{self._batch.known[0]} in {self._manager.num_blocks} blocks"
                 )
             self._admission.preempt_last()
-            chunks = chunks[: len(self._batch)]
-        return chunks
+            kept = int(np.searchsorted(rows, len(self._batch)))
+            rows, chunks = rows[:kept], chunks[:kept]
+        return rows, chunks
 
-    def _compute(self, chunks: Counts) -> None:
-        """Spend the time of one step; the first ``len(chunks)`` requests advance."""
-        batch, rows = self._batch, slice(len(chunks))
+    def _compute(self, rows: Rows, chunks: Counts) -> None:
+        """Spend the time of one step, in which the requests in ``rows`` advance."""
+        batch = self._batch
         batch.computed[rows] += chunks
         self.now += self._config.step_time.seconds(
             prefill_tokens=int(chunks.sum()) - len(chunks),
@@ -136,13 +164,19 @@ class Engine:
             context_tokens=int(batch.computed[rows].sum()),
         )
         self.meter.call(self._manager.advance, batch.handle[rows], chunks)
-        sampling = np.flatnonzero(batch.computed[rows] == batch.known[rows])
+        sampling = rows[batch.computed[rows] == batch.known[rows]]
         if len(sampling):
             tokens = self._requests.outputs[batch.next_token[sampling]]
             self.meter.call(self._manager.append_tokens, batch.handle[sampling], tokens)
             batch.known[sampling] += 1
             batch.next_token[sampling] += 1
             self.counters.output_tokens += len(sampling)
+
+    def _weigh(self, steps: int, *, preempted: bool = False) -> None:
+        """Compare what is reserved with what is needed, if somebody lacks memory."""
+        if preempted or self._admission.is_short_of_memory:
+            live = self._live.of(self._batch.computed)
+            self.full_load.add(live, self._manager.used_bytes, len(self._batch), steps)
 
     def _finish(self) -> None:
         finished = self._batch.known == self._batch.final
@@ -185,6 +219,7 @@ class Engine:
         done, served = 0, size
         for tokens in self._requests.outputs[batch.next_token + steps]:
             start = perf_counter_ns()
+            manager.begin_step()
             served = manager.allocate(handles, ones)
             if served < size:
                 self.meter.add(perf_counter_ns() - start)
@@ -199,6 +234,7 @@ class Engine:
             batch.known += done
             batch.next_token += done
             self.counters.output_tokens += done * size
+            self._weigh(done)
         return served
 
     def _step_ends(self, max_steps: int) -> npt.NDArray[np.float64]:
@@ -212,17 +248,18 @@ class Engine:
         return ends[: 1 + int(np.searchsorted(ends, self._arrivals.next_time))]
 
 
-def _find_too_large(trace: Trace, manager: Manager, config: EngineConfig) -> frozenset[int]:
-    """Return the requests that the empty pool cannot hold; the last token is never computed."""
-    room = manager.num_blocks * config.block_size
-    computed = trace.total_tokens - 1
-    found = np.flatnonzero(computed > room)
+def _find_too_large(
+    trace: Trace, manager: ReplayManager, cache: Cache, config: EngineConfig
+) -> frozenset[int]:
+    """Return the requests that the empty cache cannot hold; the last token is never computed."""
+    room = manager.max_request_tokens
+    held = trace.total_tokens - 1 + cache.num_speculative_tokens
+    found = np.flatnonzero(held > room)
     if len(found) and not config.reject_too_large:
-        worst = int(np.argmax(computed))
+        worst = int(np.argmax(held))
         raise ReplayError(
-            f"{len(found)} of {len(trace)} requests do not fit into {manager.num_blocks:,} blocks "
-            f"({room:,} tokens); the largest, request {worst}, needs {computed[worst]:,} tokens, "
-            f"{config.blocks(int(computed[worst])):,} blocks. Give more memory, or leave them out "
-            "with --on-error skip"
+            f"{len(found)} of {len(trace)} requests do not fit into {manager.num_blocks:,} blocks, "
+            f"which hold {room:,} tokens of one request; the largest, request {worst}, needs "
+            f"{held[worst]:,} tokens. Give more memory, or leave them out with --on-error skip"
         )
     return frozenset(found.tolist())

@@ -6,6 +6,15 @@ from rich.table import Table
 
 from hybrid_blocks.replay.result import Result
 
+LIMITS = (
+    "complete",
+    "unseen",
+    "attention_evicted",
+    "window_evicted",
+    "no_checkpoint",
+    "alignment",
+)
+
 
 def make_table(results: Sequence[Result]) -> Table:
     """Make a table with one column of figures a manager."""
@@ -14,7 +23,7 @@ def make_table(results: Sequence[Result]) -> Table:
     columns = [_figures(result) for result in results]
     for result in results:
         table.add_column(result.manager, justify="right")
-    for name in columns[0]:
+    for name in max(columns, key=len):
         table.add_row(name, *(figures.get(name, "") for figures in columns))
     return table
 
@@ -28,8 +37,11 @@ def _figures(result: Result) -> dict[str, str]:
         f"{result.block_hit_rate:.1%} of blocks",
         "  one at a time, unbounded": _sequential(result),
         "peak running": f"{result.peak_running:,}",
+        "  memory / live bytes of one": _bound(result),
+        "memory efficiency": _efficiency(result),
         "preemptions": f"{result.preemptions:,} ({result.recomputed_tokens:,} tokens recomputed)",
         "blocks": f"{result.blocks_total:,} of {result.block_size} tokens",
+        **_states(result),
         "pool use": f"{result.pool_use_mean:.1%} mean, "
         f"{result.blocks_used_peak / result.blocks_total:.1%} peak",
         "steps": f"{result.steps:,}",
@@ -43,6 +55,30 @@ def _figures(result: Result) -> dict[str, str]:
         figures["rejected requests"] = f"{result.rejected_requests:,} larger than the pool"
     if result.damaged_lines:
         figures["damaged lines"] = f"{result.damaged_lines:,} skipped"
+    return figures
+
+
+def _efficiency(result: Result) -> str:
+    if result.memory_efficiency is None:
+        return "nobody waited for memory"
+    return f"{result.memory_efficiency:.1%} over {result.full_load_steps:,} full steps"
+
+
+def _bound(result: Result) -> str:
+    return f"{result.concurrency_bound:,.1f}" if result.concurrency_bound else ""
+
+
+def _states(result: Result) -> dict[str, str]:
+    """Say what managers of several groups count; the hits by what ended them."""
+    figures = {}
+    if result.recompute_flops_saved is not None:
+        figures["recomputing saved"] = f"{result.recompute_flops_saved / 1e15:,.1f} PFLOP"
+    if result.checkpoints is not None:
+        figures["checkpoints"] = f"{result.checkpoints:,} left, {result.forks:,} resumed"
+        figures["compactions"] = f"{result.compactions:,}"
+        for limit in LIMITS:
+            count = getattr(result, f"limit_{limit}")
+            figures[f"hits ended: {limit.replace('_', ' ')}"] = f"{count:,}"
     return figures
 
 

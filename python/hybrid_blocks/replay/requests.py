@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid_blocks.manager import Manager
+from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.meter import Meter
 from hybrid_blocks.trace import Trace
 
@@ -36,7 +36,7 @@ class Requests:
         output_start: where each request's tokens begin.
     """
 
-    def __init__(self, trace: Trace, manager: Manager, meter: Meter) -> None:
+    def __init__(self, trace: Trace, manager: ReplayManager, meter: Meter) -> None:
         self._trace = trace
         self._manager = manager
         self._meter = meter

@@ -5,9 +5,23 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from hybrid_blocks.manager import Manager
+from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.engine import Engine
+from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.trace import Sharing, Trace
+
+COUNTED = (
+    "checkpoints",
+    "forks",
+    "compactions",
+    "limit_complete",
+    "limit_unseen",
+    "limit_attention_evicted",
+    "limit_window_evicted",
+    "limit_no_checkpoint",
+    "limit_alignment",
+)
+"""Fields that managers count themselves, under the same names."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,10 +47,28 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         manager_us_per_step_p50: median time in the manager a step, microseconds.
         manager_us_per_step_p99: its 99th percentile.
         manager_seconds: all time in the manager.
-        block_size: tokens of one block.
-        blocks_total: blocks of the pool, the null block not counted.
+        block_size: tokens of one prefix hash.
+        blocks_total: blocks of the pool, or slabs of the arena, the null one not counted.
         blocks_used_peak: most blocks with an owner in a step.
         pool_use_mean: blocks with an owner over blocks of the pool, mean over virtual time.
+        memory_bytes: memory that the cache was planned for.
+        memory_efficiency: bytes that live tokens and states need over bytes reserved for them,
+            mean over the steps in which a request waited for memory or was preempted; None if
+            there was no such step.
+        full_load_steps: how many there were.
+        live_bytes_per_request: mean bytes that a running request needed in these steps.
+        concurrency_bound: ``memory_bytes / live_bytes_per_request``: no manager could run more.
+        recompute_flops_saved: FLOPs that `hit_tokens` would have cost; None without a model.
+        checkpoints: copies of states left for later requests.
+        forks: checkpoints that requests went on from.
+        compactions: times that blocks were moved together to free a slab.
+        limit_complete: admissions whose hit could not have been longer. This and the following
+            are None where the manager does not say.
+        limit_unseen: those whose hit ended where nothing was ever computed.
+        limit_attention_evicted: those that ended at evicted attention blocks.
+        limit_window_evicted: those that ended at evicted blocks of a window.
+        limit_no_checkpoint: those that ended because no state was kept.
+        limit_alignment: those that ended between block borders of the groups.
         virtual_seconds: from the start of the trace to the end of the last step.
         wall_seconds: what the replay took.
     """
@@ -63,6 +95,21 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     blocks_total: int
     blocks_used_peak: int
     pool_use_mean: float
+    memory_bytes: int
+    memory_efficiency: float | None
+    full_load_steps: int
+    live_bytes_per_request: float | None
+    concurrency_bound: float | None
+    recompute_flops_saved: float | None
+    checkpoints: int | None
+    forks: int | None
+    compactions: int | None
+    limit_complete: int | None
+    limit_unseen: int | None
+    limit_attention_evicted: int | None
+    limit_window_evicted: int | None
+    limit_no_checkpoint: int | None
+    limit_alignment: int | None
     virtual_seconds: float
     wall_seconds: float
 
@@ -73,13 +120,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         *,
         trace: Trace,
         manager_name: str,
-        manager: Manager,
-        block_size: int,
+        manager: ReplayManager,
+        cache: Cache,
         sharing: Sharing | None,
         wall_seconds: float,
     ) -> Self:
         """Collect the figures of an engine that has run."""
-        counters = engine.counters
+        counters, load, stats = engine.counters, engine.full_load, manager.stats()
+        live = load.live_bytes_per_request
         step_us = np.frombuffer(engine.meter.steps, dtype=np.int64) / 1e3
         p50, p99 = np.percentile(step_us, (50, 99)) if len(step_us) else (0.0, 0.0)
         used = np.frombuffer(engine.timeline.used_blocks, dtype=np.int64)
@@ -107,10 +155,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             manager_us_per_step_p50=float(p50),
             manager_us_per_step_p99=float(p99),
             manager_seconds=float(step_us.sum() / 1e6),
-            block_size=block_size,
+            block_size=cache.geometry.hash_block_size,
             blocks_total=manager.num_blocks,
             blocks_used_peak=int(used.max(initial=0)),
             pool_use_mean=float(used @ seconds) / max(engine.now, 1e-9) / manager.num_blocks,
+            memory_bytes=cache.memory_bytes,
+            memory_efficiency=load.memory_efficiency,
+            full_load_steps=load.steps,
+            live_bytes_per_request=live,
+            concurrency_bound=cache.memory_bytes / live if live else None,
+            recompute_flops_saved=counters.saved_flops if cache.model else None,
+            **{name: stats.get(name) for name in COUNTED},
             virtual_seconds=engine.now,
             wall_seconds=wall_seconds,
         )

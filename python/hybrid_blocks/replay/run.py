@@ -3,9 +3,15 @@
 from collections.abc import Callable
 from time import perf_counter
 
+from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
-from hybrid_blocks.replay.managers import ManagerName, make_manager
+from hybrid_blocks.replay.managers import (
+    ManagerName,
+    RustOptions,
+    VllmOptions,
+    make_manager,
+)
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.replay.timeline import Timeline
 from hybrid_blocks.trace import Sharing, Trace
@@ -15,18 +21,20 @@ def replay(
     trace: Trace,
     *,
     manager_name: ManagerName,
-    num_blocks: int,
+    cache: Cache,
     config: EngineConfig,
+    rust: RustOptions | None = None,
+    vllm: VllmOptions | None = None,
     sharing: Sharing | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Result, Timeline]:
-    """Run a trace through a new manager of ``num_blocks`` blocks.
+    """Run a trace through a new manager of a cache.
 
     ``sharing`` is what the result's sequential hit rate is taken from. ``on_progress`` is told how
     many requests are done.
     """
-    manager = make_manager(manager_name, num_blocks, config)
-    engine = Engine(trace, manager, config)
+    manager = make_manager(manager_name, cache, config, rust=rust, vllm=vllm)
+    engine = Engine(trace, manager, cache, config)
     start = perf_counter()
     engine.run(on_progress)
     result = Result.of(
@@ -34,7 +42,7 @@ def replay(
         trace=trace,
         manager_name=manager_name,
         manager=manager,
-        block_size=config.block_size,
+        cache=cache,
         sharing=sharing,
         wall_seconds=perf_counter() - start,
     )

@@ -338,22 +338,24 @@ impl Pool {
         self.take_free(Some(slab))
     }
 
-    /// The coldest cached block in a slab that holds live blocks and is `allowed`.
-    pub(crate) fn coldest_cached_in_live_slab_if(
+    /// Cached blocks in slabs that hold live blocks and are `allowed`, coldest first, at most `count`.
+    pub(crate) fn coldest_cached_in_live_slabs_if(
         &self,
+        count: usize,
         allowed: impl Fn(SlabId) -> bool,
-    ) -> Option<BlockId> {
-        let slabs = self.slabs.as_ref()?;
-        let mut usable = self
-            .links
-            .iter(self.cached)
-            .filter(|&block| slabs.num_live_in(slabs.slab_of(block)) > 0)
-            .filter(|&block| allowed(slabs.slab_of(block)));
-        let coldest = match &self.by_worth {
-            None => usable.next(),
-            Some(_) => usable.min_by_key(|&block| self.worth[block as usize]),
-        };
-        coldest.map(BlockId)
+    ) -> Vec<BlockId> {
+        let Some(slabs) = self.slabs.as_ref() else { return Vec::new() };
+        let usable = self.links.iter(self.cached).filter(|&block| {
+            let slab = slabs.slab_of(block);
+            slabs.num_live_in(slab) > 0 && allowed(slab)
+        });
+        if self.by_worth.is_none() {
+            return usable.take(count).map(BlockId).collect();
+        }
+        let mut usable: Vec<_> = usable.map(BlockId).collect();
+        usable.sort_by_key(|block| self.worth[block.index()]);
+        usable.truncate(count);
+        usable
     }
 
     /// The live blocks of a slab.

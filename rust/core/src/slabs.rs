@@ -22,6 +22,7 @@ pub(crate) struct Slabs {
     idle: Links,
     /// The most that a cached block was worth since the slab was adopted.
     worth: Vec<u64>,
+    num_owned: u32,
     num_idle: u32,
     slack: u64,
 }
@@ -36,6 +37,7 @@ impl Slabs {
             occupied: vec![0; blocks_per_slab.div_ceil(64) as usize],
             idle: Links::new(num_slabs, 1),
             worth: vec![0; num_slabs as usize],
+            num_owned: 0,
             num_idle: 0,
             slack: 0,
         }
@@ -57,6 +59,11 @@ impl Slabs {
     /// Owned slabs without a live block.
     pub(crate) fn num_idle(&self) -> u32 {
         self.num_idle
+    }
+
+    /// Blocks with an owner.
+    pub(crate) fn num_live(&self) -> u64 {
+        u64::from(self.num_owned - self.num_idle) * u64::from(self.blocks_per_slab) - self.slack
     }
 
     /// Blocks without an owner in slabs that hold live blocks: room that only this pool can use.
@@ -144,6 +151,7 @@ impl Slabs {
         self.free[slab.index()] = self.blocks_per_slab;
         self.live[slab.index()] = 0;
         self.worth[slab.index()] = 0;
+        self.num_owned += 1;
         self.enter_bucket(slab);
         self.enter_idle(slab);
     }
@@ -153,6 +161,7 @@ impl Slabs {
         debug_assert_eq!(self.free[slab.index()], self.blocks_per_slab);
         self.leave_bucket(slab);
         self.leave_idle(slab);
+        self.num_owned -= 1;
         self.free[slab.index()] = NOT_OWNED;
     }
 
@@ -267,6 +276,10 @@ impl Slabs {
                 };
                 idle.swap_remove(at);
             }
+        }
+        let num_owned = self.free.iter().filter(|&&free| free != NOT_OWNED).count();
+        if num_owned != self.num_owned as usize {
+            return Err(format!("{} slabs owned, counted {num_owned}", self.num_owned));
         }
         if !idle.is_empty() || slack != self.slack {
             return Err(format!("idle left over {idle:?}, slack {} is {slack}", self.slack));

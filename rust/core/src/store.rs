@@ -214,6 +214,27 @@ impl BlockStore {
         Ok(())
     }
 
+    /// Whether `demand[pool]` blocks of every pool can be had together and leave `headroom` whole
+    /// slabs (blocks of a fixed store); `packed`, if the live blocks of each pool were moved
+    /// together first.
+    pub(crate) fn has_room(&self, demand: &[u64], headroom: u64, packed: bool) -> bool {
+        if !self.is_shared() {
+            return demand[0] + headroom <= u64::from(self.pools[0].num_available());
+        }
+        let (needed, available) = if packed {
+            let slabs = |(pool, &num_blocks): (usize, &u64)| {
+                let live = self.pools[pool].slabs().map_or(0, Slabs::num_live);
+                let blocks_per_slab = self.blocks_per_slab(PoolId(pool as u32));
+                (live + num_blocks).div_ceil(u64::from(blocks_per_slab))
+            };
+            (demand.iter().enumerate().map(slabs).sum::<u64>(), self.num_slabs())
+        } else {
+            let slabs = |(pool, &n): (usize, &u64)| self.slabs_needed(PoolId(pool as u32), n);
+            (demand.iter().enumerate().map(slabs).sum(), self.num_whole_slabs())
+        };
+        needed + headroom <= available
+    }
+
     /// Append `num_blocks` new blocks of `pool` to `out`, each with one owner. Cached blocks are
     /// evicted, coldest first, once no free ones are left.
     ///
@@ -285,7 +306,8 @@ impl BlockStore {
         if !may_start_slab {
             let from = &mut self.pools[pool.index()];
             let block = from.take_free_from_live_slab_if(|_| true).or_else(|| {
-                let block = self.pools[pool.index()].coldest_cached_in_live_slab_if(|_| true)?;
+                let from = &self.pools[pool.index()];
+                let block = *from.coldest_cached_in_live_slabs_if(1, |_| true).first()?;
                 self.evict_into(pool, block);
                 Some(block)
             });
@@ -393,18 +415,31 @@ impl BlockStore {
         self.pool(pool).live_in(slab)
     }
 
-    /// Give the owners and the content of `src` to a block outside the slabs `emptied`, which is
-    /// returned. `None` if there is no room; then nothing changed.
+    /// The blocks that `count` live blocks of `pool` may be moved into once no free block is left
+    /// outside the slabs `emptied`: what is cached there goes, coldest first.
+    pub(crate) fn move_targets(
+        &self,
+        pool: PoolId,
+        count: usize,
+        emptied: &[(PoolId, SlabId)],
+    ) -> std::vec::IntoIter<BlockId> {
+        let outside = |slab: SlabId| !emptied.contains(&(pool, slab));
+        self.pool(pool).coldest_cached_in_live_slabs_if(count, outside).into_iter()
+    }
+
+    /// Give the owners and the content of `src` to a block outside the slabs `emptied`, a free one or
+    /// the next of `targets`, which is returned. `None` if there is no room; then nothing changed.
     pub(crate) fn relocate(
         &mut self,
         pool: PoolId,
         src: BlockId,
         emptied: &[(PoolId, SlabId)],
+        targets: &mut impl Iterator<Item = BlockId>,
     ) -> Option<BlockId> {
         let outside = |slab: SlabId| !emptied.contains(&(pool, slab));
         let free = self.pools[pool.index()].take_free_from_live_slab_if(outside);
         let dst = free.or_else(|| {
-            let dst = self.pools[pool.index()].coldest_cached_in_live_slab_if(outside)?;
+            let dst = targets.next()?;
             self.evict_into(pool, dst);
             Some(dst)
         })?;

@@ -98,6 +98,16 @@ impl BlockManager {
         Ok(self.manager.call(py, |manager| manager.match_prefix(handle.0))?.limit.name())
     }
 
+    #[pyo3(signature = (handle, headroom = 0))]
+    fn can_admit(
+        &self,
+        py: Python<'_>,
+        handle: Handle,
+        #[pyo3(from_py_with = size)] headroom: u32,
+    ) -> PyResult<bool> {
+        self.lock(py)?.can_admit(handle.0, u64::from(headroom)).map_err(core_error)
+    }
+
     fn next_boundary(&self, py: Python<'_>, handle: Handle) -> PyResult<Option<u32>> {
         self.manager.call(py, |manager| manager.next_boundary(handle.0))
     }

@@ -21,7 +21,7 @@ impl Manager {
         Ok(self.matched(row))
     }
 
-    fn matched(&mut self, row: usize) -> Hit {
+    pub(super) fn matched(&mut self, row: usize) -> Hit {
         let num_changes = self.store.num_changes();
         if let Some((hit, at)) = self.requests.rows[row].matched
             && at == num_changes
@@ -89,7 +89,8 @@ impl Manager {
                 continue;
             }
             let mut lacking = self.serve(row, num_new, lookahead)?;
-            if lacking > 0 && self.make_whole_slabs(lacking)? {
+            // The holes that a move fills may be the ones that the request would have filled.
+            while lacking > 0 && self.make_whole_slabs(lacking)? {
                 lacking = self.serve(row, num_new, lookahead)?;
             }
             if lacking > 0 {
@@ -100,7 +101,7 @@ impl Manager {
     }
 
     /// Serve one request. Returns how many blocks (slabs where several pools share them) are
-    /// lacking; unless that is 0, nothing has changed.
+    /// lacking, all if no move of live blocks would help; unless that is 0, nothing has changed.
     fn serve(&mut self, row: usize, num_new: u32, lookahead: u32) -> Result<u64, Error> {
         let progress = self.requests.progress[row];
         if progress.running {
@@ -176,7 +177,10 @@ impl Manager {
         }
         match self.store.reserve(&self.demand, &mut self.reservation) {
             Ok(()) => {}
-            Err(Error::OutOfBlocks { needed, available }) => return Ok(needed - available),
+            Err(Error::OutOfBlocks { needed, available }) => {
+                let moving_helps = self.store.has_room(&self.demand, 0, true);
+                return Ok(if moving_helps { needed - available } else { u64::MAX });
+            }
             Err(error) => return Err(error),
         }
         for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {

@@ -32,6 +32,13 @@ impl Compaction {
 /// Where a block stands in the tables.
 type Places = FxHashMap<BlockId, Vec<(usize, GroupId, u32)>>;
 
+/// What the moves within one pool look up.
+#[derive(Clone)]
+struct Moving {
+    places: Places,
+    targets: std::vec::IntoIter<BlockId>,
+}
+
 impl Manager {
     /// Find up to `num_slabs` slabs whose live blocks fit into other slabs of their pool, those with
     /// the smallest share of live blocks first. Changes nothing.
@@ -57,26 +64,28 @@ impl Manager {
         }
         self.version += 1;
         let mut changes = Vec::new();
-        let pools: Vec<PoolId> = plan.slabs.iter().map(|&(pool, _)| pool).collect();
-        let mut places: Vec<Option<Places>> = vec![None; self.store.num_pools() as usize];
-        for pool in pools {
-            places[pool.index()].get_or_insert_with(|| self.places(pool));
+        let mut moving: Vec<Option<Moving>> = vec![None; self.store.num_pools() as usize];
+        for &(pool, _) in &plan.slabs {
+            moving[pool.index()].get_or_insert_with(|| Moving {
+                places: self.places(pool, &plan.slabs),
+                targets: self.store.move_targets(pool, plan.num_moves, &plan.slabs),
+            });
         }
         for &(pool, slab) in &plan.slabs {
+            let Some(Moving { places, targets }) = &mut moving[pool.index()] else { continue };
             for src in self.store.live_in(pool, slab) {
-                let Some(dst) = self.store.relocate(pool, src, &plan.slabs) else {
+                let Some(dst) = self.store.relocate(pool, src, &plan.slabs, targets) else {
                     debug_assert!(false, "a planned move has no room");
                     continue;
                 };
-                let group = self.group_of(pool, dst, src, places[pool.index()].as_ref());
+                let group = self.group_of(pool, dst, src, places);
                 self.copies.push(BlockCopy { group, src, dst });
                 for held in self.held.iter_mut().chain(&mut self.copied) {
                     if *held == (pool, src) {
                         held.1 = dst;
                     }
                 }
-                let found = places[pool.index()].as_ref().and_then(|places| places.get(&src));
-                for &(row, group, position) in found.into_iter().flatten() {
+                for &(row, group, position) in places.get(&src).into_iter().flatten() {
                     let table = &mut self.requests.rows[row].tables[group.index()];
                     table.blocks[position as usize] = dst;
                     changes.push(TableChange { row: row as u32, group, position, block: dst });
@@ -107,7 +116,8 @@ impl Manager {
         Ok(true)
     }
 
-    fn places(&self, pool: PoolId) -> Places {
+    /// The tables that name a block of the pool's slabs among `slabs`.
+    fn places(&self, pool: PoolId, slabs: &[(PoolId, SlabId)]) -> Places {
         let mut places = Places::default();
         for row in self.requests.taken() {
             let tables = &self.requests.rows[row].tables;
@@ -116,7 +126,10 @@ impl Manager {
                     continue;
                 }
                 for (position, &block) in table.blocks.iter().enumerate() {
-                    places.entry(block).or_default().push((row, group.id, position as u32));
+                    let slab = self.store.slab_of(pool, block);
+                    if slab.is_some_and(|slab| slabs.contains(&(pool, slab))) {
+                        places.entry(block).or_default().push((row, group.id, position as u32));
+                    }
                 }
             }
         }
@@ -124,14 +137,8 @@ impl Manager {
     }
 
     /// Whose layers a block's bytes belong to.
-    fn group_of(
-        &self,
-        pool: PoolId,
-        dst: BlockId,
-        src: BlockId,
-        places: Option<&Places>,
-    ) -> GroupId {
-        let table = places.and_then(|places| places.get(&src)?.first());
+    fn group_of(&self, pool: PoolId, dst: BlockId, src: BlockId, places: &Places) -> GroupId {
+        let table = places.get(&src).and_then(|found| found.first());
         let key = self.store.prefix_index(pool).first_key(dst);
         table.map(|&(_, group, _)| group).or(key.map(|(key, _)| key.group)).unwrap_or(GroupId(0))
     }

@@ -3,6 +3,7 @@
 mod advance;
 mod allocate;
 mod appraise;
+mod can_admit;
 mod check;
 mod checkpoints;
 mod compact;

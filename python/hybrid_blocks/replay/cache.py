@@ -1,0 +1,93 @@
+"""The cache that a replay runs in: its memory, and what every manager makes of it."""
+
+import re
+
+import msgspec
+
+from hybrid_blocks.model import Model, load_model
+from hybrid_blocks.plan import Deployment, Geometry, GroupGeometry, plan_natural
+from hybrid_blocks.replay.errors import ReplayError
+from hybrid_blocks.trace import Trace
+
+UNBOUNDED = "unbounded"
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
+_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
+
+
+class Cache(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory for one model.
+
+    ``geometry`` is its natural plan. ``model`` and ``deployment`` are None where the cache is given
+    as a number of blocks: one group that keeps every token, one byte a token.
+    """
+
+    geometry: Geometry
+    model: Model | None = None
+    deployment: Deployment | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of free memory that the cache was planned for."""
+        return self.geometry.memory_bytes
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Tokens drafted beyond the one sampled."""
+        return self.geometry.decode_tokens - 1
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as ``24GiB``, ``1.5 GB`` or ``4096``."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if not match or match[2] not in _UNITS:
+        raise ReplayError(f"{text!r} is not a size; write for example 24GiB or 8000MB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def model_cache(model: str, memory: str | int, deployment: Deployment) -> Cache:
+    """Plan ``memory`` for a model: a name of the model table, or a ``config.json``."""
+    loaded = load_model(model)
+    memory_bytes = memory if isinstance(memory, int) else parse_bytes(memory)
+    geometry = plan_natural(loaded, memory_bytes, deployment)
+    return Cache(geometry=geometry, model=loaded, deployment=deployment)
+
+
+def block_cache(num_blocks: int, block_size: int) -> Cache:
+    """Make a cache of ``num_blocks`` blocks to hand out, the null block not counted."""
+    if num_blocks < 1:
+        raise ReplayError(f"a pool of {num_blocks} blocks can serve nothing; give it at least 1")
+    group = GroupGeometry(
+        name="full",
+        kind="full",
+        layers=(0,),
+        page_bytes=(block_size,),
+        block_tokens=block_size,
+        block_bytes=block_size,
+        block_stride=block_size,
+        blocks_per_slab=1,
+        pool=0,
+    )
+    geometry = Geometry(
+        groups=(group,),
+        slab_bytes=block_size,
+        num_slabs=num_blocks + 1,
+        hash_block_size=block_size,
+        memory_bytes=(num_blocks + 1) * block_size,
+        decode_tokens=1,
+        in_flight_tokens=1,
+    )
+    return Cache(geometry=geometry)
+
+
+def read_num_blocks(text: str, trace: Trace, block_size: int) -> int:
+    """Read a number of blocks, or `UNBOUNDED`.
+
+    Unbounded are as many blocks as all requests would take if none shared or gave back any.
+    """
+    if text == UNBOUNDED:
+        return int((-(-trace.total_tokens // block_size)).sum())
+    if not text.isdecimal() or int(text) < 1:
+        raise ReplayError(f"{text!r} is neither a number of blocks nor {UNBOUNDED!r}")
+    return int(text)

@@ -1,0 +1,36 @@
+"""What the engine asks of a manager beyond the interface that all managers offer."""
+
+from typing import Protocol
+
+from hybrid_blocks.manager import Manager
+
+
+class ReplayManager(Manager, Protocol):
+    """A manager as a scheduler drives it, and what its memory is used for."""
+
+    def begin_step(self) -> None:
+        """Start a step: copies that were asked for are run, time passes."""
+
+    def can_admit(self, handle: int, headroom: int) -> bool:
+        """Return whether all known tokens of a waiting request have room at once.
+
+        ``headroom`` blocks stay free beside it. A manager that only finds out by trying says True
+        and lets :meth:`allocate` fail.
+        """
+
+    def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
+        """Return how many of the tokens after ``start`` to compute in one step, at most as many.
+
+        0 if none, because the end of so short a chunk would be of no use.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Return counters, those that the manager has; see ``BlockManager.stats``."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that nobody but the requests that run can have now."""
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Tokens of the longest request that fits when it is alone."""

@@ -1,0 +1,130 @@
+"""The Rust manager over the natural geometry."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hybrid_blocks import BlockManager, FlopModel, GroupSpec, Placement, block_hasher
+from hybrid_blocks.manager import Counts, Handles
+from hybrid_blocks.plan import GroupGeometry
+from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.config import EngineConfig
+from hybrid_blocks.replay.foresight import Foresight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RustOptions:
+    """How the cache behaves.
+
+    Attributes:
+        policy: what goes first: ``lru``, or a FLOP model.
+        foresight: knows the trace's future; then that decides what goes first.
+        placement: where states are kept; None for the default.
+    """
+
+    policy: str | FlopModel = "lru"
+    foresight: Foresight | None = None
+    placement: Placement | None = None
+
+
+class RustManager:
+    """`BlockManager` as the engine drives it."""
+
+    def __init__(
+        self,
+        core: BlockManager,
+        *,
+        slab_bytes: int,
+        lookahead: int,
+        foresight: Foresight | None,
+    ) -> None:
+        self.core = core
+        self._slab_bytes = slab_bytes
+        self._lookahead = lookahead
+        self._foresight = foresight
+        self.match_prefix = core.match_prefix
+        self.can_admit = core.can_admit
+        self.advance = core.advance
+        self.append_tokens = core.append_tokens
+        self.preempt = core.preempt
+        self.free = core.free
+        self.stats = core.stats
+
+    def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
+        """Register a request; ``request_id`` is its index in the trace."""
+        handle = self.core.add_request(request_id, tokens)
+        if self._foresight is not None:
+            self.core.set_worth(handle, self._foresight.worth(int(request_id)))
+        return handle
+
+    def allocate(self, handles: Handles, num_new_tokens: Counts) -> int:
+        """Make room for new tokens, and for the drafts after them."""
+        return self.core.allocate(handles, num_new_tokens, self._lookahead)
+
+    def begin_step(self) -> None:
+        """Let time pass; the copies are run, as far as anything is run here."""
+        self.core.take_copies()
+        self.core.tick()
+
+    def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
+        """End the chunk where a checkpoint is to be taken."""
+        boundary = self.core.next_boundary(handle)
+        return num_new_tokens if boundary is None else min(num_new_tokens, boundary - start)
+
+    @property
+    def num_blocks(self) -> int:
+        """Slabs, or blocks where there is one pool of whole slabs."""
+        return self.core.num_blocks
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Of these, the ones that hold nothing but cached content."""
+        return self.core.num_free_blocks
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of slabs that hold a request's block."""
+        return (self.core.num_blocks - self.core.num_free_blocks) * self._slab_bytes
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Tokens of the longest request that fits when it is alone."""
+        return self.core.max_request_tokens
+
+
+def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustManager:
+    """Make a Rust manager: one pool of blocks where a slab is one block, else an arena."""
+    geometry = cache.geometry
+    policy = "explicit" if options.foresight is not None else options.policy
+    groups = [_group(group) for group in geometry.groups]
+    hasher = block_hasher(block_size=geometry.hash_block_size)
+    if geometry.pools == (1,) and policy == "lru":
+        sizes: dict[str, object] = {"num_blocks": geometry.num_slabs}
+    else:
+        sizes = {"num_slabs": geometry.num_slabs, "blocks_per_slab": list(geometry.pools)}
+    core = BlockManager(
+        groups,
+        hasher,
+        policy=policy,
+        placement=options.placement,
+        max_chunk=config.max_num_batched_tokens,
+        **sizes,  # type: ignore[arg-type]
+    )
+    return RustManager(
+        core,
+        slab_bytes=geometry.slab_bytes,
+        lookahead=cache.num_speculative_tokens,
+        foresight=options.foresight,
+    )
+
+
+def _group(group: GroupGeometry) -> GroupSpec:
+    return GroupSpec(
+        "full" if group.kind == "mla" else group.kind,
+        group.block_tokens,
+        window=group.window,
+        slots=group.slots_per_request,
+        encoder_tokens=group.encoder_tokens,
+        pool=group.pool,
+    )

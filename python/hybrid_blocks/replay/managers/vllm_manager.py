@@ -1,0 +1,41 @@
+"""vLLM's own KV-cache manager, over the plan that vLLM makes for the same bytes."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hybrid_blocks.model import PlanError
+from hybrid_blocks.plan import plan_vllm
+from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.config import EngineConfig
+from hybrid_blocks.replay.errors import ReplayError
+
+if TYPE_CHECKING:
+    from hybrid_blocks.replay.managers.vllm_bridge import VllmManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmOptions:
+    """vLLM's settings that change what can be hit.
+
+    Attributes:
+        retention: ``--prefix-cache-retention-interval``: 0 keeps the states and windows that
+            requests are known to resume at, vLLM's default; a number of tokens keeps more; None
+            keeps all.
+    """
+
+    retention: int | None = 0
+
+
+def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "VllmManager":
+    """Make vLLM's manager."""
+    if cache.model is None or cache.deployment is None:
+        raise ReplayError("the vllm manager plans its own blocks: give --model and --memory")
+    try:
+        from hybrid_blocks.replay.managers.vllm_bridge import VllmManager  # noqa: PLC0415
+    except ImportError as error:
+        raise ReplayError(f"--manager vllm needs vLLM 0.33: {error}") from error
+    try:
+        plan = plan_vllm(cache.model, cache.memory_bytes, cache.deployment)
+    except PlanError as error:
+        raise ReplayError(str(error)) from error
+    return VllmManager(plan, cache.deployment, config, retention=options.retention)

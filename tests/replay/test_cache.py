@@ -1,0 +1,62 @@
+import pytest
+from hybrid_blocks.model import PlanError
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.replay import ReplayError, block_cache, model_cache, read_num_blocks
+from hybrid_blocks.replay.cache import parse_bytes
+from hybrid_blocks.trace.builder import TraceBuilder
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4096", 4096),
+        ("24GiB", 24 * 2**30),
+        ("1.5 GB", 1_500_000_000),
+        ("512MiB", 2**29),
+        ("3kiB", None),
+        ("-1GiB", None),
+        ("GiB", None),
+        ("", None),
+    ],
+)
+def test_sizes_are_read_in_binary_and_decimal_units(text: str, expected: int | None) -> None:
+    if expected is None:
+        with pytest.raises(ReplayError, match="is not a size"):
+            parse_bytes(text)
+    else:
+        assert parse_bytes(text) == expected
+
+
+def test_the_arena_is_the_natural_plan_of_the_memory() -> None:
+    cache = model_cache("Granite-4.0-Micro", "1GiB", Deployment())
+    (group,) = cache.geometry.groups
+    assert group.block_bytes == 16 * 81_920
+    assert cache.geometry.usable_slabs == 2**30 // group.block_bytes - 1
+    assert cache.num_speculative_tokens == 0
+    hybrid = model_cache("Qwen3.5-27B", 24 * 2**30, Deployment(num_speculative_tokens=2))
+    assert hybrid.num_speculative_tokens == 2
+    assert len(hybrid.geometry.pools) > 1
+
+
+def test_memory_without_room_for_a_block_is_refused() -> None:
+    with pytest.raises(PlanError, match="hold no slab"):
+        model_cache("Granite-4.0-Micro", "1MiB", Deployment())
+
+
+def test_a_cache_of_blocks_counts_one_byte_a_token() -> None:
+    cache = block_cache(9, 16)
+    assert cache.geometry.usable_slabs == 9
+    assert cache.geometry.live_bytes(33) == 33
+    with pytest.raises(ReplayError, match="0 blocks can serve nothing"):
+        block_cache(0, 16)
+
+
+def test_a_number_of_blocks_may_be_unbounded() -> None:
+    builder = TraceBuilder("one")
+    builder.add([builder.fresh(40)], arrival=0, prompt_tokens=30, output_tokens=10)
+    trace = builder.build()
+    assert read_num_blocks("77", trace, 16) == 77
+    assert read_num_blocks("unbounded", trace, 16) == 3
+    for wrong in ("0", "-3", "many"):
+        with pytest.raises(ReplayError, match="neither a number of blocks"):
+            read_num_blocks(wrong, trace, 16)
