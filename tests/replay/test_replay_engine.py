@@ -200,11 +200,11 @@ def test_a_request_that_arrives_joins_a_batch_that_decodes_without_delay() -> No
 
 def test_pool_use_is_a_mean_over_time_in_which_an_idle_engine_counts_as_empty() -> None:
     step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
-    config = EngineConfig(block_size=4, step_time=step_time)
+    config = EngineConfig(step_time=step_time)
     result, timeline = replay(
         made((4, 2, 0.0), (4, 2, 8.0)),
         manager_name=ManagerName.RUST,
-        num_blocks=10,
+        cache=block_cache(10, 4),
         config=config,
     )
     assert list(timeline.seconds) == [1, 2, 8, 9, 10]

@@ -152,7 +152,14 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         placement = Placement(every=checkpoint_every)
         rust = apply_policy(policy, workload, cache, config, RustOptions(placement=placement))
         vllm = VllmOptions(retention=_read_retention(retention))
-        runs = _run(workload, manager or [DEFAULT_MANAGER], cache, config, rust, vllm)
+        runs = _run(
+            workload,
+            manager or [DEFAULT_MANAGER],
+            cache=cache,
+            config=config,
+            rust=rust,
+            vllm=vllm,
+        )
         results = [result for result, _ in runs]
         Console().print(make_table(results))
         if json is not None:
@@ -182,6 +189,7 @@ def _read_retention(text: str) -> int | None:
 def _run(
     workload: Trace,
     managers: Sequence[ManagerName],
+    *,
     cache: Cache,
     config: EngineConfig,
     rust: RustOptions,

@@ -1,0 +1,200 @@
+"""Figures of whole replays: memory, concurrency and hits, beside vLLM's own manager.
+
+    python benches/python/figures.py capacity mixed hits --data DIR --record benches/record
+
+``--limit`` scales every run. The record says what was run, with which limit, and when.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace as changed
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+from hybrid_blocks import Placement
+from hybrid_blocks.model import load_model
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.replay import (
+    Cache,
+    EngineConfig,
+    ManagerName,
+    Result,
+    RustOptions,
+    VllmOptions,
+    model_cache,
+    replay,
+)
+from hybrid_blocks.replay.policy import PolicyName, apply_policy
+from hybrid_blocks.trace import Trace, read_trace
+from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.prefixes import prefix_ids
+
+Row = dict[str, Any]
+
+GIB = 2**30
+TOKENS = 8192
+
+CAPACITY: tuple[tuple[str, int, float, dict[str, Any]], ...] = (
+    ("Qwen3.5-27B", 1, 24, {}),
+    ("Qwen3.5-27B", 1, 24, {"num_speculative_tokens": 2}),
+    ("Qwen3.5-35B-A3B", 1, 24, {"kv_cache_dtype": "fp8"}),
+    ("Nemotron-H-8B", 1, 24, {}),
+    ("Granite-4.0-H-Small", 1, 24, {}),
+    ("Falcon-H1-7B", 1, 24, {}),
+    ("LFM2-1.2B", 1, 6, {}),
+    ("gpt-oss-20b", 2, 24, {}),
+    ("Gemma-3-27B", 1, 24, {}),
+)
+"""Model, how many times the limit of requests, GiB, and how it is deployed."""
+
+HIT_MODELS = ("Qwen3.5-27B", "Nemotron-H-8B")
+SHARES = (0.05, 0.10, 0.20, 0.40)
+
+
+def deployment(**options: Any) -> Deployment:
+    return Deployment(max_num_batched_tokens=TOKENS, in_flight_batches=1, **options)
+
+
+def capacity(data: Path, limit: int) -> Iterator[Row]:
+    """Memory efficiency and most running requests, all requests waiting from the start."""
+    lengths = read_trace(data / "traces" / "azure_llm_2023_conv.csv.gz")
+    config = EngineConfig(max_num_seqs=4096, watermark=0.0, reject_too_large=True)
+    for model, times, gib, options in CAPACITY:
+        cache = model_cache(model, int(gib * GIB), deployment(max_num_seqs=4096, **options))
+        trace = lengths.head(times * limit).at_once()
+        for manager in (ManagerName.RUST, ManagerName.VLLM):
+            result, _ = replay(trace, manager_name=manager, cache=cache, config=config)
+            row = _row(result, model, times * limit)
+            yield {**row, **options, "gib": gib, **_concurrency(result)}
+
+
+def _concurrency(result: Result) -> Row:
+    bound = result.concurrency_bound
+    return {"running_over_bound": result.peak_running / bound if bound else None}
+
+
+def mixed(data: Path, limit: int) -> Iterator[Row]:
+    """A few requests of 100,000 tokens among many of 300: no pool idles while another lacks."""
+    del data
+    builder = TraceBuilder(f"{max(2, limit // 250)} x 100,000 among {limit} x 300 tokens")
+    every = limit // max(2, limit // 250)
+    for index in range(limit):
+        if index % every == every // 2:
+            builder.add(
+                [builder.fresh(100_200)], arrival=0, prompt_tokens=100_000, output_tokens=200
+            )
+        builder.add([builder.fresh(300)], arrival=0, prompt_tokens=200, output_tokens=100)
+    trace = builder.build()
+    config = EngineConfig(max_num_seqs=4096, watermark=0.0)
+    for model in HIT_MODELS:
+        cache = model_cache(model, 24 * GIB, deployment())
+        for manager in (ManagerName.RUST, ManagerName.VLLM):
+            result, timeline = replay(trace, manager_name=manager, cache=cache, config=config)
+            waiting = np.array(timeline.waiting) > 0
+            used = np.array(timeline.used_blocks)[waiting] / result.blocks_total
+            row = {**_row(result, model, len(trace)), **_concurrency(result)}
+            yield {**row, "gib": 24, "use_while_waiting": float(used.mean())}
+
+
+def hits(data: Path, limit: int) -> Iterator[Row]:
+    """Hit rates at shares of what a cache would hold that loses nothing."""
+    traces = {
+        "mooncake": read_trace(data / "traces" / "mooncake_fast25_conversation_trace.jsonl.gz"),
+        "agent": read_trace(data / "traces" / "claude_code_agentic_dev.jsonl.gz"),
+    }
+    config = EngineConfig(max_num_seqs=64, watermark=0.0, reject_too_large=True)
+    options = RustOptions(placement=Placement())
+    for name, whole in traces.items():
+        trace = whole.head(limit)
+        for model in HIT_MODELS:
+            unbounded = _unbounded_bytes(trace, model, config)
+            for share in SHARES:
+                cache = model_cache(model, int(share * unbounded), deployment())
+                about = {"trace": name, "share": share, "gib": round(share * unbounded / GIB, 1)}
+                for label, result in _policies(trace, cache, config, options):
+                    yield {**_row(result, model, len(trace)), **about, "policy": label}
+
+
+def _policies(
+    trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions
+) -> Iterator[tuple[str, Result]]:
+    for policy in PolicyName:
+        rust = apply_policy(policy, trace, cache, config, options)
+        yield (
+            f"rust {policy}",
+            replay(trace, manager_name=ManagerName.RUST, cache=cache, config=config, rust=rust)[0],
+        )
+    for label, retention in (("default", 0), ("dense", None), ("4096", 4096)):
+        vllm = VllmOptions(retention=retention)
+        yield (
+            f"vllm {label}",
+            replay(trace, manager_name=ManagerName.VLLM, cache=cache, config=config, vllm=vllm)[0],
+        )
+
+
+def _unbounded_bytes(trace: Trace, model: str, config: EngineConfig) -> int:
+    """Bytes of all distinct blocks of a trace, and of the checkpoints left if none is ever lost."""
+    geometry = model_cache(model, 1024 * GIB, deployment()).geometry
+    blocks = len(np.unique(prefix_ids(trace, geometry.hash_block_size)[0]))
+    states = [group for group in geometry.groups if group.kind == "state"]
+    tokens = sum(group.block_bytes for group in geometry.groups if group.grows) * blocks
+    room = model_cache(model, 4 * tokens + 1024 * GIB, deployment())
+    result, _ = replay(
+        trace, manager_name=ManagerName.RUST, cache=room, config=changed(config, max_num_seqs=64)
+    )
+    kept = (result.checkpoints or 0) // len(states)
+    return tokens + kept * sum(group.block_bytes for group in states)
+
+
+def _row(result: Result, model: str, limit: int) -> Row:
+    names = (
+        "manager",
+        "memory_efficiency",
+        "peak_running",
+        "concurrency_bound",
+        "preemptions",
+        "compactions",
+        "hit_rate",
+        "recompute_flops_saved",
+        "limit_no_checkpoint",
+        "limit_attention_evicted",
+        "wall_seconds",
+    )
+    figures = msgspec.to_builtins(result)
+    return {"model": load_model(model).name, "limit": limit, **{n: figures[n] for n in names}}
+
+
+FIGURES = {"capacity": (capacity, 2000), "mixed": (mixed, 2000), "hits": (hits, 1000)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("figures", nargs="+", choices=FIGURES)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--limit", type=int, help="requests of each trace")
+    parser.add_argument("--record", type=Path, help="folder for a dated record")
+    arguments = parser.parse_args()
+    for name in arguments.figures:
+        figure, limit = FIGURES[name]
+        rows = []
+        for row in figure(arguments.data, arguments.limit or limit):
+            rows.append(row)
+            sys.stdout.write(" ".join(_text(key, value) for key, value in row.items()) + "\n")
+            sys.stdout.flush()
+        if arguments.record:
+            arguments.record.mkdir(parents=True, exist_ok=True)
+            path = arguments.record / f"{datetime.now(UTC):%Y-%m-%d}-replay-{name}.json"
+            path.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _text(key: str, value: Any) -> str:
+    return f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
+
+
+if __name__ == "__main__":
+    main()

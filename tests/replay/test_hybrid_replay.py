@@ -1,0 +1,240 @@
+"""Hybrid models through the engine: memory, hits, policies, and vLLM's own manager beside ours."""
+
+from functools import cache as remember
+from typing import Any
+
+import numpy as np
+import pytest
+from hybrid_blocks import Placement
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.replay import (
+    Cache,
+    Engine,
+    EngineConfig,
+    Foresight,
+    ManagerName,
+    ReplayError,
+    Result,
+    RustOptions,
+    VllmOptions,
+    make_manager,
+    model_cache,
+    replay,
+)
+from hybrid_blocks.replay.live import LiveBytes
+from hybrid_blocks.replay.policy import PolicyName, apply_policy
+from hybrid_blocks.trace import Trace
+from hybrid_blocks.trace.builder import TraceBuilder
+
+EIGHT: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("Qwen3.5-27B", 24, {}),
+    ("Qwen3.5-27B", 24, {"num_speculative_tokens": 2}),
+    ("Qwen3.5-35B-A3B", 12, {"kv_cache_dtype": "fp8"}),
+    ("Nemotron-H-8B", 16, {}),
+    ("Granite-4.0-H-Small", 16, {}),
+    ("Falcon-H1-7B", 16, {}),
+    ("LFM2-1.2B", 3, {}),
+    ("gpt-oss-20b", 10, {}),
+    ("Gemma-3-27B", 24, {}),
+)
+
+
+def made(model: str, gib: float, **options: Any) -> Cache:
+    deployment = Deployment(in_flight_batches=1, max_num_seqs=1024, **options)
+    return model_cache(model, int(gib * 2**30), deployment)
+
+
+@remember
+def chat(num_requests: int = 500, seed: int = 3) -> Trace:
+    """Lengths like those of conversations, all waiting from the start, nothing shared."""
+    rng = np.random.default_rng(seed)
+    prompts = np.clip(rng.lognormal(6.6, 1.0, num_requests), 20, 6000).astype(int)
+    outputs = np.clip(rng.lognormal(5.0, 0.8, num_requests), 5, 800).astype(int)
+    builder = TraceBuilder("chat")
+    for prompt, output in zip(prompts.tolist(), outputs.tolist(), strict=True):
+        span = builder.fresh(prompt + output)
+        builder.add([span], arrival=0, prompt_tokens=prompt, output_tokens=output)
+    return builder.build()
+
+
+def turns(num_conversations: int, num_turns: int, *, shared: int = 256) -> Trace:
+    """Conversations that come back, one after another, under one system prompt."""
+    builder = TraceBuilder("turns")
+    system = builder.fresh(shared)
+    leaders: dict[int, int] = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for _ in range(num_turns):
+        for conversation in range(num_conversations):
+            history = spans.setdefault(conversation, [system])
+            prompt = [*history, builder.fresh(800)]
+            answer = builder.fresh(49)
+            leader = leaders.get(conversation, -1)
+            leaders[conversation] = builder.add(
+                [*prompt, answer],
+                arrival=5.0 if leader >= 0 else float(conversation),
+                prompt_tokens=sum(count for _, count in prompt),
+                output_tokens=49,
+                follows=leader,
+            )
+            spans[conversation] = [*prompt, answer]
+    return builder.build()
+
+
+def run(trace: Trace, cache: Cache, name: str = "rust", **options: Any) -> Result:
+    config = EngineConfig(max_num_seqs=options.pop("max_num_seqs", 1024), watermark=0.0)
+    return replay(trace, manager_name=ManagerName(name), cache=cache, config=config, **options)[0]
+
+
+@pytest.mark.parametrize(("model", "gib", "options"), EIGHT)
+def test_at_full_load_hardly_a_reserved_byte_is_not_needed(
+    model: str, gib: float, options: dict[str, Any]
+) -> None:
+    result = run(chat(), made(model, gib, **options))
+    assert result.full_load_steps > 100
+    assert result.memory_efficiency is not None
+    assert result.concurrency_bound is not None
+    assert 0.97 <= result.memory_efficiency <= 1
+    assert result.peak_running >= 0.97 * result.concurrency_bound
+    assert result.requests == 500
+
+
+def test_nobody_waits_for_a_state_slot_while_attention_memory_is_idle_nor_the_reverse() -> None:
+    builder = TraceBuilder("mixed")
+    for index in range(300):
+        if index % 100 == 50:
+            long = builder.fresh(40_050)
+            builder.add([long], arrival=0, prompt_tokens=40_000, output_tokens=50)
+        builder.add([builder.fresh(300)], arrival=0, prompt_tokens=200, output_tokens=100)
+    cache = made("Qwen3.5-27B", 8)
+    manager = make_manager(ManagerName.RUST, cache, EngineConfig(watermark=0.0))
+    engine = Engine(builder.build(), manager, cache, EngineConfig(watermark=0.0))
+    engine.run()
+    assert engine.full_load.steps > 100
+    assert engine.full_load.memory_efficiency is not None
+    assert engine.full_load.memory_efficiency >= 0.97
+    assert engine.counters.finished == 303
+
+
+def test_live_bytes_of_a_batch_are_the_sum_over_its_requests() -> None:
+    for model in ("Qwen3.5-27B", "gpt-oss-20b", "Llama-4-Scout-17B-16E"):
+        geometry = made(model, 24).geometry
+        lengths = np.array([1, 15, 16, 127, 128, 129, 8191, 8192, 8193, 50_000])
+        single = sum(geometry.live_bytes(length) for length in lengths.tolist())
+        assert LiveBytes(geometry).of(lengths) == pytest.approx(single, abs=len(lengths))
+
+
+def test_a_conversation_goes_on_from_its_state_and_hits_are_counted_by_what_ends_them() -> None:
+    trace = turns(4, 5)
+    result = run(trace, made("Qwen3.5-27B", 24), max_num_seqs=8)
+    assert result.checkpoints is not None
+    assert result.forks is not None
+    assert result.checkpoints > 0
+    assert result.forks > 0
+    assert result.hit_rate > 0.6
+    limits = [
+        result.limit_complete,
+        result.limit_unseen,
+        result.limit_attention_evicted,
+        result.limit_window_evicted,
+        result.limit_no_checkpoint,
+        result.limit_alignment,
+    ]
+    assert sum(limit or 0 for limit in limits) == len(trace)
+    assert (result.limit_no_checkpoint or 0) > 0
+    assert result.recompute_flops_saved is not None
+    assert result.recompute_flops_saved > 2 * 27e9 * result.hit_tokens
+
+
+def test_without_checkpoints_a_hybrid_model_hits_nothing() -> None:
+    none = Placement(prompt_end=False, branch=False, finish=False)
+    rust = RustOptions(placement=none)
+    result = run(turns(4, 5), made("Qwen3.5-27B", 24), max_num_seqs=8, rust=rust)
+    assert result.hit_tokens == 0
+    assert result.checkpoints == 0
+
+
+def test_checkpoints_every_so_many_tokens_are_at_most_four_a_request() -> None:
+    cache = made("Qwen3.5-27B", 24)
+    states = sum(group.kind == "state" for group in cache.geometry.groups)
+    rust = RustOptions(placement=Placement(every=64))
+    result = run(turns(2, 3), cache, rust=rust)
+    assert 2 * 3 * 2 * states < (result.checkpoints or 0) <= 2 * 3 * 4 * states
+
+
+def test_sooner_use_is_worth_more_and_no_use_nothing() -> None:
+    builder = TraceBuilder("three")
+    shared, own = builder.fresh(32), [builder.fresh(33) for _ in range(3)]
+    for index, first in enumerate((shared, shared, own[2])):
+        builder.add([first, own[index]], arrival=float(index), prompt_tokens=48, output_tokens=16)
+    foresight = Foresight(builder.build(), 16, EngineConfig().step_time)
+    assert foresight.worth(0).tolist() == [2**63 - 1, 2**63 - 1, 0]
+    assert foresight.worth(1).tolist() == [0, 0, 0]
+
+
+def crafted() -> Trace:
+    """One prompt that comes back between many that never do."""
+    builder = TraceBuilder("crafted")
+    precious = builder.fresh(2000)
+    for index in range(60):
+        spans = [precious, builder.fresh(30)] if index % 6 == 0 else [builder.fresh(2030)]
+        builder.add(spans, arrival=10.0 * index, prompt_tokens=2010, output_tokens=20)
+    return builder.build()
+
+
+def test_who_knows_the_future_hits_at_least_as_much_as_the_other_policies() -> None:
+    trace, cache = crafted(), made("Nemotron-H-8B", 0.6)
+    config = EngineConfig(max_num_seqs=4)
+    found = {}
+    for policy in PolicyName:
+        rust = apply_policy(policy, trace, cache, config, RustOptions())
+        found[policy] = run(trace, cache, max_num_seqs=4, rust=rust)
+    best = found[PolicyName.LOOKAHEAD]
+    assert best.hit_tokens >= max(result.hit_tokens for result in found.values())
+    assert best.hit_tokens > found[PolicyName.LRU].hit_tokens
+    flop, lru = (found[name].recompute_flops_saved for name in (PolicyName.FLOP, PolicyName.LRU))
+    assert flop is not None
+    assert lru is not None
+    assert flop >= lru
+
+
+@pytest.mark.parametrize("options", [EIGHT[0], EIGHT[1], EIGHT[3], EIGHT[7]], ids=lambda o: o[0])
+def test_vllm_runs_the_same_trace_and_packs_no_better(
+    options: tuple[str, int, dict[str, Any]],
+) -> None:
+    pytest.importorskip("vllm")
+    model, gib, deployed = options
+    trace, cache = chat(150), made(model, gib / 4, **deployed)
+    rust, vllm = run(trace, cache), run(trace, cache, "vllm")
+    for result in (rust, vllm):
+        assert result.requests == 150
+        assert result.output_tokens == trace.output_tokens.sum()
+    assert rust.memory_efficiency is not None
+    assert vllm.memory_efficiency is not None
+    assert vllm.memory_efficiency < rust.memory_efficiency
+    assert vllm.peak_running <= rust.peak_running
+    assert vllm.checkpoints is None
+
+
+def test_vllm_hits_where_it_kept_a_state() -> None:
+    pytest.importorskip("vllm")
+    trace, cache = turns(3, 4), made("Nemotron-H-8B", 16)
+    dense = run(trace, cache, "vllm", vllm=VllmOptions(retention=None))
+    default = run(trace, cache, "vllm")
+    ours = run(trace, cache)
+    assert 0 < default.hit_tokens <= dense.hit_tokens
+    assert ours.hit_tokens > dense.hit_tokens
+
+
+def test_managers_say_what_they_cannot_do() -> None:
+    cache = made("Qwen3.5-27B", 8)
+    with pytest.raises(ReplayError, match=r"one group .* Use --manager rust"):
+        make_manager(ManagerName.PYTHON, cache, EngineConfig())
+    without = changed_model(cache)
+    with pytest.raises(ReplayError, match="give --model and --memory"):
+        make_manager(ManagerName.VLLM, without, EngineConfig())
+    with pytest.raises(ReplayError, match="needs the FLOPs of a model"):
+        apply_policy(PolicyName.FLOP, chat(), without, EngineConfig(), RustOptions())
+
+
+def changed_model(cache: Cache) -> Cache:
+    return Cache(geometry=cache.geometry)
