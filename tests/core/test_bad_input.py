@@ -67,7 +67,7 @@ REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, 
     ("tokens are None", lambda m: m.add_request("new", None), InvalidArgumentError, "tokens are"),  # type: ignore[arg-type]
     (
         "tokens are float64",
-        lambda m: m.add_request("new", np.zeros(4)),
+        lambda m: m.add_request("new", np.zeros(4)),  # type: ignore[arg-type]
         InvalidArgumentError,
         "int32 or int64",
     ),

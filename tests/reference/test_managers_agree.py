@@ -227,7 +227,7 @@ class Managers(RuleBasedStateMachine):
             self.manager.check_integrity()
 
 
-class TestManagers(Managers.TestCase):  # type: ignore[name-defined,misc]
+class TestManagers(Managers.TestCase):  # type: ignore[valid-type,misc]
     settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 

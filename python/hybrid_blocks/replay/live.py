@@ -32,5 +32,6 @@ def _live_tokens(group: GroupGeometry, lengths: Int64s) -> Int64s:
     if group.window is None:
         return lengths
     if group.kind == "chunked":
-        return lengths - np.maximum(lengths - 1, 0) // group.window * group.window
+        whole_chunks: Int64s = np.maximum(lengths - 1, 0) // group.window * group.window
+        return lengths - whole_chunks
     return np.minimum(lengths, group.window)

@@ -95,7 +95,7 @@ class VllmManager:
     ) -> Any:
         """Make what ``Scheduler._mamba_block_aligned_split`` reads of a scheduler."""
         states = [g.kv_cache_spec for g in groups if isinstance(g.kv_cache_spec, MambaSpec)]
-        coordinator = self.manager.coordinator
+        coordinator: Any = self.manager.coordinator
         return SimpleNamespace(
             cache_config=SimpleNamespace(block_size=block_size),
             scheduler_config=SimpleNamespace(long_prefill_token_threshold=0),
@@ -279,9 +279,9 @@ def _spec(group: Group, deployment: Deployment) -> KVCacheSpec:
     if spec.kind == "mla":
         return MLAAttentionSpec(**common)
     if spec.kind == "sliding_window":
-        return SlidingWindowSpec(sliding_window=spec.window, dcp_sharded=False, **common)
+        return SlidingWindowSpec(sliding_window=spec.window or 0, dcp_sharded=False, **common)
     if spec.kind == "chunked":
-        return ChunkedLocalAttentionSpec(attention_chunk_size=spec.window, **common)
+        return ChunkedLocalAttentionSpec(attention_chunk_size=spec.window or 0, **common)
     if spec.kind == "full":
         return FullAttentionSpec(**common)
     raise ReplayError(f"vLLM's manager is not replayed for {spec.kind} attention")
