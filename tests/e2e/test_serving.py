@@ -10,7 +10,7 @@ from server import serve
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
 
 # Blocks, so that some of 24 requests of 500 tokens must be preempted; the block sizes differ.
-NUM_BLOCKS = {"qwen3_next": 60, "granitemoehybrid": 60, "gemma3_text": 60}
+NUM_BLOCKS = 60
 
 full = pytest.mark.full
 CASES = [
@@ -28,7 +28,7 @@ _without: dict[str, Record] = {}
 def record(kind: str, level: str) -> Record:
     model = models.build(kind, BUILD)
     log = BUILD / f"{kind}-{level}.log"
-    blocks = str(NUM_BLOCKS[kind])
+    blocks = str(NUM_BLOCKS)
     with serve(model, level, log, "--num-gpu-blocks-override", blocks) as server:
         return live_through(server)
 
@@ -85,6 +85,12 @@ def test_metrics_show_the_usual_gauges(records: tuple[Record, Record]) -> None:
     for one in records:
         assert one.metrics["vllm:prefix_cache_hits_total"] > 0
         assert one.metrics["vllm:request_success_total"] >= 6 + 6 + 24 + 200
+
+
+def test_metrics_show_the_plugins_blocks(records: tuple[Record, Record]) -> None:
+    without, with_plugin = records
+    assert "hybrid_blocks_blocks" not in without.metrics
+    assert with_plugin.metrics["hybrid_blocks_blocks"] == NUM_BLOCKS - 1
 
 
 def test_one_line_of_the_log_says_what_is_active(records: tuple[Record, Record]) -> None:

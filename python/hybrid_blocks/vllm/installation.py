@@ -3,6 +3,7 @@
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
+from hybrid_blocks.vllm import metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.swap import swap
@@ -17,6 +18,7 @@ def install() -> None:
     """Put this package's classes in place of vLLM's. A second call changes nothing."""
     for original, replacement in _REPLACEMENTS:
         swap(original, replacement)
+    metrics.register()
 
 
 def uninstall() -> None:

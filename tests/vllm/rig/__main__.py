@@ -11,7 +11,7 @@ import typer
 
 from rig import exemptions, hub_cache, source
 from rig.session import Session
-from rig.suites import SUITES
+from rig.suites import SLOW, SUITES
 from rig.verdict import judge, to_repeat
 
 
@@ -21,6 +21,7 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
     workers: Annotated[int, typer.Option(help="processes")] = 2,
     build: Annotated[Path, typer.Option(help="where things are unpacked")] = Path("build/vllm"),
     report: Annotated[Path, typer.Option(help="JSON report")] = Path("build/vllm/report.json"),
+    quick: Annotated[bool, typer.Option(help="leave out the slowest files")] = False,
     option: Annotated[list[str] | None, typer.Option(help="passed on to pytest")] = None,
 ) -> None:
     """Run every suite at every level; exit with 1 if a test passes only without the plugin.
@@ -37,7 +38,7 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
         hub=hub,
         logs=build,
         workers=workers,
-        options=tuple(option or ()),
+        options=(*(f"--deselect={file}" for file in SLOW if quick), *(option or ())),
     )
     results: dict[str, Any] = {}
     ok = True

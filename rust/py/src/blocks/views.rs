@@ -242,6 +242,11 @@ impl Blocks {
     }
 
     #[getter]
+    fn num_cached(&self, py: Python<'_>) -> PyResult<u32> {
+        Ok(self.lock(py)?.pool(POOL).num_cached())
+    }
+
+    #[getter]
     fn num_keys(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(self.lock(py)?.prefix_index(POOL).len())
     }

@@ -1,0 +1,73 @@
+"""Figures travel from engines to the server through files."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, Publisher, Sample
+from prometheus_client import CollectorRegistry, generate_latest
+
+
+def blocks(state: str, value: float) -> Sample:
+    return Sample("hybrid_blocks_blocks", "Blocks by state.", "gauge", {"state": state}, value)
+
+
+def shown(folder: Path) -> list[str]:
+    registry = CollectorRegistry()
+    registry.register(EngineCollector(folder))
+    return [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#"]
+
+
+def test_what_an_engine_publishes_is_shown_with_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    misses = Sample("hybrid_blocks_misses", "Misses.", "counter", {"reason": "evicted"}, 3)
+    Publisher().publish(lambda: [blocks("live", 2), blocks("free", 5), misses])
+    pid = os.getpid()
+    assert shown(tmp_path) == [
+        f'hybrid_blocks_blocks{{engine_pid="{pid}",state="live"}} 2.0',
+        f'hybrid_blocks_blocks{{engine_pid="{pid}",state="free"}} 5.0',
+        f'hybrid_blocks_misses_total{{engine_pid="{pid}",reason="evicted"}} 3.0',
+    ]
+
+
+def test_figures_are_made_at_most_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    publisher = Publisher()
+    publisher.publish(lambda: [blocks("live", 1)])
+    publisher.publish(lambda: pytest.fail("too early"))
+    later = time.monotonic() + 2
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    publisher.publish(lambda: [blocks("live", 7)])
+    assert shown(tmp_path) == [
+        f'hybrid_blocks_blocks{{engine_pid="{os.getpid()}",state="live"}} 7.0'
+    ]
+
+
+def test_an_engine_that_ended_is_no_longer_shown(tmp_path: Path) -> None:
+    code = (
+        "from hybrid_blocks.vllm.metrics import Publisher, Sample\n"
+        "Publisher().publish(lambda: [Sample('hybrid_blocks_blocks', '', 'gauge', {}, 1)])"
+    )
+    environment = os.environ | {FOLDER_VARIABLE: str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert shown(tmp_path) == []
+
+
+def test_an_engine_outlives_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "gone"))
+    publisher = Publisher()
+    publisher.publish(lambda: [blocks("live", 1)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_folder_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    Publisher().publish(lambda: pytest.fail("nobody would read it"))
