@@ -25,17 +25,30 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool | None = None
 
 
-def against(name: str, unit: str, value: float, baseline: float, at_least: float | None) -> Row:
-    """Return a row whose target, if any, is a ratio of ``at_least``."""
+def against(
+    name: str,
+    unit: str,
+    value: float,
+    baseline: float,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Row:
+    """Return a row whose targets, if any, are a ratio ``at_least`` and a value ``at_most``."""
     ratio = baseline / value
+    targets = []
+    if at_most is not None:
+        targets.append((f"≤ {at_most:g}", value <= at_most))
+    if at_least is not None:
+        targets.append((f"≥ {at_least:g}x", ratio >= at_least))
     return Row(
         name=name,
         unit=unit,
         value=value,
         baseline=baseline,
         ratio=ratio,
-        target=None if at_least is None else f"≥ {at_least:g}x",
-        ok=None if at_least is None else ratio >= at_least,
+        target=", ".join(target for target, _ in targets) or None,
+        ok=all(met for _, met in targets) if targets else None,
     )
 
 

@@ -47,7 +47,9 @@ def run() -> list[Row]:
         for source, value in (("list", a_list), ("int32 array", an_array)):
             name = f"{algorithm}, 16-token block, {source}"
             target = TARGETS.get(algorithm)
-            rows.append(against(name, "ns", value * per_block, baseline * per_block, target))
+            rows.append(
+                against(name, "ns", value * per_block, baseline * per_block, at_least=target)
+            )
         if algorithm == "sha256":
             rows.append(within("sha256, 2,000-token prompt, list", "µs", a_list * 1e6, 60))
     return rows
