@@ -194,5 +194,5 @@ def spell(event: Any) -> tuple[Any, ...]:
     raise AssertionError(f"an event of a kind that is not known: {event}")
 
 
-class TestPools(Pools.TestCase):  # type: ignore[valid-type,misc]
-    settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestPools = Pools.TestCase
+TestPools.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

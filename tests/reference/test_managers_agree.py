@@ -227,8 +227,8 @@ class Managers(RuleBasedStateMachine):
             self.manager.check_integrity()
 
 
-class TestManagers(Managers.TestCase):  # type: ignore[valid-type,misc]
-    settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestManagers = Managers.TestCase
+TestManagers.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 def test_the_comparison_notices_a_manager_that_decides_differently() -> None:
