@@ -30,7 +30,14 @@ UNWRITTEN = 0xFF  # every byte of a new arena
 
 
 class TagError(AssertionError):
-    """A block does not hold the state that was written to it."""
+    """A block does not hold the state that was written to it.
+
+    ``at`` is its index in the list of blocks that were checked.
+    """
+
+    def __init__(self, message: str, at: int) -> None:
+        super().__init__(message)
+        self.at = at
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,8 @@ class TaggedArena:
                 at, word = (int(i) for i in wrong.nonzero()[0])
                 raise TagError(
                     f"group {group} block {ids[at]} layer {layer} word {word}: written under tag "
-                    f"{int(tags[at]):#x}, holds tag {int(held[at, word]) % 2**64:#x}"
+                    f"{int(tags[at]):#x}, holds tag {int(held[at, word]) % 2**64:#x}",
+                    at,
                 )
 
     def copy(self, group: int, src: Int32s, dst: Int32s) -> None:

@@ -118,6 +118,10 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             help="What a damaged line does, and a request larger than the pool.",
         ),
     ] = "raise",
+    verify_data: Annotated[
+        bool,
+        typer.Option(help="Run the copies on tagged blocks; check all that requests read."),
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated workload.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
     plot: Annotated[
@@ -159,6 +163,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             config=config,
             rust=rust,
             vllm=vllm,
+            verify_data=verify_data,
         )
         results = [result for result, _ in runs]
         Console().print(make_table(results))
@@ -194,6 +199,7 @@ def _run(
     config: EngineConfig,
     rust: RustOptions,
     vllm: VllmOptions,
+    verify_data: bool,
 ) -> list[tuple[Result, Timeline]]:
     columns = (
         TextColumn("{task.description}"),
@@ -217,6 +223,7 @@ def _run(
                     rust=rust,
                     vllm=vllm,
                     sharing=sharing,
+                    verify_data=verify_data,
                     on_progress=partial(_advance, progress, task),
                 )
             )

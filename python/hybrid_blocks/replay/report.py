@@ -51,6 +51,8 @@ def _figures(result: Result) -> dict[str, str]:
         "virtual time": f"{result.virtual_seconds:,.1f} s",
         "wall time": f"{result.wall_seconds:.1f} s",
     }
+    if result.verified_reads is not None:
+        figures["verified reads"] = f"{result.verified_reads:,} blocks"
     if result.rejected_requests:
         figures["rejected requests"] = f"{result.rejected_requests:,} larger than the pool"
     if result.damaged_lines:

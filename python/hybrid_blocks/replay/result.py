@@ -20,6 +20,7 @@ COUNTED = (
     "limit_window_evicted",
     "limit_no_checkpoint",
     "limit_alignment",
+    "verified_reads",
 )
 """Fields that managers count themselves, under the same names."""
 
@@ -69,6 +70,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         limit_window_evicted: those that ended at evicted blocks of a window.
         limit_no_checkpoint: those that ended because no state was kept.
         limit_alignment: those that ended between block borders of the groups.
+        verified_reads: blocks that requests read and that held what their tokens wrote; None
+            where no data was verified.
         virtual_seconds: from the start of the trace to the end of the last step.
         wall_seconds: what the replay took.
     """
@@ -110,6 +113,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     limit_window_evicted: int | None
     limit_no_checkpoint: int | None
     limit_alignment: int | None
+    verified_reads: int | None
     virtual_seconds: float
     wall_seconds: float
 

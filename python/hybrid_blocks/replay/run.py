@@ -26,14 +26,17 @@ def replay(
     rust: RustOptions | None = None,
     vllm: VllmOptions | None = None,
     sharing: Sharing | None = None,
+    verify_data: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Result, Timeline]:
     """Run a trace through a new manager of a cache.
 
     ``sharing`` is what the result's sequential hit rate is taken from. ``on_progress`` is told how
-    many requests are done.
+    many requests are done. With ``verify_data`` the copies are run and the reads checked.
     """
-    manager = make_manager(manager_name, cache, config, rust=rust, vllm=vllm)
+    manager = make_manager(
+        manager_name, cache, config, rust=rust, vllm=vllm, verify_data=verify_data
+    )
     engine = Engine(trace, manager, cache, config)
     start = perf_counter()
     engine.run(on_progress)

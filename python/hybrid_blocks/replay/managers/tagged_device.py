@@ -1,0 +1,61 @@
+"""A device that holds tags instead of keys, values and states. Imports torch."""
+
+from itertools import pairwise
+from math import gcd
+
+import numpy as np
+import numpy.typing as npt
+
+from hybrid_blocks.plan import Geometry
+from hybrid_blocks.tagged_arena import WORD_BYTES, GroupGeometry, TaggedArena
+
+Int32s = npt.NDArray[np.int32]
+Tags = npt.NDArray[np.uint64]
+
+
+class TaggedDevice:
+    """The arena of a geometry, scaled down: the slabs and block ids are the same.
+
+    The greatest common divisor of all block strides becomes one word, so that blocks of different
+    pools overlap as they would on the device.
+    """
+
+    def __init__(self, geometry: Geometry) -> None:
+        unit = gcd(*(group.block_stride for group in geometry.groups))
+        self._arena = TaggedArena(
+            geometry.num_slabs,
+            geometry.slab_bytes // unit * WORD_BYTES,
+            [_scaled(group.block_stride // unit) for group in geometry.groups],
+        )
+        rng = np.random.default_rng(0)
+        self._salts = rng.integers(0, 2**64, len(geometry.groups), dtype=np.uint64)
+
+    def run(self, copies: Int32s) -> None:
+        """Run copies in order; a row is ``(group, src, dst)``."""
+        if not len(copies):
+            return
+        starts = np.flatnonzero(np.diff(copies[:, 0])) + 1
+        for start, end in pairwise([0, *starts.tolist(), len(copies)]):
+            src, dst = (np.ascontiguousarray(copies[start:end, at]) for at in (1, 2))
+            self._arena.copy(int(copies[start, 0]), src, dst)
+
+    def write(self, group: int, ids: Int32s, digests: Tags) -> None:
+        """Write the content of a group that ``digests`` stand for into blocks."""
+        self._arena.write(group, ids, digests ^ self._salts[group])
+
+    def check(self, group: int, ids: Int32s, digests: Tags) -> None:
+        """Raise ``TagError`` unless each block holds what `write` put there for its digest."""
+        self._arena.check(group, ids, digests ^ self._salts[group])
+
+    def stage(self, group: int, ids: Int32s) -> None:
+        """Take blocks through an offload: gather them, clear them, scatter them back."""
+        staging = self._arena.offload(group, ids)
+        self._arena.zero(group, ids)
+        self._arena.restore(group, ids, staging)
+
+
+def _scaled(words: int) -> GroupGeometry:
+    layers = (1, words - 1) if words > 1 else (1,)
+    return GroupGeometry(
+        layer_bytes=tuple(WORD_BYTES * layer for layer in layers), block_stride=WORD_BYTES * words
+    )

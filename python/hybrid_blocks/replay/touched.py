@@ -1,0 +1,44 @@
+"""Which positions of a group's block table a forward pass reads and writes."""
+
+import numpy as np
+import numpy.typing as npt
+
+from hybrid_blocks.plan import GroupGeometry
+
+
+def read_positions(group: GroupGeometry, computed: int) -> range:
+    """Return the positions that the token after ``computed`` tokens looks at.
+
+    A state group reads its first slot. A window of w tokens holds the new one and the last w - 1.
+    The output of an encoder belongs to no token: cross attention reads nothing here.
+    """
+    if computed == 0 or group.kind == "cross":
+        return range(0)
+    if group.kind == "state":
+        return range(1)
+    first = 0
+    if group.kind == "sliding_window":
+        first = max(computed + 1 - (group.window or 1), 0)
+    elif group.kind == "chunked":
+        first = computed - computed % (group.window or 1)
+    return range(first // group.block_tokens, -(-computed // group.block_tokens))
+
+
+def written_positions(group: GroupGeometry, start: int, end: int) -> range:
+    """Return the positions that computing tokens ``start`` to ``end`` writes."""
+    if group.kind == "cross":
+        return range(0)
+    if group.kind == "state":
+        return range(1)
+    return range(start // group.block_tokens, -(-end // group.block_tokens))
+
+
+def held_tokens(group: GroupGeometry, positions: range, length: int) -> npt.NDArray[np.int64]:
+    """Return how many leading tokens decide what the blocks at ``positions`` hold.
+
+    A state is that of all ``length`` tokens; another block is written up to its end, or theirs.
+    """
+    if group.kind == "state":
+        return np.full(len(positions), length, dtype=np.int64)
+    ends = (np.arange(positions.start, positions.stop, dtype=np.int64) + 1) * group.block_tokens
+    return np.minimum(ends, length)

@@ -1,0 +1,204 @@
+"""Replays whose copies are really run: every request reads what its own tokens wrote."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hybrid_blocks import BlockManager
+from hybrid_blocks.cli import app
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.replay import (
+    Cache,
+    Engine,
+    EngineConfig,
+    ManagerName,
+    ReplayError,
+    Result,
+    RustOptions,
+    block_cache,
+    make_manager,
+    model_cache,
+    replay,
+)
+from hybrid_blocks.replay.managers.rust import RustManager, make_rust
+from hybrid_blocks.replay.managers.verified import VerifiedManager
+from hybrid_blocks.replay.prefix_digests import PrefixDigests
+from hybrid_blocks.trace import Trace
+from hybrid_blocks.trace.builder import TraceBuilder
+from typer.testing import CliRunner
+
+CONFIG = EngineConfig(max_num_seqs=16, max_num_batched_tokens=512, watermark=0.0)
+
+
+def made(model: str, mib: int, **options: Any) -> Cache:
+    deployment = Deployment(
+        in_flight_batches=1, max_num_seqs=16, max_num_batched_tokens=512, **options
+    )
+    return model_cache(model, mib * 2**20, deployment)
+
+
+def turns(num_conversations: int = 6, num_turns: int = 4) -> Trace:
+    """Conversations under one system prompt that all come back at once."""
+    builder = TraceBuilder("turns")
+    system = builder.fresh(96)
+    spans = [[system] for _ in range(num_conversations)]
+    leaders = [-1] * num_conversations
+    for _ in range(num_turns):
+        for at, history in enumerate(spans):
+            history.append(builder.fresh(150 + 37 * at))
+            prompt = sum(count for _, count in history)
+            answer = builder.fresh(41)
+            leaders[at] = builder.add(
+                [*history, answer],
+                arrival=0.0,
+                prompt_tokens=prompt,
+                output_tokens=41,
+                follows=leaders[at],
+            )
+            history.append(answer)
+    return builder.build()
+
+
+def verified(cache: Cache) -> Result:
+    return replay(
+        turns(), manager_name=ManagerName.RUST, cache=cache, config=CONFIG, verify_data=True
+    )[0]
+
+
+def test_a_hybrid_model_reads_what_it_wrote_through_forks_evictions_and_compaction() -> None:
+    result = verified(made("Qwen3.5-27B", 2500, num_speculative_tokens=2))
+    assert result.requests == 24
+    for counted in (
+        result.verified_reads,
+        result.forks,
+        result.limit_attention_evicted,
+        result.preemptions,
+        result.compactions,
+    ):
+        assert counted is not None
+        assert counted > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "mib"),
+    [
+        ("Nemotron-H-8B", 1400),
+        ("Granite-4.0-H-Small", 900),
+        ("Granite-4.0-Micro", 300),
+        ("gpt-oss-20b", 80),
+        ("Llama-4-Scout-17B-16E", 500),
+    ],
+)
+def test_groups_of_every_kind_read_what_they_wrote(model: str, mib: int) -> None:
+    result = verified(made(model, mib))
+    assert result.requests == 24
+    assert result.hit_tokens > 0
+    assert (result.verified_reads or 0) > result.steps
+
+
+def test_checking_changes_nothing_but_the_times() -> None:
+    cache = made("Granite-4.0-H-Small", 900)
+    plain, _ = replay(turns(), manager_name=ManagerName.RUST, cache=cache, config=CONFIG)
+    checked = verified(cache)
+    assert plain.verified_reads is None
+    for name in ("hit_tokens", "forks", "checkpoints", "steps", "output_tokens", "virtual_seconds"):
+        assert getattr(plain, name) == getattr(checked, name)
+
+
+class Faulty:
+    """A manager's core that loses the first copy out of a checkpoint, or shows a wrong block."""
+
+    def __init__(self, core: BlockManager, *, lose_fork: bool = False, wrong_block: bool = False):
+        self._core = core
+        self._lose_fork = lose_fork
+        self._wrong_block = wrong_block
+        self._copied: set[tuple[int, int]] = set()
+
+    def take_copies(self) -> npt.NDArray[np.int32]:
+        copies = self._core.take_copies()
+        for row, (group, src, dst) in enumerate(copies.tolist()):
+            if self._lose_fork and (group, src) in self._copied:
+                self._lose_fork = False
+                return np.delete(copies, row, axis=0)
+            self._copied.add((group, dst))
+        return copies
+
+    def block_ids(self, handle: int, group: int) -> npt.NDArray[np.int32]:
+        table = self._core.block_ids(handle, group)
+        if self._wrong_block and len(table) > 20:
+            table[3] = table[4]
+        return table
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+
+def broken(cache: Cache, **faults: Any) -> VerifiedManager:
+    core = cast("BlockManager", Faulty(make_rust(cache, CONFIG, RustOptions()).core, **faults))
+    inner = RustManager(core, slab_bytes=cache.geometry.slab_bytes, lookahead=0, foresight=None)
+    return VerifiedManager(inner, cache.geometry)
+
+
+def test_one_lost_copy_is_caught_with_request_group_and_position() -> None:
+    cache = made("Nemotron-H-8B", 1400)
+    state = next(at for at, group in enumerate(cache.geometry.groups) if group.kind == "state")
+    engine = Engine(turns(), broken(cache, lose_fork=True), cache, CONFIG)
+    with pytest.raises(ReplayError, match=rf"request \d+, group {state} .*position 0 .*holds tag"):
+        engine.run()
+
+
+def test_a_wrong_block_is_caught_with_its_position() -> None:
+    cache = block_cache(200, 16)
+    engine = Engine(turns(), broken(cache, wrong_block=True), cache, CONFIG)
+    with pytest.raises(ReplayError, match=r"request \d+, group 0 \(full\), position [34] .*holds"):
+        engine.run()
+
+
+def test_blocks_are_taken_through_an_offload() -> None:
+    cache = made("Granite-4.0-H-Small", 900)
+    manager = make_manager(ManagerName.RUST, cache, CONFIG, verify_data=True)
+    Engine(turns(), manager, cache, CONFIG).run()
+    assert manager.stats()["staged_blocks"] > 0
+
+
+def test_only_the_rust_manager_says_which_copies_to_run() -> None:
+    with pytest.raises(ReplayError, match="--manager rust"):
+        make_manager(ManagerName.PYTHON, block_cache(9, 16), CONFIG, verify_data=True)
+
+
+def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tagged_arena", "replay.managers.tagged_device", "replay.managers.verified"):
+        monkeypatch.delitem(sys.modules, f"hybrid_blocks.{name}")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ReplayError, match=r"Install hybrid-blocks\[torch\]"):
+        make_manager(ManagerName.RUST, block_cache(9, 16), CONFIG, verify_data=True)
+
+
+def test_the_command_shows_and_writes_the_verified_reads(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    arguments = ["replay", "--limit", "5", "--num-blocks", "2000", "--verify-data", "--json", path]
+    ran = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+    assert ran.exit_code == 0, ran.output
+    count = json.loads(path.read_bytes())["verified_reads"]
+    assert count > 0
+    assert f"{count:,} blocks" in ran.output
+
+
+def test_prefixes_have_one_digest_however_they_grew_and_others_have_others() -> None:
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(0, 3, 500, dtype=np.int32)
+    lengths = np.arange(501)
+    at_once, grown = PrefixDigests(tokens), PrefixDigests(tokens[:7])
+    for start in range(7, 500, 29):
+        grown.extend(tokens[start : start + 29])
+    assert (at_once.of(lengths) == grown.of(lengths)).all()
+    assert len(set(at_once.of(lengths).tolist())) == 501
+    swapped = tokens.copy()
+    swapped[[0, 1]] = (2, 1) if tokens[0] != 2 else (1, 2)
+    assert not (at_once.of(lengths[2:]) == PrefixDigests(swapped).of(lengths[2:])).any()
+    with pytest.raises(IndexError, match="501 tokens were asked for, 500 are known"):
+        at_once.of(np.array([501]))
