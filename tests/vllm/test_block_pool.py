@@ -334,6 +334,18 @@ def test_hashes_of_all_lengths_come_back_as_they_were(pool: BlockPool, length: i
     assert pool.get_cached_block(BlockHash(name), [7, 8]) is None
 
 
+def test_a_hash_written_to_the_private_field_replaces_what_was_known(pool: BlockPool) -> None:
+    block: Any = pool.get_new_blocks(1)[0]
+    pool._insert_block_hash(key_of(b"a"), block, 4)
+    pool._insert_block_hash(key_of(b"b"), block, 8)
+    block._block_hash = key_of(b"c")
+    assert (block.block_hash, block.block_hash_num_tokens) == (key_of(b"c"), None)
+    assert pool.get_cached_block(BlockHash(b"b"), [0]) is None
+    assert pool.get_cached_block(BlockHash(b"c"), [0]) == [block]
+    block._block_hash = None
+    assert len(pool.cached_block_hash_to_block) == 0
+
+
 def test_the_raw_cache_reads_and_writes_like_the_dictionary_in_vllm(pool: BlockPool) -> None:
     blocks = pool.get_new_blocks(3)
     for name, block in zip((b"a", b"b", b"a"), blocks, strict=True):

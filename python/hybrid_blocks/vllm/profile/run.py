@@ -21,7 +21,7 @@ class ProfileError(HybridBlocksError):
 def profile(settings: Settings, levels: Iterable[str]) -> dict[str, Findings]:
     """Return each level's findings.
 
-    Raises ``ProfileError`` with the end of the log if a level cannot be run.
+    Raises ``ProfileError`` with the last line of its output if a level cannot be run.
     """
     return {
         level: _profile_level(msgspec.structs.replace(settings, level=level)) for level in levels
@@ -44,5 +44,6 @@ def _profile_level(settings: Settings) -> Findings:
             check=False,
         )
         if done.returncode != 0:
-            raise ProfileError(f"level {settings.level}: {done.stdout[-2000:].strip()}")
+            last_line = done.stdout.strip().rpartition("\n")[2]
+            raise ProfileError(f"level {settings.level}: {last_line}")
         return msgspec.json.decode(findings.read_bytes(), type=Findings)

@@ -77,6 +77,17 @@ impl Block {
         self.block_hash(py)
     }
 
+    #[setter(_block_hash)]
+    fn replace_block_hash(&self, py: Python<'_>, block_hash: Option<&[u8]>) -> PyResult<()> {
+        let key = block_hash.map(key::parse).transpose()?;
+        let blocks = self.blocks.get();
+        blocks.remove_keys(py, self.id)?;
+        if let Some(key) = key {
+            blocks.insert_key(py, self.id, key, None)?;
+        }
+        Ok(())
+    }
+
     #[getter]
     fn _block_hash_num_tokens(&self, py: Python<'_>) -> PyResult<Option<u32>> {
         self.block_hash_num_tokens(py)

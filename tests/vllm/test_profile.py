@@ -1,0 +1,106 @@
+"""The profile runs vLLM's real scheduler, and its figures add up."""
+
+import json
+from itertools import islice
+from typing import Any
+
+import pytest
+from hybrid_blocks.cli import app
+from hybrid_blocks.trace import generate_trace
+from hybrid_blocks.vllm.profile.result import PARTS, summarize
+from hybrid_blocks.vllm.profile.run import ProfileError, profile
+from hybrid_blocks.vllm.profile.settings import Settings
+from hybrid_blocks.vllm.profile.times import Span, Step
+from hybrid_blocks.vllm.profile.workload import of_trace, steady
+from typer.testing import CliRunner
+
+pytest.importorskip("vllm")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one small run of the command prints and writes."""
+    folder = tmp_path_factory.mktemp("profile")
+    files = {name: folder / name for name in ("figures.json", "step.svg", "timeline.json")}
+    figures, plot, timeline = map(str, files.values())
+    small = ["--requests", "12", "--prompt-tokens", "1100", "--output-tokens", "20"]
+    short = ["--warmup-steps", "20", "--steps", "30", "--levels", "off,pool"]
+    outputs = ["--json", figures, "--plot", plot, "--perfetto", timeline]
+    result = CliRunner().invoke(app, ["profile", *small, *short, *outputs])
+    assert result.exit_code == 0, result.output
+    return {"output": result.output, **{name: file.read_text() for name, file in files.items()}}
+
+
+def test_every_level_has_every_figure(written: dict[str, Any]) -> None:
+    levels = json.loads(written["figures.json"])["levels"]
+    assert list(levels) == ["off", "pool"]
+    for figures in levels.values():
+        for name in ("step_us_p50", "schedule_us_p50", "allocate_us_p50", "update_us_p50"):
+            assert figures[name] > 0
+        assert figures["step_us_p99"] >= figures["step_us_p50"] >= figures["schedule_us_p50"]
+        assert figures["requests_per_second"] > 0
+        assert figures["running"] == pytest.approx(12, abs=2)
+        assert all(figures["parts_us"][part] > 0 for part in PARTS)
+
+
+def test_the_table_and_the_plot_name_every_level(written: dict[str, Any]) -> None:
+    for level in ("off", "pool"):
+        assert level in written["output"]
+    assert "<svg" in written["step.svg"]
+
+
+def test_the_timeline_holds_whole_steps_of_every_level(written: dict[str, Any]) -> None:
+    events = json.loads(written["timeline.json"])["traceEvents"]
+    assert {e["args"]["name"] for e in events if e["ph"] == "M"} == {"level off", "level pool"}
+    for process in (0, 1):
+        names = [e["name"] for e in events if e["ph"] == "X" and e["pid"] == process]
+        assert names.count("schedule") == names.count("update_from_output") == 30
+        assert names.count("allocate") > 30
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in events if e["ph"] == "X")
+
+
+def test_a_level_that_is_not_there_is_an_error_with_the_reason() -> None:
+    with pytest.raises(ProfileError, match=r"level poll: .*names no level"):
+        profile(Settings(level=""), ["poll"])
+
+
+def test_parts_are_what_the_spans_say_and_the_rest() -> None:
+    step = Step(
+        begin=0, admitted=10_000, scheduled=50_000, resumed=60_000, updated=90_000,
+        num_scheduled=4, num_finished=1,
+    )  # fmt: skip
+    spans = [
+        Span("hashing", 1_000, 4_000),
+        Span("match", 11_000, 2_000),
+        Span("allocate", 20_000, 8_000),
+        Span("hashing", 61_000, 1_000),
+        Span("free", 70_000, 5_000),
+    ]
+    result = summarize([step], [step], spans)
+    assert result.parts_us == {
+        "hashing": 5.0,
+        "match": 2.0,
+        "allocate": 8.0,
+        "free": 5.0,
+        "rest of schedule": 30.0,
+        "rest of update": 24.0,
+    }
+    assert (result.schedule_us_p50, result.update_us_p50, result.step_us_p50) == (40, 30, 70)
+    assert result.requests_per_second == pytest.approx(1 / 80e-6)
+    assert result.hidden_share(0.035) == 0.5
+    assert result.hidden_share(10) == 1.0
+
+
+def test_four_requests_in_a_row_share_their_first_tokens() -> None:
+    prompts = [prompt for prompt, _ in islice(steady(100, 40, 8, seed=1), 8)]
+    assert all(len(prompt) == 100 for prompt in prompts)
+    assert len({tuple(prompt[:40]) for prompt in prompts}) == 2
+    assert len({tuple(prompt) for prompt in prompts}) == 8
+
+
+def test_a_traces_requests_come_in_order_and_again() -> None:
+    trace = generate_trace(seed=0).head(5)
+    jobs = list(islice(of_trace(trace), len(trace) + 1))
+    assert jobs[len(trace)] == jobs[0]
+    assert [len(prompt) for prompt, _ in jobs[:-1]] == trace.prompt_tokens.tolist()
+    assert jobs[0][0] == trace.token_ids(0)[: trace.prompt_tokens[0]].tolist()
