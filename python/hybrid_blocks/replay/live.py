@@ -32,6 +32,7 @@ def _live_tokens(group: GroupGeometry, lengths: Int64s) -> Int64s:
     if group.window is None:
         return lengths
     if group.kind == "chunked":
-        whole_chunks: Int64s = np.maximum(lengths - 1, 0) // group.window * group.window
-        return lengths - whole_chunks
-    return np.minimum(lengths, group.window)
+        chunk: Int64s = np.maximum(lengths - 1, 0) // group.window
+        return lengths - chunk * group.window
+    last: Int64s = np.minimum(lengths, group.window)
+    return last

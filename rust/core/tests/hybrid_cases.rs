@@ -269,3 +269,46 @@ fn a_block_can_change_groups_that_share_a_pool() {
         manager.check_integrity().unwrap();
     }
 }
+
+#[test]
+fn room_is_counted_after_live_blocks_were_moved_together() {
+    // Requests of 37 blocks in slabs of 75: each leaves its slab half empty when its neighbour goes.
+    let mut manager = hybrid(1 + 24, 1);
+    let handles: Vec<u64> = (0..16)
+        .map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, 37 * 16), &[]).unwrap())
+        .collect();
+    for &handle in &handles {
+        assert!(manager.can_admit(handle, 0).unwrap());
+        assert!(prefill(&mut manager, handle));
+    }
+    let odd: Vec<u64> = handles.iter().copied().skip(1).step_by(2).collect();
+    manager.free(&odd).unwrap();
+    manager.take_copies().unwrap();
+    // 8 states and 8 half-full slabs are live; packed, 4 slabs hold the attention.
+    let newcomers: Vec<u64> = (0..12)
+        .map(|i| manager.add_prompt(&format!("n{i}"), &prompt(100 + i, 16), &[]).unwrap())
+        .collect();
+    for &handle in &newcomers[..10] {
+        assert!(manager.can_admit(handle, 0).unwrap());
+        assert!(prefill(&mut manager, handle));
+        manager.check_integrity().unwrap();
+    }
+    assert!(manager.stats().compactions > 0);
+}
+
+#[test]
+fn a_request_that_can_be_admitted_computes_its_whole_prompt() {
+    let mut admitted = 0;
+    for length in (100..12_000).step_by(700) {
+        let mut manager = hybrid(1 + 20, 2);
+        let other = manager.add_prompt("other", &prompt(1, 9_000), &[]).unwrap();
+        assert!(prefill(&mut manager, other));
+        let handle = manager.add_prompt("r", &prompt(2, length), &[]).unwrap();
+        let fits = manager.can_admit(handle, 0).unwrap();
+        assert!(fits >= manager.can_admit(handle, 3).unwrap(), "headroom only asks for more");
+        assert_eq!(fits, prefill(&mut manager, handle), "{length} tokens");
+        admitted += u32::from(fits);
+        manager.check_integrity().unwrap();
+    }
+    assert!((2..17).contains(&admitted), "{admitted}");
+}
