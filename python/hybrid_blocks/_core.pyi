@@ -1,7 +1,17 @@
 """The compiled core: typed here by hand, checked against the binary by stubtest."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, SupportsIndex, TypeAlias, TypedDict, final, overload, type_check_only
+from typing import (
+    Any,
+    ClassVar,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    final,
+    overload,
+    type_check_only,
+)
 
 import numpy as np
 import numpy.typing as npt
@@ -828,3 +838,154 @@ class Blocks:
 
     def check_integrity(self) -> None:
         """Walk everything; ``IntegrityError`` says what is broken."""
+
+@final
+class AllocatedBlocks:
+    """vLLM's ``KVCacheBlocks`` as block ids by group; ``isinstance`` takes it for one.
+
+    Made by :class:`VllmManager` alone.
+    """
+
+    @property
+    def blocks(self) -> tuple[Sequence[Block], ...]:
+        """Block objects by group, made when asked for."""
+
+    def get_block_ids(
+        self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
+    ) -> tuple[list[int], ...] | None:
+        """Return ids by group, of the groups named if any are; ``None`` for none if allowed."""
+
+    def get_unhashed_block_ids(self) -> list[int]:
+        """Return the ids of the one group's blocks that cannot be hit.
+
+        Raises:
+            AssertionError: There are several groups.
+        """
+
+    def get_unhashed_block_ids_all_groups(self) -> list[list[int]]:
+        """Return the ids of blocks that cannot be hit, by group, without null blocks."""
+
+    def new_empty(self) -> AllocatedBlocks:
+        """Return a result of as many groups without blocks."""
+
+    def __add__(self, other: object) -> AllocatedBlocks:
+        """Return the blocks of both, group by group."""
+
+    def __eq__(self, other: object) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+class VllmManager:
+    """What vLLM's ``KVCacheManager`` does for requests, decision by decision.
+
+    The base of :class:`hybrid_blocks.vllm.native_manager.NativeKVCacheManager`. Arguments are
+    vLLM's; it is empty until :meth:`_start` is called. Requests are vLLM's ``Request`` objects, of
+    which counts, status and block hashes are read and nothing is written.
+    """
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
+    def _start(
+        self, blocks: Blocks, num_groups: int, waiting: Sequence[object], class_: type
+    ) -> AllocatedBlocks:
+        """Begin over a pool's blocks and return the one result that stands for no blocks.
+
+        ``waiting`` are the states of requests that are to be admitted, ``class_`` is what results
+        claim to be. The first other call asks ``self._geometry()`` for a
+        :class:`hybrid_blocks.vllm.geometry.Geometry`, and raises ``InvalidArgumentError`` for sizes
+        that do not fit each other.
+
+        Raises:
+            IntegrityError: It has begun already.
+        """
+
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Any = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+        skip_zeroing_group_ids: Sequence[int] = ...,
+    ) -> AllocatedBlocks | None:
+        """Make room for tokens of a request; ``None`` if there are too few blocks.
+
+        Raises:
+            ValueError: No token is new and none is computed already.
+            InvalidArgumentError: A hit that the request cannot adopt.
+        """
+
+    def get_computed_blocks(
+        self, request: Any, max_cache_hit_length: int | None = None
+    ) -> tuple[AllocatedBlocks, int, int]:
+        """Return the longest cached prefix: blocks, tokens, and where others diverged from it."""
+
+    def free(self, request: Any) -> None:
+        """Forget a request and give its blocks back, the last ones first to go."""
+
+    def pop_blocks_for_free(self, request: Any) -> list[Block]:
+        """Forget a request and return its blocks, still owned."""
+
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Enter what so many tokens complete into the prefix cache."""
+
+    def remove_skipped_blocks(
+        self,
+        request_id: str,
+        processed_computed_tokens: int,
+        num_prompt_tokens: int | None = None,
+    ) -> None:
+        """Give back what a request need not keep after so many tokens."""
+
+    def get_blocks(self, request_id: str) -> AllocatedBlocks:
+        """Return a request's blocks."""
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """Return the ids of a request's blocks by group."""
+
+    def estimate_cached_tokens(self, request: Any) -> int:
+        """Return the tokens of a request that every group has cached, at least."""
+
+    def take_new_block_ids(self) -> list[int]:
+        """Return the blocks to be zeroed since the last call."""
+
+    def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
+        """Have a request's blocks zeroed again, from a token on that starts a block.
+
+        Raises:
+            InvalidArgumentError: It does not.
+        """
+
+    def take_boundary_state_offloads(self) -> dict[str, list[tuple[int, int, int]]]:
+        """Return states that a connector may save: ``(group, block, tokens)`` by request."""
+
+    def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
+        """Return the states at the end of a finished request: ``(group, block, tokens)``."""
+
+    def new_step_starts(self) -> None:
+        """Note that what the last step computed is there."""
+
+    def _free(self, request_id: str) -> None: ...
+    def _pop(self, request_id: str) -> list[Block]: ...
+    def _take_copies(self) -> list[list[Block]]: ...
+    def _demand(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: object,
+        total_computed_tokens: int,
+        num_local_computed_tokens: int,
+        num_tokens_main_model: int,
+        apply_admission_cap: bool,
+        prefill_end: int,
+    ) -> int: ...
+    def _blocks_of(self, request_id: str, group: int) -> list[Block] | None: ...
+    def _num_cached_blocks(self, request_id: str, group: int) -> int | None: ...
+    def _checkpoint(self, request_id: str, group: int) -> tuple[int, int] | None: ...
+    def _holders(self, group: int) -> list[str]: ...
+    def _inject_fault(self, request_id: str) -> None:
+        """Have the core panic when it next allocates for a request, to test what becomes of it."""

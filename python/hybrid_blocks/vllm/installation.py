@@ -1,16 +1,23 @@
 """What takes the place of what."""
 
+from typing import Any
+
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
 from hybrid_blocks.vllm import metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
+from hybrid_blocks.vllm.request_hasher import (
+    get_request_block_hasher,
+    vllm_get_request_block_hasher,
+)
 from hybrid_blocks.vllm.swap import swap
 
-_REPLACEMENTS: tuple[tuple[type, type], ...] = (
+_REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (VllmBlockPool, BlockPool),
     (VllmKVCacheManager, KVCacheManager),
+    (vllm_get_request_block_hasher, get_request_block_hasher),
 )
 
 

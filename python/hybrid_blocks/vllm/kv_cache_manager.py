@@ -1,12 +1,13 @@
-"""vLLM's ``KVCacheManager`` at level ``pool``: its own, over the pool in Rust."""
+"""What stands for vLLM's ``KVCacheManager``, at the level that the environment asks for."""
 
-from typing import Any
+from typing import Any, Self
 
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.metrics.stats import PrefixCacheStats
 
 from hybrid_blocks.vllm import notice
+from hybrid_blocks.vllm.coverage import unsupported_reason
 from hybrid_blocks.vllm.level import Level, requested
 from hybrid_blocks.vllm.metrics import Publisher, Sample
 
@@ -14,13 +15,26 @@ __all__ = ["KVCacheManager", "VllmKVCacheManager"]
 
 
 class KVCacheManager(VllmKVCacheManager):
-    """vLLM's manager, which says what it stands on."""
+    """vLLM's manager over the pool in Rust; at level ``manager`` its native subclass, if it can."""
 
     hybrid_blocks_level = Level.POOL
 
+    def __new__(cls, kv_cache_config: KVCacheConfig, *_args: Any, **kwargs: Any) -> Self:
+        """Make the native manager where that is asked for and covers the engine."""
+        if (
+            cls is KVCacheManager
+            and requested() is Level.MANAGER
+            and unsupported_reason(kv_cache_config, **kwargs) is None
+        ):
+            native = _native_manager()
+            return native.__new__(native)  # type: ignore[no-any-return]
+        return super().__new__(cls)
+
     def __init__(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(kv_cache_config, *args, **kwargs)
-        reason = None if requested() is Level.POOL else "level manager is not in this release"
+        reason = None
+        if self.hybrid_blocks_level is not requested():
+            reason = unsupported_reason(kv_cache_config, **kwargs)
         notice.log(self.hybrid_blocks_level, kv_cache_config, reason)
         self._publisher = Publisher()
 
@@ -41,3 +55,9 @@ class KVCacheManager(VllmKVCacheManager):
             Sample("hybrid_blocks_blocks", "Blocks by state.", "gauge", {"state": state}, count)
             for state, count in counts.items()
         ]
+
+
+def _native_manager() -> type[Any]:
+    from hybrid_blocks.vllm import native_manager  # noqa: PLC0415 - derives from this module's
+
+    return native_manager.NativeKVCacheManager

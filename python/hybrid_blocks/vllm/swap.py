@@ -1,11 +1,12 @@
-"""Puts one class in the place of another, wherever a loaded module holds it."""
+"""Puts one class or function in the place of another, wherever a loaded module holds it."""
 
 import sys
+from typing import Any
 
 _OWN = "hybrid_blocks."
 
 
-def swap(original: type, replacement: type) -> None:
+def swap(original: Any, replacement: Any) -> None:
     """Let every loaded module, but this package's, that names ``original`` name ``replacement``.
 
     Modules loaded later import the new name from the module that defines it. Classes derived from
@@ -19,7 +20,7 @@ def swap(original: type, replacement: type) -> None:
         for attribute in [key for key, value in namespace.items() if value is original]:
             setattr(module, attribute, replacement)
     derived: type
-    for derived in original.__subclasses__():
+    for derived in original.__subclasses__() if isinstance(original, type) else ():
         if derived is not replacement and not derived.__module__.startswith(_OWN):
             derived.__bases__ = tuple(
                 replacement if base is original else base for base in derived.__bases__

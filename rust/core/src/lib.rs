@@ -15,6 +15,7 @@
 //! # Layers
 //! ```text
 //! ids <- arena, links <- slabs <- pool, prefix_index <- store <- group <- manager
+//!                                                         store <- vllm
 //! digest <- hash                  (knows no blocks)
 //! ```
 #![forbid(unsafe_code)]
@@ -38,6 +39,7 @@ mod request;
 mod slabs;
 mod stats;
 mod store;
+pub mod vllm;
 mod worth_queue;
 
 pub use checkpoint::Placement;

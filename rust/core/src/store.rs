@@ -16,6 +16,7 @@ pub struct BlockStore {
     indexes: Vec<PrefixIndex>,
     evicted: Vec<Key>,
     num_changes: u64,
+    num_dropped: u64,
     /// First digest bytes of keys evicted last, by pool: for statistics only, so it may forget.
     ghosts: Vec<Vec<u64>>,
     by_worth: bool,
@@ -43,6 +44,7 @@ impl BlockStore {
             indexes: vec![PrefixIndex::new(num_blocks)],
             evicted: Vec::new(),
             num_changes: 0,
+            num_dropped: 0,
             ghosts: vec![Vec::new()],
             by_worth: false,
             now: 0,
@@ -74,6 +76,7 @@ impl BlockStore {
             evicted: Vec::new(),
             num_changes: 0,
             by_worth: false,
+            num_dropped: 0,
             now: 0,
         })
     }
@@ -521,8 +524,14 @@ impl BlockStore {
     pub fn drop_keys(&mut self, pool: PoolId, block: BlockId) {
         if self.pools[pool.index()].is_keyed(block) {
             self.forget(pool, block);
+            self.num_dropped += u64::from(self.pools[pool.index()].ref_count(block) > 0);
             self.pools[pool.index()].clear_keyed(block);
         }
+    }
+
+    /// Remember that `block` was entered after `previous`, for the next look-up.
+    pub(crate) fn follow(&mut self, pool: PoolId, previous: BlockId, block: BlockId) {
+        self.indexes[pool.index()].follow(previous, block);
     }
 
     /// The block that has carried a key longest.
@@ -559,6 +568,12 @@ impl BlockStore {
     /// than that, is still there while this does not change.
     pub(crate) fn num_changes(&self) -> u64 {
         self.num_changes
+    }
+
+    /// Live blocks whose keys were dropped since the start: what an owner made of its blocks is
+    /// still there while this does not change.
+    pub(crate) fn num_dropped(&self) -> u64 {
+        self.num_dropped
     }
 
     /// The slab of a block, where slabs matter.

@@ -15,6 +15,7 @@ mod hash;
 mod placement;
 mod policy;
 mod tokens;
+mod vllm_manager;
 
 use pyo3::prelude::*;
 
@@ -36,4 +37,6 @@ mod _core {
     use super::placement::Placement;
     #[pymodule_export]
     use super::policy::{Compaction, FlopModel};
+    #[pymodule_export]
+    use super::vllm_manager::{AllocatedBlocks, VllmManager};
 }

@@ -12,7 +12,7 @@ const MAX_GROUP: u32 = u16::MAX as u32 - 1;
 ///
 /// Hashes of 32 and 16 bytes are digests as the core knows them. A shorter one, which only tests
 /// make up, is told apart by its length in the last byte.
-pub(super) fn new(hash: &[u8], group: u32) -> PyResult<Key> {
+pub(crate) fn new(hash: &[u8], group: u32) -> PyResult<Key> {
     let digest = match hash.len() {
         32 | 16 => Digest::from_slice(hash),
         len @ 1..16 => {
@@ -46,7 +46,7 @@ pub(super) fn parse(bytes: &[u8]) -> PyResult<Key> {
 }
 
 /// A key as vLLM spells it.
-pub(super) fn spell(key: &Key) -> Vec<u8> {
+pub(crate) fn spell(key: &Key) -> Vec<u8> {
     let digest = key.digest.as_bytes();
     let (short, rest) = digest.split_at(16);
     let hash = match rest {

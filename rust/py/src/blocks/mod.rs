@@ -2,7 +2,7 @@
 //! at a time.
 
 mod block;
-mod key;
+pub(crate) mod key;
 mod views;
 
 pub(crate) use block::Block;

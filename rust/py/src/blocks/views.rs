@@ -41,7 +41,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, BlockStore>> {
+    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, BlockStore>> {
         lock(py, &self.store)
     }
 
@@ -76,7 +76,10 @@ impl Blocks {
         Ok(view)
     }
 
-    fn views<'py>(slf: &Bound<'py, Self>, ids: &[BlockId]) -> PyResult<Bound<'py, PyList>> {
+    pub(crate) fn views<'py>(
+        slf: &Bound<'py, Self>,
+        ids: &[BlockId],
+    ) -> PyResult<Bound<'py, PyList>> {
         let views = ids.iter().map(|&id| Self::view(slf, id)).collect::<PyResult<Vec<_>>>()?;
         PyList::new(slf.py(), views)
     }

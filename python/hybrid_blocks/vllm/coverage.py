@@ -1,0 +1,54 @@
+"""Which engines level ``manager`` covers."""
+
+from typing import Any
+
+from vllm.v1.core.single_type_kv_cache_manager import (
+    ChunkedLocalAttentionManager,
+    FullAttentionManager,
+    MambaManager,
+    SlidingWindowManager,
+)
+from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+
+COVERED = (
+    FullAttentionManager,
+    SlidingWindowManager,
+    ChunkedLocalAttentionManager,
+    MambaManager,
+)
+
+
+def unsupported_reason(
+    kv_cache_config: KVCacheConfig,
+    *,
+    dcp_world_size: int = 1,
+    pcp_world_size: int = 1,
+    metrics_collector: object | None = None,
+    **_: Any,
+) -> str | None:
+    """Return why an engine needs vLLM's own managers, or ``None`` if it does not.
+
+    Takes what vLLM's ``KVCacheManager`` is given.
+    """
+    if dcp_world_size > 1 or pcp_world_size > 1:
+        return "context parallelism"
+    if metrics_collector is not None:
+        return "KV-cache residency metrics"
+    for number, group in enumerate(kv_cache_config.kv_cache_groups):
+        spec = group.kv_cache_spec
+        manager = _manager_class(spec, getattr(group, "role", None))
+        if manager not in COVERED:
+            return f"group {number} is managed by {getattr(manager, '__name__', manager)}"
+        if not getattr(spec, "prefix_cacheable", True):
+            return f"group {number} takes no part in prefix caching"
+        if isinstance(spec, MambaSpec) and spec.mamba_cache_mode not in ("none", "align"):
+            return f"Mamba cache mode {spec.mamba_cache_mode!r}"
+    return None
+
+
+def _manager_class(spec: object, role: object) -> type | None:
+    try:
+        return KVCacheSpecRegistry.get_manager_class(spec, role)
+    except TypeError:  # vLLM 0.32 knows no roles
+        return KVCacheSpecRegistry.get_manager_class(spec)

@@ -1,0 +1,119 @@
+"""What vLLM's coordinator worked out about its groups, as the core wants it."""
+
+from dataclasses import dataclass
+
+from vllm.v1.core.kv_cache_coordinator import (
+    HybridKVCacheCoordinator,
+    KVCacheCoordinator,
+    UnitaryKVCacheCoordinator,
+)
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group. ``window`` is the chunk of chunked attention; sizes are in tokens."""
+
+    kind: str
+    block_size: int
+    use_eagle: bool
+    admission_cap: int | None
+    zeroes_new_blocks: bool
+    window: int = 0
+    extra_retained: int = 0
+    num_speculative: int = 0
+    checkpoint_alignment: int | None = None
+    has_checkpoint_blocks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """All groups and what they share; the fields are those of the core's configuration."""
+
+    groups: list[Group]
+    lookup: str
+    lookup_groups: list[tuple[list[int], bool]]
+    fine_grained: bool
+    hash_block_size: int
+    scheduler_block_size: int
+    max_model_len: int
+    enable_events: bool
+    retention_interval: int | None
+    num_reprefillable: int
+    num_hash_lookahead: int
+    drops_eagle_block: bool
+    drops_eagle_checkpoint: bool
+    shared_prefix_checkpoint: bool
+    watermark_blocks: int
+
+
+def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
+    """Read the geometry off vLLM's manager, as it stands after its construction."""
+    coordinator = manager.coordinator
+    lookup, lookup_groups = _lookup(coordinator)
+    return Geometry(
+        groups=[_group(single) for single in coordinator.single_type_managers],
+        lookup=lookup,
+        lookup_groups=lookup_groups,
+        fine_grained=coordinator.enable_partial_hash_hits,
+        hash_block_size=manager.block_pool.hash_block_size,
+        scheduler_block_size=coordinator.scheduler_block_size,
+        max_model_len=manager.max_model_len,
+        enable_events=manager.block_pool.enable_kv_cache_events,
+        retention_interval=coordinator.retention_interval,
+        num_reprefillable=coordinator.num_reprefillable_tokens,
+        num_hash_lookahead=manager.block_pool.num_hash_lookahead_tokens,
+        drops_eagle_block=bool(coordinator.drop_eagle_group_ids),
+        drops_eagle_checkpoint=use_eagle,
+        shared_prefix_checkpoint=manager.mamba_shared_prefix_checkpoint,
+        watermark_blocks=manager.watermark_blocks,
+    )
+
+
+def _lookup(coordinator: KVCacheCoordinator) -> tuple[str, list[tuple[list[int], bool]]]:
+    match coordinator:
+        case HybridKVCacheCoordinator():
+            groups = [(group.group_ids, group.use_eagle) for group in coordinator.attention_groups]
+            return "hybrid", groups
+        case UnitaryKVCacheCoordinator():
+            return "unitary", [([0], 0 in coordinator.drop_eagle_group_ids)]
+        case _:
+            return "none", []
+
+
+def _group(manager: SingleTypeKVCacheManager) -> Group:
+    spec = manager.kv_cache_spec
+    common = {
+        "block_size": manager.block_size,
+        "use_eagle": manager.use_eagle,
+        "admission_cap": manager.max_admission_blocks_per_request,
+        "zeroes_new_blocks": manager.records_new_block_ids,
+    }
+    match spec:
+        case SlidingWindowSpec():
+            return Group(
+                "sliding_window",
+                **common,
+                window=spec.sliding_window,
+                extra_retained=spec.extra_retained_tokens,
+            )
+        case ChunkedLocalAttentionSpec():
+            return Group("chunked", **common, window=spec.attention_chunk_size)
+        case MambaSpec(mamba_cache_mode="align"):
+            return Group(
+                "mamba_aligned",
+                **common,
+                num_speculative=spec.num_speculative_blocks,
+                checkpoint_alignment=spec.prefill_checkpoint_alignment,
+                has_checkpoint_blocks=spec.num_prefill_checkpoint_blocks > 0,
+            )
+        case MambaSpec():
+            return Group("mamba_in_place", **common, num_speculative=spec.num_speculative_blocks)
+        case _:
+            return Group("full", **common)

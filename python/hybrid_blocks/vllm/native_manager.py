@@ -1,0 +1,107 @@
+"""vLLM's ``KVCacheManager`` at level ``manager``: every decision in one call into Rust."""
+
+from functools import partial
+from typing import Any
+
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.request import Request, RequestStatus
+
+from hybrid_blocks._core import AllocatedBlocks, Block, VllmManager
+from hybrid_blocks.vllm import events
+from hybrid_blocks.vllm.geometry import Geometry, geometry
+from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.tables import Tables, View
+
+_WAITING = [RequestStatus.WAITING, RequestStatus.PREEMPTED]
+
+
+class NativeKVCacheManager(VllmManager, KVCacheManager):
+    """A drop-in for vLLM's manager: same decisions, block by block.
+
+    vLLM's own classes are constructed once, for what they work out about the groups and for
+    connectors to look at. No request passes through them: what they say of requests is a view.
+    """
+
+    hybrid_blocks_level = Level.MANAGER
+
+    def __init__(
+        self,
+        kv_cache_config: KVCacheConfig,
+        *args: Any,
+        use_eagle: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        KVCacheManager.__init__(self, kv_cache_config, *args, use_eagle=use_eagle, **kwargs)
+        self.empty_kv_cache_blocks = self._start(
+            self.block_pool._blocks,
+            self.num_kv_cache_groups,
+            _WAITING,
+            KVCacheBlocks,
+        )
+        self._uses_eagle = use_eagle
+        self._show_requests()
+
+    def _show_requests(self) -> None:
+        """Let vLLM's coordinator and managers tell of the requests that the core holds."""
+        coordinator = self.coordinator
+        coordinator.get_num_blocks_to_allocate = self._num_blocks_to_allocate
+        coordinator.cache_blocks = self.cache_blocks
+        coordinator.remove_skipped_blocks = self.remove_skipped_blocks
+        coordinator.new_step_starts = self.new_step_starts
+        coordinator.free = self._free
+        coordinator.pop_blocks_for_free = self._pop
+        for group, manager in enumerate(coordinator.single_type_managers):
+            holders = partial(self._holders, group)
+            manager.req_to_blocks = Tables(partial(self._blocks_of, group=group), holders)
+            manager.num_cached_block = View(partial(self._num_cached_blocks, group=group), holders)
+            if isinstance(manager, MambaManager):
+                manager._checkpoints = View(partial(self._checkpoint, group=group), holders)
+
+    def _geometry(self) -> Geometry:
+        return geometry(self, use_eagle=self._uses_eagle)
+
+    def _num_blocks_to_allocate(  # noqa: PLR0917 - vLLM's signature
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: tuple[list[Block], ...],
+        num_encoder_tokens: int,  # noqa: ARG002 - for cross attention, which is not covered
+        total_computed_tokens: int,
+        num_local_computed_tokens: int,
+        num_tokens_main_model: int,
+        apply_admission_cap: bool = False,
+        prefill_end: int = 0,
+    ) -> int:
+        return self._demand(
+            request_id,
+            num_tokens,
+            new_computed_blocks,
+            total_computed_tokens,
+            num_local_computed_tokens,
+            num_tokens_main_model,
+            apply_admission_cap,
+            prefill_end,
+        )
+
+    def create_kv_cache_blocks(
+        self, blocks: tuple[list[Block], ...]
+    ) -> AllocatedBlocks | KVCacheBlocks:
+        """Return the blocks as a result, the one empty result if there are none."""
+        return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
+
+    def take_kv_cache_block_copies(self) -> tuple[list[KVCacheBlockCopy], list[Block]]:
+        """Return the copies to make since the last call, and the blocks held until then."""
+        pairs = self._take_copies()
+        copies = [KVCacheBlockCopy(source.block_id, copy.block_id) for source, copy in pairs]
+        return copies, [block for pair in pairs for block in pair]
+
+    def _note_events(self, request: Request | None, changes: list[tuple[Any, ...]]) -> None:
+        events.note(self.block_pool, self.coordinator.group_block_sizes, request, changes)
+
+    def _report_hit(self, request: Request, blocks: AllocatedBlocks) -> None:
+        if getattr(request, "kv_cache_report_mode", "incremental") == "full":
+            self.coordinator.emit_cached_block_events(request, blocks.blocks)

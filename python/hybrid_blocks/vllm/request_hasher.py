@@ -1,0 +1,114 @@
+"""vLLM's request hasher: all new blocks of a request at once, in Rust."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.multimodal.utils import get_mm_features_in_window
+from vllm.utils import hashing as vllm_hashing
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.kv_cache_utils import BlockHash
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher as vllm_get_request_block_hasher
+from vllm.v1.request import Request
+
+from hybrid_blocks._core import BlockHasher
+from hybrid_blocks.hashing import Algorithm
+
+ALGORITHMS: dict[Callable[[Any], bytes], Algorithm] = {
+    vllm_hashing.sha256: "sha256",
+    vllm_hashing.sha256_cbor: "sha256_cbor",
+    vllm_hashing.xxhash: "xxhash",
+    vllm_hashing.xxhash_cbor: "xxhash_cbor",
+}
+
+
+def get_request_block_hasher(
+    hash_block_size: int,
+    caching_hash_fn: Callable[[Any], bytes],
+    num_hash_lookahead_tokens: int = 0,
+) -> Callable[[Request], list[BlockHash]]:
+    """Return a function that computes the hashes of a request's blocks that have none yet.
+
+    The hashes are vLLM's, byte for byte. A hash function that is not one of vLLM's gets vLLM's own
+    hasher.
+    """
+    algorithm = ALGORITHMS.get(caching_hash_fn)
+    if algorithm is None:
+        lookahead = (num_hash_lookahead_tokens,) if num_hash_lookahead_tokens else ()
+        return vllm_get_request_block_hasher(hash_block_size, caching_hash_fn, *lookahead)
+    return RequestHasher(algorithm, hash_block_size, caching_hash_fn, num_hash_lookahead_tokens)
+
+
+class RequestHasher:
+    """Hashes requests; called with one, it returns the hashes of its new blocks."""
+
+    __slots__ = ("_algorithm", "_block_size", "_fallback", "_hasher", "_lookahead")
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        block_size: int,
+        fallback: Callable[[Any], bytes],
+        num_lookahead_tokens: int,
+    ) -> None:
+        self._algorithm = algorithm
+        self._block_size = block_size
+        self._fallback = fallback
+        self._lookahead = num_lookahead_tokens
+        self._hasher: BlockHasher | None = None
+
+    def __call__(self, request: Request) -> list[BlockHash]:
+        """Return the hashes of the blocks that became full since the last call."""
+        hashes = request.block_hashes
+        start = len(hashes) * self._block_size
+        tokens = request._all_token_ids
+        num_blocks = (len(tokens) - self._lookahead - start) // self._block_size
+        if num_blocks <= 0:
+            return []
+        extra_keys = None
+        if (
+            request.mm_features
+            or request.lora_request
+            or request.cache_salt
+            or request.prompt_embeds is not None
+        ):
+            extra_keys = self._extra_keys(request, start, num_blocks)
+        return self._current_hasher().hash_blocks(  # type: ignore[return-value]
+            tokens[start:] if start else tokens, hashes[-1] if hashes else None, extra_keys
+        )
+
+    def _current_hasher(self) -> BlockHasher:
+        """Return the hasher for vLLM's first parent, which a process sets when it starts."""
+        none_hash = kv_cache_utils.NONE_HASH
+        if self._hasher is None or self._hasher.none_hash != none_hash:
+            self._hasher = BlockHasher(
+                self._algorithm,
+                self._block_size,
+                none_hash,
+                self._fallback,
+                num_lookahead_tokens=self._lookahead,
+            )
+        return self._hasher
+
+    def _extra_keys(
+        self, request: Request, start: int, num_blocks: int
+    ) -> list[tuple[Any, ...] | None]:
+        size = self._block_size
+        features = request.mm_features
+        mm_index = 0
+        if start > 0 and features:
+            last = features[-1].mm_position
+            if last.offset + last.length > start:
+                mm_index, _ = get_mm_features_in_window(features, start, start + size)
+        all_keys = []
+        for first in range(start, start + num_blocks * size, size):
+            end = first + size
+            if self._lookahead:
+                keys, mm_index = kv_cache_utils.generate_lookahead_block_hash_extra_keys(
+                    request, first, end, end + self._lookahead, mm_index
+                )
+            else:
+                keys, mm_index = kv_cache_utils.generate_block_hash_extra_keys(
+                    request, first, end, mm_index
+                )
+            all_keys.append(keys)
+        return all_keys

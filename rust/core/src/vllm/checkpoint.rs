@@ -1,0 +1,64 @@
+//! Recurrent checkpoints: states that are written inside a chunk, at a hash block's end.
+
+use super::cache::Cache;
+use super::config::{GroupConfig, Kind};
+use super::demand::Span;
+use super::request::Table;
+
+/// The last position of a prefill of `num_tokens` from which a later request can resume.
+///
+/// Some tokens must be left to compute for the logits, and to complete the digest where that looks
+/// ahead; a drafter drops one unit, which leaves enough.
+pub(crate) fn checkpoint_position(
+    num_tokens: u32,
+    unit: u32,
+    drops_eagle: bool,
+    num_hash_lookahead: u32,
+) -> u32 {
+    if drops_eagle {
+        return (num_tokens / unit * unit).saturating_sub(unit);
+    }
+    num_tokens.saturating_sub(num_hash_lookahead.max(1)) / unit * unit
+}
+
+impl Cache<'_> {
+    /// The checkpoint that the chunk ending with `span` writes into a block of its own, if it does:
+    /// its tokens and the position of its block.
+    pub(crate) fn checkpoint_in(
+        &self,
+        table: &Table,
+        config: &GroupConfig,
+        span: Span,
+    ) -> Option<(u32, u32)> {
+        let Kind::MambaAligned { num_speculative, checkpoint_alignment, has_checkpoint_blocks } =
+            config.kind
+        else {
+            return None;
+        };
+        if !has_checkpoint_blocks || span.num_main < span.prefill_end {
+            return None;
+        }
+        let (start, end) = (span.num_computed, span.num_main);
+        let position = checkpoint_position(
+            end,
+            self.config.hit_alignment(),
+            self.config.drops_eagle_checkpoint,
+            self.config.num_hash_lookahead,
+        );
+        let alignment = checkpoint_alignment?;
+        let hash_block = self.config.hash_block_size;
+        let column = i64::from(end.div_ceil(config.block_size)) - 2;
+        let start_column = (i64::from(start) - 1).div_euclid(i64::from(config.block_size));
+        let can_write = start.is_multiple_of(hash_block)
+            && column > start_column
+            && start + hash_block <= position
+            && position < end
+            && (position - start).is_multiple_of(alignment);
+        let column = u32::try_from(column).ok().filter(|_| can_write)?;
+        let held = table.blocks.len();
+        let is_vacant = table.blocks.get(column as usize).is_none_or(|block| block.is_null());
+        let is_draft =
+            table.aligned.allocated && column as usize + num_speculative as usize >= held;
+        (position > 0 && (is_vacant || is_draft)).then_some((position, column))
+    }
+}

@@ -1,0 +1,31 @@
+//! A block manager whose decisions are vLLM's: the same block ids, hits, events and refusals.
+//!
+//! All groups share one pool of equal blocks. A request is known by its id; what the engine knows
+//! of it comes with every call ([`Facts`]).
+//!
+//! ```text
+//! config <- cache (blocks, contents, outboxes) <- lookup, retention, demand, checkpoint
+//!                                              <- recede, allocate, commit, quiet <- manager
+//! ```
+
+mod allocate;
+mod cache;
+mod checkpoint;
+mod commit;
+mod config;
+mod demand;
+mod event;
+mod lookup;
+mod manager;
+mod quiet;
+mod recede;
+mod request;
+mod retention;
+
+pub use cache::BoundaryState;
+pub use config::{Config, GroupConfig, Kind, Lookup, LookupGroup};
+pub use demand::Span;
+pub use event::CacheEvent;
+pub use lookup::Hit;
+pub use manager::{Ask, Manager};
+pub use request::Facts;

@@ -1,0 +1,11 @@
+//! vLLM's `KVCacheManager`, decided in the core.
+
+mod config;
+mod digests;
+mod events;
+mod facts;
+mod manager;
+mod result;
+
+pub(crate) use manager::VllmManager;
+pub(crate) use result::AllocatedBlocks;

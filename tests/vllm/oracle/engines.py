@@ -1,0 +1,258 @@
+"""Small engines: every kind of group, alone and mixed, with the options that change decisions."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from vllm.v1.core.kv_cache_utils import KVCacheSpec
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+_SIZES = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+
+
+def full(block_size: int) -> KVCacheSpec:
+    return FullAttentionSpec(block_size=block_size, **_SIZES)
+
+
+def mla(block_size: int) -> KVCacheSpec:
+    return MLAAttentionSpec(block_size=block_size, **_SIZES)
+
+
+def sliding(block_size: int, window: int, extra: int = 0) -> KVCacheSpec:
+    return SlidingWindowSpec(
+        block_size=block_size, sliding_window=window, extra_retained_tokens=extra, **_SIZES
+    )
+
+
+def chunked(block_size: int, chunk: int) -> KVCacheSpec:
+    return ChunkedLocalAttentionSpec(block_size=block_size, attention_chunk_size=chunk, **_SIZES)
+
+
+def mamba(
+    block_size: int, mode: str, num_speculative: int = 0, checkpoint_alignment: int | None = None
+) -> KVCacheSpec:
+    return MambaSpec(
+        block_size=block_size,
+        shapes=((1,),),
+        dtypes=(torch.float32,),
+        mamba_cache_mode=mode,
+        num_speculative_blocks=num_speculative,
+        num_prefill_checkpoint_blocks=int(checkpoint_alignment is not None),
+        prefill_checkpoint_alignment=checkpoint_alignment,
+    )
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a manager is constructed with, and how its scheduler behaves."""
+
+    groups: tuple[KVCacheSpec, ...]
+    scheduler_block_size: int
+    hash_block_size: int
+    num_blocks: int = 100
+    max_model_len: int = 160
+    enable_caching: bool = True
+    use_eagle: bool = False
+    eagle_groups: frozenset[int] = frozenset()
+    num_spec_tokens: int = 0
+    retention_interval: int | None = None
+    watermark: float = 0.0
+    lookahead: int = 0
+    num_prefill_lookahead: int = 0
+    num_hash_lookahead: int = 0
+    junctions: bool = False
+
+    def config(self) -> KVCacheConfig:
+        return KVCacheConfig(
+            num_blocks=self.num_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[
+                KVCacheGroupSpec([f"layer{i}"], spec, is_eagle_group=i in self.eagle_groups)
+                for i, spec in enumerate(self.groups)
+            ],
+            prefix_cache_retention_interval=self.retention_interval,
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "kv_cache_config": self.config(),
+            "max_model_len": self.max_model_len,
+            "max_in_flight_tokens": 64,
+            "scheduler_block_size": self.scheduler_block_size,
+            "hash_block_size": self.hash_block_size,
+            "enable_caching": self.enable_caching,
+            "use_eagle": self.use_eagle,
+            "num_hash_lookahead_tokens": self.num_hash_lookahead,
+            "num_prefill_lookahead": self.num_prefill_lookahead,
+            "log_stats": True,
+            "enable_kv_cache_events": True,
+            "watermark": self.watermark,
+            "enable_mamba_shared_prefix_checkpoint": self.junctions,
+        }
+
+    @property
+    def has_aligned_state(self) -> bool:
+        return any(
+            isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align" for spec in self.groups
+        )
+
+
+def _attention() -> dict[str, Engine]:
+    single = partial(Engine, scheduler_block_size=4, hash_block_size=4)
+    mixed = partial(Engine, scheduler_block_size=8, hash_block_size=4)
+    return {
+        "full": single((full(4),)),
+        "full-watermark": single((full(4),), watermark=0.1, num_blocks=48),
+        "full-uncached": single((full(4),), enable_caching=False),
+        "full-eagle": single((full(4),), use_eagle=True, num_spec_tokens=2, lookahead=2),
+        "full-hash-lookahead": single((full(4),), num_hash_lookahead=1),
+        "mla": single((mla(4),)),
+        "sliding": single((sliding(4, 9),)),
+        "sliding-one-token": single((sliding(4, 1),)),
+        "sliding-eagle": single((sliding(4, 9, 2),), use_eagle=True, num_spec_tokens=1),
+        "chunked": single((chunked(4, 16),)),
+        "full-sliding": single((full(4), sliding(4, 9)), num_blocks=120),
+        "full-chunked": single((full(4), chunked(4, 16)), num_blocks=120),
+        "full-5-sliding": single(
+            (full(4), *(sliding(4, window) for window in (9, 9, 9, 17, 17))), num_blocks=250
+        ),
+        "full-sliding-eagle": single(
+            (full(4), sliding(4, 9), full(4)),
+            num_blocks=150,
+            use_eagle=True,
+            eagle_groups=frozenset({2}),
+            num_spec_tokens=2,
+            lookahead=2,
+        ),
+        "full-sliding-multi-module": single(
+            (full(4), sliding(4, 9, 1)),
+            num_blocks=150,
+            use_eagle=True,
+            num_spec_tokens=2,
+            num_prefill_lookahead=2,
+        ),
+        "full-wide-sliding": mixed((full(8), sliding(4, 9)), num_blocks=120),
+        "full-narrow-sliding": mixed((full(4), sliding(8, 17)), num_blocks=120),
+        "full-wide-sliding-eagle": mixed(
+            (full(8), sliding(4, 9)), num_blocks=120, use_eagle=True, num_spec_tokens=1
+        ),
+        "sliding-retention": single(
+            (full(4), sliding(4, 9)), num_blocks=120, retention_interval=16
+        ),
+        "sliding-retention-0": single(
+            (full(4), sliding(4, 5)), num_blocks=120, retention_interval=0
+        ),
+        "sliding-retention-eagle": mixed(
+            (full(8), sliding(4, 9)),
+            num_blocks=120,
+            retention_interval=32,
+            use_eagle=True,
+            num_spec_tokens=1,
+        ),
+    }
+
+
+def _mamba() -> dict[str, Engine]:
+    uncached = partial(
+        Engine,
+        scheduler_block_size=160,
+        hash_block_size=4,
+        enable_caching=False,
+        num_blocks=120,
+    )
+    engines = {
+        f"mamba-none-{spec}": uncached(
+            (full(4), mamba(160, "none", spec), mamba(160, "none", spec)),
+            num_spec_tokens=spec,
+            lookahead=spec,
+        )
+        for spec in (0, 1, 4)
+    }
+    aligned = partial(Engine, scheduler_block_size=16, num_blocks=120)
+    for spec in (0, 1, 2, 4):
+        engines[f"mamba-align-{spec}"] = aligned(
+            (full(16), mamba(16, "align", spec), mamba(16, "align", spec)),
+            hash_block_size=16,
+            num_spec_tokens=spec,
+        )
+        engines[f"mamba-partial-{spec}"] = aligned(
+            (full(16), mamba(16, "align", spec)), hash_block_size=4, num_spec_tokens=spec
+        )
+    partly = partial(aligned, (full(16), mamba(16, "align", 1)), hash_block_size=4)
+    engines |= {
+        "mamba-align-alone": aligned((mamba(16, "align"),), hash_block_size=16, num_blocks=24),
+        "mamba-partial-tight": aligned(
+            (full(16), mamba(16, "align"), mamba(16, "align")), hash_block_size=8, num_blocks=20
+        ),
+        "mamba-partial-narrow-full": aligned(
+            (full(4), mamba(16, "align"), sliding(4, 9)), hash_block_size=4
+        ),
+        "mamba-partial-wide-sliding": aligned(
+            (full(16), mamba(16, "align"), sliding(8, 17)), hash_block_size=4
+        ),
+        "mamba-retention": aligned(
+            (full(16), mamba(16, "align", 1)), hash_block_size=16, retention_interval=32
+        ),
+        "mamba-retention-0": aligned(
+            (full(16), mamba(16, "align"), sliding(16, 17)),
+            hash_block_size=16,
+            retention_interval=0,
+        ),
+        "mamba-partial-retention-0": partly(retention_interval=0),
+        "mamba-partial-retention": partly(retention_interval=48),
+        "mamba-partial-eagle": partly(use_eagle=True, num_spec_tokens=1, lookahead=1),
+        "mamba-partial-junctions": partly(
+            use_eagle=True, num_spec_tokens=1, lookahead=1, junctions=True
+        ),
+        "mamba-partial-hash-lookahead": partly(num_hash_lookahead=1),
+        "mamba-checkpoints": aligned((full(16), mamba(16, "align", 0, 4)), hash_block_size=4),
+        "mamba-narrow": aligned((full(16), mamba(8, "align", 1)), hash_block_size=8),
+        "mamba-retention-dense": aligned(
+            (full(16), mamba(16, "align", 1)), hash_block_size=16, retention_interval=16
+        ),
+        "mamba-checkpoints-at-blocks": aligned(
+            (full(16), mamba(16, "align", 0, 16)), hash_block_size=16, retention_interval=32
+        ),
+        "mamba-checkpoints-at-blocks-retention-0": aligned(
+            (full(16), mamba(16, "align", 1, 16)),
+            hash_block_size=16,
+            num_spec_tokens=1,
+            retention_interval=0,
+        ),
+        "mamba-checkpoints-drafts": aligned(
+            (full(16), mamba(16, "align", 2, 4)), hash_block_size=4, num_spec_tokens=2
+        ),
+        "mamba-checkpoints-retention-0": aligned(
+            (full(16), mamba(16, "align", 1, 4)),
+            hash_block_size=4,
+            num_spec_tokens=1,
+            retention_interval=0,
+        ),
+        "mamba-checkpoints-eagle": aligned(
+            (full(16), mamba(16, "align", 1, 8)),
+            hash_block_size=4,
+            use_eagle=True,
+            num_spec_tokens=1,
+            lookahead=1,
+        ),
+    }
+    return engines
+
+
+ATTENTION = _attention()
+MAMBA = _mamba()
+ENGINES = ATTENTION | MAMBA
+
+
+def tight(engine: Engine) -> Engine:
+    """Return the engine with so few blocks that requests preempt each other."""
+    return replace(engine, num_blocks=max(12, engine.num_blocks // 4))

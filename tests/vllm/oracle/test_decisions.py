@@ -1,0 +1,56 @@
+"""vLLM's own manager is the oracle: every answer to every call is the same."""
+
+from contextlib import suppress
+from random import Random
+
+import pytest
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
+from vllm.v1.core.kv_cache_utils import init_none_hash
+
+from .engines import ATTENTION, ENGINES, MAMBA, Engine, tight
+from .life import Life
+from .twin import RefusedError, Twin
+
+init_none_hash(sha256)
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), st.just(0)),
+        st.tuples(st.just("step"), st.sampled_from((4, 16, 24, 64, 64))),
+        st.tuples(st.just("step"), st.just(64)),
+        st.tuples(st.sampled_from(("abort", "preempt", "evict", "reset", "look")), st.just(0)),
+    ),
+    min_size=4,
+    max_size=60,
+)
+
+
+def native(engine: Engine) -> NativeKVCacheManager:
+    installation.install()
+    try:
+        return NativeKVCacheManager(**engine.arguments())
+    finally:
+        installation.uninstall()
+
+
+def live(engine: Engine, actions: list[tuple[str, int]], seed: int, *, is_async: bool) -> None:
+    expected = VllmKVCacheManager(**engine.arguments())
+    life = Life(engine, Twin(expected, native(engine)), Random(seed), is_async=is_async)
+    with suppress(RefusedError):
+        life.run(actions)
+
+
+@pytest.mark.parametrize("name", [*ATTENTION, *MAMBA])
+@pytest.mark.parametrize("is_tight", [False, True], ids=["roomy", "tight"])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(actions=ACTIONS, seed=st.integers(0, 2**32), is_async=st.booleans())
+def test_every_decision_of_a_random_life_is_vllms(
+    name: str, is_tight: bool, actions: list[tuple[str, int]], seed: int, is_async: bool
+) -> None:
+    engine = ENGINES[name]
+    live(tight(engine) if is_tight else engine, actions, seed, is_async=is_async)

@@ -1,0 +1,124 @@
+"""The native manager in its place: when it is chosen, and what it owes those who hold it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.kv_cache_interface import CrossAttentionSpec, RSWASpec
+from vllm.v1.request import Request
+
+from hybrid_blocks.errors import IntegrityError
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.coverage import unsupported_reason
+from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+
+from .engines import ENGINES, Engine, full
+
+SIZES = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("HYBRID_BLOCKS", "manager")
+    init_none_hash(sha256)
+    installation.install()
+    yield
+    installation.uninstall()
+
+
+def make(engine: Engine, **changes: Any) -> Any:
+    return KVCacheManager(**engine.arguments() | {"enable_kv_cache_events": False} | changes)
+
+
+def request(name: str, num_tokens: int) -> Request:
+    return Request(
+        request_id=name,
+        prompt_token_ids=list(range(num_tokens)),
+        sampling_params=SamplingParams(max_tokens=4),
+        pooling_params=None,
+        block_hasher=get_request_block_hasher(4, sha256),
+    )
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_native_manager_covers_every_engine_of_the_oracle(name: str) -> None:
+    manager = make(ENGINES[name])
+    assert type(manager) is NativeKVCacheManager
+    assert isinstance(manager, VllmKVCacheManager)
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        (RSWASpec(rswa_window=8, **SIZES), "RSWAManager"),
+        (CrossAttentionSpec(**SIZES), "CrossAttentionManager"),
+    ],
+)
+def test_a_kind_of_group_that_is_not_covered_falls_back_with_its_name(spec: Any, word: str) -> None:
+    engine = replace(ENGINES["full"], groups=(full(4), spec), enable_caching=False)
+    assert word in str(unsupported_reason(engine.config()))
+    assert type(make(engine)) is KVCacheManager
+
+
+def test_context_parallelism_and_residency_metrics_fall_back() -> None:
+    config = ENGINES["full"].config()
+    assert unsupported_reason(config) is None
+    assert unsupported_reason(config, dcp_world_size=2) == "context parallelism"
+    assert unsupported_reason(config, metrics_collector=object()) == "KV-cache residency metrics"
+
+
+def test_results_are_ids_that_pass_for_vllms_class_and_show_the_pools_own_blocks() -> None:
+    manager = make(ENGINES["full-sliding"])
+    new = manager.allocate_slots(request("a", 10), 10)
+    assert isinstance(new, KVCacheBlocks)
+    assert new.get_block_ids() == ([1, 2, 3], [4, 5, 6])
+    assert new.blocks[0][0] is manager.block_pool.blocks[1]
+    assert new.blocks[0][0].ref_cnt == 1
+    assert manager.get_blocks("nobody") is manager.empty_kv_cache_blocks
+    with pytest.raises(IndexError):
+        new.get_block_ids(group_ids=[7])
+
+
+def test_tables_seen_through_vllms_managers_are_those_of_the_core() -> None:
+    manager = make(ENGINES["full"])
+    first = request("a", 10)
+    manager.allocate_slots(first, 10)
+    (group,) = manager.coordinator.single_type_managers
+    assert [block.block_id for block in group.req_to_blocks["a"]] == [1, 2, 3]
+    assert dict(group.num_cached_block) == {"a": 2}
+    assert "b" not in group.req_to_blocks
+    manager.free(first)
+    assert len(group.req_to_blocks) == 0
+
+
+def test_a_decode_step_that_needs_nothing_answers_with_the_one_empty_result() -> None:
+    manager = make(ENGINES["full"])
+    first = request("a", 10)
+    manager.allocate_slots(first, 10)
+    first.num_computed_tokens = 10
+    for _ in range(2):
+        assert manager.allocate_slots(first, 1) is manager.empty_kv_cache_blocks
+    first.num_computed_tokens = 12
+    assert manager.allocate_slots(first, 1).get_block_ids() == ([4],)
+
+
+def test_a_panic_in_the_core_becomes_an_exception_that_names_the_request() -> None:
+    manager = make(ENGINES["full"])
+    manager.allocate_slots(request("fine", 10), 10)
+    manager._inject_fault("doomed")
+    with pytest.raises(IntegrityError, match="panicked at request \"doomed\": injected fault"):
+        manager.allocate_slots(request("doomed", 10), 10)
+    with pytest.raises(IntegrityError, match="an earlier call panicked"):
+        manager.allocate_slots(request("after", 10), 10)
+
+
+def test_no_new_and_no_computed_tokens_are_refused_as_vllm_refuses_them() -> None:
+    with pytest.raises(ValueError, match="num_new_tokens must be greater than 0"):
+        make(ENGINES["full"]).allocate_slots(request("a", 10), 0)

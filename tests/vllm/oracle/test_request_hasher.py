@@ -1,0 +1,79 @@
+"""Hashes of requests are vLLM's, byte for byte."""
+
+from typing import Any
+
+import pytest
+from hybrid_blocks.vllm.request_hasher import ALGORITHMS, RequestHasher, get_request_block_hasher
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher as vllm_hasher
+from vllm.v1.core.kv_cache_utils import init_none_hash
+from vllm.v1.request import Request
+
+FEATURES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=3).map(
+    lambda spans: [
+        MultiModalFeatureSpec(
+            data=None,
+            modality="image",
+            identifier=f"image{at}",
+            mm_position=PlaceholderRange(offset=at * 40 + offset, length=length),
+        )
+        for at, (offset, length) in enumerate(spans)
+    ]
+)
+
+
+def request(hasher: Any, prompt: list[int], features: Any, salt: str | None, lora: bool) -> Request:
+    return Request(
+        request_id="request",
+        prompt_token_ids=prompt,
+        sampling_params=SamplingParams(max_tokens=1),
+        pooling_params=None,
+        mm_features=features,
+        cache_salt=salt,
+        lora_request=LoRARequest("adapter", 1, "/none") if lora else None,
+        block_hasher=hasher,
+    )
+
+
+@pytest.mark.parametrize("function", ALGORITHMS, ids=list(ALGORITHMS.values()))
+@settings(max_examples=60, deadline=None)
+@given(
+    prompt=st.lists(st.integers(0, 200_000), min_size=1, max_size=130),
+    output=st.lists(st.lists(st.integers(0, 200_000), min_size=1, max_size=20), max_size=4),
+    features=FEATURES,
+    salt=st.sampled_from((None, "salt")),
+    lora=st.booleans(),
+    lookahead=st.sampled_from((0, 0, 1, 2)),
+    block_size=st.sampled_from((4, 16)),
+)
+def test_hashes_of_a_growing_request_are_vllms(  # noqa: PLR0917 - what hypothesis draws
+    function: Any,
+    prompt: list[int],
+    output: list[list[int]],
+    features: Any,
+    salt: str | None,
+    lora: bool,
+    lookahead: int,
+    block_size: int,
+) -> None:
+    init_none_hash(function)
+    ours = get_request_block_hasher(block_size, function, lookahead)
+    assert isinstance(ours, RequestHasher)
+    expected = request(vllm_hasher(block_size, function, lookahead), prompt, features, salt, lora)
+    actual = request(ours, prompt, features, salt, lora)
+    assert actual.block_hashes == expected.block_hashes
+    for tokens in output:
+        expected.append_output_token_ids(tokens)
+        actual.append_output_token_ids(tokens)
+        assert actual.block_hashes == expected.block_hashes
+
+
+def test_an_unknown_hash_function_gets_vllms_own_hasher() -> None:
+    def function(value: object) -> bytes:
+        return repr(value).encode()
+
+    assert not isinstance(get_request_block_hasher(16, function), RequestHasher)
