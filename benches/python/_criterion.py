@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from pathlib import Path
 
 from _rows import Row, within
@@ -17,21 +18,23 @@ TARGETS = {
 }
 
 
-def run() -> list[Row]:
-    """Run all benchmarks and return a row for each."""
-    command = ["cargo", "bench", "--quiet", "-p", "hybrid-blocks", "--benches"]
-    subprocess.run([*command, "--", "--noplot"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    listed = subprocess.run(
-        [*command, "--", "--list"], check=True, cwd=ROOT, capture_output=True, text=True
-    )
-    ids = [line.removesuffix(": benchmark") for line in listed.stdout.splitlines() if line]
-    return [row(name) for name in ids if name.count("/")]
+def run(*options: str) -> list[Row]:
+    """Run all benchmarks, with options for criterion, and return a row for each."""
+    start = time.time()
+    command = ["cargo", "bench", "--quiet", "-p", "hybrid-blocks", "--", "--noplot", *options]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    measured = sorted((ROOT / "target" / "criterion").rglob("new/benchmark.json"))
+    rows = [row(path) for path in measured if path.stat().st_mtime >= start]
+    missing = TARGETS.keys() - {json.loads(path.read_text())["full_id"] for path in measured}
+    if missing:
+        raise AssertionError(f"criterion did not measure {missing}")
+    return rows
 
 
-def row(name: str) -> Row:
+def row(benchmark: Path) -> Row:
     """Return criterion's estimate of one benchmark."""
-    folder = ROOT / "target" / "criterion" / name
-    estimates = json.loads((folder / "new" / "estimates.json").read_text())
+    name = json.loads(benchmark.read_text())["full_id"]
+    estimates = json.loads(benchmark.with_name("estimates.json").read_text())
     spent = (estimates["slope"] or estimates["mean"])["point_estimate"]
     label, unit, scale, target = TARGETS.get(name, (f"{name}, Rust", "µs", 1e-3, None))
     if target is None:

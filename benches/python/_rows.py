@@ -80,6 +80,7 @@ def _seconds(call: Callable[[], object], number: int) -> float:
 def table(title: str, rows: Sequence[Row]) -> Table:
     """Return rows as a table to read."""
     table = Table("operation", "unit", "ours", "baseline", "ratio", "target", "met", title=title)
+    table.columns[0].overflow = "fold"
     for row in rows:
         table.add_row(
             row.name,

@@ -51,6 +51,9 @@ fn digests(request: u64, num_tokens: u32) -> Vec<Digest> {
 fn get_and_free(c: &mut Criterion) {
     let mut store = BlockStore::fixed(100_000).unwrap();
     let mut blocks = Vec::with_capacity(256);
+    store.allocate(POOL, 256, &mut blocks).unwrap();
+    assert!((1..).zip(&blocks).all(|(id, block)| block.0 == id));
+    store.free(POOL, blocks.iter().copied()).unwrap();
     let mut group = c.benchmark_group("blocks");
     group.throughput(Throughput::Elements(256));
     group.bench_function("get_free_256", |b| {
@@ -61,7 +64,7 @@ fn get_and_free(c: &mut Criterion) {
         });
     });
     group.finish();
-    assert_eq!((blocks.len(), store.num_available(POOL)), (256, 99_999));
+    assert_eq!(store.num_available(POOL), 99_999);
 }
 
 fn long_match(c: &mut Criterion) {

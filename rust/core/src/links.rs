@@ -96,15 +96,21 @@ impl Links {
         self.prev[first as usize] = at;
     }
 
-    /// Remove the first `count` nodes, which must be there, and hand them to `each` in order.
+    /// Remove the first `count` nodes, which must be there, and append them to `out` in order.
     #[inline]
-    pub(crate) fn pop_front_all(&mut self, list: List, count: u32, mut each: impl FnMut(u32)) {
-        let mut node = list.0;
-        for _ in 0..count {
-            node = self.next[node as usize];
-            each(node);
-        }
-        let first = self.next[node as usize];
+    pub(crate) fn pop_front_all<T>(
+        &mut self,
+        list: List,
+        count: u32,
+        out: &mut Vec<T>,
+        wrap: fn(u32) -> T,
+    ) {
+        let (next, mut node) = (&*self.next, list.0);
+        out.extend((0..count).map(|_| {
+            node = next[node as usize];
+            wrap(node)
+        }));
+        let first = next[node as usize];
         self.next[list.0 as usize] = first;
         self.prev[first as usize] = list.0;
     }
@@ -187,12 +193,12 @@ mod tests {
         let list = links.list(0);
         links.push_front_all(list, [4, 0, 3].into_iter());
         let mut popped = Vec::new();
-        links.pop_front_all(list, 2, |node| popped.push(node));
-        assert_eq!((popped, nodes(&links, list)), (vec![4, 0], vec![3]));
+        links.pop_front_all(list, 2, &mut popped, |node| node);
+        assert_eq!((&popped, nodes(&links, list)), (&vec![4, 0], vec![3]));
         links.push_front_all(list, [1, 4].into_iter());
         links.push_front_all(list, std::iter::empty());
         assert_eq!(nodes(&links, list), [1, 4, 3]);
-        links.pop_front_all(list, 3, |_| {});
+        links.pop_front_all(list, 3, &mut popped, |node| node);
         assert_eq!((nodes(&links, list), links.front(list)), (vec![], None));
         links.push_back(list, 2);
         assert_eq!(nodes(&links, list), [2]);

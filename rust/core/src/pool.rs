@@ -282,15 +282,11 @@ impl Pool {
     pub(crate) fn take_free_front(&mut self, most: u64, out: &mut Vec<BlockId>) -> u32 {
         let count = most.min(u64::from(self.num_free)) as u32;
         let queue = self.free_queue();
-        let (state, start) = (&mut self.state, out.len());
-        out.resize(start + count as usize, BlockId::NULL);
-        let mut places = out[start..].iter_mut();
-        self.links.pop_front_all(queue, count, |block| {
-            state[block as usize] = 1;
-            if let Some(place) = places.next() {
-                *place = BlockId(block);
-            }
-        });
+        let start = out.len();
+        self.links.pop_front_all(queue, count, out, BlockId);
+        // Not while walking: large arrays lie at the same offset in their pages, where a store to one
+        // holds up the next load from the other.
+        out[start..].iter().for_each(|block| self.state[block.index()] = 1);
         if self.by_worth.is_some() {
             out[start..].iter().for_each(|block| self.worth[block.index()] = 0);
         }
