@@ -15,9 +15,10 @@ from typing import (
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 __all__ = [
+    "AllocatedBlocks",
     "Block",
     "BlockHasher",
     "BlockManager",
@@ -28,6 +29,7 @@ __all__ = [
     "GroupSpec",
     "HashChain",
     "Placement",
+    "VllmManager",
     "build_info",
 ]
 
@@ -868,12 +870,14 @@ class AllocatedBlocks:
     def new_empty(self) -> AllocatedBlocks:
         """Return a result of as many groups without blocks."""
 
-    def __add__(self, other: object) -> AllocatedBlocks:
+    def __add__(self, other: object, /) -> AllocatedBlocks:
         """Return the blocks of both, group by group."""
 
-    def __eq__(self, other: object) -> bool: ...
+    def __radd__(self, other: object, /) -> AllocatedBlocks: ...
+    def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
+@disjoint_base
 class VllmManager:
     """What vLLM's ``KVCacheManager`` does for requests, decision by decision.
 

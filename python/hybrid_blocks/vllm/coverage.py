@@ -47,7 +47,7 @@ def unsupported_reason(
     return None
 
 
-def _manager_class(spec: object, role: object) -> type | None:
+def _manager_class(spec: Any, role: Any) -> type | None:
     try:
         return KVCacheSpecRegistry.get_manager_class(spec, role)
     except TypeError:  # vLLM 0.32 knows no roles

@@ -1,6 +1,7 @@
 """What vLLM's coordinator worked out about its groups, as the core wants it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from vllm.v1.core.kv_cache_coordinator import (
     HybridKVCacheCoordinator,
@@ -89,7 +90,7 @@ def _lookup(coordinator: KVCacheCoordinator) -> tuple[str, list[tuple[list[int],
 
 def _group(manager: SingleTypeKVCacheManager) -> Group:
     spec = manager.kv_cache_spec
-    common = {
+    common: dict[str, Any] = {
         "block_size": manager.block_size,
         "use_eagle": manager.use_eagle,
         "admission_cap": manager.max_admission_blocks_per_request,

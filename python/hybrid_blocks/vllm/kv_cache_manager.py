@@ -27,7 +27,7 @@ class KVCacheManager(VllmKVCacheManager):
             and unsupported_reason(kv_cache_config, **kwargs) is None
         ):
             native = _native_manager()
-            return native.__new__(native)  # type: ignore[no-any-return]
+            return native.__new__(native)  # type: ignore[no-any-return,call-overload]
         return super().__new__(cls)
 
     def __init__(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:

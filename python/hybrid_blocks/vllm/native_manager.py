@@ -19,7 +19,7 @@ from hybrid_blocks.vllm.tables import Tables, View
 _WAITING = [RequestStatus.WAITING, RequestStatus.PREEMPTED]
 
 
-class NativeKVCacheManager(VllmManager, KVCacheManager):
+class NativeKVCacheManager(VllmManager, KVCacheManager):  # type: ignore[misc]
     """A drop-in for vLLM's manager: same decisions, block by block.
 
     vLLM's own classes are constructed once, for what they work out about the groups and for
@@ -36,8 +36,8 @@ class NativeKVCacheManager(VllmManager, KVCacheManager):
         **kwargs: Any,
     ) -> None:
         KVCacheManager.__init__(self, kv_cache_config, *args, use_eagle=use_eagle, **kwargs)
-        self.empty_kv_cache_blocks = self._start(
-            self.block_pool._blocks,
+        self.empty_kv_cache_blocks = self._start(  # type: ignore[assignment]
+            self.block_pool._blocks,  # type: ignore[attr-defined]
             self.num_kv_cache_groups,
             _WAITING,
             KVCacheBlocks,
@@ -47,19 +47,20 @@ class NativeKVCacheManager(VllmManager, KVCacheManager):
 
     def _show_requests(self) -> None:
         """Let vLLM's coordinator and managers tell of the requests that the core holds."""
-        coordinator = self.coordinator
+        coordinator: Any = self.coordinator
         coordinator.get_num_blocks_to_allocate = self._num_blocks_to_allocate
         coordinator.cache_blocks = self.cache_blocks
         coordinator.remove_skipped_blocks = self.remove_skipped_blocks
         coordinator.new_step_starts = self.new_step_starts
         coordinator.free = self._free
         coordinator.pop_blocks_for_free = self._pop
+        manager: Any
         for group, manager in enumerate(coordinator.single_type_managers):
             holders = partial(self._holders, group)
             manager.req_to_blocks = Tables(partial(self._blocks_of, group=group), holders)
             manager.num_cached_block = View(partial(self._num_cached_blocks, group=group), holders)
             if isinstance(manager, MambaManager):
-                manager._checkpoints = View(partial(self._checkpoint, group=group), holders)
+                manager._checkpoints = View(partial(self._checkpoint, group=group), holders)  # type: ignore[assignment]
 
     def _geometry(self) -> Geometry:
         return geometry(self, use_eagle=self._uses_eagle)
@@ -87,13 +88,11 @@ class NativeKVCacheManager(VllmManager, KVCacheManager):
             prefill_end,
         )
 
-    def create_kv_cache_blocks(
-        self, blocks: tuple[list[Block], ...]
-    ) -> AllocatedBlocks | KVCacheBlocks:
+    def create_kv_cache_blocks(self, blocks: tuple[list[Block], ...]) -> Any:  # type: ignore[override]
         """Return the blocks as a result, the one empty result if there are none."""
-        return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
+        return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks  # type: ignore[arg-type]
 
-    def take_kv_cache_block_copies(self) -> tuple[list[KVCacheBlockCopy], list[Block]]:
+    def take_kv_cache_block_copies(self) -> Any:
         """Return the copies to make since the last call, and the blocks held until then."""
         pairs = self._take_copies()
         copies = [KVCacheBlockCopy(source.block_id, copy.block_id) for source, copy in pairs]
@@ -104,4 +103,4 @@ class NativeKVCacheManager(VllmManager, KVCacheManager):
 
     def _report_hit(self, request: Request, blocks: AllocatedBlocks) -> None:
         if getattr(request, "kv_cache_report_mode", "incremental") == "full":
-            self.coordinator.emit_cached_block_events(request, blocks.blocks)
+            self.coordinator.emit_cached_block_events(request, blocks.blocks)  # type: ignore[arg-type]

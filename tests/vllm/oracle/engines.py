@@ -5,18 +5,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from vllm.v1.core.kv_cache_utils import KVCacheSpec
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
 
-_SIZES = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+_SIZES: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
 
 
 def full(block_size: int) -> KVCacheSpec:

@@ -356,7 +356,7 @@ class Life:
 
 def _looks(blocks: KVCacheBlocks) -> list[Any]:
     """What can be asked of a result."""
-    return plain(
+    looks: list[Any] = plain(
         [
             blocks.get_block_ids(allow_none=True),
             blocks.get_block_ids(group_ids=[0]),
@@ -367,3 +367,4 @@ def _looks(blocks: KVCacheBlocks) -> list[Any]:
             [[block.block_hash for block in group] for group in blocks.blocks],
         ]
     )
+    return looks

@@ -5,6 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from hybrid_blocks.errors import IntegrityError
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.coverage import unsupported_reason
+from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -13,15 +18,9 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import CrossAttentionSpec, RSWASpec
 from vllm.v1.request import Request
 
-from hybrid_blocks.errors import IntegrityError
-from hybrid_blocks.vllm import installation
-from hybrid_blocks.vllm.coverage import unsupported_reason
-from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
-
 from .engines import ENGINES, Engine, full
 
-SIZES = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+SIZES: dict[str, Any] = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +112,7 @@ def test_a_panic_in_the_core_becomes_an_exception_that_names_the_request() -> No
     manager = make(ENGINES["full"])
     manager.allocate_slots(request("fine", 10), 10)
     manager._inject_fault("doomed")
-    with pytest.raises(IntegrityError, match="panicked at request \"doomed\": injected fault"):
+    with pytest.raises(IntegrityError, match='panicked at request "doomed": injected fault'):
         manager.allocate_slots(request("doomed", 10), 10)
     with pytest.raises(IntegrityError, match="an earlier call panicked"):
         manager.allocate_slots(request("after", 10), 10)

@@ -51,7 +51,8 @@ class Twin:
         kwargs: dict[str, Any] | None = None,
     ) -> tuple[Any, Any]:
         self.step += 1
-        results, errors = [], []
+        results: list[Any] = []
+        errors: list[Exception | None] = []
         for which, manager in enumerate(self.managers):
             own_args = [_own(arg, which) for arg in args]
             own_kwargs = {key: _own(arg, which) for key, arg in (kwargs or {}).items()}
@@ -96,7 +97,7 @@ class Twin:
                 for id_ in self.request_ids
             },
             "events": _events(manager),
-            "statistics": asdict(manager.prefix_cache_stats),
+            "statistics": asdict(stats) if (stats := manager.prefix_cache_stats) else None,
         }
 
 
