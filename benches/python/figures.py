@@ -8,7 +8,6 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import replace as changed
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,6 +52,10 @@ CAPACITY: tuple[tuple[str, int, float, dict[str, Any]], ...] = (
 """Model, how many times the limit of requests, GiB, and how it is deployed."""
 
 HIT_MODELS = ("Qwen3.5-27B", "Nemotron-H-8B")
+GRAIN = {"mooncake": 512, "agent": 64}
+"""Tokens of the traces' own block ids: prefixes are shared in multiples of them. vLLM chooses its
+own blocks."""
+
 SHARES = (0.05, 0.10, 0.20, 0.40)
 
 
@@ -112,10 +115,15 @@ def hits(data: Path, limit: int) -> Iterator[Row]:
     for name, whole in traces.items():
         trace = whole.head(limit)
         for model in HIT_MODELS:
-            unbounded = _unbounded_bytes(trace, model, config)
+            deployed = deployment(block_size=GRAIN[name])
+            unbounded = _unbounded_bytes(trace, model, config, deployed)
             for share in SHARES:
-                cache = model_cache(model, int(share * unbounded), deployment())
-                about = {"trace": name, "share": share, "gib": round(share * unbounded / GIB, 1)}
+                cache = model_cache(model, int(share * unbounded), deployed)
+                about = {
+                    "trace": name,
+                    "unbounded_share": share,
+                    "gib": round(share * unbounded / GIB, 1),
+                }
                 for label, result in _policies(trace, cache, config, options):
                     yield {**_row(result, model, len(trace)), **about, "policy": label}
 
@@ -137,16 +145,14 @@ def _policies(
         )
 
 
-def _unbounded_bytes(trace: Trace, model: str, config: EngineConfig) -> int:
+def _unbounded_bytes(trace: Trace, model: str, config: EngineConfig, deployed: Deployment) -> int:
     """Bytes of all distinct blocks of a trace, and of the checkpoints left if none is ever lost."""
-    geometry = model_cache(model, 1024 * GIB, deployment()).geometry
+    geometry = model_cache(model, 1024 * GIB, deployed).geometry
     blocks = len(np.unique(prefix_ids(trace, geometry.hash_block_size)[0]))
     states = [group for group in geometry.groups if group.kind == "state"]
     tokens = sum(group.block_bytes for group in geometry.groups if group.grows) * blocks
-    room = model_cache(model, 4 * tokens + 1024 * GIB, deployment())
-    result, _ = replay(
-        trace, manager_name=ManagerName.RUST, cache=room, config=changed(config, max_num_seqs=64)
-    )
+    room = model_cache(model, 4 * tokens + 1024 * GIB, deployed)
+    result, _ = replay(trace, manager_name=ManagerName.RUST, cache=room, config=config)
     kept = (result.checkpoints or 0) // len(states)
     return tokens + kept * sum(group.block_bytes for group in states)
 
@@ -169,7 +175,7 @@ def _row(result: Result, model: str, limit: int) -> Row:
     return {"model": load_model(model).name, "limit": limit, **{n: figures[n] for n in names}}
 
 
-FIGURES = {"capacity": (capacity, 2000), "mixed": (mixed, 2000), "hits": (hits, 1000)}
+FIGURES = {"capacity": (capacity, 2000), "mixed": (mixed, 2000), "hits": (hits, 600)}
 
 
 def main() -> None:

@@ -590,6 +590,11 @@ impl Pool {
             slabs.on_dead(slab, count, num_free, worth);
             if slabs.is_all_free(slab) {
                 self.emptied.push(slab);
+            } else if self.by_worth.is_some() && slabs.num_live_in(slab) == 0 {
+                // What was worth most may be gone since.
+                let cached = slabs.blocks_of(slab).map(|block| block as usize);
+                let cached = cached.filter(|&block| self.state[block] & COLD != 0);
+                slabs.set_worth(slab, cached.map(|block| self.worth[block]).max().unwrap_or(0));
             }
         }
     }

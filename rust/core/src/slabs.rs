@@ -212,6 +212,11 @@ impl Slabs {
         }
     }
 
+    /// Say what the slab's cached blocks are worth at most.
+    pub(crate) fn set_worth(&mut self, slab: SlabId, worth: u64) {
+        self.worth[slab.index()] = worth;
+    }
+
     /// A cached block of the slab is worth more again.
     pub(crate) fn refresh(&mut self, slab: SlabId, worth: u64) {
         self.worth[slab.index()] = self.worth[slab.index()].max(worth);

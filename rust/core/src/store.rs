@@ -520,6 +520,26 @@ impl BlockStore {
         new
     }
 
+    /// Free an ownerless block that contains what `kept` contains under `key`, and nothing else, and
+    /// note its key as evicted. There is hardly ever more than one. A fixed store keeps it, as vLLM
+    /// does.
+    pub(crate) fn drop_twin(&mut self, pool: PoolId, key: &Key, kept: BlockId) {
+        if !self.is_shared() {
+            return;
+        }
+        let (index, blocks) = (&self.indexes[pool.index()], &self.pools[pool.index()]);
+        let mut twins = index.blocks(key).filter(|&block| {
+            block != kept
+                && blocks.ref_count(block) == 0
+                && index.further_keys(block).next().is_none()
+        });
+        let Some(twin) = twins.next() else { return };
+        drop(twins);
+        self.indexes[pool.index()].remove_block(twin, &mut self.evicted);
+        self.pools[pool.index()].clear_keyed(twin);
+        self.num_changes += 1;
+    }
+
     /// Forget what `block` contains; its keys are noted as evicted.
     pub fn drop_keys(&mut self, pool: PoolId, block: BlockId) {
         if self.pools[pool.index()].is_keyed(block) {

@@ -312,3 +312,27 @@ fn a_request_that_can_be_admitted_computes_its_whole_prompt() {
     }
     assert!((2..17).contains(&admitted), "{admitted}");
 }
+
+#[test]
+fn content_that_is_computed_again_is_not_cached_twice() {
+    let mut manager = hybrid(1 + 24, 1);
+    let tokens = prompt(1, 75 * 16 * 4);
+    let first = manager.add_prompt("first", &tokens, &[]).unwrap();
+    assert!(prefill(&mut manager, first));
+    manager.free(&[first]).unwrap();
+    let cached = manager.store().prefix_index(PoolId(0)).len();
+    // The same start and another end: no state was kept there, so the start is computed again.
+    let mut other = tokens[..75 * 16 * 3].to_vec();
+    other.extend(prompt(2, 160));
+    let second = manager.add_prompt("second", &other, &[]).unwrap();
+    let hit = manager.match_prefix(second).unwrap();
+    assert_eq!((hit.num_tokens, hit.limit), (0, HitLimit::NoCheckpoint));
+    assert!(prefill(&mut manager, second));
+    manager.free(&[second]).unwrap();
+    manager.take_copies().unwrap();
+    manager.take_copies().unwrap();
+    manager.check_integrity().unwrap();
+    let pool = manager.store().pool(PoolId(0));
+    let kept = pool.iter_available().filter(|&block| pool.is_keyed(block)).count();
+    assert_eq!(kept, cached + 10, "every key has one block");
+}

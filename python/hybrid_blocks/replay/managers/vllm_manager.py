@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import plan_vllm
 from hybrid_blocks.replay.cache import Cache
@@ -27,15 +29,16 @@ class VllmOptions:
 
 
 def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "VllmManager":
-    """Make vLLM's manager."""
+    """Make vLLM's manager; its blocks are those that vLLM chooses, whatever ``--block-size`` is."""
     if cache.model is None or cache.deployment is None:
         raise ReplayError("the vllm manager plans its own blocks: give --model and --memory")
     try:
         from hybrid_blocks.replay.managers.vllm_bridge import VllmManager  # noqa: PLC0415
     except ImportError as error:
         raise ReplayError(f"--manager vllm needs vLLM 0.33: {error}") from error
+    deployment = msgspec.structs.replace(cache.deployment, block_size=None)
     try:
-        plan = plan_vllm(cache.model, cache.memory_bytes, cache.deployment)
+        plan = plan_vllm(cache.model, cache.memory_bytes, deployment)
     except PlanError as error:
         raise ReplayError(str(error)) from error
-    return VllmManager(plan, cache.deployment, config, retention=options.retention)
+    return VllmManager(plan, deployment, config, retention=options.retention)

@@ -119,6 +119,7 @@ impl Group {
             if !id.is_null() {
                 let key = self.key(digests, block as usize);
                 store.insert_key(self.spec.pool, id, key, (block + 1) * self.spec.block_size);
+                store.drop_twin(self.spec.pool, &key, id);
             }
         }
         table.num_keyed = new.end;

@@ -3,6 +3,7 @@
 use super::Manager;
 use super::delta::note;
 use crate::error::Error;
+use crate::event::Event;
 
 impl Manager {
     /// Record that `num_tokens[i]` more tokens of each request were computed. Blocks that became
@@ -49,6 +50,13 @@ impl Manager {
         for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
             if self.config.enable_caching {
                 let new = group.commit(&mut self.store, &request.digests, num_computed, table);
+                // A twin goes before its key is stored again.
+                let evicted = self.store.evicted().drain(..).map(Event::Removed);
+                if self.config.enable_events {
+                    self.events.extend(evicted);
+                } else {
+                    drop(evicted);
+                }
                 if self.config.enable_events
                     && let Some(event) = group.stored_event(handle, &request.digests, new, table)
                 {

@@ -50,24 +50,50 @@ impl Manager {
                 }
             }
         }
-        // By age, earlier checkpoints are superseded by the last one; they keep their own age.
-        let superseded =
-            if self.config.policy == Policy::Lru { lengths.len().max(1) - 1 } else { 0 };
-        for &num_tokens in &lengths[superseded.min(lengths.len())..] {
-            for group in self.coordinator.groups().iter().filter(|group| group.is_state()) {
-                let digests = &self.requests.rows[row].digests;
-                let found = group
-                    .state_key(digests, num_tokens)
-                    .and_then(|key| self.store.get(group.spec.pool, &key));
-                if let Some(block) = found {
-                    let worth = self.worth(row, group, block, num_tokens);
-                    self.store.set_worth(group.spec.pool, block, worth);
-                    self.store.refresh(group.spec.pool, block);
-                }
+        match self.config.policy {
+            // By age, earlier checkpoints are superseded by the last one; they keep their own age.
+            Policy::Lru => {
+                lengths.drain(..lengths.len().max(1) - 1);
+            }
+            Policy::FlopAware(_) => {}
+            // What was said of any state on the way may be out of date by now.
+            Policy::Explicit => {
+                let (alignment, request) = (self.coordinator.alignment(), &self.requests.rows[row]);
+                let known = request.digests.len() as u32 * self.config.hash_block_size;
+                lengths = (1..=known / alignment).map(|i| i * alignment).collect();
+            }
+        }
+        for index in 0..self.coordinator.groups().len() {
+            let group = self.coordinator.groups()[index];
+            if group.is_state() {
+                self.appraise_states(row, group, &lengths);
             }
         }
         lengths.clear();
         self.requests.rows[row].checkpoints = lengths;
+    }
+
+    /// Value the checkpoints of a group at `lengths`, ascending. Under [`Policy::Explicit`] one is
+    /// worth nothing where a longer one is worth as much: who needs the one takes the other.
+    fn appraise_states(&mut self, row: usize, group: Group, lengths: &[u32]) {
+        let mut longer = 0;
+        for &num_tokens in lengths.iter().rev() {
+            let digests = &self.requests.rows[row].digests;
+            let found = group
+                .state_key(digests, num_tokens)
+                .and_then(|key| self.store.get(group.spec.pool, &key));
+            let Some(block) = found else { continue };
+            let mut worth = self.worth(row, &group, block, num_tokens);
+            if self.config.policy == Policy::Explicit {
+                let superseded = worth <= longer;
+                longer = longer.max(worth);
+                if superseded {
+                    worth = 0;
+                }
+            }
+            self.store.set_worth(group.spec.pool, block, worth);
+            self.store.refresh(group.spec.pool, block);
+        }
     }
 
     /// What a block is worth that holds the content up to `num_tokens` of a request.
