@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from hybrid_blocks.errors import BlockError
-from hybrid_blocks.vllm.block_pool import BlockPool
+from hybrid_blocks.vllm import block_pool as ours
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -66,7 +66,7 @@ class PoolsAgree(RuleBasedStateMachine):
                 enable_kv_cache_events=events,
                 metrics_collector=KVCacheMetricsCollector(1.0) if metrics else None,
             )
-            for pool in (VllmBlockPool, BlockPool)
+            for pool in (VllmBlockPool, ours.BlockPool)
         ]
 
     def both(self, call: Callable[[VllmBlockPool], Any]) -> Any:
@@ -263,15 +263,15 @@ TestPoolsAgree.settings = settings(max_examples=60, stateful_step_count=40, dead
 
 
 @pytest.fixture
-def pool() -> BlockPool:
-    return BlockPool(NUM_BLOCKS, enable_caching=True, hash_block_size=HASH_BLOCK)
+def pool() -> ours.BlockPool:
+    return ours.BlockPool(NUM_BLOCKS, enable_caching=True, hash_block_size=HASH_BLOCK)
 
 
 def key_of(name: bytes, group: int = 0) -> BlockHashWithGroupId:
     return make_block_hash_with_group_id(BlockHash(name), group)
 
 
-def test_a_block_is_always_the_same_object(pool: BlockPool) -> None:
+def test_a_block_is_always_the_same_object(pool: ours.BlockPool) -> None:
     (block,) = pool.get_new_blocks(1)
     assert block is pool.blocks[1] is pool.blocks[-11] is pool.blocks[:2][1]
     assert block.pool is pool
@@ -281,7 +281,7 @@ def test_a_block_is_always_the_same_object(pool: BlockPool) -> None:
         pool.blocks[NUM_BLOCKS]
 
 
-def test_a_block_is_an_instance_of_vllms_class_without_room_for_more(pool: BlockPool) -> None:
+def test_a_block_is_an_instance_of_vllms_class_without_room_for_more(pool: ours.BlockPool) -> None:
     block = pool.blocks[3]
     assert isinstance(block, KVCacheBlock)
     with pytest.raises(AttributeError):
@@ -291,7 +291,7 @@ def test_a_block_is_an_instance_of_vllms_class_without_room_for_more(pool: Block
 
 
 def test_outside_references_come_and_go_but_the_first_and_the_last_are_the_pools(
-    pool: BlockPool,
+    pool: ours.BlockPool,
 ) -> None:
     (block,) = pool.get_new_blocks(1)
     block.ref_cnt += 2
@@ -303,7 +303,7 @@ def test_outside_references_come_and_go_but_the_first_and_the_last_are_the_pools
         pool.blocks[5].ref_cnt += 1
 
 
-def test_a_block_freed_twice_is_named_and_nothing_changes(pool: BlockPool) -> None:
+def test_a_block_freed_twice_is_named_and_nothing_changes(pool: ours.BlockPool) -> None:
     first, second = pool.get_new_blocks(2)
     pool.free_blocks([second])
     with pytest.raises(BlockError, match="block 2 has no owner"):
@@ -311,20 +311,20 @@ def test_a_block_freed_twice_is_named_and_nothing_changes(pool: BlockPool) -> No
     assert first.ref_cnt == 1
 
 
-def test_blocks_of_several_pools_go_back_to_their_own(pool: BlockPool) -> None:
-    other = BlockPool(4, enable_caching=True, hash_block_size=HASH_BLOCK)
+def test_blocks_of_several_pools_go_back_to_their_own(pool: ours.BlockPool) -> None:
+    other = ours.BlockPool(4, enable_caching=True, hash_block_size=HASH_BLOCK)
     pool.free_blocks(pool.get_new_blocks(2) + other.get_new_blocks(3))
     assert (pool.get_num_free_blocks(), other.get_num_free_blocks()) == (NUM_BLOCKS - 1, 3)
 
 
-def test_a_block_of_another_pool_is_not_touched_by_mistake(pool: BlockPool) -> None:
-    other = BlockPool(4, enable_caching=True, hash_block_size=HASH_BLOCK)
+def test_a_block_of_another_pool_is_not_touched_by_mistake(pool: ours.BlockPool) -> None:
+    other = ours.BlockPool(4, enable_caching=True, hash_block_size=HASH_BLOCK)
     with pytest.raises(TypeError, match="not a block of this pool"):
         pool.touch(other.get_new_blocks(1))
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 32])
-def test_hashes_of_all_lengths_come_back_as_they_were(pool: BlockPool, length: int) -> None:
+def test_hashes_of_all_lengths_come_back_as_they_were(pool: ours.BlockPool, length: int) -> None:
     name = bytes(range(1, length + 1))
     (block,) = pool.get_new_blocks(1)
     pool._insert_block_hash(key_of(name, 7), block, 4)
@@ -334,7 +334,7 @@ def test_hashes_of_all_lengths_come_back_as_they_were(pool: BlockPool, length: i
     assert pool.get_cached_block(BlockHash(name), [7, 8]) is None
 
 
-def test_a_hash_written_to_the_private_field_replaces_what_was_known(pool: BlockPool) -> None:
+def test_a_hash_written_to_the_private_field_replaces_what_was_known(pool: ours.BlockPool) -> None:
     block: Any = pool.get_new_blocks(1)[0]
     pool._insert_block_hash(key_of(b"a"), block, 4)
     pool._insert_block_hash(key_of(b"b"), block, 8)
@@ -346,7 +346,7 @@ def test_a_hash_written_to_the_private_field_replaces_what_was_known(pool: Block
     assert len(pool.cached_block_hash_to_block) == 0
 
 
-def test_the_raw_cache_reads_and_writes_like_the_dictionary_in_vllm(pool: BlockPool) -> None:
+def test_the_raw_cache_reads_and_writes_like_the_dictionary_in_vllm(pool: ours.BlockPool) -> None:
     blocks = pool.get_new_blocks(3)
     for name, block in zip((b"a", b"b", b"a"), blocks, strict=True):
         pool._insert_block_hash(key_of(name), block, 4)
@@ -363,7 +363,7 @@ def test_the_raw_cache_reads_and_writes_like_the_dictionary_in_vllm(pool: BlockP
     assert len(pool.cached_block_hash_to_block) == 0
 
 
-def test_a_feigned_shortage_refuses_blocks_until_it_is_taken_back(pool: BlockPool) -> None:
+def test_a_feigned_shortage_refuses_blocks_until_it_is_taken_back(pool: ours.BlockPool) -> None:
     queue = pool.free_block_queue
     before = queue.num_free_blocks
     queue.num_free_blocks = 0
@@ -374,7 +374,7 @@ def test_a_feigned_shortage_refuses_blocks_until_it_is_taken_back(pool: BlockPoo
 
 
 def test_a_pool_and_its_blocks_are_collected_together() -> None:
-    pool = BlockPool(NUM_BLOCKS, enable_caching=True, hash_block_size=HASH_BLOCK)
+    pool = ours.BlockPool(NUM_BLOCKS, enable_caching=True, hash_block_size=HASH_BLOCK)
     pool.free_blocks(pool.get_new_blocks(3))
     gone = weakref.ref(pool)
     del pool
@@ -385,6 +385,6 @@ def test_a_pool_and_its_blocks_are_collected_together() -> None:
 def test_a_million_blocks_take_less_than_64_bytes_each_and_no_python_objects() -> None:
     gc.collect()
     before = len(gc.get_objects())
-    pool = BlockPool(1_000_000, enable_caching=True, hash_block_size=HASH_BLOCK)
+    pool = ours.BlockPool(1_000_000, enable_caching=True, hash_block_size=HASH_BLOCK)
     assert pool._blocks.memory_bytes() < 64 * 1_000_000
     assert len(gc.get_objects()) - before < 1_000

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hybrid_blocks.vllm.request_hasher import ALGORITHMS, RequestHasher, get_request_block_hasher
+from hybrid_blocks.vllm import request_hasher as ours
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.lora.request import LoRARequest
@@ -39,7 +39,7 @@ def request(hasher: Any, prompt: list[int], features: Any, salt: str | None, lor
     )
 
 
-@pytest.mark.parametrize("function", ALGORITHMS, ids=list(ALGORITHMS.values()))
+@pytest.mark.parametrize("function", ours.ALGORITHMS, ids=list(ours.ALGORITHMS.values()))
 @settings(max_examples=60, deadline=None)
 @given(
     prompt=st.lists(st.integers(0, 200_000), min_size=1, max_size=130),
@@ -61,10 +61,10 @@ def test_hashes_of_a_growing_request_are_vllms(  # noqa: PLR0917 - what hypothes
     block_size: int,
 ) -> None:
     init_none_hash(function)
-    ours = get_request_block_hasher(block_size, function, lookahead)
-    assert isinstance(ours, RequestHasher)
+    hasher = ours.get_request_block_hasher(block_size, function, lookahead)
+    assert isinstance(hasher, ours.RequestHasher)
     expected = request(vllm_hasher(block_size, function, lookahead), prompt, features, salt, lora)
-    actual = request(ours, prompt, features, salt, lora)
+    actual = request(hasher, prompt, features, salt, lora)
     assert actual.block_hashes == expected.block_hashes
     for tokens in output:
         expected.append_output_token_ids(tokens)
@@ -76,4 +76,4 @@ def test_an_unknown_hash_function_gets_vllms_own_hasher() -> None:
     def function(value: object) -> bytes:
         return repr(value).encode()
 
-    assert not isinstance(get_request_block_hasher(16, function), RequestHasher)
+    assert not isinstance(ours.get_request_block_hasher(16, function), ours.RequestHasher)
