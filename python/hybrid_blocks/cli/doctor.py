@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybrid_blocks._core import build_info
-
-SUPPORTED_VLLM = ("0.32", "0.33")
+from hybrid_blocks.vllm import support
 
 
 class Extra(NamedTuple):
@@ -73,9 +72,9 @@ def _check_cupy(cupy: Any) -> str:
 
 
 def _check_vllm(vllm: Any) -> str:
-    if not vllm.__version__.startswith(tuple(f"{known}." for known in SUPPORTED_VLLM)):
+    if not support.is_supported(vllm.__version__):
         raise RuntimeError(
-            f"the adapter knows {' and '.join(SUPPORTED_VLLM)} and stays off for {vllm.__version__}"
+            f"the adapter knows {support.supported_versions()} and stays off for {vllm.__version__}"
         )
     return "a version that the adapter knows"
 

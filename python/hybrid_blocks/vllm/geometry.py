@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import vllm
 from vllm.v1.core.kv_cache_coordinator import (
     HybridKVCacheCoordinator,
     KVCacheCoordinator,
@@ -15,6 +16,8 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
     SlidingWindowSpec,
 )
+
+from hybrid_blocks.vllm.support import release_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Group:
 class Geometry:
     """All groups and what they share; the fields are those of the core's configuration."""
 
+    release: str
     groups: list[Group]
     lookup: str
     lookup_groups: list[tuple[list[int], bool]]
@@ -59,6 +63,7 @@ def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
     coordinator = manager.coordinator
     lookup, lookup_groups = _lookup(coordinator)
     return Geometry(
+        release=str(release_of(vllm.__version__)),
         groups=[_group(single) for single in coordinator.single_type_managers],
         lookup=lookup,
         lookup_groups=lookup_groups,
@@ -69,8 +74,8 @@ def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
         enable_events=manager.block_pool.enable_kv_cache_events,
         retention_interval=coordinator.retention_interval,
         num_reprefillable=coordinator.num_reprefillable_tokens,
-        num_hash_lookahead=manager.block_pool.num_hash_lookahead_tokens,
-        drops_eagle_block=bool(coordinator.drop_eagle_group_ids),
+        num_hash_lookahead=getattr(manager.block_pool, "num_hash_lookahead_tokens", 0),
+        drops_eagle_block=bool(_drop_eagle_group_ids(coordinator)),
         drops_eagle_checkpoint=use_eagle,
         shared_prefix_checkpoint=manager.mamba_shared_prefix_checkpoint,
         watermark_blocks=manager.watermark_blocks,
@@ -83,9 +88,14 @@ def _lookup(coordinator: KVCacheCoordinator) -> tuple[str, list[tuple[list[int],
             groups = [(group.group_ids, group.use_eagle) for group in coordinator.attention_groups]
             return "hybrid", groups
         case UnitaryKVCacheCoordinator():
-            return "unitary", [([0], 0 in coordinator.drop_eagle_group_ids)]
+            return "unitary", [([0], 0 in _drop_eagle_group_ids(coordinator))]
         case _:
             return "none", []
+
+
+def _drop_eagle_group_ids(coordinator: KVCacheCoordinator) -> set[int]:
+    """Return the groups that drop a block for a drafter; in vLLM 0.32 all that have one."""
+    return getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
 
 
 def _group(manager: SingleTypeKVCacheManager) -> Group:

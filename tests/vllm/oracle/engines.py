@@ -5,6 +5,8 @@ from functools import partial
 from typing import Any
 
 import torch
+import vllm
+from hybrid_blocks.vllm.support import release_of
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -91,13 +93,18 @@ class Engine:
             "hash_block_size": self.hash_block_size,
             "enable_caching": self.enable_caching,
             "use_eagle": self.use_eagle,
-            "num_hash_lookahead_tokens": self.num_hash_lookahead,
             "num_prefill_lookahead": self.num_prefill_lookahead,
             "log_stats": True,
             "enable_kv_cache_events": True,
             "watermark": self.watermark,
             "enable_mamba_shared_prefix_checkpoint": self.junctions,
+            **self.hash_lookahead(),
         }
+
+    def hash_lookahead(self) -> dict[str, int]:
+        """Return the argument that vLLM 0.32 does not know, if it is wanted."""
+        count = self.num_hash_lookahead
+        return {"num_hash_lookahead_tokens": count} if count else {}
 
     @property
     def has_aligned_state(self) -> bool:
@@ -248,8 +255,18 @@ def _mamba() -> dict[str, Engine]:
     return engines
 
 
-ATTENTION = _attention()
-MAMBA = _mamba()
+def _known(engines: dict[str, Engine]) -> dict[str, Engine]:
+    """Return the engines that the installed vLLM has the options for."""
+    hashes_ahead = release_of(vllm.__version__) != "0.32"
+    return {
+        name: engine
+        for name, engine in engines.items()
+        if hashes_ahead or not engine.num_hash_lookahead
+    }
+
+
+ATTENTION = _known(_attention())
+MAMBA = _known(_mamba())
 ENGINES = ATTENTION | MAMBA
 
 

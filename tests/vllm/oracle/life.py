@@ -42,7 +42,7 @@ class Life:
 
     def __post_init__(self) -> None:
         self.hasher = get_request_block_hasher(
-            self.engine.hash_block_size, sha256, self.engine.num_hash_lookahead
+            self.engine.hash_block_size, sha256, **self.engine.hash_lookahead()
         )
 
     def arrive(self) -> None:
@@ -293,7 +293,14 @@ class Life:
                 request.num_computed_tokens,
             )
         if self.random.random() < 0.3:
-            popped = twin.call("pop_blocks_for_free", request)
+            # vLLM 0.32 returns null blocks too, which are never freed.
+            popped = twin.run(
+                "pop_blocks_for_free",
+                lambda manager, args, _kwargs: [
+                    block for block in manager.pop_blocks_for_free(*args) if not block.is_null
+                ],
+                (request,),
+            )
             twin.run(
                 "free_blocks",
                 lambda manager, _args, _kwargs: manager.block_pool.free_blocks(

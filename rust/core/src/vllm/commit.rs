@@ -269,7 +269,9 @@ impl Cache<'_> {
         let Some(&block) = request.tables[group].blocks.get(position as usize) else {
             return Ok(None);
         };
-        if block.is_null() || self.first_key(block).is_some_and(|(_, keyed)| keyed == num_tokens) {
+        let is_keyed = self.config.release.keys_running_state_once()
+            && self.first_key(block).is_some_and(|(_, keyed)| keyed == num_tokens);
+        if block.is_null() || is_keyed {
             return Ok(None);
         }
         let key = self.key_tail(request, group, block, num_tokens, false)?;

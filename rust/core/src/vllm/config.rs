@@ -113,10 +113,34 @@ pub enum Lookup {
     },
 }
 
+/// The vLLM whose decisions are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Release {
+    /// 0.32.
+    V0_32,
+    /// 0.33.
+    V0_33,
+}
+
+impl Release {
+    /// Whether sparse retention keeps, for a drafter's group, the block below a junction too: a
+    /// request that diverges right after the junction resumes there.
+    pub(crate) fn keeps_block_below_junction(self) -> bool {
+        self >= Self::V0_33
+    }
+
+    /// Whether a running state that has its key already is left alone.
+    pub(crate) fn keys_running_state_once(self) -> bool {
+        self >= Self::V0_33
+    }
+}
+
 /// The whole configuration. Sizes are in tokens.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
 pub struct Config {
+    /// Whose decisions these are.
+    pub release: Release,
     /// The groups.
     pub groups: Vec<GroupConfig>,
     /// How prefixes are found.

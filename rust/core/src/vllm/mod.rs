@@ -23,7 +23,7 @@ mod request;
 mod retention;
 
 pub use cache::BoundaryState;
-pub use config::{Config, GroupConfig, Kind, Lookup, LookupGroup};
+pub use config::{Config, GroupConfig, Kind, Lookup, LookupGroup, Release};
 pub use demand::Span;
 pub use event::CacheEvent;
 pub use lookup::Hit;

@@ -1,7 +1,7 @@
 //! The core's configuration, as Python gives it.
 
 use hybrid_blocks::GroupId;
-use hybrid_blocks::vllm::{Config, GroupConfig, Kind, Lookup, LookupGroup};
+use hybrid_blocks::vllm::{Config, GroupConfig, Kind, Lookup, LookupGroup, Release};
 use pyo3::prelude::*;
 
 use crate::error::invalid_argument;
@@ -26,6 +26,7 @@ pub(super) struct GroupFields {
 #[derive(FromPyObject)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
 pub(super) struct ConfigFields {
+    release: String,
     groups: Vec<GroupFields>,
     lookup: String,
     lookup_groups: Vec<(Vec<u32>, bool)>,
@@ -88,7 +89,13 @@ impl ConfigFields {
                 )));
             }
         };
+        let release = match self.release.as_str() {
+            "0.32" => Release::V0_32,
+            "0.33" => Release::V0_33,
+            other => return Err(invalid_argument(format_args!("no release {other:?} of vLLM"))),
+        };
         Ok(Config {
+            release,
             groups: self.groups.iter().map(GroupFields::group).collect::<PyResult<_>>()?,
             lookup,
             hash_block_size: self.hash_block_size,
