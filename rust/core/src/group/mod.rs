@@ -158,6 +158,15 @@ impl Group {
         self.table_len(u64::from(num_tokens)).saturating_sub(table.blocks.len() as u64)
     }
 
+    /// Tokens that have room in `table`.
+    pub(crate) fn room(&self, table: &Table) -> u32 {
+        if self.is_constant() {
+            u32::MAX
+        } else {
+            (table.blocks.len() as u32).saturating_mul(self.spec.block_size)
+        }
+    }
+
     /// Most blocks that a request of `num_tokens` tokens holds at once, if at most `step` tokens
     /// are computed in one step.
     pub(crate) fn peak_blocks(&self, num_tokens: u64, step: u32) -> u64 {

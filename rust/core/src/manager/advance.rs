@@ -4,6 +4,7 @@ use super::Manager;
 use super::delta::note;
 use crate::error::Error;
 use crate::event::Event;
+use crate::request::Requests;
 
 impl Manager {
     /// Record that `num_tokens[i]` more tokens of each request were computed. Blocks that became
@@ -13,9 +14,10 @@ impl Manager {
     /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] (lengths differ, a handle twice, a
     /// request without blocks, more tokens than were allocated or exist); then nothing was recorded.
     pub fn advance(&mut self, handles: &[u64], num_tokens: &[u32]) -> Result<(), Error> {
-        self.check_batch(handles, num_tokens.len())?;
+        self.start_batch(handles.len(), num_tokens.len())?;
         for (&handle, &num_new) in handles.iter().zip(num_tokens) {
-            let progress = self.requests.progress[self.requests.row(handle)?];
+            let row = self.stamp(handle)?;
+            let progress = self.requests.progress[row];
             let target = u64::from(progress.num_computed) + u64::from(num_new);
             if !progress.running
                 || target > u64::from(progress.num_allocated.min(progress.num_tokens))
@@ -23,7 +25,7 @@ impl Manager {
                 return Err(Error::InvalidArgument(format!(
                     "request {:?} has {} of {} tokens computed and room for {}: {num_new} more \
                      cannot have been",
-                    self.requests.rows[self.requests.row(handle)?].id,
+                    self.requests.rows[row].id,
                     progress.num_computed,
                     progress.num_tokens,
                     progress.num_allocated,
@@ -31,7 +33,7 @@ impl Manager {
             }
         }
         for (&handle, &num_new) in handles.iter().zip(num_tokens) {
-            let row = self.requests.row(handle)?;
+            let row = Requests::known_row(handle);
             let progress = &mut self.requests.progress[row];
             progress.num_computed += num_new;
             if progress.num_computed >= progress.next_commit {
@@ -46,8 +48,11 @@ impl Manager {
         let num_computed = progress.num_computed;
         progress.next_commit = self.coordinator.next_commit(num_computed);
         let handle = self.requests.handle(row as u32);
-        let request = &mut self.requests.rows[row];
-        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
+        let request = &self.requests.rows[row];
+        let tables = self.requests.tables_of(row);
+        for (group, table) in
+            self.coordinator.groups().iter().zip(&mut self.requests.tables[tables])
+        {
             if self.config.enable_caching {
                 let new = group.commit(&mut self.store, &request.digests, num_computed, table);
                 // A twin goes before its key is stored again.

@@ -76,8 +76,8 @@ impl Manager {
         Ok(Self {
             demand: vec![0; store.num_pools() as usize],
             store,
+            requests: Requests::new(coordinator.groups().len()),
             coordinator,
-            requests: Requests::default(),
             hasher: BlockHasher::new(config.hashing.algorithm),
             config,
             max_request_tokens,
@@ -144,7 +144,7 @@ impl Manager {
     ) -> Result<u64, Error> {
         self.check_digests(num_tokens, digests.len())?;
         self.check_size(u64::from(num_tokens))?;
-        let handle = self.requests.add(id, num_tokens, self.coordinator.groups().len())?;
+        let handle = self.requests.add(id, num_tokens)?;
         let row = self.requests.row(handle)?;
         self.requests.rows[row].digests = digests;
         Ok(handle)
@@ -195,28 +195,33 @@ impl Manager {
         Ok(())
     }
 
-    fn check_batch(&mut self, handles: &[u64], num_values: usize) -> Result<(), Error> {
-        if handles.len() != num_values {
+    /// Start a batched call: every handle is to be stamped before anything is done.
+    fn start_batch(&mut self, num_handles: usize, num_values: usize) -> Result<(), Error> {
+        if num_handles != num_values {
             return Err(Error::InvalidArgument(format!(
-                "{} handles but {num_values} values",
-                handles.len()
+                "{num_handles} handles but {num_values} values"
             )));
         }
-        self.stamp(handles)
+        self.version += 1;
+        self.call = self.call.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The row of a handle that the batched call has not named before.
+    #[inline]
+    fn stamp(&mut self, handle: u64) -> Result<usize, Error> {
+        let row = self.requests.row(handle)?;
+        let stamp = &mut self.requests.progress[row].stamp;
+        if std::mem::replace(stamp, self.call) == self.call {
+            return Err(Error::InvalidArgument(format!("handle {handle} is given twice")));
+        }
+        Ok(row)
     }
 
     /// Check that all handles are known and different.
-    fn stamp(&mut self, handles: &[u64]) -> Result<(), Error> {
-        self.version += 1;
-        self.call = self.call.wrapping_add(1);
-        for &handle in handles {
-            let row = self.requests.row(handle)?;
-            let stamp = &mut self.requests.progress[row].stamp;
-            if std::mem::replace(stamp, self.call) == self.call {
-                return Err(Error::InvalidArgument(format!("handle {handle} is given twice")));
-            }
-        }
-        Ok(())
+    fn stamp_all(&mut self, handles: &[u64]) -> Result<(), Error> {
+        self.start_batch(handles.len(), handles.len())?;
+        handles.iter().try_for_each(|&handle| self.stamp(handle).map(drop))
     }
 
     fn collect_evictions(&mut self) {
@@ -234,7 +239,7 @@ impl Manager {
     /// # Errors
     /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] (a handle twice); then nothing changed.
     pub fn preempt(&mut self, handles: &[u64]) -> Result<(), Error> {
-        self.stamp(handles)?;
+        self.stamp_all(handles)?;
         for &handle in handles {
             let row = self.requests.row(handle)?;
             self.release(row)?;
@@ -248,7 +253,7 @@ impl Manager {
     /// # Errors
     /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] (a handle twice); then nothing changed.
     pub fn free(&mut self, handles: &[u64]) -> Result<(), Error> {
-        self.stamp(handles)?;
+        self.stamp_all(handles)?;
         for &handle in handles {
             let row = self.requests.row(handle)?;
             self.release(row)?;
@@ -260,15 +265,18 @@ impl Manager {
     fn release(&mut self, row: usize) -> Result<(), Error> {
         self.keep_final_state(row);
         self.appraise(row);
-        let request = &mut self.requests.rows[row];
-        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
+        let tables = self.requests.tables_of(row);
+        for (group, table) in
+            self.coordinator.groups().iter().zip(&mut self.requests.tables[tables])
+        {
             group.release(&mut self.store, table)?;
         }
-        request.matched = None;
+        self.requests.rows[row].matched = None;
         let progress = &mut self.requests.progress[row];
         self.num_running -= usize::from(std::mem::take(&mut progress.running));
         progress.num_computed = 0;
         progress.num_allocated = 0;
+        progress.room = 0;
         progress.next_commit = 0;
         Ok(())
     }
@@ -279,7 +287,7 @@ impl Manager {
     /// [`Error::UnknownRequest`], [`Error::UnknownGroup`].
     pub fn blocks(&self, handle: u64, group: GroupId) -> Result<&[BlockId], Error> {
         let row = self.requests.row(handle)?;
-        match self.requests.rows[row].tables.get(group.index()) {
+        match self.requests.tables[self.requests.tables_of(row)].get(group.index()) {
             Some(table) => Ok(&table.blocks),
             None => Err(Error::UnknownGroup { group, num_groups: self.num_groups() }),
         }

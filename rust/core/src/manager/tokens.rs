@@ -4,6 +4,7 @@ use super::Manager;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::hash::{HashChain, Value};
+use crate::request::Requests;
 
 impl Manager {
     /// Register a request by its prompt. `extras` holds one entry for each full hash block, or
@@ -51,9 +52,10 @@ impl Manager {
     /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] (lengths differ, a handle twice, a
     /// request that was registered by digests); then nothing was appended.
     pub fn append_tokens(&mut self, handles: &[u64], tokens: &[i32]) -> Result<(), Error> {
-        self.check_batch(handles, tokens.len())?;
+        self.start_batch(handles.len(), tokens.len())?;
         for &handle in handles {
-            let request = &self.requests.rows[self.requests.row(handle)?];
+            let row = self.stamp(handle)?;
+            let request = &self.requests.rows[row];
             if request.chain.is_none() {
                 return Err(Error::InvalidArgument(format!(
                     "request {:?} was added by digests; append digests to it",
@@ -62,7 +64,7 @@ impl Manager {
             }
         }
         for (&handle, &token) in handles.iter().zip(tokens) {
-            let row = self.requests.row(handle)?;
+            let row = Requests::known_row(handle);
             let request = &mut self.requests.rows[row];
             if let Some(chain) = &mut request.chain {
                 chain.append(&mut self.hasher, &[i64::from(token)], &[], &mut request.digests)?;
