@@ -270,10 +270,8 @@ impl Pool {
             }
         };
         debug_assert_eq!(self.state[block as usize], 0);
-        self.set_worth(BlockId(block), 0);
-        self.state[block as usize] = 1;
         self.num_free -= 1;
-        self.num_live += 1;
+        self.own(&[BlockId(block)]);
         Some(BlockId(block))
     }
 
@@ -284,14 +282,8 @@ impl Pool {
         let queue = self.free_queue();
         let start = out.len();
         self.links.pop_front_all(queue, count, out, BlockId);
-        // Not while walking: large arrays lie at the same offset in their pages, where a store to one
-        // holds up the next load from the other.
-        out[start..].iter().for_each(|block| self.state[block.index()] = 1);
-        if self.by_worth.is_some() {
-            out[start..].iter().for_each(|block| self.worth[block.index()] = 0);
-        }
         self.num_free -= count;
-        self.num_live += count;
+        self.own(&out[start..]);
         count
     }
 
@@ -312,18 +304,26 @@ impl Pool {
         };
         let count = most.min(u64::from(slabs.num_free_in(slab))) as u32;
         slabs.on_live(slab, count, count);
-        let list = self.links.list(1 + slab.0);
-        for _ in 0..count {
-            let Some(block) = self.links.pop_front(list) else { break };
-            self.state[block as usize] = 1;
-            if self.by_worth.is_some() {
-                self.worth[block as usize] = 0;
-            }
-            out.push(BlockId(block));
-        }
+        let start = out.len();
+        self.links.pop_front_all(self.links.list(1 + slab.0), count, out, BlockId);
         self.num_free -= count;
-        self.num_live += count;
+        self.own(&out[start..]);
         count
+    }
+
+    /// Give free blocks that have left their list to a first owner.
+    fn own(&mut self, blocks: &[BlockId]) {
+        // Not while walking the list: large arrays lie at the same offset in their pages, where a
+        // store to one holds up the next load from the other.
+        for block in blocks {
+            self.state[block.index()] = 1;
+        }
+        if self.by_worth.is_some() {
+            for block in blocks {
+                self.worth[block.index()] = 0;
+            }
+        }
+        self.num_live += blocks.len() as u32;
     }
 
     /// As [`Pool::take_free`], but only from slabs that hold live blocks and are `allowed`.
@@ -526,16 +526,22 @@ impl Pool {
             let range = slabs.blocks_of(slab);
             let len = blocks.iter().take_while(|block| range.contains(block)).count();
             let (run, rest) = blocks.split_at(len);
-            let (mut num_free, mut most_worth) = (0, 0);
-            for &block in run {
-                if self.state[block as usize] & KEYED != 0 {
-                    self.state[block as usize] |= COLD;
-                    self.links.push_back(self.cached, block);
-                    self.note_cached(block);
-                    most_worth = most_worth.max(self.worth[block as usize]);
-                } else {
-                    self.links.push_front(self.links.list(1 + slab.0), block);
-                    num_free += 1;
+            let keyed = |block: &u32| self.state[*block as usize] & KEYED != 0;
+            let num_free = run.iter().filter(|block| !keyed(block)).count() as u32;
+            if num_free > 0 {
+                let free = run.iter().rev().filter(|block| !keyed(block));
+                self.links.push_front_all(self.links.list(1 + slab.0), free.copied());
+            }
+            let mut most_worth = 0;
+            if num_free < len as u32 {
+                let cached = run.iter().filter(|block| keyed(block));
+                self.links.push_back_all(self.cached, cached.copied());
+                for &block in run {
+                    if self.state[block as usize] & KEYED != 0 {
+                        self.state[block as usize] |= COLD;
+                        self.note_cached(block);
+                        most_worth = most_worth.max(self.worth[block as usize]);
+                    }
                 }
             }
             self.num_free += num_free;
@@ -599,6 +605,12 @@ impl Pool {
         }
     }
 
+    /// Have what is known of a block fetched.
+    #[inline]
+    pub(crate) fn read_ahead(&self, block: BlockId) -> u32 {
+        self.state[block.index()]
+    }
+
     /// Mark a block as keyed.
     pub(crate) fn set_keyed(&mut self, block: BlockId) {
         self.state[block.index()] |= KEYED;
@@ -625,16 +637,24 @@ impl Pool {
         }
     }
 
-    /// Own a slab: its blocks become free, the lowest first.
-    pub(crate) fn adopt(&mut self, slab: SlabId) {
-        let Some(slabs) = &mut self.slabs else { return };
+    /// Own a slab and append up to `most` of its blocks to `out`, the lowest first; the others become
+    /// free. Says how many.
+    pub(crate) fn adopt(&mut self, slab: SlabId, most: u64, out: &mut Vec<BlockId>) -> u32 {
+        let Some(slabs) = &mut self.slabs else { return 0 };
         let blocks = slabs.blocks_of(slab);
+        let count = most.min(blocks.len() as u64) as u32;
         slabs.adopt(slab);
-        self.num_free += blocks.end - blocks.start;
+        slabs.on_live(slab, count, count);
         self.state[blocks.start as usize..blocks.end as usize].fill(0);
         let list = self.free_list_of(slab);
         self.links.clear(list);
-        self.links.push_front_all(list, blocks);
+        let (taken, free) = (blocks.start..blocks.start + count, blocks.start + count..blocks.end);
+        self.num_free += free.len() as u32;
+        self.links.push_front_all(list, free);
+        let start = out.len();
+        out.extend(taken.map(BlockId));
+        self.own(&out[start..]);
+        count
     }
 
     /// Stop owning one of the slabs whose last content is gone.

@@ -139,7 +139,7 @@ impl Group {
         for &block in held.rev().filter(|block| !block.is_null()) {
             store.undo_touch(self.spec.pool, block);
         }
-        *table = Table::default();
+        table.clear();
     }
 
     /// Blocks a request of `num_tokens` tokens has in its table.
@@ -175,6 +175,23 @@ impl Group {
         } else {
             self.peak_span(num_tokens, step)
         }
+    }
+
+    /// Have what [`Group::commit`] looks at first fetched.
+    #[inline]
+    pub(crate) fn read_ahead(
+        &self,
+        store: &BlockStore,
+        digests: &[Digest],
+        num_computed: u32,
+        table: &Table,
+    ) -> u32 {
+        let block = table.num_keyed;
+        if self.is_constant() || num_computed / self.spec.block_size <= block {
+            return 0;
+        }
+        let key = self.key(digests, block as usize);
+        store.read_ahead(self.spec.pool, table.blocks[block as usize], &key)
     }
 
     /// Enter the blocks that `num_computed` tokens fill into the prefix index. Returns them.
@@ -231,7 +248,7 @@ impl Group {
     pub(crate) fn release(&self, store: &mut BlockStore, table: &mut Table) -> Result<(), Error> {
         let held = table.blocks.iter().rev().filter(|block| !block.is_null()).copied();
         store.free(self.spec.pool, held)?;
-        *table = Table::default();
+        table.clear();
         Ok(())
     }
 

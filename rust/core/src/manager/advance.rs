@@ -6,6 +6,9 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::request::Requests;
 
+/// Requests whose memory is fetched at a time.
+const READ_AHEAD: usize = 16;
+
 impl Manager {
     /// Record that `num_tokens[i]` more tokens of each request were computed. Blocks that became
     /// full can be hit from now on; blocks that no later token looks at are given back.
@@ -14,9 +17,9 @@ impl Manager {
     /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] (lengths differ, a handle twice, a
     /// request without blocks, more tokens than were allocated or exist); then nothing was recorded.
     pub fn advance(&mut self, handles: &[u64], num_tokens: &[u32]) -> Result<(), Error> {
-        self.start_batch(handles.len(), num_tokens.len())?;
+        self.check_batch(handles, num_tokens.len())?;
         for (&handle, &num_new) in handles.iter().zip(num_tokens) {
-            let row = self.stamp(handle)?;
+            let row = Requests::known_row(handle);
             let progress = self.requests.progress[row];
             let target = u64::from(progress.num_computed) + u64::from(num_new);
             if !progress.running
@@ -37,10 +40,36 @@ impl Manager {
             let progress = &mut self.requests.progress[row];
             progress.num_computed += num_new;
             if progress.num_computed >= progress.next_commit {
-                self.commit(row)?;
+                self.due.push(row as u32);
             }
         }
+        let mut due = std::mem::take(&mut self.due);
+        for rows in due.chunks(READ_AHEAD) {
+            self.read_ahead(rows);
+            rows.iter().try_for_each(|&row| self.commit(row as usize))?;
+        }
+        due.clear();
+        self.due = due;
         Ok(())
+    }
+
+    /// Have what the commits of several requests look up first fetched: it lies far apart, and one
+    /// after the other each piece would be waited for.
+    fn read_ahead(&self, rows: &[u32]) {
+        if !self.config.enable_caching {
+            return;
+        }
+        let mut fetched = 0;
+        for row in rows.iter().map(|&row| row as usize) {
+            let num_computed = self.requests.progress[row].num_computed;
+            let request = &self.requests.rows[row];
+            fetched ^= request.marks.num_taken;
+            let tables = &self.requests.tables[self.requests.tables_of(row)];
+            for (group, table) in self.coordinator.groups().iter().zip(tables) {
+                fetched ^= group.read_ahead(&self.store, &request.digests, num_computed, table);
+            }
+        }
+        std::hint::black_box(fetched);
     }
 
     fn commit(&mut self, row: usize) -> Result<(), Error> {

@@ -71,9 +71,9 @@ impl Manager {
         num_new_tokens: &[u32],
         lookahead: u32,
     ) -> Result<usize, Error> {
-        self.start_batch(handles.len(), num_new_tokens.len())?;
+        self.check_batch(handles, num_new_tokens.len())?;
         for (&handle, &num_new) in handles.iter().zip(num_new_tokens) {
-            let row = self.stamp(handle)?;
+            let row = Requests::known_row(handle);
             let progress = self.requests.progress[row];
             let start = if progress.running {
                 progress.num_computed

@@ -47,9 +47,10 @@ pub struct Manager {
     /// Changes so far.
     version: u64,
     call: u32,
-    // Reused by every allocation.
+    // Reused by every call.
     demand: Vec<u64>,
     reservation: Reservation,
+    due: Vec<u32>,
 }
 
 impl Manager {
@@ -91,6 +92,7 @@ impl Manager {
             version: 0,
             call: 0,
             reservation: Reservation::default(),
+            due: Vec::new(),
         })
     }
 
@@ -195,33 +197,28 @@ impl Manager {
         Ok(())
     }
 
-    /// Start a batched call: every handle is to be stamped before anything is done.
-    fn start_batch(&mut self, num_handles: usize, num_values: usize) -> Result<(), Error> {
-        if num_handles != num_values {
+    fn check_batch(&mut self, handles: &[u64], num_values: usize) -> Result<(), Error> {
+        if handles.len() != num_values {
             return Err(Error::InvalidArgument(format!(
-                "{num_handles} handles but {num_values} values"
+                "{} handles but {num_values} values",
+                handles.len()
             )));
         }
-        self.version += 1;
-        self.call = self.call.wrapping_add(1);
-        Ok(())
-    }
-
-    /// The row of a handle that the batched call has not named before.
-    #[inline]
-    fn stamp(&mut self, handle: u64) -> Result<usize, Error> {
-        let row = self.requests.row(handle)?;
-        let stamp = &mut self.requests.progress[row].stamp;
-        if std::mem::replace(stamp, self.call) == self.call {
-            return Err(Error::InvalidArgument(format!("handle {handle} is given twice")));
-        }
-        Ok(row)
+        self.stamp(handles)
     }
 
     /// Check that all handles are known and different.
-    fn stamp_all(&mut self, handles: &[u64]) -> Result<(), Error> {
-        self.start_batch(handles.len(), handles.len())?;
-        handles.iter().try_for_each(|&handle| self.stamp(handle).map(drop))
+    fn stamp(&mut self, handles: &[u64]) -> Result<(), Error> {
+        self.version += 1;
+        self.call = self.call.wrapping_add(1);
+        for &handle in handles {
+            let row = self.requests.row(handle)?;
+            let stamp = &mut self.requests.progress[row].stamp;
+            if std::mem::replace(stamp, self.call) == self.call {
+                return Err(Error::InvalidArgument(format!("handle {handle} is given twice")));
+            }
+        }
+        Ok(())
     }
 
     fn collect_evictions(&mut self) {
@@ -239,7 +236,7 @@ impl Manager {
     /// # Errors
     /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] (a handle twice); then nothing changed.
     pub fn preempt(&mut self, handles: &[u64]) -> Result<(), Error> {
-        self.stamp_all(handles)?;
+        self.stamp(handles)?;
         for &handle in handles {
             let row = self.requests.row(handle)?;
             self.release(row)?;
@@ -253,7 +250,7 @@ impl Manager {
     /// # Errors
     /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] (a handle twice); then nothing changed.
     pub fn free(&mut self, handles: &[u64]) -> Result<(), Error> {
-        self.stamp_all(handles)?;
+        self.stamp(handles)?;
         for &handle in handles {
             let row = self.requests.row(handle)?;
             self.release(row)?;

@@ -52,10 +52,9 @@ impl Manager {
     /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] (lengths differ, a handle twice, a
     /// request that was registered by digests); then nothing was appended.
     pub fn append_tokens(&mut self, handles: &[u64], tokens: &[i32]) -> Result<(), Error> {
-        self.start_batch(handles.len(), tokens.len())?;
+        self.check_batch(handles, tokens.len())?;
         for &handle in handles {
-            let row = self.stamp(handle)?;
-            let request = &self.requests.rows[row];
+            let request = &self.requests.rows[Requests::known_row(handle)];
             if request.chain.is_none() {
                 return Err(Error::InvalidArgument(format!(
                     "request {:?} was added by digests; append digests to it",
