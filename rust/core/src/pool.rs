@@ -190,6 +190,25 @@ impl Pool {
         }
     }
 
+    /// Put keyed blocks of one slab that lost their last owner among the cached. Says what the best
+    /// of them is worth.
+    fn cache(&mut self, blocks: &[u32]) -> u64 {
+        self.links.push_back_all(self.cached, blocks.iter().copied());
+        for &block in blocks {
+            self.state[block as usize] |= COLD;
+        }
+        if self.by_worth.is_none() {
+            for &block in blocks {
+                self.worth[block as usize] = self.now;
+            }
+            return self.now;
+        }
+        blocks.iter().fold(0, |most, &block| {
+            self.note_cached(block);
+            most.max(self.worth[block as usize])
+        })
+    }
+
     /// Put a block that has just become cached into its place among the others.
     fn note_cached(&mut self, block: u32) {
         match &mut self.by_worth {
@@ -453,12 +472,13 @@ impl Pool {
     pub fn free(&mut self, blocks: impl Iterator<Item = BlockId> + Clone) -> Result<(), Error> {
         // Most blocks have one owner. A run of them names each block once, so that it can be put into
         // the queue as it is.
-        let (mut num_sole, mut seen, mut all) = (0, 0, true);
+        let (mut num_sole, mut seen, mut common, mut all) = (0, 0, KEYED, true);
         for block in blocks.clone() {
             match self.state.get_mut(block.index()) {
                 Some(state) if *state & REFS == 1 => {
                     *state -= 1;
                     seen |= *state;
+                    common &= *state;
                     num_sole += 1;
                 }
                 _ => {
@@ -474,6 +494,11 @@ impl Pool {
             return Ok(());
         }
         self.zeroed.clear();
+        if all {
+            self.zeroed.extend(blocks.map(|block| block.0));
+            self.put_back(common & KEYED != 0);
+            return Ok(());
+        }
         self.zeroed.extend(blocks.clone().take(num_sole).map(|block| block.0));
         for (done, block) in blocks.clone().enumerate().skip(num_sole) {
             match self.state.get_mut(block.index()) {
@@ -491,15 +516,20 @@ impl Pool {
                 }
             }
         }
+        self.put_back(false);
+        Ok(())
+    }
+
+    /// Put the blocks that lost their last owner where they wait; `all_keyed`, if that is known.
+    fn put_back(&mut self, all_keyed: bool) {
         self.num_live -= self.zeroed.len() as u32;
         let zeroed = std::mem::take(&mut self.zeroed);
         if self.slabs.is_some() {
-            self.put_by_slab(&zeroed);
+            self.put_by_slab(&zeroed, all_keyed);
         } else {
             self.put_in_queue(&zeroed);
         }
         self.zeroed = zeroed;
-        Ok(())
     }
 
     /// Put blocks that lost their last owner into the queue.
@@ -520,30 +550,27 @@ impl Pool {
     }
 
     /// Put blocks that lost their last owner into their slabs, one run of the same slab at a time.
-    fn put_by_slab(&mut self, mut blocks: &[u32]) {
+    fn put_by_slab(&mut self, mut blocks: &[u32], all_keyed: bool) {
         while let (Some(&first), Some(slabs)) = (blocks.first(), &self.slabs) {
             let slab = slabs.slab_of(first);
             let range = slabs.blocks_of(slab);
             let len = blocks.iter().take_while(|block| range.contains(block)).count();
             let (run, rest) = blocks.split_at(len);
-            let keyed = |block: &u32| self.state[*block as usize] & KEYED != 0;
-            let num_free = run.iter().filter(|block| !keyed(block)).count() as u32;
+            let is_keyed = |block: &&u32| self.state[**block as usize] & KEYED != 0;
+            let num_cached = if all_keyed { len } else { run.iter().filter(is_keyed).count() };
+            let num_free = (len - num_cached) as u32;
             if num_free > 0 {
-                let free = run.iter().rev().filter(|block| !keyed(block));
+                let free = run.iter().rev().filter(|block| !is_keyed(block));
                 self.links.push_front_all(self.links.list(1 + slab.0), free.copied());
             }
-            let mut most_worth = 0;
-            if num_free < len as u32 {
-                let cached = run.iter().filter(|block| keyed(block));
-                self.links.push_back_all(self.cached, cached.copied());
-                for &block in run {
-                    if self.state[block as usize] & KEYED != 0 {
-                        self.state[block as usize] |= COLD;
-                        self.note_cached(block);
-                        most_worth = most_worth.max(self.worth[block as usize]);
-                    }
-                }
-            }
+            let most_worth = if num_free == 0 {
+                self.cache(run)
+            } else {
+                run.chunks(1).fold(0, |most, one| {
+                    let is_keyed = self.state[one[0] as usize] & KEYED != 0;
+                    most.max(if is_keyed { self.cache(one) } else { 0 })
+                })
+            };
             self.num_free += num_free;
             self.num_cached += len as u32 - num_free;
             self.on_dead(slab, len as u32, num_free, most_worth);

@@ -246,8 +246,9 @@ impl Group {
 
     /// Give back all blocks, the last one first, so that the end of a prefix goes before its start.
     pub(crate) fn release(&self, store: &mut BlockStore, table: &mut Table) -> Result<(), Error> {
-        let held = table.blocks.iter().rev().filter(|block| !block.is_null()).copied();
-        store.free(self.spec.pool, held)?;
+        let held = &table.blocks[table.num_skipped as usize..];
+        debug_assert!(held.iter().all(|block| !block.is_null()));
+        store.free(self.spec.pool, held.iter().rev().copied())?;
         table.clear();
         Ok(())
     }
