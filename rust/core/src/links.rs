@@ -96,6 +96,19 @@ impl Links {
         self.prev[first as usize] = at;
     }
 
+    /// Put `nodes` at the back, the last of them last.
+    #[inline]
+    pub(crate) fn push_back_all(&mut self, list: List, nodes: impl Iterator<Item = u32>) {
+        let mut at = self.prev[list.0 as usize];
+        for node in nodes {
+            self.next[at as usize] = node;
+            self.prev[node as usize] = at;
+            at = node;
+        }
+        self.next[at as usize] = list.0;
+        self.prev[list.0 as usize] = at;
+    }
+
     /// Remove the first `count` nodes, which must be there, and append them to `out` in order.
     #[inline]
     pub(crate) fn pop_front_all<T>(
@@ -201,7 +214,10 @@ mod tests {
         links.pop_front_all(list, 3, &mut popped, |node| node);
         assert_eq!((nodes(&links, list), links.front(list)), (vec![], None));
         links.push_back(list, 2);
-        assert_eq!(nodes(&links, list), [2]);
+        links.push_back_all(list, [0, 4].into_iter());
+        links.push_back_all(list, std::iter::empty());
+        assert_eq!(nodes(&links, list), [2, 0, 4]);
+        assert_eq!((links.before(4), links.back(list)), (Some(0), Some(4)));
     }
 
     #[test]

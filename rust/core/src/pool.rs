@@ -190,6 +190,25 @@ impl Pool {
         }
     }
 
+    /// Put keyed blocks of one slab that lost their last owner among the cached. Says what the best
+    /// of them is worth.
+    fn cache(&mut self, blocks: &[u32]) -> u64 {
+        self.links.push_back_all(self.cached, blocks.iter().copied());
+        for &block in blocks {
+            self.state[block as usize] |= COLD;
+        }
+        if self.by_worth.is_none() {
+            for &block in blocks {
+                self.worth[block as usize] = self.now;
+            }
+            return self.now;
+        }
+        blocks.iter().fold(0, |most, &block| {
+            self.note_cached(block);
+            most.max(self.worth[block as usize])
+        })
+    }
+
     /// Put a block that has just become cached into its place among the others.
     fn note_cached(&mut self, block: u32) {
         match &mut self.by_worth {
@@ -270,10 +289,8 @@ impl Pool {
             }
         };
         debug_assert_eq!(self.state[block as usize], 0);
-        self.set_worth(BlockId(block), 0);
-        self.state[block as usize] = 1;
         self.num_free -= 1;
-        self.num_live += 1;
+        self.own(&[BlockId(block)]);
         Some(BlockId(block))
     }
 
@@ -284,14 +301,8 @@ impl Pool {
         let queue = self.free_queue();
         let start = out.len();
         self.links.pop_front_all(queue, count, out, BlockId);
-        // Not while walking: large arrays lie at the same offset in their pages, where a store to one
-        // holds up the next load from the other.
-        out[start..].iter().for_each(|block| self.state[block.index()] = 1);
-        if self.by_worth.is_some() {
-            out[start..].iter().for_each(|block| self.worth[block.index()] = 0);
-        }
         self.num_free -= count;
-        self.num_live += count;
+        self.own(&out[start..]);
         count
     }
 
@@ -312,18 +323,26 @@ impl Pool {
         };
         let count = most.min(u64::from(slabs.num_free_in(slab))) as u32;
         slabs.on_live(slab, count, count);
-        let list = self.links.list(1 + slab.0);
-        for _ in 0..count {
-            let Some(block) = self.links.pop_front(list) else { break };
-            self.state[block as usize] = 1;
-            if self.by_worth.is_some() {
-                self.worth[block as usize] = 0;
-            }
-            out.push(BlockId(block));
-        }
+        let start = out.len();
+        self.links.pop_front_all(self.links.list(1 + slab.0), count, out, BlockId);
         self.num_free -= count;
-        self.num_live += count;
+        self.own(&out[start..]);
         count
+    }
+
+    /// Give free blocks that have left their list to a first owner.
+    fn own(&mut self, blocks: &[BlockId]) {
+        // Not while walking the list: large arrays lie at the same offset in their pages, where a
+        // store to one holds up the next load from the other.
+        for block in blocks {
+            self.state[block.index()] = 1;
+        }
+        if self.by_worth.is_some() {
+            for block in blocks {
+                self.worth[block.index()] = 0;
+            }
+        }
+        self.num_live += blocks.len() as u32;
     }
 
     /// As [`Pool::take_free`], but only from slabs that hold live blocks and are `allowed`.
@@ -453,12 +472,13 @@ impl Pool {
     pub fn free(&mut self, blocks: impl Iterator<Item = BlockId> + Clone) -> Result<(), Error> {
         // Most blocks have one owner. A run of them names each block once, so that it can be put into
         // the queue as it is.
-        let (mut num_sole, mut seen, mut all) = (0, 0, true);
+        let (mut num_sole, mut seen, mut common, mut all) = (0, 0, KEYED, true);
         for block in blocks.clone() {
             match self.state.get_mut(block.index()) {
                 Some(state) if *state & REFS == 1 => {
                     *state -= 1;
                     seen |= *state;
+                    common &= *state;
                     num_sole += 1;
                 }
                 _ => {
@@ -474,6 +494,11 @@ impl Pool {
             return Ok(());
         }
         self.zeroed.clear();
+        if all {
+            self.zeroed.extend(blocks.map(|block| block.0));
+            self.put_back(common & KEYED != 0);
+            return Ok(());
+        }
         self.zeroed.extend(blocks.clone().take(num_sole).map(|block| block.0));
         for (done, block) in blocks.clone().enumerate().skip(num_sole) {
             match self.state.get_mut(block.index()) {
@@ -491,15 +516,20 @@ impl Pool {
                 }
             }
         }
+        self.put_back(false);
+        Ok(())
+    }
+
+    /// Put the blocks that lost their last owner where they wait; `all_keyed`, if that is known.
+    fn put_back(&mut self, all_keyed: bool) {
         self.num_live -= self.zeroed.len() as u32;
         let zeroed = std::mem::take(&mut self.zeroed);
         if self.slabs.is_some() {
-            self.put_by_slab(&zeroed);
+            self.put_by_slab(&zeroed, all_keyed);
         } else {
             self.put_in_queue(&zeroed);
         }
         self.zeroed = zeroed;
-        Ok(())
     }
 
     /// Put blocks that lost their last owner into the queue.
@@ -520,24 +550,27 @@ impl Pool {
     }
 
     /// Put blocks that lost their last owner into their slabs, one run of the same slab at a time.
-    fn put_by_slab(&mut self, mut blocks: &[u32]) {
+    fn put_by_slab(&mut self, mut blocks: &[u32], all_keyed: bool) {
         while let (Some(&first), Some(slabs)) = (blocks.first(), &self.slabs) {
             let slab = slabs.slab_of(first);
             let range = slabs.blocks_of(slab);
             let len = blocks.iter().take_while(|block| range.contains(block)).count();
             let (run, rest) = blocks.split_at(len);
-            let (mut num_free, mut most_worth) = (0, 0);
-            for &block in run {
-                if self.state[block as usize] & KEYED != 0 {
-                    self.state[block as usize] |= COLD;
-                    self.links.push_back(self.cached, block);
-                    self.note_cached(block);
-                    most_worth = most_worth.max(self.worth[block as usize]);
-                } else {
-                    self.links.push_front(self.links.list(1 + slab.0), block);
-                    num_free += 1;
-                }
+            let is_keyed = |block: &&u32| self.state[**block as usize] & KEYED != 0;
+            let num_cached = if all_keyed { len } else { run.iter().filter(is_keyed).count() };
+            let num_free = (len - num_cached) as u32;
+            if num_free > 0 {
+                let free = run.iter().rev().filter(|block| !is_keyed(block));
+                self.links.push_front_all(self.links.list(1 + slab.0), free.copied());
             }
+            let most_worth = if num_free == 0 {
+                self.cache(run)
+            } else {
+                run.chunks(1).fold(0, |most, one| {
+                    let is_keyed = self.state[one[0] as usize] & KEYED != 0;
+                    most.max(if is_keyed { self.cache(one) } else { 0 })
+                })
+            };
             self.num_free += num_free;
             self.num_cached += len as u32 - num_free;
             self.on_dead(slab, len as u32, num_free, most_worth);
@@ -599,6 +632,12 @@ impl Pool {
         }
     }
 
+    /// Have what is known of a block fetched.
+    #[inline]
+    pub(crate) fn read_ahead(&self, block: BlockId) -> u32 {
+        self.state[block.index()]
+    }
+
     /// Mark a block as keyed.
     pub(crate) fn set_keyed(&mut self, block: BlockId) {
         self.state[block.index()] |= KEYED;
@@ -625,16 +664,24 @@ impl Pool {
         }
     }
 
-    /// Own a slab: its blocks become free, the lowest first.
-    pub(crate) fn adopt(&mut self, slab: SlabId) {
-        let Some(slabs) = &mut self.slabs else { return };
+    /// Own a slab and append up to `most` of its blocks to `out`, the lowest first; the others become
+    /// free. Says how many.
+    pub(crate) fn adopt(&mut self, slab: SlabId, most: u64, out: &mut Vec<BlockId>) -> u32 {
+        let Some(slabs) = &mut self.slabs else { return 0 };
         let blocks = slabs.blocks_of(slab);
+        let count = most.min(blocks.len() as u64) as u32;
         slabs.adopt(slab);
-        self.num_free += blocks.end - blocks.start;
+        slabs.on_live(slab, count, count);
         self.state[blocks.start as usize..blocks.end as usize].fill(0);
         let list = self.free_list_of(slab);
         self.links.clear(list);
-        self.links.push_front_all(list, blocks);
+        let (taken, free) = (blocks.start..blocks.start + count, blocks.start + count..blocks.end);
+        self.num_free += free.len() as u32;
+        self.links.push_front_all(list, free);
+        let start = out.len();
+        out.extend(taken.map(BlockId));
+        self.own(&out[start..]);
+        count
     }
 
     /// Stop owning one of the slabs whose last content is gone.

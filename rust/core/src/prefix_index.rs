@@ -23,6 +23,17 @@ const VACANT: u8 = 0;
 /// In [`PrefixIndex::successor`]: the block itself waits behind one with the same first key.
 const WAITS: u32 = 1 << 31;
 
+/// What came of an insertion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inserted {
+    /// The block carried the key already.
+    Known,
+    /// No other block carries the key.
+    Sole,
+    /// Other blocks carried the key before.
+    Waits,
+}
+
 /// A further key of a block that has one already.
 #[derive(Clone, Copy, Debug)]
 struct ExtraKey {
@@ -162,6 +173,18 @@ impl PrefixIndex {
         self.find(key).ok().map(|slot| self.block_of(self.slots[slot]))
     }
 
+    /// Have what an insertion of `key` for `block` looks at fetched.
+    #[inline]
+    pub(crate) fn read_ahead(&self, block: BlockId, key: &Key) -> u32 {
+        let slot = self.home(key);
+        u32::from(self.tags[slot])
+            ^ self.slots[slot]
+            ^ self.num_tokens[block.index()]
+            ^ self.successor[block.index()]
+            ^ u32::from(self.groups[block.index()])
+            ^ u32::from(self.digests[block.index()][0])
+    }
+
     /// As [`PrefixIndex::get`], where the content before was found in `previous`.
     #[inline]
     #[must_use]
@@ -223,11 +246,11 @@ impl PrefixIndex {
         entries.iter().filter_map(|&entry| self.key_of(entry))
     }
 
-    /// Let `block` be found under `key`. Says whether it was not before.
-    pub fn insert(&mut self, block: BlockId, key: Key, num_tokens: u32) -> bool {
+    /// Let `block` be found under `key`.
+    pub(crate) fn insert(&mut self, block: BlockId, key: Key, num_tokens: u32) -> Inserted {
         let has_first = self.groups[block.index()] != NO_GROUP;
         if has_first && (self.entry_is(block.0, &key) || self.contains(&key, block)) {
-            return false;
+            return Inserted::Known;
         }
         let entry = if has_first {
             self.new_extra(ExtraKey { key, block: block.0 })
@@ -237,8 +260,7 @@ impl PrefixIndex {
             self.num_tokens[block.index()] = num_tokens;
             block.0
         };
-        self.place(&key, entry);
-        true
+        self.place(&key, entry)
     }
 
     fn new_extra(&mut self, extra: ExtraKey) -> u32 {
@@ -252,13 +274,14 @@ impl PrefixIndex {
         entry
     }
 
-    fn place(&mut self, key: &Key, entry: u32) {
+    fn place(&mut self, key: &Key, entry: u32) -> Inserted {
         // The entry's own key is already in place, so a find by key cannot be led to it: it is not
         // in the table yet.
         match self.find(key) {
             Ok(slot) => {
                 self.duplicates.entry(self.slots[slot]).or_default().push_back(entry);
                 self.set_waits(entry, true);
+                Inserted::Waits
             }
             Err(slot) => {
                 self.tags[slot] = tag_of(key);
@@ -267,6 +290,7 @@ impl PrefixIndex {
                 if self.num_keys * 4 > self.tags.len() * 3 {
                     self.grow();
                 }
+                Inserted::Sole
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Requests and their handles.
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 
 use crate::checkpoint::Marks;
@@ -8,8 +10,9 @@ use crate::error::Error;
 use crate::group::Table;
 use crate::hash::HashChain;
 use crate::hit::Hit;
+use crate::ids::GroupId;
 
-/// What a step looks at for every request, kept together: 28 bytes.
+/// What a step looks at for every request, kept together: 32 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     generation: u32,
@@ -17,8 +20,10 @@ pub(crate) struct Progress {
     pub(crate) num_tokens: u32,
     /// Tokens computed, those of the adopted prefix included.
     pub(crate) num_computed: u32,
-    /// Tokens that have room in every group.
+    /// Tokens that room was asked for.
     pub(crate) num_allocated: u32,
+    /// Tokens that have room in every group: `num_allocated` up to the end of a block.
+    pub(crate) room: u32,
     /// Computed tokens at which some group has a block to commit or to give back.
     pub(crate) next_commit: u32,
     /// The last batched call that named the request.
@@ -35,7 +40,6 @@ pub(crate) struct Request {
     pub(crate) digests: Vec<Digest>,
     /// The chain that makes them, if the request was given as tokens.
     pub(crate) chain: Option<HashChain<i64>>,
-    pub(crate) tables: Vec<Table>,
     pub(crate) marks: Marks,
     /// Lengths of the checkpoints that the request went on from and left.
     pub(crate) checkpoints: Vec<u32>,
@@ -62,6 +66,9 @@ impl Request {
 pub(crate) struct Requests {
     pub(crate) progress: Vec<Progress>,
     pub(crate) rows: Vec<Request>,
+    /// One a group of every row, see [`Requests::tables_of`].
+    pub(crate) tables: Vec<Table>,
+    num_groups: usize,
     vacant: Vec<u32>,
     by_id: FxHashMap<String, u32>,
 }
@@ -74,25 +81,24 @@ impl Requests {
         self.by_id.len()
     }
 
-    pub(crate) fn add(
-        &mut self,
-        id: &str,
-        num_tokens: u32,
-        num_groups: usize,
-    ) -> Result<u64, Error> {
+    pub(crate) fn new(num_groups: usize) -> Self {
+        Self { num_groups, ..Self::default() }
+    }
+
+    pub(crate) fn add(&mut self, id: &str, num_tokens: u32) -> Result<u64, Error> {
         if self.by_id.contains_key(id) {
             return Err(Error::DuplicateRequest(id.to_owned()));
         }
         let row = self.vacant.pop().unwrap_or_else(|| {
             self.progress.push(Progress::default());
             self.rows.push(Request::default());
+            self.tables.resize_with(self.rows.len() * self.num_groups, Table::default);
             self.rows.len() as u32 - 1
         });
         let progress = &mut self.progress[row as usize];
         *progress = Progress { generation: progress.generation, num_tokens, ..Progress::default() };
         let request = &mut self.rows[row as usize];
         id.clone_into(&mut request.id);
-        request.tables.resize_with(num_groups, Table::default);
         self.by_id.insert(id.to_owned(), row);
         Ok(self.handle(row))
     }
@@ -101,10 +107,27 @@ impl Requests {
         u64::from(self.progress[row as usize].generation) << 32 | u64::from(row)
     }
 
+    /// Where the tables of a row are, by group.
+    #[inline]
+    pub(crate) fn tables_of(&self, row: usize) -> Range<usize> {
+        row * self.num_groups..(row + 1) * self.num_groups
+    }
+
+    /// The table of a row in one group.
+    pub(crate) fn table(&self, row: usize, group: GroupId) -> &Table {
+        &self.tables[self.tables_of(row)][group.index()]
+    }
+
+    /// The row of a handle that is known to be good.
+    #[inline]
+    pub(crate) fn known_row(handle: u64) -> usize {
+        handle as u32 as usize
+    }
+
     /// The row of a handle.
     #[inline]
     pub(crate) fn row(&self, handle: u64) -> Result<usize, Error> {
-        let (row, generation) = (handle as u32 as usize, (handle >> 32) as u32);
+        let (row, generation) = (Self::known_row(handle), (handle >> 32) as u32);
         match self.progress.get(row) {
             Some(progress) if progress.generation == generation && self.is_taken(row) => Ok(row),
             _ => Err(Error::UnknownRequest { handle }),

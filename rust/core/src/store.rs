@@ -4,7 +4,7 @@ use crate::arena::Arena;
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::Pool;
-use crate::prefix_index::{Key, PrefixIndex};
+use crate::prefix_index::{Inserted, Key, PrefixIndex};
 use crate::slabs::Slabs;
 
 /// Blocks of all sizes, with what they contain. Every eviction drops the keys of the evicted block
@@ -270,6 +270,7 @@ impl BlockStore {
         if self.is_shared() {
             let mut near = near;
             let mut left = num_blocks;
+            out.reserve(num_blocks as usize);
             while left > 0 {
                 let taken = self.take_shared(pool, near, left, reservation, out);
                 if taken == 0 {
@@ -328,9 +329,8 @@ impl BlockStore {
             self.reclaim_slab(pool, worth)
         });
         if let Some(slab) = slab {
-            self.pools[pool.index()].adopt(slab);
             reservation.start_slab(pool);
-            return self.pools[pool.index()].take_free_run(Some(slab), most, out);
+            return self.pools[pool.index()].adopt(slab, most, out);
         }
         let Some(block) = own else { return 0 };
         self.evict_into(pool, block);
@@ -490,6 +490,12 @@ impl BlockStore {
         Ok(())
     }
 
+    /// As [`BlockStore::get`], where the content before was found in `previous`.
+    #[inline]
+    pub(crate) fn get_after(&self, pool: PoolId, previous: BlockId, key: &Key) -> Option<BlockId> {
+        self.indexes[pool.index()].get_after(previous, key)
+    }
+
     /// As [`BlockStore::free`], but every block ends at the warm end, keyed or not.
     ///
     /// # Errors
@@ -513,17 +519,35 @@ impl BlockStore {
 
     /// Let `block` be found under `key`. Says whether it was not before.
     pub fn insert_key(&mut self, pool: PoolId, block: BlockId, key: Key, num_tokens: u32) -> bool {
+        self.enter(pool, block, key, num_tokens) != Inserted::Known
+    }
+
+    fn enter(&mut self, pool: PoolId, block: BlockId, key: Key, num_tokens: u32) -> Inserted {
         debug_assert!(!block.is_null());
-        let new = self.indexes[pool.index()].insert(block, key, num_tokens);
+        let inserted = self.indexes[pool.index()].insert(block, key, num_tokens);
         self.pools[pool.index()].set_keyed(block);
-        self.num_changes += u64::from(new);
-        new
+        self.num_changes += u64::from(inserted != Inserted::Known);
+        inserted
+    }
+
+    /// Have what an insertion of `key` for `block` looks at fetched.
+    #[inline]
+    pub(crate) fn read_ahead(&self, pool: PoolId, block: BlockId, key: &Key) -> u32 {
+        let (pool, index) = (&self.pools[pool.index()], &self.indexes[pool.index()]);
+        pool.read_ahead(block) ^ index.read_ahead(block, key)
+    }
+
+    /// Let `block` be found under `key`, and not what contains the same without an owner.
+    pub(crate) fn insert_sole(&mut self, pool: PoolId, block: BlockId, key: Key, num_tokens: u32) {
+        if self.enter(pool, block, key, num_tokens) != Inserted::Sole {
+            self.drop_twin(pool, &key, block);
+        }
     }
 
     /// Free an ownerless block that contains what `kept` contains under `key`, and nothing else, and
     /// note its key as evicted. There is hardly ever more than one. A fixed store keeps it, as vLLM
     /// does.
-    pub(crate) fn drop_twin(&mut self, pool: PoolId, key: &Key, kept: BlockId) {
+    fn drop_twin(&mut self, pool: PoolId, key: &Key, kept: BlockId) {
         if !self.is_shared() {
             return;
         }

@@ -37,7 +37,12 @@ impl Group {
     /// Leading blocks, at most `limit` tokens of them, that are all cached.
     pub(crate) fn longest_run(&self, store: &BlockStore, digests: &[Digest], limit: u32) -> u32 {
         let num_blocks = (limit / self.spec.block_size) as usize;
-        (0..num_blocks).take_while(|&i| self.is_cached(store, digests, i)).count() as u32
+        let mut previous = BlockId::NULL;
+        let found = (0..num_blocks).map_while(|block| {
+            previous = store.get_after(self.spec.pool, previous, &self.key(digests, block))?;
+            Some(())
+        });
+        found.count() as u32
     }
 
     /// Whether the content of a block that is not cached was evicted not long ago.
@@ -75,10 +80,12 @@ impl Group {
     ) -> Result<(), Error> {
         let num_blocks = hit / self.spec.block_size;
         let num_skipped = self.num_skipped_blocks(hit).min(num_blocks);
+        table.blocks.reserve(num_blocks as usize);
         table.blocks.resize(num_skipped as usize, BlockId::NULL);
+        let mut previous = BlockId::NULL;
         for block in num_skipped..num_blocks {
             let key = self.key(digests, block as usize);
-            let Some(id) = store.get(self.spec.pool, &key) else {
+            let Some(id) = store.get_after(self.spec.pool, previous, &key) else {
                 return Err(Error::InvalidArgument(format!(
                     "group {}: block {block} of a hit of {hit} tokens is not cached",
                     self.id
@@ -86,6 +93,7 @@ impl Group {
             };
             store.touch(self.spec.pool, id)?;
             table.blocks.push(id);
+            previous = id;
         }
         table.num_keyed = num_blocks;
         table.num_skipped = num_skipped;
@@ -114,12 +122,19 @@ impl Group {
     ) -> Range<u32> {
         let num_full = num_computed / self.spec.block_size;
         let new = table.num_keyed..num_full.max(table.num_keyed);
+        let mut previous = match new.start.checked_sub(1) {
+            Some(last) if !new.is_empty() => table.blocks[last as usize],
+            _ => BlockId::NULL,
+        };
         for block in new.clone() {
             let id = table.blocks[block as usize];
+            if !previous.is_null() {
+                store.follow(self.spec.pool, previous, id);
+            }
+            previous = id;
             if !id.is_null() {
                 let key = self.key(digests, block as usize);
-                store.insert_key(self.spec.pool, id, key, (block + 1) * self.spec.block_size);
-                store.drop_twin(self.spec.pool, &key, id);
+                store.insert_sole(self.spec.pool, id, key, (block + 1) * self.spec.block_size);
             }
         }
         table.num_keyed = new.end;

@@ -139,7 +139,7 @@ impl Group {
         for &block in held.rev().filter(|block| !block.is_null()) {
             store.undo_touch(self.spec.pool, block);
         }
-        *table = Table::default();
+        table.clear();
     }
 
     /// Blocks a request of `num_tokens` tokens has in its table.
@@ -158,6 +158,15 @@ impl Group {
         self.table_len(u64::from(num_tokens)).saturating_sub(table.blocks.len() as u64)
     }
 
+    /// Tokens that have room in `table`.
+    pub(crate) fn room(&self, table: &Table) -> u32 {
+        if self.is_constant() {
+            u32::MAX
+        } else {
+            (table.blocks.len() as u32).saturating_mul(self.spec.block_size)
+        }
+    }
+
     /// Most blocks that a request of `num_tokens` tokens holds at once, if at most `step` tokens
     /// are computed in one step.
     pub(crate) fn peak_blocks(&self, num_tokens: u64, step: u32) -> u64 {
@@ -166,6 +175,23 @@ impl Group {
         } else {
             self.peak_span(num_tokens, step)
         }
+    }
+
+    /// Have what [`Group::commit`] looks at first fetched.
+    #[inline]
+    pub(crate) fn read_ahead(
+        &self,
+        store: &BlockStore,
+        digests: &[Digest],
+        num_computed: u32,
+        table: &Table,
+    ) -> u32 {
+        let block = table.num_keyed;
+        if self.is_constant() || num_computed / self.spec.block_size <= block {
+            return 0;
+        }
+        let key = self.key(digests, block as usize);
+        store.read_ahead(self.spec.pool, table.blocks[block as usize], &key)
     }
 
     /// Enter the blocks that `num_computed` tokens fill into the prefix index. Returns them.
@@ -220,9 +246,10 @@ impl Group {
 
     /// Give back all blocks, the last one first, so that the end of a prefix goes before its start.
     pub(crate) fn release(&self, store: &mut BlockStore, table: &mut Table) -> Result<(), Error> {
-        let held = table.blocks.iter().rev().filter(|block| !block.is_null()).copied();
-        store.free(self.spec.pool, held)?;
-        *table = Table::default();
+        let held = &table.blocks[table.num_skipped as usize..];
+        debug_assert!(held.iter().all(|block| !block.is_null()));
+        store.free(self.spec.pool, held.iter().rev().copied())?;
+        table.clear();
         Ok(())
     }
 

@@ -14,3 +14,11 @@ pub(crate) struct Table {
     /// The checkpoint that the request goes on from, held until it is copied.
     pub(crate) fork: Option<BlockId>,
 }
+
+impl Table {
+    /// Empty it; the next request finds its memory there.
+    pub(super) fn clear(&mut self) {
+        self.blocks.clear();
+        *self = Self { blocks: std::mem::take(&mut self.blocks), ..Self::default() };
+    }
+}

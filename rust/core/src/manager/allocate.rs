@@ -5,6 +5,7 @@ use super::delta::note;
 use crate::checkpoint::Marks;
 use crate::error::Error;
 use crate::hit::Hit;
+use crate::request::Requests;
 
 impl Manager {
     /// How many leading tokens need not be computed: the longest prefix that every group can
@@ -72,7 +73,7 @@ impl Manager {
     ) -> Result<usize, Error> {
         self.check_batch(handles, num_new_tokens.len())?;
         for (&handle, &num_new) in handles.iter().zip(num_new_tokens) {
-            let row = self.requests.row(handle)?;
+            let row = Requests::known_row(handle);
             let progress = self.requests.progress[row];
             let start = if progress.running {
                 progress.num_computed
@@ -82,10 +83,11 @@ impl Manager {
             self.check_size(u64::from(start) + u64::from(num_new) + u64::from(lookahead))?;
         }
         for (done, (&handle, &num_new)) in handles.iter().zip(num_new_tokens).enumerate() {
-            let row = self.requests.row(handle)?;
-            let progress = self.requests.progress[row];
+            let row = Requests::known_row(handle);
+            let progress = &mut self.requests.progress[row];
             let target = progress.num_computed + num_new + lookahead;
-            if progress.running && target <= progress.num_allocated {
+            if progress.running && target <= progress.room {
+                progress.num_allocated = progress.num_allocated.max(target);
                 continue;
             }
             let mut lacking = self.serve(row, num_new, lookahead)?;
@@ -116,19 +118,22 @@ impl Manager {
         let Some(hit) = self.adoptable(row) else {
             return Ok(u64::MAX);
         };
-        let request = &mut self.requests.rows[row];
-        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
+        let request = &self.requests.rows[row];
+        let tables = self.requests.tables_of(row);
+        for (group, table) in
+            self.coordinator.groups().iter().zip(&mut self.requests.tables[tables.clone()])
+        {
             group.adopt(&mut self.store, &request.digests, hit.num_tokens, table)?;
         }
         let lacking = self.grow(row, hit.num_tokens + num_new)?;
         if lacking > 0 {
-            let request = &mut self.requests.rows[row];
-            for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables).rev() {
+            let tables = &mut self.requests.tables[tables];
+            for (group, table) in self.coordinator.groups().iter().zip(tables).rev() {
                 group.undo_adopt(&mut self.store, table);
             }
             if self.num_running == 0 && hit.num_tokens > 0 {
                 // Alone it fits only without holding a checkpoint beside its own state.
-                request.matched = Some((Hit::default(), self.store.num_changes()));
+                self.requests.rows[row].matched = Some((Hit::default(), self.store.num_changes()));
             }
             return Ok(lacking);
         }
@@ -143,11 +148,12 @@ impl Manager {
             self.requests.rows[row].checkpoints.push(hit.num_tokens);
         }
         let marks = self.marks(num_tokens, hit);
-        let request = &mut self.requests.rows[row];
-        request.marks = marks;
+        self.requests.rows[row].marks = marks;
         self.requests.progress[row].next_commit = self.coordinator.next_commit(hit.num_tokens);
         if self.config.enable_delta {
-            for (group, table) in self.coordinator.groups().iter().zip(&request.tables) {
+            for (group, table) in
+                self.coordinator.groups().iter().zip(&self.requests.tables[tables])
+            {
                 let adopted = group.hit_positions(hit.num_tokens);
                 note(&mut self.delta, row, group.id, adopted, &table.blocks);
             }
@@ -170,9 +176,10 @@ impl Manager {
 
     /// Make room for `num_tokens` tokens in every group, or change nothing.
     fn grow(&mut self, row: usize, num_tokens: u32) -> Result<u64, Error> {
-        let request = &mut self.requests.rows[row];
+        let tables = self.requests.tables_of(row);
+        let tables = &mut self.requests.tables[tables];
         self.demand.fill(0);
-        for (group, table) in self.coordinator.groups().iter().zip(&request.tables) {
+        for (group, table) in self.coordinator.groups().iter().zip(&*tables) {
             self.demand[group.spec.pool.index()] += group.num_missing(table, num_tokens);
         }
         match self.store.reserve(&self.demand, &mut self.reservation) {
@@ -183,21 +190,24 @@ impl Manager {
             }
             Err(error) => return Err(error),
         }
-        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
+        let mut room = u32::MAX;
+        for (group, table) in self.coordinator.groups().iter().zip(tables) {
             let num_missing = group.num_missing(table, num_tokens);
-            if num_missing == 0 {
-                continue;
+            if num_missing > 0 {
+                let pool = group.spec.pool;
+                let near = table.blocks.last().and_then(|&block| self.store.slab_of(pool, block));
+                let start = table.blocks.len() as u32;
+                self.store.take(pool, num_missing, near, &mut self.reservation, &mut table.blocks);
+                if self.config.enable_delta {
+                    let new = start..table.blocks.len() as u32;
+                    note(&mut self.delta, row, group.id, new, &table.blocks);
+                }
             }
-            let pool = group.spec.pool;
-            let near = table.blocks.last().and_then(|&block| self.store.slab_of(pool, block));
-            let start = table.blocks.len() as u32;
-            self.store.take(pool, num_missing, near, &mut self.reservation, &mut table.blocks);
-            if self.config.enable_delta {
-                let new = start..table.blocks.len() as u32;
-                note(&mut self.delta, row, group.id, new, &table.blocks);
-            }
+            room = room.min(group.room(table));
         }
-        self.requests.progress[row].num_allocated = num_tokens;
+        let progress = &mut self.requests.progress[row];
+        progress.num_allocated = num_tokens;
+        progress.room = room;
         self.collect_evictions();
         Ok(0)
     }

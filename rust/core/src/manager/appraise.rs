@@ -41,9 +41,8 @@ impl Manager {
         let mut lengths = std::mem::take(&mut request.checkpoints);
         if self.config.policy != Policy::Lru {
             for group in self.coordinator.groups().iter().filter(|group| !group.is_constant()) {
-                let request = &self.requests.rows[row];
-                for (position, &block) in request.tables[group.id.index()].blocks.iter().enumerate()
-                {
+                let table = self.requests.table(row, group.id);
+                for (position, &block) in table.blocks.iter().enumerate() {
                     let num_tokens = (position as u32 + 1) * group.spec.block_size;
                     let worth = self.worth(row, group, block, num_tokens);
                     self.store.set_worth(group.spec.pool, block, worth);

@@ -18,19 +18,21 @@ impl Manager {
         }
         let hit = self.matched(row);
         let num_tokens = progress.num_tokens;
+        let tables = self.requests.tables_of(row);
         let step = self.config.max_chunk.min(num_tokens - hit.num_tokens);
-        let request = &mut self.requests.rows[row];
+        let request = &self.requests.rows[row];
+        let tables = &mut self.requests.tables[tables];
         let groups = self.coordinator.groups();
         self.demand.fill(0);
         // What is hit has no owner yet, maybe: holding it shows what is left beside it.
-        for (group, table) in groups.iter().zip(&mut request.tables) {
+        for (group, table) in groups.iter().zip(&mut *tables) {
             group.adopt(&mut self.store, &request.digests, hit.num_tokens, table)?;
             let peak = group.peak_blocks(u64::from(num_tokens), step);
             let held = table.blocks.iter().filter(|block| !block.is_null()).count() as u64;
             self.demand[group.spec.pool.index()] += peak.saturating_sub(held);
         }
         let fits = self.store.has_room(&self.demand, headroom, self.config.enable_compaction);
-        for (group, table) in groups.iter().zip(&mut request.tables).rev() {
+        for (group, table) in groups.iter().zip(tables).rev() {
             group.undo_adopt(&mut self.store, table);
         }
         Ok(fits)

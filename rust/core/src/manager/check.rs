@@ -17,9 +17,8 @@ impl Manager {
             owners[pool.index()][block.index()] += 1;
         }
         for row in self.requests.taken() {
-            for (group, table) in
-                self.coordinator.groups().iter().zip(&self.requests.rows[row].tables)
-            {
+            let tables = &self.requests.tables[self.requests.tables_of(row)];
+            for (group, table) in self.coordinator.groups().iter().zip(tables) {
                 for block in table.blocks.iter().filter(|block| !block.is_null()) {
                     owners[group.spec.pool.index()][block.index()] += 1;
                 }

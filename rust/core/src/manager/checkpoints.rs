@@ -62,7 +62,8 @@ impl Manager {
 
     /// Have the adopted checkpoint copied into the request's own slot.
     pub(super) fn fork(&mut self, row: usize) {
-        let tables = &mut self.requests.rows[row].tables;
+        let tables = self.requests.tables_of(row);
+        let tables = &mut self.requests.tables[tables];
         for (group, table) in self.coordinator.groups().iter().zip(tables) {
             if let Some(src) = table.fork.take()
                 && let Some(dst) = Group::state_slot(table)
@@ -102,13 +103,13 @@ impl Manager {
         let mut taken = Vec::with_capacity(missing.len());
         for group in &missing {
             let pool = group.spec.pool;
-            let table = &self.requests.rows[row].tables[group.id.index()];
+            let table = self.requests.table(row, group.id);
             let near = Group::state_slot(table).and_then(|src| self.store.slab_of(pool, src));
             self.store.take(pool, 1, near, &mut self.reservation, &mut taken);
         }
         for (group, &dst) in missing.iter().zip(&taken) {
             let pool = group.spec.pool;
-            let table = &self.requests.rows[row].tables[group.id.index()];
+            let table = self.requests.table(row, group.id);
             if let Some(src) = Group::state_slot(table) {
                 self.copies.push(BlockCopy { group: group.id, src, dst });
                 self.key_state(row, group, dst);
@@ -135,7 +136,7 @@ impl Manager {
             return;
         }
         for group in self.missing_checkpoints(row).collect::<Vec<_>>() {
-            let table = &self.requests.rows[row].tables[group.id.index()];
+            let table = self.requests.table(row, group.id);
             if let Some(slot) = Group::state_slot(table) {
                 self.key_state(row, &group, slot);
                 let worth = self.worth(row, &group, slot, progress.num_computed);

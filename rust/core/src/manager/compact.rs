@@ -86,7 +86,8 @@ impl Manager {
                     }
                 }
                 for &(row, group, position) in places.get(&src).into_iter().flatten() {
-                    let table = &mut self.requests.rows[row].tables[group.index()];
+                    let tables = self.requests.tables_of(row);
+                    let table = &mut self.requests.tables[tables][group.index()];
                     table.blocks[position as usize] = dst;
                     changes.push(TableChange { row: row as u32, group, position, block: dst });
                 }
@@ -120,7 +121,7 @@ impl Manager {
     fn places(&self, pool: PoolId, slabs: &[(PoolId, SlabId)]) -> Places {
         let mut places = Places::default();
         for row in self.requests.taken() {
-            let tables = &self.requests.rows[row].tables;
+            let tables = &self.requests.tables[self.requests.tables_of(row)];
             for (group, table) in self.coordinator.groups().iter().zip(tables) {
                 if group.spec.pool != pool {
                     continue;

@@ -47,9 +47,10 @@ pub struct Manager {
     /// Changes so far.
     version: u64,
     call: u32,
-    // Reused by every allocation.
+    // Reused by every call.
     demand: Vec<u64>,
     reservation: Reservation,
+    due: Vec<u32>,
 }
 
 impl Manager {
@@ -76,8 +77,8 @@ impl Manager {
         Ok(Self {
             demand: vec![0; store.num_pools() as usize],
             store,
+            requests: Requests::new(coordinator.groups().len()),
             coordinator,
-            requests: Requests::default(),
             hasher: BlockHasher::new(config.hashing.algorithm),
             config,
             max_request_tokens,
@@ -91,6 +92,7 @@ impl Manager {
             version: 0,
             call: 0,
             reservation: Reservation::default(),
+            due: Vec::new(),
         })
     }
 
@@ -144,7 +146,7 @@ impl Manager {
     ) -> Result<u64, Error> {
         self.check_digests(num_tokens, digests.len())?;
         self.check_size(u64::from(num_tokens))?;
-        let handle = self.requests.add(id, num_tokens, self.coordinator.groups().len())?;
+        let handle = self.requests.add(id, num_tokens)?;
         let row = self.requests.row(handle)?;
         self.requests.rows[row].digests = digests;
         Ok(handle)
@@ -260,15 +262,18 @@ impl Manager {
     fn release(&mut self, row: usize) -> Result<(), Error> {
         self.keep_final_state(row);
         self.appraise(row);
-        let request = &mut self.requests.rows[row];
-        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
+        let tables = self.requests.tables_of(row);
+        for (group, table) in
+            self.coordinator.groups().iter().zip(&mut self.requests.tables[tables])
+        {
             group.release(&mut self.store, table)?;
         }
-        request.matched = None;
+        self.requests.rows[row].matched = None;
         let progress = &mut self.requests.progress[row];
         self.num_running -= usize::from(std::mem::take(&mut progress.running));
         progress.num_computed = 0;
         progress.num_allocated = 0;
+        progress.room = 0;
         progress.next_commit = 0;
         Ok(())
     }
@@ -279,7 +284,7 @@ impl Manager {
     /// [`Error::UnknownRequest`], [`Error::UnknownGroup`].
     pub fn blocks(&self, handle: u64, group: GroupId) -> Result<&[BlockId], Error> {
         let row = self.requests.row(handle)?;
-        match self.requests.rows[row].tables.get(group.index()) {
+        match self.requests.tables[self.requests.tables_of(row)].get(group.index()) {
             Some(table) => Ok(&table.blocks),
             None => Err(Error::UnknownGroup { group, num_groups: self.num_groups() }),
         }
