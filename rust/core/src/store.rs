@@ -549,6 +549,16 @@ impl BlockStore {
         }
     }
 
+    /// Drop the block that carries `key`, if nobody owns it.
+    pub(crate) fn discard(&mut self, pool: PoolId, key: &Key) {
+        if let Some(block) = self.get(pool, key)
+            && self.pool(pool).ref_count(block) == 0
+        {
+            self.drop_keys(pool, block);
+            self.collect_emptied(pool);
+        }
+    }
+
     /// Remember that `block` was entered after `previous`, for the next look-up.
     pub(crate) fn follow(&mut self, pool: PoolId, previous: BlockId, block: BlockId) {
         self.indexes[pool.index()].follow(previous, block);

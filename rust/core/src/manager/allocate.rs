@@ -159,7 +159,7 @@ impl Manager {
     pub(super) fn marks(&self, num_tokens: u32, hit: Hit) -> Marks {
         let alignment = self.coordinator.alignment();
         let prompt_end = num_tokens / alignment * alignment;
-        Marks { prompt_end, branch: hit.branch, num_taken: 0 }
+        Marks { prompt_end, branch: hit.branch, ..Marks::default() }
     }
 
     fn count_admission(&mut self, num_tokens: u32, hit: Hit) {
