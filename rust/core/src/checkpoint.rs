@@ -6,6 +6,9 @@
 pub struct Placement {
     /// At the end of the prompt: the next turn of a conversation goes on from there.
     pub prompt_end: bool,
+    /// Tokens at the end of the prompt that the next turn may not repeat: chat templates end a prompt
+    /// with words that they leave out of the history.
+    pub prompt_margin: u32,
     /// Where the prompt leaves what an earlier request left of attention blocks but not of states:
     /// others are likely to leave it there too.
     pub branch: bool,
@@ -22,14 +25,21 @@ pub struct Placement {
 
 impl Default for Placement {
     fn default() -> Self {
-        Self { prompt_end: true, branch: true, finish: true, every: None, max_per_request: 4 }
+        Self {
+            prompt_end: true,
+            prompt_margin: 64,
+            branch: true,
+            finish: true,
+            every: None,
+            max_per_request: 4,
+        }
     }
 }
 
 /// What one request has to do with checkpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
-    /// End of the prompt, 0 for none.
+    /// End of the prompt, less the margin, 0 for none.
     pub(crate) prompt_end: u32,
     /// End of the attention blocks found without a state, 0 for none.
     pub(crate) branch: u32,

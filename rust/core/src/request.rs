@@ -37,6 +37,8 @@ pub(crate) struct Request {
     pub(crate) chain: Option<HashChain<i64>>,
     pub(crate) tables: Vec<Table>,
     pub(crate) marks: Marks,
+    /// Turns of a conversation that were found in the cache one after the other.
+    pub(crate) num_turns: u8,
     /// Lengths of the checkpoints that the request went on from and left.
     pub(crate) checkpoints: Vec<u32>,
     /// What the content of each hash block is worth, as far as was said.

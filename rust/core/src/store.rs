@@ -162,6 +162,11 @@ impl BlockStore {
         self.pools[pool.index()].refresh(block);
     }
 
+    /// Let a cached block go before all others.
+    pub(crate) fn demote(&mut self, pool: PoolId, block: BlockId) {
+        self.pools[pool.index()].demote(block);
+    }
+
     /// Ticks since the start.
     pub(crate) fn now(&self) -> u64 {
         self.now

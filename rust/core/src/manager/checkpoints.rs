@@ -62,8 +62,14 @@ impl Manager {
 
     /// Have the adopted checkpoint copied into the request's own slot.
     pub(super) fn fork(&mut self, row: usize) {
-        let tables = &mut self.requests.rows[row].tables;
-        for (group, table) in self.coordinator.groups().iter().zip(tables) {
+        let request = &mut self.requests.rows[row];
+        request.num_turns = 0;
+        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
+            if let Some(src) = table.fork
+                && self.coordinator.first_state().is_some_and(|first| first.id == group.id)
+            {
+                request.num_turns = self.lineage.go_on(src);
+            }
             if let Some(src) = table.fork.take()
                 && let Some(dst) = Group::state_slot(table)
             {
@@ -193,6 +199,11 @@ impl Manager {
             return;
         };
         self.store.insert_key(group.spec.pool, block, key, num_computed);
+        if self.coordinator.first_state().is_some_and(|first| first.id == group.id) {
+            let request = &self.requests.rows[row];
+            let is_branch = request.marks.branch == num_computed;
+            self.lineage.leave(block, request.num_turns, is_branch);
+        }
         if self.config.enable_events {
             self.events.push(Event::Stored {
                 handle: self.requests.handle(row as u32),
