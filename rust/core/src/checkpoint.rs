@@ -6,34 +6,52 @@
 pub struct Placement {
     /// At the end of the prompt: the next turn of a conversation goes on from there.
     pub prompt_end: bool,
+    /// Tokens at the end of the prompt that the next turn may not repeat: chat templates end a prompt
+    /// with words that they leave out of the history.
+    pub prompt_margin: u32,
     /// Where the prompt leaves what an earlier request left of attention blocks but not of states:
     /// others are likely to leave it there too.
     pub branch: bool,
-    /// At the end of a request, if it falls on the grain. Costs no copy: the slot itself is kept.
+    /// At the end of a request: the next turn repeats the answer. While a request generates, one copy
+    /// follows its state from border to border, each in the place of the one before; where the end
+    /// falls on the grain the slot itself is kept.
     pub finish: bool,
     /// Every so many tokens.
     pub every: Option<u32>,
-    /// Most checkpoints a request leaves, those at its finish not counted. Periodic ones leave room
+    /// Most checkpoints a request leaves, the one at its end not counted. Periodic ones leave room
     /// for the others.
     pub max_per_request: u32,
 }
 
 impl Default for Placement {
     fn default() -> Self {
-        Self { prompt_end: true, branch: true, finish: true, every: None, max_per_request: 4 }
+        Self {
+            prompt_end: true,
+            prompt_margin: 64,
+            branch: true,
+            finish: true,
+            every: None,
+            max_per_request: 4,
+        }
     }
 }
 
 /// What one request has to do with checkpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
-    /// End of the prompt, 0 for none.
+    /// End of the prompt, less the margin, 0 for none.
     pub(crate) prompt_end: u32,
     /// End of the attention blocks found without a state, 0 for none.
     pub(crate) branch: u32,
     /// Checkpoints left since admission.
     pub(crate) num_taken: u32,
+    /// Where the copy is that follows the generation, 0 for none.
+    pub(crate) following: u32,
 }
+
+/// Generated tokens between two copies that follow a request. Every token reads and writes the whole
+/// state, so that copies add 1/64 to that traffic.
+const FOLLOW_EVERY: u32 = 64;
 
 impl Placement {
     /// The first length after `num_computed` at which a checkpoint is wanted. `alignment` is the
@@ -50,13 +68,20 @@ impl Placement {
             .and_then(|every| (num_computed / every + 1).checked_mul(every));
         single.chain(periodic).min().filter(|_| left > 0)
     }
+
+    /// Whether the copy that follows the generation moves up to `num_computed` tokens.
+    pub(crate) fn follows(&self, marks: &Marks, num_computed: u32, alignment: u32) -> bool {
+        self.finish
+            && num_computed > marks.prompt_end
+            && num_computed.is_multiple_of(FOLLOW_EVERY.next_multiple_of(alignment))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const MARKS: Marks = Marks { prompt_end: 992, branch: 320, num_taken: 0 };
+    const MARKS: Marks = Marks { prompt_end: 992, branch: 320, num_taken: 0, following: 0 };
 
     fn all(placement: &Placement, mut marks: Marks) -> Vec<u32> {
         let mut at = 0;
@@ -78,6 +103,16 @@ mod tests {
     fn periodic_checkpoints_leave_room_for_the_others() {
         let placement = Placement { every: Some(100), ..Placement::default() };
         assert_eq!(all(&placement, MARKS), [112, 224, 320, 992]);
+    }
+
+    #[test]
+    fn the_copy_that_follows_the_generation_moves_at_borders_after_the_prompt() {
+        let borders = |placement: Placement, alignment| {
+            (0..1_300).filter(|&at| placement.follows(&MARKS, at, alignment)).collect::<Vec<_>>()
+        };
+        assert_eq!(borders(Placement::default(), 16), [1_024, 1_088, 1_152, 1_216, 1_280]);
+        assert_eq!(borders(Placement::default(), 96), [1_056, 1_152, 1_248]);
+        assert_eq!(borders(Placement { finish: false, ..Placement::default() }, 16), [0; 0]);
     }
 
     #[test]

@@ -113,6 +113,11 @@ impl Coordinator {
         self.alignment
     }
 
+    /// The first group that keeps recurrent states.
+    pub(crate) fn first_state(&self) -> Option<&Group> {
+        self.groups.iter().find(|group| group.is_state())
+    }
+
     /// Whether some group keeps recurrent states.
     pub(crate) fn has_states(&self) -> bool {
         self.has_states

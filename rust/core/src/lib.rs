@@ -30,6 +30,7 @@ mod group;
 pub mod hash;
 mod hit;
 mod ids;
+mod lineage;
 mod links;
 mod manager;
 mod policy;

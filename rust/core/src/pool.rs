@@ -209,6 +209,25 @@ impl Pool {
         })
     }
 
+    /// Let a cached block go before all others.
+    pub(crate) fn demote(&mut self, block: BlockId) {
+        if self.state[block.index()] & COLD == 0 || self.slabs.is_none() {
+            return;
+        }
+        self.links.remove(block.0);
+        self.links.push_front(self.cached, block.0);
+        self.worth[block.index()] = 0;
+        if let Some(queue) = &mut self.by_worth {
+            queue.push(0, block.0);
+        }
+        if let Some(slabs) = &mut self.slabs {
+            let slab = slabs.slab_of(block.0);
+            let cached = slabs.blocks_of(slab).map(|block| block as usize);
+            let cached = cached.filter(|&block| self.state[block] & COLD != 0);
+            slabs.demote(slab, cached.map(|block| self.worth[block]).max().unwrap_or(0));
+        }
+    }
+
     /// Put a block that has just become cached into its place among the others.
     fn note_cached(&mut self, block: u32) {
         match &mut self.by_worth {

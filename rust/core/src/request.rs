@@ -41,6 +41,8 @@ pub(crate) struct Request {
     /// The chain that makes them, if the request was given as tokens.
     pub(crate) chain: Option<HashChain<i64>>,
     pub(crate) marks: Marks,
+    /// Turns of a conversation that were found in the cache one after the other.
+    pub(crate) num_turns: u8,
     /// Lengths of the checkpoints that the request went on from and left.
     pub(crate) checkpoints: Vec<u32>,
     /// What the content of each hash block is worth, as far as was said.

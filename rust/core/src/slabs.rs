@@ -226,6 +226,15 @@ impl Slabs {
         }
     }
 
+    /// What the slab's cached blocks are worth at most is less now.
+    pub(crate) fn demote(&mut self, slab: SlabId, worth: u64) {
+        self.worth[slab.index()] = worth;
+        if worth == 0 && self.live[slab.index()] == 0 {
+            self.idle.remove(slab.0);
+            self.idle.push_front(self.idle.list(0), slab.0);
+        }
+    }
+
     /// Undo the latest [`Slabs::on_live`] of a cached block.
     pub(crate) fn undo_live(&mut self, slab: SlabId) {
         let live = &mut self.live[slab.index()];

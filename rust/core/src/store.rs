@@ -162,6 +162,11 @@ impl BlockStore {
         self.pools[pool.index()].refresh(block);
     }
 
+    /// Let a cached block go before all others.
+    pub(crate) fn demote(&mut self, pool: PoolId, block: BlockId) {
+        self.pools[pool.index()].demote(block);
+    }
+
     /// Ticks since the start.
     pub(crate) fn now(&self) -> u64 {
         self.now
@@ -570,6 +575,16 @@ impl BlockStore {
             self.forget(pool, block);
             self.num_dropped += u64::from(self.pools[pool.index()].ref_count(block) > 0);
             self.pools[pool.index()].clear_keyed(block);
+        }
+    }
+
+    /// Drop the block that carries `key`, if nobody owns it.
+    pub(crate) fn discard(&mut self, pool: PoolId, key: &Key) {
+        if let Some(block) = self.get(pool, key)
+            && self.pool(pool).ref_count(block) == 0
+        {
+            self.drop_keys(pool, block);
+            self.collect_emptied(pool);
         }
     }
 

@@ -12,9 +12,10 @@ pub(crate) struct Placement(pub(crate) core::Placement);
 #[pymethods]
 impl Placement {
     #[new]
-    #[pyo3(signature = (*, prompt_end = true, branch = true, finish = true, every = None, max_per_request = 4))]
+    #[pyo3(signature = (*, prompt_end = true, prompt_margin = 64, branch = true, finish = true, every = None, max_per_request = 4))]
     fn new(
         prompt_end: bool,
+        #[pyo3(from_py_with = size)] prompt_margin: u32,
         branch: bool,
         finish: bool,
         #[pyo3(from_py_with = optional_size)] every: Option<u32>,
@@ -22,6 +23,7 @@ impl Placement {
     ) -> Self {
         Self(core::Placement {
             prompt_end,
+            prompt_margin,
             branch,
             finish,
             every: every.filter(|&every| every > 0),
@@ -32,6 +34,11 @@ impl Placement {
     #[getter]
     fn prompt_end(&self) -> bool {
         self.0.prompt_end
+    }
+
+    #[getter]
+    fn prompt_margin(&self) -> u32 {
+        self.0.prompt_margin
     }
 
     #[getter]

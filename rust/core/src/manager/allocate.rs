@@ -164,8 +164,9 @@ impl Manager {
     /// Where a request of `num_tokens` known tokens that goes on from `hit` leaves checkpoints.
     pub(super) fn marks(&self, num_tokens: u32, hit: Hit) -> Marks {
         let alignment = self.coordinator.alignment();
-        let prompt_end = num_tokens / alignment * alignment;
-        Marks { prompt_end, branch: hit.branch, num_taken: 0 }
+        let repeated = num_tokens.saturating_sub(self.config.placement.prompt_margin);
+        let prompt_end = repeated / alignment * alignment;
+        Marks { prompt_end, branch: hit.branch, ..Marks::default() }
     }
 
     fn count_admission(&mut self, num_tokens: u32, hit: Hit) {

@@ -5,6 +5,10 @@ use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
 use crate::policy::Policy;
+use crate::store::BlockStore;
+
+/// Checkpoints of a request that are not superseded when it ends.
+const NUM_KEPT: usize = 2;
 
 impl Manager {
     /// Say what the content of each of a request's hash blocks is worth once nobody holds it. For
@@ -50,11 +54,7 @@ impl Manager {
             }
         }
         match self.config.policy {
-            // By age, earlier checkpoints are superseded by the last one; they keep their own age.
-            Policy::Lru => {
-                lengths.drain(..lengths.len().max(1) - 1);
-            }
-            Policy::FlopAware(_) => {}
+            Policy::Lru | Policy::FlopAware(_) => self.demote_superseded(row, &mut lengths),
             // What was said of any state on the way may be out of date by now.
             Policy::Explicit => {
                 let (alignment, request) = (self.coordinator.alignment(), &self.requests.rows[row]);
@@ -70,6 +70,31 @@ impl Manager {
         }
         lengths.clear();
         self.requests.rows[row].checkpoints = lengths;
+    }
+
+    /// Let the checkpoints go first that the request has left behind, and keep the rest of `lengths`,
+    /// ascending: the last one is where the next turn goes on, the one before is for when that turn
+    /// does not repeat everything, and shared ones serve others.
+    fn demote_superseded(&mut self, row: usize, lengths: &mut Vec<u32>) {
+        let left_behind = lengths.len().saturating_sub(NUM_KEPT);
+        for num_tokens in lengths.drain(..left_behind) {
+            let digests = &self.requests.rows[row].digests;
+            let found = |group: &Group, store: &BlockStore| {
+                store.get(group.spec.pool, &group.state_key(digests, num_tokens)?)
+            };
+            let first = self.coordinator.first_state();
+            if first
+                .and_then(|group| found(group, &self.store))
+                .is_none_or(|block| self.lineage.is_shared(block))
+            {
+                continue;
+            }
+            for group in self.coordinator.groups().iter().filter(|group| group.is_state()) {
+                if let Some(block) = found(group, &self.store) {
+                    self.store.demote(group.spec.pool, block);
+                }
+            }
+        }
     }
 
     /// Value the checkpoints of a group at `lengths`, ascending. Under [`Policy::Explicit`] one is

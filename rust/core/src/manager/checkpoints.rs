@@ -64,7 +64,14 @@ impl Manager {
     pub(super) fn fork(&mut self, row: usize) {
         let tables = self.requests.tables_of(row);
         let tables = &mut self.requests.tables[tables];
+        let request = &mut self.requests.rows[row];
+        request.num_turns = 0;
         for (group, table) in self.coordinator.groups().iter().zip(tables) {
+            if let Some(src) = table.fork
+                && self.coordinator.first_state().is_some_and(|first| first.id == group.id)
+            {
+                request.num_turns = self.lineage.go_on(src);
+            }
             if let Some(src) = table.fork.take()
                 && let Some(dst) = Group::state_slot(table)
             {
@@ -83,9 +90,12 @@ impl Manager {
         }
         let num_computed = self.requests.progress[row].num_computed;
         let marks = self.requests.rows[row].marks;
-        let alignment = self.coordinator.alignment();
-        if num_computed == 0
-            || self.config.placement.next(&marks, num_computed - 1, alignment) != Some(num_computed)
+        let (placement, alignment) = (self.config.placement, self.coordinator.alignment());
+        let follows = placement.follows(&marks, num_computed, alignment);
+        if follows {
+            self.drop_following(row);
+        } else if num_computed == 0
+            || placement.next(&marks, num_computed - 1, alignment) != Some(num_computed)
         {
             return Ok(());
         }
@@ -97,8 +107,13 @@ impl Manager {
         if self.store.reserve(&self.demand, &mut self.reservation).is_err() {
             return Ok(());
         }
-        self.requests.rows[row].marks.num_taken += 1;
-        self.requests.rows[row].checkpoints.push(num_computed);
+        let request = &mut self.requests.rows[row];
+        request.checkpoints.push(num_computed);
+        if !follows {
+            request.marks.num_taken += 1;
+        } else if !missing.is_empty() {
+            request.marks.following = num_computed;
+        }
         // All are taken before any is given up, so that none takes the place of another.
         let mut taken = Vec::with_capacity(missing.len());
         for group in &missing {
@@ -123,6 +138,22 @@ impl Manager {
         Ok(())
     }
 
+    /// Give up the copy that followed the generation so far, unless somebody went on from it.
+    fn drop_following(&mut self, row: usize) {
+        let request = &mut self.requests.rows[row];
+        let num_tokens = std::mem::take(&mut request.marks.following);
+        if num_tokens == 0 {
+            return;
+        }
+        request.checkpoints.retain(|&other| other != num_tokens);
+        for group in self.coordinator.groups().iter().filter(|group| group.is_state()) {
+            if let Some(key) = group.state_key(&self.requests.rows[row].digests, num_tokens) {
+                self.store.discard(group.spec.pool, &key);
+            }
+        }
+        self.collect_evictions();
+    }
+
     /// Keep the slot of a request that ends, if its length allows it.
     pub(super) fn keep_final_state(&mut self, row: usize) {
         let progress = self.requests.progress[row];
@@ -135,7 +166,13 @@ impl Manager {
         {
             return;
         }
-        for group in self.missing_checkpoints(row).collect::<Vec<_>>() {
+        let missing: Vec<Group> = self.missing_checkpoints(row).collect();
+        if missing.is_empty() {
+            return;
+        }
+        self.drop_following(row);
+        self.requests.rows[row].checkpoints.push(progress.num_computed);
+        for group in missing {
             let table = self.requests.table(row, group.id);
             if let Some(slot) = Group::state_slot(table) {
                 self.key_state(row, &group, slot);
@@ -164,6 +201,11 @@ impl Manager {
             return;
         };
         self.store.insert_key(group.spec.pool, block, key, num_computed);
+        if self.coordinator.first_state().is_some_and(|first| first.id == group.id) {
+            let request = &self.requests.rows[row];
+            let is_branch = request.marks.branch == num_computed;
+            self.lineage.leave(block, request.num_turns, is_branch);
+        }
         if self.config.enable_events {
             self.events.push(Event::Stored {
                 handle: self.requests.handle(row as u32),

@@ -79,6 +79,9 @@ impl Manager {
                     continue;
                 };
                 let group = self.group_of(pool, dst, src, places);
+                if self.coordinator.first_state().is_some_and(|first| first.spec.pool == pool) {
+                    self.lineage.relocate(src, dst);
+                }
                 self.copies.push(BlockCopy { group, src, dst });
                 for held in self.held.iter_mut().chain(&mut self.copied) {
                     if *held == (pool, src) {

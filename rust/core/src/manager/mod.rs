@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::hash::BlockHasher;
 use crate::ids::{BlockId, GroupId, PoolId};
+use crate::lineage::Lineage;
 use crate::policy::Policy;
 use crate::request::Requests;
 use crate::stats::Stats;
@@ -42,6 +43,8 @@ pub struct Manager {
     /// Sources of `copies`, and those of the copies taken last.
     held: Vec<(PoolId, BlockId)>,
     copied: Vec<(PoolId, BlockId)>,
+    /// Of the checkpoints of the first recurrent group, which stand for those of all.
+    lineage: Lineage,
     stats: Stats,
     num_running: usize,
     /// Changes so far.
@@ -73,6 +76,8 @@ impl Manager {
             store.order_by_worth()?;
         }
         let coordinator = Coordinator::new(&config.groups, config.hash_block_size)?;
+        let num_states =
+            coordinator.first_state().map_or(0, |group| store.pool(group.spec.pool).num_ids());
         let max_request_tokens = coordinator.max_request_tokens(&store, config.max_chunk);
         Ok(Self {
             demand: vec![0; store.num_pools() as usize],
@@ -87,6 +92,7 @@ impl Manager {
             copies: Vec::new(),
             held: Vec::new(),
             copied: Vec::new(),
+            lineage: Lineage::new(num_states),
             stats: Stats::default(),
             num_running: 0,
             version: 0,
