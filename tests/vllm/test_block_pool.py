@@ -317,6 +317,13 @@ def test_blocks_of_several_pools_go_back_to_their_own(pool: ours.BlockPool) -> N
     assert (pool.get_num_free_blocks(), other.get_num_free_blocks()) == (NUM_BLOCKS - 1, 3)
 
 
+def test_a_block_made_by_hand_counts_its_owners_itself(pool: ours.BlockPool) -> None:
+    made, owned = KVCacheBlock(3, ref_cnt=2), KVCacheBlock(4, ref_cnt=2, pool=pool)
+    pool.free_blocks([made, owned, KVCacheBlock(0, is_null=True)])
+    assert (made.ref_cnt, owned.ref_cnt) == (1, 1)
+    assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+
+
 def test_a_block_of_another_pool_is_not_touched_by_mistake(pool: ours.BlockPool) -> None:
     other = ours.BlockPool(4, enable_caching=True, hash_block_size=HASH_BLOCK)
     with pytest.raises(TypeError, match="not a block of this pool"):

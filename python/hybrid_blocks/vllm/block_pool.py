@@ -122,7 +122,13 @@ class BlockPool(VllmBlockPool):
         """
         elsewhere = defaultdict(list)
         for block in self._blocks.free(ordered_blocks):
-            elsewhere[block.pool].append(block)
+            if block.is_null:
+                continue
+            if block.pool is None or block.pool is self:
+                # Made by hand: it counts its owners itself and has no place in the queue.
+                block.ref_cnt -= 1
+            else:
+                elsewhere[block.pool].append(block)
         for pool, blocks in elsewhere.items():
             pool.free_blocks(blocks)
 

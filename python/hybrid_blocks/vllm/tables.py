@@ -1,7 +1,8 @@
 """vLLM's per-request dictionaries of a group, as views of what the core holds."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from hybrid_blocks._core import Block
 
@@ -31,11 +32,47 @@ class View(Mapping[str, V], Generic[V]):
         return sum(1 for _ in self)
 
 
-class Tables(View[list[Block]]):
+class Table(Sequence[Block]):
+    """A request's blocks as they are whenever it is looked at, like the list that vLLM extends.
+
+    ``read`` returns ``None`` once the request is freed; its blocks are then what they were when
+    last looked at.
+    """
+
+    def __init__(self, read: Callable[[], list[Block] | None]) -> None:
+        self._read = read
+        self._seen = read() or []
+
+    def _blocks(self) -> list[Block]:
+        self._seen = self._read() or self._seen
+        return self._seen
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._blocks()[index]
+
+    def __len__(self) -> int:
+        return len(self._blocks())
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self._blocks())
+
+    def __eq__(self, other: object) -> bool:
+        return self._blocks() == (other._blocks() if isinstance(other, Table) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: Sequence[Block]) -> list[Block]:
+        return [*self, *other]
+
+    def __repr__(self) -> str:
+        return repr(self._blocks())
+
+
+class Tables(View[Any]):
     """Block tables; that of an unknown request is empty, as in vLLM's ``defaultdict``."""
 
-    def __getitem__(self, request_id: str) -> list[Block]:
-        return self._read(request_id) or []
+    def __getitem__(self, request_id: str) -> Table:
+        return Table(partial(self._read, request_id))
 
     def __contains__(self, request_id: object) -> bool:
         return isinstance(request_id, str) and self._read(request_id) is not None

@@ -97,6 +97,23 @@ def test_tables_seen_through_vllms_managers_are_those_of_the_core() -> None:
     assert len(group.req_to_blocks) == 0
 
 
+def test_a_table_grows_with_its_request_and_is_read_after_it() -> None:
+    manager = make(ENGINES["full"])
+    first = request("a", 10)
+    manager.allocate_slots(first, 8)
+    (group,) = manager.coordinator.single_type_managers
+    table = group.req_to_blocks["a"]
+    assert len(table) == 2
+    first.num_computed_tokens = 8
+    manager.allocate_slots(first, 2)
+    blocks = manager.block_pool.blocks
+    assert table == [blocks[1], blocks[2], blocks[3]]
+    assert table[-1] is blocks[3]
+    assert [*table, blocks[4]] == table + [blocks[4]]  # noqa: RUF005 - what callers may write
+    manager.free(first)
+    assert [block.ref_cnt for block in table] == [0, 0, 0]
+
+
 def test_a_decode_step_that_needs_nothing_answers_with_the_one_empty_result() -> None:
     manager = make(ENGINES["full"])
     first = request("a", 10)

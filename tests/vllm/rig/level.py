@@ -18,8 +18,14 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    # vLLM's fixtures collect garbage after every test; what the imports left is not theirs.
+    """Keep the million objects that imports leave out of every garbage collection.
+
+    vLLM's fixtures unfreeze and collect after each test, which takes longer than most tests.
+    """
+    import torch._dynamo  # noqa: F401, PLC0415 - the fixtures reset it, so it is imported anyway
+
     gc.freeze()
+    gc.unfreeze = lambda: None
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
