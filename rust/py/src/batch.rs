@@ -9,17 +9,32 @@ use crate::error::invalid_argument;
 #[derive(Clone, Copy)]
 pub(crate) struct Handle(pub(crate) u64);
 
-/// A one-dimensional contiguous int64 array of request handles.
-pub(crate) struct Handles<'py>(PyReadonlyArray1<'py, i64>);
+/// Types of one-dimensional contiguous arrays: name, element, and what the array is called in errors.
+macro_rules! arrays {
+    ($($(#[$doc:meta])* $name:ident: $element:ty = $what:literal;)*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name<'py>(PyReadonlyArray1<'py, $element>);
 
-/// A one-dimensional contiguous int32 array of counts, none of them negative.
-pub(crate) struct Counts<'py>(PyReadonlyArray1<'py, i32>);
+        impl<'py> FromPyObject<'_, 'py> for $name<'py> {
+            type Error = PyErr;
 
-/// A one-dimensional contiguous int32 array of block ids, none of them negative.
-pub(crate) struct BlockIds<'py>(PyReadonlyArray1<'py, i32>);
+            fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+                array(obj, $what).map(Self)
+            }
+        }
+    )*};
+}
 
-/// A one-dimensional contiguous int32 array of token ids.
-pub(crate) struct TokenArray<'py>(PyReadonlyArray1<'py, i32>);
+arrays! {
+    /// Request handles.
+    Handles: i64 = "handles (int64)";
+    /// Counts, none of them negative.
+    Counts: i32 = "counts (int32)";
+    /// Block ids, none of them negative.
+    BlockIds: i32 = "block ids (int32)";
+    /// Token ids.
+    TokenArray: i32 = "tokens (int32)";
+}
 
 impl Handles<'_> {
     pub(crate) fn as_slice(&self) -> PyResult<&[u64]> {
@@ -29,11 +44,7 @@ impl Handles<'_> {
 
 impl Counts<'_> {
     pub(crate) fn as_slice(&self) -> PyResult<&[u32]> {
-        let values = self.0.as_slice()?;
-        match values.iter().find(|&&value| value < 0) {
-            Some(value) => Err(invalid_argument(format_args!("a count is 0 or more, not {value}"))),
-            None => Ok(bytemuck::cast_slice(values)),
-        }
+        unsigned(self.0.as_slice()?, "a count is 0 or more, not")
     }
 }
 
@@ -71,17 +82,20 @@ impl<'py> FromPyObject<'_, 'py> for Digests<'py> {
 
 impl BlockIds<'_> {
     pub(crate) fn as_slice(&self) -> PyResult<&[u32]> {
-        let values = self.0.as_slice()?;
-        match values.iter().find(|&&value| value < 0) {
-            Some(value) => Err(invalid_argument(format_args!("a block id is not {value}"))),
-            None => Ok(bytemuck::cast_slice(values)),
-        }
+        unsigned(self.0.as_slice()?, "a block id is not")
     }
 }
 
 impl TokenArray<'_> {
     pub(crate) fn as_slice(&self) -> PyResult<&[i32]> {
         Ok(self.0.as_slice()?)
+    }
+}
+
+fn unsigned<'a>(values: &'a [i32], refusal: &str) -> PyResult<&'a [u32]> {
+    match values.iter().find(|&&value| value < 0) {
+        Some(value) => Err(invalid_argument(format_args!("{refusal} {value}"))),
+        None => Ok(bytemuck::cast_slice(values)),
     }
 }
 
@@ -102,38 +116,6 @@ fn array<'py, T: numpy::Element>(
         )));
     }
     Ok(array)
-}
-
-impl<'py> FromPyObject<'_, 'py> for Handles<'py> {
-    type Error = PyErr;
-
-    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        array(obj, "handles (int64)").map(Self)
-    }
-}
-
-impl<'py> FromPyObject<'_, 'py> for Counts<'py> {
-    type Error = PyErr;
-
-    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        array(obj, "counts (int32)").map(Self)
-    }
-}
-
-impl<'py> FromPyObject<'_, 'py> for BlockIds<'py> {
-    type Error = PyErr;
-
-    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        array(obj, "block ids (int32)").map(Self)
-    }
-}
-
-impl<'py> FromPyObject<'_, 'py> for TokenArray<'py> {
-    type Error = PyErr;
-
-    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        array(obj, "tokens (int32)").map(Self)
-    }
 }
 
 /// A size that fits 32 bits.
