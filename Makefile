@@ -74,6 +74,8 @@ run: build/.installed ## Replay a workload (TRACE=path for a file, ARGS for more
 
 .PHONY: test lint types test-rust test-python
 test: lint test-rust types test-python ## Run every test, type check and lint
+	$(MAKE) test-vllm LEVELS=pool,manager QUICK=1
+	$(MAKE) test-e2e ARGS='-m "not full"'
 
 lint: build/.vllm-env ## Format and lint checks, warnings are errors
 	cargo fmt --all --check
