@@ -111,6 +111,25 @@ fn states_are_never_released_by_skipping() {
 }
 
 #[test]
+fn a_block_is_given_back_with_the_token_that_moves_it_out_of_the_window() {
+    let groups = [GroupKind::SlidingWindow { window: 70 }, GroupKind::Chunked { chunk: 40 }]
+        .map(|kind| GroupSpec { kind, block_size: 16, pool: PoolId(0) });
+    let store = BlockStore::shared(40, &[8]).unwrap();
+    let mut manager = Manager::new(store, config(groups.to_vec(), 64)).unwrap();
+    let handle = manager.add_prompt("r", &prompt(1, 400), &[]).unwrap();
+    for computed in 1..=400u32 {
+        assert_eq!(manager.allocate(&[handle], &[1], 0).unwrap(), 1);
+        manager.advance(&[handle], &[1]).unwrap();
+        for (group, first) in [(0, (computed + 1).saturating_sub(70)), (1, computed / 40 * 40)] {
+            let table = manager.blocks(handle, GroupId(group)).unwrap();
+            let held = table.iter().filter(|block| !block.is_null()).count() as u32;
+            assert_eq!(held, computed.div_ceil(16) - first / 16, "{computed} tokens");
+        }
+        manager.check_integrity().unwrap();
+    }
+}
+
+#[test]
 fn a_checkpoint_at_the_end_of_the_prompt_serves_the_next_turn() {
     let mut manager = hybrid(60, 1);
     let first = manager.add_prompt("turn 1", &prompt(1, 1_000), &[]).unwrap();
