@@ -1,9 +1,7 @@
 //! Cases that hybrid serving has met in practice, one test each.
 
-use hybrid_blocks::hash::Algorithm;
 use hybrid_blocks::{
-    BlockStore, Config, Digest, Error, GroupId, GroupKind, GroupSpec, Hashing, HitLimit, Manager,
-    Placement, Policy, PoolId,
+    BlockStore, Config, Error, GroupId, GroupKind, GroupSpec, HitLimit, Manager, PoolId,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -20,18 +18,7 @@ fn hybrid(num_slabs: u32, slots: u32) -> Manager {
 }
 
 fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
-    Config {
-        groups,
-        hash_block_size: 16,
-        enable_caching: true,
-        enable_events: false,
-        enable_delta: false,
-        enable_compaction: true,
-        policy: Policy::Lru,
-        placement: Placement::default(),
-        hashing: Hashing { algorithm: Algorithm::Sha256, seed: Digest::from([0; 32]) },
-        max_chunk,
-    }
+    Config { max_chunk, ..Config::new(groups, 16) }
 }
 
 fn prompt(number: i64, len: i64) -> Vec<i64> {
