@@ -15,7 +15,30 @@ TARGETS = {
     "blocks/match_6250": ("match of 100,000 tokens, 6,250 blocks cached", "µs", 1e-3, 60),
     "blocks/new_1m": ("a million blocks made, Rust", "ms", 1e-6, 50),
     "blocks/decode_1024": ("decode step of 1,024 requests, Rust", "ns/request", 1 / 1024, None),
+    "hybrid/admit_2000_tokens_6_groups": ("admission of 2,000 tokens, 6 groups", "µs", 1e-3, 5),
+    "hybrid/returning_102400_tokens/match": (
+        "match of a returning 102,400 tokens",
+        "µs",
+        1e-3,
+        100,
+    ),
+    "hybrid/returning_102400_tokens/free": ("free of a returning 102,400 tokens", "µs", 1e-3, 50),
 }
+
+STEPS = "hybrid/decode_16_steps_4_groups"
+# By the number of requests, the most nanoseconds that a step may take for each.
+STEP_TARGETS = {64: None, 1_024: 250, 16_384: None}
+TARGETS |= {
+    f"{STEPS}/{size}": (
+        f"decode step of {size:,} requests, 4 groups",
+        "ns/request",
+        1 / (16 * size),
+        target,
+    )
+    for size, target in STEP_TARGETS.items()
+}
+MOST_GROWTH = 1.5
+"""The dearest over the cheapest step, a request, whatever the number of requests."""
 
 
 def run(*options: str) -> list[Row]:
@@ -23,17 +46,27 @@ def run(*options: str) -> list[Row]:
     start = time.time()
     command = ["cargo", "bench", "--quiet", "-p", "hybrid-blocks", "--", "--noplot", *options]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-    measured = sorted((ROOT / "target" / "criterion").rglob("new/benchmark.json"))
-    rows = [row(path) for path in measured if path.stat().st_mtime >= start]
-    missing = TARGETS.keys() - {json.loads(path.read_text())["full_id"] for path in measured}
-    if missing:
+    measured = {
+        json.loads(path.read_text())["full_id"]: path
+        for path in sorted((ROOT / "target" / "criterion").rglob("new/benchmark.json"))
+        if path.stat().st_mtime >= start
+    }
+    if missing := TARGETS.keys() - measured.keys():
         raise AssertionError(f"criterion did not measure {missing}")
-    return rows
+    rows = {name: row(name, path) for name, path in measured.items()}
+    return [*rows.values(), growth([rows[f"{STEPS}/{size}"] for size in STEP_TARGETS])]
 
 
-def row(benchmark: Path) -> Row:
+def growth(steps: list[Row]) -> Row:
+    """Return how much dearer a request becomes with the number of requests beside it."""
+    values = [step.value for step in steps]
+    sizes = ", ".join(f"{size:,}" for size in STEP_TARGETS)
+    name = f"decode step, a request: dearest over cheapest of {sizes}"
+    return within(name, "ratio", max(values) / min(values), MOST_GROWTH)
+
+
+def row(name: str, benchmark: Path) -> Row:
     """Return criterion's estimate of one benchmark."""
-    name = json.loads(benchmark.read_text())["full_id"]
     estimates = json.loads(benchmark.with_name("estimates.json").read_text())
     spent = (estimates["slope"] or estimates["mean"])["point_estimate"]
     label, unit, scale, target = TARGETS.get(name, (f"{name}, Rust", "µs", 1e-3, None))

@@ -4,28 +4,14 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use hybrid_blocks::hash::Algorithm;
-use hybrid_blocks::{
-    BlockStore, Config, Digest, GroupId, GroupKind, GroupSpec, Hashing, Manager, Placement, Policy,
-    PoolId,
-};
+use hybrid_blocks::{BlockStore, Config, Digest, GroupId, GroupKind, GroupSpec, Manager, PoolId};
 
 const BLOCK_SIZE: u32 = 16;
 const POOL: PoolId = PoolId(0);
 
 fn manager(num_blocks: u32) -> Manager {
-    let config = Config {
-        groups: vec![GroupSpec { kind: GroupKind::Full, block_size: BLOCK_SIZE, pool: POOL }],
-        hash_block_size: BLOCK_SIZE,
-        enable_caching: true,
-        enable_events: false,
-        enable_delta: false,
-        enable_compaction: false,
-        policy: Policy::Lru,
-        placement: Placement::default(),
-        hashing: Hashing { algorithm: Algorithm::Sha256, seed: Digest::from([0; 32]) },
-        max_chunk: u32::MAX / 4,
-    };
+    let groups = vec![GroupSpec { kind: GroupKind::Full, block_size: BLOCK_SIZE, pool: POOL }];
+    let config = Config { max_chunk: u32::MAX / 4, ..Config::new(groups, BLOCK_SIZE) };
     Manager::new(BlockStore::fixed(num_blocks).unwrap(), config).unwrap()
 }
 

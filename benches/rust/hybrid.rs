@@ -3,10 +3,7 @@
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use hybrid_blocks::hash::Algorithm;
-use hybrid_blocks::{
-    BlockStore, Config, Digest, GroupKind, GroupSpec, Hashing, Manager, Placement, Policy, PoolId,
-};
+use hybrid_blocks::{BlockStore, Config, Digest, GroupKind, GroupSpec, Manager, PoolId};
 
 const WINDOW: GroupKind = GroupKind::SlidingWindow { window: 1_024 };
 const STATE: GroupKind = GroupKind::State { slots: 1 };
@@ -17,19 +14,8 @@ fn manager(kinds: &[GroupKind], num_slabs: u32) -> Manager {
         .iter()
         .map(|&kind| GroupSpec { kind, block_size: 16, pool: PoolId(u32::from(kind == STATE)) })
         .collect();
-    let config = Config {
-        groups,
-        hash_block_size: 16,
-        enable_caching: true,
-        enable_events: false,
-        enable_delta: false,
-        enable_compaction: true,
-        policy: Policy::Lru,
-        placement: Placement::default(),
-        hashing: Hashing { algorithm: Algorithm::Sha256, seed: Digest::from([0; 32]) },
-        max_chunk: 8_192,
-    };
-    Manager::new(BlockStore::shared(num_slabs, &[64, 1]).unwrap(), config).unwrap()
+    let store = BlockStore::shared(num_slabs, &[64, 1]).unwrap();
+    Manager::new(store, Config::new(groups, 16)).unwrap()
 }
 
 /// Digests of a prompt, made without hashing so that only block management is measured.
@@ -59,30 +45,33 @@ fn running(manager: &mut Manager, num_requests: u32, num_tokens: u32, known: u32
     handles
 }
 
-/// Room for one token of every request, then that token computed: averaged over whole blocks.
+/// Room for one token of every request, then that token computed: 16 steps, in which every request
+/// starts a block in three groups.
 fn decode(c: &mut Criterion) {
     const FIRST: u32 = 256;
-    const STEPS: u32 = 256;
-    let mut group = c.benchmark_group("hybrid/decode_step_4_groups");
+    const LAST: u32 = FIRST + 256;
+    let mut group = c.benchmark_group("hybrid/decode_16_steps_4_groups");
     for num_requests in [64, 1_024, 16_384] {
-        group.throughput(Throughput::Elements(u64::from(num_requests)));
+        // Once for all samples: most of the time would be spent on it.
+        let kinds = [GroupKind::Full, WINDOW, WINDOW, STATE];
+        let mut manager = manager(&kinds, 2 + num_requests * 3);
+        let mut handles = running(&mut manager, num_requests, FIRST, LAST);
+        let ones = vec![1; handles.len()];
+        group.throughput(Throughput::Elements(16 * u64::from(num_requests)));
         group.bench_function(BenchmarkId::from_parameter(num_requests), |b| {
-            let mut manager =
-                manager(&[GroupKind::Full, WINDOW, WINDOW, STATE], 2 + num_requests * 3);
-            let mut handles = running(&mut manager, num_requests, FIRST, FIRST + STEPS);
-            let ones = vec![1; handles.len()];
             b.iter_custom(|iterations| {
                 let mut time = Duration::ZERO;
                 for _ in 0..iterations {
-                    if manager.progress(handles[0]).unwrap().1 == FIRST + STEPS {
+                    if manager.progress(handles[0]).unwrap().1 == LAST {
                         manager.free(&handles).unwrap();
                         manager.reset().unwrap();
-                        let again = running(&mut manager, num_requests, FIRST, FIRST + STEPS);
-                        handles.clone_from(&again);
+                        handles = running(&mut manager, num_requests, FIRST, LAST);
                     }
                     let start = Instant::now();
-                    assert_eq!(manager.allocate(&handles, &ones, 0).unwrap(), handles.len());
-                    manager.advance(&handles, &ones).unwrap();
+                    for _ in 0..16 {
+                        assert_eq!(manager.allocate(&handles, &ones, 0).unwrap(), handles.len());
+                        manager.advance(&handles, &ones).unwrap();
+                    }
                     time += start.elapsed();
                 }
                 time
@@ -150,5 +139,16 @@ fn returning(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, decode, admission, returning);
+fn settings() -> Criterion {
+    Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_secs(1))
+        .measurement_time(Duration::from_secs(4))
+}
+
+criterion_group! {
+    name = benches;
+    config = settings();
+    targets = decode, admission, returning
+}
 criterion_main!(benches);

@@ -125,7 +125,8 @@ impl Coordinator {
 
     /// The next number of computed tokens at which some group has work to do.
     pub(crate) fn next_commit(&self, num_computed: u32) -> u32 {
-        (num_computed / self.commit_interval + 1).saturating_mul(self.commit_interval)
+        let next = (num_computed / self.commit_interval + 1).saturating_mul(self.commit_interval);
+        self.groups.iter().fold(next, |next, group| next.min(group.next_skip(num_computed)))
     }
 
     /// Slabs (blocks in a fixed pool) that a request of `num_tokens` tokens alone needs at most, and

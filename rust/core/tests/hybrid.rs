@@ -4,10 +4,9 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use hybrid_blocks::hash::Algorithm;
 use hybrid_blocks::{
-    BlockCopy, BlockId, BlockStore, Config, Digest, FlopModel, GroupId, GroupKind, GroupSpec,
-    Hashing, Manager, Placement, Policy, PoolId,
+    BlockCopy, BlockId, BlockStore, Config, FlopModel, GroupId, GroupKind, GroupSpec, Manager,
+    Placement, Policy, PoolId,
 };
 use proptest::prelude::*;
 
@@ -260,16 +259,12 @@ proptest! {
         ops in prop::collection::vec(op(), 0..90),
     ) {
         let config = Config {
-            groups: groups.clone(),
-            hash_block_size: HASH_BLOCK,
-            enable_caching: true,
             enable_events: true,
             enable_delta: true,
-            enable_compaction: true,
             policy,
             placement,
-            hashing: Hashing { algorithm: Algorithm::Sha256, seed: Digest::from([1; 32]) },
             max_chunk: 12,
+            ..Config::new(groups.clone(), HASH_BLOCK)
         };
         let store = BlockStore::shared(num_slabs, &sizes).unwrap();
         let mut engine = Engine {

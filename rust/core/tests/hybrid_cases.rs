@@ -1,9 +1,7 @@
 //! Cases that hybrid serving has met in practice, one test each.
 
-use hybrid_blocks::hash::Algorithm;
 use hybrid_blocks::{
-    BlockStore, Config, Digest, Error, GroupId, GroupKind, GroupSpec, Hashing, HitLimit, Manager,
-    Placement, Policy, PoolId,
+    BlockStore, Config, Error, GroupId, GroupKind, GroupSpec, HitLimit, Manager, PoolId,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -20,18 +18,7 @@ fn hybrid(num_slabs: u32, slots: u32) -> Manager {
 }
 
 fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
-    Config {
-        groups,
-        hash_block_size: 16,
-        enable_caching: true,
-        enable_events: false,
-        enable_delta: false,
-        enable_compaction: true,
-        policy: Policy::Lru,
-        placement: Placement::default(),
-        hashing: Hashing { algorithm: Algorithm::Sha256, seed: Digest::from([0; 32]) },
-        max_chunk,
-    }
+    Config { max_chunk, ..Config::new(groups, 16) }
 }
 
 fn prompt(number: i64, len: i64) -> Vec<i64> {
@@ -108,6 +95,25 @@ fn states_are_never_released_by_skipping() {
     }
     let window = manager.blocks(handle, ATTENTION).unwrap();
     assert_eq!(window.iter().filter(|block| !block.is_null()).count(), 2_000 / 16 - 1_937 / 16);
+}
+
+#[test]
+fn a_block_is_given_back_with_the_token_that_moves_it_out_of_the_window() {
+    let groups = [GroupKind::SlidingWindow { window: 70 }, GroupKind::Chunked { chunk: 40 }]
+        .map(|kind| GroupSpec { kind, block_size: 16, pool: PoolId(0) });
+    let store = BlockStore::shared(40, &[8]).unwrap();
+    let mut manager = Manager::new(store, config(groups.to_vec(), 64)).unwrap();
+    let handle = manager.add_prompt("r", &prompt(1, 400), &[]).unwrap();
+    for computed in 1..=400u32 {
+        assert_eq!(manager.allocate(&[handle], &[1], 0).unwrap(), 1);
+        manager.advance(&[handle], &[1]).unwrap();
+        for (group, first) in [(0, (computed + 1).saturating_sub(70)), (1, computed / 40 * 40)] {
+            let table = manager.blocks(handle, GroupId(group)).unwrap();
+            let held = table.iter().filter(|block| !block.is_null()).count() as u32;
+            assert_eq!(held, computed.div_ceil(16) - first / 16, "{computed} tokens");
+        }
+        manager.check_integrity().unwrap();
+    }
 }
 
 #[test]

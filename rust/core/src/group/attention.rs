@@ -22,8 +22,22 @@ impl Group {
     }
 
     /// Leading blocks that nothing computed after `num_computed` tokens looks at.
-    fn num_skipped_blocks(&self, num_computed: u32) -> u32 {
+    pub(super) fn num_skipped_blocks(&self, num_computed: u32) -> u32 {
         self.num_skipped_tokens(num_computed) / self.spec.block_size
+    }
+
+    /// The first number of computed tokens after `num_computed` at which one more leading block is
+    /// looked at no more.
+    pub(super) fn next_skipped_block(&self, num_computed: u32) -> u32 {
+        let num_tokens =
+            (self.num_skipped_blocks(num_computed) + 1).saturating_mul(self.spec.block_size);
+        match self.spec.kind {
+            GroupKind::SlidingWindow { window } => {
+                sliding_window::num_computed_until(window, num_tokens)
+            }
+            GroupKind::Chunked { chunk } => chunked::num_computed_until(chunk, num_tokens),
+            _ => u32::MAX,
+        }
     }
 
     pub(super) fn key(&self, digests: &[Digest], block: usize) -> Key {

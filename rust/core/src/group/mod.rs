@@ -231,6 +231,16 @@ impl Group {
         })
     }
 
+    /// The first number of computed tokens after `num_computed` at which [`Group::skip`] finds a
+    /// block.
+    #[inline]
+    pub(crate) fn next_skip(&self, num_computed: u32) -> u32 {
+        if self.is_constant() || self.spec.kind == GroupKind::Full {
+            return u32::MAX;
+        }
+        self.next_skipped_block(num_computed)
+    }
+
     /// Give back what nothing after `num_computed` tokens looks at. Returns the positions.
     pub(crate) fn skip(
         &self,
@@ -256,5 +266,27 @@ impl Group {
     /// Positions of a hit's blocks in the table.
     pub(crate) fn hit_positions(&self, hit: u32) -> Range<u32> {
         if self.is_constant() { 0..0 } else { 0..hit / self.spec.block_size }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_skip_is_the_first_length_at_which_a_block_is_given_back() {
+        for (window, block_size) in [(1, 2), (3, 2), (5, 4), (16, 4), (128, 16)] {
+            for kind in [GroupKind::SlidingWindow { window }, GroupKind::Chunked { chunk: window }]
+            {
+                let spec = GroupSpec { kind, block_size, pool: PoolId(0) };
+                let group = Group::new(GroupId(0), spec, 1).unwrap();
+                for num_computed in 0..400 {
+                    let skipped = |n| group.num_skipped_blocks(n);
+                    let next =
+                        (num_computed + 1..2_000).find(|&n| skipped(n) > skipped(num_computed));
+                    assert_eq!(next, Some(group.next_skip(num_computed)), "{kind:?}");
+                }
+            }
+        }
     }
 }

@@ -6,7 +6,14 @@ use crate::group::GroupSpec;
 use crate::hash::Algorithm;
 use crate::policy::Policy;
 
-/// How a manager is set up.
+/// How a manager is set up. [`Config::new`] gives what is not said otherwise:
+///
+/// ```
+/// # use hybrid_blocks::{Config, GroupKind, GroupSpec, PoolId};
+/// let groups = vec![GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) }];
+/// let config = Config { enable_events: true, ..Config::new(groups, 16) };
+/// assert!(config.enable_caching);
+/// ```
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 pub struct Config {
@@ -32,6 +39,27 @@ pub struct Config {
     pub max_chunk: u32,
 }
 
+impl Config {
+    /// Groups that are cached, least recently used first to go, and what is usual for the rest:
+    /// compaction, checkpoints where they are placed by default, chunks of up to 8,192 tokens,
+    /// nothing kept for whoever follows changes.
+    #[must_use]
+    pub fn new(groups: Vec<GroupSpec>, hash_block_size: u32) -> Self {
+        Self {
+            groups,
+            hash_block_size,
+            enable_caching: true,
+            enable_events: false,
+            enable_delta: false,
+            enable_compaction: true,
+            policy: Policy::Lru,
+            placement: Placement::default(),
+            hashing: Hashing::default(),
+            max_chunk: 8_192,
+        }
+    }
+}
+
 /// How the digests of token sequences are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Hashing {
@@ -39,4 +67,11 @@ pub struct Hashing {
     pub algorithm: Algorithm,
     /// The digest before the first block's.
     pub seed: Digest,
+}
+
+impl Default for Hashing {
+    /// `sha256` from a seed of zeros.
+    fn default() -> Self {
+        Self { algorithm: Algorithm::Sha256, seed: Digest::from([0; 32]) }
+    }
 }

@@ -1,9 +1,6 @@
 //! Group mixes, and what each kind of layer looks at, in the plainest words.
 
-use hybrid_blocks::hash::Algorithm;
-use hybrid_blocks::{
-    BlockStore, Config, Digest, GroupKind, GroupSpec, Hashing, Manager, Placement, Policy, PoolId,
-};
+use hybrid_blocks::{BlockStore, Config, Digest, GroupKind, GroupSpec, Manager, PoolId};
 
 /// Most tokens an operation computes for one request.
 pub(crate) const MAX_CHUNK: u32 = 8;
@@ -62,16 +59,11 @@ impl Setup {
             BlockStore::shared(self.size, &self.blocks_per_slab)
         };
         let config = Config {
-            groups: self.groups.clone(),
-            hash_block_size: self.hash_block_size,
-            enable_caching: true,
             enable_events: true,
             enable_delta: true,
             enable_compaction: false,
-            policy: Policy::Lru,
-            placement: Placement::default(),
-            hashing: Hashing { algorithm: Algorithm::Sha256, seed: [0; 32].into() },
             max_chunk: MAX_CHUNK,
+            ..Config::new(self.groups.clone(), self.hash_block_size)
         };
         Manager::new(store.unwrap(), config).unwrap()
     }
