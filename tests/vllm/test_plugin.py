@@ -24,11 +24,11 @@ def restored() -> Iterator[None]:
     installation.uninstall()
 
 
-def test_without_the_variable_level_pool_is_asked_for(
+def test_without_the_variable_level_manager_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("HYBRID_BLOCKS", raising=False)
-    assert requested() is Level.POOL
+    assert requested() is Level.MANAGER
 
 
 def test_an_unknown_level_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,15 +16,15 @@ class Level(StrEnum):
     POOL = "pool"
     """``BlockPool``, under vLLM's own managers."""
     MANAGER = "manager"
-    """``KVCacheManager`` with everything below it; a preview that has to be asked for."""
+    """``KVCacheManager`` with everything below it, where it covers the engine."""
 
 
 def requested() -> Level:
-    """Return the level that the environment asks for; ``pool`` if it says nothing.
+    """Return the level that the environment asks for; ``manager`` if it says nothing.
 
     Raises ``InvalidArgumentError`` for a value that names no level.
     """
-    value = os.environ.get(VARIABLE, Level.POOL)
+    value = os.environ.get(VARIABLE, Level.MANAGER)
     try:
         return Level(value)
     except ValueError:

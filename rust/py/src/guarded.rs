@@ -26,9 +26,10 @@ impl<T> Guarded<T> {
             integrity_error("an earlier call panicked and left it undefined; make a new one".into())
         })?;
         // The guard is dropped while the panic unwinds, which poisons the lock.
-        catch_unwind(AssertUnwindSafe(move || call(&mut inner))).map_err(|panic| {
-            integrity_error(format!("the core panicked: {}; make a new one", message(&*panic)))
-        })
+        caught(
+            move || call(&mut inner),
+            |message| format!("the core panicked: {message}; make a new one"),
+        )
     }
 
     /// As [`Guarded::with`], for calls that the core may refuse.
@@ -39,6 +40,16 @@ impl<T> Guarded<T> {
     ) -> PyResult<R> {
         self.with(py, call)?.map_err(core_error)
     }
+}
+
+/// Run `call`; a panic becomes an `IntegrityError` with what `describe` makes of its message. Locks
+/// that the call held stay poisoned.
+pub(crate) fn caught<R>(
+    call: impl FnOnce() -> R,
+    describe: impl FnOnce(&str) -> String,
+) -> PyResult<R> {
+    catch_unwind(AssertUnwindSafe(call))
+        .map_err(|panic| integrity_error(describe(message(&*panic))))
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {

@@ -182,10 +182,10 @@ def _mamba() -> dict[str, Engine]:
             num_spec_tokens=spec,
             lookahead=spec,
         )
-        for spec in (0, 1, 4)
+        for spec in range(5)
     }
     aligned = partial(Engine, scheduler_block_size=16, num_blocks=120)
-    for spec in (0, 1, 2, 4):
+    for spec in range(5):
         engines[f"mamba-align-{spec}"] = aligned(
             (full(16), mamba(16, "align", spec), mamba(16, "align", spec)),
             hash_block_size=16,

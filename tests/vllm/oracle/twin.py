@@ -27,12 +27,19 @@ def plain(value: Any) -> Any:
 
 
 class Twin:
-    """``expected`` is vLLM's; ``actual`` is the one under test."""
+    """``expected`` is vLLM's; ``actual`` is the one under test.
 
-    def __init__(self, expected: KVCacheManager, actual: KVCacheManager) -> None:
+    After every call the free blocks are counted, and after every ``look_every`` calls all that can
+    be seen is compared.
+    """
+
+    def __init__(
+        self, expected: KVCacheManager, actual: KVCacheManager, look_every: int = 1
+    ) -> None:
         self.managers = (expected, actual)
         self.request_ids: set[str] = set()
         self.step = 0
+        self.look_every = look_every
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Make the call on both, compare answers and states, and return both answers.
@@ -62,19 +69,30 @@ class Twin:
             except Exception as error:  # noqa: BLE001 - both must refuse, whatever vLLM raises
                 results.append(None)
                 errors.append(error)
-        what = f"call {self.step}, {name}{args}{kwargs or ''}"
+
+        def what() -> str:
+            return f"call {self.step}, {name}{args}{kwargs or ''}"
+
         if any(errors):
-            assert all(errors), f"{what}: vLLM {errors[0]!r}, ours {errors[1]!r}"
+            assert all(errors), f"{what()}: vLLM {errors[0]!r}, ours {errors[1]!r}"
             raise RefusedError(repr(errors[0]))
         expected, actual = (plain(result) for result in results)
-        assert actual == expected, f"{what}: {actual} instead of {expected}"
-        self.compare(what)
+        assert actual == expected, f"{what()}: {actual} instead of {expected}"
+        self.compare(what, whole=self.step % self.look_every == 0)
         return results[0], results[1]
 
-    def compare(self, what: str) -> None:
-        expected, actual = (self.state(manager) for manager in self.managers)
+    def compare(self, what: Callable[[], str], *, whole: bool) -> None:
+        see = self.state if whole else self.glance
+        expected, actual = (see(manager) for manager in self.managers)
         for key, value in expected.items():
-            assert actual[key] == value, f"{what}: {key} is {actual[key]}, not {value}"
+            assert actual[key] == value, f"{what()}: {key} is {actual[key]}, not {value}"
+
+    def glance(self, manager: KVCacheManager) -> dict[str, Any]:
+        pool = manager.block_pool
+        return {
+            "free blocks": pool.get_num_free_blocks(),
+            "number of events": len(pool.kv_event_queue),
+        }
 
     def state(self, manager: KVCacheManager) -> dict[str, Any]:
         pool = manager.block_pool

@@ -7,13 +7,29 @@ SUITES = {
     "simple_kv_offload": "tests/v1/simple_kv_offload",
 }
 
-# Left out of the quick form, by file: minutes of random steps each, or an engine with weights from
-# the hub, which no machine without network can have.
-SLOW = (
-    "tests/v1/core/test_priority_scheduler_random.py",
-    "tests/v1/core/test_reset_prefix_cache_e2e.py",
-    "tests/v1/core/test_scheduler_e2e.py",
-    "tests/v1/core/prefix_cache/test_hybrid_prefix_cache_hit_rate.py",
-    "tests/v1/kv_connector/unit/test_offloading_connector.py",
-    "tests/v1/simple_kv_offload/test_integration.py",
-)
+# The quick form: the files nearest to block management, whole.
+QUICK = {
+    "core": (
+        "tests/v1/core/prefix_cache/test_mamba_eagle_resume_checkpoint.py",
+        "tests/v1/core/prefix_cache/test_partial_prefix_cache_hits.py",
+        "tests/v1/core/prefix_cache/test_partial_prefix_cache_primitives.py",
+        "tests/v1/core/test_async_scheduler.py",
+        "tests/v1/core/test_deferred_block_free.py",
+        "tests/v1/core/test_prefix_caching.py",
+        "tests/v1/core/test_prefix_replay.py",
+        "tests/v1/core/test_scheduler.py",
+        "tests/v1/core/test_single_type_kv_cache_manager.py",
+        "tests/v1/core/test_swa_inflight_window_free.py",
+    ),
+    "simple_kv_offload": (
+        "tests/v1/simple_kv_offload/test_kv_events.py",
+        "tests/v1/simple_kv_offload/test_scheduler.py",
+    ),
+}
+
+
+def targets(suites: list[str], *, quick: bool) -> list[str]:
+    """Return the files and folders of the suites that a run covers."""
+    if not quick:
+        return [SUITES[suite] for suite in suites]
+    return [file for suite in suites for file in QUICK.get(suite, ())]

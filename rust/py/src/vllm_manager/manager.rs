@@ -1,6 +1,5 @@
 //! [`VllmManager`]: what vLLM's scheduler calls for every request of every step.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use hybrid_blocks::vllm::{Ask, Facts, Manager, Span};
@@ -17,6 +16,7 @@ use super::result::{AllocatedBlocks, ids_of, ids_of_groups};
 use super::{digests, events, facts};
 use crate::blocks::Blocks;
 use crate::error::{core_error, integrity_error};
+use crate::guarded::caught;
 
 /// The base of the Python class. It is empty until `_start` is called, and asks for its
 /// configuration when it is first used: until then vLLM's objects may be changed.
@@ -112,14 +112,11 @@ impl Core {
 /// A panic as an exception that names the request. Its locks stay poisoned: every later call is
 /// refused, for the state is unknown.
 fn guarded<T>(request_id: &str, call: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Err(integrity_error(format!(
-            "the block manager panicked at request {request_id:?}: {}; restart the engine",
-            text.unwrap_or("no message")
-        )))
-    })
+    caught(call, |message| {
+        format!(
+            "the block manager panicked at request {request_id:?}: {message}; restart the engine"
+        )
+    })?
 }
 
 /// Hand the changes of the prefix cache to Python, if anybody wants to know.
@@ -366,10 +363,12 @@ impl VllmManager {
     ) -> PyResult<()> {
         let _ = num_prompt_tokens;
         let (py, core) = (request_id.py(), Self::core(slf)?);
-        let mut manager = core.lock(py)?;
-        let mut store = core.blocks.get().lock(py)?;
         let id = request_id.to_str()?;
-        manager.recede(&mut store, id, processed_computed_tokens).map_err(core_error)
+        guarded(id, || {
+            let mut manager = core.lock(py)?;
+            let mut store = core.blocks.get().lock(py)?;
+            manager.recede(&mut store, id, processed_computed_tokens).map_err(core_error)
+        })
     }
 
     fn get_blocks<'py>(
@@ -484,9 +483,12 @@ impl VllmManager {
             prefill_end,
             is_admission: apply_admission_cap,
         };
-        let mut manager = core.lock(py)?;
-        let mut store = core.blocks.get().lock(py)?;
-        Ok(manager.demand(&mut store, request_id.to_str()?, Some(&computed), span))
+        let id = request_id.to_str()?;
+        guarded(id, || {
+            let mut manager = core.lock(py)?;
+            let mut store = core.blocks.get().lock(py)?;
+            Ok(manager.demand(&mut store, id, Some(&computed), span))
+        })
     }
 
     /// A group's blocks of a request; `None` for a request without any.

@@ -1,0 +1,125 @@
+"""A panic in the core, seen from vLLM's engine: reported, with the request's name, and survived."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from queue import Queue
+from threading import Thread
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from hybrid_blocks.errors import IntegrityError
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm.profile.engine import make_hasher, make_scheduler
+from hybrid_blocks.vllm.profile.groups import Groups
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import core
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HYBRID_BLOCKS", "manager")
+    monkeypatch.setenv("VLLM_TARGET_DEVICE", "cpu")
+    # They dress the process up as one of its own.
+    for dressing in ("decorate_logs", "set_process_title", "maybe_init_worker_tracer"):
+        monkeypatch.setattr(core, dressing, lambda *_: None)
+    installation.install()
+    yield
+    installation.uninstall()
+
+
+class Executor:
+    """Computes one token a request."""
+
+    def execute_model(self, scheduled: Any, **_: Any) -> Future[ModelRunnerOutput]:
+        ids = list(scheduled.num_scheduled_tokens)
+        output = ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={id_: index for index, id_ in enumerate(ids)},
+            sampled_token_ids=[[7] for _ in ids],
+        )
+        future: Future[ModelRunnerOutput] = Future()
+        future.set_result(output)
+        return future
+
+
+class Engine(core.EngineCoreProc):
+    """vLLM's engine loop without a model, workers or sockets."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.vllm_config = scheduler.vllm_config
+        self.scheduler = scheduler
+        self.model_executor = Executor()  # type: ignore[assignment]
+        self.input_queue = Queue()
+        self.output_queue = Queue()
+        self.aborts_queue = Queue()
+        self.output_thread = Thread(target=lambda: None)
+        self.output_thread.start()
+        self.step_fn = self.step
+        self.batch_queue = None
+        self.log_stats = False
+        self.publish_dp_lb_stats = False
+        self.check_for_draft_tokens = False
+        self.async_scheduling = True
+        self.engines_running = False
+        self.process_input_queue_block = True
+        self.shutdown_state = core.EngineShutdownState.RUNNING
+        self._weight_version = "default"
+        self._idle_state_callbacks = []
+        self.was_shut_down = False
+
+    def shutdown(self) -> None:
+        self.was_shut_down = True
+
+
+def request(name: str) -> Request:
+    return Request(
+        request_id=name,
+        prompt_token_ids=list(range(100)),
+        sampling_params=SamplingParams(max_tokens=3, ignore_eos=True),
+        pooling_params=None,
+        block_hasher=make_hasher(),
+    )
+
+
+def test_the_engine_reports_a_panic_of_the_core_with_the_request_and_the_process_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = make_scheduler(Groups.SWA, num_requests=4, num_blocks=1_000, max_model_len=1_024)
+    manager: Any = scheduler.kv_cache_manager
+    assert isinstance(manager, NativeKVCacheManager)
+    engine = Engine(scheduler)
+    run = core.EngineCoreProc.run_engine_core
+    monkeypatch.setattr(core, "EngineCoreProc", lambda *_args, **_kwargs: engine)
+    monkeypatch.setattr(core.EngineCoreProc, "ENGINE_CORE_DEAD", b"dead", raising=False)
+    scheduler.add_request(request("fine"))
+    scheduler.add_request(request("doomed"))
+    manager._inject_fault("doomed")
+    with pytest.raises(IntegrityError, match='panicked at request "doomed": injected fault'):
+        run(vllm_config=engine.vllm_config)
+    assert engine.output_queue.get_nowait() == b"dead"
+    assert engine.was_shut_down
+    with pytest.raises(IntegrityError, match="an earlier call panicked"):
+        manager.get_blocks("fine")
+
+
+def test_requests_before_the_panic_are_served() -> None:
+    scheduler = make_scheduler(Groups.HYBRID, num_requests=4, num_blocks=100, max_model_len=1_024)
+    engine = Engine(scheduler)
+    scheduler.add_request(request("fine"))
+    tokens: list[int] = []
+    while scheduler.has_unfinished_requests():
+        outputs, _ = engine.step()
+        for output in outputs.values():
+            tokens += [token for one in output.outputs for token in one.new_token_ids]
+    assert tokens == [7, 7, 7]
+    manager: Any = scheduler.kv_cache_manager
+    manager._inject_fault("doomed")
+    scheduler.add_request(request("doomed"))
+    with pytest.raises(IntegrityError, match="doomed"):
+        engine.step()
