@@ -53,7 +53,7 @@ class Setup:
     log_stats: bool = True
 
     def config(self) -> VllmConfig:
-        config = _config(self.is_async, self.num_drafts)
+        config = _config(self.num_drafts)
         cache = config.cache_config
         cache.block_size = self.engine.scheduler_block_size
         cache.enable_prefix_caching = self.engine.enable_caching
@@ -61,6 +61,7 @@ class Setup:
         cache.num_gpu_blocks = self.engine.num_blocks
         config.model_config.max_model_len = self.engine.max_model_len
         schedule = config.scheduler_config
+        schedule.async_scheduling = self.is_async  # not where vLLM checks it
         schedule.max_num_seqs = self.max_num_seqs
         schedule.max_num_batched_tokens = self.max_num_batched_tokens
         schedule.max_num_scheduled_tokens = self.max_num_batched_tokens
@@ -70,7 +71,7 @@ class Setup:
 
 
 @cache
-def _config(is_async: bool, num_drafts: int) -> VllmConfig:
+def _config(num_drafts: int) -> VllmConfig:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(_MODEL))
         model = ModelConfig(
@@ -88,7 +89,7 @@ def _config(is_async: bool, num_drafts: int) -> VllmConfig:
                 max_num_batched_tokens=4096,
                 max_model_len=4096,
                 is_encoder_decoder=False,
-                async_scheduling=is_async,
+                async_scheduling=False,
             ),
         )
 
@@ -105,6 +106,15 @@ def _scheduler(cls: type[Scheduler], setup: Setup) -> Any:
     )
 
 
+def make_ours(setup: Setup) -> Any:
+    """Return this package's scheduler over the block manager of the level that is asked for."""
+    installation.install()
+    try:
+        return _scheduler(batched.Scheduler, setup)
+    finally:
+        installation.uninstall()
+
+
 @dataclass
 class Pair:
     """Whatever is done is done to both, and what can be seen afterwards is compared."""
@@ -113,18 +123,11 @@ class Pair:
     random: Random
     in_flight: deque[list[tuple[SchedulerOutput, ModelRunnerOutput]]] = field(default_factory=deque)
     num_requests: int = 0
-    num_ahead: int = 0
-    """Requests scheduled in Rust, so that a test can tell that there were any."""
 
     def __post_init__(self) -> None:
         init_none_hash(sha256)
         theirs = _scheduler(AsyncScheduler if self.setup.is_async else Scheduler, self.setup)
-        installation.install()
-        try:
-            ours = _scheduler(batched.Scheduler, self.setup)
-        finally:
-            installation.uninstall()
-        self.schedulers = (theirs, ours)
+        self.schedulers = (theirs, make_ours(self.setup))
         self.hashers = [
             get_request_block_hasher(self.setup.engine.hash_block_size, sha256) for _ in range(2)
         ]
@@ -133,14 +136,14 @@ class Pair:
     def ours(self) -> Any:
         return self.schedulers[1]
 
-    def arrive(self) -> None:
-        """A request arrives that may share a prefix with others."""
+    def arrive(self, max_tokens: int | None = None) -> None:
+        """A request arrives that may share a prefix; its limit is drawn if not given."""
         draw = self.random
         shared = Random(draw.randrange(2)).choices(range(5, 100), k=120)
         prompt = shared[: draw.choice((0, 16, 31, 48, 64))] + draw.choices(
             range(5, 100), k=draw.choice((1, 2, 5, 16, 17, 40))
         )
-        options: dict[str, Any] = {"max_tokens": draw.choice((1, 2, 6, 12, 30, 60))}
+        options: dict[str, Any] = {"max_tokens": max_tokens or draw.choice((1, 2, 6, 12, 30, 60))}
         if draw.random() < 0.3:
             options["stop_token_ids"] = [STOP, STOP + 1]
         if draw.random() < 0.1:
@@ -161,9 +164,7 @@ class Pair:
             sampling = SamplingParams(**options)
             if stops_at_eos:
                 sampling.update_from_generation_config({}, EOS)
-            scheduler.add_request(
-                Request(**about, sampling_params=sampling, block_hasher=hasher)
-            )
+            scheduler.add_request(Request(**about, sampling_params=sampling, block_hasher=hasher))
         self.num_requests += 1
 
     def step(self) -> None:

@@ -18,7 +18,7 @@ from hybrid_blocks.vllm.profile.probes import Probes
 from hybrid_blocks.vllm.profile.result import Findings, summarize
 from hybrid_blocks.vllm.profile.settings import BATCHED, Settings
 from hybrid_blocks.vllm.profile.workload import of_trace, steady
-from hybrid_blocks.vllm.scheduler import Scheduler as BatchedScheduler
+from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
 
 
 def run(settings: Settings) -> Findings:
