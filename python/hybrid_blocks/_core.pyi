@@ -993,3 +993,103 @@ class VllmManager:
     def _holders(self, group: int) -> list[str]: ...
     def _inject_fault(self, request_id: str) -> None:
         """Have the core panic when it next allocates for a request, to test what becomes of it."""
+
+@final
+class DecodeBatch:
+    """The running requests of vLLM's scheduler that decode one token a step, all in one call.
+
+    Requests are vLLM's ``Request`` objects; their counts, tokens and status are read and written
+    as vLLM's scheduler does.
+    """
+
+    def __new__(
+        cls,
+        manager: VllmManager,
+        *,
+        output_class: type,
+        states: tuple[object, object, object, object],
+        max_model_len: int,
+        hash_block_size: int,
+        num_hash_lookahead_tokens: int,
+        is_async: bool,
+    ) -> Self:
+        """Begin over a block manager.
+
+        ``output_class`` is vLLM's ``EngineCoreOutput``; ``states`` are its states of requests that
+        run, are preempted, ended by a token, and ended by their length. ``is_async`` says whether
+        steps are scheduled before the outputs of earlier ones are there.
+        """
+
+    def schedule(
+        self,
+        running: list[Any],
+        max_requests: int,
+        token_budget: int,
+        previous: set[str] | None,
+    ) -> ScheduledDecodes:
+        """Schedule a token each for the first of the running requests.
+
+        It ends before the first that does anything but decode one token, or for which there is no
+        room, and after ``max_requests`` requests or ``token_budget`` tokens. ``previous`` are the
+        ids of the requests of the step before, or ``None`` where nobody wants the tokens of others.
+        """
+
+    def take_outputs(
+        self,
+        scheduler: Any,
+        requests: dict[str, Any],
+        num_scheduled_tokens: dict[str, int],
+        index_of: dict[str, int],
+        sampled: list[list[int]],
+    ) -> TakenOutputs:
+        """Append what was sampled in a step, and end the requests whose last token it is.
+
+        It ends before the first request that got anything but one token. ``index_of`` gives a
+        request's position in ``sampled``. Requests that end are freed by ``scheduler``.
+        """
+
+@final
+class ScheduledDecodes:
+    """What a step's output says of the requests that decode; lists are in their order."""
+
+    @property
+    def num_seen(self) -> int:
+        """Running requests dealt with, those that have nothing to do in this step included."""
+    @property
+    def num_scheduled_tokens(self) -> dict[str, int]:
+        """One token each."""
+    @property
+    def req_ids(self) -> list[str]:
+        """The requests."""
+    @property
+    def new_block_ids(self) -> list[tuple[list[int], ...] | None]:
+        """New blocks by group, or ``None``."""
+    @property
+    def num_computed_tokens(self) -> list[int]:
+        """Tokens computed before this step."""
+    @property
+    def num_output_tokens(self) -> list[int]:
+        """Tokens sampled before this step, those in flight included."""
+    @property
+    def all_token_ids(self) -> dict[str, list[int]]:
+        """All tokens of requests that the step before had not scheduled."""
+    @property
+    def has_structured_output(self) -> bool:
+        """Whether a grammar constrains any of them."""
+    @property
+    def pending_structured_output(self) -> bool:
+        """Whether one of those waits for tokens in flight."""
+
+@final
+class TakenOutputs:
+    """Outputs of the requests that got one token."""
+
+    @property
+    def num_seen(self) -> int:
+        """Requests of the step dealt with."""
+    @property
+    def outputs(self) -> dict[int, list[Any]]:
+        """VLLM's ``EngineCoreOutput`` objects by client."""
+    @property
+    def stopped(self) -> list[Any]:
+        """Requests that ended; they are freed but still among the running ones."""

@@ -3,3 +3,19 @@
 ``HYBRID_BLOCKS`` chooses the level: ``off``, ``pool`` (vLLM's managers over this project's block
 pool) or ``manager`` (the default).
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hybrid_blocks.vllm.scheduler import AsyncScheduler, Scheduler
+
+__all__ = ["AsyncScheduler", "Scheduler"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the schedulers when they are asked for: vLLM's own modules come with them."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hybrid_blocks.vllm import scheduler  # noqa: PLC0415
+
+    return getattr(scheduler, name)

@@ -16,6 +16,7 @@ mod placement;
 mod policy;
 mod tokens;
 mod vllm_manager;
+mod vllm_scheduler;
 
 use pyo3::prelude::*;
 
@@ -39,4 +40,6 @@ mod _core {
     use super::policy::{Compaction, FlopModel};
     #[pymodule_export]
     use super::vllm_manager::{AllocatedBlocks, VllmManager};
+    #[pymodule_export]
+    use super::vllm_scheduler::{DecodeBatch, ScheduledDecodes, TakenOutputs};
 }

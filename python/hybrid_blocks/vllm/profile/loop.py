@@ -1,5 +1,6 @@
 """The engine's loop without a model: schedule, make up outputs, feed them back."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Any
@@ -10,6 +11,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from hybrid_blocks.vllm.profile import told
 from hybrid_blocks.vllm.profile.times import Step
 from hybrid_blocks.vllm.profile.workload import Job
 
@@ -32,6 +34,8 @@ class Loop:
         self._num_requests = num_requests
         self._num_added = 0
         self._in_flight: tuple[SchedulerOutput, ModelRunnerOutput] | None = None
+        self.decisions = hashlib.blake2b(digest_size=16)
+        self.outputs = hashlib.blake2b(digest_size=16)
 
     def run(self, num_steps: int) -> list[Step]:
         """Run some steps and return what each took."""
@@ -49,9 +53,10 @@ class Loop:
         in_flight, self._in_flight = self._in_flight, (scheduled, self._outputs(scheduled))
         before = len(self.scheduler.requests)
         resumed = perf_counter_ns()
-        if in_flight is not None:
-            self.scheduler.update_from_output(*in_flight)
+        outputs = self.scheduler.update_from_output(*in_flight) if in_flight is not None else {}
         updated = perf_counter_ns()
+        self.decisions.update(told.of_schedule(scheduled))
+        self.outputs.update(told.of_outputs(outputs))
         return Step(
             begin=begin,
             admitted=admitted,

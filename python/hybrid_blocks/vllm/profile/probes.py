@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from vllm.v1.core.sched.scheduler import Scheduler
-
 from hybrid_blocks.vllm.profile.times import Span
 
 
@@ -27,7 +25,7 @@ class Probes:
 
         return timed_call
 
-    def attach(self, scheduler: Scheduler) -> None:
+    def attach(self, scheduler: Any) -> None:
         """Time what the scheduler asks of its block manager."""
         manager = scheduler.kv_cache_manager
         for part, method in (
@@ -36,3 +34,23 @@ class Probes:
             ("free", "free"),
         ):
             setattr(manager, method, self.timed(part, getattr(manager, method)))
+        if getattr(scheduler, "_decodes", None) is not None:
+            scheduler._decodes = TimedDecodes(scheduler._decodes, self)
+
+
+class TimedDecodes:
+    """Times what is done for all decoding requests at once, as allocation: it is mostly that."""
+
+    def __init__(self, decodes: Any, probes: Probes) -> None:
+        self._decodes = decodes
+        self._probes = probes
+        self.take_outputs = decodes.take_outputs
+
+    def schedule(self, *args: Any) -> Any:
+        """Schedule, and note how long it took and for how many requests."""
+        start = perf_counter_ns()
+        scheduled = self._decodes.schedule(*args)
+        length = perf_counter_ns() - start
+        requests = max(1, scheduled.num_seen)
+        self._probes.spans.append(Span("allocate", start, length, requests))
+        return scheduled

@@ -36,9 +36,14 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a level's process hands back: figures, and the steps and spans of the probed run."""
+    """What a level's process hands back: figures, and the steps and spans of the probed run.
+
+    ``decisions`` is a digest of all that was scheduled, and ``outputs`` of all that was told of it.
+    """
 
     result: LevelResult
+    decisions: str
+    outputs: str
     steps: list[Step]
     spans: list[Span]
 
@@ -49,13 +54,17 @@ def summarize(plain: list[Step], probed: list[Step], spans: list[Span]) -> Level
     update = np.array([step.update for step in plain]) / NS_PER_US
     admit = np.array([step.admit for step in plain]) / NS_PER_US
     total = float((admit + schedule + update).sum())
-    allocations = [span.length for span in spans if span.part == "allocate"]
+    allocations = [span for span in spans if span.part == "allocate"]
+    allocation_ns = np.repeat(
+        [span.length / span.requests for span in allocations],
+        [span.requests for span in allocations],
+    )
     step_us = schedule + update
     return LevelResult(
         step_us_p50=float(np.median(step_us)),
         step_us_p99=float(np.percentile(step_us, 99)),
         schedule_us_p50=float(np.median(schedule)),
-        allocate_us_p50=float(np.median(allocations)) / NS_PER_US,
+        allocate_us_p50=float(np.median(allocation_ns)) / NS_PER_US,
         update_us_p50=float(np.median(update)),
         requests_per_second=sum(step.num_finished for step in plain) / total * 1e6,
         steps=len(plain),

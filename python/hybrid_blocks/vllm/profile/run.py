@@ -4,14 +4,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.vllm.level import VARIABLE, Level
 from hybrid_blocks.vllm.profile.result import Findings
-from hybrid_blocks.vllm.profile.settings import Settings
+from hybrid_blocks.vllm.profile.settings import BATCHED, Settings
 
 
 class ProfileError(HybridBlocksError):
@@ -21,18 +22,31 @@ class ProfileError(HybridBlocksError):
 def profile(settings: Settings, levels: Iterable[str]) -> dict[str, Findings]:
     """Return each level's findings.
 
-    Raises ``ProfileError`` with the last line of its output if a level cannot be run.
+    Raises ``ProfileError`` with the last line of its output if a level cannot be run, and if levels
+    decided or said anything but the same.
     """
-    return {
+    findings = {
         level: _profile_level(msgspec.structs.replace(settings, level=level)) for level in levels
     }
+    _check_agreement(findings)
+    return findings
+
+
+def _check_agreement(findings: Mapping[str, Findings]) -> None:
+    first, *others = findings
+    for level in others:
+        for what in ("decisions", "outputs"):
+            if getattr(findings[level], what) != getattr(findings[first], what):
+                raise ProfileError(f"the {what} of levels {first} and {level} differ")
 
 
 def _profile_level(settings: Settings) -> Findings:
     with tempfile.TemporaryDirectory() as folder:
         request, findings = Path(folder, "settings.json"), Path(folder, "findings.json")
         request.write_bytes(msgspec.json.encode(settings))
-        environment = os.environ | {"HYBRID_BLOCKS": settings.level}
+        environment = os.environ | {
+            VARIABLE: Level.MANAGER if settings.level == BATCHED else settings.level
+        }
         environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
         environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         done = subprocess.run(

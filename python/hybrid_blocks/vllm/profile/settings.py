@@ -2,6 +2,9 @@
 
 import msgspec
 
+BATCHED = "batched"
+"""Level ``manager`` with this package's scheduler."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One level's run.

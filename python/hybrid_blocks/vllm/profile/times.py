@@ -5,11 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stretch of time: what it was spent on, when it began, how long it was, in ns."""
+    """One stretch of time: what it was spent on, when it began, how long it was, in ns.
+
+    ``requests`` is how many it was spent on.
+    """
 
     part: str
     start: int
     length: int
+    requests: int = 1
 
 
 @dataclass(frozen=True, slots=True)

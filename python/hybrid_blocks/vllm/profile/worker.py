@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from hybrid_blocks.trace import read_trace
@@ -15,8 +16,9 @@ from hybrid_blocks.vllm.profile.groups import Groups
 from hybrid_blocks.vllm.profile.loop import Loop
 from hybrid_blocks.vllm.profile.probes import Probes
 from hybrid_blocks.vllm.profile.result import Findings, summarize
-from hybrid_blocks.vllm.profile.settings import Settings
+from hybrid_blocks.vllm.profile.settings import BATCHED, Settings
 from hybrid_blocks.vllm.profile.workload import of_trace, steady
+from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
 
 
 def run(settings: Settings) -> Findings:
@@ -37,6 +39,7 @@ def run(settings: Settings) -> Findings:
         num_requests=settings.requests,
         num_blocks=settings.num_blocks or _enough(groups, settings.requests, longest),
         max_model_len=longest + 1,
+        scheduler_cls=BatchedScheduler if settings.level == BATCHED else AsyncScheduler,
     )
     _check_level(scheduler, settings.level)
     hasher = make_hasher()
@@ -49,7 +52,13 @@ def run(settings: Settings) -> Findings:
     probes.attach(scheduler)
     loop.hasher = probes.timed("hashing", hasher)
     probed = loop.run(settings.steps)
-    return Findings(result=summarize(plain, probed, probes.spans), steps=probed, spans=probes.spans)
+    return Findings(
+        result=summarize(plain, probed, probes.spans),
+        decisions=loop.decisions.hexdigest(),
+        outputs=loop.outputs.hexdigest(),
+        steps=probed,
+        spans=probes.spans,
+    )
 
 
 def _enough(groups: Groups, requests: int, longest: int) -> int:
@@ -59,7 +68,9 @@ def _enough(groups: Groups, requests: int, longest: int) -> int:
 
 
 def _check_level(scheduler: Scheduler, level: str) -> None:
-    active = getattr(scheduler.kv_cache_manager, "hybrid_blocks_level", Level.OFF)
+    active: str = getattr(scheduler.kv_cache_manager, "hybrid_blocks_level", Level.OFF)
+    if getattr(scheduler, "_decodes", None) is not None:
+        active = BATCHED
     if active != level:
         raise RuntimeError(f"level {level} was asked for and the engine runs at level {active}")
 

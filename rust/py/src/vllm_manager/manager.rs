@@ -67,6 +67,40 @@ impl VllmManager {
         let _ = core.manager.set(running);
         Ok(core)
     }
+
+    /// Whether a running request has room for `num_new` tokens, and nothing else to do with blocks.
+    #[inline]
+    pub(crate) fn is_quiet(
+        slf: &Bound<'_, Self>,
+        request_id: &str,
+        progress: &Facts,
+        num_new: u32,
+    ) -> PyResult<bool> {
+        Self::core(slf)?.is_quiet(slf.py(), request_id, progress, num_new, 0)
+    }
+
+    /// Room for `num_new` tokens of a running request, or `None`.
+    pub(crate) fn extend<'py>(
+        slf: &Bound<'py, Self>,
+        request: &Bound<'py, PyAny>,
+        num_new: u32,
+    ) -> PyResult<Option<Bound<'py, AllocatedBlocks>>> {
+        Self::allocate_slots(
+            slf,
+            request,
+            num_new,
+            0,
+            None,
+            0,
+            0,
+            false,
+            0,
+            false,
+            0,
+            true,
+            Vec::new(),
+        )
+    }
 }
 
 impl Core {
@@ -95,6 +129,21 @@ impl Core {
         }
         let blocks = self.blocks.clone_ref(py);
         Bound::new(py, AllocatedBlocks { ids, blocks, class: self.class.clone_ref(py) })
+    }
+
+    /// Whether an allocation of nothing but new tokens would change nothing.
+    #[inline]
+    fn is_quiet(
+        &self,
+        py: Python<'_>,
+        request_id: &str,
+        progress: &Facts,
+        num_new: u32,
+        num_lookahead: u32,
+    ) -> PyResult<bool> {
+        let manager = self.lock(py)?;
+        let store = self.blocks.get().lock(py)?;
+        Ok(manager.is_quiet(&store, request_id, progress, num_new, num_lookahead))
     }
 
     /// Bring the request's digests up to date.
@@ -222,10 +271,8 @@ impl VllmManager {
             let leaves_watermark = core.running()?.has_watermark
                 && has_scheduled_reqs
                 && facts::is_waiting(request, &core.waiting)?;
-            let manager = core.lock(py)?;
-            let store = core.blocks.get().lock(py)?;
             if !leaves_watermark
-                && manager.is_quiet(&store, id, &progress, num_new_tokens, num_lookahead_tokens)
+                && core.is_quiet(py, id, &progress, num_new_tokens, num_lookahead_tokens)?
             {
                 return Ok(Some(core.empty.bind(py).clone()));
             }
@@ -326,7 +373,7 @@ impl VllmManager {
         Blocks::views(core.blocks.bind(py), &ids)
     }
 
-    fn cache_blocks(
+    pub(crate) fn cache_blocks(
         slf: &Bound<'_, Self>,
         request: &Bound<'_, PyAny>,
         num_computed_tokens: u32,
@@ -401,7 +448,10 @@ impl VllmManager {
         PyTuple::new(py, groups)
     }
 
-    fn estimate_cached_tokens(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<u32> {
+    pub(crate) fn estimate_cached_tokens(
+        slf: &Bound<'_, Self>,
+        request: &Bound<'_, PyAny>,
+    ) -> PyResult<u32> {
         let (py, core) = (request.py(), Self::core(slf)?);
         let id = facts::request_id(request)?;
         let manager = core.lock(py)?;

@@ -3,7 +3,7 @@
 mod config;
 mod digests;
 mod events;
-mod facts;
+pub(crate) mod facts;
 mod manager;
 mod result;
 

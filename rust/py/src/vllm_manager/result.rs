@@ -59,7 +59,7 @@ impl AllocatedBlocks {
     }
 
     #[pyo3(signature = (allow_none = false, *, group_ids = None))]
-    fn get_block_ids<'py>(
+    pub(crate) fn get_block_ids<'py>(
         &self,
         py: Python<'py>,
         allow_none: bool,

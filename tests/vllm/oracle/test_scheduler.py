@@ -1,0 +1,103 @@
+"""vLLM's own scheduler is the oracle of the one that decodes in one call."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hybrid_blocks.vllm import batching
+from hybrid_blocks.vllm import scheduler as batched
+from hybrid_blocks.vllm.level import VARIABLE
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from .engines import ENGINES, tight
+from .scheduler_pair import Pair, Setup, make_ours
+
+ACTIONS = ["step"] * 40 + ["arrive"] * 12 + ["abort", "reset", "pause"]
+
+PLAIN_ENGINES = [
+    name
+    for name, engine in ENGINES.items()
+    if not (engine.use_eagle or engine.num_spec_tokens or engine.num_prefill_lookahead)
+    and not engine.num_hash_lookahead
+]
+
+
+@pytest.fixture(autouse=True)
+def level_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "manager")
+
+
+def live(setup: Setup, seed: int, num_actions: int = 100) -> Pair:
+    pair = Pair(setup, Random(seed))
+    pair.run(Random(seed + 1).choices(ACTIONS, k=num_actions))
+    return pair
+
+
+@pytest.mark.parametrize("name", PLAIN_ENGINES)
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 2**32),
+    is_async=st.booleans(),
+    is_tight=st.booleans(),
+)
+def test_every_step_of_a_random_life_is_vllms(
+    name: str, policy: str, seed: int, is_async: bool, is_tight: bool
+) -> None:
+    engine = tight(ENGINES[name]) if is_tight else ENGINES[name]
+    threshold = (0, 0, 12)[seed % 3]
+    live(Setup(engine, is_async, policy, long_prefill_token_threshold=threshold), seed)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_drafts_are_left_to_vllm_and_change_nothing(is_async: bool) -> None:
+    engine = replace(ENGINES["full"], num_blocks=40)
+    pair = live(Setup(engine, is_async, num_drafts=2), seed=5)
+    assert batching.unsupported_reason(pair.ours) == "speculative decoding"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_all_but_the_last_of_decoding_requests_are_scheduled_in_one_call(is_async: bool) -> None:
+    pair = Pair(Setup(ENGINES["mamba-align-0"], is_async), Random(0))
+    for _ in range(5):
+        pair.arrive(max_tokens=40)
+    seen: list[int] = []
+    pair.ours._decodes = Spy(pair.ours._decodes, seen)
+    for _ in range(20):
+        pair.step()
+    assert max(seen) == 4
+    assert sum(seen) > 40
+
+
+class Spy:
+    """Passes calls on, and notes how many requests were dealt with."""
+
+    def __init__(self, decodes: Any, seen: list[int]) -> None:
+        self._decodes = decodes
+        self._seen = seen
+        self.take_outputs = decodes.take_outputs
+
+    def schedule(self, *args: Any) -> Any:
+        scheduled = self._decodes.schedule(*args)
+        self._seen.append(scheduled.num_seen)
+        return scheduled
+
+
+def test_the_asynchronous_one_is_chosen_where_vllm_chooses_its_own() -> None:
+    assert type(make_ours(Setup(ENGINES["full"], is_async=True))) is batched.AsyncScheduler
+    assert type(make_ours(Setup(ENGINES["full"], is_async=False))) is batched.Scheduler
+
+
+def test_below_level_manager_every_request_is_left_to_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "pool")
+    pair = live(Setup(ENGINES["full"], is_async=True), seed=1)
+    assert batching.unsupported_reason(pair.ours) == "the block manager is not at level manager"
+
+
+def test_vllm_finds_the_scheduler_by_its_name() -> None:
+    from vllm.utils.import_utils import resolve_obj_by_qualname  # noqa: PLC0415
+
+    assert resolve_obj_by_qualname("hybrid_blocks.vllm.Scheduler") is batched.Scheduler
+    assert resolve_obj_by_qualname("hybrid_blocks.vllm.AsyncScheduler") is batched.AsyncScheduler
