@@ -492,8 +492,19 @@ class BlockManager:
     def can_admit(self, handle: int, headroom: int = 0) -> bool:
         """Return whether all known tokens of a waiting request have room at once.
 
-        ``headroom`` blocks (slabs where several pools share them) stay free beside it. Takes
-        nothing; True for a request that holds blocks.
+        ``headroom`` blocks (slabs where several pools share them) stay free beside it. Layers with
+        a window also hold the tokens of the chunk that is being computed; chunks may have to be as
+        small as :meth:`fitting_chunk` says. Takes nothing; True for a request that holds blocks.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def fitting_chunk(self, handle: int, most: int) -> int:
+        """Return the most tokens, up to ``most``, that a request can compute in one step.
+
+        All known tokens of a waiting request have room in chunks of as many, the next chunk of a
+        running one has. ``most`` if no smaller chunk would help. Takes nothing.
 
         Raises:
             UnknownRequestError: The handle names no request.
@@ -653,6 +664,13 @@ class BlockManager:
     @property
     def num_free_blocks(self) -> int:
         """Of these, the ones without an owner, cached ones included."""
+
+    def num_live_blocks(self, *, pool: int = 0) -> int:
+        """Return how many blocks of a pool have an owner.
+
+        Raises:
+            ValueError: There is no such pool.
+        """
 
     @property
     def memory_bytes(self) -> int:

@@ -61,6 +61,9 @@ class WatchedManager:
         assert self.lives[handle].room is None
         return self.inner.can_admit(handle, headroom)
 
+    def could_hold(self, num_tokens: int) -> bool:
+        return self.inner.could_hold(num_tokens)
+
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
         life = self.lives[handle]
         assert start == (life.matched if life.room is None else life.computed)

@@ -54,6 +54,14 @@ class Admission:
         return self._is_refused and bool(self._waiting)
 
     @property
+    def waits_needlessly(self) -> bool:
+        """Whether the first that waits was refused though its known tokens would have room."""
+        if not self.is_short_of_memory:
+            return False
+        known = self._requests.look(self._waiting[0]).known
+        return self._manager.could_hold(known) is True
+
+    @property
     def is_open(self) -> bool:
         """Whether a request that arrives now, or waits already, could join the batch."""
         return not self._is_refused and len(self._batch) < self._config.max_num_seqs

@@ -144,6 +144,8 @@ class Engine:
             served += self.meter.call(self._manager.allocate, handles, chunks[served:])
             if served == len(rows):
                 break
+            if self._cut_chunk(int(rows[served]), chunks, served):
+                continue
             if len(self._batch) == 1:
                 raise ReplayError(
                     f"request {self._batch.request[0]} runs alone and has no room for token "
@@ -153,6 +155,14 @@ class Engine:
             kept = int(np.searchsorted(rows, len(self._batch)))
             rows, chunks = rows[:kept], chunks[:kept]
         return rows, chunks
+
+    def _cut_chunk(self, row: int, chunks: Counts, at: int) -> bool:
+        """Make a chunk that has no room as small as the manager asks; return whether it did."""
+        handle, start = int(self._batch.handle[row]), int(self._batch.computed[row])
+        chunk = int(chunks[at])
+        if chunk > 1:
+            chunks[at] = self.meter.call(self._manager.chunk, handle, start, chunk)
+        return int(chunks[at]) < chunk
 
     def _compute(self, rows: Rows, chunks: Counts) -> None:
         """Spend the time of one step, in which the requests in ``rows`` advance."""
@@ -177,6 +187,7 @@ class Engine:
         if preempted or self._admission.is_short_of_memory:
             live = self._live.of(self._batch.computed)
             self.full_load.add(live, self._manager.used_bytes, len(self._batch), steps)
+            self.full_load.needless_waits += steps * self._admission.waits_needlessly
 
     def _finish(self) -> None:
         finished = self._batch.known == self._batch.final

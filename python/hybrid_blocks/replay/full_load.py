@@ -15,6 +15,7 @@ class FullLoad:
         used_bytes: what was reserved for them.
         running: requests in the batch.
         efficiency: live bytes over used bytes.
+        needless_waits: steps in which the first that waits was refused though it would have fit.
     """
 
     steps: int = 0
@@ -22,6 +23,7 @@ class FullLoad:
     used_bytes: int = 0
     running: int = 0
     efficiency: float = 0.0
+    needless_waits: int = 0
 
     def add(self, live_bytes: int, used_bytes: int, running: int, steps: int) -> None:
         """Add a sample that stands for ``steps`` steps."""

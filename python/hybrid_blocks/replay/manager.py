@@ -18,6 +18,13 @@ class ReplayManager(Manager, Protocol):
         and lets :meth:`allocate` fail.
         """
 
+    def could_hold(self, num_tokens: int) -> bool | None:
+        """Return whether what is free or reclaimable would hold ``num_tokens`` more tokens.
+
+        Live blocks may be moved together for it. A plain count of bytes, not what admission does;
+        None if the manager cannot say.
+        """
+
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
         """Return how many of the tokens after ``start`` to compute in one step, at most as many.
 

@@ -57,6 +57,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             mean over the steps in which a request waited for memory or was preempted; None if
             there was no such step.
         full_load_steps: how many there were.
+        needless_waits: steps in which the request at the head of the queue was refused though free and
+            reclaimable memory, counted block by block, would have held its known tokens; always 0
+            for a manager that cannot be asked.
         live_bytes_per_request: mean bytes that a running request needed in these steps.
         concurrency_bound: ``memory_bytes / live_bytes_per_request``: no manager could run more.
         recompute_flops_saved: FLOPs that `hit_tokens` would have cost; None without a model.
@@ -101,6 +104,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     memory_efficiency: float | None
     full_load_steps: int
+    needless_waits: int
     live_bytes_per_request: float | None
     concurrency_bound: float | None
     recompute_flops_saved: float | None
@@ -166,6 +170,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             memory_bytes=cache.memory_bytes,
             memory_efficiency=load.memory_efficiency,
             full_load_steps=load.steps,
+            needless_waits=load.needless_waits,
             live_bytes_per_request=live,
             concurrency_bound=cache.memory_bytes / live if live else None,
             recompute_flops_saved=counters.saved_flops if cache.model else None,

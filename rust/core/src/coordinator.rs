@@ -16,6 +16,7 @@ pub(crate) struct Coordinator {
     /// Some group has work to do at every multiple of this many tokens.
     commit_interval: u32,
     has_states: bool,
+    has_windows: bool,
 }
 
 impl Coordinator {
@@ -42,7 +43,8 @@ impl Coordinator {
             Error::InvalidConfig("the block sizes have no common multiple below 2^32".to_owned())
         })?;
         let has_states = groups.iter().any(Group::is_state);
-        Ok(Self { groups, alignment, commit_interval, has_states })
+        let has_windows = groups.iter().any(Group::is_window);
+        Ok(Self { groups, alignment, commit_interval, has_states, has_windows })
     }
 
     pub(crate) fn groups(&self) -> &[Group] {
@@ -121,6 +123,11 @@ impl Coordinator {
     /// Whether some group keeps recurrent states.
     pub(crate) fn has_states(&self) -> bool {
         self.has_states
+    }
+
+    /// Whether some group looks back over a part of the tokens only.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.has_windows
     }
 
     /// The next number of computed tokens at which some group has work to do.

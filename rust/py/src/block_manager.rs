@@ -108,6 +108,15 @@ impl BlockManager {
         self.manager.call(py, |manager| manager.can_admit(handle.0, u64::from(headroom)))
     }
 
+    fn fitting_chunk(
+        &self,
+        py: Python<'_>,
+        handle: Handle,
+        #[pyo3(from_py_with = size)] most: u32,
+    ) -> PyResult<u32> {
+        self.manager.call(py, |manager| manager.fitting_chunk(handle.0, most))
+    }
+
     fn next_boundary(&self, py: Python<'_>, handle: Handle) -> PyResult<Option<u32>> {
         self.manager.call(py, |manager| manager.next_boundary(handle.0))
     }
@@ -285,6 +294,19 @@ impl BlockManager {
         self.manager.with(py, |manager| match manager.store() {
             store if store.is_shared() => store.num_whole_slabs(),
             store => store.num_available(PoolId(0)),
+        })
+    }
+
+    #[pyo3(signature = (*, pool = 0))]
+    fn num_live_blocks(&self, py: Python<'_>, pool: u32) -> PyResult<u32> {
+        self.manager.call(py, |manager| match pool {
+            pool if pool < manager.store().num_pools() => {
+                Ok(manager.store().pool(PoolId(pool)).num_live())
+            }
+            _ => Err(core::Error::InvalidArgument(format!(
+                "pool {pool} of {}",
+                manager.store().num_pools()
+            ))),
         })
     }
 

@@ -15,6 +15,10 @@ class ReferenceReplayManager(ReferenceManager):
         """Return all: a prefill may end anywhere."""
         return num_new_tokens
 
+    def could_hold(self, num_tokens: int) -> bool:
+        """Compare with the blocks without an owner."""
+        return -(-num_tokens // self.block_size) <= self.num_free_blocks
+
     def stats(self) -> dict[str, int]:
         """Return nothing: the reference does not count."""
         return {}

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from hybrid_blocks import BlockManager, FlopModel, GroupSpec, Placement, block_hasher
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.plan import GroupGeometry
+from hybrid_blocks.plan import Geometry, GroupGeometry
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.foresight import Foresight
@@ -35,12 +35,13 @@ class RustManager:
         self,
         core: BlockManager,
         *,
-        slab_bytes: int,
+        geometry: Geometry,
         lookahead: int,
         foresight: Foresight | None,
     ) -> None:
         self.core = core
-        self._slab_bytes = slab_bytes
+        self._geometry = geometry
+        self._has_windows = any(group.window is not None for group in geometry.groups)
         self._lookahead = lookahead
         self._foresight = foresight
         self.match_prefix = core.match_prefix
@@ -68,9 +69,20 @@ class RustManager:
         self.core.tick()
 
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
-        """End the chunk where a checkpoint is to be taken."""
+        """End the chunk where a checkpoint is to be taken, or where windows have no more room."""
         boundary = self.core.next_boundary(handle)
-        return num_new_tokens if boundary is None else min(num_new_tokens, boundary - start)
+        chunk = num_new_tokens if boundary is None else min(num_new_tokens, boundary - start)
+        return self.core.fitting_chunk(handle, chunk) if self._has_windows else chunk
+
+    def could_hold(self, num_tokens: int) -> bool:
+        """Count blocks pool by pool: those with an owner and those of ``num_tokens`` more tokens."""
+        geometry = self._geometry
+        needed = geometry.prefill_blocks(num_tokens)
+        slabs = (
+            -(-(self.core.num_live_blocks(pool=pool) + blocks) // cut)
+            for pool, (cut, blocks) in enumerate(zip(geometry.pools, needed, strict=True))
+        )
+        return sum(slabs) <= geometry.usable_slabs
 
     @property
     def num_blocks(self) -> int:
@@ -85,7 +97,7 @@ class RustManager:
     @property
     def used_bytes(self) -> int:
         """Bytes of slabs that hold a request's block."""
-        return (self.core.num_blocks - self.core.num_free_blocks) * self._slab_bytes
+        return (self.core.num_blocks - self.core.num_free_blocks) * self._geometry.slab_bytes
 
     @property
     def max_request_tokens(self) -> int:
@@ -113,7 +125,7 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
     )
     return RustManager(
         core,
-        slab_bytes=geometry.slab_bytes,
+        geometry=geometry,
         lookahead=cache.num_speculative_tokens,
         foresight=options.foresight,
     )

@@ -40,6 +40,7 @@ class VerifiedManager:
         self._staged_blocks = 0
         self.match_prefix = inner.match_prefix
         self.can_admit = inner.can_admit
+        self.could_hold = inner.could_hold
         self.chunk = inner.chunk
         self.allocate = inner.allocate
         self.preempt = inner.preempt

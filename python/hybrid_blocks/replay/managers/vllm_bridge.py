@@ -159,6 +159,9 @@ class VllmManager:
         """Return True: vLLM looks at the whole prompt, and the watermark, while it allocates."""
         return True
 
+    def could_hold(self, num_tokens: int) -> None:
+        """Say nothing: what a block of vLLM's pool can hold depends on what is in the others."""
+
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
         """End the chunk where vLLM's scheduler would."""
         if self._scheduler is None:

@@ -102,6 +102,10 @@ impl Group {
         matches!(self.spec.kind, GroupKind::State { .. })
     }
 
+    pub(crate) fn is_window(&self) -> bool {
+        matches!(self.spec.kind, GroupKind::SlidingWindow { .. } | GroupKind::Chunked { .. })
+    }
+
     /// The longest prefix, at most `limit` tokens and a multiple of `alignment`, after which this
     /// group can go on.
     pub(crate) fn longest_resumable(
@@ -235,10 +239,7 @@ impl Group {
     /// block.
     #[inline]
     pub(crate) fn next_skip(&self, num_computed: u32) -> u32 {
-        if self.is_constant() || self.spec.kind == GroupKind::Full {
-            return u32::MAX;
-        }
-        self.next_skipped_block(num_computed)
+        if self.is_window() { self.next_skipped_block(num_computed) } else { u32::MAX }
     }
 
     /// Give back what nothing after `num_computed` tokens looks at. Returns the positions.

@@ -16,6 +16,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// Blocks that are not given back yet.
+    pub(crate) fn num_held(&self) -> u64 {
+        self.blocks.len() as u64 - u64::from(self.num_skipped)
+    }
+
     /// Empty it; the next request finds its memory there.
     pub(super) fn clear(&mut self) {
         self.blocks.clear();

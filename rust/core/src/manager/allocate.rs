@@ -142,6 +142,9 @@ impl Manager {
         progress.running = true;
         progress.num_computed = hit.num_tokens;
         let num_tokens = progress.num_tokens;
+        if num_tokens > progress.room {
+            self.unfinished.push(row as u32);
+        }
         self.count_admission(num_tokens, hit);
         self.fork(row);
         if self.coordinator.has_states() && hit.num_tokens > 0 {

@@ -54,6 +54,8 @@ pub struct Manager {
     demand: Vec<u64>,
     reservation: Reservation,
     due: Vec<u32>,
+    /// Rows that were admitted with a part of their known tokens.
+    unfinished: Vec<u32>,
 }
 
 impl Manager {
@@ -99,6 +101,7 @@ impl Manager {
             call: 0,
             reservation: Reservation::default(),
             due: Vec::new(),
+            unfinished: Vec::new(),
         })
     }
 
@@ -280,6 +283,7 @@ impl Manager {
         progress.num_computed = 0;
         progress.num_allocated = 0;
         progress.room = 0;
+        self.unfinished.retain(|&other| other as usize != row);
         progress.next_commit = 0;
         Ok(())
     }
