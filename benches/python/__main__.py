@@ -14,12 +14,22 @@ import bench_decode
 import bench_hashing
 import bench_pool
 import bench_replay
+import bench_vllm
 import msgspec
 from _rows import Row, show, table
 from hybrid_blocks import build_info
 from rich.console import Console
 
 RECORD = Path(__file__).parents[1] / "record"
+
+SECTIONS = {
+    "core, Rust": _criterion.run,
+    "block pool": bench_pool.run,
+    "block hashing": bench_hashing.run,
+    "decode step": bench_decode.run,
+    "replay": bench_replay.run,
+    "inside vLLM": bench_vllm.run,
+}
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,22 +103,17 @@ def keep(record: Record) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-record", action="store_true", help="print the table only")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="measure a section only")
     arguments = parser.parse_args()
     about = machine()
-    sections = {
-        "core, Rust": _criterion.run,
-        "block pool": bench_pool.run,
-        "block hashing": bench_hashing.run,
-        "decode step": bench_decode.run,
-        "replay": bench_replay.run,
-    }
     rows = {}
-    for title, run in sections.items():
-        rows[title] = run()
+    for title in arguments.only or SECTIONS:
+        rows[title] = SECTIONS[title]()
         show(title, rows[title])
     if not arguments.no_record:
         now = datetime.datetime.now(tz=datetime.UTC)
-        record = Record(date=f"{now:%Y-%m-%d}", commit=commit(), machine=about, rows=rows)
+        part = "".join(f"-{title.replace(' ', '-')}" for title in arguments.only or ())
+        record = Record(date=f"{now:%Y-%m-%d}{part}", commit=commit(), machine=about, rows=rows)
         print(f"written to {keep(record)}")
     missed = [row.name for section in rows.values() for row in section if row.ok is False]
     if missed:

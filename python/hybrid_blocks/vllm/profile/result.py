@@ -30,6 +30,13 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     running: float
     parts_us: dict[str, float]
 
+    @property
+    def block_share(self) -> float:
+        """Return the share of a step that goes to matching, allocating and freeing blocks."""
+        blocks = sum(self.parts_us[part] for part in ("match", "allocate", "free"))
+        rest = self.parts_us["rest of schedule"] + self.parts_us["rest of update"]
+        return blocks / (blocks + rest)
+
     def hidden_share(self, gpu_step_ms: float) -> float:
         """Return the share of a median step that a model's step of this length hides."""
         return min(1.0, gpu_step_ms * 1e3 / self.step_us_p50)

@@ -30,8 +30,8 @@ def of_outputs(outputs: dict[int, EngineCoreOutputs]) -> bytes:
     said = []
     for client, of_client in outputs.items():
         stats = of_client.scheduler_stats
-        counts = (stats.num_running_reqs, stats.num_waiting_reqs, stats.kv_cache_usage)
-        cache = stats.prefix_cache_stats
+        counts = stats and (stats.num_running_reqs, stats.num_waiting_reqs, stats.kv_cache_usage)
+        cache = stats and stats.prefix_cache_stats
         ours = [
             (one.request_id, one.new_token_ids, one.finish_reason, one.prefill_stats)
             for one in of_client.outputs
