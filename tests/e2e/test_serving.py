@@ -22,14 +22,18 @@ CASES = [
     pytest.param(("gemma3_text", "pool"), marks=full),
 ]
 
+# The CPU build of vLLM 0.32 cannot export a Mamba2 state from within a chunk; chunks of one block
+# never ask it to.
+OPTIONS = {"granitemoehybrid": ("--max-num-batched-tokens", "256")}
+
 _without: dict[str, Record] = {}
 
 
 def record(kind: str, level: str) -> Record:
     model = models.build(kind, BUILD)
     log = BUILD / f"{kind}-{level}.log"
-    blocks = str(NUM_BLOCKS)
-    with serve(model, level, log, "--num-gpu-blocks-override", blocks) as server:
+    options = ("--num-gpu-blocks-override", str(NUM_BLOCKS), *OPTIONS.get(kind, ()))
+    with serve(model, level, log, *options) as server:
         return live_through(server)
 
 
