@@ -2,7 +2,8 @@
 
     python benches/python/figures.py capacity mixed hits --data DIR --record benches/record
 
-``--limit`` scales every run. The record says what was run, with which limit, and when.
+``--limit`` scales every run. The record says what was run, with which limit, and when. What falls
+short of its target is named in the end, and the exit status is 1.
 """
 
 import argparse
@@ -58,6 +59,9 @@ own blocks."""
 
 SHARES = (0.05, 0.10, 0.20, 0.40)
 
+FULL = 0.97
+"""The share of memory that must work at full load."""
+
 
 def deployment(**options: Any) -> Deployment:
     return Deployment(max_num_batched_tokens=TOKENS, in_flight_batches=1, **options)
@@ -81,6 +85,17 @@ def _concurrency(result: Result) -> Row:
     return {"running_over_bound": result.peak_running / bound if bound else None}
 
 
+def check_capacity(rows: list[Row]) -> Iterator[str]:
+    """Name the runs in which less than 0.97 of memory works, or no more run than in vLLM's."""
+    for ours, theirs in zip(rows[::2], rows[1::2], strict=True):
+        if ours["memory_efficiency"] < FULL:
+            yield f"{ours['model']}: memory efficiency {ours['memory_efficiency']:.4f} < {FULL}"
+        if ours["running_over_bound"] < FULL:
+            yield f"{ours['model']}: {ours['running_over_bound']:.4f} of the bound run, not {FULL}"
+        if ours["peak_running"] <= theirs["peak_running"]:
+            yield f"{ours['model']}: {ours['peak_running']} run, {theirs['peak_running']} in vLLM"
+
+
 def mixed(data: Path, limit: int) -> Iterator[Row]:
     """A few requests of 100,000 tokens among many of 300: no pool idles while another lacks."""
     del data
@@ -102,6 +117,19 @@ def mixed(data: Path, limit: int) -> Iterator[Row]:
             used = np.array(timeline.used_blocks)[waiting] / result.blocks_total
             row = {**_row(result, model, len(trace)), **_concurrency(result)}
             yield {**row, "gib": 24, "use_while_waiting": float(used.mean())}
+
+
+def check_mixed(rows: list[Row]) -> Iterator[str]:
+    """Name the runs in which a request waited that would have fit."""
+    for row in rows:
+        if row["manager"] == "rust" and row["needless_waits"]:
+            yield f"{row['model']}: a request waits needlessly in {row['needless_waits']} steps"
+
+
+def check_nothing(rows: list[Row]) -> Iterator[str]:
+    """Name nothing."""
+    del rows
+    yield from ()
 
 
 def hits(data: Path, limit: int) -> Iterator[Row]:
@@ -163,6 +191,8 @@ def _row(result: Result, model: str, limit: int) -> Row:
         "memory_efficiency",
         "peak_running",
         "concurrency_bound",
+        "full_load_steps",
+        "needless_waits",
         "preemptions",
         "compactions",
         "hit_rate",
@@ -175,7 +205,12 @@ def _row(result: Result, model: str, limit: int) -> Row:
     return {"model": load_model(model).name, "limit": limit, **{n: figures[n] for n in names}}
 
 
-FIGURES = {"capacity": (capacity, 2000), "mixed": (mixed, 2000), "hits": (hits, 600)}
+FIGURES = {
+    "capacity": (capacity, 2000, check_capacity),
+    "mixed": (mixed, 2000, check_mixed),
+    "hits": (hits, 600, check_nothing),
+}
+"""What is run, with how many requests, and what it is held against."""
 
 
 def main() -> None:
@@ -185,8 +220,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="requests of each trace")
     parser.add_argument("--record", type=Path, help="folder for a dated record")
     arguments = parser.parse_args()
+    missed = []
     for name in arguments.figures:
-        figure, limit = FIGURES[name]
+        figure, limit, check = FIGURES[name]
         rows = []
         for row in figure(arguments.data, arguments.limit or limit):
             rows.append(row)
@@ -196,6 +232,9 @@ def main() -> None:
             arguments.record.mkdir(parents=True, exist_ok=True)
             path = arguments.record / f"{datetime.now(UTC):%Y-%m-%d}-replay-{name}.json"
             path.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
+        missed += [f"{name}: {short}" for short in check(rows)]
+    sys.stdout.writelines(f"MISSED {short}\n" for short in missed)
+    sys.exit(bool(missed))
 
 
 def _text(key: str, value: Any) -> str:

@@ -112,6 +112,7 @@ def test_nobody_waits_for_a_state_slot_while_attention_memory_is_idle_nor_the_re
     assert engine.full_load.steps > 100
     assert engine.full_load.memory_efficiency is not None
     assert engine.full_load.memory_efficiency >= 0.97
+    assert engine.full_load.needless_waits == 0
     assert engine.counters.finished == 303
 
 

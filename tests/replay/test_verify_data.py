@@ -139,7 +139,7 @@ class Faulty:
 
 def broken(cache: Cache, **faults: Any) -> VerifiedManager:
     core = cast("BlockManager", Faulty(make_rust(cache, CONFIG, RustOptions()).core, **faults))
-    inner = RustManager(core, slab_bytes=cache.geometry.slab_bytes, lookahead=0, foresight=None)
+    inner = RustManager(core, geometry=cache.geometry, lookahead=0, foresight=None)
     return VerifiedManager(inner, cache.geometry)
 
 

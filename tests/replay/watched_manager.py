@@ -1,5 +1,6 @@
 """A manager that checks that it is called as a scheduler may call it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +62,8 @@ class WatchedManager:
         assert self.lives[handle].room is None
         return self.inner.can_admit(handle, headroom)
 
-    def could_hold(self, num_tokens: int) -> bool:
-        return self.inner.could_hold(num_tokens)
+    def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool:
+        return self.inner.could_hold(num_tokens, under_way)
 
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
         life = self.lives[handle]

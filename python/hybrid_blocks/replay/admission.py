@@ -44,6 +44,7 @@ class Admission:
         self._block_size = cache.geometry.hash_block_size
         self._flops = flops_of(cache.model) if cache.model else None
         self._is_refused = False
+        self._free_when_refused = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -59,12 +60,20 @@ class Admission:
         if not self.is_short_of_memory:
             return False
         known = self._requests.look(self._waiting[0]).known
-        return self._manager.could_hold(known) is True
+        computed, total = self._batch.computed, self._batch.known
+        rows = np.flatnonzero(total - computed > 1)
+        under_way = list(zip(computed[rows].tolist(), total[rows].tolist(), strict=True))
+        return self._manager.could_hold(known, under_way) is True
 
     @property
     def is_open(self) -> bool:
         """Whether a request that arrives now, or waits already, could join the batch."""
-        return not self._is_refused and len(self._batch) < self._config.max_num_seqs
+        return not self.is_full and len(self._batch) < self._config.max_num_seqs
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the first was refused, and no more is free now than there was then."""
+        return self._is_refused and self._manager.num_free_blocks <= self._free_when_refused
 
     def arrive(self, request: int) -> None:
         """Queue a request behind all others."""
@@ -87,6 +96,7 @@ class Admission:
         """Admit what fits into ``budget`` tokens; return the first chunk of each request."""
         chunks: list[int] = []
         while self._waiting and budget > 0 and self.is_open:
+            self._is_refused = False
             request = self._waiting[0]
             state = self._requests.look(request)
             matched = self._meter.call(self._manager.match_prefix, state.handle)
@@ -96,6 +106,7 @@ class Admission:
             if not self._allocate(state, chunk):
                 if self._batch:
                     self._is_refused = True
+                    self._free_when_refused = self._manager.num_free_blocks
                     break
                 # Alone it may fit without holding what was hit beside its own state.
                 matched, chunk = 0, self._first_chunk(state, 0, budget)

@@ -228,6 +228,7 @@ class Engine:
         )
         steps = np.arange(len(ends))[:, np.newaxis]
         done, served = 0, size
+        refused = self._admission.is_short_of_memory
         for tokens in self._requests.outputs[batch.next_token + steps]:
             start = perf_counter_ns()
             manager.begin_step()
@@ -239,6 +240,8 @@ class Engine:
             manager.append_tokens(handles, tokens)
             log.append(perf_counter_ns() - start)
             done += 1
+            if refused and not self._admission.is_full:
+                break
         if done:
             self.now = float(ends[done - 1])
             batch.computed += done

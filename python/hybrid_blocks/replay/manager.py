@@ -1,5 +1,6 @@
 """What the engine asks of a manager beyond the interface that all managers offer."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from hybrid_blocks.manager import Manager
@@ -18,11 +19,12 @@ class ReplayManager(Manager, Protocol):
         and lets :meth:`allocate` fail.
         """
 
-    def could_hold(self, num_tokens: int) -> bool | None:
+    def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool | None:
         """Return whether what is free or reclaimable would hold ``num_tokens`` more tokens.
 
-        Live blocks may be moved together for it. A plain count of bytes, not what admission does;
-        None if the manager cannot say.
+        ``under_way`` are prompts that were admitted, as their tokens computed and known: the rest
+        of each is promised. Live blocks may be moved together. A plain count of blocks, not what
+        admission does; None if the manager cannot say.
         """
 
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:

@@ -57,9 +57,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             mean over the steps in which a request waited for memory or was preempted; None if
             there was no such step.
         full_load_steps: how many there were.
-        needless_waits: steps in which the request at the head of the queue was refused though free and
-            reclaimable memory, counted block by block, would have held its known tokens; always 0
-            for a manager that cannot be asked.
+        needless_waits: steps in which the request at the head of the queue was refused though free
+            and reclaimable memory that is not promised to prompts under way, counted block by
+            block, would have held its known tokens; 0 for a manager that cannot be asked.
         live_bytes_per_request: mean bytes that a running request needed in these steps.
         concurrency_bound: ``memory_bytes / live_bytes_per_request``: no manager could run more.
         recompute_flops_saved: FLOPs that `hit_tokens` would have cost; None without a model.

@@ -9,6 +9,7 @@ use hybrid_blocks::{
     Placement, Policy, PoolId,
 };
 use proptest::prelude::*;
+use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
 
 const HASH_BLOCK: u32 = 2;
 
@@ -137,6 +138,11 @@ impl Engine {
             prop_assert!(boundary > start);
             num_new = num_new.min(boundary - start);
         }
+        let fitting = self.manager.fitting_chunk(handle, num_new).unwrap();
+        prop_assert!(fitting <= num_new && (fitting > 0 || num_new == 0));
+        if budget % 2 == 1 {
+            num_new = fitting;
+        }
         let served = self.manager.allocate(&[handle], &[num_new], 0).unwrap() == 1;
         let copies = self.manager.take_copies().unwrap();
         self.device.run(&self.groups, &copies);
@@ -250,8 +256,16 @@ prop_compose! {
     }
 }
 
+/// Where the seeds of failures are kept.
+fn beside_the_source() -> Box<dyn FailurePersistence> {
+    Box::new(FileFailurePersistence::WithSource("proptest-regressions"))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::default())]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(beside_the_source()),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_request_reads_what_its_tokens_wrote(

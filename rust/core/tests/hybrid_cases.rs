@@ -1,7 +1,7 @@
 //! Cases that hybrid serving has met in practice, one test each.
 
 use hybrid_blocks::{
-    BlockStore, Config, Error, GroupId, GroupKind, GroupSpec, HitLimit, Manager, PoolId,
+    BlockStore, Config, Error, GroupId, GroupKind, GroupSpec, HitLimit, Manager, Placement, PoolId,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -18,7 +18,8 @@ fn hybrid(num_slabs: u32, slots: u32) -> Manager {
 }
 
 fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
-    Config { max_chunk, ..Config::new(groups, 16) }
+    let placement = Placement { prompt_margin: 0, ..Placement::default() };
+    Config { max_chunk, placement, ..Config::new(groups, 16) }
 }
 
 fn prompt(number: i64, len: i64) -> Vec<i64> {
@@ -48,7 +49,7 @@ fn prefill(manager: &mut Manager, handle: u64) -> bool {
 }
 
 #[test]
-fn many_requests_with_speculative_slots_never_starve_while_attention_memory_is_free() {
+fn requests_192_of_262144_tokens_with_2_speculative_tokens_never_starve_while_attention_is_free() {
     // 3 state slots a request: 192 requests need 576 slabs for states, the rest is attention's.
     let mut manager = hybrid(1 + 576 + 192, 3);
     assert!(manager.max_request_tokens() > 262_144);
@@ -70,7 +71,7 @@ fn many_requests_with_speculative_slots_never_starve_while_attention_memory_is_f
 }
 
 #[test]
-fn states_are_never_released_by_skipping() {
+fn a_permanent_state_is_never_released_by_skipping() {
     let groups = vec![
         GroupSpec {
             kind: GroupKind::SlidingWindow { window: 64 },
@@ -158,7 +159,7 @@ fn a_branch_point_is_learned_from_the_request_that_diverges() {
 }
 
 #[test]
-fn a_request_larger_than_the_arena_is_told_what_would_fit() {
+fn a_request_larger_than_the_arena_is_told_how_much_it_needs_and_what_would_fit() {
     let mut manager = hybrid(5, 2);
     let error = manager.add_prompt("r", &prompt(1, 10_000), &[]).unwrap_err();
     let Error::RequestTooLarge { num_tokens, needed, available, fits } = error else {
@@ -175,7 +176,7 @@ fn a_request_larger_than_the_arena_is_told_what_would_fit() {
 }
 
 #[test]
-fn one_usable_slab_serves_one_pool_after_the_other() {
+fn one_slab_is_a_full_arena_and_serves_one_request_after_the_other() {
     let groups = vec![GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) }];
     let store = BlockStore::shared(2, &[4]).unwrap();
     let mut manager = Manager::new(store, config(groups, 64)).unwrap();
@@ -206,7 +207,7 @@ fn an_abort_in_the_middle_of_a_prefill_gives_everything_back() {
 }
 
 #[test]
-fn storms_of_preemption_lose_nothing() {
+fn storms_of_preemption_and_resumption_lose_nothing() {
     let mut manager = hybrid(40, 1);
     let handles: Vec<u64> = (0..8)
         .map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, 1_000), &[]).unwrap())
@@ -256,7 +257,7 @@ fn memory_never_idles_on_one_side_while_the_other_waits() {
 }
 
 #[test]
-fn a_block_can_change_groups_that_share_a_pool() {
+fn a_block_and_its_hash_can_change_groups_that_share_a_pool() {
     let groups = vec![
         GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
         GroupSpec {
@@ -317,6 +318,90 @@ fn a_request_that_can_be_admitted_computes_its_whole_prompt() {
         manager.check_integrity().unwrap();
     }
     assert!((2..17).contains(&admitted), "{admitted}");
+}
+
+#[test]
+fn a_full_arena_refuses_without_a_change_and_serves_again_when_room_is_made() {
+    let mut manager = hybrid(1 + 8, 1);
+    let mut handles = Vec::new();
+    loop {
+        let number = i64::try_from(handles.len()).unwrap();
+        let handle = manager.add_prompt(&format!("r{number}"), &prompt(number, 300), &[]).unwrap();
+        if !manager.can_admit(handle, 0).unwrap() {
+            assert_eq!(manager.allocate(&[handle], &[288], 0).unwrap(), 0);
+            handles.push(handle);
+            break;
+        }
+        assert!(prefill(&mut manager, handle));
+        handles.push(handle);
+    }
+    assert_eq!(handles.len(), 7, "6 states and 2 slabs of attention fill 8 slabs");
+    let (refused, running) = handles.split_last().unwrap();
+    let blocks = |manager: &Manager| {
+        let table = |&handle| manager.blocks(handle, ATTENTION).unwrap().to_vec();
+        handles.iter().map(table).collect::<Vec<_>>()
+    };
+    let before = blocks(&manager);
+    for _ in 0..3 {
+        assert_eq!(manager.allocate(&[*refused], &[288], 0).unwrap(), 0);
+        manager.check_integrity().unwrap();
+    }
+    assert_eq!(blocks(&manager), before);
+    manager.free(&running[..1]).unwrap();
+    manager.take_copies().unwrap();
+    manager.take_copies().unwrap();
+    assert!(prefill(&mut manager, *refused));
+    manager.check_integrity().unwrap();
+}
+
+/// A group that keeps every token and one that keeps 64, in one pool of which 51 blocks are left.
+fn windowed() -> Manager {
+    let groups = [GroupKind::Full, GroupKind::SlidingWindow { window: 64 }].map(|kind| GroupSpec {
+        kind,
+        block_size: 16,
+        pool: PoolId(0),
+    });
+    let store = BlockStore::shared(1 + 90, &[1]).unwrap();
+    let mut manager = Manager::new(store, config(groups.to_vec(), 8_192)).unwrap();
+    let other = manager.add_prompt("other", &prompt(9, 560), &[]).unwrap();
+    assert!(prefill(&mut manager, other));
+    assert_eq!(manager.store().num_whole_slabs(), 51);
+    manager
+}
+
+#[test]
+fn a_prompt_that_windows_have_no_room_for_at_once_is_computed_in_smaller_chunks() {
+    // 40 blocks in each group at once, or 40 and those of a window and a chunk.
+    let mut manager = windowed();
+    let handle = manager.add_prompt("r", &prompt(1, 640), &[]).unwrap();
+    assert!(manager.can_admit(handle, 0).unwrap());
+    assert_eq!(manager.allocate(&[handle], &[640], 0).unwrap(), 0, "80 blocks are not there");
+    let mut chunks = 0;
+    loop {
+        let (known, computed, _) = manager.progress(handle).unwrap();
+        if computed == known {
+            break;
+        }
+        let chunk = manager.fitting_chunk(handle, known - computed).unwrap();
+        assert!(chunk > 0 && chunk < 640);
+        assert_eq!(manager.allocate(&[handle], &[chunk], 0).unwrap(), 1);
+        manager.advance(&[handle], &[chunk]).unwrap();
+        manager.check_integrity().unwrap();
+        chunks += 1;
+    }
+    assert!((2..41).contains(&chunks), "{chunks}");
+}
+
+#[test]
+fn what_an_admitted_prompt_still_needs_is_not_promised_to_another() {
+    let mut manager = windowed();
+    let first = manager.add_prompt("first", &prompt(1, 640), &[]).unwrap();
+    assert_eq!(manager.allocate(&[first], &[16], 0).unwrap(), 1);
+    manager.advance(&[first], &[16]).unwrap();
+    let second = manager.add_prompt("second", &prompt(2, 320), &[]).unwrap();
+    assert!(!manager.can_admit(second, 0).unwrap(), "49 blocks are free, 44 of them promised");
+    manager.preempt(&[first]).unwrap();
+    assert!(manager.can_admit(second, 0).unwrap());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 """The plain Python manager, for one group that keeps every token."""
 
+from collections.abc import Sequence
+
 from hybrid_blocks.reference import ReferenceManager
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.errors import ReplayError
@@ -15,9 +17,14 @@ class ReferenceReplayManager(ReferenceManager):
         """Return all: a prefill may end anywhere."""
         return num_new_tokens
 
-    def could_hold(self, num_tokens: int) -> bool:
+    def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool:
         """Compare with the blocks without an owner."""
-        return -(-num_tokens // self.block_size) <= self.num_free_blocks
+        needed = self._blocks(num_tokens)
+        needed += sum(self._blocks(known) - self._blocks(computed) for computed, known in under_way)
+        return needed <= self.num_free_blocks
+
+    def _blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
 
     def stats(self) -> dict[str, int]:
         """Return nothing: the reference does not count."""

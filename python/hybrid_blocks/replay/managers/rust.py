@@ -1,5 +1,6 @@
 """The Rust manager over the natural geometry."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,10 +75,13 @@ class RustManager:
         chunk = num_new_tokens if boundary is None else min(num_new_tokens, boundary - start)
         return self.core.fitting_chunk(handle, chunk) if self._has_windows else chunk
 
-    def could_hold(self, num_tokens: int) -> bool:
-        """Count blocks pool by pool: those with an owner and those of ``num_tokens`` more tokens."""
+    def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool:
+        """Count pool by pool the blocks with an owner, those promised and those asked for."""
         geometry = self._geometry
-        needed = geometry.prefill_blocks(num_tokens)
+        needed = list(geometry.prefill_blocks(num_tokens))
+        for computed, known in under_way:
+            whole, held = geometry.prefill_blocks(known), geometry.prefill_blocks(computed)
+            needed = [n + w - h for n, w, h in zip(needed, whole, held, strict=True)]
         slabs = (
             -(-(self.core.num_live_blocks(pool=pool) + blocks) // cut)
             for pool, (cut, blocks) in enumerate(zip(geometry.pools, needed, strict=True))

@@ -1,5 +1,6 @@
 """vLLM's ``KVCacheManager`` behind this project's interface. Imports vLLM."""
 
+from collections.abc import Sequence
 from math import gcd, lcm
 from types import SimpleNamespace
 from typing import Any
@@ -159,7 +160,7 @@ class VllmManager:
         """Return True: vLLM looks at the whole prompt, and the watermark, while it allocates."""
         return True
 
-    def could_hold(self, num_tokens: int) -> None:
+    def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> None:
         """Say nothing: what a block of vLLM's pool can hold depends on what is in the others."""
 
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:

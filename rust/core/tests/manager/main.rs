@@ -7,6 +7,7 @@ mod setup;
 use hybrid_blocks::{Error, GroupId};
 use model::{Check, Model, Request};
 use proptest::prelude::*;
+use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
 use setup::{MAX_CHUNK, setup};
 
 /// Requests are named by a number that is reduced to those that exist when the operation runs.
@@ -421,8 +422,17 @@ impl Model {
     }
 }
 
+/// Where the seeds of failures are kept.
+fn beside_the_source() -> Box<dyn FailurePersistence> {
+    Box::new(FileFailurePersistence::WithSource("proptest-regressions"))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: Some(beside_the_source()),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn the_manager_keeps_its_promises_after_every_operation(
