@@ -24,7 +24,6 @@ from vllm.v1.request import Request
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
-    monkeypatch.setenv("VLLM_TARGET_DEVICE", "cpu")
     # They dress the process up as one of its own.
     for dressing in ("decorate_logs", "set_process_title", "maybe_init_worker_tracer"):
         monkeypatch.setattr(core, dressing, lambda *_: None)
@@ -71,6 +70,7 @@ class Engine(core.EngineCoreProc):
         self.shutdown_state = core.EngineShutdownState.RUNNING
         self._weight_version = "default"
         self._idle_state_callbacks = []
+        self.enable_fault_tolerance = False
         self.was_shut_down = False
 
     def shutdown(self) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 RIG = Path(__file__).parent.parent
 
+FEW = 16
+
 Outcomes = dict[str, str]
 
 
@@ -42,7 +44,14 @@ class Session:
             "-p",
             "no:cacheprovider",
         ]
-        command += [f"-n{self.workers}", "--dist=worksteal", "--timeout=900", "--tb=short"]
+        # Each process imports vLLM first, which takes longer than a few tests.
+        few = len(targets) <= FEW and all("::" in target for target in targets)
+        command += [
+            f"-n{0 if few else self.workers}",
+            "--dist=worksteal",
+            "--timeout=900",
+            "--tb=short",
+        ]
         command += [*self.options, f"@{targets_file}"]
         environment = os.environ | {
             "HYBRID_BLOCKS": level,
