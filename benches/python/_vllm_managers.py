@@ -4,19 +4,15 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import installation, kv_cache_manager, native_manager, request_hasher
 from hybrid_blocks.vllm.level import VARIABLE
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hybrid_blocks.vllm.profile.groups import HASH_BLOCK_SIZE, Groups
-from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
-    get_request_block_hasher,
-    vllm_get_request_block_hasher,
-)
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.request import Request
+
+# Reached through their modules: taking the plugin out renames them here.
 
 
 class Side:
@@ -66,15 +62,15 @@ def sides(groups: Groups, num_blocks: int, max_model_len: int) -> tuple[Side, Si
         "hash_block_size": HASH_BLOCK_SIZE,
         "log_stats": True,
     }
-    theirs = VllmKVCacheManager(**arguments)
+    theirs = kv_cache_manager.VllmKVCacheManager(**arguments)
     installation.install()
     try:
-        ours = NativeKVCacheManager(**arguments)
+        ours = native_manager.NativeKVCacheManager(**arguments)
     finally:
         installation.uninstall()
     return (
-        Side(theirs, vllm_get_request_block_hasher(HASH_BLOCK_SIZE, sha256)),
-        Side(ours, get_request_block_hasher(HASH_BLOCK_SIZE, sha256)),
+        Side(theirs, request_hasher.vllm_get_request_block_hasher(HASH_BLOCK_SIZE, sha256)),
+        Side(ours, request_hasher.get_request_block_hasher(HASH_BLOCK_SIZE, sha256)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from _rows import Row, against, seconds, show
 from _vllm_managers import Side, check_tables, sides
-from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
+from hybrid_blocks.vllm import block_pool
 from hybrid_blocks.vllm.profile.groups import Groups
 from hybrid_blocks.vllm.profile.run import profile
 from hybrid_blocks.vllm.profile.settings import Settings
@@ -131,9 +131,11 @@ def hashing() -> Row:
 
 def construction() -> list[Row]:
     theirs, ours = seconds(
-        lambda: VllmBlockPool(MILLION, True, 16), lambda: BlockPool(MILLION, True, 16), repeat=2
+        lambda: block_pool.VllmBlockPool(MILLION, True, 16),
+        lambda: block_pool.BlockPool(MILLION, True, 16),
+        repeat=2,
     )
-    size: int = BlockPool(MILLION, True, 16)._blocks.memory_bytes  # type: ignore[attr-defined]
+    size: int = block_pool.BlockPool(MILLION, True, 16)._blocks.memory_bytes()  # type: ignore[attr-defined]
     per_block = size / MILLION
     return [
         against("vLLM's pool of a million blocks made", "ms", ours * 1e3, theirs * 1e3),
