@@ -4,26 +4,23 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import installation, kv_cache_manager, native_manager, request_hasher
 from hybrid_blocks.vllm.level import VARIABLE
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hybrid_blocks.vllm.profile.groups import HASH_BLOCK_SIZE, Groups
-from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
-    get_request_block_hasher,
-    vllm_get_request_block_hasher,
-)
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.request import Request
+
+# Reached through their modules: taking the plugin out renames them here.
 
 
 class Side:
     """One manager, the hasher that goes with it, and its requests."""
 
-    def __init__(self, manager: Any, hasher: Any) -> None:
+    def __init__(self, manager: Any, hasher: Any, block_size: int) -> None:
         self.manager = manager
+        self.block_size = block_size
         self.hasher = hasher
         self.requests: list[Request] = []
 
@@ -42,11 +39,21 @@ class Side:
         return self.manager.get_computed_blocks(request)[:2]
 
     def admit(self, request: Request, hit: Any) -> None:
-        """Adopt a hit and make room for the rest of the prompt."""
-        blocks, num_tokens = hit
-        missing = request.num_tokens - num_tokens
-        if self.manager.allocate_slots(request, missing, num_tokens, blocks) is None:
-            raise AssertionError("the pool is too small")
+        """Adopt a hit and make room for the rest of the prompt, a chunk at a time.
+
+        States are cached where chunks end, so that there is one that ends with the last block.
+        """
+        blocks, num_hit = hit
+        size = self.block_size
+        for end in (request.num_tokens // size * size, request.num_tokens):
+            missing = end - request.num_computed_tokens - num_hit
+            if missing <= 0:
+                continue
+            self.manager.new_step_starts()
+            if self.manager.allocate_slots(request, missing, num_hit, blocks) is None:
+                raise AssertionError("the pool is too small")
+            request.num_computed_tokens = end
+            blocks, num_hit = None, 0
 
     def table(self, request: Request) -> tuple[list[int], ...]:
         """Return the block ids by group."""
@@ -66,15 +73,16 @@ def sides(groups: Groups, num_blocks: int, max_model_len: int) -> tuple[Side, Si
         "hash_block_size": HASH_BLOCK_SIZE,
         "log_stats": True,
     }
-    theirs = VllmKVCacheManager(**arguments)
+    theirs = kv_cache_manager.VllmKVCacheManager(**arguments)
     installation.install()
     try:
-        ours = NativeKVCacheManager(**arguments)
+        ours = native_manager.NativeKVCacheManager(**arguments)
     finally:
         installation.uninstall()
+    size = groups.block_size
     return (
-        Side(theirs, vllm_get_request_block_hasher(HASH_BLOCK_SIZE, sha256)),
-        Side(ours, get_request_block_hasher(HASH_BLOCK_SIZE, sha256)),
+        Side(theirs, request_hasher.vllm_get_request_block_hasher(HASH_BLOCK_SIZE, sha256), size),
+        Side(ours, request_hasher.get_request_block_hasher(HASH_BLOCK_SIZE, sha256), size),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from _rows import Row, against, seconds, show
 from _vllm_managers import Side, check_tables, sides
-from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
+from hybrid_blocks.vllm import block_pool
 from hybrid_blocks.vllm.profile.groups import Groups
 from hybrid_blocks.vllm.profile.run import profile
 from hybrid_blocks.vllm.profile.settings import Settings
@@ -36,7 +36,6 @@ def decode(groups: Groups, name: str, at_least: float | None) -> Row:
             # Lengths that differ spread the steps at which requests begin a block.
             request = side.make_request(str(number), prompt(number, 1_056 + 2 * number))
             side.admit(request, side.look_up(request))
-            request.num_computed_tokens = request.num_tokens
             side.requests.append(request)
     rounds = np.zeros((ROUNDS, 2))
     for number in range(ROUNDS):
@@ -73,7 +72,9 @@ def life(side: Side, request_id: str, tokens: list[int]) -> tuple[Request, list[
     return request, [*spent, freed - resumed], (hit[1], table)
 
 
-def lives(both: tuple[Side, Side], prompts: list[list[int]]) -> np.ndarray:
+def lives(
+    both: tuple[Side, Side], prompts: list[list[int]], *, is_cached: bool = False
+) -> np.ndarray:
     """Return the best seconds [side, phase] of match, allocation and free, one prompt at a time."""
     spent = np.full((2, 3), np.inf)
     for number, tokens in enumerate(prompts):
@@ -84,6 +85,8 @@ def lives(both: tuple[Side, Side], prompts: list[list[int]]) -> np.ndarray:
             seen.append(result)
         if seen[0] != seen[1]:
             raise AssertionError(f"hits or block tables of prompt {number} differ")
+        if (seen[0][0] > 0) is not is_cached:
+            raise AssertionError(f"prompt {number} hits {seen[0][0]} tokens")
     return spent
 
 
@@ -98,7 +101,7 @@ def conversation(groups: Groups, title: str, limits: tuple[float, float, float])
     """A long prompt computed for the first time, and the same one when it returns."""
     both = sides(groups, 50_000 if groups is Groups.FULL else 6_000, LONG + 1_000)
     first = lives(both, [prompt(seed, LONG) for seed in range(REPEAT)]) * 1e3
-    again = lives(both, [prompt(REPEAT - 1, LONG)] * REPEAT) * 1e3
+    again = lives(both, [prompt(REPEAT - 1, LONG)] * REPEAT, is_cached=True) * 1e3
     match, adopt, free = limits
     rows = (
         ("match", again[:, 0], match),
@@ -131,9 +134,11 @@ def hashing() -> Row:
 
 def construction() -> list[Row]:
     theirs, ours = seconds(
-        lambda: VllmBlockPool(MILLION, True, 16), lambda: BlockPool(MILLION, True, 16), repeat=2
+        lambda: block_pool.VllmBlockPool(MILLION, True, 16),
+        lambda: block_pool.BlockPool(MILLION, True, 16),
+        repeat=2,
     )
-    size: int = BlockPool(MILLION, True, 16)._blocks.memory_bytes  # type: ignore[attr-defined]
+    size: int = block_pool.BlockPool(MILLION, True, 16)._blocks.memory_bytes()  # type: ignore[attr-defined]
     per_block = size / MILLION
     return [
         against("vLLM's pool of a million blocks made", "ms", ours * 1e3, theirs * 1e3),

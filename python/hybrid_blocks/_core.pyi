@@ -122,6 +122,11 @@ class BlockHasher:
         released from 16,384 tokens on.
         """
 
+    def hash_prompt_blocks(
+        self, tokens: _Tokens, extra_keys: _ExtraKeys | None = None
+    ) -> tuple[list[bytes], HandedDigests]:
+        """Return the digests of a prompt's full blocks, twice: for Python and for a manager."""
+
     def hash_blocks_array(
         self, tokens: _Tokens, parent: bytes | None = None, extra_keys: _ExtraKeys | None = None
     ) -> npt.NDArray[np.uint8]:
@@ -1111,3 +1116,21 @@ class TakenOutputs:
     @property
     def stopped(self) -> list[Any]:
         """Requests that ended; they are freed but still among the running ones."""
+
+class RequestHasher:
+    """Decides whether a request has blocks to hash.
+
+    The base of :class:`hybrid_blocks.vllm.request_hasher.RequestHasher`, which hashes them.
+    """
+
+    def __new__(
+        cls, block_size: int, num_lookahead_tokens: int, *_args: Any, **_kwargs: Any
+    ) -> Self: ...
+    def __call__(self, request: Any) -> list[Any]:
+        """Return the hashes of the blocks that became full since the last call."""
+
+@final
+class HandedDigests:
+    """Digests on their way from a hasher to a block manager, which takes them out."""
+
+    def __len__(self) -> int: ...

@@ -7,14 +7,21 @@ from typing import Any
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.trace import generate_trace
-from hybrid_blocks.vllm.profile.result import PARTS, summarize
-from hybrid_blocks.vllm.profile.run import ProfileError, profile
+from hybrid_blocks.vllm.profile.result import PARTS, Findings, summarize
+from hybrid_blocks.vllm.profile.run import ProfileError, check_agreement, profile
 from hybrid_blocks.vllm.profile.settings import Settings
 from hybrid_blocks.vllm.profile.times import Span, Step
 from hybrid_blocks.vllm.profile.workload import of_trace, steady
 from typer.testing import CliRunner
 
 pytest.importorskip("vllm")
+
+LEVELS = ["off", "pool", "manager", "batched"]
+
+STEP = Step(
+    begin=0, admitted=10_000, scheduled=50_000, resumed=60_000, updated=90_000,
+    num_scheduled=4, num_finished=1,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +31,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     files = {name: folder / name for name in ("figures.json", "step.svg", "timeline.json")}
     figures, plot, timeline = map(str, files.values())
     small = ["--requests", "12", "--prompt-tokens", "1100", "--output-tokens", "20"]
-    short = ["--warmup-steps", "20", "--steps", "30", "--levels", "off,pool"]
+    short = ["--warmup-steps", "20", "--steps", "30", "--levels", ",".join(LEVELS)]
     outputs = ["--json", figures, "--plot", plot, "--perfetto", timeline]
     result = CliRunner().invoke(app, ["profile", *small, *short, *outputs])
     assert result.exit_code == 0, result.output
@@ -33,7 +40,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_every_level_has_every_figure(written: dict[str, Any]) -> None:
     levels = json.loads(written["figures.json"])["levels"]
-    assert list(levels) == ["off", "pool"]
+    assert list(levels) == LEVELS
     for figures in levels.values():
         for name in ("step_us_p50", "schedule_us_p50", "allocate_us_p50", "update_us_p50"):
             assert figures[name] > 0
@@ -44,18 +51,20 @@ def test_every_level_has_every_figure(written: dict[str, Any]) -> None:
 
 
 def test_the_table_and_the_plot_name_every_level(written: dict[str, Any]) -> None:
-    for level in ("off", "pool"):
+    for level in LEVELS:
         assert level in written["output"]
     assert "<svg" in written["step.svg"]
 
 
 def test_the_timeline_holds_whole_steps_of_every_level(written: dict[str, Any]) -> None:
     events = json.loads(written["timeline.json"])["traceEvents"]
-    assert {e["args"]["name"] for e in events if e["ph"] == "M"} == {"level off", "level pool"}
-    for process in (0, 1):
+    assert {e["args"]["name"] for e in events if e["ph"] == "M"} == {
+        f"level {level}" for level in LEVELS
+    }
+    for process in range(len(LEVELS)):
         names = [e["name"] for e in events if e["ph"] == "X" and e["pid"] == process]
         assert names.count("schedule") == names.count("update_from_output") == 30
-        assert names.count("allocate") > 30
+        assert names.count("allocate") >= 30
     assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in events if e["ph"] == "X")
 
 
@@ -64,11 +73,23 @@ def test_a_level_that_is_not_there_is_an_error_with_the_reason() -> None:
         profile(Settings(level=""), ["poll"])
 
 
+def test_levels_that_decide_differently_are_an_error() -> None:
+    result = summarize([STEP], [STEP], [Span("allocate", 20_000, 8_000)])
+    one, other = (
+        Findings(result=result, decisions=digest, outputs="o", steps=[STEP], spans=[])
+        for digest in ("a", "b")
+    )
+    check_agreement({"off": one, "pool": one})
+    with pytest.raises(ProfileError, match="the decisions of levels off and pool differ"):
+        check_agreement({"off": one, "pool": other})
+
+
+def test_an_allocation_for_many_counts_as_one_each() -> None:
+    spans = [Span("allocate", 20_000, 8_000, requests=16), Span("allocate", 30_000, 3_000)]
+    assert summarize([STEP], [STEP], spans).allocate_us_p50 == 0.5
+
+
 def test_parts_are_what_the_spans_say_and_the_rest() -> None:
-    step = Step(
-        begin=0, admitted=10_000, scheduled=50_000, resumed=60_000, updated=90_000,
-        num_scheduled=4, num_finished=1,
-    )  # fmt: skip
     spans = [
         Span("hashing", 1_000, 4_000),
         Span("match", 11_000, 2_000),
@@ -76,7 +97,7 @@ def test_parts_are_what_the_spans_say_and_the_rest() -> None:
         Span("hashing", 61_000, 1_000),
         Span("free", 70_000, 5_000),
     ]
-    result = summarize([step], [step], spans)
+    result = summarize([STEP], [STEP], spans)
     assert result.parts_us == {
         "hashing": 5.0,
         "match": 2.0,

@@ -29,7 +29,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     ] = None,
     levels: Annotated[
         str, typer.Option(help="Levels to compare, separated by commas.")
-    ] = "off,pool",
+    ] = "off,pool,manager,batched",
     prompt_tokens: Annotated[int, typer.Option(min=1)] = DEFAULTS.prompt_tokens,
     shared_tokens: Annotated[
         int, typer.Option(min=0, help="Leading tokens that four requests share.")

@@ -11,6 +11,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher as vllm_get_req
 from vllm.v1.request import Request
 
 from hybrid_blocks._core import BlockHasher
+from hybrid_blocks._core import RequestHasher as _RequestHasher
 from hybrid_blocks.hashing import Algorithm
 
 ALGORITHMS: dict[Callable[[Any], bytes], Algorithm] = {
@@ -35,20 +36,18 @@ def get_request_block_hasher(
     if algorithm is None:
         lookahead = (num_hash_lookahead_tokens,) if num_hash_lookahead_tokens else ()
         return vllm_get_request_block_hasher(hash_block_size, caching_hash_fn, *lookahead)
-    return RequestHasher(algorithm, hash_block_size, caching_hash_fn, num_hash_lookahead_tokens)
+    return RequestHasher(hash_block_size, num_hash_lookahead_tokens, algorithm, caching_hash_fn)
 
 
-class RequestHasher:
+class RequestHasher(_RequestHasher):
     """Hashes requests; called with one, it returns the hashes of its new blocks."""
-
-    __slots__ = ("_algorithm", "_block_size", "_fallback", "_hasher", "_lookahead")
 
     def __init__(
         self,
-        algorithm: Algorithm,
         block_size: int,
-        fallback: Callable[[Any], bytes],
         num_lookahead_tokens: int,
+        algorithm: Algorithm,
+        fallback: Callable[[Any], bytes],
     ) -> None:
         self._algorithm = algorithm
         self._block_size = block_size
@@ -56,14 +55,11 @@ class RequestHasher:
         self._lookahead = num_lookahead_tokens
         self._hasher: BlockHasher | None = None
 
-    def __call__(self, request: Request) -> list[BlockHash]:
-        """Return the hashes of the blocks that became full since the last call."""
+    def _hash(self, request: Request, num_blocks: int) -> list[BlockHash]:
+        """Return the hashes of so many blocks that became full since the last call."""
         hashes = request.block_hashes
         start = len(hashes) * self._block_size
         tokens = request._all_token_ids
-        num_blocks = (len(tokens) - self._lookahead - start) // self._block_size
-        if num_blocks <= 0:
-            return []
         extra_keys = None
         if (
             request.mm_features
@@ -72,9 +68,12 @@ class RequestHasher:
             or request.prompt_embeds is not None
         ):
             extra_keys = self._extra_keys(request, start, num_blocks)
-        return self._current_hasher().hash_blocks(  # type: ignore[return-value]
-            tokens[start:] if start else tokens, hashes[-1] if hashes else None, extra_keys
-        )
+        hasher = self._current_hasher()
+        if not start:
+            new, handed = hasher.hash_prompt_blocks(tokens, extra_keys)
+            request._handed_digests = handed  # type: ignore[attr-defined]
+            return new  # type: ignore[return-value]
+        return hasher.hash_blocks(tokens[start:], hashes[-1], extra_keys)  # type: ignore[return-value]
 
     def _current_hasher(self) -> BlockHasher:
         """Return the hasher for vLLM's first parent, which a process sets when it starts."""

@@ -12,6 +12,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::count::count;
 use crate::error::{HybridBlocksError, invalid_argument};
 use crate::extra_keys::{ExtraKeys, ExtraKeysReader};
+use crate::request_hasher::HandedDigests;
 use crate::tokens::token_ids;
 
 /// From here on hashing takes longer than another thread's wait for the GIL costs.
@@ -110,6 +111,16 @@ impl BlockHasher {
     ) -> PyResult<Bound<'py, PyList>> {
         let digests = self.hash_sequence(tokens, parent, extra_keys)?;
         self.bytes_list(tokens.py(), &digests)
+    }
+
+    #[pyo3(signature = (tokens, extra_keys = None))]
+    fn hash_prompt_blocks<'py>(
+        &self,
+        tokens: &Bound<'py, PyAny>,
+        extra_keys: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyList>, HandedDigests)> {
+        let digests = self.hash_sequence(tokens, None, extra_keys)?;
+        Ok((self.bytes_list(tokens.py(), &digests)?, HandedDigests::new(digests)))
     }
 
     #[pyo3(signature = (tokens, parent = None, extra_keys = None))]

@@ -14,6 +14,7 @@ mod guarded;
 mod hash;
 mod placement;
 mod policy;
+mod request_hasher;
 mod tokens;
 mod vllm_manager;
 mod vllm_scheduler;
@@ -38,6 +39,8 @@ mod _core {
     use super::placement::Placement;
     #[pymodule_export]
     use super::policy::{Compaction, FlopModel};
+    #[pymodule_export]
+    use super::request_hasher::{HandedDigests, RequestHasher};
     #[pymodule_export]
     use super::vllm_manager::{AllocatedBlocks, VllmManager};
     #[pymodule_export]

@@ -28,11 +28,12 @@ def profile(settings: Settings, levels: Iterable[str]) -> dict[str, Findings]:
     findings = {
         level: _profile_level(msgspec.structs.replace(settings, level=level)) for level in levels
     }
-    _check_agreement(findings)
+    check_agreement(findings)
     return findings
 
 
-def _check_agreement(findings: Mapping[str, Findings]) -> None:
+def check_agreement(findings: Mapping[str, Findings]) -> None:
+    """Raise ``ProfileError`` unless all levels decided and said the same."""
     first, *others = findings
     for level in others:
         for what in ("decisions", "outputs"):

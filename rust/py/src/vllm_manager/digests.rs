@@ -6,11 +6,20 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::blocks::key;
+use crate::request_hasher::HandedDigests;
 
 /// Bring `digests` up to what the request's list holds. Only new ones are read: a digest names all
-/// tokens before it, so one that agrees vouches for those before it.
+/// tokens before it, so one that agrees vouches for those before it. What the hasher handed over is
+/// checked in the same way.
 pub(super) fn update(digests: &mut Vec<Digest>, request: &Bound<'_, PyAny>) -> PyResult<()> {
-    let hashes = request.getattr(intern!(request.py(), "block_hashes"))?;
+    let py = request.py();
+    if digests.is_empty()
+        && let Some(handed) = request.getattr_opt(intern!(py, "_handed_digests"))?
+        && let Ok(handed) = handed.cast::<HandedDigests>()
+    {
+        *digests = handed.get().take()?;
+    }
+    let hashes = request.getattr(intern!(py, "block_hashes"))?;
     update_from(digests, &hashes)
 }
 
