@@ -27,7 +27,7 @@ impl Default for Placement {
     fn default() -> Self {
         Self {
             prompt_end: true,
-            prompt_margin: 64,
+            prompt_margin: 128,
             branch: true,
             finish: true,
             every: None,

@@ -12,7 +12,7 @@ pub(crate) struct Placement(pub(crate) core::Placement);
 #[pymethods]
 impl Placement {
     #[new]
-    #[pyo3(signature = (*, prompt_end = true, prompt_margin = 64, branch = true, finish = true, every = None, max_per_request = 4))]
+    #[pyo3(signature = (*, prompt_end = true, prompt_margin = 128, branch = true, finish = true, every = None, max_per_request = 4))]
     fn new(
         prompt_end: bool,
         #[pyo3(from_py_with = size)] prompt_margin: u32,

@@ -129,7 +129,7 @@ impl Manager {
             // A shared prefix stays at least as long as the longest sequence that goes on from it.
             Policy::FlopAware(model) => {
                 let length = self.requests.progress[row].num_computed;
-                let bonus = model.bonus(length, self.max_request_tokens);
+                let bonus = model.bonus(length, request.num_turns, self.max_request_tokens);
                 (self.store.now() + bonus).max(self.store.worth(group.spec.pool, block))
             }
             Policy::Explicit => {

@@ -62,22 +62,25 @@ impl Manager {
 
     /// Have the adopted checkpoint copied into the request's own slot.
     pub(super) fn fork(&mut self, row: usize) {
-        let request = &mut self.requests.rows[row];
-        request.num_turns = 0;
-        for (group, table) in self.coordinator.groups().iter().zip(&mut request.tables) {
-            if let Some(src) = table.fork
-                && self.coordinator.first_state().is_some_and(|first| first.id == group.id)
-            {
-                request.num_turns = self.lineage.go_on(src);
+        let num_computed = self.requests.progress[row].num_computed;
+        self.requests.rows[row].num_turns = 0;
+        for index in 0..self.coordinator.groups().len() {
+            let group = self.coordinator.groups()[index];
+            let table = &mut self.requests.rows[row].tables[index];
+            let Some((src, dst)) = table.fork.take().zip(Group::state_slot(table)) else { continue };
+            self.copies.push(BlockCopy { group: group.id, src, dst });
+            self.held.push((group.spec.pool, src));
+            self.stats.forks += 1;
+            if self.is_first_state(&group) {
+                self.requests.rows[row].num_turns = self.lineage.go_on(src);
             }
-            if let Some(src) = table.fork.take()
-                && let Some(dst) = Group::state_slot(table)
-            {
-                self.copies.push(BlockCopy { group: group.id, src, dst });
-                self.held.push((group.spec.pool, src));
-                self.stats.forks += 1;
-            }
+            let worth = self.worth(row, &group, src, num_computed);
+            self.store.set_worth(group.spec.pool, src, worth);
         }
+    }
+
+    fn is_first_state(&self, group: &Group) -> bool {
+        self.coordinator.first_state().is_some_and(|first| first.id == group.id)
     }
 
     /// Keep a copy of the state if the request has just reached a length where one is wanted and
@@ -199,7 +202,7 @@ impl Manager {
             return;
         };
         self.store.insert_key(group.spec.pool, block, key, num_computed);
-        if self.coordinator.first_state().is_some_and(|first| first.id == group.id) {
+        if self.is_first_state(group) {
             let request = &self.requests.rows[row];
             let is_branch = request.marks.branch == num_computed;
             self.lineage.leave(block, request.num_turns, is_branch);
