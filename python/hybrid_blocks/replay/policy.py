@@ -15,7 +15,7 @@ from hybrid_blocks.trace import Trace
 WINDOW = 0.4
 """Share of the trace, from its start, on which alpha is chosen."""
 
-ALPHAS = (0.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0, 100_000.0, 300_000.0)
+ALPHAS = (0.0, 1_000.0, 10_000.0, 100_000.0)
 """Alphas that are tried, in steps of the engine; 0 is eviction by age."""
 
 

@@ -139,10 +139,10 @@ impl Manager {
         let num_tokens = progress.num_tokens;
         self.count_admission(num_tokens, hit);
         self.fork(row);
-        if self.coordinator.has_states() && hit.num_tokens > 0 {
-            self.requests.rows[row].checkpoints.push(hit.num_tokens);
-        }
-        let marks = self.marks(num_tokens, hit);
+        let mut marks = self.marks(num_tokens, hit);
+        marks.end = self.config.placement.finish
+            && self.coordinator.has_states()
+            && self.lineage.wants_end();
         let request = &mut self.requests.rows[row];
         request.marks = marks;
         self.requests.progress[row].next_commit = self.coordinator.next_commit(hit.num_tokens);

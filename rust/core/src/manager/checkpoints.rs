@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::group::Group;
 use crate::ids::{BlockId, GroupId, PoolId};
+use crate::lineage::Origin;
 
 /// Bytes to be copied on the device before the next forward pass, from one block of a group to
 /// another.
@@ -67,12 +68,16 @@ impl Manager {
         for index in 0..self.coordinator.groups().len() {
             let group = self.coordinator.groups()[index];
             let table = &mut self.requests.rows[row].tables[index];
-            let Some((src, dst)) = table.fork.take().zip(Group::state_slot(table)) else { continue };
+            let Some((src, dst)) = table.fork.take().zip(Group::state_slot(table)) else {
+                continue;
+            };
             self.copies.push(BlockCopy { group: group.id, src, dst });
             self.held.push((group.spec.pool, src));
             self.stats.forks += 1;
             if self.is_first_state(&group) {
-                self.requests.rows[row].num_turns = self.lineage.go_on(src);
+                let request = &mut self.requests.rows[row];
+                request.num_turns = self.lineage.go_on(src);
+                request.checkpoints.extend([self.lineage.spare(src), num_computed]);
             }
             let worth = self.worth(row, &group, src, num_computed);
             self.store.set_worth(group.spec.pool, src, worth);
@@ -158,7 +163,7 @@ impl Manager {
     /// Keep the slot of a request that ends, if its length allows it.
     pub(super) fn keep_final_state(&mut self, row: usize) {
         let progress = self.requests.progress[row];
-        if !self.config.placement.finish
+        if !self.requests.rows[row].marks.end
             || !self.config.enable_caching
             || !self.coordinator.has_states()
             || !progress.running
@@ -204,8 +209,14 @@ impl Manager {
         self.store.insert_key(group.spec.pool, block, key, num_computed);
         if self.is_first_state(group) {
             let request = &self.requests.rows[row];
-            let is_branch = request.marks.branch == num_computed;
-            self.lineage.leave(block, request.num_turns, is_branch);
+            let origin = if request.marks.branch == num_computed {
+                Origin::Branch
+            } else if request.marks.prompt_end < num_computed {
+                Origin::End
+            } else {
+                Origin::Prompt
+            };
+            self.lineage.leave(block, request.num_turns, origin);
         }
         if self.config.enable_events {
             self.events.push(Event::Stored {

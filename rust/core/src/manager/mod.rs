@@ -75,7 +75,8 @@ impl Manager {
             store.order_by_worth()?;
         }
         let coordinator = Coordinator::new(&config.groups, config.hash_block_size)?;
-        let num_states = coordinator.first_state().map_or(0, |group| store.pool(group.spec.pool).num_ids());
+        let num_states =
+            coordinator.first_state().map_or(0, |group| store.pool(group.spec.pool).num_ids());
         let max_request_tokens = coordinator.max_request_tokens(&store, config.max_chunk);
         Ok(Self {
             demand: vec![0; store.num_pools() as usize],
