@@ -149,8 +149,11 @@ def _policies(
 
 
 def _unbounded_bytes(trace: Trace, model: str, config: EngineConfig, deployed: Deployment) -> int:
-    """Bytes of all distinct blocks of a trace, and of checkpoints at the ends of prompts and at
-    branches, if none is ever lost."""
+    """Bytes of all distinct blocks of a trace, and of checkpoints if none is ever lost.
+
+    They lie at the ends of prompts and at branches, so that the sizes do not follow every change of
+    the manager's own placement.
+    """
     geometry = model_cache(model, 1024 * GIB, deployed).geometry
     blocks = len(np.unique(prefix_ids(trace, geometry.hash_block_size)[0]))
     states = [group for group in geometry.groups if group.kind == "state"]
