@@ -57,6 +57,9 @@ GRAIN = {"mooncake": 512, "agent": 64}
 """Tokens of the traces' own block ids: prefixes are shared in multiples of them. vLLM chooses its
 own blocks."""
 
+LENGTH = {"mooncake": 2000, "agent": 600}
+"""Requests of the traces, in proportion: those of coding agents are ten times as long."""
+
 SHARES = (0.05, 0.10, 0.20, 0.40)
 
 FULL = 0.97
@@ -141,7 +144,7 @@ def hits(data: Path, limit: int) -> Iterator[Row]:
     config = EngineConfig(max_num_seqs=64, watermark=0.0, reject_too_large=True)
     options = RustOptions(placement=Placement())
     for name, whole in traces.items():
-        trace = whole.head(limit)
+        trace = whole.head(LENGTH[name] * limit // LENGTH["agent"])
         for model in HIT_MODELS:
             deployed = deployment(block_size=GRAIN[name])
             unbounded = _unbounded_bytes(trace, model, config, deployed)
@@ -174,13 +177,18 @@ def _policies(
 
 
 def _unbounded_bytes(trace: Trace, model: str, config: EngineConfig, deployed: Deployment) -> int:
-    """Bytes of all distinct blocks of a trace, and of the checkpoints left if none is ever lost."""
+    """Bytes of all distinct blocks of a trace, and of checkpoints if none is ever lost.
+
+    They lie at the ends of prompts and at branches, so that the sizes do not follow every change of
+    the manager's own placement.
+    """
     geometry = model_cache(model, 1024 * GIB, deployed).geometry
     blocks = len(np.unique(prefix_ids(trace, geometry.hash_block_size)[0]))
     states = [group for group in geometry.groups if group.kind == "state"]
     tokens = sum(group.block_bytes for group in geometry.groups if group.grows) * blocks
     room = model_cache(model, 4 * tokens + 1024 * GIB, deployed)
-    result, _ = replay(trace, manager_name=ManagerName.RUST, cache=room, config=config)
+    plain = RustOptions(placement=Placement(prompt_margin=0, finish=False))
+    result, _ = replay(trace, manager_name=ManagerName.RUST, cache=room, config=config, rust=plain)
     kept = (result.checkpoints or 0) // len(states)
     return tokens + kept * sum(group.block_bytes for group in states)
 

@@ -228,17 +228,20 @@ class GroupSpec:
 class Placement:
     """At which lengths a request leaves checkpoints of its recurrent states.
 
-    At the end of its prompt; at the ``branch`` point where it leaves what earlier requests left of
-    attention blocks but not of states; at its ``finish``, if that falls on the grain; and ``every``
-    so many tokens. At most ``max_per_request``, those at the finish not counted.
+    At the end of its prompt, less a ``prompt_margin`` that the next turn may not repeat; at the
+    ``branch`` point where it leaves what earlier requests left of attention blocks but not of states;
+    at its ``finish``, which one copy follows every ``follow_every`` generated tokens; and ``every``
+    so many tokens. At most ``max_per_request``, the one at the finish not counted.
     """
 
     def __new__(
         cls,
         *,
         prompt_end: bool = True,
+        prompt_margin: int = 128,
         branch: bool = True,
         finish: bool = True,
+        follow_every: int = 64,
         every: int | None = None,
         max_per_request: int = 4,
     ) -> Placement: ...
@@ -247,12 +250,20 @@ class Placement:
         """Whether the end of the prompt is kept."""
 
     @property
+    def prompt_margin(self) -> int:
+        """Tokens at the end of a prompt that the next turn may not repeat."""
+
+    @property
     def branch(self) -> bool:
         """Whether branch points are kept."""
 
     @property
     def finish(self) -> bool:
         """Whether the end of a request is kept."""
+
+    @property
+    def follow_every(self) -> int:
+        """Generated tokens between two copies that follow a request to its end."""
 
     @property
     def every(self) -> int | None:

@@ -157,7 +157,7 @@ def test_without_checkpoints_a_hybrid_model_hits_nothing() -> None:
 def test_checkpoints_every_so_many_tokens_are_at_most_four_a_request() -> None:
     cache = made("Qwen3.5-27B", 24)
     states = sum(group.kind == "state" for group in cache.geometry.groups)
-    rust = RustOptions(placement=Placement(every=64))
+    rust = RustOptions(placement=Placement(every=64, finish=False))
     result = run(turns(2, 3), cache, rust=rust)
     assert 2 * 3 * 2 * states < (result.checkpoints or 0) <= 2 * 3 * 4 * states
 

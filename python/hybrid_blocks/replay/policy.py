@@ -12,11 +12,11 @@ from hybrid_blocks.replay.foresight import Foresight
 from hybrid_blocks.replay.managers import ManagerName, RustOptions, make_manager
 from hybrid_blocks.trace import Trace
 
-WINDOW = 0.2
+WINDOW = 0.4
 """Share of the trace, from its start, on which alpha is chosen."""
 
-ALPHAS = (0.0, 100.0, 1_000.0, 10_000.0, 100_000.0)
-"""Alphas that are tried, in steps of the engine."""
+ALPHAS = (0.0, 1_000.0, 10_000.0, 100_000.0)
+"""Alphas that are tried, in steps of the engine; 0 is eviction by age."""
 
 
 class PolicyName(StrEnum):
@@ -53,7 +53,7 @@ def _tune(trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions
     flops = flops_of(cache.model)
     tried = []
     for alpha in ALPHAS:
-        tuned = replace(options, policy=flops.model(cache.geometry, alpha))
+        tuned = replace(options, policy=flops.model(cache.geometry, alpha)) if alpha else options
         engine = Engine(
             window,
             make_manager(ManagerName.RUST, cache, config, rust=tuned),

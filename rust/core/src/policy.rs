@@ -19,6 +19,10 @@ pub enum Policy {
 /// twice the sum over full-attention layers of heads · head size (scores and values, causal).
 /// Bytes are `token_bytes · n + state_bytes`. Their ratio grows with `n`, so long sequences are kept
 /// longer: their state is spread over more tokens, and attention makes their tokens dearer.
+///
+/// What is saved counts as often as it is likely to be: content that served `t` turns of a
+/// conversation, one after the other, serves the next one with a chance of `(t + 1) / (t + 4)`, the
+/// rule of succession after one success among four trials.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlopModel {
     /// FLOPs a token, whatever comes before it.
@@ -42,12 +46,17 @@ impl FlopModel {
         if bytes > 0.0 { (self.linear * n + self.quadratic * n * n) / bytes } else { 0.0 }
     }
 
-    /// Ticks by which content of a sequence of `num_tokens` seems younger, where `max_tokens` is the
-    /// longest sequence there can be.
-    pub(crate) fn bonus(&self, num_tokens: u32, max_tokens: u32) -> u64 {
+    /// Ticks by which content of a sequence of `num_tokens` that served `num_turns` seems younger,
+    /// where `max_tokens` is the longest sequence there can be.
+    pub(crate) fn bonus(&self, num_tokens: u32, num_turns: u8, max_tokens: u32) -> u64 {
         let highest = self.efficiency(max_tokens.max(num_tokens));
-        let ticks =
-            if highest > 0.0 { self.alpha * self.efficiency(num_tokens) / highest } else { 0.0 };
+        let turns = f64::from(num_turns);
+        let chance = (turns + 1.0) / (turns + 4.0);
+        let ticks = if highest > 0.0 {
+            self.alpha * chance * self.efficiency(num_tokens) / highest
+        } else {
+            0.0
+        };
         #[expect(clippy::cast_sign_loss, reason = "the cast of a negative float gives 0")]
         let ticks = ticks as u64;
         ticks
@@ -74,9 +83,11 @@ mod tests {
 
     #[test]
     fn the_bonus_lies_between_nothing_and_alpha() {
-        assert_eq!(MODEL.bonus(0, 262_144), 0);
-        assert_eq!(MODEL.bonus(262_144, 262_144), 1_000);
-        assert!(MODEL.bonus(1_000, 262_144) < MODEL.bonus(10_000, 262_144));
-        assert_eq!(FlopModel { alpha: -1.0, ..MODEL }.bonus(1_000, 2_000), 0);
+        assert_eq!(MODEL.bonus(0, 0, 262_144), 0);
+        assert_eq!(MODEL.bonus(262_144, 0, 262_144), 250);
+        assert_eq!(MODEL.bonus(262_144, 2, 262_144), 500);
+        assert!((985..1_000).contains(&MODEL.bonus(262_144, u8::MAX, 262_144)));
+        assert!(MODEL.bonus(1_000, 0, 262_144) < MODEL.bonus(10_000, 0, 262_144));
+        assert_eq!(FlopModel { alpha: -1.0, ..MODEL }.bonus(1_000, 0, 2_000), 0);
     }
 }

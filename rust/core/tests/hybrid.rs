@@ -246,12 +246,16 @@ prop_compose! {
         every in prop::option::of(1u32..12),
         max_per_request in 0u32..5,
         finish in any::<bool>(),
+        prompt_margin in 0u32..6,
+        follow_every in 0u32..6,
         sizes in Just(sizes),
     ) -> (Vec<u32>, Vec<GroupSpec>, u32, Policy, Placement) {
         let mut groups = groups;
         // Tokens have to be kept somewhere.
         groups.push(GroupSpec { kind: GroupKind::Full, block_size: HASH_BLOCK, pool: PoolId(0) });
-        let placement = Placement { every, max_per_request, finish, ..Placement::default() };
+        let placement = Placement {
+            every, max_per_request, finish, prompt_margin, follow_every, ..Placement::default()
+        };
         (sizes, groups, num_slabs, policy, placement)
     }
 }

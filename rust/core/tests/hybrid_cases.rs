@@ -9,12 +9,16 @@ const STATE: GroupId = GroupId(1);
 
 /// Attention blocks of 16 tokens, 75 to a slab, and states of a whole slab.
 fn hybrid(num_slabs: u32, slots: u32) -> Manager {
+    hybrid_with(num_slabs, slots, Placement { prompt_margin: 0, ..Placement::default() })
+}
+
+fn hybrid_with(num_slabs: u32, slots: u32, placement: Placement) -> Manager {
     let groups = vec![
         GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
         GroupSpec { kind: GroupKind::State { slots }, block_size: 16, pool: PoolId(1) },
     ];
     let store = BlockStore::shared(num_slabs, &[75, 1]).unwrap();
-    Manager::new(store, config(groups, 8_192)).unwrap()
+    Manager::new(store, Config { placement, ..config(groups, 8_192) }).unwrap()
 }
 
 fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
@@ -46,6 +50,35 @@ fn prefill(manager: &mut Manager, handle: u64) -> bool {
         manager.advance(&[handle], &[end - start]).unwrap();
         manager.tick();
     }
+}
+
+/// Sample and compute `num_tokens` tokens of a request whose prompt was computed.
+fn generate(manager: &mut Manager, handle: u64, num_tokens: i32) {
+    for token in 0..num_tokens {
+        manager.append_tokens(&[handle], &[token]).unwrap();
+        assert_eq!(manager.allocate(&[handle], &[1], 0).unwrap(), 1);
+        manager.take_copies().unwrap();
+        manager.advance(&[handle], &[1]).unwrap();
+        manager.check_integrity().unwrap();
+    }
+}
+
+/// One turn of a conversation: a prompt, an answer of `num_tokens`. Returns what was hit, and all
+/// tokens.
+fn turn(manager: &mut Manager, tokens: &[i64], num_tokens: i32) -> (u32, Vec<i64>) {
+    let handle = manager.add_prompt("turn", tokens, &[]).unwrap();
+    let hit = manager.match_prefix(handle).unwrap().num_tokens;
+    assert!(prefill(manager, handle));
+    generate(manager, handle, num_tokens);
+    manager.free(&[handle]).unwrap();
+    manager.take_copies().unwrap();
+    manager.take_copies().unwrap();
+    manager.tick();
+    (hit, [tokens, &(0..i64::from(num_tokens)).collect::<Vec<_>>()].concat())
+}
+
+fn num_states(manager: &Manager) -> usize {
+    manager.store().prefix_index(PoolId(1)).len()
 }
 
 #[test]
@@ -426,4 +459,73 @@ fn content_that_is_computed_again_is_not_cached_twice() {
     let pool = manager.store().pool(PoolId(0));
     let kept = pool.iter_available().filter(|&block| pool.is_keyed(block)).count();
     assert_eq!(kept, cached + 10, "every key has one block");
+}
+
+#[test]
+fn the_next_turn_goes_on_from_the_end_of_the_answer() {
+    let mut manager = hybrid(60, 1);
+    let (hit, history) = turn(&mut manager, &prompt(1, 1_000), 300);
+    assert_eq!(hit, 0);
+    assert_eq!(num_states(&manager), 2, "one for the prompt, one that followed the answer");
+    let next = [history, prompt(2, 50)].concat();
+    let handle = manager.add_prompt("next", &next, &[]).unwrap();
+    let hit = manager.match_prefix(handle).unwrap();
+    assert_eq!((hit.num_tokens, hit.branch), (1_280, 1_296), "the border of 64 before 1,300");
+    manager.check_integrity().unwrap();
+}
+
+#[test]
+fn the_copy_that_follows_an_answer_takes_one_slot_at_a_time() {
+    let mut manager = hybrid(8, 1);
+    let handle = manager.add_prompt("r", &prompt(1, 1_000), &[]).unwrap();
+    assert!(prefill(&mut manager, handle));
+    for _ in 0..5 {
+        generate(&mut manager, handle, 64);
+        assert_eq!(num_states(&manager), 2);
+    }
+    assert_eq!(manager.stats().checkpoints, 6);
+    // 1,328 tokens and a state of its own leave three slabs, whatever is cached.
+    assert_eq!(manager.store().num_whole_slabs(), 7 - 2 - 1);
+}
+
+#[test]
+fn a_turn_that_drops_the_end_of_the_prompt_finds_the_state_before_it() {
+    let mut manager = hybrid_with(60, 1, Placement::default());
+    let tokens = prompt(1, 1_000);
+    turn(&mut manager, &tokens, 100);
+    let next = [&tokens[..990], &prompt(2, 300)].concat();
+    let handle = manager.add_prompt("next", &next, &[]).unwrap();
+    let hit = manager.match_prefix(handle).unwrap();
+    assert_eq!((hit.num_tokens, hit.branch), (864, 976));
+    assert_eq!(
+        manager.next_boundary(handle).unwrap(),
+        Some((990 + 300 - 128) / 16 * 16),
+        "112 tokens are no branch: they lie within the margin"
+    );
+}
+
+#[test]
+fn checkpoints_that_a_conversation_left_behind_go_first() {
+    let mut manager = hybrid(1 + 12, 1);
+    let (_, other) = turn(&mut manager, &prompt(9, 320), 64);
+    let mut tokens = prompt(1, 320);
+    for number in 0..8 {
+        let (hit, history) = turn(&mut manager, &tokens, 64);
+        assert_eq!(hit > 0, number > 0);
+        tokens = [history, prompt(10 + number, 64)].concat();
+        manager.check_integrity().unwrap();
+    }
+    // Eight turns left sixteen states, and there is room for ten.
+    let handle = manager.add_prompt("other", &[other, prompt(2, 64)].concat(), &[]).unwrap();
+    assert_eq!(manager.match_prefix(handle).unwrap().num_tokens, 384);
+}
+
+#[test]
+fn a_shared_prefix_is_not_left_behind() {
+    let mut manager = hybrid(1 + 12, 1);
+    let shared = prompt(1, 480);
+    for number in 2..20 {
+        let (hit, _) = turn(&mut manager, &[shared.clone(), prompt(number, 200)].concat(), 20);
+        assert_eq!(hit, if number < 4 { 0 } else { 480 });
+    }
 }

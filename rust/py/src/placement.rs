@@ -12,12 +12,13 @@ pub(crate) struct Placement(pub(crate) core::Placement);
 #[pymethods]
 impl Placement {
     #[new]
-    #[pyo3(signature = (*, prompt_end = true, prompt_margin = 64, branch = true, finish = true, every = None, max_per_request = 4))]
+    #[pyo3(signature = (*, prompt_end = true, prompt_margin = 128, branch = true, finish = true, follow_every = 64, every = None, max_per_request = 4))]
     fn new(
         prompt_end: bool,
         #[pyo3(from_py_with = size)] prompt_margin: u32,
         branch: bool,
         finish: bool,
+        #[pyo3(from_py_with = size)] follow_every: u32,
         #[pyo3(from_py_with = optional_size)] every: Option<u32>,
         #[pyo3(from_py_with = size)] max_per_request: u32,
     ) -> Self {
@@ -26,6 +27,7 @@ impl Placement {
             prompt_margin,
             branch,
             finish,
+            follow_every,
             every: every.filter(|&every| every > 0),
             max_per_request,
         })
@@ -49,6 +51,11 @@ impl Placement {
     #[getter]
     fn finish(&self) -> bool {
         self.0.finish
+    }
+
+    #[getter]
+    fn follow_every(&self) -> u32 {
+        self.0.follow_every
     }
 
     #[getter]

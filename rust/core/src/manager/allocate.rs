@@ -147,11 +147,12 @@ impl Manager {
         }
         self.count_admission(num_tokens, hit);
         self.fork(row);
-        if self.coordinator.has_states() && hit.num_tokens > 0 {
-            self.requests.rows[row].checkpoints.push(hit.num_tokens);
-        }
-        let marks = self.marks(num_tokens, hit);
-        self.requests.rows[row].marks = marks;
+        let mut marks = self.marks(num_tokens, hit);
+        marks.end = self.config.placement.finish
+            && self.coordinator.has_states()
+            && self.lineage.wants_end();
+        let request = &mut self.requests.rows[row];
+        request.marks = marks;
         self.requests.progress[row].next_commit = self.coordinator.next_commit(hit.num_tokens);
         if self.config.enable_delta {
             for (group, table) in
@@ -167,9 +168,12 @@ impl Manager {
     /// Where a request of `num_tokens` known tokens that goes on from `hit` leaves checkpoints.
     pub(super) fn marks(&self, num_tokens: u32, hit: Hit) -> Marks {
         let alignment = self.coordinator.alignment();
-        let repeated = num_tokens.saturating_sub(self.config.placement.prompt_margin);
-        let prompt_end = repeated / alignment * alignment;
-        Marks { prompt_end, branch: hit.branch, ..Marks::default() }
+        let margin = self.config.placement.prompt_margin;
+        let prompt_end = num_tokens.saturating_sub(margin) / alignment * alignment;
+        // Attention blocks that go on no further than this were the margin of an earlier prompt.
+        let past_margin = hit.num_tokens.saturating_add(margin.next_multiple_of(alignment));
+        let branch = if hit.branch > past_margin { hit.branch } else { 0 };
+        Marks { prompt_end, branch, ..Marks::default() }
     }
 
     fn count_admission(&mut self, num_tokens: u32, hit: Hit) {

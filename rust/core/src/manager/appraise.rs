@@ -76,24 +76,27 @@ impl Manager {
     /// ascending: the last one is where the next turn goes on, the one before is for when that turn
     /// does not repeat everything, and shared ones serve others.
     fn demote_superseded(&mut self, row: usize, lengths: &mut Vec<u32>) {
+        let Some(&first) = self.coordinator.first_state() else { return };
+        let digests = &self.requests.rows[row].digests;
+        let find = |group: &Group, num_tokens: u32, store: &BlockStore| {
+            store.get(group.spec.pool, &group.state_key(digests, num_tokens)?)
+        };
+        lengths.retain(|&num_tokens| find(&first, num_tokens, &self.store).is_some());
         let left_behind = lengths.len().saturating_sub(NUM_KEPT);
         for num_tokens in lengths.drain(..left_behind) {
-            let digests = &self.requests.rows[row].digests;
-            let found = |group: &Group, store: &BlockStore| {
-                store.get(group.spec.pool, &group.state_key(digests, num_tokens)?)
-            };
-            let first = self.coordinator.first_state();
-            if first
-                .and_then(|group| found(group, &self.store))
-                .is_none_or(|block| self.lineage.is_shared(block))
-            {
+            if find(&first, num_tokens, &self.store).is_some_and(|at| self.lineage.is_shared(at)) {
                 continue;
             }
             for group in self.coordinator.groups().iter().filter(|group| group.is_state()) {
-                if let Some(block) = found(group, &self.store) {
+                if let Some(block) = find(group, num_tokens, &self.store) {
                     self.store.demote(group.spec.pool, block);
                 }
             }
+        }
+        if let &mut [spare, last] = lengths.as_mut_slice()
+            && let Some(block) = find(&first, last, &self.store)
+        {
+            self.lineage.set_spare(block, spare);
         }
     }
 
@@ -128,7 +131,7 @@ impl Manager {
             // A shared prefix stays at least as long as the longest sequence that goes on from it.
             Policy::FlopAware(model) => {
                 let length = self.requests.progress[row].num_computed;
-                let bonus = model.bonus(length, self.max_request_tokens);
+                let bonus = model.bonus(length, request.num_turns, self.max_request_tokens);
                 (self.store.now() + bonus).max(self.store.worth(group.spec.pool, block))
             }
             Policy::Explicit => {

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::group::Group;
 use crate::ids::{BlockId, GroupId, PoolId};
+use crate::lineage::Origin;
 
 /// Bytes to be copied on the device before the next forward pass, from one block of a group to
 /// another.
@@ -62,24 +63,30 @@ impl Manager {
 
     /// Have the adopted checkpoint copied into the request's own slot.
     pub(super) fn fork(&mut self, row: usize) {
-        let tables = self.requests.tables_of(row);
-        let tables = &mut self.requests.tables[tables];
-        let request = &mut self.requests.rows[row];
-        request.num_turns = 0;
-        for (group, table) in self.coordinator.groups().iter().zip(tables) {
-            if let Some(src) = table.fork
-                && self.coordinator.first_state().is_some_and(|first| first.id == group.id)
-            {
+        let num_computed = self.requests.progress[row].num_computed;
+        self.requests.rows[row].num_turns = 0;
+        for index in 0..self.coordinator.groups().len() {
+            let group = self.coordinator.groups()[index];
+            let tables = self.requests.tables_of(row);
+            let table = &mut self.requests.tables[tables][index];
+            let Some((src, dst)) = table.fork.take().zip(Group::state_slot(table)) else {
+                continue;
+            };
+            self.copies.push(BlockCopy { group: group.id, src, dst });
+            self.held.push((group.spec.pool, src));
+            self.stats.forks += 1;
+            if self.is_first_state(&group) {
+                let request = &mut self.requests.rows[row];
                 request.num_turns = self.lineage.go_on(src);
+                request.checkpoints.extend([self.lineage.spare(src), num_computed]);
             }
-            if let Some(src) = table.fork.take()
-                && let Some(dst) = Group::state_slot(table)
-            {
-                self.copies.push(BlockCopy { group: group.id, src, dst });
-                self.held.push((group.spec.pool, src));
-                self.stats.forks += 1;
-            }
+            let worth = self.worth(row, &group, src, num_computed);
+            self.store.set_worth(group.spec.pool, src, worth);
         }
+    }
+
+    fn is_first_state(&self, group: &Group) -> bool {
+        self.coordinator.first_state().is_some_and(|first| first.id == group.id)
     }
 
     /// Keep a copy of the state if the request has just reached a length where one is wanted and
@@ -157,7 +164,7 @@ impl Manager {
     /// Keep the slot of a request that ends, if its length allows it.
     pub(super) fn keep_final_state(&mut self, row: usize) {
         let progress = self.requests.progress[row];
-        if !self.config.placement.finish
+        if !self.requests.rows[row].marks.end
             || !self.config.enable_caching
             || !self.coordinator.has_states()
             || !progress.running
@@ -201,10 +208,16 @@ impl Manager {
             return;
         };
         self.store.insert_key(group.spec.pool, block, key, num_computed);
-        if self.coordinator.first_state().is_some_and(|first| first.id == group.id) {
+        if self.is_first_state(group) {
             let request = &self.requests.rows[row];
-            let is_branch = request.marks.branch == num_computed;
-            self.lineage.leave(block, request.num_turns, is_branch);
+            let origin = if request.marks.branch == num_computed {
+                Origin::Branch
+            } else if request.marks.prompt_end < num_computed {
+                Origin::End
+            } else {
+                Origin::Prompt
+            };
+            self.lineage.leave(block, request.num_turns, origin);
         }
         if self.config.enable_events {
             self.events.push(Event::Stored {
