@@ -53,7 +53,7 @@ class Engine(core.EngineCoreProc):
     def __init__(self, scheduler: Any) -> None:
         self.vllm_config = scheduler.vllm_config
         self.scheduler = scheduler
-        self.model_executor = Executor()  # type: ignore[assignment]
+        self.model_executor = Executor()
         self.input_queue = Queue()
         self.output_queue = Queue()
         self.aborts_queue = Queue()
