@@ -183,7 +183,7 @@ class Pair:
     def _sample(self, output: SchedulerOutput) -> dict[str, list[int]]:
         theirs = self.schedulers[0]
         draw = self.random
-        sampled = {}
+        sampled: dict[str, list[int]] = {}
         for request_id, count in output.num_scheduled_tokens.items():
             drafts = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
             request = theirs.requests[request_id]
