@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hybrid_blocks import BlockManager
+from hybrid_blocks import BlockManager, Placement
 from hybrid_blocks.cli import app
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
@@ -64,8 +64,14 @@ def turns(num_conversations: int = 6, num_turns: int = 4) -> Trace:
 
 
 def verified(cache: Cache) -> Result:
+    """Run short turns, with checkpoints as close as their prompts ask for."""
     return replay(
-        turns(), manager_name=ManagerName.RUST, cache=cache, config=CONFIG, verify_data=True
+        turns(),
+        manager_name=ManagerName.RUST,
+        cache=cache,
+        config=CONFIG,
+        rust=RustOptions(placement=Placement(prompt_margin=0, follow_every=16)),
+        verify_data=True,
     )[0]
 
 
