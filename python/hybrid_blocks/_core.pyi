@@ -25,10 +25,15 @@ __all__ = [
     "BlockStore",
     "Blocks",
     "Compaction",
+    "DecodeBatch",
     "FlopModel",
     "GroupSpec",
+    "HandedDigests",
     "HashChain",
     "Placement",
+    "RequestHasher",
+    "ScheduledDecodes",
+    "TakenOutputs",
     "VllmManager",
     "build_info",
 ]
@@ -1128,6 +1133,7 @@ class TakenOutputs:
     def stopped(self) -> list[Any]:
         """Requests that ended; they are freed but still among the running ones."""
 
+@disjoint_base
 class RequestHasher:
     """Decides whether a request has blocks to hash.
 

@@ -90,7 +90,12 @@ def build(kind: str, folder: Path) -> Path:
     config = AutoConfig.for_model(kind, **settings)
     torch.manual_seed(20)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
-    weights = {name: _scaled(name, weight).to(dtype) for name, weight in model.state_dict().items()}
+    # Gemma multiplies embeddings by the root of the hidden size; unscaled, they drown the context.
+    embedding = settings["hidden_size"] ** -0.5 if kind == "gemma3_text" else 1.0
+    weights = {
+        name: _scaled(name, weight, embedding).to(dtype)
+        for name, weight in model.state_dict().items()
+    }
     config.save_pretrained(target)
     fixed = {key: settings[key] for key in ("architectures", "dtype")}
     saved = json.loads((target / "config.json").read_text())
@@ -100,9 +105,9 @@ def build(kind: str, folder: Path) -> Path:
     return target
 
 
-def _scaled(name: str, weight: torch.Tensor) -> torch.Tensor:
+def _scaled(name: str, weight: torch.Tensor, embedding: float) -> torch.Tensor:
     if "embed_tokens" in name:
-        return torch.randn_like(weight)
+        return torch.randn_like(weight) * embedding
     if weight.dim() < 2:
         return weight.contiguous()
     fan_in = weight[0].numel() if "conv1d" in name else weight.shape[-1]
