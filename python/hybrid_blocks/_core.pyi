@@ -233,10 +233,11 @@ class GroupSpec:
 class Placement:
     """At which lengths a request leaves checkpoints of its recurrent states.
 
-    At the end of its prompt, less a ``prompt_margin`` that the next turn may not repeat; at the
-    ``branch`` point where it leaves what earlier requests left of attention blocks but not of
-    states; at its ``finish``, which one copy follows every ``follow_every`` generated tokens; and
-    ``every`` so many tokens. At most ``max_per_request``, the one at the finish not counted.
+    At the end of its prompt, less a ``prompt_margin`` that the next turn may not repeat, an eighth
+    of the prompt at most; at the ``branch`` point where it leaves what earlier requests left of
+    attention blocks but not of states; at its ``finish``, which one copy follows every
+    ``follow_every`` generated tokens; and ``every`` so many tokens. At most ``max_per_request``,
+    the one at the finish not counted.
     """
 
     def __new__(

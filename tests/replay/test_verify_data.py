@@ -41,7 +41,7 @@ def made(model: str, mib: int, **options: Any) -> Cache:
     return model_cache(model, mib * 2**20, deployment)
 
 
-def turns(num_conversations: int = 6, num_turns: int = 4) -> Trace:
+def turns(num_conversations: int = 6, num_turns: int = 4, output_tokens: int = 41) -> Trace:
     """Conversations under one system prompt that all come back at once."""
     builder = TraceBuilder("turns")
     system = builder.fresh(96)
@@ -51,32 +51,37 @@ def turns(num_conversations: int = 6, num_turns: int = 4) -> Trace:
         for at, history in enumerate(spans):
             history.append(builder.fresh(150 + 37 * at))
             prompt = sum(count for _, count in history)
-            answer = builder.fresh(41)
+            answer = builder.fresh(output_tokens)
             leaders[at] = builder.add(
                 [*history, answer],
                 arrival=0.0,
                 prompt_tokens=prompt,
-                output_tokens=41,
+                output_tokens=output_tokens,
                 follows=leaders[at],
             )
             history.append(answer)
     return builder.build()
 
 
-def verified(cache: Cache) -> Result:
+def run(cache: Cache, trace: Trace | None = None, *, verify_data: bool) -> Result:
     """Run short turns, with checkpoints as close as their prompts ask for."""
     return replay(
-        turns(),
+        trace or turns(),
         manager_name=ManagerName.RUST,
         cache=cache,
         config=CONFIG,
         rust=RustOptions(placement=Placement(prompt_margin=0, follow_every=16)),
-        verify_data=True,
+        verify_data=verify_data,
     )[0]
 
 
+def verified(cache: Cache, trace: Trace | None = None) -> Result:
+    return run(cache, trace, verify_data=True)
+
+
 def test_a_hybrid_model_reads_what_it_wrote_through_forks_evictions_and_compaction() -> None:
-    result = verified(made("Qwen3.5-27B", 2500, num_speculative_tokens=2))
+    cache = made("Qwen3.5-27B", 2000, num_speculative_tokens=2)
+    result = verified(cache, turns(output_tokens=400))
     assert result.requests == 24
     for counted in (
         result.verified_reads,
@@ -108,7 +113,7 @@ def test_groups_of_every_kind_read_what_they_wrote(model: str, mib: int) -> None
 
 def test_checking_changes_nothing_but_the_times() -> None:
     cache = made("Granite-4.0-H-Small", 900)
-    plain, _ = replay(turns(), manager_name=ManagerName.RUST, cache=cache, config=CONFIG)
+    plain = run(cache, verify_data=False)
     checked = verified(cache)
     assert plain.verified_reads is None
     for name in ("hit_tokens", "forks", "checkpoints", "steps", "output_tokens", "virtual_seconds"):

@@ -8,6 +8,7 @@ pub struct Placement {
     pub prompt_end: bool,
     /// Tokens at the end of the prompt that the next turn may not repeat: chat templates end a prompt
     /// with words that they leave out of the history.
+    /// At most an eighth of the prompt, so that short ones keep a checkpoint too.
     pub prompt_margin: u32,
     /// Where the prompt leaves what an earlier request left of attention blocks but not of states:
     /// others are likely to leave it there too.
@@ -57,6 +58,11 @@ pub(crate) struct Marks {
 }
 
 impl Placement {
+    /// Tokens at the end of a prompt of `num_tokens` that come after its checkpoint.
+    pub(crate) fn margin(&self, num_tokens: u32) -> u32 {
+        self.prompt_margin.min(num_tokens / 8)
+    }
+
     /// The first length after `num_computed` at which a checkpoint is wanted. `alignment` is the
     /// grain.
     pub(crate) fn next(&self, marks: &Marks, num_computed: u32, alignment: u32) -> Option<u32> {
@@ -118,6 +124,16 @@ mod tests {
         assert_eq!(borders(MARKS, 16), [1_024, 1_088, 1_152, 1_216, 1_280]);
         assert_eq!(borders(MARKS, 96), [1_056, 1_152, 1_248]);
         assert_eq!(borders(Marks { end: false, ..MARKS }, 16), [0; 0]);
+    }
+
+    #[test]
+    fn the_margin_is_at_most_an_eighth_of_the_prompt() {
+        let placement = Placement::default();
+        assert_eq!(
+            [0, 7, 160, 1_023, 1_024, 100_000].map(|n| placement.margin(n)),
+            [0, 0, 20, 127, 128, 128]
+        );
+        assert_eq!(Placement { prompt_margin: 0, ..placement }.margin(1_000), 0);
     }
 
     #[test]

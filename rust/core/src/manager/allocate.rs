@@ -168,10 +168,11 @@ impl Manager {
     /// Where a request of `num_tokens` known tokens that goes on from `hit` leaves checkpoints.
     pub(super) fn marks(&self, num_tokens: u32, hit: Hit) -> Marks {
         let alignment = self.coordinator.alignment();
-        let margin = self.config.placement.prompt_margin;
-        let prompt_end = num_tokens.saturating_sub(margin) / alignment * alignment;
+        let placement = &self.config.placement;
+        let prompt_end = (num_tokens - placement.margin(num_tokens)) / alignment * alignment;
         // Attention blocks that go on no further than this were the margin of an earlier prompt.
-        let past_margin = hit.num_tokens.saturating_add(margin.next_multiple_of(alignment));
+        let margin = placement.margin(hit.branch).next_multiple_of(alignment);
+        let past_margin = hit.num_tokens.saturating_add(margin);
         let branch = if hit.branch > past_margin { hit.branch } else { 0 };
         Marks { prompt_end, branch, ..Marks::default() }
     }
