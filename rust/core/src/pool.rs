@@ -350,6 +350,7 @@ impl Pool {
     }
 
     /// Give free blocks that have left their list to a first owner.
+    #[inline]
     fn own(&mut self, blocks: &[BlockId]) {
         // Not while walking the list: large arrays lie at the same offset in their pages, where a
         // store to one holds up the next load from the other.
