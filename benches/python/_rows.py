@@ -35,6 +35,7 @@ def against(
     at_most: float | None = None,
 ) -> Row:
     """Return a row whose targets, if any, are a ratio ``at_least`` and a value ``at_most``."""
+    value, baseline = float(value), float(baseline)  # numpy's floats do not go into a record
     ratio = baseline / value
     targets = []
     if at_most is not None:
