@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from hybrid_blocks.kernels import ids, launch
+from hybrid_blocks.kernels import launch
 from hybrid_blocks.kernels.backend import Backend, implementation
 from hybrid_blocks.kernels.blocks import BlockTensors
 from hybrid_blocks.kernels.ids import IdList
-from hybrid_blocks.kernels.upload import upload
-from hybrid_blocks.kernels.waves import ordered_waves
+from hybrid_blocks.kernels.pairs import run_pairs
 
 if TYPE_CHECKING:
     import torch
@@ -36,24 +35,14 @@ def copy_blocks(
     length, lie apart, or name blocks that overlap in memory.
     """
     launch.check_max_sms(max_sms)
-    host_src, host_dst = ids.on_host("src", src), ids.on_host("dst", dst)
-    if len(src) != len(dst):
-        raise ValueError(f"src has {len(src)} ids, dst has {len(dst)}; they are pairs")
     run = implementation(__name__, group.device, backend)
-    if host_src is None or host_dst is None:
-        ids.same_place("src and dst", host_src, host_dst)
-        ids.check_device("src and dst", group.device, src, dst)
-        with launch.on_device(group.device, stream):
-            run.copy_blocks(group, src, dst, max_sms)
-        return
-    ids.check_bounds("src", host_src, group.num_blocks)
-    ids.check_bounds("dst", host_dst, group.num_blocks)
-    ids.check_apart("src and dst", host_src, host_dst, group.reach)
-    ids.check_apart("dst", host_dst, host_dst, group.reach)
-    waves = ordered_waves(host_src, host_dst)
-    if not waves:
-        return
-    with launch.on_device(group.device, stream):
-        lists = upload(group.device, [part for wave in waves for part in wave])
-        for wave_src, wave_dst in zip(lists[::2], lists[1::2], strict=True):
-            run.copy_blocks(group, wave_src, wave_dst, max_sms)
+    run_pairs(
+        src,
+        dst,
+        lambda src, dst: run.copy_blocks(group, src, dst, max_sms),
+        what="ids",
+        num_ids=group.num_blocks,
+        device=group.device,
+        stream=stream,
+        reach=group.reach,
+    )

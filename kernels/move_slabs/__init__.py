@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from hybrid_blocks.kernels import ids, launch
+from hybrid_blocks.kernels import launch
 from hybrid_blocks.kernels.backend import Backend, implementation
 from hybrid_blocks.kernels.ids import IdList
-from hybrid_blocks.kernels.upload import upload
-from hybrid_blocks.kernels.waves import ordered_waves
+from hybrid_blocks.kernels.pairs import run_pairs
 
 if TYPE_CHECKING:
     import torch
@@ -34,25 +33,16 @@ def move_slabs(
     """
     launch.check_max_sms(max_sms)
     num_slabs = _num_slabs(arena, slab_bytes)
-    host_src, host_dst = ids.on_host("src", src), ids.on_host("dst", dst)
-    if len(src) != len(dst):
-        raise ValueError(f"src has {len(src)} slabs, dst has {len(dst)}; they are pairs")
     run = implementation(__name__, arena.device, backend)
-    if host_src is None or host_dst is None:
-        ids.same_place("src and dst", host_src, host_dst)
-        ids.check_device("src and dst", arena.device, src, dst)
-        with launch.on_device(arena.device, stream):
-            run.move_slabs(arena, slab_bytes, src, dst, max_sms)
-        return
-    ids.check_bounds("src", host_src, num_slabs)
-    ids.check_bounds("dst", host_dst, num_slabs)
-    waves = ordered_waves(host_src, host_dst)
-    if not waves:
-        return
-    with launch.on_device(arena.device, stream):
-        lists = upload(arena.device, [part for wave in waves for part in wave])
-        for wave_src, wave_dst in zip(lists[::2], lists[1::2], strict=True):
-            run.move_slabs(arena, slab_bytes, wave_src, wave_dst, max_sms)
+    run_pairs(
+        src,
+        dst,
+        lambda src, dst: run.move_slabs(arena, slab_bytes, src, dst, max_sms),
+        what="slabs",
+        num_ids=num_slabs,
+        device=arena.device,
+        stream=stream,
+    )
 
 
 def _num_slabs(arena: "torch.Tensor", slab_bytes: int) -> int:
