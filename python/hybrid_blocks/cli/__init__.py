@@ -1,14 +1,12 @@
-"""The ``hybrid-blocks`` command: one module a subcommand."""
+"""The ``hybrid-blocks`` command: one module a subcommand, imported when it is asked for."""
 
 import typer
 
-from hybrid_blocks.cli import doctor, plan, profile, replay
+from hybrid_blocks.cli.commands import Commands
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.command()(doctor.doctor)
-app.command("plan")(plan.plan_command)
-app.command("profile")(profile.profile_command)
-app.command("replay")(replay.replay_command)
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
 
 
 @app.callback()
