@@ -20,6 +20,8 @@ pub struct Key {
 /// A block without key; else its group and 1, so that fresh memory needs no writing.
 const NO_GROUP: u16 = 0;
 const VACANT: u8 = 0;
+/// Tags looked at together, as the bytes of one word.
+const WINDOW: usize = 8;
 /// In [`PrefixIndex::successor`]: the block itself waits behind one with the same first key.
 const WAITS: u32 = 1 << 31;
 
@@ -45,7 +47,7 @@ struct ExtraKey {
 ///
 /// A block's first key is stored once, in arrays indexed by block id. The table holds *entries*: an
 /// entry below the number of blocks is that block's first key, one above it an extra key. Linear
-/// probing over one-byte tags finds an entry, the full digest and group confirm it; nothing is ever
+/// probing, eight one-byte tags at a time, finds an entry, the full digest and group confirm it; nothing is ever
 /// taken for equal on fewer bits. Deletion shifts back, so there are no tombstones. Blocks that
 /// share a key with an earlier block wait outside the table, in insertion order.
 ///
@@ -59,6 +61,7 @@ pub struct PrefixIndex {
     groups: Vec<u16>,
     num_tokens: Vec<u32>,
     successor: Vec<u32>,
+    /// One a slot, and the first ones again, for windows that begin near the end.
     tags: Vec<u8>,
     slots: Vec<u32>,
     /// Slots in use, that is distinct keys.
@@ -75,6 +78,14 @@ fn tag_of(key: &Key) -> u8 {
     key.digest.prefix() as u8 | 1
 }
 
+/// The top bits of the bytes of `word` that are zero. Above the lowest of them, some bytes that are
+/// one may count as zero too.
+fn zero_bytes(word: u64) -> u64 {
+    const ONES: u64 = u64::from_le_bytes([1; WINDOW]);
+    const TOPS: u64 = u64::from_le_bytes([0x80; WINDOW]);
+    word.wrapping_sub(ONES) & !word & TOPS
+}
+
 impl PrefixIndex {
     /// An empty index for block ids below `num_blocks`.
     #[must_use]
@@ -86,7 +97,7 @@ impl PrefixIndex {
             groups: vec![NO_GROUP; num_blocks],
             num_tokens: vec![0; num_blocks],
             successor: vec![0; num_blocks],
-            tags: vec![VACANT; capacity],
+            tags: vec![VACANT; capacity + WINDOW - 1],
             slots: vec![0; capacity],
             num_keys: 0,
             duplicates: FxHashMap::default(),
@@ -111,12 +122,23 @@ impl PrefixIndex {
     #[inline]
     fn home(&self, key: &Key) -> usize {
         let hash = key.digest.prefix() ^ u64::from(key.group.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        ((u128::from(hash) * self.tags.len() as u128) >> 64) as usize
+        ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize
+    }
+
+    /// The slot `ahead` places on, less than once around.
+    #[inline]
+    fn slot_after(&self, slot: usize, ahead: usize) -> usize {
+        let slot = slot + ahead;
+        if slot < self.slots.len() { slot } else { slot - self.slots.len() }
     }
 
     #[inline]
-    fn next(&self, slot: usize) -> usize {
-        if slot + 1 == self.tags.len() { 0 } else { slot + 1 }
+    fn set_tag(&mut self, slot: usize, tag: u8) {
+        self.tags[slot] = tag;
+        if slot < WINDOW - 1 {
+            let again = self.slots.len() + slot;
+            self.tags[again] = tag;
+        }
     }
 
     fn extra_entry(&self, entry: u32) -> Option<&ExtraKey> {
@@ -150,19 +172,28 @@ impl PrefixIndex {
     }
 
     /// The slot that holds `key`, or the vacant one where it would go.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "a call costs as much as most searches")]
+    #[inline(always)]
     fn find(&self, key: &Key) -> Result<usize, usize> {
-        let tag = tag_of(key);
-        let mut slot = self.home(key);
+        let wanted = u64::from_le_bytes([tag_of(key); WINDOW]);
+        let mut start = self.home(key);
         loop {
-            let found = self.tags[slot];
-            if found == tag && self.entry_is(self.slots[slot], key) {
-                return Ok(slot);
+            let window = self.tags[start..].first_chunk().copied().unwrap_or_default();
+            let window = u64::from_le_bytes(window);
+            let vacant = zero_bytes(window);
+            let before_vacant = (vacant & vacant.wrapping_neg()).wrapping_sub(1);
+            let mut alike = zero_bytes(window ^ wanted) & before_vacant;
+            while alike != 0 {
+                let slot = self.slot_after(start, alike.trailing_zeros() as usize / 8);
+                if self.entry_is(self.slots[slot], key) {
+                    return Ok(slot);
+                }
+                alike &= alike - 1;
             }
-            if found == VACANT {
-                return Err(slot);
+            if vacant != 0 {
+                return Err(self.slot_after(start, vacant.trailing_zeros() as usize / 8));
             }
-            slot = self.next(slot);
+            start = self.slot_after(start, WINDOW);
         }
     }
 
@@ -247,20 +278,25 @@ impl PrefixIndex {
     }
 
     /// Let `block` be found under `key`.
-    pub(crate) fn insert(&mut self, block: BlockId, key: Key, num_tokens: u32) -> Inserted {
-        let has_first = self.groups[block.index()] != NO_GROUP;
-        if has_first && (self.entry_is(block.0, &key) || self.contains(&key, block)) {
+    #[inline]
+    pub(crate) fn insert(&mut self, block: BlockId, key: &Key, num_tokens: u32) -> Inserted {
+        if self.groups[block.index()] != NO_GROUP {
+            return self.insert_further(block, key);
+        }
+        self.digests[block.index()] = *key.digest.as_bytes();
+        self.groups[block.index()] = key.group.0 as u16 + 1;
+        self.num_tokens[block.index()] = num_tokens;
+        self.place(key, block.0)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn insert_further(&mut self, block: BlockId, key: &Key) -> Inserted {
+        if self.entry_is(block.0, key) || self.contains(key, block) {
             return Inserted::Known;
         }
-        let entry = if has_first {
-            self.new_extra(ExtraKey { key, block: block.0 })
-        } else {
-            self.digests[block.index()] = *key.digest.as_bytes();
-            self.groups[block.index()] = key.group.0 as u16 + 1;
-            self.num_tokens[block.index()] = num_tokens;
-            block.0
-        };
-        self.place(&key, entry)
+        let entry = self.new_extra(ExtraKey { key: *key, block: block.0 });
+        self.place(key, entry)
     }
 
     fn new_extra(&mut self, extra: ExtraKey) -> u32 {
@@ -274,20 +310,17 @@ impl PrefixIndex {
         entry
     }
 
+    #[inline]
     fn place(&mut self, key: &Key, entry: u32) -> Inserted {
         // The entry's own key is already in place, so a find by key cannot be led to it: it is not
         // in the table yet.
         match self.find(key) {
-            Ok(slot) => {
-                self.duplicates.entry(self.slots[slot]).or_default().push_back(entry);
-                self.set_waits(entry, true);
-                Inserted::Waits
-            }
+            Ok(slot) => self.queue(slot, entry),
             Err(slot) => {
-                self.tags[slot] = tag_of(key);
+                self.set_tag(slot, tag_of(key));
                 self.slots[slot] = entry;
                 self.num_keys += 1;
-                if self.num_keys * 4 > self.tags.len() * 3 {
+                if self.num_keys * 4 > self.slots.len() * 3 {
                     self.grow();
                 }
                 Inserted::Sole
@@ -295,17 +328,27 @@ impl PrefixIndex {
         }
     }
 
+    /// Let an entry wait behind the one in a slot.
+    #[cold]
+    #[inline(never)]
+    fn queue(&mut self, slot: usize, entry: u32) -> Inserted {
+        self.duplicates.entry(self.slots[slot]).or_default().push_back(entry);
+        self.set_waits(entry, true);
+        Inserted::Waits
+    }
+
+    #[cold]
     fn grow(&mut self) {
-        let capacity = self.tags.len() + self.tags.len() / 2;
-        let tags = std::mem::replace(&mut self.tags, vec![VACANT; capacity]);
+        let capacity = self.slots.len() + self.slots.len() / 2;
+        let tags = std::mem::replace(&mut self.tags, vec![VACANT; capacity + WINDOW - 1]);
         let slots = std::mem::replace(&mut self.slots, vec![0; capacity]);
         for (tag, entry) in tags.into_iter().zip(slots).filter(|&(tag, _)| tag != VACANT) {
             let Some(key) = self.key_of(entry) else { continue };
             let mut slot = self.home(&key);
             while self.tags[slot] != VACANT {
-                slot = self.next(slot);
+                slot = self.slot_after(slot, 1);
             }
-            self.tags[slot] = tag;
+            self.set_tag(slot, tag);
             self.slots[slot] = entry;
         }
     }
@@ -338,7 +381,7 @@ impl PrefixIndex {
         let mut keys = Vec::new();
         self.remove_block(from, &mut keys);
         for key in keys {
-            self.insert(to, key, num_tokens);
+            self.insert(to, &key, num_tokens);
         }
     }
 
@@ -372,21 +415,21 @@ impl PrefixIndex {
         self.num_keys -= 1;
         let mut slot = gap;
         loop {
-            slot = self.next(slot);
+            slot = self.slot_after(slot, 1);
             if self.tags[slot] == VACANT {
                 break;
             }
             let Some(key) = self.key_of(self.slots[slot]) else { break };
             let home = self.home(&key);
-            let capacity = self.tags.len();
+            let capacity = self.slots.len();
             let reach = (slot + capacity - home) % capacity;
             if (slot + capacity - gap) % capacity <= reach {
-                self.tags[gap] = self.tags[slot];
+                self.set_tag(gap, self.tags[slot]);
                 self.slots[gap] = self.slots[slot];
                 gap = slot;
             }
         }
-        self.tags[gap] = VACANT;
+        self.set_tag(gap, VACANT);
     }
 
     /// Forget everything.
@@ -405,14 +448,19 @@ impl PrefixIndex {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.digests.len() * (Digest::MAX_LEN + size_of::<u16>() + 2 * size_of::<u32>())
-            + self.tags.len() * (size_of::<u8>() + size_of::<u32>())
+            + self.slots.len() * (size_of::<u8>() + size_of::<u32>())
     }
 
     /// Walk everything; the first broken promise is described.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut num_entries = 0;
         let mut num_keys = 0;
-        for slot in (0..self.tags.len()).filter(|&slot| self.tags[slot] != VACANT) {
+        if let Some(slot) =
+            (0..WINDOW - 1).find(|&it| self.tags[it] != self.tags[self.slots.len() + it])
+        {
+            return Err(format!("the tag of slot {slot} differs from its copy"));
+        }
+        for slot in (0..self.slots.len()).filter(|&slot| self.tags[slot] != VACANT) {
             num_keys += 1;
             let entry = self.slots[slot];
             let Some(key) = self.key_of(entry) else {

@@ -523,16 +523,37 @@ impl BlockStore {
     }
 
     /// Let `block` be found under `key`. Says whether it was not before.
-    pub fn insert_key(&mut self, pool: PoolId, block: BlockId, key: Key, num_tokens: u32) -> bool {
+    #[inline]
+    pub fn insert_key(&mut self, pool: PoolId, block: BlockId, key: &Key, num_tokens: u32) -> bool {
         self.enter(pool, block, key, num_tokens) != Inserted::Known
     }
 
-    fn enter(&mut self, pool: PoolId, block: BlockId, key: Key, num_tokens: u32) -> Inserted {
+    #[inline]
+    fn enter(&mut self, pool: PoolId, block: BlockId, key: &Key, num_tokens: u32) -> Inserted {
         debug_assert!(!block.is_null());
         let inserted = self.indexes[pool.index()].insert(block, key, num_tokens);
         self.pools[pool.index()].set_keyed(block);
         self.num_changes += u64::from(inserted != Inserted::Known);
         inserted
+    }
+
+    /// Let blocks be found under their keys, with the tokens each stands for. They will be looked
+    /// for in a row, after `before`.
+    pub(crate) fn insert_run(
+        &mut self,
+        pool: PoolId,
+        mut before: Option<BlockId>,
+        entries: impl Iterator<Item = (BlockId, Key, u32)>,
+    ) {
+        let (index, pool) = (&mut self.indexes[pool.index()], &mut self.pools[pool.index()]);
+        for (block, key, num_tokens) in entries {
+            let inserted = index.insert(block, &key, num_tokens);
+            pool.set_keyed(block);
+            self.num_changes += u64::from(inserted != Inserted::Known);
+            if let Some(before) = before.replace(block) {
+                index.follow(before, block);
+            }
+        }
     }
 
     /// Have what an insertion of `key` for `block` looks at fetched.
@@ -543,9 +564,9 @@ impl BlockStore {
     }
 
     /// Let `block` be found under `key`, and not what contains the same without an owner.
-    pub(crate) fn insert_sole(&mut self, pool: PoolId, block: BlockId, key: Key, num_tokens: u32) {
+    pub(crate) fn insert_sole(&mut self, pool: PoolId, block: BlockId, key: &Key, num_tokens: u32) {
         if self.enter(pool, block, key, num_tokens) != Inserted::Sole {
-            self.drop_twin(pool, &key, block);
+            self.drop_twin(pool, key, block);
         }
     }
 

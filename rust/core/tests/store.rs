@@ -74,7 +74,7 @@ proptest! {
                     // An ownerless block without content is in no table: nobody could fill it.
                     let model_block = &model.blocks[block as usize];
                     if block != 0 && (model_block.refs > 0 || !model_block.keys.is_empty()) {
-                        let new = store.insert_key(POOL, BlockId(block), key(number, group), 16);
+                        let new = store.insert_key(POOL, BlockId(block), &key(number, group), 16);
                         prop_assert_eq!(new, model.insert(block, key(number, group)));
                     }
                 }
@@ -137,7 +137,7 @@ proptest! {
                 }
                 Op::Insert(number, k, group) => {
                     if let Some(block) = pick(number) {
-                        store.insert_key(pool, block, key(k, group), 16);
+                        store.insert_key(pool, block, &key(k, group), 16);
                     }
                 }
                 Op::DropKeys(number) => {

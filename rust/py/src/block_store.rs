@@ -106,7 +106,7 @@ impl BlockStore {
         let key = self.key(digest, group)?;
         self.store.call(py, |store| {
             require_content(store, pool, block)?;
-            Ok(store.insert_key(pool, block, key, num_tokens))
+            Ok(store.insert_key(pool, block, &key, num_tokens))
         })
     }
 

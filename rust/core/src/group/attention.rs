@@ -148,7 +148,7 @@ impl Group {
             previous = id;
             if !id.is_null() {
                 let key = self.key(digests, block as usize);
-                store.insert_sole(self.spec.pool, id, key, (block + 1) * self.spec.block_size);
+                store.insert_sole(self.spec.pool, id, &key, (block + 1) * self.spec.block_size);
             }
         }
         table.num_keyed = new.end;

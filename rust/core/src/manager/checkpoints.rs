@@ -207,7 +207,7 @@ impl Manager {
         let Some(key) = group.state_key(&self.requests.rows[row].digests, num_computed) else {
             return;
         };
-        self.store.insert_key(group.spec.pool, block, key, num_computed);
+        self.store.insert_key(group.spec.pool, block, &key, num_computed);
         if self.is_first_state(group) {
             let request = &self.requests.rows[row];
             let origin = if request.marks.branch == num_computed {

@@ -80,40 +80,50 @@ impl Cache<'_> {
             return Ok(());
         }
         let mask = mask(self.config, &config, config.use_eagle, (start, end), Some(facts));
-        let mut stored = Vec::new();
-        for position in start..end {
-            let Some(&block) = request.tables[group].blocks.get(position as usize) else { break };
-            let is_wanted = mask.as_ref().is_none_or(|mask| mask[(position - start) as usize]);
-            if block.is_null() || !is_wanted {
-                continue;
-            }
-            let num_tokens = (position + 1) * block_size;
-            if let Some((_, keyed_tokens)) = self.first_key(block) {
-                if keyed_tokens >= num_tokens {
-                    return Err(Error::InvalidArgument(format!(
-                        "block {block} is full with {num_tokens} tokens but was cached with \
-                         {keyed_tokens}"
-                    )));
-                }
-                self.drop_keys(block);
-            }
-            let key = self.key(request, group, num_tokens)?;
-            self.store.insert_key(POOL, block, key, num_tokens);
-            if let Some(before) = position.checked_sub(1) {
-                let before = request.tables[group].blocks[before as usize];
-                self.store.follow(POOL, before, block);
-            }
-            if self.config.enable_events {
-                stored.push(position);
+        let Request { digests, tables, .. } = &*request;
+        let blocks = &tables[group].blocks;
+        let is_wanted =
+            |position: u32| mask.as_ref().is_none_or(|mask| mask[(position - start) as usize]);
+        let wanted = (start..end)
+            .zip(blocks.iter().copied().skip(start as usize))
+            .filter(|&(position, block)| !block.is_null() && is_wanted(position));
+        for (position, block) in wanted.clone() {
+            if self.store.pool(POOL).is_keyed(block) {
+                self.drop_partial(block, (position + 1) * block_size)?;
             }
         }
+        let group_id = GroupId(group as u32);
+        let per_block = (block_size / hash_block) as usize;
+        let entries = wanted.clone().map(|(position, block)| {
+            let digest = digests[(position as usize + 1) * per_block - 1];
+            (block, Key { digest, group: group_id }, (position + 1) * block_size)
+        });
+        let before = start.checked_sub(1).map(|before| blocks[before as usize]);
+        self.store.insert_run(POOL, before.filter(|block| !block.is_null()), entries);
+        let stored = if self.config.enable_events {
+            wanted.map(|(position, _)| position).collect()
+        } else {
+            Vec::new()
+        };
         self.note(|| CacheEvent::Stored {
-            group: GroupId(group as u32),
+            group: group_id,
             first_block: start,
             end_block: end,
             stored,
         });
         request.tables[group].num_cached = Some(end);
+        Ok(())
+    }
+
+    /// Forget that a block, now full, held a part of its content.
+    fn drop_partial(&mut self, block: BlockId, num_tokens: u32) -> Result<(), Error> {
+        let keyed_tokens = self.first_key(block).map_or(0, |(_, keyed)| keyed);
+        if keyed_tokens >= num_tokens {
+            return Err(Error::InvalidArgument(format!(
+                "block {block} is full with {num_tokens} tokens but was cached with {keyed_tokens}"
+            )));
+        }
+        self.drop_keys(block);
         Ok(())
     }
 
@@ -179,7 +189,7 @@ impl Cache<'_> {
         if is_rewritten || (is_new && grew) {
             self.drop_keys(block);
         }
-        self.store.insert_key(POOL, block, key, num_tokens);
+        self.store.insert_key(POOL, block, &key, num_tokens);
         if is_new {
             self.note(|| CacheEvent::StoredTail { group: GroupId(group as u32), num_tokens });
         }

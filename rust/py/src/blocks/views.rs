@@ -143,11 +143,11 @@ impl Blocks {
         let mut store = self.lock(py)?;
         let ownerless = store.pool(POOL).is_available(id) && !store.pool(POOL).is_keyed(id);
         if !ownerless {
-            return Ok(store.insert_key(POOL, id, key, num_tokens.unwrap_or(0)));
+            return Ok(store.insert_key(POOL, id, &key, num_tokens.unwrap_or(0)));
         }
         // Content without an owner belongs among the cached blocks.
         store.touch(POOL, id).map_err(core_error)?;
-        let new = store.insert_key(POOL, id, key, num_tokens.unwrap_or(0));
+        let new = store.insert_key(POOL, id, &key, num_tokens.unwrap_or(0));
         store.free(POOL, std::iter::once(id)).map_err(core_error)?;
         Ok(new)
     }
@@ -383,7 +383,7 @@ impl Blocks {
                 store.drop_keys(POOL, id);
                 store.evicted().clear();
             }
-            store.insert_key(POOL, id, key, num_tokens);
+            store.insert_key(POOL, id, &key, num_tokens);
         }
         Ok(())
     }
