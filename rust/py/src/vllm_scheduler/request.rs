@@ -2,7 +2,7 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 
 /// Tokens of a list, to be compared with vLLM's counts.
 pub(super) fn count(tokens: &Bound<'_, PyList>) -> i64 {
@@ -10,7 +10,12 @@ pub(super) fn count(tokens: &Bound<'_, PyList>) -> i64 {
 }
 
 /// A request by its attributes. None of those read here is computed, so that no Python code runs.
-pub(super) struct Request<'a, 'py>(pub(super) &'a Bound<'py, PyAny>);
+///
+/// They are read where they are kept, which spares asking the class first whether it computes them.
+pub(super) struct Request<'a, 'py> {
+    pub(super) object: &'a Bound<'py, PyAny>,
+    attributes: Bound<'py, PyDict>,
+}
 
 macro_rules! attributes {
     ($($(#[$doc:meta])* $name:ident: $kind:ident $attribute:literal;)*) => {
@@ -18,32 +23,44 @@ macro_rules! attributes {
     };
     (@ $name:ident number $attribute:literal) => {
         pub(super) fn $name(&self) -> PyResult<i64> {
-            self.0.getattr(intern!(self.0.py(), $attribute))?.extract()
+            self.get(intern!(self.object.py(), $attribute))?.extract()
         }
     };
     (@ $name:ident list $attribute:literal) => {
         pub(super) fn $name(&self) -> PyResult<Bound<'py, PyList>> {
-            Ok(self.0.getattr(intern!(self.0.py(), $attribute))?.cast_into()?)
+            Ok(self.get(intern!(self.object.py(), $attribute))?.cast_into()?)
         }
     };
     (@ $name:ident object $attribute:literal) => {
         pub(super) fn $name(&self) -> PyResult<Bound<'py, PyAny>> {
-            self.0.getattr(intern!(self.0.py(), $attribute))
+            self.get(intern!(self.object.py(), $attribute))
         }
     };
     (@ $name:ident truth $attribute:literal) => {
         pub(super) fn $name(&self) -> PyResult<bool> {
-            self.0.getattr(intern!(self.0.py(), $attribute))?.is_truthy()
+            self.get(intern!(self.object.py(), $attribute))?.is_truthy()
         }
     };
     (@ $name:ident presence $attribute:literal) => {
         pub(super) fn $name(&self) -> PyResult<bool> {
-            Ok(!self.0.getattr(intern!(self.0.py(), $attribute))?.is_none())
+            Ok(!self.get(intern!(self.object.py(), $attribute))?.is_none())
         }
     };
 }
 
-impl<'py> Request<'_, 'py> {
+impl<'a, 'py> Request<'a, 'py> {
+    pub(super) fn new(object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        let attributes = object.getattr(intern!(object.py(), "__dict__"))?.cast_into()?;
+        Ok(Self { object, attributes })
+    }
+
+    fn get(&self, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+        match self.attributes.get_item(name)? {
+            Some(value) => Ok(value),
+            None => self.object.getattr(name),
+        }
+    }
+
     attributes! {
         num_computed: number "num_computed_tokens";
         num_in_flight: number "num_in_flight_tokens";
@@ -69,18 +86,18 @@ impl<'py> Request<'_, 'py> {
     }
 
     pub(super) fn id(&self) -> PyResult<Bound<'py, PyString>> {
-        crate::vllm_manager::facts::request_id(self.0)
+        Ok(self.get(intern!(self.object.py(), "request_id"))?.cast_into()?)
     }
 
     pub(super) fn set_num_computed(&self, count: i64) -> PyResult<()> {
-        self.0.setattr(intern!(self.0.py(), "num_computed_tokens"), count)
+        self.attributes.set_item(intern!(self.object.py(), "num_computed_tokens"), count)
     }
 
     pub(super) fn set_num_in_flight(&self, count: i64) -> PyResult<()> {
-        self.0.setattr(intern!(self.0.py(), "num_in_flight_tokens"), count)
+        self.attributes.set_item(intern!(self.object.py(), "num_in_flight_tokens"), count)
     }
 
     pub(super) fn set_num_placeholders(&self, count: i64) -> PyResult<()> {
-        self.0.setattr(intern!(self.0.py(), "num_output_placeholders"), count)
+        self.attributes.set_item(intern!(self.object.py(), "num_output_placeholders"), count)
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn schedule(
         if ids.len() == token_budget {
             break;
         }
-        let request = Request(&object);
+        let request = Request::new(&object)?;
         let decode = match turn(batch, &request)? {
             Turn::Idle => {
                 num_seen += 1;
@@ -157,7 +157,7 @@ fn grow<'py>(
     if VllmManager::is_quiet(manager, id.to_str()?, &facts, 1)? {
         return Ok(Some(None));
     }
-    match VllmManager::extend(manager, request.0, 1)? {
+    match VllmManager::extend(manager, request.object, 1)? {
         None => Ok(None),
         Some(blocks) => blocks.get().get_block_ids(manager.py(), true, None).map(Some),
     }

@@ -53,7 +53,7 @@ pub(super) fn take_outputs(
             num_seen += 1;
             continue;
         };
-        let request = Request(&object);
+        let request = Request::new(&object)?;
         let news = news(batch, &request, &id, index_of, sampled)?;
         if matches!(news, News::Unusual) {
             break;
@@ -147,7 +147,7 @@ fn append(
     tokens.append(&id)?;
     let hashable = tokens.len().saturating_sub(batch.num_hash_lookahead);
     if hashable.is_multiple_of(batch.hash_block_size) && request.has_hasher()? {
-        request.0.call_method0(intern!(py, "update_block_hashes"))?;
+        request.object.call_method0(intern!(py, "update_block_hashes"))?;
     }
     let stop = stop::reason(
         request,
@@ -162,16 +162,16 @@ fn append(
             Stop::EndOfText | Stop::Token => &batch.states.stopped,
             Stop::Length => &batch.states.length_capped,
         };
-        request.0.setattr(intern!(py, "status"), status)?;
+        request.object.setattr(intern!(py, "status"), status)?;
         if matches!(stop, Stop::Token) {
-            request.0.setattr(intern!(py, "stop_reason"), id)?;
+            request.object.setattr(intern!(py, "stop_reason"), id)?;
         }
     }
     let num_placeholders = request.num_placeholders()?;
     if num_placeholders > 0 {
         request.set_num_placeholders(num_placeholders - 1)?;
         let num_done = u32::try_from(request.num_computed()? - num_in_flight)?;
-        VllmManager::cache_blocks(batch.manager.bind(py), request.0, num_done)?;
+        VllmManager::cache_blocks(batch.manager.bind(py), request.object, num_done)?;
     }
     Ok(stop)
 }
@@ -184,13 +184,13 @@ fn describe(
 ) -> PyResult<()> {
     let py = output.py();
     if !request.prefill_stats()?.is_none() {
-        let stats = request.0.call_method0(intern!(py, "take_prefill_stats"))?;
-        let cached = VllmManager::estimate_cached_tokens(batch.manager.bind(py), request.0)?;
+        let stats = request.object.call_method0(intern!(py, "take_prefill_stats"))?;
+        let cached = VllmManager::estimate_cached_tokens(batch.manager.bind(py), request.object)?;
         stats.call_method1(intern!(py, "finalize"), (cached,))?;
         output.setattr(intern!(py, "prefill_stats"), stats)?;
     }
     if request.has_events()? {
-        let events = request.0.call_method0(intern!(py, "take_events"))?;
+        let events = request.object.call_method0(intern!(py, "take_events"))?;
         output.setattr(intern!(py, "events"), events)?;
     }
     let trace_headers = request.trace_headers()?;
@@ -213,14 +213,14 @@ fn end(
     token: &Token<'_>,
 ) -> PyResult<()> {
     let py = output.py();
-    let reason = request.0.call_method0(intern!(py, "get_finished_reason"))?;
+    let reason = request.object.call_method0(intern!(py, "get_finished_reason"))?;
     output.setattr(intern!(py, "finish_reason"), reason)?;
     if matches!(stop, Stop::Token) {
         output.setattr(intern!(py, "stop_reason"), token.list.get_item(0)?)?;
     }
-    let metrics = request.0.getattr(intern!(py, "spec_decode_metrics"))?;
+    let metrics = request.object.getattr(intern!(py, "spec_decode_metrics"))?;
     output.setattr(intern!(py, "spec_decode_metrics"), metrics)?;
     // Without connectors there are no parameters to hand on.
-    scheduler.call_method1(intern!(py, "_free_request"), (request.0,))?;
+    scheduler.call_method1(intern!(py, "_free_request"), (request.object,))?;
     Ok(())
 }
