@@ -116,6 +116,28 @@ def test_nobody_waits_for_a_state_slot_while_attention_memory_is_idle_nor_the_re
     assert engine.counters.finished == 303
 
 
+@pytest.mark.parametrize(("model", "gib"), [("gpt-oss-20b", 10), ("Gemma-3-27B", 24)])
+def test_nobody_waits_for_what_windows_give_back_only_at_the_end_of_the_step(
+    model: str, gib: float
+) -> None:
+    result = run(chat(), made(model, gib))
+    assert result.full_load_steps > 100
+    assert result.needless_waits == 0
+
+
+def test_a_manager_that_refuses_though_there_is_room_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = EngineConfig(max_num_seqs=1024, watermark=0.0)
+    cache = made("gpt-oss-20b", 10)
+    manager = make_manager(ManagerName.RUST, cache, config)
+    monkeypatch.setattr(manager, "can_admit", lambda *_: False)
+    engine = Engine(chat(20), manager, cache, config)
+    engine.run()
+    assert engine.counters.peak_running == 1
+    assert engine.full_load.needless_waits == engine.full_load.steps > 100
+
+
 def test_live_bytes_of_a_batch_are_the_sum_over_its_requests() -> None:
     for model in ("Qwen3.5-27B", "gpt-oss-20b", "Llama-4-Scout-17B-16E"):
         geometry = made(model, 24).geometry

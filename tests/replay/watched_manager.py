@@ -48,6 +48,10 @@ class WatchedManager:
         return self.inner.num_free_blocks
 
     @property
+    def num_live_blocks(self) -> tuple[int, ...]:
+        return self.inner.num_live_blocks
+
+    @property
     def used_bytes(self) -> int:
         return self.inner.used_bytes
 

@@ -4,7 +4,7 @@ from collections import deque
 
 import numpy as np
 
-from hybrid_blocks.replay.batch import Batch
+from hybrid_blocks.replay.batch import Batch, Int64s
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.counters import Counters
@@ -44,7 +44,7 @@ class Admission:
         self._block_size = cache.geometry.hash_block_size
         self._flops = flops_of(cache.model) if cache.model else None
         self._is_refused = False
-        self._free_when_refused = 0
+        self._live_when_refused: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -54,13 +54,16 @@ class Admission:
         """Whether the first that waits was refused for want of memory."""
         return self._is_refused and bool(self._waiting)
 
-    @property
-    def waits_needlessly(self) -> bool:
-        """Whether the first that waits was refused though its known tokens would have room."""
+    def waits_needlessly(self, computed: Int64s) -> bool:
+        """Return whether the first that waits was refused though its known tokens have room.
+
+        ``computed`` tokens of each running request are computed or have room already; to be asked
+        before the step in which they are computed gives anything back.
+        """
         if not self.is_short_of_memory:
             return False
         known = self._requests.look(self._waiting[0]).known
-        computed, total = self._batch.computed, self._batch.known
+        total = self._batch.known
         rows = np.flatnonzero(total - computed > 1)
         under_way = list(zip(computed[rows].tolist(), total[rows].tolist(), strict=True))
         return self._manager.could_hold(known, under_way) is True
@@ -72,8 +75,15 @@ class Admission:
 
     @property
     def is_full(self) -> bool:
-        """Whether the first was refused, and no more is free now than there was then."""
-        return self._is_refused and self._manager.num_free_blocks <= self._free_when_refused
+        """Whether the first was refused and would be again.
+
+        No pool has fewer live blocks than then, and nothing was promised to prompts under way, who
+        may need less of it than they were promised.
+        """
+        if not self._is_refused or not self._live_when_refused:
+            return False
+        live = self._manager.num_live_blocks
+        return all(now >= then for now, then in zip(live, self._live_when_refused, strict=True))
 
     def arrive(self, request: int) -> None:
         """Queue a request behind all others."""
@@ -105,8 +115,7 @@ class Admission:
                 break
             if not self._allocate(state, chunk):
                 if self._batch:
-                    self._is_refused = True
-                    self._free_when_refused = self._manager.num_free_blocks
+                    self._refuse()
                     break
                 # Alone it may fit without holding what was hit beside its own state.
                 matched, chunk = 0, self._first_chunk(state, 0, budget)
@@ -118,6 +127,11 @@ class Admission:
             budget -= chunk
         self._counters.peak_running = max(self._counters.peak_running, len(self._batch))
         return chunks
+
+    def _refuse(self) -> None:
+        self._is_refused = True
+        under_way = bool((self._batch.known - self._batch.computed > 1).any())
+        self._live_when_refused = () if under_way else self._manager.num_live_blocks
 
     def _first_chunk(self, state: Pending, matched: int, budget: int) -> int:
         most = min(state.known - matched, budget)

@@ -115,8 +115,11 @@ class Engine:
             admitted = self._admission.admit(budget)
             rows = np.concatenate((rows, np.arange(running, len(self._batch))))
             chunks = np.concatenate((chunks, np.array(admitted, dtype=np.int32)))
+        scheduled = self._batch.computed.copy()
+        scheduled[rows] += chunks
+        needless = self._admission.waits_needlessly(scheduled)
         self._compute(rows, chunks)
-        self._weigh(1, preempted=self.counters.preemptions > preemptions)
+        self._weigh(1, needless=needless, preempted=self.counters.preemptions > preemptions)
         self._sample()
         self._finish()
         self.meter.end_step()
@@ -182,12 +185,12 @@ class Engine:
             batch.next_token[sampling] += 1
             self.counters.output_tokens += len(sampling)
 
-    def _weigh(self, steps: int, *, preempted: bool = False) -> None:
+    def _weigh(self, steps: int, *, needless: bool, preempted: bool = False) -> None:
         """Compare what is reserved with what is needed, if somebody lacks memory."""
         if preempted or self._admission.is_short_of_memory:
             live = self._live.of(self._batch.computed)
             self.full_load.add(live, self._manager.used_bytes, len(self._batch), steps)
-            self.full_load.needless_waits += steps * self._admission.waits_needlessly
+            self.full_load.needless_waits += steps * needless
 
     def _finish(self) -> None:
         finished = self._batch.known == self._batch.final
@@ -229,6 +232,7 @@ class Engine:
         steps = np.arange(len(ends))[:, np.newaxis]
         done, served = 0, size
         refused = self._admission.is_short_of_memory
+        needless = self._admission.waits_needlessly(batch.computed)
         for tokens in self._requests.outputs[batch.next_token + steps]:
             start = perf_counter_ns()
             manager.begin_step()
@@ -248,7 +252,7 @@ class Engine:
             batch.known += done
             batch.next_token += done
             self.counters.output_tokens += done * size
-            self._weigh(done)
+            self._weigh(done, needless=needless)
         return served
 
     def _step_ends(self, max_steps: int) -> npt.NDArray[np.float64]:

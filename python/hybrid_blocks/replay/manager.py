@@ -37,6 +37,10 @@ class ReplayManager(Manager, Protocol):
         """Return counters, those that the manager has; see ``BlockManager.stats``."""
 
     @property
+    def num_live_blocks(self) -> tuple[int, ...]:
+        """Blocks with an owner, pool by pool."""
+
+    @property
     def used_bytes(self) -> int:
         """Bytes that nobody but the requests that run can have now."""
 

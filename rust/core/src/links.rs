@@ -15,6 +15,28 @@ pub(crate) struct Links {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct List(u32);
 
+/// Nodes whose links are read together.
+const RUN: u32 = 8;
+
+/// Whether each of the [`RUN`] nodes from `node` on is followed by its neighbour in number.
+#[inline]
+fn is_run(next: &[u32], node: u32) -> bool {
+    let links = &next[node as usize..];
+    let Some(links) = links.first_chunk::<{ RUN as usize }>() else { return false };
+    links.iter().zip(node + 1..).fold(0, |differ, (&to, neighbour)| differ | (to ^ neighbour)) == 0
+}
+
+/// Append `count` nodes from `node` on to `out`; returns the one after them.
+#[inline]
+fn walk<T>(next: &[u32], mut node: u32, count: u32, out: &mut Vec<T>, wrap: fn(u32) -> T) -> u32 {
+    out.extend((0..count).map(|_| {
+        let this = node;
+        node = next[node as usize];
+        wrap(this)
+    }));
+    node
+}
+
 impl Links {
     pub(crate) fn new(num_nodes: u32, num_lists: u32) -> Self {
         let total = num_nodes as usize + num_lists as usize;
@@ -85,15 +107,31 @@ impl Links {
     /// Put `nodes` at the front, the first of them first.
     #[inline]
     pub(crate) fn push_front_all(&mut self, list: List, nodes: impl Iterator<Item = u32>) {
+        self.push_front_if(list, nodes, |_| true);
+    }
+
+    /// As [`Links::push_front_all`] if every node `joins`; else the list stays as it was.
+    #[inline]
+    pub(crate) fn push_front_if(
+        &mut self,
+        list: List,
+        nodes: impl Iterator<Item = u32>,
+        mut joins: impl FnMut(u32) -> bool,
+    ) -> bool {
         let first = self.next[list.0 as usize];
         let mut at = list.0;
         for node in nodes {
+            if !joins(node) {
+                self.next[list.0 as usize] = first;
+                return false;
+            }
             self.next[at as usize] = node;
             self.prev[node as usize] = at;
             at = node;
         }
         self.next[at as usize] = first;
         self.prev[first as usize] = at;
+        true
     }
 
     /// Put `nodes` at the back, the last of them last.
@@ -118,12 +156,18 @@ impl Links {
         out: &mut Vec<T>,
         wrap: fn(u32) -> T,
     ) {
-        let (next, mut node) = (&*self.next, list.0);
-        out.extend((0..count).map(|_| {
-            node = next[node as usize];
-            wrap(node)
-        }));
-        let first = next[node as usize];
+        let (next, mut node) = (&*self.next, self.next[list.0 as usize]);
+        // A walk waits for each link before it can read the next one. Where numbers follow each
+        // other, as in memory that was never used, the links are guessed and confirmed together.
+        for _ in 0..count / RUN {
+            if is_run(next, node) {
+                out.extend((node..node + RUN).map(wrap));
+                node = next[(node + RUN - 1) as usize];
+            } else {
+                node = walk(next, node, RUN, out, wrap);
+            }
+        }
+        let first = walk(next, node, count % RUN, out, wrap);
         self.next[list.0 as usize] = first;
         self.prev[first as usize] = list.0;
     }
@@ -218,6 +262,34 @@ mod tests {
         links.push_back_all(list, std::iter::empty());
         assert_eq!(nodes(&links, list), [2, 0, 4]);
         assert_eq!((links.before(4), links.back(list)), (Some(0), Some(4)));
+    }
+
+    #[test]
+    fn nodes_of_which_one_may_not_join_leave_the_list_as_it_was() {
+        let mut links = Links::new(5, 1);
+        let list = links.list(0);
+        links.push_front_all(list, [2, 0].into_iter());
+        assert!(!links.push_front_if(list, [4, 1, 3].into_iter(), |node| node != 1));
+        assert_eq!((nodes(&links, list), links.before(2)), (vec![2, 0], None));
+        assert!(links.push_front_if(list, [4, 3].into_iter(), |node| node != 1));
+        assert_eq!(nodes(&links, list), [4, 3, 2, 0]);
+    }
+
+    #[test]
+    fn neighbours_in_number_leave_as_they_are_linked_wherever_their_run_ends() {
+        let mut links = Links::new(40, 2);
+        let (a, b) = (links.list(0), links.list(1));
+        let order: Vec<u32> = (3..14).chain([30, 20]).chain(22..30).chain(31..40).collect();
+        for count in 0..=order.len() as u32 {
+            links.clear(a);
+            links.push_front_all(a, order.iter().copied());
+            links.push_back(b, 1);
+            let mut popped = vec![7];
+            links.pop_front_all(a, count, &mut popped, |node| node);
+            popped.extend(nodes(&links, a));
+            assert_eq!((popped[0], &popped[1..]), (7, &*order));
+            assert_eq!(links.pop_front(b), Some(1));
+        }
     }
 
     #[test]

@@ -490,14 +490,15 @@ impl Pool {
     /// # Errors
     /// [`Error::NotLive`] for a block that has no (further) owner; then nothing was freed.
     pub fn free(&mut self, blocks: impl Iterator<Item = BlockId> + Clone) -> Result<(), Error> {
-        // Most blocks have one owner. A run of them names each block once, so that it can be put into
-        // the queue as it is.
-        let (mut num_sole, mut seen, mut common, mut all) = (0, 0, KEYED, true);
+        if self.slabs.is_none() && self.free_sole(blocks.clone()) {
+            return Ok(());
+        }
+        // Most blocks have one owner. A run of them names each block once.
+        let (mut num_sole, mut common, mut all) = (0, KEYED, true);
         for block in blocks.clone() {
             match self.state.get_mut(block.index()) {
                 Some(state) if *state & REFS == 1 => {
                     *state -= 1;
-                    seen |= *state;
                     common &= *state;
                     num_sole += 1;
                 }
@@ -506,12 +507,6 @@ impl Pool {
                     break;
                 }
             }
-        }
-        if all && seen & KEYED == 0 && self.slabs.is_none() {
-            self.num_live -= num_sole as u32;
-            self.num_free += num_sole as u32;
-            self.links.push_front_all(self.links.list(1), blocks.map(|block| block.0));
-            return Ok(());
         }
         self.zeroed.clear();
         if all {
@@ -538,6 +533,30 @@ impl Pool {
         }
         self.put_back(false);
         Ok(())
+    }
+
+    /// Free blocks of a fixed pool that all have one owner and no content worth keeping, in one pass:
+    /// they join the queue while they are checked. Unless all are so, nothing changes.
+    #[inline]
+    fn free_sole(&mut self, blocks: impl Iterator<Item = BlockId> + Clone) -> bool {
+        let mut num_sole = 0;
+        let state = &mut self.state;
+        let is_sole = |block: u32| match state.get_mut(block as usize) {
+            Some(state) if *state == 1 => {
+                *state = 0;
+                num_sole += 1;
+                true
+            }
+            _ => false,
+        };
+        let queue = self.links.list(1);
+        if !self.links.push_front_if(queue, blocks.clone().map(|block| block.0), is_sole) {
+            blocks.take(num_sole).for_each(|block| self.state[block.index()] = 1);
+            return false;
+        }
+        self.num_live -= num_sole as u32;
+        self.num_free += num_sole as u32;
+        true
     }
 
     /// Put the blocks that lost their last owner where they wait; `all_keyed`, if that is known.

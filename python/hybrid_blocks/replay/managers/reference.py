@@ -31,6 +31,11 @@ class ReferenceReplayManager(ReferenceManager):
         return {}
 
     @property
+    def num_live_blocks(self) -> tuple[int, ...]:
+        """Blocks with an owner, pool by pool."""
+        return (self.num_blocks - self.num_free_blocks,)
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of blocks with an owner, one byte a token."""
         return (self.num_blocks - self.num_free_blocks) * self.block_size

@@ -42,6 +42,7 @@ class RustManager:
     ) -> None:
         self.core = core
         self._geometry = geometry
+        self._pools = range(len(geometry.pools))
         self._has_windows = any(group.window is not None for group in geometry.groups)
         self._lookahead = lookahead
         self._foresight = foresight
@@ -97,6 +98,11 @@ class RustManager:
     def num_free_blocks(self) -> int:
         """Of these, the ones that hold nothing but cached content."""
         return self.core.num_free_blocks
+
+    @property
+    def num_live_blocks(self) -> tuple[int, ...]:
+        """Blocks with an owner, pool by pool."""
+        return tuple(self.core.num_live_blocks(pool=pool) for pool in self._pools)
 
     @property
     def used_bytes(self) -> int:

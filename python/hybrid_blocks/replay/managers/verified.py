@@ -97,6 +97,11 @@ class VerifiedManager:
         return self._inner.num_free_blocks
 
     @property
+    def num_live_blocks(self) -> tuple[int, ...]:
+        """Blocks with an owner, pool by pool."""
+        return self._inner.num_live_blocks
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of slabs that hold a request's block."""
         return self._inner.used_bytes

@@ -243,6 +243,11 @@ class VllmManager:
         return self._pool.get_num_free_blocks()
 
     @property
+    def num_live_blocks(self) -> tuple[int, ...]:
+        """Blocks with an owner, pool by pool."""
+        return (self.num_blocks - self.num_free_blocks,)
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of blocks with an owner, padding included."""
         return (self.num_blocks - self.num_free_blocks) * self._block_bytes
