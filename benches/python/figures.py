@@ -1,6 +1,6 @@
 """Figures of whole replays: memory, concurrency and hits, beside vLLM's own manager.
 
-    python benches/python/figures.py capacity mixed hits --data DIR --record benches/record
+    python benches/python/figures.py capacity mixed hits policies --data DIR --record benches/record
 
 ``--limit`` scales every run. The record says what was run, with which limit, and when. What falls
 short of its target is named in the end, and the exit status is 1.
@@ -8,8 +8,9 @@ short of its target is named in the end, and the exit status is 1.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ LENGTH = {"mooncake": 2000, "agent": 600}
 """Requests of the traces, in proportion: those of coding agents are ten times as long."""
 
 SHARES = (0.05, 0.10, 0.20, 0.40)
+
+HIT_ENGINE = EngineConfig(max_num_seqs=16, watermark=0.0, reject_too_large=True)
+"""So few requests at a time that the cache, not the batch, fills the memory."""
+
+MOONCAKE = "mooncake_fast25_conversation_trace.jsonl.gz"
+
+FORESIGHT = 0.85
+"""The share of hits of a policy that sees the future."""
 
 FULL = 0.97
 """The share of memory that must work at full load."""
@@ -129,54 +138,74 @@ def check_mixed(rows: list[Row]) -> Iterator[str]:
             yield f"{row['model']}: a request waits needlessly in {row['needless_waits']} steps"
 
 
-def check_nothing(rows: list[Row]) -> Iterator[str]:
-    """Name nothing."""
-    del rows
-    yield from ()
-
-
 def hits(data: Path, limit: int) -> Iterator[Row]:
-    """Hit rates at shares of what a cache would hold that loses nothing."""
+    """Hit rates at shares of what a cache would hold that loses nothing, beside vLLM's."""
     traces = {
-        "mooncake": read_trace(data / "traces" / "mooncake_fast25_conversation_trace.jsonl.gz"),
+        "mooncake": read_trace(data / "traces" / MOONCAKE),
         "agent": read_trace(data / "traces" / "claude_code_agentic_dev.jsonl.gz"),
     }
-    config = EngineConfig(max_num_seqs=64, watermark=0.0, reject_too_large=True)
-    options = RustOptions(placement=Placement())
     for name, whole in traces.items():
-        trace = whole.head(LENGTH[name] * limit // LENGTH["agent"])
-        for model in HIT_MODELS:
-            deployed = deployment(block_size=GRAIN[name])
-            unbounded = _unbounded_bytes(trace, model, config, deployed)
-            for share in SHARES:
-                cache = model_cache(model, int(share * unbounded), deployed)
-                about = {
-                    "trace": name,
-                    "unbounded_share": share,
-                    "gib": round(share * unbounded / GIB, 1),
-                }
-                for label, result in _policies(trace, cache, config, options):
-                    yield {**_row(result, model, len(trace)), **about, "policy": label}
+        yield from _sizes(whole.head(LENGTH[name] * limit // LENGTH["agent"]), name, _all_results)
 
 
-def _policies(
-    trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions
-) -> Iterator[tuple[str, Result]]:
+def policies(data: Path, limit: int) -> Iterator[Row]:
+    """The same over many more requests, without vLLM, which would take hours."""
+    whole = read_trace(data / "traces" / MOONCAKE)
+    yield from _sizes(whole.head(limit), "mooncake", _rust_results)
+
+
+Results = Iterator[tuple[str, Result]]
+
+
+def _sizes(trace: Trace, name: str, results: Callable[[Trace, Cache], Results]) -> Iterator[Row]:
+    for model in HIT_MODELS:
+        deployed = deployment(block_size=GRAIN[name])
+        unbounded = _unbounded_bytes(trace, model, deployed)
+        for share in SHARES:
+            gib = round(share * unbounded / GIB, 1)
+            cache = model_cache(model, int(share * unbounded), deployed)
+            for policy, result in results(trace, cache):
+                about = {"trace": name, "unbounded_share": share, "gib": gib, "policy": policy}
+                yield {**_row(result, model, len(trace)), **about}
+
+
+def _rust_results(trace: Trace, cache: Cache) -> Results:
     for policy in PolicyName:
-        rust = apply_policy(policy, trace, cache, config, options)
-        yield (
-            f"rust {policy}",
-            replay(trace, manager_name=ManagerName.RUST, cache=cache, config=config, rust=rust)[0],
-        )
+        rust = apply_policy(policy, trace, cache, HIT_ENGINE, RustOptions(placement=Placement()))
+        yield f"rust {policy}", _replay(trace, cache, ManagerName.RUST, rust=rust)
+
+
+def _all_results(trace: Trace, cache: Cache) -> Results:
+    yield from _rust_results(trace, cache)
     for label, retention in (("default", 0), ("dense", None), ("4096", 4096)):
         vllm = VllmOptions(retention=retention)
-        yield (
-            f"vllm {label}",
-            replay(trace, manager_name=ManagerName.VLLM, cache=cache, config=config, vllm=vllm)[0],
-        )
+        yield f"vllm {label}", _replay(trace, cache, ManagerName.VLLM, vllm=vllm)
 
 
-def _unbounded_bytes(trace: Trace, model: str, config: EngineConfig, deployed: Deployment) -> int:
+def _replay(trace: Trace, cache: Cache, manager: ManagerName, **options: Any) -> Result:
+    result, _ = replay(trace, manager_name=manager, cache=cache, config=HIT_ENGINE, **options)
+    return result
+
+
+def check_hits(rows: list[Row]) -> Iterator[str]:
+    """Name the sizes at which a policy hits less than it should."""
+    about = ("trace", "model", "unbounded_share")
+    for case, group in groupby(rows, key=lambda row: tuple(row[name] for name in about)):
+        found = {row["policy"]: row for row in group}
+        title = " ".join(str(part) for part in case)
+        lru, flop = found["rust lru"], found["rust flop"]
+        ours = max(lru["hit_rate"], flop["hit_rate"])
+        best = found["rust lookahead"]["hit_rate"]
+        if ours < FORESIGHT * best:
+            yield f"{title}: hit rate {ours:.3f} is {ours / best:.2f} of lookahead's {best:.3f}"
+        if flop["recompute_flops_saved"] < lru["recompute_flops_saved"]:
+            yield f"{title}: flop saves less than lru"
+        theirs = [row["hit_rate"] for policy, row in found.items() if policy.startswith("vllm")]
+        if theirs and min(lru["hit_rate"], flop["hit_rate"]) <= max(theirs):
+            yield f"{title}: hit rate {ours:.3f}, vLLM's best {max(theirs):.3f}"
+
+
+def _unbounded_bytes(trace: Trace, model: str, deployed: Deployment) -> int:
     """Bytes of all distinct blocks of a trace, and of checkpoints if none is ever lost.
 
     They lie at the ends of prompts and at branches, so that the sizes do not follow every change of
@@ -188,7 +217,7 @@ def _unbounded_bytes(trace: Trace, model: str, config: EngineConfig, deployed: D
     tokens = sum(group.block_bytes for group in geometry.groups if group.grows) * blocks
     room = model_cache(model, 4 * tokens + 1024 * GIB, deployed)
     plain = RustOptions(placement=Placement(prompt_margin=0, finish=False))
-    result, _ = replay(trace, manager_name=ManagerName.RUST, cache=room, config=config, rust=plain)
+    result = _replay(trace, room, ManagerName.RUST, rust=plain)
     kept = (result.checkpoints or 0) // len(states)
     return tokens + kept * sum(group.block_bytes for group in states)
 
@@ -216,7 +245,8 @@ def _row(result: Result, model: str, limit: int) -> Row:
 FIGURES = {
     "capacity": (capacity, 2000, check_capacity),
     "mixed": (mixed, 2000, check_mixed),
-    "hits": (hits, 600, check_nothing),
+    "hits": (hits, 300, check_hits),
+    "policies": (policies, 12_031, check_hits),
 }
 """What is run, with how many requests, and what it is held against."""
 
