@@ -47,10 +47,8 @@ struct ExtraKey {
 ///
 /// A block's first key is stored once, in arrays indexed by block id. The table holds *entries*: an
 /// entry below the number of blocks is that block's first key, one above it an extra key. Linear
-/// probing, eight one-byte tags at a time, finds an entry, the full digest and group confirm it;
-/// nothing is ever taken for equal on fewer bits. The keys that several groups have for one digest
-/// start within one line of slots, since they come and go together. Deletion shifts back, so there
-/// are no tombstones. Blocks that
+/// probing, eight one-byte tags at a time, finds an entry, the full digest and group confirm it; nothing is ever
+/// taken for equal on fewer bits. Deletion shifts back, so there are no tombstones. Blocks that
 /// share a key with an earlier block wait outside the table, in insertion order.
 ///
 /// Content that was entered in a row is mostly looked for in a row, so each block remembers the one
@@ -76,13 +74,8 @@ pub struct PrefixIndex {
     extra_of: FxHashMap<u32, Vec<u32>>,
 }
 
-/// Slots among which the groups' keys of one digest are spread: a cache line of them.
-const LINE: usize = 16;
-/// Slots between the homes of neighbouring groups, prime to [`LINE`].
-const GROUP_STRIDE: u32 = 5;
-
 fn tag_of(key: &Key) -> u8 {
-    (key.digest.prefix() as u8).wrapping_add((key.group.0 as u8) << 1) | 1
+    key.digest.prefix() as u8 | 1
 }
 
 /// The top bits of the bytes of `word` that are zero. Above the lowest of them, some bytes that are
@@ -98,7 +91,7 @@ impl PrefixIndex {
     #[must_use]
     pub fn new(num_blocks: u32) -> Self {
         let num_blocks = num_blocks as usize;
-        let capacity = (num_blocks + num_blocks / 2 + 8).next_multiple_of(LINE);
+        let capacity = num_blocks + num_blocks / 2 + 8;
         Self {
             digests: vec![[0; Digest::MAX_LEN]; num_blocks],
             groups: vec![NO_GROUP; num_blocks],
@@ -128,10 +121,8 @@ impl PrefixIndex {
 
     #[inline]
     fn home(&self, key: &Key) -> usize {
-        let hash = key.digest.prefix();
-        let line = (u128::from(hash) * (self.slots.len() / LINE) as u128) >> 64;
-        let offset = ((hash >> 8) as u32).wrapping_add(key.group.0.wrapping_mul(GROUP_STRIDE));
-        line as usize * LINE + offset as usize % LINE
+        let hash = key.digest.prefix() ^ u64::from(key.group.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize
     }
 
     /// The slot `ahead` places on, less than once around.
@@ -348,7 +339,7 @@ impl PrefixIndex {
 
     #[cold]
     fn grow(&mut self) {
-        let capacity = (self.slots.len() + self.slots.len() / 2).next_multiple_of(LINE);
+        let capacity = self.slots.len() + self.slots.len() / 2;
         let tags = std::mem::replace(&mut self.tags, vec![VACANT; capacity + WINDOW - 1]);
         let slots = std::mem::replace(&mut self.slots, vec![0; capacity]);
         for (tag, entry) in tags.into_iter().zip(slots).filter(|&(tag, _)| tag != VACANT) {
