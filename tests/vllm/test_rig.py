@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -107,15 +108,22 @@ def test_a_run_goes_on_after_a_test_that_kills_it_and_repeats_none(
     session = Session(tests=tmp_path, hub=tmp_path, logs=tmp_path, workers=1, code="code")
     tests = [f"test_it.py::test_{name}" for name in "abcd"]
     expected = ["passed", "failed", "crashed", "skipped"]
-    assert session.run("it", "off", tests) == dict(zip(tests, expected, strict=True))
+    outcomes = dict(zip(tests, expected, strict=True))
+    assert session.run("it", "off", tests) == outcomes
     assert seen.read_text() == "abcd"
-    assert len(session.run("it", "off", tests)) == 4
+    assert session.run("it", "off", tests) == outcomes
     assert seen.read_text() == "abcd"
+    session.forget("it", "off")
+    assert len(session.run("it", "off", tests, leave_out=tests[1:])) == 1
+    assert seen.read_text() == "abcda"
 
 
 def test_a_suite_is_run_without_the_plugin_once(tmp_path: Path) -> None:
     class Runs(Session):
-        def run(self, name: str, level: str, targets: list[str]) -> dict[str, str]:
+        def run(
+            self, name: str, level: str, targets: list[str], leave_out: Iterable[str] = ()
+        ) -> dict[str, str]:
+            assert not list(leave_out)
             asked.append((name, level))
             return dict.fromkeys(targets, "failed")
 
