@@ -15,6 +15,7 @@ RUST = [
 ]
 STUB = ROOT / "python/hybrid_blocks/_core.pyi"
 _IN_RUST = re.compile(r'(?:intern!\([^"]*|(?:number|list|object|truth|presence) )"(\w+)"')
+_WRITTEN = re.compile(r'attributes\.set_item\(intern!\([^"]*"(\w+)"')
 _BY_NAME = {"getattr", "hasattr"}
 
 
@@ -43,6 +44,11 @@ def attributes() -> set[str]:
             names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
             names |= set(_by_name(tree))
     return names
+
+
+def written_past_the_class() -> set[str]:
+    """Return the attributes that are written into an object's dictionary, unseen by its class."""
+    return {name for file in RUST for name in _WRITTEN.findall(file.read_text())}
 
 
 def own_names() -> set[str]:

@@ -122,3 +122,12 @@ def test_a_live_scheduler_has_these_attributes(pair: Pair, which: int, path: str
     found = reduce(follow, filter(None, path.split(".")), pair.schedulers[which])
     for attribute in SURFACE["live"][path]:
         assert hasattr(found, attribute) or not is_present(attribute), attribute
+
+
+def test_a_request_keeps_in_its_dictionary_what_is_written_there(pair: Pair) -> None:
+    written = adapter_reads.written_past_the_class()
+    assert written
+    for scheduler in pair.schedulers:
+        request = scheduler.running[0]
+        assert written <= set(vars(request))
+        assert not any(hasattr(type(request), name) for name in written)
