@@ -103,8 +103,9 @@ def test_the_plot_stacks_the_parts_of_every_level(
     legend = axes.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == list(PARTS)
-    heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
-    assert heights == [[result.parts_us[part] / 1e3] * len(LEVELS) for part in PARTS]
+    for part, bars in zip(PARTS, axes.containers, strict=True):
+        heights = [bar.get_height() for bar in bars]
+        assert heights == pytest.approx([result.parts_us[part] / 1e3] * len(LEVELS))
     tops = [bar.get_y() + bar.get_height() for bar in axes.containers[-1]]
     assert tops == pytest.approx([sum(result.parts_us.values()) / 1e3] * len(LEVELS))
 
