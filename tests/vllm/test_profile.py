@@ -2,11 +2,13 @@
 
 import json
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.trace import generate_trace
+from hybrid_blocks.vllm.profile.plot import plot
 from hybrid_blocks.vllm.profile.result import PARTS, Findings, summarize
 from hybrid_blocks.vllm.profile.run import ProfileError, check_agreement, profile
 from hybrid_blocks.vllm.profile.settings import Settings
@@ -66,6 +68,46 @@ def test_the_timeline_holds_whole_steps_of_every_level(written: dict[str, Any]) 
         assert names.count("schedule") == names.count("update_from_output") == 30
         assert names.count("allocate") >= 30
     assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in events if e["ph"] == "X")
+
+
+def test_the_timeline_is_valid_in_the_trace_event_format(written: dict[str, Any]) -> None:
+    timeline = json.loads(written["timeline.json"])
+    assert timeline["displayTimeUnit"] in {"ms", "ns"}
+    fields = {"M": {"ph", "pid", "name", "args"}, "X": {"ph", "pid", "tid", "name", "ts", "dur"}}
+    for event in timeline["traceEvents"]:
+        assert set(event) == fields[event["ph"]]
+        assert all(isinstance(event[number], int | float) for number in {"ts", "dur"} & set(event))
+    # A viewer draws the slices of a thread in one another, and has no place for those that cross.
+    for process in range(len(LEVELS)):
+        slices = [e for e in timeline["traceEvents"] if (e["ph"], e["pid"]) == ("X", process)]
+        open_until: list[float] = []
+        for ts, neg_dur in sorted((e["ts"], -e["dur"]) for e in slices):
+            while open_until and open_until[-1] <= ts + 0.001:
+                open_until.pop()
+            assert not open_until or ts - neg_dur <= open_until[-1] + 0.001
+            open_until.append(ts - neg_dur)
+
+
+def test_the_plot_stacks_the_parts_of_every_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    spans = [Span("match", 11_000, 2_000), Span("allocate", 20_000, 8_000), Span("free", 70_000, 5)]
+    result = summarize([STEP], [STEP], spans)
+    plot(tmp_path / "step.png", dict.fromkeys(LEVELS, result))
+    (axes,) = drawn[0].axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == LEVELS
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == list(PARTS)
+    for part, bars in zip(PARTS, axes.containers, strict=True):
+        heights = [bar.get_height() for bar in bars]
+        assert heights == pytest.approx([result.parts_us[part] / 1e3] * len(LEVELS))
+    tops = [bar.get_y() + bar.get_height() for bar in axes.containers[-1]]
+    assert tops == pytest.approx([sum(result.parts_us.values()) / 1e3] * len(LEVELS))
 
 
 def test_a_level_that_is_not_there_is_an_error_with_the_reason() -> None:

@@ -1,9 +1,16 @@
 """The rig's own judgement: what counts as a regression and what does not."""
 
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from rig import exemptions, hub_cache
+from rig import exemptions, hub_cache, record
+from rig.baseline import Baseline
+from rig.progress import Progress
+from rig.session import Session, watch
 from rig.verdict import judge, to_repeat
 
 
@@ -25,6 +32,18 @@ def test_a_test_that_the_plugin_makes_skip_itself_is_a_regression() -> None:
     assert not judge({"a": "skipped"}, {"a": "passed"}, {}).ok
 
 
+def test_a_test_that_vanishes_with_the_plugin_is_a_regression() -> None:
+    assert judge({"a": "passed"}, {"a": "passed", "b": "passed"}, {}).regressions == {
+        "b": "missing"
+    }
+
+
+def test_what_passes_only_with_the_plugin_is_counted_as_such() -> None:
+    verdict = judge({"a": "passed", "b": "passed"}, {"a": "passed", "b": "failed"}, {})
+    assert verdict.only_with == {"b": "failed"}
+    assert verdict.counts()["passed"] == 2
+
+
 def test_an_exempt_test_that_passes_must_leave_the_list() -> None:
     verdict = judge({"a": "passed"}, {}, {"a": "reads a private member"})
     assert verdict.stale == ["a"]
@@ -44,6 +63,87 @@ def test_an_exemption_needs_a_reason_and_level_pool_has_none(tmp_path: Path) -> 
         file.write_text(f'[[exempt]]\ntest = "a"\n{entry}\n')
         with pytest.raises(ValueError, match="with a reason"):
             exemptions.load("manager", file)
+
+
+def test_progress_tells_what_ended_and_what_was_running(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "progress")
+    assert progress.outcomes() == {}
+    for test in ("a", "b"):
+        progress.note_start(test)
+    progress.note("a", "passed")
+    with progress.file.open("a") as file:
+        file.write('{"test": "b", "outco')  # killed while it wrote
+    assert progress.outcomes() == {"a": "passed"}
+    assert progress.unfinished() == ["b"]
+
+
+def test_a_run_that_says_nothing_for_too_long_is_ended(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
+    assert watch(process, Progress(tmp_path / "progress"), silence_s=0.2) == "hung"
+    assert process.poll() is not None
+
+
+VLLMS_TESTS = """
+import os, pathlib, pytest
+
+def note(name):
+    with pathlib.Path(os.environ["SEEN"]).open("a") as file:
+        file.write(name)
+
+def test_a(): note("a")
+def test_b(): note("b"); assert False
+def test_c(): note("c"); os._exit(3)
+def test_d(): note("d"); pytest.skip()
+"""
+
+
+def test_a_run_goes_on_after_a_test_that_kills_it_and_repeats_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test_it.py").write_text(VLLMS_TESTS)
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("SEEN", str(seen))
+    session = Session(tests=tmp_path, hub=tmp_path, logs=tmp_path, workers=1, code="code")
+    tests = [f"test_it.py::test_{name}" for name in "abcd"]
+    expected = ["passed", "failed", "crashed", "skipped"]
+    outcomes = dict(zip(tests, expected, strict=True))
+    assert session.run("it", "off", tests) == outcomes
+    assert seen.read_text() == "abcd"
+    assert session.run("it", "off", tests) == outcomes
+    assert seen.read_text() == "abcd"
+    session.forget("it", "off")
+    assert len(session.run("it", "off", tests, leave_out=tests[1:])) == 1
+    assert seen.read_text() == "abcda"
+
+
+def test_a_suite_is_run_without_the_plugin_once(tmp_path: Path) -> None:
+    class Runs(Session):
+        def run(
+            self, name: str, level: str, targets: list[str], leave_out: Iterable[str] = ()
+        ) -> dict[str, str]:
+            assert not list(leave_out)
+            asked.append((name, level))
+            return dict.fromkeys(targets, "failed")
+
+    asked: list[tuple[str, str]] = []
+    session = Runs(tests=tmp_path, hub=tmp_path, logs=tmp_path, workers=1, code="code")
+    baseline = Baseline(session, tmp_path / "without")
+    for _ in range(2):
+        assert baseline.whole("core", ["a"]) == {"a": "failed"}
+        assert baseline.of(["a", "b"]) == {"a": "failed", "b": "failed"}
+    assert asked == [("core", "off"), ("asked", "off")]
+
+
+def test_a_record_gathers_suites_and_levels(tmp_path: Path) -> None:
+    verdict = judge({"a": "passed", "b": "failed"}, {"b": "failed"}, {})
+    record.write(tmp_path, "core", "pool", verdict)
+    file = record.write(tmp_path, "core", "manager", verdict)
+    levels = json.loads(file.read_text())["levels"]
+    for level in ("pool", "manager"):
+        assert levels[level]["core"]["passed"] == 1
+        assert levels[level]["core"]["not passed without the plugin either"] == {"failed": 1}
 
 
 def test_the_hub_cache_resolves_every_model_offline(

@@ -71,6 +71,7 @@ class Scheduler(VllmScheduler):
             or (self.policy == SchedulingPolicy.PRIORITY and not batching.fits_for_sure(self))
         ):
             return super().schedule(throttle_prefills)
+        self.kv_cache_manager.new_step_starts()
         # vLLM's code is left one running request at least, since it asks whether there are any.
         decodes = self._decodes.schedule(
             self.running,
@@ -92,9 +93,13 @@ class Scheduler(VllmScheduler):
         self.running = self.running[len(ahead) :]
         self.max_num_scheduled_tokens -= len(decodes.req_ids)
         self.max_num_active_reqs -= len(ahead)
+        # The step has begun: what it caches is not there to be hit before the next one.
+        manager: Any = self.kv_cache_manager
+        manager.new_step_starts = _nothing
         try:
             yield
         finally:
+            del manager.new_step_starts
             self.running[:0] = ahead
             self.max_num_scheduled_tokens = self._step_budget
             self.max_num_active_reqs += len(ahead)
@@ -155,6 +160,10 @@ class Scheduler(VllmScheduler):
 
 class AsyncScheduler(Scheduler, VllmAsyncScheduler):
     """The same where steps are scheduled before the outputs of the last one are there."""
+
+
+def _nothing() -> None:
+    pass
 
 
 _STATES = (

@@ -136,11 +136,11 @@ class Pair:
     def ours(self) -> Any:
         return self.schedulers[1]
 
-    def arrive(self, max_tokens: int | None = None) -> None:
-        """A request arrives that may share a prefix; its limit is drawn if not given."""
+    def arrive(self, max_tokens: int | None = None, prompt: list[int] | None = None) -> None:
+        """A request arrives that may share a prefix; what is not given is drawn."""
         draw = self.random
         shared = Random(draw.randrange(2)).choices(range(5, 100), k=120)
-        prompt = shared[: draw.choice((0, 16, 31, 48, 64))] + draw.choices(
+        prompt = prompt or shared[: draw.choice((0, 16, 31, 48, 64))] + draw.choices(
             range(5, 100), k=draw.choice((1, 2, 5, 16, 17, 40))
         )
         options: dict[str, Any] = {"max_tokens": max_tokens or draw.choice((1, 2, 6, 12, 30, 60))}

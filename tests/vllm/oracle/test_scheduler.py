@@ -71,6 +71,21 @@ def test_all_but_the_last_of_decoding_requests_are_scheduled_in_one_call(is_asyn
     assert sum(seen) > 40
 
 
+def test_a_state_that_this_very_step_computes_is_hit_in_the_next_one() -> None:
+    pair = Pair(Setup(ENGINES["mamba-align-0"], is_async=False), Random(0))
+    for _ in range(2):
+        pair.arrive(max_tokens=50, prompt=[5] * 14)
+    for _ in range(2):
+        pair.step()
+    first = pair.ours.running[0]
+    assert (first.num_computed_tokens, first.num_tokens) == (15, 16)
+    pair.arrive(max_tokens=50, prompt=[*first.all_token_ids, 6, 7, 8])
+    pair.step()
+    assert pair.ours.get_request_counts() == (2, 1)
+    pair.step()
+    assert pair.ours.get_request_counts() == (3, 0)
+
+
 class Spy:
     """Passes calls on, and notes how many requests were dealt with."""
 

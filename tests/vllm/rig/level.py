@@ -1,20 +1,39 @@
-"""A pytest plugin: turn a level on before vLLM's tests are imported, and record every outcome."""
+"""A pytest plugin: turn a level on before vLLM's tests are imported, and note every outcome."""
 
 import gc
-import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-_outcomes: dict[str, dict[str, str | float]] = {}
+from rig.progress import Progress
+
+_said: dict[str, str] = {}
 
 
-def pytest_configure() -> None:
+def _progress(config: Any) -> Progress | None:
+    """Return where to note outcomes: the process that hands out tests does, not those it starts."""
+    file = os.environ.get("RIG_PROGRESS")
+    return Progress(Path(file)) if file and not hasattr(config, "workerinput") else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("HYBRID_BLOCKS", "off") != "off":
         from hybrid_blocks.vllm import plugin  # noqa: PLC0415 - imports vLLM
 
         plugin.register()
+    if progress := _progress(config):
+        config.pluginmanager.register(Notes(progress), "rig-notes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what an earlier, interrupted run has seen."""
+    seen_file = os.environ.get("RIG_SEEN")
+    seen = set(Path(seen_file).read_text().splitlines()) if seen_file else set()
+    if left_out := [item for item in items if item.nodeid in seen]:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.nodeid not in seen]
 
 
 def pytest_collection_finish() -> None:
@@ -28,21 +47,26 @@ def pytest_collection_finish() -> None:
     gc.unfreeze = lambda: None
 
 
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    if report.failed:
-        _outcomes[report.nodeid] = {"outcome": "error", "seconds": 0.0}
+class Notes:
+    """Notes when a test starts and, at its end, what became of it."""
 
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    known = _outcomes.setdefault(report.nodeid, {"outcome": "passed", "seconds": 0.0})
-    known["seconds"] = float(known["seconds"]) + report.duration
-    if report.failed:
-        known["outcome"] = "failed" if report.when == "call" else "error"
-    elif report.skipped:
-        known["outcome"] = "xfailed" if hasattr(report, "wasxfail") else "skipped"
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._progress.note(report.nodeid, "error")
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._progress.note_start(nodeid)
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    target = os.environ.get("RIG_OUTCOMES")
-    if target and not hasattr(session.config, "workerinput"):
-        Path(target).write_text(json.dumps(_outcomes, indent=1, sort_keys=True))
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        said = _said.setdefault(report.nodeid, "passed")
+        if report.failed:
+            said = "error" if report.when in {"setup", "teardown"} else "failed"
+        elif report.skipped:
+            said = "xfailed" if hasattr(report, "wasxfail") else "skipped"
+        _said[report.nodeid] = said
+        # A worker that dies leaves one report, which belongs to no phase.
+        if report.when not in {"setup", "call"}:
+            self._progress.note(report.nodeid, said)

@@ -1,17 +1,23 @@
-"""One pytest run over vLLM's tests at one level."""
+"""vLLM's tests at one level, in as many pytest runs as that takes."""
 
-import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from rig.progress import Outcomes, Progress
 
 RIG = Path(__file__).parent.parent
 
 FEW = 16
-
-Outcomes = dict[str, str]
+TEST_TIMEOUT_S = 300
+# pytest's own timeout cannot reach a test that is stuck outside Python.
+SILENCE_S = 2 * TEST_TIMEOUT_S
+ENDED_IN_ORDER = (0, 1, 5)  # all passed, some failed, none left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,53 +25,93 @@ class Session:
     """Where and how vLLM's tests are run.
 
     ``tests`` is the folder that holds them, ``hub`` a hub cache, ``logs`` a folder for pytest's
-    output, ``workers`` the number of processes, ``options`` what else pytest is told.
+    output and for progress, ``workers`` the number of processes, ``options`` what else pytest is
+    told. ``code`` names the state of the package: an interrupted run goes on only with the same.
     """
 
     tests: Path
     hub: Path
     logs: Path
     workers: int
+    code: str
     options: tuple[str, ...] = ()
 
-    def run(self, name: str, level: str, targets: list[str]) -> Outcomes:
-        """Run ``targets``, files or single tests, and return every test's outcome by its id."""
-        outcomes = self.logs / f"{name}-{level}.json"
-        outcomes.unlink(missing_ok=True)
+    def run(
+        self, name: str, level: str, targets: list[str], leave_out: Iterable[str] = ()
+    ) -> Outcomes:
+        """Run ``targets``, files or single tests, and return every test's outcome by its id.
+
+        An interrupted run goes on where it was. A test that kills pytest, or hangs it, is noted as
+        ``crashed`` or ``hung``, and the others go on.
+        """
+        progress = self._progress(name, level)
         targets_file = self.logs / f"{name}-{level}.targets"
         targets_file.write_text("\n".join(targets))
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "rig.level",
-            "-p",
-            "no:cacheprovider",
-        ]
-        # Each process imports vLLM first, which takes longer than a few tests.
-        few = len(targets) <= FEW and all("::" in target for target in targets)
-        command += [
-            f"-n{0 if few else self.workers}",
-            "--dist=worksteal",
-            "--timeout=900",
-            "--tb=short",
-        ]
-        command += [*self.options, f"@{targets_file}"]
-        environment = os.environ | {
-            "HYBRID_BLOCKS": level,
-            "HF_HOME": str(self.hub),
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": str(RIG),
-            "RIG_OUTCOMES": str(outcomes),
-            "VLLM_TARGET_DEVICE": "cpu",
-        }
-        with (self.logs / f"{name}-{level}.log").open("wb") as log:
-            subprocess.run(
-                command, cwd=self.tests, env=environment, stdout=log, stderr=log, check=False
-            )
-        if not outcomes.exists():
-            raise RuntimeError(f"pytest gave no outcomes; see {log.name}")
-        found = json.loads(outcomes.read_text())
-        return {test: entry["outcome"] for test, entry in found.items()}
+        seen_file = self.logs / f"{name}-{level}.seen"
+        while True:
+            seen = progress.outcomes()
+            seen_file.write_text("\n".join([*seen, *leave_out]))
+            # Each process imports vLLM first, which takes longer than a few tests.
+            few = len(targets) <= FEW and all("::" in target for target in targets)
+            command = [
+                *(sys.executable, "-m", "pytest", "-q", "-p", "rig.level"),
+                *("-p", "no:cacheprovider", "--tb=short", "--continue-on-collection-errors"),
+                *(f"-n{0 if few else self.workers}", "--dist=worksteal"),
+                *("--max-worker-restart=100", f"--timeout={TEST_TIMEOUT_S}"),
+                *(*self.options, f"@{targets_file}"),
+            ]
+            environment = os.environ | {
+                "HYBRID_BLOCKS": level,
+                "HF_HOME": str(self.hub),
+                "HF_HUB_OFFLINE": "1",
+                "PYTHONPATH": str(RIG),
+                "RIG_PROGRESS": str(progress.file),
+                "RIG_SEEN": str(seen_file),
+                "VLLM_TARGET_DEVICE": "cpu",
+            }
+            with (self.logs / f"{name}-{level}.log").open("ab") as log:
+                process = subprocess.Popen(
+                    command,
+                    cwd=self.tests,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            how = watch(process, progress)
+            if how is None:
+                return progress.outcomes()
+            for test in progress.unfinished():
+                progress.note(test, how)
+            if len(progress.outcomes()) == len(seen):
+                raise RuntimeError(f"pytest {how} before any test; see {log.name}")
+
+    def forget(self, name: str, level: str) -> None:
+        """Let the next `run` of this name start again."""
+        self._progress(name, level).forget()
+
+    def _progress(self, name: str, level: str) -> Progress:
+        return Progress(self.logs / f"{name}-{level}-{self.code}.progress")
+
+
+def watch(
+    process: subprocess.Popen[bytes], progress: Progress, silence_s: float = SILENCE_S
+) -> str | None:
+    """Wait for pytest; return how it ended, ``crashed`` or ``hung``, if not in order.
+
+    Whatever it started is gone afterwards, also where this process is interrupted.
+    """
+    try:
+        size, since = progress.size(), time.monotonic()
+        while time.monotonic() - since <= silence_s:
+            try:
+                code = process.wait(timeout=min(silence_s, 5))
+                return None if code in ENDED_IN_ORDER else "crashed"
+            except subprocess.TimeoutExpired:
+                if progress.size() != size:
+                    size, since = progress.size(), time.monotonic()
+        return "hung"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

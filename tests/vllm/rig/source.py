@@ -7,15 +7,19 @@ import tarfile
 from importlib.metadata import version
 from pathlib import Path
 
+UNPACKED = ("pyproject.toml", "tests/", "examples/")
+COMPLETE = "complete-with-examples"
+
 
 def fetch(build: Path) -> Path:
     """Return a folder with the tests of the installed vLLM, downloading them once into ``build``.
 
-    Only the tests are unpacked: the sources beside them would hide the installed package.
+    Only the tests are unpacked, and the examples that some of them run: the sources beside them
+    would hide the installed package.
     """
     release = version("vllm")
     unpacked = build / f"vllm-{release}-tests"
-    if (unpacked / "complete").exists():
+    if (unpacked / COMPLETE).exists():
         return unpacked
     archive = build / f"vllm-{release}.tar.gz"
     if not archive.exists():
@@ -24,9 +28,9 @@ def fetch(build: Path) -> Path:
     with tarfile.open(archive) as tar:
         for member in tar:
             inside = member.name.removeprefix(root)
-            if inside == "pyproject.toml" or inside.startswith("tests/"):
+            if inside.startswith(UNPACKED):
                 tar.extract(member.replace(name=inside), unpacked, filter="data")
-    (unpacked / "complete").touch()
+    (unpacked / COMPLETE).touch()
     return unpacked
 
 

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
-from rig.session import Outcomes
+from rig.progress import Outcomes
 
 MAX_EXEMPT_SHARE = 0.05
 
@@ -12,12 +13,14 @@ MAX_EXEMPT_SHARE = 0.05
 class Verdict:
     """Every test of a suite, in one class.
 
-    ``passed`` passes at the level. ``fails_without`` fails, or is skipped, without the plugin too:
-    it says nothing about the level. ``exempt`` fails at the level with a stated reason,
+    ``passed`` passes at the level; ``only_with`` are those of them that are known not to pass
+    without the plugin. ``fails_without`` fails, or is skipped, without the plugin too: it
+    says nothing about the level. ``exempt`` fails at the level with a stated reason,
     ``regressions`` without one. ``stale`` is exempt but passes.
     """
 
     passed: list[str] = field(default_factory=list)
+    only_with: dict[str, str] = field(default_factory=dict)
     fails_without: dict[str, str] = field(default_factory=dict)
     exempt: dict[str, str] = field(default_factory=dict)
     regressions: dict[str, str] = field(default_factory=dict)
@@ -34,10 +37,21 @@ class Verdict:
         """Whether the level keeps everything that works without it."""
         return not (self.regressions or self.stale or self.too_many_exempt)
 
+    def counts(self) -> dict[str, Any]:
+        """Return how many tests there are of each class."""
+        return {
+            "passed": len(self.passed),
+            "passes only with the plugin": len(self.only_with),
+            "passes only without the plugin": len(self.regressions),
+            "exempt": len(self.exempt),
+            "not passed without the plugin either": dict(Counter(self.fails_without.values())),
+        }
+
     def summary(self) -> str:
         """Return one line of counts."""
         without = Counter(self.fails_without.values())
         parts = [f"{len(self.passed)} passed"]
+        parts += [f"{len(self.only_with)} of them only with the plugin"] if self.only_with else []
         parts += [f"{count} {outcome} without the plugin too" for outcome, count in without.items()]
         parts += [f"{len(self.exempt)} exempt"] if self.exempt else []
         parts += [f"{len(self.regressions)} REGRESSED"] if self.regressions else []
@@ -51,11 +65,18 @@ def to_repeat(with_plugin: Outcomes) -> list[str]:
 
 
 def judge(with_plugin: Outcomes, without: Outcomes, exemptions: dict[str, str]) -> Verdict:
-    """Sort every test into its class; ``without`` needs the tests of `to_repeat` only."""
+    """Sort every test into its class.
+
+    ``without`` needs the tests of `to_repeat`; one that passes there and is not among those with
+    the plugin is ``missing``.
+    """
     verdict = Verdict()
-    for test, outcome in sorted(with_plugin.items()):
+    for test in sorted(with_plugin | without):
+        outcome = with_plugin.get(test, "missing")
         if outcome == "passed":
             verdict.passed.append(test)
+            if without.get(test, "passed") != "passed":
+                verdict.only_with[test] = without[test]
             if test in exemptions:
                 verdict.stale.append(test)
         elif without[test] != "passed":

@@ -1,0 +1,133 @@
+"""`surface.toml` leaves nothing out: what the adapter names of vLLM is listed, and is there."""
+
+import dataclasses
+import importlib
+import inspect
+from collections import deque
+from collections.abc import Iterator
+from functools import reduce
+from random import Random
+from typing import Any
+
+import adapter_reads
+import pytest
+
+pytest.importorskip("vllm")
+
+from hybrid_blocks.vllm import scheduler as batched
+from hybrid_blocks.vllm.block_pool import BlockPool
+from hybrid_blocks.vllm.level import VARIABLE
+from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from oracle.engines import ENGINES
+from oracle.scheduler_pair import Pair, Setup
+from surface import CALLABLES, SURFACE, found_in, is_present, parameters_of
+
+OURS = (BlockPool, NativeKVCacheManager, batched.Scheduler, batched.AsyncScheduler)
+
+# What Python's own objects offer, and what the adapter asks of the logger.
+_PYTHON = {name for kind in (dict, list, set, str, range, deque) for name in dir(kind)}
+_PYTHON |= {"__name__", "__new__", "__init__", "__dict__"}
+_LOGGER = {"info", "info_once", "warning", "warning_once"}
+_OWN_BY_NAME = {"hybrid_blocks_level", "_handed_digests"}
+
+
+def listed() -> set[str]:
+    names = {
+        name
+        for section in ("attributes", "live", "fields")
+        for part in SURFACE[section].values()
+        for name in part
+    }
+    names |= {method for methods in SURFACE["callables"].values() for method in methods}
+    return names | {name for module in SURFACE["names"].values() for name in module}
+
+
+def test_every_import_from_vllm_is_listed_and_nothing_else() -> None:
+    names = {module: set(found) for module, found in SURFACE["names"].items() if module != "vllm"}
+    assert names == adapter_reads.imports()
+
+
+@pytest.mark.parametrize("module", SURFACE["names"])
+def test_vllm_has_the_names_that_are_imported(module: str) -> None:
+    found = importlib.import_module(module)
+    for name in SURFACE["names"][module]:
+        try:
+            importlib.import_module(f"{module}.{name}")
+        except ModuleNotFoundError:
+            assert hasattr(found, name), name
+
+
+def test_every_attribute_that_the_adapter_uses_is_listed() -> None:
+    known = listed() | adapter_reads.own_names() | _PYTHON | _LOGGER | _OWN_BY_NAME
+    assert sorted(adapter_reads.attributes() - known) == []
+
+
+@pytest.mark.parametrize("ours", OURS, ids=lambda ours: ours.__qualname__)
+def test_every_member_of_vllm_that_a_class_overrides_is_listed(ours: type) -> None:
+    is_vllms = [cls.__module__.partition(".")[0] == "vllm" for cls in ours.__mro__]
+    theirs = [cls for cls, so in zip(ours.__mro__, is_vllms, strict=True) if so]
+    mine = [cls for cls, so in zip(ours.__mro__, is_vllms, strict=True) if not so]
+    overridden = {
+        name
+        for cls in theirs
+        for name in vars(cls)
+        for one in mine
+        if name in vars(one) and inspect.isfunction(vars(cls)[name]) and not name.startswith("__")
+    }
+    assert overridden
+    listed_there = {
+        name
+        for cls in theirs
+        for name in SURFACE["callables"].get(f"{cls.__module__}:{cls.__qualname__}", ())
+    }
+    assert sorted(overridden - listed_there) == []
+
+
+@pytest.mark.parametrize(("owner", "method"), CALLABLES)
+def test_the_native_manager_takes_what_vllms_takes(owner: str, method: str) -> None:
+    if owner == "vllm.v1.core.kv_cache_manager:KVCacheManager":
+        theirs = parameters_of(owner, method)
+        ours = list(inspect.signature(getattr(NativeKVCacheManager, method)).parameters)
+        assert ours[: len(theirs)] == theirs
+
+
+@pytest.mark.parametrize("owner", SURFACE["fields"])
+def test_vllms_classes_have_these_members(owner: str) -> None:
+    found = found_in(owner)
+    known = set(dir(found))
+    for annotated in getattr(found, "__mro__", (found,)):
+        known |= set(vars(annotated).get("__annotations__", {}))
+    if dataclasses.is_dataclass(found):
+        known |= {field.name for field in dataclasses.fields(found)}
+    assert sorted(set(SURFACE["fields"][owner]) - known) == []
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    """Two schedulers with a running request each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "manager")
+        pair = Pair(Setup(ENGINES["mamba-align-0"], is_async=False), Random(0))
+        pair.arrive(max_tokens=20)
+        pair.step()
+        yield pair
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["vllm", "ours"])
+@pytest.mark.parametrize("path", SURFACE["live"])
+def test_a_live_scheduler_has_these_attributes(pair: Pair, which: int, path: str) -> None:
+    def follow(found: Any, step: str) -> Any:
+        return found[int(step)] if step.isdigit() else getattr(found, step)
+
+    found = reduce(follow, filter(None, path.split(".")), pair.schedulers[which])
+    for attribute in SURFACE["live"][path]:
+        assert hasattr(found, attribute) or not is_present(attribute), attribute
+
+
+def test_a_request_keeps_in_its_dictionary_what_is_written_there(pair: Pair) -> None:
+    written = adapter_reads.written_past_the_class()
+    assert written
+    for scheduler in pair.schedulers:
+        request = scheduler.running[0]
+        assert written <= set(vars(request))
+        assert not any(hasattr(type(request), name) for name in written)
