@@ -47,9 +47,9 @@ struct ExtraKey {
 ///
 /// A block's first key is stored once, in arrays indexed by block id. The table holds *entries*: an
 /// entry below the number of blocks is that block's first key, one above it an extra key. Linear
-/// probing, eight one-byte tags at a time, finds an entry, the full digest and group confirm it; nothing is ever
-/// taken for equal on fewer bits. Deletion shifts back, so there are no tombstones. Blocks that
-/// share a key with an earlier block wait outside the table, in insertion order.
+/// probing, eight one-byte tags at a time, finds an entry, the full digest and group confirm it;
+/// nothing is ever taken for equal on fewer bits. Deletion shifts back, so there are no tombstones.
+/// Blocks that share a key with an earlier block wait outside the table, in insertion order.
 ///
 /// Content that was entered in a row is mostly looked for in a row, so each block remembers the one
 /// entered after it; the guess is confirmed by the digest like any other.
