@@ -91,7 +91,9 @@ class Session:
         self._progress(name, level).forget()
 
     def _progress(self, name: str, level: str) -> Progress:
-        return Progress(self.logs / f"{name}-{level}-{self.code}.progress")
+        # Without the plugin it does not matter what its code is.
+        code = "" if level == "off" else f"-{self.code}"
+        return Progress(self.logs / f"{name}-{level}{code}.progress")
 
 
 def watch(
