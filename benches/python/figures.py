@@ -1,6 +1,8 @@
 """Figures of whole replays: memory, concurrency and hits, beside vLLM's own manager.
 
-    python benches/python/figures.py capacity mixed hits policies --data DIR --record benches/record
+    python benches/python/figures.py capacity mixed policies hits-mooncake hits-agent
+
+``--data`` names the folder of the traces, ``--record`` that of dated records (benches/record).
 
 ``--limit`` scales every run. The record says what was run, with which limit, and when. What falls
 short of its target is named in the end, and the exit status is 1.
@@ -10,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -58,15 +61,15 @@ GRAIN = {"mooncake": 512, "agent": 64}
 """Tokens of the traces' own block ids: prefixes are shared in multiples of them. vLLM chooses its
 own blocks."""
 
-LENGTH = {"mooncake": 2000, "agent": 600}
-"""Requests of the traces, in proportion: those of coding agents are ten times as long."""
-
 SHARES = (0.05, 0.10, 0.20, 0.40)
 
 HIT_ENGINE = EngineConfig(max_num_seqs=16, watermark=0.0, reject_too_large=True)
 """So few requests at a time that the cache, not the batch, fills the memory."""
 
-MOONCAKE = "mooncake_fast25_conversation_trace.jsonl.gz"
+TRACES = {
+    "mooncake": "mooncake_fast25_conversation_trace.jsonl.gz",
+    "agent": "claude_code_agentic_dev.jsonl.gz",
+}
 
 FORESIGHT = 0.85
 """The share of hits of a policy that sees the future."""
@@ -138,19 +141,14 @@ def check_mixed(rows: list[Row]) -> Iterator[str]:
             yield f"{row['model']}: a request waits needlessly in {row['needless_waits']} steps"
 
 
-def hits(data: Path, limit: int) -> Iterator[Row]:
+def hits(name: str, data: Path, limit: int) -> Iterator[Row]:
     """Hit rates at shares of what a cache would hold that loses nothing, beside vLLM's."""
-    traces = {
-        "mooncake": read_trace(data / "traces" / MOONCAKE),
-        "agent": read_trace(data / "traces" / "claude_code_agentic_dev.jsonl.gz"),
-    }
-    for name, whole in traces.items():
-        yield from _sizes(whole.head(LENGTH[name] * limit // LENGTH["agent"]), name, _all_results)
+    yield from _sizes(read_trace(data / "traces" / TRACES[name]).head(limit), name, _all_results)
 
 
 def policies(data: Path, limit: int) -> Iterator[Row]:
     """The same over many more requests, without vLLM, which would take hours."""
-    whole = read_trace(data / "traces" / MOONCAKE)
+    whole = read_trace(data / "traces" / TRACES["mooncake"])
     yield from _sizes(whole.head(limit), "mooncake", _rust_results)
 
 
@@ -245,7 +243,8 @@ def _row(result: Result, model: str, limit: int) -> Row:
 FIGURES = {
     "capacity": (capacity, 2000, check_capacity),
     "mixed": (mixed, 2000, check_mixed),
-    "hits": (hits, 300, check_hits),
+    "hits-mooncake": (partial(hits, "mooncake"), 1000, check_hits),
+    "hits-agent": (partial(hits, "agent"), 300, check_hits),
     "policies": (policies, 12_031, check_hits),
 }
 """What is run, with how many requests, and what it is held against."""

@@ -261,3 +261,20 @@ def test_managers_say_what_they_cannot_do() -> None:
 
 def changed_model(cache: Cache) -> Cache:
     return Cache(geometry=cache.geometry)
+
+
+def test_a_request_that_takes_all_memory_outlives_the_state_that_it_went_on_from() -> None:
+    cache = made("Qwen3.5-27B", 4)
+    config = EngineConfig(max_num_batched_tokens=512)
+    room = make_manager(ManagerName.RUST, cache, config).max_request_tokens
+    states = [group for group in cache.geometry.groups if group.kind == "state"]
+    full = next(group for group in cache.geometry.groups if group.kind == "full")
+    # Beside what is held of the states there is room for one chunk, and not for two.
+    first = room - len(states) * full.blocks_per_slab * full.block_tokens - 700
+    builder = TraceBuilder("one conversation")
+    history = builder.fresh(room + 1)
+    builder.add([history], arrival=0, prompt_tokens=first, output_tokens=4)
+    builder.add([history], arrival=1e4, prompt_tokens=room - 60, output_tokens=61)
+    result, _ = replay(builder.build(), manager_name=ManagerName.RUST, cache=cache, config=config)
+    assert result.requests == 2
+    assert result.hit_tokens > 0.9 * first

@@ -60,6 +60,7 @@ class Engine:
         self._manager = manager
         self._config = config
         self._num_requests = len(trace)
+        self._has_idled = False
         self._too_large = _find_too_large(trace, manager, cache, config)
         self._arrivals = Arrivals(trace)
         self._requests = Requests(trace, manager, self.meter)
@@ -141,7 +142,11 @@ class Engine:
         return rows, chunks[rows].astype(np.int32)
 
     def _make_room(self, rows: Rows, chunks: Counts, served: int) -> tuple[Rows, Counts]:
-        """Allocate for the scheduled requests from ``served`` on; return those that are left."""
+        """Allocate for the scheduled requests from ``served`` on; return those that are left.
+
+        None are where a request that runs alone has no room, once: what is held for copies comes
+        free in the next step.
+        """
         while served < len(rows):
             handles = self._batch.handle[rows[served:]]
             served += self.meter.call(self._manager.allocate, handles, chunks[served:])
@@ -150,6 +155,9 @@ class Engine:
             if self._cut_chunk(int(rows[served]), chunks, served):
                 continue
             if len(self._batch) == 1:
+                if not self._has_idled:
+                    self._has_idled = True
+                    return rows[:0], chunks[:0]
                 raise ReplayError(
                     f"request {self._batch.request[0]} runs alone and has no room for token "
                     f"{self._batch.known[0]} in {self._manager.num_blocks} blocks"
@@ -157,6 +165,7 @@ class Engine:
             self._admission.preempt_last()
             kept = int(np.searchsorted(rows, len(self._batch)))
             rows, chunks = rows[:kept], chunks[:kept]
+        self._has_idled = False
         return rows, chunks
 
     def _cut_chunk(self, row: int, chunks: Counts, at: int) -> bool:
