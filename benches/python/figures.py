@@ -243,8 +243,8 @@ def _row(result: Result, model: str, limit: int) -> Row:
 FIGURES = {
     "capacity": (capacity, 2000, check_capacity),
     "mixed": (mixed, 2000, check_mixed),
-    "hits-mooncake": (partial(hits, "mooncake"), 1000, check_hits),
-    "hits-agent": (partial(hits, "agent"), 300, check_hits),
+    "hits-mooncake": (partial(hits, "mooncake"), 2000, check_hits),
+    "hits-agent": (partial(hits, "agent"), 600, check_hits),
     "policies": (policies, 12_031, check_hits),
 }
 """What is run, with how many requests, and what it is held against."""
