@@ -20,7 +20,7 @@ def write(folder: Path, suite: str, level: str, verdict: Verdict) -> Path:
     record |= {
         "date": today,
         "versions": {name: version(name) for name in ("vllm", "torch", "hybrid-blocks")},
-        "machine": platform.platform(terse=True),
+        "machine": f"{platform.system()} {platform.machine()}",
     }
     suites = record.setdefault("levels", {}).setdefault(level, {})
     suites[suite] = verdict.counts() | {
