@@ -1,10 +1,14 @@
 //! What one full-attention group costs: blocks in and out, a long match, a decode step, a start.
 
+mod digests;
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hybrid_blocks::{BlockStore, Config, Digest, GroupId, GroupKind, GroupSpec, Manager, PoolId};
+
+use digests::digests;
 
 const BLOCK_SIZE: u32 = 16;
 const POOL: PoolId = PoolId(0);
@@ -13,25 +17,6 @@ fn manager(num_blocks: u32) -> Manager {
     let groups = vec![GroupSpec { kind: GroupKind::Full, block_size: BLOCK_SIZE, pool: POOL }];
     let config = Config { max_chunk: u32::MAX / 4, ..Config::new(groups, BLOCK_SIZE) };
     Manager::new(BlockStore::fixed(num_blocks).unwrap(), config).unwrap()
-}
-
-/// Digests without hashing, spread as those of a hash function are (splitmix64).
-fn digests(request: u64, num_tokens: u32) -> Vec<Digest> {
-    let spread = |number: u64| {
-        let mut z = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    };
-    (0..u64::from(num_tokens / BLOCK_SIZE))
-        .map(|block| {
-            let mut bytes = [0; 32];
-            for (word, bytes) in (0..).zip(bytes.chunks_exact_mut(8)) {
-                bytes.copy_from_slice(&spread(request << 32 | block << 2 | word).to_le_bytes());
-            }
-            bytes.into()
-        })
-        .collect()
 }
 
 fn get_and_free(c: &mut Criterion) {

@@ -1,4 +1,6 @@
-//! What a prompt costs the manager that decides as vLLM's: admission, adoption of a hit, release.
+//! What a prompt costs the manager that decides as vLLM's: room for it, and its keys.
+
+mod digests;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -7,7 +9,9 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use hybrid_blocks::vllm::{
     Ask, Config, Facts, GroupConfig, Kind, Lookup, LookupGroup, Manager, Release,
 };
-use hybrid_blocks::{BlockStore, Digest, GroupId};
+use hybrid_blocks::{BlockStore, GroupId};
+
+use digests::digests;
 
 const BLOCK_SIZE: u32 = 16;
 
@@ -49,25 +53,6 @@ fn config(num_sliding: u32) -> Config {
         shared_prefix_checkpoint: false,
         watermark_blocks: 0,
     }
-}
-
-/// Digests without hashing, spread as those of a hash function are (splitmix64).
-fn digests(request: u64, num_tokens: u32) -> Vec<Digest> {
-    let spread = |number: u64| {
-        let mut z = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    };
-    (0..u64::from(num_tokens / BLOCK_SIZE))
-        .map(|block| {
-            let mut bytes = [0; 32];
-            for (word, bytes) in (0..).zip(bytes.chunks_exact_mut(8)) {
-                bytes.copy_from_slice(&spread(request << 32 | block << 2 | word).to_le_bytes());
-            }
-            bytes.into()
-        })
-        .collect()
 }
 
 /// Admit prompts that share nothing, whole, and free them; nothing is evicted.
