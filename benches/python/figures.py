@@ -199,8 +199,9 @@ def check_hits(rows: list[Row]) -> Iterator[str]:
         if flop["recompute_flops_saved"] < lru["recompute_flops_saved"]:
             yield f"{title}: flop saves less than lru"
         theirs = [row["hit_rate"] for policy, row in found.items() if policy.startswith("vllm")]
-        if theirs and min(lru["hit_rate"], flop["hit_rate"]) <= max(theirs):
-            yield f"{title}: hit rate {ours:.3f}, vLLM's best {max(theirs):.3f}"
+        worst = min(lru["hit_rate"], flop["hit_rate"])
+        if theirs and worst <= max(theirs):
+            yield f"{title}: hit rate {worst:.3f}, vLLM's best {max(theirs):.3f}"
 
 
 def _unbounded_bytes(trace: Trace, model: str, deployed: Deployment) -> int:

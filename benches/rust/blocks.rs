@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hybrid_blocks::{BlockStore, Config, Digest, GroupId, GroupKind, GroupSpec, Manager, PoolId};
 
-use digests::digests;
+use digests::{BLOCK_SIZE, digests};
 
-const BLOCK_SIZE: u32 = 16;
 const POOL: PoolId = PoolId(0);
 
 fn manager(num_blocks: u32) -> Manager {

@@ -2,9 +2,10 @@
 
 use hybrid_blocks::Digest;
 
-const BLOCK_SIZE: u32 = 16;
+/// Tokens a digest stands for.
+pub(crate) const BLOCK_SIZE: u32 = 16;
 
-/// Digests of blocks of 16 tokens without hashing, spread as those of a hash function are (splitmix64).
+/// Digests without hashing, spread as those of a hash function are (splitmix64).
 pub(crate) fn digests(request: u64, num_tokens: u32) -> Vec<Digest> {
     let spread = |number: u64| {
         let mut z = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -11,9 +11,7 @@ use hybrid_blocks::vllm::{
 };
 use hybrid_blocks::{BlockStore, GroupId};
 
-use digests::digests;
-
-const BLOCK_SIZE: u32 = 16;
+use digests::{BLOCK_SIZE, digests};
 
 /// One group of full attention, and `num_sliding` of windows.
 fn config(num_sliding: u32) -> Config {

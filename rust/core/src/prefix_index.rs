@@ -448,7 +448,8 @@ impl PrefixIndex {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.digests.len() * (Digest::MAX_LEN + size_of::<u16>() + 2 * size_of::<u32>())
-            + self.slots.len() * (size_of::<u8>() + size_of::<u32>())
+            + self.tags.len()
+            + self.slots.len() * size_of::<u32>()
     }
 
     /// Walk everything; the first broken promise is described.

@@ -98,7 +98,7 @@ impl Cache<'_> {
             let digest = digests[(position as usize + 1) * per_block - 1];
             (block, Key { digest, group: group_id }, (position + 1) * block_size)
         });
-        let before = start.checked_sub(1).map(|before| blocks[before as usize]);
+        let before = start.checked_sub(1).and_then(|before| blocks.get(before as usize).copied());
         self.store.insert_run(POOL, before.filter(|block| !block.is_null()), entries);
         let stored = if self.config.enable_events {
             wanted.map(|(position, _)| position).collect()
