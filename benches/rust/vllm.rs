@@ -53,41 +53,71 @@ fn config(num_sliding: u32) -> Config {
     }
 }
 
-/// Admit prompts that share nothing, whole, and free them; nothing is evicted.
-fn prompts(c: &mut Criterion, name: &str, num_sliding: u32, num_tokens: u32, num_blocks: u32) {
+/// Whether the pool holds all prompts that come, until it is emptied, or evicts the oldest for each.
+#[derive(Clone, Copy, PartialEq)]
+enum Pool {
+    Holds,
+    Evicts,
+}
+
+/// Drive what is in the caches out of them, as the rest of an engine's step does.
+fn cool(other: &mut [u64]) {
+    other.iter_mut().step_by(8).for_each(|word| *word += 1);
+    black_box(other);
+}
+
+/// Admit prompts that share nothing, whole, and free them.
+fn prompts(
+    c: &mut Criterion,
+    name: &str,
+    num_sliding: u32,
+    num_tokens: u32,
+    num_blocks: u32,
+    pool: Pool,
+) {
     let needed = num_tokens.div_ceil(BLOCK_SIZE) * (num_sliding + 1);
-    let per_round = u64::from(num_blocks / needed - 1);
+    let room = u64::from(num_blocks / needed - 1);
+    let per_round = if pool == Pool::Evicts { room + 3 } else { room };
     let known: Vec<_> = (0..per_round).map(|request| digests(request, num_tokens)).collect();
     let facts = Facts { num_tokens, num_prompt: num_tokens, is_waiting: true, ..Facts::default() };
     let ask = Ask { num_new: num_tokens, ..Ask::default() };
-    c.bench_function(name, |b| {
-        b.iter_custom(|iterations| {
-            let mut store = BlockStore::fixed(num_blocks).unwrap();
-            let mut manager = Manager::new(config(num_sliding)).unwrap();
-            let mut spent = Duration::ZERO;
-            // The first round is for memory that was never touched.
-            for number in 0..iterations + per_round {
-                let known = &known[(number % per_round) as usize];
-                let start = Instant::now();
-                manager.digests_mut("r").extend_from_slice(known);
-                let new = manager.allocate(&mut store, "r", &facts, &ask).unwrap();
-                if number >= per_round {
-                    spent += start.elapsed();
+    for (title, mut other) in [("", vec![]), ("_cold", vec![0; 1 << 24])] {
+        c.bench_function(&format!("{name}{title}"), |b| {
+            b.iter_custom(|iterations| {
+                let mut store = BlockStore::fixed(num_blocks).unwrap();
+                let mut manager = Manager::new(config(num_sliding)).unwrap();
+                let mut spent = Duration::ZERO;
+                // The first round is for memory that was never touched.
+                for number in 0..iterations + per_round {
+                    let known = &known[(number % per_round) as usize];
+                    let is_timed = number >= per_round;
+                    if is_timed {
+                        cool(&mut other);
+                    }
+                    manager.digests_mut("r").extend_from_slice(known);
+                    let start = Instant::now();
+                    let new = manager.allocate(&mut store, "r", &facts, &ask).unwrap();
+                    if is_timed {
+                        spent += start.elapsed();
+                    }
+                    assert!(
+                        black_box(new).is_some_and(|new| new.len() == num_sliding as usize + 1)
+                    );
+                    manager.free(&mut store, "r").unwrap();
+                    if pool == Pool::Holds && number % per_round == per_round - 1 {
+                        store.reset().unwrap();
+                    }
                 }
-                assert!(black_box(new).is_some_and(|new| new.len() == num_sliding as usize + 1));
-                manager.free(&mut store, "r").unwrap();
-                if number % per_round == per_round - 1 {
-                    store.reset().unwrap();
-                }
-            }
-            spent
+                spent
+            });
         });
-    });
+    }
 }
 
 fn vllm(c: &mut Criterion) {
-    prompts(c, "vllm/prompt_2000_6_groups", 5, 2_000, 60_000);
-    prompts(c, "vllm/prompt_100000_1_group", 0, 100_000, 50_000);
+    prompts(c, "vllm/prompt_2000_6_groups", 5, 2_000, 60_000, Pool::Holds);
+    prompts(c, "vllm/prompt_100000_1_group", 0, 100_000, 50_000, Pool::Holds);
+    prompts(c, "vllm/prompt_16384_evicting", 0, 16_384, 130_000, Pool::Evicts);
 }
 
 criterion_group!(benches, vllm);

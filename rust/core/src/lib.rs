@@ -30,6 +30,7 @@ mod group;
 pub mod hash;
 mod hit;
 mod ids;
+mod key_table;
 mod lineage;
 mod links;
 mod manager;
