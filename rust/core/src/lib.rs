@@ -54,6 +54,6 @@ pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use manager::{BlockCopy, Compaction, Config, Hashing, Manager, TableChange, TableRuns};
 pub use policy::{FlopModel, Policy};
 pub use pool::Pool;
-pub use prefix_index::{Key, PrefixIndex};
+pub use prefix_index::{Key, PrefixIndex, Trail};
 pub use stats::Stats;
 pub use store::BlockStore;

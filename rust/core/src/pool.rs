@@ -420,9 +420,10 @@ impl Pool {
     /// Take the coldest cached block. Its content is lost: its keys, if any, are the caller's to
     /// drop and the block is no longer marked as keyed.
     #[inline]
-    pub(crate) fn take_coldest(&mut self) -> Option<(BlockId, bool)> {
+    pub(crate) fn take_coldest(&mut self) -> Option<BlockId> {
         let block = BlockId(self.links.front(self.cached)?);
-        Some((block, self.take_cached(block)))
+        self.take_cached(block);
+        Some(block)
     }
 
     /// Take a given cached block for new content; says whether it was keyed.

@@ -31,6 +31,39 @@ const SUCCESSOR: usize = 2;
 /// In the successor: the block itself waits behind one with the same first key.
 const WAITS: u32 = 1 << 31;
 
+/// Where content that was entered in a row was found last, and how far from what was before it: blocks
+/// are mostly handed out in runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Trail {
+    previous: BlockId,
+    stride: u32,
+}
+
+impl Default for Trail {
+    /// Nothing was found yet.
+    fn default() -> Self {
+        Self { previous: BlockId::NULL, stride: 0 }
+    }
+}
+
+impl Trail {
+    /// The trail of blocks found one after the other.
+    #[inline]
+    #[must_use]
+    pub fn of(found: &[BlockId]) -> Self {
+        let mut trail = Self::default();
+        found[found.len().saturating_sub(2)..].iter().for_each(|&block| trail.step(block));
+        trail
+    }
+
+    /// Go on to the next block.
+    #[inline]
+    pub fn step(&mut self, block: BlockId) {
+        self.stride = block.0.wrapping_sub(self.previous.0);
+        self.previous = block;
+    }
+}
+
 /// What came of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
@@ -151,24 +184,38 @@ impl PrefixIndex {
         self.find(key).map(|slot| self.block_of(self.table.entry(slot)))
     }
 
-    /// Have what an insertion of `key` for `block` looks at fetched.
+    /// Have what a search for `key` looks at first fetched.
     #[inline]
-    pub(crate) fn read_ahead(&self, block: BlockId, key: &Key) -> u32 {
+    pub(crate) fn read_ahead(&self, key: &Key) -> u32 {
         self.table.read_ahead(hash_of(key))
-            ^ self.notes[block.index()][GROUP]
-            ^ u32::from(self.digests[block.index()][0])
     }
 
-    /// As [`PrefixIndex::get`], where the content before was found in `previous`.
+    /// Have what the removal of a block's first key looks at first fetched.
+    #[inline]
+    pub(crate) fn read_ahead_of(&self, block: BlockId) -> u32 {
+        self.first_key(block).map_or(0, |(key, _)| self.read_ahead(&key))
+    }
+
+    /// As [`PrefixIndex::get`], where the content before was found along `trail`.
     #[inline]
     #[must_use]
-    pub fn get_after(&self, previous: BlockId, key: &Key) -> Option<BlockId> {
-        let next = self.notes[previous.index()][SUCCESSOR] & !WAITS;
-        let is_oldest = next != 0 && self.notes[next as usize][SUCCESSOR] & WAITS == 0;
-        if is_oldest && self.entry_is(next, key) {
-            return Some(BlockId(next));
+    pub fn get_after(&self, trail: Trail, key: &Key) -> Option<BlockId> {
+        // Unlike the successor, which is read, a guess need not be waited for.
+        let guess = trail.previous.0.wrapping_add(trail.stride);
+        if self.is_oldest(guess, key) {
+            return Some(BlockId(guess));
         }
-        self.get(key)
+        let next = self.notes[trail.previous.index()][SUCCESSOR] & !WAITS;
+        if self.is_oldest(next, key) { Some(BlockId(next)) } else { self.get(key) }
+    }
+
+    /// Whether this very block's first key stands in the table for `key`.
+    #[inline]
+    fn is_oldest(&self, block: u32, key: &Key) -> bool {
+        let Some(&[group, _, successor]) = self.notes.get(block as usize) else { return false };
+        group == key.group.0 + 1
+            && successor & WAITS == 0
+            && self.digests[block as usize] == *key.digest.as_bytes()
     }
 
     /// Remember that `block` was entered after `previous`.

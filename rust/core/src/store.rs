@@ -1,11 +1,17 @@
 //! The block store: pools and their prefix indexes over one arena.
 
+use std::hint::black_box;
+
 use crate::arena::Arena;
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::Pool;
-use crate::prefix_index::{Inserted, Key, PrefixIndex};
+use crate::prefix_index::{Inserted, Key, PrefixIndex, Trail};
 use crate::slabs::Slabs;
+
+/// Keys whose places in the index are fetched at a time: they lie anywhere, and one after the other
+/// each would be waited for.
+const READ_AHEAD: usize = 16;
 
 /// Blocks of all sizes, with what they contain. Every eviction drops the keys of the evicted block
 /// and notes them, in order.
@@ -288,14 +294,16 @@ impl BlockStore {
             return;
         }
         let taken = self.pools[pool.index()].take_free_front(num_blocks, out);
-        for _ in u64::from(taken)..num_blocks {
-            if let Some((block, keyed)) = self.pools[pool.index()].take_coldest() {
-                if keyed {
-                    self.forget(pool, block);
-                }
-                out.push(block);
-            } else {
-                debug_assert!(false, "a reserved block is missing");
+        let evicted = out.len();
+        let missing = (num_blocks - u64::from(taken)) as usize;
+        let coldest = std::iter::from_fn(|| self.pools[pool.index()].take_coldest());
+        out.extend(coldest.take(missing));
+        debug_assert_eq!(out.len() - evicted, missing, "a reserved block is missing");
+        for blocks in out[evicted..].chunks(READ_AHEAD) {
+            let index = &self.indexes[pool.index()];
+            black_box(blocks.iter().fold(0, |all, &block| all ^ index.read_ahead_of(block)));
+            for &block in blocks {
+                self.forget(pool, block);
             }
         }
     }
@@ -495,10 +503,10 @@ impl BlockStore {
         Ok(())
     }
 
-    /// As [`BlockStore::get`], where the content before was found in `previous`.
+    /// As [`BlockStore::get`], where the content before was found along `trail`.
     #[inline]
-    pub(crate) fn get_after(&self, pool: PoolId, previous: BlockId, key: &Key) -> Option<BlockId> {
-        self.indexes[pool.index()].get_after(previous, key)
+    pub(crate) fn get_after(&self, pool: PoolId, trail: Trail, key: &Key) -> Option<BlockId> {
+        self.indexes[pool.index()].get_after(trail, key)
     }
 
     /// As [`BlockStore::free`], but every block ends at the warm end, keyed or not.
@@ -543,15 +551,22 @@ impl BlockStore {
         &mut self,
         pool: PoolId,
         mut before: Option<BlockId>,
-        entries: impl Iterator<Item = (BlockId, Key, u32)>,
+        mut entries: impl Iterator<Item = (BlockId, Key, u32)> + Clone,
     ) {
         let (index, pool) = (&mut self.indexes[pool.index()], &mut self.pools[pool.index()]);
-        for (block, key, num_tokens) in entries {
-            let inserted = index.insert(block, &key, num_tokens);
-            pool.set_keyed(block);
-            self.num_changes += u64::from(inserted != Inserted::Known);
-            if let Some(before) = before.replace(block) {
-                index.follow(before, block);
+        let mut num_entered = READ_AHEAD;
+        while num_entered == READ_AHEAD {
+            let ahead = entries.clone().take(READ_AHEAD);
+            black_box(ahead.fold(0, |all, (_, key, _)| all ^ index.read_ahead(&key)));
+            num_entered = 0;
+            for (block, key, num_tokens) in entries.by_ref().take(READ_AHEAD) {
+                let inserted = index.insert(block, &key, num_tokens);
+                pool.set_keyed(block);
+                self.num_changes += u64::from(inserted != Inserted::Known);
+                if let Some(before) = before.replace(block) {
+                    index.follow(before, block);
+                }
+                num_entered += 1;
             }
         }
     }
@@ -560,7 +575,7 @@ impl BlockStore {
     #[inline]
     pub(crate) fn read_ahead(&self, pool: PoolId, block: BlockId, key: &Key) -> u32 {
         let (pool, index) = (&self.pools[pool.index()], &self.indexes[pool.index()]);
-        pool.read_ahead(block) ^ index.read_ahead(block, key)
+        pool.read_ahead(block) ^ index.read_ahead(key) ^ index.read_ahead_of(block)
     }
 
     /// Let `block` be found under `key`, and not what contains the same without an owner.

@@ -7,7 +7,7 @@ use super::{Group, GroupKind, Table, chunked, full, sliding_window};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::ids::BlockId;
-use crate::prefix_index::Key;
+use crate::prefix_index::{Key, Trail};
 use crate::store::BlockStore;
 
 impl Group {
@@ -51,9 +51,9 @@ impl Group {
     /// Leading blocks, at most `limit` tokens of them, that are all cached.
     pub(crate) fn longest_run(&self, store: &BlockStore, digests: &[Digest], limit: u32) -> u32 {
         let num_blocks = (limit / self.spec.block_size) as usize;
-        let mut previous = BlockId::NULL;
+        let mut trail = Trail::default();
         let found = (0..num_blocks).map_while(|block| {
-            previous = store.get_after(self.spec.pool, previous, &self.key(digests, block))?;
+            trail.step(store.get_after(self.spec.pool, trail, &self.key(digests, block))?);
             Some(())
         });
         found.count() as u32
@@ -96,10 +96,10 @@ impl Group {
         let num_skipped = self.num_skipped_blocks(hit).min(num_blocks);
         table.blocks.reserve(num_blocks as usize);
         table.blocks.resize(num_skipped as usize, BlockId::NULL);
-        let mut previous = BlockId::NULL;
+        let mut trail = Trail::default();
         for block in num_skipped..num_blocks {
             let key = self.key(digests, block as usize);
-            let Some(id) = store.get_after(self.spec.pool, previous, &key) else {
+            let Some(id) = store.get_after(self.spec.pool, trail, &key) else {
                 return Err(Error::InvalidArgument(format!(
                     "group {}: block {block} of a hit of {hit} tokens is not cached",
                     self.id
@@ -107,7 +107,7 @@ impl Group {
             };
             store.touch(self.spec.pool, id)?;
             table.blocks.push(id);
-            previous = id;
+            trail.step(id);
         }
         table.num_keyed = num_blocks;
         table.num_skipped = num_skipped;

@@ -2,7 +2,7 @@
 
 use crate::digest::Digest;
 use crate::ids::{BlockId, GroupId};
-use crate::prefix_index::Key;
+use crate::prefix_index::{Key, Trail};
 use crate::store::BlockStore;
 
 use super::cache::POOL;
@@ -168,11 +168,7 @@ impl Search<'_> {
         for (at, &group) in self.groups.iter().enumerate() {
             let key = Key { digest, group };
             let index = self.finder.store.prefix_index(POOL);
-            let found = match out[at].last() {
-                Some(&previous) => index.get_after(previous, &key),
-                None => index.get(&key),
-            };
-            let Some(block) = found else {
+            let Some(block) = index.get_after(Trail::of(&out[at]), &key) else {
                 for list in &mut out[..at] {
                     list.pop();
                 }
