@@ -114,7 +114,7 @@ def conversation(groups: Groups, title: str, limits: tuple[float, float, float])
     both = sides(groups, 50_000 if groups is Groups.FULL else 6_000, LONG + 1_000)
     use_every_block(both, LONG)
     first = lives(both, [prompt(seed, LONG) for seed in range(REPEAT)]) * 1e3
-    again = lives(both, [prompt(REPEAT - 1, LONG)] * REPEAT, is_cached=True) * 1e3
+    again = lives(both, [prompt(REPEAT - 1, LONG)] * (4 * REPEAT), is_cached=True) * 1e3
     match, adopt, free = limits
     rows = (
         ("match", again[:, 0], match),

@@ -209,6 +209,17 @@ impl PrefixIndex {
         if self.is_oldest(next, key) { Some(BlockId(next)) } else { self.get(key) }
     }
 
+    /// Blocks of the leading keys that are all known.
+    #[inline]
+    pub fn get_run(&self, keys: impl Iterator<Item = Key>) -> impl Iterator<Item = BlockId> {
+        let mut trail = Trail::default();
+        keys.map_while(move |key| {
+            let block = self.get_after(trail, &key)?;
+            trail.step(block);
+            Some(block)
+        })
+    }
+
     /// Whether this very block's first key stands in the table for `key`.
     #[inline]
     fn is_oldest(&self, block: u32, key: &Key) -> bool {

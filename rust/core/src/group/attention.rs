@@ -51,12 +51,8 @@ impl Group {
     /// Leading blocks, at most `limit` tokens of them, that are all cached.
     pub(crate) fn longest_run(&self, store: &BlockStore, digests: &[Digest], limit: u32) -> u32 {
         let num_blocks = (limit / self.spec.block_size) as usize;
-        let mut trail = Trail::default();
-        let found = (0..num_blocks).map_while(|block| {
-            trail.step(store.get_after(self.spec.pool, trail, &self.key(digests, block))?);
-            Some(())
-        });
-        found.count() as u32
+        let keys = (0..num_blocks).map(|block| self.key(digests, block));
+        store.prefix_index(self.spec.pool).get_run(keys).count() as u32
     }
 
     /// Whether the content of a block that is not cached was evicted not long ago.

@@ -198,12 +198,20 @@ impl Search<'_> {
 
     /// The longest run of blocks from the start, and into the next block where that is possible.
     fn full(&self, limit: u32, drop_eagle: bool) -> Found {
-        let mut blocks = self.none();
-        let mut num_blocks = 0;
-        while num_blocks < limit / self.block_size
-            && self.push(self.digest_of(num_blocks), &mut blocks)
-        {
-            num_blocks += 1;
+        let Finder { store, digests, .. } = self.finder;
+        let index = store.prefix_index(POOL);
+        let mut num_blocks = limit / self.block_size;
+        let run = |&group: &GroupId| {
+            let per_block = self.hash_blocks_per_block();
+            let ends = digests.iter().skip(per_block - 1).step_by(per_block);
+            let keys = ends.map(|&digest| Key { digest, group });
+            let blocks: Vec<_> = index.get_run(keys.take(num_blocks as usize)).collect();
+            num_blocks = blocks.len() as u32;
+            blocks
+        };
+        let mut blocks: Vec<_> = self.groups.iter().map(run).collect();
+        for list in &mut blocks {
+            list.truncate(num_blocks as usize);
         }
         let mut num_tokens = num_blocks * self.block_size;
         if self.is_fine_grained() {
