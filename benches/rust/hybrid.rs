@@ -1,9 +1,13 @@
 //! What hybrid models cost: a decode step with several groups, admission, a returning conversation.
 
+mod digests;
+
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use hybrid_blocks::{BlockStore, Config, Digest, GroupKind, GroupSpec, Manager, PoolId};
+use hybrid_blocks::{BlockStore, Config, GroupKind, GroupSpec, Manager, PoolId};
+
+use digests::{BLOCK_SIZE, digests};
 
 const WINDOW: GroupKind = GroupKind::SlidingWindow { window: 1_024 };
 const STATE: GroupKind = GroupKind::State { slots: 1 };
@@ -12,25 +16,14 @@ const STATE: GroupKind = GroupKind::State { slots: 1 };
 fn manager(kinds: &[GroupKind], num_slabs: u32) -> Manager {
     let groups = kinds
         .iter()
-        .map(|&kind| GroupSpec { kind, block_size: 16, pool: PoolId(u32::from(kind == STATE)) })
+        .map(|&kind| GroupSpec {
+            kind,
+            block_size: BLOCK_SIZE,
+            pool: PoolId(u32::from(kind == STATE)),
+        })
         .collect();
     let store = BlockStore::shared(num_slabs, &[64, 1]).unwrap();
-    Manager::new(store, Config::new(groups, 16)).unwrap()
-}
-
-/// Digests of a prompt, made without hashing so that only block management is measured.
-fn digests(request: u64, num_tokens: u32) -> Vec<Digest> {
-    (0..u64::from(num_tokens / 16))
-        .map(|block| {
-            let mut bytes = [0; 32];
-            // Spread the leading bytes as a hash would.
-            let mixed = (request << 32 | block).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            bytes[..8].copy_from_slice(&mixed.to_le_bytes());
-            bytes[8..16].copy_from_slice(&block.to_le_bytes());
-            bytes[16..24].copy_from_slice(&request.to_le_bytes());
-            Digest::from(bytes)
-        })
-        .collect()
+    Manager::new(store, Config::new(groups, BLOCK_SIZE)).unwrap()
 }
 
 /// Requests whose tokens are all known and all but the last computed.
@@ -125,9 +118,9 @@ fn returning(c: &mut Criterion) {
     let mut manager = manager(&[GroupKind::Full, STATE], 400);
     let first = running(&mut manager, 1, RETURNING, RETURNING);
     manager.free(&first).unwrap();
-    let digests = digests(0, RETURNING + 16);
+    let digests = digests(0, RETURNING + BLOCK_SIZE);
     let mut come_back = |timed: Timed| {
-        let handle = manager.add_request("r", RETURNING + 16, digests.clone()).unwrap();
+        let handle = manager.add_request("r", RETURNING + BLOCK_SIZE, digests.clone()).unwrap();
         let time = timed(&mut manager, handle);
         manager.take_copies().unwrap();
         time

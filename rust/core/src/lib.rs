@@ -14,8 +14,8 @@
 //!
 //! # Layers
 //! ```text
-//! ids <- arena, links <- slabs <- pool, prefix_index <- store <- group <- manager
-//!                                                         store <- vllm
+//! ids <- arena, links <- slabs <- pool <- store <- group <- manager
+//!          key_table <- prefix_index <- store <- vllm
 //! digest <- hash                  (knows no blocks)
 //! ```
 #![forbid(unsafe_code)]

@@ -171,6 +171,7 @@ impl PrefixIndex {
         BlockId(self.extra_entry(entry).map_or(entry, |extra| extra.block))
     }
 
+    /// Where the entry is that has carried `key` longest.
     #[expect(clippy::inline_always, reason = "a call costs as much as most searches")]
     #[inline(always)]
     fn find(&self, key: &Key) -> Option<Slot> {

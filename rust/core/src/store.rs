@@ -607,9 +607,15 @@ impl BlockStore {
 
     /// Forget what `block` contains; its keys are noted as evicted.
     pub fn drop_keys(&mut self, pool: PoolId, block: BlockId) {
+        let blocks = self.pool(pool);
+        self.num_dropped += u64::from(blocks.is_keyed(block) && blocks.ref_count(block) > 0);
+        self.drop_own_keys(pool, block);
+    }
+
+    /// As [`BlockStore::drop_keys`], for the block's only owner.
+    pub(crate) fn drop_own_keys(&mut self, pool: PoolId, block: BlockId) {
         if self.pools[pool.index()].is_keyed(block) {
             self.forget(pool, block);
-            self.num_dropped += u64::from(self.pools[pool.index()].ref_count(block) > 0);
             self.pools[pool.index()].clear_keyed(block);
         }
     }
@@ -665,8 +671,8 @@ impl BlockStore {
         self.num_changes
     }
 
-    /// Live blocks whose keys were dropped since the start: what an owner made of its blocks is
-    /// still there while this does not change.
+    /// Live blocks whose keys were dropped since the start, other than by their owner: what owners
+    /// made of their blocks is still there while this does not change.
     pub(crate) fn num_dropped(&self) -> u64 {
         self.num_dropped
     }

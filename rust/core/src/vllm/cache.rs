@@ -94,11 +94,9 @@ impl Cache<'_> {
         self.store.prefix_index(POOL).first_key(block)
     }
 
-    /// Drop the keys of a block whose content changes or is not wanted any more.
-    pub(crate) fn drop_keys(&mut self, block: BlockId) -> bool {
-        let keyed = self.store.pool(POOL).is_keyed(block);
-        self.store.drop_keys(POOL, block);
-        keyed
+    /// Drop the keys of a block whose content its request changes or does not want any more.
+    pub(crate) fn drop_own_keys(&mut self, block: BlockId) {
+        self.store.drop_own_keys(POOL, block);
     }
 
     /// Note a change, after the evictions before it.

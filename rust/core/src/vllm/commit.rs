@@ -123,7 +123,7 @@ impl Cache<'_> {
                 "block {block} is full with {num_tokens} tokens but was cached with {keyed_tokens}"
             )));
         }
-        self.drop_keys(block);
+        self.drop_own_keys(block);
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Cache<'_> {
         let grew = self.first_key(block).is_some_and(|(_, keyed)| keyed < num_tokens);
         let is_new = is_rewritten || !self.store.prefix_index(POOL).contains(&key, block);
         if is_rewritten || (is_new && grew) {
-            self.drop_keys(block);
+            self.drop_own_keys(block);
         }
         self.store.insert_key(POOL, block, &key, num_tokens);
         if is_new {
@@ -241,7 +241,7 @@ impl Cache<'_> {
         };
         if !ends_prompt && !is_retained && num_tokens != facts.shared_prefix_boundary {
             // The slot holds a state that nobody can resume from.
-            self.drop_keys(block);
+            self.drop_own_keys(block);
             return Ok(None);
         }
         if self.first_key(block).is_some_and(|(_, keyed)| keyed == num_tokens) {

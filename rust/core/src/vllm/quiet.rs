@@ -21,7 +21,7 @@ pub(crate) struct Quiet {
     committed: u32,
     /// New tokens a step, so that no checkpoint is written inside it.
     step: u32,
-    /// Keys that live blocks had lost otherwise than by new content.
+    /// Live blocks that had lost their keys to somebody else.
     num_dropped: u64,
     is_known: bool,
 }
