@@ -125,6 +125,25 @@ def test_a_decode_step_that_needs_nothing_answers_with_the_one_empty_result() ->
     assert manager.allocate_slots(first, 1).get_block_ids() == ([4],)
 
 
+def test_a_feigned_shortage_leaves_no_room_until_it_is_taken_back() -> None:
+    vllms = VllmKVCacheManager(**ENGINES["full"].arguments() | {"enable_kv_cache_events": False})
+    for manager in (vllms, make(ENGINES["full"])):
+        queue = manager.block_pool.free_block_queue
+        first, second = request("a", 10), request("b", 4)
+        assert manager.allocate_slots(first, 10)
+        before = queue.num_free_blocks
+        queue.num_free_blocks = 0
+        assert not manager.allocate_slots(second, 4)
+        first.num_computed_tokens = 10
+        assert manager.allocate_slots(first, 2), "there is room in its last block"
+        manager.free(first)
+        assert queue.num_free_blocks == 3
+        assert manager.allocate_slots(second, 4)
+        assert not manager.allocate_slots(request("c", 16), 16)
+        queue.num_free_blocks = before
+        assert manager.allocate_slots(request("d", 16), 16)
+
+
 def test_a_panic_in_the_core_becomes_an_exception_that_names_the_request() -> None:
     manager = make(ENGINES["full"])
     manager.allocate_slots(request("fine", 10), 10)

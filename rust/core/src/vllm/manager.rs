@@ -34,6 +34,8 @@ pub struct Ask<'a> {
     pub full_sequence_must_fit: bool,
     /// Blocks to leave to others.
     pub reserved_blocks: u64,
+    /// Added to the count of free blocks, which vLLM lets be written to feign a shortage.
+    pub free_offset: i64,
     /// Whether others run, so that an admission leaves the watermark free.
     pub has_scheduled: bool,
     /// Groups whose blocks for external tokens are written by others and must not be zeroed.
@@ -201,7 +203,7 @@ impl Manager {
             0
         };
         let prefill_end = facts.num_prompt.max(facts.num_tokens.saturating_sub(1));
-        let num_free = cache.num_free().cast_signed();
+        let num_free = cache.num_free().cast_signed() + ask.free_offset;
         if ask.full_sequence_must_fit {
             let num_tokens = facts.num_tokens.min(max_len);
             let span = Span {
@@ -229,7 +231,9 @@ impl Manager {
             is_admission: false,
         };
         let needed = cache.demand(request, ask.computed, span) + watermark;
-        if needed > cache.num_free().cast_signed() - ask.reserved_blocks.cast_signed() {
+        // Receding gave blocks back.
+        let num_free = cache.num_free().cast_signed() + ask.free_offset;
+        if needed > num_free - ask.reserved_blocks.cast_signed() {
             return Ok(None);
         }
         if ask.computed.is_some() || ask.num_external > 0 {

@@ -1,5 +1,6 @@
 //! [`Blocks`]: all blocks of a pool as a sequence, and what vLLM's `BlockPool` does with many of them.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use hybrid_blocks::{BlockId, BlockStore, Key};
@@ -37,12 +38,17 @@ pub(crate) struct Blocks {
     len: u32,
     keep_evicted: bool,
     /// What was written to `num_free` from outside, less what it was.
-    offset: Mutex<i64>,
+    free_offset: AtomicI64,
 }
 
 impl Blocks {
     pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, BlockStore>> {
         lock(py, &self.store)
+    }
+
+    /// Blocks that are said to be free beyond those that are.
+    pub(crate) fn free_offset(&self) -> i64 {
+        self.free_offset.load(Ordering::Relaxed)
     }
 
     pub(super) fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
@@ -186,7 +192,7 @@ impl Blocks {
             ties: Mutex::new(ties),
             len: num_blocks,
             keep_evicted,
-            offset: Mutex::new(0),
+            free_offset: AtomicI64::new(0),
         })
     }
 
@@ -233,14 +239,13 @@ impl Blocks {
 
     #[getter]
     fn num_free(&self, py: Python<'_>) -> PyResult<i64> {
-        let offset = *lock(py, &self.offset)?;
-        Ok(i64::from(self.lock(py)?.pool(POOL).num_available()) + offset)
+        Ok(i64::from(self.lock(py)?.pool(POOL).num_available()) + self.free_offset())
     }
 
     #[setter]
     fn set_num_free(&self, py: Python<'_>, count: i64) -> PyResult<()> {
         let actual = i64::from(self.lock(py)?.pool(POOL).num_available());
-        *lock(py, &self.offset)? = count - actual;
+        self.free_offset.store(count - actual, Ordering::Relaxed);
         Ok(())
     }
 

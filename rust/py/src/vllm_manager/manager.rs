@@ -292,6 +292,7 @@ impl VllmManager {
             delay_commit: delay_cache_blocks,
             full_sequence_must_fit,
             reserved_blocks,
+            free_offset: core.blocks.get().free_offset(),
             has_scheduled: has_scheduled_reqs,
             unzeroed_groups: &skip_zeroing_group_ids,
         };
