@@ -192,7 +192,9 @@ impl BlockHasher {
         let py = tokens.py();
         let tokens = token_ids(tokens)?;
         let mut hasher = hash::BlockHasher::new(self.algorithm);
-        let mut digests = Vec::new();
+        let num_blocks = tokens.len() / self.block_size;
+        // With room for those that the request will generate, in place of a copy at the first one.
+        let mut digests = Vec::with_capacity(num_blocks + num_blocks / 8 + 8);
         let Some(extra_keys) = extra_keys.filter(|keys| !keys.is_none()) else {
             let mut hash_all = || chain.append(&mut hasher, &tokens, &[], &mut digests);
             if tokens.len() < LONG_PROMPT { hash_all() } else { py.detach(hash_all) }

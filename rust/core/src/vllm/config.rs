@@ -177,6 +177,12 @@ impl Config {
         !matches!(self.lookup, Lookup::None)
     }
 
+    /// Whether [`Facts::shared_prefix_boundary`](super::Facts::shared_prefix_boundary) is asked for.
+    #[must_use]
+    pub fn heeds_shared_prefix_boundary(&self) -> bool {
+        self.retention_interval.is_some() || self.groups.iter().any(|it| it.kind.is_aligned())
+    }
+
     pub(crate) fn is_hybrid(&self) -> bool {
         matches!(self.lookup, Lookup::Hybrid { .. })
     }

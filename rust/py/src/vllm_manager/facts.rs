@@ -20,19 +20,28 @@ pub(super) fn progress(request: &Bound<'_, PyAny>) -> PyResult<Facts> {
     })
 }
 
-/// Everything. `waiting` are the states of requests that are to be admitted.
-pub(super) fn facts(request: &Bound<'_, PyAny>, waiting: &[Py<PyAny>]) -> PyResult<Facts> {
+/// Beside its progress, what any other step is judged by; the boundary only where it is heeded, and
+/// not whether the request waits.
+pub(super) fn complete(
+    progress: Facts,
+    request: &Bound<'_, PyAny>,
+    heeds_boundary: bool,
+) -> PyResult<Facts> {
     let py = request.py();
-    let boundary = request.getattr_opt(intern!(py, "shared_prefix_boundary"))?;
+    let boundary = if heeds_boundary {
+        request.getattr_opt(intern!(py, "shared_prefix_boundary"))?
+    } else {
+        None
+    };
     Ok(Facts {
         num_tokens: request.getattr(intern!(py, "num_tokens"))?.extract()?,
         num_prompt: request.getattr(intern!(py, "num_prompt_tokens"))?.extract()?,
         shared_prefix_boundary: boundary.map_or(Ok(0), |boundary| boundary.extract())?,
-        is_waiting: is_waiting(request, waiting)?,
-        ..progress(request)?
+        ..progress
     })
 }
 
+/// Whether the request is in one of the states of those to be admitted.
 pub(super) fn is_waiting(request: &Bound<'_, PyAny>, waiting: &[Py<PyAny>]) -> PyResult<bool> {
     let status = request.getattr(intern!(request.py(), "status"))?;
     Ok(waiting.iter().any(|state| status.is(state)))

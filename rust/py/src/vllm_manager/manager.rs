@@ -34,9 +34,11 @@ struct Core {
     waiting: Vec<Py<PyAny>>,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "independent answers of the configuration")]
 struct Running {
     manager: Mutex<Manager>,
     has_watermark: bool,
+    heeds_boundary: bool,
     enable_caching: bool,
     enable_events: bool,
 }
@@ -59,6 +61,7 @@ impl VllmManager {
         let config = config.config()?;
         let running = Running {
             has_watermark: config.watermark_blocks > 0,
+            heeds_boundary: config.heeds_shared_prefix_boundary(),
             enable_caching: config.enable_caching(),
             enable_events: config.enable_events,
             manager: Mutex::new(Manager::new(config).map_err(core_error)?),
@@ -266,18 +269,17 @@ impl VllmManager {
             && !delay_cache_blocks
             && !full_sequence_must_fit
             && reserved_blocks == 0;
-        if only_new {
-            let progress = facts::progress(request)?;
-            let leaves_watermark = core.running()?.has_watermark
-                && has_scheduled_reqs
-                && facts::is_waiting(request, &core.waiting)?;
-            if !leaves_watermark
-                && core.is_quiet(py, id, &progress, num_new_tokens, num_lookahead_tokens)?
-            {
-                return Ok(Some(core.empty.bind(py).clone()));
-            }
+        let running = core.running()?;
+        let progress = facts::progress(request)?;
+        let is_waiting = running.has_watermark && facts::is_waiting(request, &core.waiting)?;
+        if only_new
+            && !(is_waiting && has_scheduled_reqs)
+            && core.is_quiet(py, id, &progress, num_new_tokens, num_lookahead_tokens)?
+        {
+            return Ok(Some(core.empty.bind(py).clone()));
         }
-        let facts = facts::facts(request, &core.waiting)?;
+        let progress = Facts { is_waiting, ..progress };
+        let facts = facts::complete(progress, request, running.heeds_boundary)?;
         core.read_digests(request, id)?;
         let computed = match new_computed_blocks {
             Some(blocks) if !blocks.is(&core.empty) => Some(ids_of(blocks)?),
@@ -380,7 +382,8 @@ impl VllmManager {
         num_computed_tokens: u32,
     ) -> PyResult<()> {
         let (py, core) = (slf.py(), Self::core(slf)?);
-        if !core.running()?.enable_caching {
+        let running = core.running()?;
+        if !running.enable_caching {
             return Ok(());
         }
         let id = facts::request_id(request)?;
@@ -392,7 +395,7 @@ impl VllmManager {
                 return Ok(());
             }
         }
-        let facts = facts::facts(request, &[])?;
+        let facts = facts::complete(facts::progress(request)?, request, running.heeds_boundary)?;
         core.read_digests(request, id)?;
         guarded(id, || {
             let mut manager = core.lock(py)?;
