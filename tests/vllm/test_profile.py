@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.trace import generate_trace
+from hybrid_blocks.vllm.profile.level_process import LevelProcess, ProfileError
 from hybrid_blocks.vllm.profile.plot import plot
 from hybrid_blocks.vllm.profile.result import PARTS, Findings, summarize
-from hybrid_blocks.vllm.profile.run import ProfileError, check_agreement, profile
+from hybrid_blocks.vllm.profile.run import check_agreement, profile
 from hybrid_blocks.vllm.profile.settings import Settings
 from hybrid_blocks.vllm.profile.times import Span, Step
 from hybrid_blocks.vllm.profile.workload import of_trace, steady
@@ -108,6 +109,23 @@ def test_the_plot_stacks_the_parts_of_every_level(
         assert heights == pytest.approx([result.parts_us[part] / 1e3] * len(LEVELS))
     tops = [bar.get_y() + bar.get_height() for bar in axes.containers[-1]]
     assert tops == pytest.approx([sum(result.parts_us.values()) / 1e3] * len(LEVELS))
+
+
+def test_levels_take_turns_so_that_all_meet_the_same_noise() -> None:
+    settings = Settings(level="", requests=4, output_tokens=8, warmup_steps=2, steps=60)
+    off, manager = profile(settings, ["off", "manager"]).values()
+    for one, other in ((off, manager), (manager, off)):
+        assert len(one.steps) == 60
+        assert one.steps[0].begin < other.steps[-1].begin
+
+
+def test_a_worker_that_is_gone_is_an_error_with_its_last_line(tmp_path: Path) -> None:
+    with LevelProcess(Settings(level="off", warmup_steps=0, steps=50), tmp_path) as process:
+        assert process.wait()
+        process._process.kill()
+        process._process.wait()
+        with pytest.raises(ProfileError, match="level off: "):
+            process.take_turn()
 
 
 def test_a_level_that_is_not_there_is_an_error_with_the_reason() -> None:

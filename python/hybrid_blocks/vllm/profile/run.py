@@ -1,33 +1,35 @@
-"""Runs a profile level by level, each in its own process, and collects the findings."""
+"""Runs a profile, a process a level, and collects the findings."""
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
-from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.vllm.level import VARIABLE, Level
+from hybrid_blocks.vllm.profile.level_process import LevelProcess, ProfileError
 from hybrid_blocks.vllm.profile.result import Findings
-from hybrid_blocks.vllm.profile.settings import BATCHED, Settings
-
-
-class ProfileError(HybridBlocksError):
-    """A level could not be profiled."""
+from hybrid_blocks.vllm.profile.settings import Settings
 
 
 def profile(settings: Settings, levels: Iterable[str]) -> dict[str, Findings]:
     """Return each level's findings.
 
+    Levels warm up side by side and then run a few steps in turn, so that all meet the same noise.
+
     Raises ``ProfileError`` with the last line of its output if a level cannot be run, and if levels
     decided or said anything but the same.
     """
-    findings = {
-        level: _profile_level(msgspec.structs.replace(settings, level=level)) for level in levels
-    }
+    with ExitStack() as stack:
+        processes = {}
+        for level in levels:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            of_level = msgspec.structs.replace(settings, level=level)
+            processes[level] = stack.enter_context(LevelProcess(of_level, folder))
+        waiting = [process for process in processes.values() if process.wait()]
+        while waiting:
+            waiting = [process for process in waiting if process.take_turn()]
+        findings = {level: process.findings() for level, process in processes.items()}
     check_agreement(findings)
     return findings
 
@@ -39,26 +41,3 @@ def check_agreement(findings: Mapping[str, Findings]) -> None:
         for what in ("decisions", "outputs"):
             if getattr(findings[level], what) != getattr(findings[first], what):
                 raise ProfileError(f"the {what} of levels {first} and {level} differ")
-
-
-def _profile_level(settings: Settings) -> Findings:
-    with tempfile.TemporaryDirectory() as folder:
-        request, findings = Path(folder, "settings.json"), Path(folder, "findings.json")
-        request.write_bytes(msgspec.json.encode(settings))
-        environment = os.environ | {
-            VARIABLE: Level.MANAGER if settings.level == BATCHED else settings.level
-        }
-        environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
-        environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        done = subprocess.run(
-            [sys.executable, "-m", "hybrid_blocks.vllm.profile.worker", request, findings],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            last_line = done.stdout.strip().rpartition("\n")[2]
-            raise ProfileError(f"level {settings.level}: {last_line}")
-        return msgspec.json.decode(findings.read_bytes(), type=Findings)

@@ -1,7 +1,9 @@
 """Profiles one level, in a process of its own: ``python -m hybrid_blocks.vllm.profile.worker``."""
 
 import gc
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,12 +19,15 @@ from hybrid_blocks.vllm.profile.loop import Loop
 from hybrid_blocks.vllm.profile.probes import Probes
 from hybrid_blocks.vllm.profile.result import Findings, summarize
 from hybrid_blocks.vllm.profile.settings import BATCHED, Settings
+from hybrid_blocks.vllm.profile.times import Step
 from hybrid_blocks.vllm.profile.workload import of_trace, steady
 from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
 
+_STEPS_A_TURN = 25
 
-def run(settings: Settings) -> Findings:
-    """Run vLLM's scheduler under the settings and time it."""
+
+def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
+    """Run vLLM's scheduler under the settings and time it, some steps a turn."""
     plugin.register()
     if settings.trace:
         trace = read_trace(Path(settings.trace))
@@ -47,11 +52,11 @@ def run(settings: Settings) -> Findings:
     loop.run(settings.warmup_steps)
     gc.collect()
     gc.freeze()  # as the engine does once it is up
-    plain = loop.run(settings.steps)
+    plain = _in_turns(loop, settings.steps, wait_for_turn)
     probes = Probes()
     probes.attach(scheduler)
     loop.hasher = probes.timed("hashing", hasher)
-    probed = loop.run(settings.steps)
+    probed = _in_turns(loop, settings.steps, wait_for_turn)
     return Findings(
         result=summarize(plain, probed, probes.spans),
         decisions=loop.decisions.hexdigest(),
@@ -59,6 +64,14 @@ def run(settings: Settings) -> Findings:
         steps=probed,
         spans=probes.spans,
     )
+
+
+def _in_turns(loop: Loop, num_steps: int, wait_for_turn: Callable[[], None]) -> list[Step]:
+    steps: list[Step] = []
+    while len(steps) < num_steps:
+        wait_for_turn()
+        steps += loop.run(min(_STEPS_A_TURN, num_steps - len(steps)))
+    return steps
 
 
 def _enough(groups: Groups, requests: int, longest: int) -> int:
@@ -75,10 +88,20 @@ def _check_level(scheduler: Scheduler, level: str) -> None:
         raise RuntimeError(f"level {level} was asked for and the engine runs at level {active}")
 
 
-def main(settings_file: str, findings_file: str) -> None:
-    """Read settings from one file and write findings to the other."""
+def main(settings_file: str, findings_file: str, signal: str) -> None:
+    """Read settings from one file and write findings to the other.
+
+    A byte written to file descriptor ``signal`` says that this waits for a line of its input.
+    """
+
+    def wait_for_turn() -> None:
+        os.write(int(signal), b".")
+        if not sys.stdin.buffer.readline():
+            raise SystemExit("nobody waits for the findings any more")
+
     settings = msgspec.json.decode(Path(settings_file).read_bytes(), type=Settings)
-    Path(findings_file).write_bytes(msgspec.json.encode(run(settings)))
+    findings = run(settings, wait_for_turn)
+    Path(findings_file).write_bytes(msgspec.json.encode(findings))
 
 
 if __name__ == "__main__":
