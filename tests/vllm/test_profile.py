@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.trace import generate_trace
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.profile.engine import make_hasher
 from hybrid_blocks.vllm.profile.level_process import LevelProcess, ProfileError
 from hybrid_blocks.vllm.profile.plot import plot
 from hybrid_blocks.vllm.profile.result import PARTS, Findings, summarize
@@ -15,6 +17,7 @@ from hybrid_blocks.vllm.profile.run import check_agreement, profile
 from hybrid_blocks.vllm.profile.settings import Settings
 from hybrid_blocks.vllm.profile.times import Span, Step
 from hybrid_blocks.vllm.profile.workload import of_trace, steady
+from hybrid_blocks.vllm.request_hasher import RequestHasher
 from typer.testing import CliRunner
 
 pytest.importorskip("vllm")
@@ -109,6 +112,16 @@ def test_the_plot_stacks_the_parts_of_every_level(
         assert heights == pytest.approx([result.parts_us[part] / 1e3] * len(LEVELS))
     tops = [bar.get_y() + bar.get_height() for bar in axes.containers[-1]]
     assert tops == pytest.approx([sum(result.parts_us.values()) / 1e3] * len(LEVELS))
+
+
+def test_a_profiled_engine_hashes_as_the_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", "manager")
+    assert not isinstance(make_hasher(), RequestHasher)
+    installation.install()
+    try:
+        assert isinstance(make_hasher(), RequestHasher)
+    finally:
+        installation.uninstall()
 
 
 def test_levels_take_turns_so_that_all_meet_the_same_noise() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import BlockHash, get_request_block_hasher, init_none_hash
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.kv_cache_utils import BlockHash, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
@@ -74,5 +75,6 @@ def make_scheduler(
 
 
 def make_hasher() -> Callable[[Request], list[BlockHash]]:
-    """Return what hashes a new request's blocks, as the engine makes it."""
-    return get_request_block_hasher(HASH_BLOCK_SIZE, sha256)
+    """Return what hashes a new request's blocks, as the engine makes it at the level that runs."""
+    # By its name in vLLM: the plugin changes what vLLM's modules name, and none of this package's.
+    return kv_cache_utils.get_request_block_hasher(HASH_BLOCK_SIZE, sha256)
