@@ -11,7 +11,7 @@ pytest.importorskip("vllm")
 
 import vllm
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.vllm import installation, plugin, support
+from hybrid_blocks.vllm import installation, plugin, request_hasher, support
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.level import Level, requested
 from vllm.v1.core import block_pool as vllm_block_pool
@@ -70,6 +70,17 @@ def test_a_subclass_made_earlier_stands_on_our_pool() -> None:
     assert shared.kv_event_queue is owner.kv_event_queue
     installation.uninstall()
     assert SharedEventQueueBlockPool.__bases__ == (VllmBlockPool,)
+
+
+def test_the_engine_hashes_requests_with_our_hasher() -> None:
+    from vllm.v1.engine import core  # noqa: PLC0415 - it takes long, and no other test needs it
+
+    names = vars(core)
+    vllms = names["get_request_block_hasher"]
+    installation.install()
+    assert names["get_request_block_hasher"] is request_hasher.get_request_block_hasher
+    installation.uninstall()
+    assert names["get_request_block_hasher"] is vllms
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.1+cpu", "0.33"])
