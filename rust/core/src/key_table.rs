@@ -301,7 +301,7 @@ mod tests {
             let mut table = KeyTable::new(48);
             let mut model = BTreeMap::new();
             for (entry, place, inserts) in changes {
-                let hash = *model.get(&entry).unwrap_or(&(place << 61 | place % 2 << 8 | place));
+                let hash = *model.get(&entry).unwrap_or(&(place << 61 | (place % 2) << 8 | place));
                 let found = table.find(hash, |it| it == entry);
                 prop_assert_eq!(found.is_some(), model.contains_key(&entry));
                 match found {
