@@ -9,7 +9,7 @@ use hybrid_blocks::{BlockStore, Config, GroupKind, GroupSpec, Manager, PoolId};
 
 use digests::{BLOCK_SIZE, digests};
 
-const WINDOW: GroupKind = GroupKind::SlidingWindow { window: 1_024 };
+const WINDOW: GroupKind = GroupKind::sliding_window(1_024);
 const STATE: GroupKind = GroupKind::State { slots: 1 };
 
 /// Groups of 16-token blocks; states live in a pool of their own, a slab each.

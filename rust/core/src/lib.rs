@@ -14,46 +14,33 @@
 //!
 //! # Layers
 //! ```text
-//! ids <- arena, links <- slabs <- pool <- store <- group <- manager
-//!          key_table <- prefix_index <- store <- vllm
+//! ids <- arena, links <- slabs <- pool ─┐
+//! digest, key_table <- prefix_index ────┴─ store <- group <- engine <- rules::{natural, vllm}
 //! digest <- hash                  (knows no blocks)
 //! ```
 #![forbid(unsafe_code)]
 
-mod arena;
-mod checkpoint;
-mod coordinator;
 mod digest;
+mod engine;
 mod error;
-mod event;
 mod group;
 pub mod hash;
-mod hit;
 mod ids;
 mod key_table;
-mod lineage;
-mod links;
-mod manager;
-mod policy;
 mod pool;
 mod prefix_index;
-mod request;
-mod slabs;
-mod stats;
+mod rules;
 mod store;
-pub mod vllm;
-mod worth_queue;
 
-pub use checkpoint::Placement;
 pub use digest::Digest;
+pub use engine::{BlockCopy, CacheEvent, Compaction, GroupBlocks, TableChange, TableRuns};
 pub use error::Error;
-pub use event::Event;
 pub use group::{GroupKind, GroupSpec};
-pub use hit::{Hit, HitLimit};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
-pub use manager::{BlockCopy, Compaction, Config, Hashing, Manager, TableChange, TableRuns};
-pub use policy::{FlopModel, Policy};
-pub use pool::Pool;
+pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, Trail};
-pub use stats::Stats;
-pub use store::BlockStore;
+pub use rules::natural::{
+    CheckpointPolicy, Config, FlopModel, Hashing, Hit, HitLimit, Manager, Policy, Stats,
+};
+pub use rules::vllm;
+pub use store::{BlockStore, FixedStore, SlabStore, Store};

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockStore, Config, FlopModel, GroupId, GroupKind, GroupSpec, Manager,
-    Placement, Policy, PoolId,
+    CheckpointPolicy, Policy, PoolId, Store,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};
@@ -88,7 +88,7 @@ impl Engine {
 
     fn first_needed(kind: GroupKind, computed: u32) -> u32 {
         match kind {
-            GroupKind::SlidingWindow { window } => (computed + 1).saturating_sub(window),
+            GroupKind::SlidingWindow { window, .. } => (computed + 1).saturating_sub(window),
             GroupKind::Chunked { chunk } => computed / chunk * chunk,
             _ => 0,
         }
@@ -215,7 +215,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn group(num_pools: u32) -> impl Strategy<Value = GroupSpec> {
     let kind = prop_oneof![
         2 => Just(GroupKind::Full),
-        1 => (1u32..8).prop_map(|window| GroupKind::SlidingWindow { window }),
+        1 => (1u32..8).prop_map(GroupKind::sliding_window),
         1 => (1u32..8).prop_map(|chunk| GroupKind::Chunked { chunk }),
         2 => (1u32..4).prop_map(|slots| GroupKind::State { slots }),
         1 => (1u32..8).prop_map(|encoder_tokens| GroupKind::Cross { encoder_tokens }),
@@ -249,12 +249,12 @@ prop_compose! {
         prompt_margin in 0u32..6,
         follow_every in 0u32..6,
         sizes in Just(sizes),
-    ) -> (Vec<u32>, Vec<GroupSpec>, u32, Policy, Placement) {
+    ) -> (Vec<u32>, Vec<GroupSpec>, u32, Policy, CheckpointPolicy) {
         let mut groups = groups;
         // Tokens have to be kept somewhere.
         groups.push(GroupSpec { kind: GroupKind::Full, block_size: HASH_BLOCK, pool: PoolId(0) });
-        let placement = Placement {
-            every, max_per_request, finish, prompt_margin, follow_every, ..Placement::default()
+        let placement = CheckpointPolicy {
+            every, max_per_request, finish, prompt_margin, follow_every, ..CheckpointPolicy::default()
         };
         (sizes, groups, num_slabs, policy, placement)
     }
@@ -280,7 +280,7 @@ proptest! {
             enable_events: true,
             enable_delta: true,
             policy,
-            placement,
+            checkpoints: placement,
             max_chunk: 12,
             ..Config::new(groups.clone(), HASH_BLOCK)
         };
@@ -312,7 +312,7 @@ proptest! {
                     let handle = engine.manager.add_prompt(&id, &tokens, &[]).unwrap();
                     if policy == Policy::Explicit {
                         let worth = (0..20).map(|i| (number.unsigned_abs() * 7 + 3) % 11 * (20 - i)).collect();
-                        engine.manager.set_worth(handle, worth).unwrap();
+                        engine.manager.set_priorities(handle, worth).unwrap();
                     }
                     engine.num_added += 1;
                     engine.requests.push(Request { handle, tokens, final_len, running: false });

@@ -1,7 +1,8 @@
 //! Cases that hybrid serving has met in practice, one test each.
 
 use hybrid_blocks::{
-    BlockStore, Config, Error, GroupId, GroupKind, GroupSpec, HitLimit, Manager, Placement, PoolId,
+    BlockStore, Config, Error, GroupId, GroupKind, GroupSpec, HitLimit, Manager, CheckpointPolicy, PoolId,
+    Store,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -9,21 +10,21 @@ const STATE: GroupId = GroupId(1);
 
 /// Attention blocks of 16 tokens, 75 to a slab, and states of a whole slab.
 fn hybrid(num_slabs: u32, slots: u32) -> Manager {
-    hybrid_with(num_slabs, slots, Placement { prompt_margin: 0, ..Placement::default() })
+    hybrid_with(num_slabs, slots, CheckpointPolicy { prompt_margin: 0, ..CheckpointPolicy::default() })
 }
 
-fn hybrid_with(num_slabs: u32, slots: u32, placement: Placement) -> Manager {
+fn hybrid_with(num_slabs: u32, slots: u32, placement: CheckpointPolicy) -> Manager {
     let groups = vec![
         GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
         GroupSpec { kind: GroupKind::State { slots }, block_size: 16, pool: PoolId(1) },
     ];
     let store = BlockStore::shared(num_slabs, &[75, 1]).unwrap();
-    Manager::new(store, Config { placement, ..config(groups, 8_192) }).unwrap()
+    Manager::new(store, Config { checkpoints: placement, ..config(groups, 8_192) }).unwrap()
 }
 
 fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
-    let placement = Placement { prompt_margin: 0, ..Placement::default() };
-    Config { max_chunk, placement, ..Config::new(groups, 16) }
+    let placement = CheckpointPolicy { prompt_margin: 0, ..CheckpointPolicy::default() };
+    Config { max_chunk, checkpoints: placement, ..Config::new(groups, 16) }
 }
 
 fn prompt(number: i64, len: i64) -> Vec<i64> {
@@ -107,7 +108,7 @@ fn requests_192_of_262144_tokens_with_2_speculative_tokens_never_starve_while_at
 fn a_permanent_state_is_never_released_by_skipping() {
     let groups = vec![
         GroupSpec {
-            kind: GroupKind::SlidingWindow { window: 64 },
+            kind: GroupKind::sliding_window(64),
             block_size: 16,
             pool: PoolId(0),
         },
@@ -133,7 +134,7 @@ fn a_permanent_state_is_never_released_by_skipping() {
 
 #[test]
 fn a_block_is_given_back_with_the_token_that_moves_it_out_of_the_window() {
-    let groups = [GroupKind::SlidingWindow { window: 70 }, GroupKind::Chunked { chunk: 40 }]
+    let groups = [GroupKind::sliding_window(70), GroupKind::Chunked { chunk: 40 }]
         .map(|kind| GroupSpec { kind, block_size: 16, pool: PoolId(0) });
     let store = BlockStore::shared(40, &[8]).unwrap();
     let mut manager = Manager::new(store, config(groups.to_vec(), 64)).unwrap();
@@ -294,7 +295,7 @@ fn a_block_and_its_hash_can_change_groups_that_share_a_pool() {
     let groups = vec![
         GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
         GroupSpec {
-            kind: GroupKind::SlidingWindow { window: 16 },
+            kind: GroupKind::sliding_window(16),
             block_size: 16,
             pool: PoolId(0),
         },
@@ -389,7 +390,7 @@ fn a_full_arena_refuses_without_a_change_and_serves_again_when_room_is_made() {
 
 /// A group that keeps every token and one that keeps 64, in one pool of which 51 blocks are left.
 fn windowed() -> Manager {
-    let groups = [GroupKind::Full, GroupKind::SlidingWindow { window: 64 }].map(|kind| GroupSpec {
+    let groups = [GroupKind::Full, GroupKind::sliding_window(64)].map(|kind| GroupSpec {
         kind,
         block_size: 16,
         pool: PoolId(0),
@@ -456,8 +457,9 @@ fn content_that_is_computed_again_is_not_cached_twice() {
     manager.take_copies().unwrap();
     manager.take_copies().unwrap();
     manager.check_integrity().unwrap();
-    let pool = manager.store().pool(PoolId(0));
-    let kept = pool.iter_available().filter(|&block| pool.is_keyed(block)).count();
+    let (store, pool) = (manager.store(), PoolId(0));
+    let available = store.free_order(pool);
+    let kept = available.iter().filter(|&&block| store.pool(pool).is_keyed(block)).count();
     assert_eq!(kept, cached + 10, "every key has one block");
 }
 
@@ -490,7 +492,7 @@ fn the_copy_that_follows_an_answer_takes_one_slot_at_a_time() {
 
 #[test]
 fn a_turn_that_drops_the_end_of_the_prompt_finds_the_state_before_it() {
-    let mut manager = hybrid_with(60, 1, Placement::default());
+    let mut manager = hybrid_with(60, 1, CheckpointPolicy::default());
     let tokens = prompt(1, 1_000);
     turn(&mut manager, &tokens, 100);
     let next = [&tokens[..990], &prompt(2, 300)].concat();

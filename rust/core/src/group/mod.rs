@@ -1,56 +1,44 @@
 //! Cache groups: which blocks a request needs in each kind of layer.
 //!
+//! A kind is one file and one row of the tables in `kind.rs`:
+//!
 //! | file | layers |
 //! |---|---|
-//! | `full`, `sliding_window`, `chunked` | how far attention looks back |
-//! | `attention` | what follows from that, for all three |
-//! | `state` | Mamba, `GatedDeltaNet`, KDA, short convolution |
+//! | `full` | attention over all tokens, MLA included |
+//! | `sliding_window`, `chunked` | attention over a part of the tokens |
 //! | `cross` | attention over an encoder's tokens |
+//! | `ring` | raw keys of the token group that is still being compressed |
+//! | `state` | recurrent states in slots that a request keeps for life |
+//! | `mamba_in_place`, `mamba_aligned` | recurrent states as vLLM keeps them |
 
-mod attention;
 mod chunked;
 mod cross;
 mod full;
+mod kind;
+pub(crate) mod mamba_aligned;
+mod mamba_in_place;
+mod ring;
 mod sliding_window;
 mod state;
 mod table;
 
-use std::ops::Range;
+pub use kind::GroupKind;
+pub(crate) use sliding_window::window_blocks;
+pub(crate) use state::slot as state_slot;
+pub(crate) use table::Table;
 
 use crate::digest::Digest;
 use crate::error::Error;
-use crate::event::Event;
 use crate::ids::{GroupId, PoolId};
-use crate::store::BlockStore;
-pub(crate) use table::Table;
+use crate::prefix_index::Key;
 
-/// What the layers of a group keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GroupKind {
-    /// Attention over all tokens; also latent attention, whose page holds one vector a token.
-    Full,
-    /// Attention over the token itself and the `window - 1` before it.
-    SlidingWindow {
-        /// Tokens looked at, at least 1.
-        window: u32,
-    },
-    /// Attention within aligned chunks.
-    Chunked {
-        /// Tokens a chunk, at least 1.
-        chunk: u32,
-    },
-    /// A recurrent state of fixed size. Its block size is the grain of lengths at which a checkpoint
-    /// may be kept.
-    State {
-        /// State slots a request: 1, and 1 more for each speculative token.
-        slots: u32,
-    },
-    /// Attention over the tokens of an encoder.
-    Cross {
-        /// Encoder tokens a request, at most.
-        encoder_tokens: u32,
-    },
+/// How each kind finds the longest prefix that it can restore.
+pub(crate) mod find {
+    pub(crate) use super::chunked::find as chunked;
+    pub(crate) use super::full::find as full;
+    pub(crate) use super::mamba_in_place::find as mamba;
+    pub(crate) use super::sliding_window::find as sliding_window;
+    pub(crate) use super::state::find as state;
 }
 
 /// A group as configured.
@@ -69,92 +57,72 @@ pub struct GroupSpec {
 pub(crate) struct Group {
     pub(crate) id: GroupId,
     pub(crate) spec: GroupSpec,
-    /// Hash blocks a block.
-    ratio: usize,
+    /// Hash blocks a block; 0 for kinds that are never cached and have blocks of another size.
+    hash_blocks: u32,
 }
 
 impl Group {
     pub(crate) fn new(id: GroupId, spec: GroupSpec, hash_block_size: u32) -> Result<Self, Error> {
         let GroupSpec { kind, block_size, .. } = spec;
-        if hash_block_size == 0 || block_size == 0 || block_size % hash_block_size != 0 {
+        if hash_block_size == 0 || block_size == 0 {
+            return Err(Error::InvalidConfig(format!(
+                "group {id}: blocks of {block_size} tokens over hash blocks of {hash_block_size}; \
+                 both must be at least 1"
+            )));
+        }
+        if !kind.keeps_anything() {
+            return Err(Error::InvalidConfig(format!("group {id}: {kind:?} keeps nothing")));
+        }
+        if kind.is_cacheable() && !block_size.is_multiple_of(hash_block_size) {
             return Err(Error::InvalidConfig(format!(
                 "group {id}: block size {block_size} is not a multiple of the hash block size \
                  {hash_block_size}"
             )));
         }
-        match kind {
-            GroupKind::SlidingWindow { window: 0 }
-            | GroupKind::Chunked { chunk: 0 }
-            | GroupKind::State { slots: 0 }
-            | GroupKind::Cross { encoder_tokens: 0 } => {
-                Err(Error::InvalidConfig(format!("group {id}: {kind:?} keeps nothing")))
-            }
-            _ => Ok(Self { id, spec, ratio: (block_size / hash_block_size) as usize }),
+        Ok(Self { id, spec, hash_blocks: block_size / hash_block_size })
+    }
+
+    pub(crate) fn kind(&self) -> GroupKind {
+        self.spec.kind
+    }
+
+    /// Hash blocks a block.
+    pub(crate) fn hash_blocks_per_block(&self) -> usize {
+        self.hash_blocks as usize
+    }
+
+    /// The key of a full block, by its position.
+    pub(crate) fn key(&self, digests: &[Digest], position: u32) -> Key {
+        let digest = digests[(position as usize + 1) * self.hash_blocks as usize - 1];
+        Key { digest, group: self.id }
+    }
+
+    /// The key of what `num_tokens` tokens leave, a multiple of the block size above 0.
+    pub(crate) fn key_at(&self, digests: &[Digest], num_tokens: u32) -> Option<Key> {
+        let block = (num_tokens / self.spec.block_size).checked_sub(1)? as usize;
+        let digest = *digests.get((block + 1) * self.hash_blocks as usize - 1)?;
+        Some(Key { digest, group: self.id })
+    }
+
+    /// Leading blocks that nothing computed after `num_computed` tokens looks at.
+    pub(crate) fn num_skipped_blocks(&self, num_computed: u32) -> u32 {
+        self.spec.kind.num_skipped_tokens(num_computed) / self.spec.block_size
+    }
+
+    /// The first number of computed tokens after `num_computed` at which one more leading block is
+    /// looked at no more.
+    #[inline]
+    pub(crate) fn next_skip(&self, num_computed: u32) -> u32 {
+        if !self.spec.kind.skips() {
+            return u32::MAX;
         }
+        let next = self.num_skipped_blocks(num_computed) + 1;
+        self.spec.kind.num_computed_until(next.saturating_mul(self.spec.block_size))
     }
 
-    /// Whether the group holds a fixed number of blocks a request, whatever its length.
-    pub(crate) fn is_constant(&self) -> bool {
-        matches!(self.spec.kind, GroupKind::State { .. } | GroupKind::Cross { .. })
-    }
-
-    pub(crate) fn is_state(&self) -> bool {
-        matches!(self.spec.kind, GroupKind::State { .. })
-    }
-
-    pub(crate) fn is_window(&self) -> bool {
-        matches!(self.spec.kind, GroupKind::SlidingWindow { .. } | GroupKind::Chunked { .. })
-    }
-
-    /// The longest prefix, at most `limit` tokens and a multiple of `alignment`, after which this
-    /// group can go on.
-    pub(crate) fn longest_resumable(
-        &self,
-        store: &BlockStore,
-        digests: &[Digest],
-        limit: u32,
-        alignment: u32,
-    ) -> u32 {
-        match self.spec.kind {
-            GroupKind::State { .. } => self.longest_checkpoint(store, digests, limit, alignment),
-            GroupKind::Cross { .. } => limit,
-            _ => self.longest_window(store, digests, limit, alignment),
-        }
-    }
-
-    /// Take a share in what is cached of a hit of `hit` tokens.
-    pub(crate) fn adopt(
-        &self,
-        store: &mut BlockStore,
-        digests: &[Digest],
-        hit: u32,
-        table: &mut Table,
-    ) -> Result<(), Error> {
-        match self.spec.kind {
-            GroupKind::State { .. } => self.adopt_checkpoint(store, digests, hit, table),
-            GroupKind::Cross { .. } => Ok(()),
-            _ => self.adopt_blocks(store, digests, hit, table),
-        }
-    }
-
-    /// Undo [`Group::adopt`], exactly, if nothing else happened since.
-    pub(crate) fn undo_adopt(&self, store: &mut BlockStore, table: &mut Table) {
-        let held = table.blocks.iter().chain(&table.fork);
-        for &block in held.rev().filter(|block| !block.is_null()) {
-            store.undo_touch(self.spec.pool, block);
-        }
-        table.clear();
-    }
-
-    /// Blocks a request of `num_tokens` tokens has in its table.
-    fn table_len(&self, num_tokens: u64) -> u64 {
-        match self.spec.kind {
-            GroupKind::State { slots } => u64::from(slots),
-            GroupKind::Cross { encoder_tokens } => {
-                cross::num_blocks(encoder_tokens, self.spec.block_size)
-            }
-            _ => num_tokens.div_ceil(u64::from(self.spec.block_size)),
-        }
+    /// Blocks in the table of a request of `num_tokens` tokens, those given back included.
+    pub(crate) fn table_len(&self, num_tokens: u64) -> u64 {
+        self.spec.kind.table_len(num_tokens, self.spec.block_size)
     }
 
     /// Blocks missing until `num_tokens` tokens have room.
@@ -164,109 +132,13 @@ impl Group {
 
     /// Tokens that have room in `table`.
     pub(crate) fn room(&self, table: &Table) -> u32 {
-        if self.is_constant() {
-            u32::MAX
-        } else {
-            (table.blocks.len() as u32).saturating_mul(self.spec.block_size)
-        }
+        self.spec.kind.room(table.blocks.len() as u32, self.spec.block_size)
     }
 
     /// Most blocks that a request of `num_tokens` tokens holds at once, if at most `step` tokens
     /// are computed in one step.
     pub(crate) fn peak_blocks(&self, num_tokens: u64, step: u32) -> u64 {
-        if self.is_constant() {
-            self.table_len(num_tokens)
-        } else {
-            self.peak_span(num_tokens, step)
-        }
-    }
-
-    /// Have what [`Group::commit`] looks at first fetched.
-    #[inline]
-    pub(crate) fn read_ahead(
-        &self,
-        store: &BlockStore,
-        digests: &[Digest],
-        num_computed: u32,
-        table: &Table,
-    ) -> u32 {
-        let block = table.num_keyed;
-        if self.is_constant() || num_computed / self.spec.block_size <= block {
-            return 0;
-        }
-        let key = self.key(digests, block as usize);
-        store.read_ahead(self.spec.pool, table.blocks[block as usize], &key)
-    }
-
-    /// Enter the blocks that `num_computed` tokens fill into the prefix index. Returns them.
-    pub(crate) fn commit(
-        &self,
-        store: &mut BlockStore,
-        digests: &[Digest],
-        num_computed: u32,
-        table: &mut Table,
-    ) -> Range<u32> {
-        if self.is_constant() {
-            return 0..0;
-        }
-        self.commit_blocks(store, digests, num_computed, table)
-    }
-
-    /// The event that tells of freshly committed blocks.
-    pub(crate) fn stored_event(
-        &self,
-        handle: u64,
-        digests: &[Digest],
-        new: Range<u32>,
-        table: &Table,
-    ) -> Option<Event> {
-        let stored: Vec<Digest> = new
-            .clone()
-            .filter(|&block| !table.blocks[block as usize].is_null())
-            .map(|block| self.key(digests, block as usize).digest)
-            .collect();
-        (!stored.is_empty()).then(|| Event::Stored {
-            handle,
-            group: self.id,
-            first_block: new.start,
-            block_size: self.spec.block_size,
-            parent: new.start.checked_sub(1).map(|block| self.key(digests, block as usize).digest),
-            digests: stored,
-        })
-    }
-
-    /// The first number of computed tokens after `num_computed` at which [`Group::skip`] finds a
-    /// block.
-    #[inline]
-    pub(crate) fn next_skip(&self, num_computed: u32) -> u32 {
-        if self.is_window() { self.next_skipped_block(num_computed) } else { u32::MAX }
-    }
-
-    /// Give back what nothing after `num_computed` tokens looks at. Returns the positions.
-    pub(crate) fn skip(
-        &self,
-        store: &mut BlockStore,
-        num_computed: u32,
-        table: &mut Table,
-    ) -> Result<Range<u32>, Error> {
-        if self.is_constant() {
-            return Ok(0..0);
-        }
-        self.skip_blocks(store, num_computed, table)
-    }
-
-    /// Give back all blocks, the last one first, so that the end of a prefix goes before its start.
-    pub(crate) fn release(&self, store: &mut BlockStore, table: &mut Table) -> Result<(), Error> {
-        let held = &table.blocks[table.num_skipped as usize..];
-        debug_assert!(held.iter().all(|block| !block.is_null()));
-        store.free(self.spec.pool, held.iter().rev().copied())?;
-        table.clear();
-        Ok(())
-    }
-
-    /// Positions of a hit's blocks in the table.
-    pub(crate) fn hit_positions(&self, hit: u32) -> Range<u32> {
-        if self.is_constant() { 0..0 } else { 0..hit / self.spec.block_size }
+        self.spec.kind.peak_blocks(num_tokens, step, self.spec.block_size)
     }
 }
 
@@ -277,8 +149,12 @@ mod tests {
     #[test]
     fn the_next_skip_is_the_first_length_at_which_a_block_is_given_back() {
         for (window, block_size) in [(1, 2), (3, 2), (5, 4), (16, 4), (128, 16)] {
-            for kind in [GroupKind::SlidingWindow { window }, GroupKind::Chunked { chunk: window }]
-            {
+            for kind in [
+                GroupKind::sliding_window(window),
+                GroupKind::SlidingWindow { window, extra_retained: 3 },
+                GroupKind::Chunked { chunk: window },
+                GroupKind::MambaInPlace { num_speculative: 1 },
+            ] {
                 let spec = GroupSpec { kind, block_size, pool: PoolId(0) };
                 let group = Group::new(GroupId(0), spec, 1).unwrap();
                 for num_computed in 0..400 {

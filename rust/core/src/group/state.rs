@@ -1,63 +1,31 @@
-//! Recurrent layers: a request holds a fixed number of state slots, whatever its length.
+//! Recurrent layers whose requests hold a fixed number of state slots, whatever their length.
 //!
 //! The slots are taken at admission and given back at the end; nothing in between releases them. A
 //! prefix can be resumed only where a copy of the state at exactly its end was kept, a checkpoint.
 
-use super::{Group, Table};
-use crate::digest::Digest;
-use crate::error::Error;
+use super::Table;
+use crate::engine::lookup::{Found, Search};
 use crate::ids::BlockId;
-use crate::prefix_index::Key;
-use crate::store::BlockStore;
+use crate::store::Store;
 
-impl Group {
-    /// The key of the state after `num_tokens` tokens, a multiple of the block size.
-    pub(crate) fn state_key(&self, digests: &[Digest], num_tokens: u32) -> Option<Key> {
-        let block = (num_tokens / self.spec.block_size).checked_sub(1)? as usize;
-        let digest = *digests.get((block + 1) * self.ratio - 1)?;
-        Some(Key { digest, group: self.id })
-    }
+pub(super) fn table_len(slots: u32) -> u64 {
+    u64::from(slots)
+}
 
-    /// The longest prefix, at most `limit` tokens and a multiple of `alignment`, whose end has a
-    /// checkpoint.
-    pub(super) fn longest_checkpoint(
-        &self,
-        store: &BlockStore,
-        digests: &[Digest],
-        limit: u32,
-        alignment: u32,
-    ) -> u32 {
-        let found = (1..=limit / alignment).rev().find(|count| {
-            self.state_key(digests, count * alignment)
-                .is_some_and(|key| store.get(self.spec.pool, &key).is_some())
-        });
-        found.unwrap_or(0) * alignment
-    }
+/// The slot that holds the state of the tokens computed so far.
+pub(crate) fn slot(table: &Table) -> Option<BlockId> {
+    table.blocks.first().copied()
+}
 
-    /// Hold the checkpoint at `hit` tokens, to be copied into the request's own slot.
-    pub(super) fn adopt_checkpoint(
-        &self,
-        store: &mut BlockStore,
-        digests: &[Digest],
-        hit: u32,
-        table: &mut Table,
-    ) -> Result<(), Error> {
-        if hit == 0 {
-            return Ok(());
+/// The longest aligned prefix whose end has a checkpoint.
+pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32) -> Found {
+    let mut blocks = search.none();
+    let scale = search.alignment / search.block_size();
+    let ends = (1..=limit / search.alignment).rev();
+    for end in ends {
+        if search.push(search.digest_of(end * scale - 1), &mut blocks) {
+            return Found { blocks, num_tokens: end * search.alignment, num_found: 1 };
         }
-        let checkpoint = self
-            .state_key(digests, hit)
-            .and_then(|key| store.get(self.spec.pool, &key))
-            .ok_or_else(|| {
-                Error::InvalidArgument(format!("group {}: no checkpoint at {hit} tokens", self.id))
-            })?;
-        store.touch(self.spec.pool, checkpoint)?;
-        table.fork = Some(checkpoint);
-        Ok(())
     }
-
-    /// The slot that holds the state of the tokens computed so far.
-    pub(crate) fn state_slot(table: &Table) -> Option<BlockId> {
-        table.blocks.first().copied()
-    }
+    Found { blocks, ..Found::default() }
 }

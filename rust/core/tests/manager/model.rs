@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use hybrid_blocks::{BlockId, Digest, Event, GroupId, Key, Manager, PoolId};
+use hybrid_blocks::{BlockId, Digest, CacheEvent, GroupId, Key, Manager, PoolId, Store};
 use proptest::prelude::*;
 
 use crate::memory::Memory;
@@ -172,7 +172,7 @@ impl Model {
     pub(crate) fn settle(&mut self) -> Check {
         for event in self.manager.take_events() {
             match event {
-                Event::Removed(key) => {
+                CacheEvent::Removed(key) => {
                     let key = (key.group.0, key.digest);
                     let count = self.stored.get_mut(&key);
                     prop_assert!(count.is_some(), "{key:?} was removed but never stored");
@@ -182,8 +182,8 @@ impl Model {
                         self.stored.remove(&key);
                     }
                 }
-                Event::Cleared => self.stored.clear(),
-                Event::Stored { group, digests, .. } => {
+                CacheEvent::Cleared => self.stored.clear(),
+                CacheEvent::Stored { group, digests, .. } => {
                     for digest in digests {
                         prop_assert!(self.stored.contains_key(&(group.0, digest)));
                     }
@@ -221,7 +221,7 @@ impl Model {
         let mut dump = String::new();
         let store = self.manager.store();
         for pool in (0..store.num_pools()).map(PoolId) {
-            let blocks: Vec<_> = store.pool(pool).iter_available().collect();
+            let blocks = store.free_order(pool);
             let index = store.prefix_index(pool);
             let counts: Vec<_> = (0..store.pool(pool).num_ids())
                 .map(|block| store.pool(pool).ref_count(BlockId(block)))

@@ -21,7 +21,7 @@ const fn group(kind: GroupKind, block_size: u32, pool: u32) -> GroupSpec {
 const FULL: GroupKind = GroupKind::Full;
 
 const fn window(window: u32) -> GroupKind {
-    GroupKind::SlidingWindow { window }
+    GroupKind::sliding_window(window)
 }
 
 const fn chunked(chunk: u32) -> GroupKind {
@@ -97,7 +97,7 @@ pub(crate) fn digest(tokens: &[u8]) -> Digest {
 /// The first token that the one at `at` looks at.
 pub(crate) fn first_seen(kind: GroupKind, at: u32) -> u32 {
     match kind {
-        GroupKind::SlidingWindow { window } => (at + 1).saturating_sub(window),
+        GroupKind::SlidingWindow { window, .. } => (at + 1).saturating_sub(window),
         GroupKind::Chunked { chunk } => at - at % chunk,
         _ => 0,
     }

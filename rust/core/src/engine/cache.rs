@@ -1,0 +1,351 @@
+//! [`Cache`]: the blocks of all requests, and what every set of rules does with them.
+
+use std::ops::Range;
+
+use super::delta;
+use super::lookup::Finder;
+use super::outbox::{CacheEvent, Outbox};
+use crate::digest::Digest;
+use crate::error::Error;
+use crate::group::{Group, GroupKind, GroupSpec, Table};
+use crate::ids::{BlockId, GroupId, PoolId, SlabId};
+use crate::prefix_index::Key;
+use crate::store::{Reservation, Store};
+
+/// A store, the groups that draw from it, and what is told about both.
+#[derive(Debug)]
+pub(crate) struct Cache<S> {
+    pub(crate) store: S,
+    pub(crate) groups: Vec<Group>,
+    /// Tokens a digest stands for.
+    pub(crate) hash_block_size: u32,
+    /// Whether computed blocks can be hit by later requests.
+    pub(crate) enable_caching: bool,
+    pub(crate) outbox: Outbox,
+    /// Blocks by pool that the call at hand needs. Reused by every call.
+    pub(crate) demand: Vec<u64>,
+    reservation: Reservation,
+}
+
+impl<S: Store> Cache<S> {
+    /// # Errors
+    /// [`Error::InvalidConfig`] for groups that cannot be, or that name a pool that is not there.
+    pub(crate) fn new(
+        store: S,
+        groups: impl Iterator<Item = GroupSpec>,
+        hash_block_size: u32,
+        enable_caching: bool,
+        outbox: Outbox,
+    ) -> Result<Self, Error> {
+        let groups = (0..)
+            .map(GroupId)
+            .zip(groups)
+            .map(|(id, spec)| {
+                if spec.pool.0 >= store.num_pools() {
+                    return Err(Error::InvalidConfig(format!(
+                        "group {id} draws from pool {}, but there are {} pools",
+                        spec.pool,
+                        store.num_pools()
+                    )));
+                }
+                Group::new(id, spec, hash_block_size)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            demand: vec![0; store.num_pools() as usize],
+            store,
+            groups,
+            hash_block_size,
+            enable_caching,
+            outbox,
+            reservation: Reservation::default(),
+        })
+    }
+
+    /// What looks for prefixes whose digests these are, at multiples of `alignment` tokens.
+    pub(crate) fn finder<'a>(&'a self, digests: &'a [Digest], alignment: u32) -> Finder<'a, S> {
+        Finder {
+            store: &self.store,
+            groups: &self.groups,
+            digests,
+            hash_block_size: self.hash_block_size,
+            alignment,
+        }
+    }
+
+    /// Have the blocks of `demand` set aside, so that no group takes what another was promised.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBlocks`]; then nothing was.
+    pub(crate) fn reserve(&mut self) -> Result<(), Error> {
+        self.store.reserve(&self.demand, &mut self.reservation)
+    }
+
+    /// Append `num_blocks` blocks that were reserved to `out`, near `near` if that can be.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBlocks`] where less was reserved; then nothing was taken.
+    pub(crate) fn take(
+        &mut self,
+        pool: PoolId,
+        num_blocks: u64,
+        near: Option<SlabId>,
+        out: &mut Vec<BlockId>,
+    ) -> Result<(), Error> {
+        let available = self.store.num_available(pool);
+        if num_blocks > available {
+            return Err(Error::OutOfBlocks { needed: num_blocks, available });
+        }
+        self.store.take(pool, num_blocks, near, &mut self.reservation, out);
+        Ok(())
+    }
+
+    /// Blocks that all tables of a request miss until `num_tokens` tokens have room, by pool.
+    pub(crate) fn demand_missing(&mut self, tables: &[Table], num_tokens: u32) {
+        self.demand.fill(0);
+        for (group, table) in self.groups.iter().zip(tables) {
+            self.demand[group.spec.pool.index()] += group.num_missing(table, num_tokens);
+        }
+    }
+
+    /// Give one group room for `num_tokens` tokens. Returns the positions of the new blocks.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBlocks`] where less was reserved.
+    pub(crate) fn extend(
+        &mut self,
+        row: usize,
+        group: usize,
+        table: &mut Table,
+        num_tokens: u32,
+    ) -> Result<Range<usize>, Error> {
+        let Group { id, spec, .. } = self.groups[group];
+        let start = table.blocks.len();
+        let num_missing = self.groups[group].num_missing(table, num_tokens);
+        if num_missing > 0 {
+            let near = table.blocks.last().and_then(|&block| self.store.slab_of(spec.pool, block));
+            self.take(spec.pool, num_missing, near, &mut table.blocks)?;
+            if self.outbox.enable_delta {
+                let new = start as u32..table.blocks.len() as u32;
+                delta::note(&mut self.outbox.delta, row, id, new, &table.blocks);
+            }
+        }
+        Ok(start..table.blocks.len())
+    }
+
+    /// Take a share in the blocks of a hit, given by position, for a request that goes on after
+    /// `num_computed` tokens. What those tokens leave behind is not held.
+    ///
+    /// # Errors
+    /// [`Error::ForeignBlock`] for a block that is none.
+    pub(crate) fn adopt(
+        &mut self,
+        group: usize,
+        table: &mut Table,
+        hit: &[BlockId],
+        num_computed: u32,
+    ) -> Result<(), Error> {
+        let group = self.groups[group];
+        if group.kind().is_constant() {
+            if let (GroupKind::State { .. }, Some(&checkpoint)) = (group.kind(), hit.last()) {
+                self.store.touch(group.spec.pool, checkpoint)?;
+                table.set_copy_source(0, checkpoint);
+            }
+            return Ok(());
+        }
+        let num_skipped = group.num_skipped_blocks(num_computed);
+        let hit = &hit[hit.len().min(num_skipped as usize)..];
+        for &block in hit.iter().filter(|block| !block.is_null()) {
+            self.store.touch(group.spec.pool, block)?;
+        }
+        table.blocks.reserve(num_skipped as usize + hit.len());
+        table.blocks.resize(num_skipped as usize, BlockId::NULL);
+        table.blocks.extend_from_slice(hit);
+        table.num_skipped = num_skipped;
+        table.set_num_cached(table.blocks.len() as u32);
+        Ok(())
+    }
+
+    /// Undo [`Cache::adopt`] of all groups, exactly, if nothing else happened since.
+    pub(crate) fn undo_adopt(&mut self, tables: &mut [Table]) {
+        for (group, table) in self.groups.iter().zip(tables).rev() {
+            // A checkpoint is held beside the table, any other source of a copy in it.
+            let checkpoint = table.copy_source().filter(|_| group.kind().is_state());
+            let held = table.blocks.iter().copied().chain(checkpoint.map(|(_, block)| block));
+            for block in held.rev().filter(|block| !block.is_null()) {
+                self.store.undo_touch(group.spec.pool, block);
+            }
+            table.clear();
+        }
+    }
+
+    /// Let the full blocks before position `end` be found, those that `mask` wants of them. `mask`
+    /// starts where the table's cached blocks end.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where a block is full that was cached as fuller.
+    pub(crate) fn commit_full(
+        &mut self,
+        handle: u64,
+        group: usize,
+        digests: &[Digest],
+        table: &mut Table,
+        end: u32,
+        mask: Option<&[bool]>,
+    ) -> Result<(), Error> {
+        let group = self.groups[group];
+        let Group { id, spec: GroupSpec { block_size, pool, .. }, .. } = group;
+        let start = table.num_cached().unwrap_or(0);
+        if start >= end {
+            return Ok(());
+        }
+        let is_wanted = |position: u32| mask.is_none_or(|mask| mask[(position - start) as usize]);
+        let wanted = (start..end)
+            .zip(table.blocks.iter().copied().skip(start as usize))
+            .filter(|&(position, block)| !block.is_null() && is_wanted(position));
+        for (position, block) in wanted.clone() {
+            if self.store.pool(pool).is_keyed(block) {
+                self.drop_partial(pool, block, (position + 1) * block_size)?;
+            }
+        }
+        let entries = wanted.clone().map(|(position, block)| {
+            (block, group.key(digests, position), (position + 1) * block_size)
+        });
+        let before = start.checked_sub(1).and_then(|at| table.blocks.get(at as usize).copied());
+        self.store.insert_run(pool, before.filter(|block| !block.is_null()), entries);
+        self.note_evictions();
+        if self.outbox.enable_events {
+            let positions: Vec<u32> = wanted.map(|(position, _)| position).collect();
+            self.outbox.events.push(CacheEvent::Stored {
+                handle,
+                group: id,
+                block_size,
+                first_block: start,
+                end_block: end,
+                parent: start.checked_sub(1).map(|position| group.key(digests, position).digest),
+                digests: positions.iter().map(|&at| group.key(digests, at).digest).collect(),
+                positions,
+            });
+        }
+        table.set_num_cached(end);
+        Ok(())
+    }
+
+    /// Forget that a block, now full, held a part of its content.
+    fn drop_partial(
+        &mut self,
+        pool: PoolId,
+        block: BlockId,
+        num_tokens: u32,
+    ) -> Result<(), Error> {
+        let known = self.store.prefix_index(pool).first_key(block).map_or(0, |(_, num_tokens)| num_tokens);
+        if known >= num_tokens {
+            return Err(Error::InvalidArgument(format!(
+                "block {block} is full with {num_tokens} tokens but was cached with {known}"
+            )));
+        }
+        self.store.drop_own_keys(pool, block);
+        Ok(())
+    }
+
+    /// Give back what nothing computed after `num_processed` tokens looks at, the last block first.
+    /// Returns the positions. Not for states that move.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`] where others freed the blocks.
+    pub(crate) fn release_skipped(
+        &mut self,
+        row: usize,
+        group: usize,
+        table: &mut Table,
+        num_processed: u32,
+    ) -> Result<(), Error> {
+        let Group { id, spec, .. } = self.groups[group];
+        let until = self.groups[group].num_skipped_blocks(num_processed);
+        let until = until.min(table.blocks.len() as u32);
+        if until <= table.num_skipped {
+            return Ok(());
+        }
+        let skipped = table.num_skipped..until;
+        table.num_skipped = until;
+        self.release_range(spec.pool, table, skipped.clone())?;
+        if self.outbox.enable_delta {
+            delta::note(&mut self.outbox.delta, row, id, skipped, &table.blocks);
+        }
+        Ok(())
+    }
+
+    /// Give back the blocks at some positions, the last one first, and leave null blocks.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`] where others freed the blocks.
+    pub(crate) fn release_range(
+        &mut self,
+        pool: PoolId,
+        table: &mut Table,
+        positions: Range<u32>,
+    ) -> Result<(), Error> {
+        let blocks = &mut table.blocks[positions.start as usize..positions.end as usize];
+        self.store.free(pool, blocks.iter().rev().copied().filter(|block| !block.is_null()))?;
+        blocks.fill(BlockId::NULL);
+        Ok(())
+    }
+
+    /// Give back all blocks of a request, the last ones first, so that the end of a prefix goes
+    /// before its start.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`] where others freed the blocks.
+    pub(crate) fn release(&mut self, tables: &mut [Table]) -> Result<(), Error> {
+        for (group, table) in self.groups.iter().zip(tables) {
+            let held = &table.blocks[(table.num_skipped as usize).min(table.blocks.len())..];
+            let blocks = held.iter().rev().copied();
+            if group.kind().is_aligned() {
+                self.store.free(group.spec.pool, blocks.filter(|block| !block.is_null()))?;
+            } else {
+                debug_assert!(held.iter().all(|block| !block.is_null()));
+                self.store.free(group.spec.pool, blocks)?;
+            }
+            table.clear();
+        }
+        Ok(())
+    }
+
+    /// Note what was evicted since the last time.
+    pub(crate) fn note_evictions(&mut self) {
+        let evicted = self.store.evicted().drain(..);
+        if self.outbox.enable_events {
+            self.outbox.events.extend(evicted.map(CacheEvent::Removed));
+        }
+    }
+
+    /// Note a change, after the evictions before it.
+    pub(crate) fn note(&mut self, event: impl FnOnce() -> CacheEvent) {
+        self.note_evictions();
+        if self.outbox.enable_events {
+            self.outbox.events.push(event());
+        }
+    }
+
+    /// Have what [`Cache::commit_full`] looks at first fetched.
+    #[inline]
+    pub(crate) fn read_ahead(&self, digests: &[Digest], tables: &[Table], num_computed: u32) -> u32 {
+        let mut fetched = 0;
+        for (group, table) in self.groups.iter().zip(tables) {
+            let position = table.num_cached().unwrap_or(0);
+            if !group.kind().is_constant() && num_computed / group.spec.block_size > position {
+                let key: Key = group.key(digests, position);
+                let block = table.blocks[position as usize];
+                fetched ^= self.store.read_ahead(group.spec.pool, block, &key);
+            }
+        }
+        fetched
+    }
+
+    /// The first number of computed tokens after `num_computed` at which some group gives a block
+    /// back.
+    #[inline]
+    pub(crate) fn next_skip(&self, num_computed: u32) -> u32 {
+        self.groups.iter().fold(u32::MAX, |next, group| next.min(group.next_skip(num_computed)))
+    }
+}

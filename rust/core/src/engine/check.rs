@@ -1,0 +1,41 @@
+//! The engine's promises, checked by walking everything.
+
+use super::Engine;
+use super::requests::RequestState;
+use crate::ids::{BlockId, PoolId};
+use crate::store::Store;
+
+impl<S: Store, R: RequestState> Engine<S, R> {
+    /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn check_integrity(&self) -> Result<(), String> {
+        let store = &self.cache.store;
+        store.check_integrity()?;
+        let mut owners: Vec<Vec<u32>> = (0..store.num_pools())
+            .map(|pool| vec![0; store.pool(PoolId(pool)).num_ids() as usize])
+            .collect();
+        for &(pool, block) in self.held.iter().chain(&self.copied) {
+            owners[pool.index()][block.index()] += 1;
+        }
+        for row in self.requests.taken() {
+            for (group, table) in self.cache.groups.iter().zip(self.requests.tables(row)) {
+                for block in table.blocks.iter().filter(|block| !block.is_null()) {
+                    owners[group.spec.pool.index()][block.index()] += 1;
+                }
+            }
+        }
+        for (pool, owners) in owners.iter().enumerate() {
+            for (block, &count) in owners.iter().enumerate() {
+                let kept = store.pool(PoolId(pool as u32)).ref_count(BlockId(block as u32));
+                if kept != count {
+                    return Err(format!(
+                        "block {block} of pool {pool} is in {count} tables but has {kept} owners"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

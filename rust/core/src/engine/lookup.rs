@@ -1,0 +1,254 @@
+//! The longest prefix that can be found, per kind of group and for several groups together.
+
+use crate::digest::Digest;
+use crate::group::{Group, GroupKind, find};
+use crate::ids::{BlockId, GroupId};
+use crate::prefix_index::{Key, Trail};
+use crate::store::Store;
+
+/// Blocks by group, in table order.
+pub type GroupBlocks = Vec<Vec<BlockId>>;
+
+/// Groups of one spec, looked up together.
+#[derive(Clone, Debug)]
+pub struct LookupGroup {
+    /// Their numbers; the first one's spec stands for all.
+    pub groups: Vec<GroupId>,
+    /// Whether one of them drops what the drafter must compute again.
+    pub use_eagle: bool,
+}
+
+/// What groups of one spec found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    /// Of each group, null where nothing is needed.
+    pub(crate) blocks: GroupBlocks,
+    /// Tokens that they cover.
+    pub(crate) num_tokens: u32,
+    /// Leading full blocks that were there, before the length was aligned.
+    pub(crate) num_found: u32,
+}
+
+impl Found {
+    /// `run`, last block first, behind `start` null blocks; `num_blocks` of it.
+    pub(crate) fn padded(start: u32, run: Vec<BlockId>, num_blocks: u32) -> Vec<BlockId> {
+        let mut blocks = Vec::with_capacity(start as usize + run.len());
+        blocks.resize(start as usize, BlockId::NULL);
+        blocks.extend(run.into_iter().rev());
+        blocks.truncate(num_blocks as usize);
+        blocks
+    }
+}
+
+/// Looks for the prefixes of one request.
+#[derive(Debug)]
+pub(crate) struct Finder<'a, S> {
+    pub(crate) store: &'a S,
+    pub(crate) groups: &'a [Group],
+    pub(crate) digests: &'a [Digest],
+    pub(crate) hash_block_size: u32,
+    /// What the length of a hit is a multiple of.
+    pub(crate) alignment: u32,
+}
+
+/// A search that several groups share: what each has found so far, and the length to beat.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    /// The length that all groups asked so far can restore.
+    pub(crate) num_tokens: u32,
+    /// The longest length that a group was found to hold on the way.
+    pub(crate) longest: u32,
+    found: Vec<Option<Found>>,
+    eagle_done: Vec<bool>,
+}
+
+impl Candidate {
+    pub(crate) fn new(limit: u32, num_specs: usize) -> Self {
+        Self {
+            num_tokens: limit,
+            longest: 0,
+            found: vec![None; num_specs],
+            eagle_done: vec![false; num_specs],
+        }
+    }
+
+    pub(crate) fn found(&self, spec: usize) -> Option<&Found> {
+        self.found[spec].as_ref()
+    }
+}
+
+impl<S: Store> Finder<'_, S> {
+    fn first<'g>(&'g self, spec: &LookupGroup) -> &'g Group {
+        &self.groups[spec.groups[0].index()]
+    }
+
+    /// Shorten the candidate until every one of the `asked` specs can restore it. Lengths only fall,
+    /// so this ends. What full attention holds is closed under shortening: it is asked once.
+    pub(crate) fn reconcile(
+        &self,
+        specs: &[LookupGroup],
+        asked: impl Fn(&Group) -> bool,
+        candidate: &mut Candidate,
+    ) {
+        let is_simple = specs.len() == 2 && self.first(&specs[0]).kind().is_full();
+        loop {
+            let mut length = candidate.num_tokens;
+            for (at, spec) in specs.iter().enumerate() {
+                let group = self.first(spec);
+                if !asked(group) {
+                    continue;
+                }
+                if let Some(found) = &candidate.found[at] {
+                    if group.kind().is_full() {
+                        length = length.min(found.num_tokens);
+                        continue;
+                    }
+                    if !spec.use_eagle && found.num_tokens == length {
+                        continue;
+                    }
+                }
+                let drop_eagle = spec.use_eagle && !candidate.eagle_done[at];
+                let limit = if drop_eagle { self.with_eagle_margin(spec, length) } else { length };
+                let new = self.find(&spec.groups, limit, drop_eagle);
+                if drop_eagle {
+                    candidate.eagle_done[at] = true;
+                } else if new.num_tokens < length {
+                    candidate.eagle_done.fill(false);
+                }
+                length = new.num_tokens;
+                candidate.found[at] = Some(new);
+                candidate.longest = candidate.longest.max(length);
+            }
+            let is_stable = length >= candidate.num_tokens;
+            candidate.num_tokens = length.min(candidate.num_tokens);
+            if is_stable || is_simple {
+                return;
+            }
+        }
+    }
+
+    /// The blocks of what was agreed on, by group.
+    pub(crate) fn agreed(&self, specs: &[LookupGroup], candidate: Candidate) -> GroupBlocks {
+        let mut blocks = vec![Vec::new(); self.groups.len()];
+        for (spec, found) in specs.iter().zip(candidate.found) {
+            let first = self.first(spec);
+            let keep = candidate.num_tokens.div_ceil(first.spec.block_size) as usize;
+            for (group, mut own) in spec.groups.iter().zip(found.unwrap_or_default().blocks) {
+                if first.kind().is_full() {
+                    own.truncate(keep);
+                }
+                blocks[group.index()] = own;
+            }
+        }
+        blocks
+    }
+
+    /// A drafter's groups match one unit more, which they then drop. Recurrent groups never drop.
+    pub(crate) fn with_eagle_margin(&self, spec: &LookupGroup, limit: u32) -> u32 {
+        let group = self.first(spec);
+        if group.kind().is_mamba() {
+            return limit;
+        }
+        let is_fine = self.alignment < group.spec.block_size
+            && group.spec.block_size > self.hash_block_size
+            && group.kind().supports_fine_grained();
+        let margin = if is_fine { self.hash_block_size } else { group.spec.block_size };
+        (limit + margin).min(self.digests.len() as u32 * self.hash_block_size)
+    }
+
+    /// What groups of one spec hold of at most `limit` tokens.
+    pub(crate) fn find(&self, groups: &[GroupId], limit: u32, drop_eagle: bool) -> Found {
+        let group = &self.groups[groups[0].index()];
+        let search = Search {
+            store: self.store,
+            all: self.groups,
+            groups,
+            digests: self.digests,
+            alignment: self.alignment,
+            first: group,
+        };
+        match group.kind() {
+            GroupKind::Full => find::full(&search, limit, drop_eagle),
+            GroupKind::SlidingWindow { window, .. } => {
+                find::sliding_window(&search, limit, window, drop_eagle)
+            }
+            GroupKind::Chunked { chunk } => find::chunked(&search, limit, chunk),
+            GroupKind::State { .. } => find::state(&search, limit),
+            GroupKind::MambaInPlace { .. } | GroupKind::MambaAligned { .. } => {
+                find::mamba(&search, limit)
+            }
+            GroupKind::Cross { .. } | GroupKind::Ring => {
+                Found { blocks: search.none(), num_tokens: limit, num_found: 0 }
+            }
+        }
+    }
+}
+
+/// One search of groups that share a spec.
+pub(crate) struct Search<'a, S> {
+    store: &'a S,
+    all: &'a [Group],
+    pub(crate) groups: &'a [GroupId],
+    pub(crate) digests: &'a [Digest],
+    pub(crate) alignment: u32,
+    first: &'a Group,
+}
+
+impl<S: Store> Search<'_, S> {
+    pub(crate) fn block_size(&self) -> u32 {
+        self.first.spec.block_size
+    }
+
+    /// The blocks of one group for the leading `num_blocks` full blocks, as far as they are known.
+    pub(crate) fn run(&self, group: GroupId, num_blocks: u32) -> Vec<BlockId> {
+        let per_block = self.first.hash_blocks_per_block();
+        let ends = self.digests.iter().skip(per_block - 1).step_by(per_block);
+        let keys = ends.map(|&digest| Key { digest, group }).take(num_blocks as usize);
+        let mut blocks = Vec::with_capacity(0);
+        blocks.extend(self.store.prefix_index(self.all[group.index()].spec.pool).get_run(keys));
+        blocks
+    }
+
+    /// Push the blocks that hold the digest at an index, one a group, or none and say `false`.
+    pub(crate) fn push(&self, digest: usize, out: &mut [Vec<BlockId>]) -> bool {
+        let Some(&digest) = self.digests.get(digest) else { return false };
+        for (at, &group) in self.groups.iter().enumerate() {
+            let key = Key { digest, group };
+            let pool = self.all[group.index()].spec.pool;
+            let Some(block) = self.store.get_after(pool, Trail::of(&out[at]), &key) else {
+                for list in &mut out[..at] {
+                    list.pop();
+                }
+                return false;
+            };
+            out[at].push(block);
+        }
+        true
+    }
+
+    /// The index of the digest that stands for all tokens up to the end of a block.
+    pub(crate) fn digest_of(&self, block: u32) -> usize {
+        (block as usize + 1) * self.first.hash_blocks_per_block() - 1
+    }
+
+    /// Whether a hit may end inside a block.
+    pub(crate) fn is_fine_grained(&self) -> bool {
+        self.alignment < self.block_size() && self.block_size().is_multiple_of(self.alignment)
+    }
+
+    pub(crate) fn none(&self) -> GroupBlocks {
+        vec![Vec::new(); self.groups.len()]
+    }
+
+    pub(crate) fn is_aligned(&self, num_blocks: u32) -> bool {
+        self.block_size() == self.alignment
+            || (num_blocks * self.block_size()).is_multiple_of(self.alignment)
+    }
+
+    pub(crate) fn align_down(&self, mut num_blocks: u32) -> u32 {
+        while !self.is_aligned(num_blocks) {
+            num_blocks -= 1;
+        }
+        num_blocks
+    }
+}

@@ -1,0 +1,80 @@
+//! The engine: requests, their tables in every group, and the prefix cache between them. It does
+//! what it is told; what may be hit, kept, evicted and admitted is decided by `rules`.
+//!
+//! ```text
+//! lookup, delta <- outbox <- cache ─┐
+//!                        requests ──┴─ engine <- check, compact
+//! ```
+
+pub(crate) mod cache;
+mod check;
+mod compact;
+pub(crate) mod delta;
+pub(crate) mod lookup;
+pub(crate) mod outbox;
+pub(crate) mod requests;
+
+pub use compact::Compaction;
+pub use delta::{TableChange, TableRuns};
+pub use lookup::{GroupBlocks, LookupGroup};
+pub use outbox::{BlockCopy, CacheEvent};
+
+use crate::error::Error;
+use crate::ids::{BlockId, GroupId, PoolId};
+use crate::store::Store;
+use cache::Cache;
+use requests::{RequestState, Requests};
+
+/// Blocks and requests.
+#[derive(Debug)]
+pub(crate) struct Engine<S, R: RequestState> {
+    pub(crate) cache: Cache<S>,
+    pub(crate) requests: Requests<R>,
+    /// Blocks that copies read from: those of the copies in the outbox, and those of the copies taken
+    /// last.
+    pub(crate) held: Vec<(PoolId, BlockId)>,
+    pub(crate) copied: Vec<(PoolId, BlockId)>,
+    /// Changes of tables and blocks so far.
+    pub(crate) version: u64,
+}
+
+impl<S: Store, R: RequestState> Engine<S, R> {
+    pub(crate) fn new(cache: Cache<S>) -> Self {
+        Self {
+            requests: Requests::new(cache.groups.len()),
+            cache,
+            held: Vec::new(),
+            copied: Vec::new(),
+            version: 0,
+        }
+    }
+
+    /// A request's blocks in one group, by position; null where nothing is kept.
+    pub(crate) fn blocks(&self, handle: u64, group: GroupId) -> Result<&[BlockId], Error> {
+        let row = self.requests.row(handle)?;
+        match self.requests.tables(row).get(group.index()) {
+            Some(table) => Ok(&table.blocks),
+            None => {
+                let num_groups = self.cache.groups.len() as u32;
+                Err(Error::UnknownGroup { group, num_groups })
+            }
+        }
+    }
+
+    /// Give back all blocks of a request.
+    pub(crate) fn release(&mut self, row: usize) -> Result<(), Error> {
+        let (_, tables) = self.requests.split_mut(row);
+        self.cache.release(tables)
+    }
+
+    /// Copies since the last call, in the order in which they were asked for. The sources that the
+    /// engine holds are held until the next call.
+    pub(crate) fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
+        self.version += 1;
+        for (pool, block) in std::mem::take(&mut self.copied) {
+            self.cache.store.free(pool, std::iter::once(block))?;
+        }
+        self.copied = std::mem::take(&mut self.held);
+        Ok(std::mem::take(&mut self.cache.outbox.copies))
+    }
+}

@@ -1,0 +1,80 @@
+//! What happened since it was last asked for: [`Outbox`].
+
+use crate::digest::Digest;
+use crate::ids::{BlockId, GroupId};
+use crate::prefix_index::Key;
+
+/// A change of the prefix cache, in the order in which changes happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CacheEvent {
+    /// Full blocks of a request's table can be hit from now on.
+    Stored {
+        /// The request that computed them.
+        handle: u64,
+        /// Group.
+        group: GroupId,
+        /// Tokens a block.
+        block_size: u32,
+        /// First position of the range that was looked at.
+        first_block: u32,
+        /// Its end.
+        end_block: u32,
+        /// The positions of the range that were stored; the others are null, or not worth keeping.
+        positions: Vec<u32>,
+        /// Digest of the block before the first one.
+        parent: Option<Digest>,
+        /// Digests, one a position.
+        digests: Vec<Digest>,
+    },
+    /// A state, or a part of a block, can be hit up to a length.
+    StoredTail {
+        /// The request that computed it.
+        handle: u64,
+        /// Group.
+        group: GroupId,
+        /// Tokens a block.
+        block_size: u32,
+        /// Tokens up to its end.
+        num_tokens: u32,
+        /// Digest of those tokens.
+        digest: Digest,
+    },
+    /// A block can be hit no more.
+    Removed(Key),
+    /// Nothing can be hit any more.
+    Cleared,
+}
+
+impl CacheEvent {
+    /// Whether nothing of the range that was looked at was stored.
+    pub(crate) fn stores_nothing(&self) -> bool {
+        matches!(self, Self::Stored { positions, .. } if positions.is_empty())
+    }
+}
+
+/// Bytes to be copied on the device before the next forward pass, from one block of a group to
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct BlockCopy {
+    /// Group.
+    pub group: GroupId,
+    /// Source.
+    pub src: BlockId,
+    /// Destination.
+    pub dst: BlockId,
+}
+
+/// What others are told at the end of a step.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// Whether anybody asks for events.
+    pub(crate) enable_events: bool,
+    /// Whether anybody asks for changes of tables.
+    pub(crate) enable_delta: bool,
+    pub(crate) events: Vec<CacheEvent>,
+    /// In the order in which they were asked for.
+    pub(crate) copies: Vec<BlockCopy>,
+    pub(crate) delta: Vec<super::delta::TableChange>,
+}

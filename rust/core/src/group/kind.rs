@@ -1,0 +1,188 @@
+//! The table of kinds: which tokens and blocks each kind of layer still needs.
+
+use super::{chunked, cross, full, mamba_in_place, ring, sliding_window, state};
+
+/// What the layers of a group keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GroupKind {
+    /// Attention over all tokens; also latent attention, whose page holds one vector a token.
+    Full,
+    /// Attention over the token itself and the `window - 1` before it.
+    SlidingWindow {
+        /// Tokens looked at, at least 1.
+        window: u32,
+        /// Tokens below the window that are kept nevertheless.
+        extra_retained: u32,
+    },
+    /// Attention within aligned chunks.
+    Chunked {
+        /// Tokens a chunk, at least 1.
+        chunk: u32,
+    },
+    /// Attention over the tokens of an encoder.
+    Cross {
+        /// Encoder tokens a request, at most.
+        encoder_tokens: u32,
+    },
+    /// One block a request that is written in a circle, such as the raw keys of the tokens that a
+    /// compressor has not taken in yet. Never cached.
+    Ring,
+    /// A recurrent state of fixed size. Its block size is the grain of lengths at which a checkpoint
+    /// may be kept.
+    State {
+        /// State slots a request: 1, and 1 more for each speculative token.
+        slots: u32,
+    },
+    /// A recurrent state in a block that is rewritten in place, with more blocks for the states
+    /// after each draft token.
+    MambaInPlace {
+        /// Blocks for draft tokens.
+        num_speculative: u32,
+    },
+    /// A recurrent state that moves to a new block at every block border, so that the old block can
+    /// be kept as a checkpoint.
+    MambaAligned {
+        /// Blocks for draft tokens.
+        num_speculative: u32,
+        /// Tokens that a checkpoint written inside a chunk must be aligned to, relative to the
+        /// chunk's start; `None` where the kernels write none.
+        checkpoint_alignment: Option<u32>,
+        /// Whether such checkpoints get a block of their own.
+        has_checkpoint_blocks: bool,
+    },
+}
+
+impl GroupKind {
+    /// A sliding window that keeps nothing below itself.
+    #[must_use]
+    pub const fn sliding_window(window: u32) -> Self {
+        Self::SlidingWindow { window, extra_retained: 0 }
+    }
+
+    /// Leading tokens that nothing computed after `num_computed` tokens looks at.
+    #[must_use]
+    pub fn num_skipped_tokens(self, num_computed: u32) -> u32 {
+        match self {
+            Self::SlidingWindow { window, extra_retained } => {
+                sliding_window::num_skipped_tokens(window + extra_retained, num_computed)
+            }
+            Self::Chunked { chunk } => chunked::num_skipped_tokens(chunk, num_computed),
+            Self::MambaInPlace { .. } | Self::MambaAligned { .. } => {
+                mamba_in_place::num_skipped_tokens(num_computed)
+            }
+            Self::Full | Self::Cross { .. } | Self::Ring | Self::State { .. } => 0,
+        }
+    }
+
+    /// Tokens to compute until the first `num_skipped`, at least 1, are looked at no more.
+    #[must_use]
+    pub fn num_computed_until(self, num_skipped: u32) -> u32 {
+        match self {
+            Self::SlidingWindow { window, extra_retained } => {
+                sliding_window::num_computed_until(window + extra_retained, num_skipped)
+            }
+            Self::Chunked { chunk } => chunked::num_computed_until(chunk, num_skipped),
+            Self::MambaInPlace { .. } | Self::MambaAligned { .. } => {
+                mamba_in_place::num_computed_until(num_skipped)
+            }
+            Self::Full | Self::Cross { .. } | Self::Ring | Self::State { .. } => u32::MAX,
+        }
+    }
+
+    /// Blocks in the table of a request of `num_tokens` tokens, those given back included.
+    #[must_use]
+    pub fn table_len(self, num_tokens: u64, block_size: u32) -> u64 {
+        match self {
+            Self::State { slots } => state::table_len(slots),
+            Self::Cross { encoder_tokens } => cross::table_len(encoder_tokens, block_size),
+            Self::Ring => ring::TABLE_LEN,
+            Self::MambaInPlace { num_speculative } | Self::MambaAligned { num_speculative, .. } => {
+                mamba_in_place::table_len(num_tokens, block_size, num_speculative)
+            }
+            _ => full::table_len(num_tokens, block_size),
+        }
+    }
+
+    /// Most blocks that a request of `num_tokens` tokens holds at once, if at most `step` tokens
+    /// are computed in one step.
+    #[must_use]
+    pub fn peak_blocks(self, num_tokens: u64, step: u32, block_size: u32) -> u64 {
+        let span = match self {
+            Self::SlidingWindow { window, extra_retained } => {
+                sliding_window::span(window + extra_retained, step)
+            }
+            Self::Chunked { chunk } => chunked::span(chunk, step),
+            _ => return self.table_len(num_tokens, block_size),
+        };
+        // A span that starts inside a block touches one more.
+        self.table_len(num_tokens, block_size).min(span.div_ceil(u64::from(block_size)) + 1)
+    }
+
+    /// Tokens that have room in a table of `num_blocks`.
+    pub(crate) fn room(self, num_blocks: u32, block_size: u32) -> u32 {
+        match self {
+            Self::State { .. } | Self::Cross { .. } | Self::Ring => u32::MAX,
+            Self::MambaInPlace { num_speculative } | Self::MambaAligned { num_speculative, .. } => {
+                num_blocks.saturating_sub(num_speculative).saturating_mul(block_size)
+            }
+            _ => num_blocks.saturating_mul(block_size),
+        }
+    }
+
+    pub(super) fn keeps_anything(self) -> bool {
+        !matches!(
+            self,
+            Self::SlidingWindow { window: 0, .. }
+                | Self::Chunked { chunk: 0 }
+                | Self::State { slots: 0 }
+                | Self::Cross { encoder_tokens: 0 }
+        )
+    }
+
+    /// Whether the group holds a fixed number of blocks a request, whatever its length.
+    pub(crate) fn is_constant(self) -> bool {
+        matches!(self, Self::State { .. } | Self::Cross { .. } | Self::Ring)
+    }
+
+    /// Whether what the group computed can be hit by later requests.
+    pub(crate) fn is_cacheable(self) -> bool {
+        !matches!(self, Self::Cross { .. } | Self::Ring)
+    }
+
+    /// Whether a request that goes on from a cached prefix looks at what the group computed for it.
+    pub(crate) fn needs_content(self) -> bool {
+        self.is_cacheable() && !matches!(self, Self::SlidingWindow { window: 1, .. })
+    }
+
+    pub(crate) fn is_full(self) -> bool {
+        self == Self::Full
+    }
+
+    pub(crate) fn is_state(self) -> bool {
+        matches!(self, Self::State { .. })
+    }
+
+    pub(crate) fn is_mamba(self) -> bool {
+        matches!(self, Self::MambaInPlace { .. } | Self::MambaAligned { .. })
+    }
+
+    pub(crate) fn is_aligned(self) -> bool {
+        matches!(self, Self::MambaAligned { .. })
+    }
+
+    /// Whether the layers look back over a part of the tokens only.
+    pub(crate) fn is_window(self) -> bool {
+        matches!(self, Self::SlidingWindow { .. } | Self::Chunked { .. })
+    }
+
+    /// Whether leading blocks are given back while a request runs.
+    pub(crate) fn skips(self) -> bool {
+        self.is_window() || self.is_mamba()
+    }
+
+    /// Whether a prefix that ends inside a block can be found.
+    pub(crate) fn supports_fine_grained(self) -> bool {
+        self.is_full() || self.is_mamba()
+    }
+}

@@ -1,0 +1,8 @@
+//! What decides: which prefixes may be hit, what is kept, who is evicted and who is admitted.
+//!
+//! - `natural`: our own rules. Checkpoints of states are kept where later requests are likely to go
+//!   on, and content is evicted by what it is worth.
+//! - `vllm`: vLLM's rules, so that every decision is the one that vLLM would take.
+
+pub(crate) mod natural;
+pub mod vllm;

@@ -1,0 +1,146 @@
+//! Where checkpoints, copies of recurrent states, are kept.
+
+/// At which lengths a request leaves checkpoints. Lengths are rounded down to the grain at which
+/// every group can be resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointPolicy {
+    /// At the end of the prompt: the next turn of a conversation goes on from there.
+    pub prompt_end: bool,
+    /// Tokens at the end of the prompt that the next turn may not repeat: chat templates end a prompt
+    /// with words that they leave out of the history.
+    /// At most an eighth of the prompt, so that short ones keep a checkpoint too.
+    pub prompt_margin: u32,
+    /// Where the prompt leaves what an earlier request left of attention blocks but not of states:
+    /// others are likely to leave it there too.
+    pub branch: bool,
+    /// At the end of a request: the next turn repeats the answer. While a request generates, one copy
+    /// follows its state from border to border, each in the place of the one before; where the end
+    /// falls on the grain the slot itself is kept. Where next turns turn out not to repeat answers,
+    /// only one request in eight does so.
+    pub finish: bool,
+    /// Generated tokens between two moves of that copy. Every token reads and writes the whole state,
+    /// so that a copy every 64 adds 1/64 to that traffic.
+    pub follow_every: u32,
+    /// Every so many tokens.
+    pub every: Option<u32>,
+    /// Most checkpoints a request leaves, the one at its end not counted. Periodic ones leave room
+    /// for the others.
+    pub max_per_request: u32,
+}
+
+impl Default for CheckpointPolicy {
+    fn default() -> Self {
+        Self {
+            prompt_end: true,
+            prompt_margin: 128,
+            branch: true,
+            finish: true,
+            follow_every: 64,
+            every: None,
+            max_per_request: 4,
+        }
+    }
+}
+
+/// What one request has to do with checkpoints.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CheckpointPlan {
+    /// End of the prompt, less the margin, 0 for none.
+    pub(crate) prompt_end: u32,
+    /// End of the attention blocks found without a state, 0 for none.
+    pub(crate) branch: u32,
+    /// Checkpoints left since admission.
+    pub(crate) num_taken: u32,
+    /// Whether the end of the request is to be kept.
+    pub(crate) end: bool,
+    /// Where the copy is that follows the generation, 0 for none.
+    pub(crate) following: u32,
+}
+
+impl CheckpointPolicy {
+    /// Tokens at the end of a prompt of `num_tokens` that come after its checkpoint.
+    pub(crate) fn margin(&self, num_tokens: u32) -> u32 {
+        self.prompt_margin.min(num_tokens / 8)
+    }
+
+    /// The first length after `num_computed` at which a checkpoint is wanted. `alignment` is the
+    /// grain.
+    pub(crate) fn next(&self, plan: &CheckpointPlan, num_computed: u32, alignment: u32) -> Option<u32> {
+        let single = [(self.prompt_end, plan.prompt_end), (self.branch, plan.branch)]
+            .into_iter()
+            .filter_map(|(wanted, at)| (wanted && at > num_computed).then_some(at));
+        let left = self.max_per_request.saturating_sub(plan.num_taken);
+        let periodic = self
+            .every
+            .filter(|_| left as usize > single.clone().count())
+            .map(|every| every.next_multiple_of(alignment))
+            .and_then(|every| (num_computed / every + 1).checked_mul(every));
+        single.chain(periodic).min().filter(|_| left > 0)
+    }
+
+    /// Whether the copy that follows the generation moves up to `num_computed` tokens.
+    pub(crate) fn follows(&self, plan: &CheckpointPlan, num_computed: u32, alignment: u32) -> bool {
+        plan.end
+            && num_computed > plan.prompt_end
+            && num_computed.is_multiple_of(self.follow_every.max(1).next_multiple_of(alignment))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: CheckpointPlan =
+        CheckpointPlan { prompt_end: 992, branch: 320, num_taken: 0, end: true, following: 0 };
+
+    fn all(policy: &CheckpointPolicy, mut plan: CheckpointPlan) -> Vec<u32> {
+        let mut at = 0;
+        let mut found = Vec::new();
+        while let Some(next) = policy.next(&plan, at, 16).filter(|&next| next <= 2_000) {
+            found.push(next);
+            plan.num_taken += 1;
+            at = next;
+        }
+        found
+    }
+
+    #[test]
+    fn checkpoints_fall_on_the_branch_and_on_the_end_of_the_prompt() {
+        assert_eq!(all(&CheckpointPolicy::default(), PLAN), [320, 992]);
+    }
+
+    #[test]
+    fn periodic_checkpoints_leave_room_for_the_others() {
+        let policy = CheckpointPolicy { every: Some(100), ..CheckpointPolicy::default() };
+        assert_eq!(all(&policy, PLAN), [112, 224, 320, 992]);
+    }
+
+    #[test]
+    fn the_copy_that_follows_the_generation_moves_at_borders_after_the_prompt() {
+        let borders = |plan: CheckpointPlan, alignment| {
+            let follows = |at: &u32| CheckpointPolicy::default().follows(&plan, *at, alignment);
+            (0..1_300).filter(follows).collect::<Vec<_>>()
+        };
+        assert_eq!(borders(PLAN, 16), [1_024, 1_088, 1_152, 1_216, 1_280]);
+        assert_eq!(borders(PLAN, 96), [1_056, 1_152, 1_248]);
+        assert_eq!(borders(CheckpointPlan { end: false, ..PLAN }, 16), [0; 0]);
+    }
+
+    #[test]
+    fn the_margin_is_at_most_an_eighth_of_the_prompt() {
+        let policy = CheckpointPolicy::default();
+        assert_eq!(
+            [0, 7, 160, 1_023, 1_024, 100_000].map(|n| policy.margin(n)),
+            [0, 0, 20, 127, 128, 128]
+        );
+        assert_eq!(CheckpointPolicy { prompt_margin: 0, ..policy }.margin(1_000), 0);
+    }
+
+    #[test]
+    fn each_place_can_be_switched_off() {
+        let none = CheckpointPolicy { prompt_end: false, branch: false, ..CheckpointPolicy::default() };
+        assert_eq!(all(&none, PLAN), [0; 0]);
+        let policy = CheckpointPolicy { max_per_request: 0, ..CheckpointPolicy::default() };
+        assert_eq!(all(&policy, PLAN), [0; 0]);
+    }
+}

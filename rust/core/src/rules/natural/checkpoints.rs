@@ -1,0 +1,195 @@
+//! Checkpoints: copies of recurrent states that later requests go on from.
+
+use super::checkpoint_history::Origin;
+use super::{Manager, known_row};
+use crate::engine::{BlockCopy, CacheEvent};
+use crate::error::Error;
+use crate::group::{Group, state_slot};
+use crate::ids::BlockId;
+use crate::store::Store;
+
+impl Manager {
+    /// The next length at which a prefill has to pause so that a checkpoint can be taken: a chunk
+    /// must not run across it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn next_boundary(&self, handle: u64) -> Result<Option<u32>, Error> {
+        self.engine.requests.row(handle)?;
+        let row = known_row(handle);
+        if !self.config.enable_caching || !self.lengths.has_states() {
+            return Ok(None);
+        }
+        let request = &self.engine.requests.rows[row].rest;
+        let progress = self.engine.requests.progress(row);
+        let (plan, start) = if progress.running {
+            (request.plan, progress.num_computed)
+        } else {
+            let hit = request.matched.as_ref().map_or_else(Default::default, |it| it.hit);
+            (self.checkpoint_plan(progress.num_tokens, hit), hit.num_tokens)
+        };
+        Ok(self.config.checkpoints.next(&plan, start, self.lengths.alignment))
+    }
+
+    /// Have the adopted checkpoint copied into the request's own slot.
+    pub(super) fn fork(&mut self, row: usize) {
+        let num_computed = self.engine.requests.progress(row).num_computed;
+        self.engine.requests.rows[row].rest.num_turns = 0;
+        for group in self.state_groups() {
+            let (request, tables) = self.engine.requests.split_mut(row);
+            let table = &mut tables[group.id.index()];
+            let Some(((_, src), dst)) = table.take_copy_source().zip(state_slot(table)) else {
+                continue;
+            };
+            self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
+            self.engine.held.push((group.spec.pool, src));
+            self.stats.forks += 1;
+            if self.lengths.first_state == Some(group.id.index()) {
+                request.rest.num_turns = self.history.go_on(src);
+                request.rest.checkpoints.extend([self.history.spare(src), num_computed]);
+            }
+            let priority = self.priority(row, &group, src, num_computed);
+            self.engine.cache.store.set_worth(group.spec.pool, src, priority);
+        }
+    }
+
+    /// Keep a copy of the state if the request has just reached a length where one is wanted and
+    /// memory allows it.
+    pub(super) fn leave_checkpoint(&mut self, row: usize) -> Result<(), Error> {
+        if !self.config.enable_caching || !self.lengths.has_states() {
+            return Ok(());
+        }
+        let num_computed = self.engine.requests.progress(row).num_computed;
+        let plan = self.engine.requests.rows[row].rest.plan;
+        let (policy, alignment) = (self.config.checkpoints, self.lengths.alignment);
+        let follows = policy.follows(&plan, num_computed, alignment);
+        if follows {
+            self.drop_following(row);
+        } else if num_computed == 0
+            || policy.next(&plan, num_computed - 1, alignment) != Some(num_computed)
+        {
+            return Ok(());
+        }
+        let missing = self.missing_checkpoints(row);
+        let cache = &mut self.engine.cache;
+        cache.demand.fill(0);
+        for group in &missing {
+            cache.demand[group.spec.pool.index()] += 1;
+        }
+        if cache.reserve().is_err() {
+            return Ok(());
+        }
+        let request = &mut self.engine.requests.rows[row].rest;
+        request.checkpoints.push(num_computed);
+        if !follows {
+            request.plan.num_taken += 1;
+        } else if !missing.is_empty() {
+            request.plan.following = num_computed;
+        }
+        // All are taken before any is given up, so that none takes the place of another.
+        let mut taken = Vec::with_capacity(missing.len());
+        for group in &missing {
+            let pool = group.spec.pool;
+            let slot = state_slot(self.engine.requests.table(row, group.id));
+            let near = slot.and_then(|src| self.engine.cache.store.slab_of(pool, src));
+            self.engine.cache.take(pool, 1, near, &mut taken)?;
+        }
+        for (group, &dst) in missing.iter().zip(&taken) {
+            let pool = group.spec.pool;
+            if let Some(src) = state_slot(self.engine.requests.table(row, group.id)) {
+                self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
+                self.insert_state(row, group, dst);
+            }
+            let priority = self.priority(row, group, dst, num_computed);
+            self.engine.cache.store.set_worth(pool, dst, priority);
+            self.engine.cache.store.free(pool, std::iter::once(dst))?;
+            self.stats.checkpoints += 1;
+        }
+        self.engine.cache.note_evictions();
+        Ok(())
+    }
+
+    /// Give up the copy that followed the generation so far, unless somebody went on from it.
+    fn drop_following(&mut self, row: usize) {
+        let request = &mut self.engine.requests.rows[row];
+        let num_tokens = std::mem::take(&mut request.rest.plan.following);
+        if num_tokens == 0 {
+            return;
+        }
+        request.rest.checkpoints.retain(|&other| other != num_tokens);
+        for group in self.state_groups() {
+            let digests = &self.engine.requests.rows[row].digests;
+            if let Some(key) = group.key_at(digests, num_tokens) {
+                self.engine.cache.store.discard(group.spec.pool, &key);
+            }
+        }
+        self.engine.cache.note_evictions();
+    }
+
+    /// Keep the slot of a request that ends, if its length allows it.
+    pub(super) fn keep_final_state(&mut self, row: usize) {
+        let progress = *self.engine.requests.progress(row);
+        if !self.engine.requests.rows[row].rest.plan.end
+            || !self.config.enable_caching
+            || !self.lengths.has_states()
+            || !progress.running
+            || progress.num_computed == 0
+            || !progress.num_computed.is_multiple_of(self.lengths.alignment)
+        {
+            return;
+        }
+        let missing = self.missing_checkpoints(row);
+        if missing.is_empty() {
+            return;
+        }
+        self.drop_following(row);
+        self.engine.requests.rows[row].rest.checkpoints.push(progress.num_computed);
+        for group in missing {
+            if let Some(slot) = state_slot(self.engine.requests.table(row, group.id)) {
+                self.insert_state(row, &group, slot);
+                let priority = self.priority(row, &group, slot, progress.num_computed);
+                self.engine.cache.store.set_worth(group.spec.pool, slot, priority);
+            }
+        }
+    }
+
+    /// Groups that have no checkpoint yet where the request is.
+    fn missing_checkpoints(&self, row: usize) -> Vec<Group> {
+        let num_computed = self.engine.requests.progress(row).num_computed;
+        let digests = &self.engine.requests.rows[row].digests;
+        let mut groups = self.state_groups();
+        groups.retain(|group| {
+            group
+                .key_at(digests, num_computed)
+                .is_some_and(|key| self.engine.cache.store.get(group.spec.pool, &key).is_none())
+        });
+        groups
+    }
+
+    /// Let a block be found as the state where the request is.
+    fn insert_state(&mut self, row: usize, group: &Group, block: BlockId) {
+        let num_tokens = self.engine.requests.progress(row).num_computed;
+        let request = &self.engine.requests.rows[row];
+        let Some(key) = group.key_at(&request.digests, num_tokens) else { return };
+        self.engine.cache.store.insert_key(group.spec.pool, block, &key, num_tokens);
+        if self.lengths.first_state == Some(group.id.index()) {
+            let plan = &request.rest.plan;
+            let origin = if plan.branch == num_tokens {
+                Origin::Branch
+            } else if plan.prompt_end < num_tokens {
+                Origin::End
+            } else {
+                Origin::Prompt
+            };
+            self.history.leave(block, request.rest.num_turns, origin);
+        }
+        let handle = self.engine.requests.handle(row);
+        self.engine.cache.note(|| CacheEvent::StoredTail {
+            handle,
+            group: group.id,
+            block_size: group.spec.block_size,
+            num_tokens,
+            digest: key.digest,
+        });
+    }
+}

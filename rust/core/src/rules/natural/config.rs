@@ -1,0 +1,77 @@
+//! How a manager is set up.
+
+use super::checkpoint_policy::CheckpointPolicy;
+use super::policy::Policy;
+use crate::digest::Digest;
+use crate::group::GroupSpec;
+use crate::hash::Algorithm;
+
+/// How a manager is set up. [`Config::new`] gives what is not said otherwise:
+///
+/// ```
+/// # use hybrid_blocks::{Config, GroupKind, GroupSpec, PoolId};
+/// let groups = vec![GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) }];
+/// let config = Config { enable_events: true, ..Config::new(groups, 16) };
+/// assert!(config.enable_caching);
+/// ```
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
+pub struct Config {
+    /// Groups, by id.
+    pub groups: Vec<GroupSpec>,
+    /// Tokens a digest stands for.
+    pub hash_block_size: u32,
+    /// Whether computed blocks can be hit by later requests.
+    pub enable_caching: bool,
+    /// Whether changes of the prefix cache are kept for [`crate::Manager::take_events`].
+    pub enable_events: bool,
+    /// Whether changes of block tables are kept for [`crate::Manager::take_delta`].
+    pub enable_delta: bool,
+    /// Whether live blocks may be moved together when a request lacks whole slabs only.
+    pub enable_compaction: bool,
+    /// Which cached content goes first.
+    pub policy: Policy,
+    /// Where recurrent states are kept for later requests.
+    pub checkpoints: CheckpointPolicy,
+    /// How tokens are hashed, for requests that are given as tokens.
+    pub hashing: Hashing,
+    /// Most tokens of one request that are computed in one step.
+    pub max_chunk: u32,
+}
+
+impl Config {
+    /// Groups that are cached, least recently used first to go, and what is usual for the rest:
+    /// compaction, checkpoints where the default policy puts them, chunks of up to 8,192 tokens,
+    /// nothing kept for whoever follows changes.
+    #[must_use]
+    pub fn new(groups: Vec<GroupSpec>, hash_block_size: u32) -> Self {
+        Self {
+            groups,
+            hash_block_size,
+            enable_caching: true,
+            enable_events: false,
+            enable_delta: false,
+            enable_compaction: true,
+            policy: Policy::Lru,
+            checkpoints: CheckpointPolicy::default(),
+            hashing: Hashing::default(),
+            max_chunk: 8_192,
+        }
+    }
+}
+
+/// How the digests of token sequences are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Hashing {
+    /// Encoding and hash function.
+    pub algorithm: Algorithm,
+    /// The digest before the first block's.
+    pub seed: Digest,
+}
+
+impl Default for Hashing {
+    /// `sha256` from a seed of zeros.
+    fn default() -> Self {
+        Self { algorithm: Algorithm::Sha256, seed: Digest::from([0; 32]) }
+    }
+}

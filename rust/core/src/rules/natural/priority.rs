@@ -1,0 +1,165 @@
+//! The priority of the content that a request leaves behind: what has the lowest is evicted first.
+
+use super::Manager;
+use super::policy::Policy;
+use crate::error::Error;
+use crate::group::Group;
+use crate::ids::BlockId;
+use crate::store::{BlockStore, Store};
+
+/// Checkpoints of a request that are not superseded when it ends.
+const NUM_KEPT: usize = 2;
+
+impl Manager {
+    /// Say what priority the content of each of a request's hash blocks has once nobody holds it. For
+    /// [`Policy::Explicit`]; content that nothing was said of has the lowest, 0.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn set_priorities(&mut self, handle: u64, priorities: Vec<u64>) -> Result<(), Error> {
+        let row = self.engine.requests.row(handle)?;
+        self.engine.requests.rows[row].rest.priorities = priorities;
+        Ok(())
+    }
+
+    /// How many ticks younger content of the highest efficiency seems, for [`Policy::FlopAware`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] under another policy.
+    pub fn set_alpha(&mut self, alpha: f64) -> Result<(), Error> {
+        match &mut self.config.policy {
+            Policy::FlopAware(model) => {
+                model.alpha = alpha;
+                Ok(())
+            }
+            other => Err(Error::InvalidArgument(format!("the policy {other:?} has no alpha"))),
+        }
+    }
+
+    /// Give what a request holds a priority before it is released, and the checkpoints that it used
+    /// or left.
+    pub(super) fn score_released(&mut self, row: usize) {
+        if !self.config.enable_caching || !self.engine.requests.progress(row).running {
+            return;
+        }
+        let mut lengths = std::mem::take(&mut self.engine.requests.rows[row].rest.checkpoints);
+        if self.config.policy != Policy::Lru {
+            self.score_blocks(row);
+        }
+        match self.config.policy {
+            Policy::Lru | Policy::FlopAware(_) => self.demote_superseded(row, &mut lengths),
+            // What was said of any state on the way may be out of date by now.
+            Policy::Explicit => {
+                let alignment = self.lengths.alignment;
+                let num_digests = self.engine.requests.rows[row].digests.len() as u32;
+                let known = num_digests * self.config.hash_block_size;
+                lengths = (1..=known / alignment).map(|i| i * alignment).collect();
+            }
+        }
+        for group in self.state_groups() {
+            self.score_states(row, group, &lengths);
+        }
+        lengths.clear();
+        self.engine.requests.rows[row].rest.checkpoints = lengths;
+    }
+
+    /// The groups that keep recurrent states.
+    pub(super) fn state_groups(&self) -> Vec<Group> {
+        let groups = self.engine.cache.groups.iter();
+        groups.filter(|group| group.kind().is_state()).copied().collect()
+    }
+
+    fn score_blocks(&mut self, row: usize) {
+        for at in 0..self.engine.cache.groups.len() {
+            let group = self.engine.cache.groups[at];
+            if group.kind().is_constant() {
+                continue;
+            }
+            for position in 0..self.engine.requests.table(row, group.id).blocks.len() {
+                let block = self.engine.requests.table(row, group.id).blocks[position];
+                let num_tokens = (position as u32 + 1) * group.spec.block_size;
+                let priority = self.priority(row, &group, block, num_tokens);
+                self.engine.cache.store.set_worth(group.spec.pool, block, priority);
+            }
+        }
+    }
+
+    /// Let the checkpoints go first that the request has left behind, and keep the rest of `lengths`,
+    /// ascending. The last one is where the next turn goes on, the one before is for when that turn
+    /// does not repeat everything, and shared ones serve others.
+    fn demote_superseded(&mut self, row: usize, lengths: &mut Vec<u32>) {
+        let states = self.state_groups();
+        let Some(first) = states.first() else { return };
+        let store = &mut self.engine.cache.store;
+        let digests = &self.engine.requests.rows[row].digests;
+        let find = |group: &Group, num_tokens: u32, store: &BlockStore| {
+            store.get(group.spec.pool, &group.key_at(digests, num_tokens)?)
+        };
+        lengths.retain(|&num_tokens| find(first, num_tokens, store).is_some());
+        let left_behind = lengths.len().saturating_sub(NUM_KEPT);
+        for num_tokens in lengths.drain(..left_behind) {
+            if find(first, num_tokens, store).is_some_and(|at| self.history.is_shared(at)) {
+                continue;
+            }
+            for group in &states {
+                if let Some(block) = find(group, num_tokens, store) {
+                    store.demote(group.spec.pool, block);
+                }
+            }
+        }
+        if let &mut [spare, last] = lengths.as_mut_slice()
+            && let Some(block) = find(first, last, store)
+        {
+            self.history.set_spare(block, spare);
+        }
+    }
+
+    /// Give the checkpoints of a group at `lengths`, ascending, their priorities. Under
+    /// [`Policy::Explicit`] one gets the lowest where a longer one has as high a priority: who needs
+    /// the one takes the other.
+    fn score_states(&mut self, row: usize, group: Group, lengths: &[u32]) {
+        let mut longer = 0;
+        for &num_tokens in lengths.iter().rev() {
+            let digests = &self.engine.requests.rows[row].digests;
+            let store = &self.engine.cache.store;
+            let key = group.key_at(digests, num_tokens);
+            let found = key.and_then(|key| store.get(group.spec.pool, &key));
+            let Some(block) = found else { continue };
+            let mut priority = self.priority(row, &group, block, num_tokens);
+            if self.config.policy == Policy::Explicit {
+                let superseded = priority <= longer;
+                longer = longer.max(priority);
+                if superseded {
+                    priority = 0;
+                }
+            }
+            self.engine.cache.store.set_worth(group.spec.pool, block, priority);
+            self.engine.cache.store.refresh(group.spec.pool, block);
+        }
+    }
+
+    /// The priority of a block that holds the content up to `num_tokens` of a request.
+    pub(super) fn priority(
+        &self,
+        row: usize,
+        group: &Group,
+        block: BlockId,
+        num_tokens: u32,
+    ) -> u64 {
+        let request = &self.engine.requests.rows[row].rest;
+        match &self.config.policy {
+            Policy::Lru => 0,
+            // A shared prefix stays at least as long as the longest sequence that goes on from it.
+            Policy::FlopAware(model) => {
+                let length = self.engine.requests.progress(row).num_computed;
+                let bonus = model.bonus(length, request.num_turns, self.max_request_tokens);
+                let store = &self.engine.cache.store;
+                (store.now() + bonus).max(store.worth(group.spec.pool, block))
+            }
+            Policy::Explicit => {
+                let last = (num_tokens / self.config.hash_block_size).saturating_sub(1) as usize;
+                request.priorities.get(last).copied().unwrap_or(0)
+            }
+        }
+    }
+}

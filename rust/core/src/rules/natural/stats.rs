@@ -1,0 +1,24 @@
+//! Counters since the start.
+
+use super::hit::HitLimit;
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Tokens of admitted requests, those of every new try after a preemption included.
+    pub queries: u64,
+    /// Of these, tokens found in the prefix cache.
+    pub hits: u64,
+    /// Requests preempted.
+    pub preemptions: u64,
+    /// Checkpoints left by copies.
+    pub checkpoints: u64,
+    /// Checkpoints that requests went on from.
+    pub forks: u64,
+    /// Times that live blocks were moved so that a request fits.
+    pub compactions: u64,
+    /// Blocks moved for it.
+    pub moves: u64,
+    /// Admissions by what ended their hit, in the order of [`HitLimit::ALL`].
+    pub limits: [u64; HitLimit::ALL.len()],
+}

@@ -1,0 +1,115 @@
+//! Blocks of tokens that are computed already: adopted from the cache, or to be filled by others.
+
+use super::call::Call;
+use super::demand::ends_inside_block;
+use super::progress::TokenCounts;
+use crate::error::Error;
+use crate::group::GroupKind;
+use crate::ids::BlockId;
+use crate::store::Store;
+
+impl<S: Store> Call<'_, S> {
+    /// Adopt a hit's blocks, and take blocks for tokens computed elsewhere. Nothing happens for a
+    /// request that was admitted before. Says whether there is room for what comes after.
+    ///
+    /// All hits are adopted before any block is taken, so that no group evicts another one's hit.
+    pub(super) fn admit(
+        &mut self,
+        computed: Option<&[Vec<BlockId>]>,
+        num_external: u32,
+        unzeroed_groups: &[u32],
+        counts: TokenCounts,
+        kept: i64,
+    ) -> Result<bool, Error> {
+        let hit = |group: usize| computed.map_or(&[][..], |blocks| &blocks[group]);
+        let mut groups = 0..self.tables.len();
+        if self.is_running() {
+            return match groups.find(|&group| !hit(group).is_empty()) {
+                None => Ok(true),
+                Some(group) => Err(Error::InvalidArgument(format!(
+                    "a running request cannot adopt blocks, but {} are given for group {group}",
+                    hit(group).len()
+                ))),
+            };
+        }
+        let num_local = counts.num_local;
+        for group in groups.clone() {
+            self.adopt(group, hit(group), num_local, num_external)?;
+        }
+        // In slabs, a cached block that is held again may cost the others a whole slab, which no
+        // count of blocks foretells.
+        if self.cache.store.is_shared() && !self.fits(None, counts, kept) {
+            self.cache.undo_adopt(self.tables);
+            return Ok(false);
+        }
+        if num_external > 0 {
+            for group in groups {
+                let zero = !unzeroed_groups.contains(&(group as u32));
+                self.take_external(group, num_local + num_external, num_external, zero)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn adopt(
+        &mut self,
+        group: usize,
+        hit: &[BlockId],
+        num_local: u32,
+        num_external: u32,
+    ) -> Result<(), Error> {
+        let config = self.config_of(group);
+        if config.kind == GroupKind::Ring {
+            return Ok(());
+        }
+        let table = &mut self.tables[group];
+        if !table.blocks.is_empty() || (!hit.is_empty() && !self.cache.enable_caching) {
+            return Err(Error::InvalidArgument(format!(
+                "a hit of {} blocks for group {group} of a request that has {} blocks; \
+                 only a new request adopts blocks, and only where prefixes are cached",
+                hit.len(),
+                table.blocks.len()
+            )));
+        }
+        self.cache.adopt(group, table, hit, num_local + num_external)?;
+        let kept = table.blocks.len() as u32 > table.num_skipped;
+        if kept && ends_inside_block(&config, hit, num_local) {
+            let position = num_local / config.block_size;
+            if let Some(&block) = hit.last() {
+                table.set_copy_source(position, block);
+            }
+            table.set_num_cached(position);
+        }
+        Ok(())
+    }
+
+    fn take_external(
+        &mut self,
+        group: usize,
+        num_total: u32,
+        num_external: u32,
+        zero: bool,
+    ) -> Result<(), Error> {
+        let config = self.config_of(group);
+        let skipped = config.kind.num_skipped_tokens(num_total);
+        if num_external.min(num_total.saturating_sub(skipped)) == 0 {
+            return Ok(());
+        }
+        let held = self.tables[group].blocks.len();
+        // Blocks for drafts are taken with the new tokens.
+        let required = match config.kind {
+            GroupKind::Ring => 1,
+            _ => num_total.div_ceil(config.block_size),
+        };
+        let missing = required.saturating_sub(held as u32);
+        let mut blocks = std::mem::take(&mut self.tables[group].blocks);
+        let taken = self.take(group, missing, &mut blocks);
+        self.tables[group].blocks = blocks;
+        taken?;
+        if config.zeroes_new_blocks && zero {
+            let new = &self.tables[group].blocks[held..];
+            self.outputs[group].new_blocks.extend_from_slice(new);
+        }
+        Ok(())
+    }
+}

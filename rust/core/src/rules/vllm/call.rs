@@ -1,0 +1,110 @@
+//! [`Call`]: one request's call in progress, with all that it may change.
+
+use rustc_hash::FxHashSet;
+
+use super::config::{Config, GroupConfig};
+use crate::digest::Digest;
+use crate::engine::BlockCopy;
+use crate::engine::cache::Cache;
+use crate::error::Error;
+use crate::group::{Group, Table};
+use crate::ids::{BlockId, GroupId, PoolId};
+use crate::prefix_index::Key;
+use crate::store::Store;
+
+/// A block of a recurrent group that holds the state at a boundary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundaryState {
+    /// The request that computed it.
+    pub handle: u64,
+    /// Group.
+    pub group: GroupId,
+    /// Block.
+    pub block: BlockId,
+    /// Tokens up to the boundary.
+    pub num_tokens: u32,
+}
+
+/// What a group hands over at the end of a step.
+#[derive(Debug, Default)]
+pub(super) struct StepOutputs {
+    /// New blocks that the worker must zero.
+    pub(super) new_blocks: Vec<BlockId>,
+    /// States that a connector may save.
+    pub(super) boundary_states: Vec<BoundaryState>,
+    /// States that exist only once the current step has run.
+    pub(super) cached_this_step: FxHashSet<Digest>,
+}
+
+/// One request's call.
+pub(super) struct Call<'a, S> {
+    pub(super) config: &'a Config,
+    pub(super) cache: &'a mut Cache<S>,
+    pub(super) outputs: &'a mut [StepOutputs],
+    pub(super) handle: u64,
+    pub(super) row: usize,
+    pub(super) digests: &'a [Digest],
+    pub(super) tables: &'a mut [Table],
+}
+
+impl<S: Store> Call<'_, S> {
+    pub(super) fn config_of(&self, group: usize) -> GroupConfig {
+        self.config.groups[group]
+    }
+
+    pub(super) fn group(&self, group: usize) -> Group {
+        self.cache.groups[group]
+    }
+
+    pub(super) fn pool(&self, group: usize) -> PoolId {
+        self.cache.groups[group].spec.pool
+    }
+
+    /// Whether the request was admitted.
+    pub(super) fn is_running(&self) -> bool {
+        self.tables.iter().any(|table| table.num_cached().is_some())
+    }
+
+    /// The first key of a block of a group, and the tokens it stands for.
+    pub(super) fn first_key(&self, group: usize, block: BlockId) -> Option<(Key, u32)> {
+        self.cache.store.prefix_index(self.pool(group)).first_key(block)
+    }
+
+    /// Drop the keys of a block whose content its request changes or does not want any more.
+    pub(super) fn drop_own_keys(&mut self, group: usize, block: BlockId) {
+        let pool = self.pool(group);
+        self.cache.store.drop_own_keys(pool, block);
+    }
+
+    /// Append `num_blocks` new blocks of a group to `out`.
+    pub(super) fn take(
+        &mut self,
+        group: usize,
+        num_blocks: u32,
+        out: &mut Vec<BlockId>,
+    ) -> Result<(), Error> {
+        let pool = self.pool(group);
+        self.cache.take(pool, u64::from(num_blocks), None, out)
+    }
+
+    /// Have a block copied. Both stay owned until whoever copies frees them.
+    pub(super) fn copy(&mut self, group: usize, src: BlockId, dst: BlockId) {
+        let group = GroupId(group as u32);
+        self.cache.outbox.copies.push(BlockCopy { group, src, dst });
+    }
+
+    /// Check that a block is where the table is said to have it.
+    pub(super) fn check_position(
+        &self,
+        group: usize,
+        position: u32,
+        block: BlockId,
+    ) -> Result<(), Error> {
+        if self.tables[group].blocks.get(position as usize) == Some(&block) {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument(format!(
+            "block {block} is not at position {position} of group {group}"
+        )))
+    }
+}

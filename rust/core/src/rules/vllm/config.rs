@@ -1,0 +1,155 @@
+//! What the manager is told about the model and the engine.
+
+use crate::engine::LookupGroup;
+use crate::error::Error;
+use crate::group::{GroupKind, GroupSpec};
+use crate::ids::PoolId;
+
+/// One group.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupConfig {
+    /// How it keeps blocks.
+    pub kind: GroupKind,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Where its blocks come from: 0 where all groups share one pool of equal blocks, as in vLLM.
+    pub pool: PoolId,
+    /// Whether a hit is shortened by what the drafter must compute again.
+    pub use_eagle: bool,
+    /// Blocks that a request needs at most at a time, where blocks are recycled.
+    pub admission_cap: Option<u32>,
+    /// Whether new blocks are zeroed by the worker.
+    pub zeroes_new_blocks: bool,
+}
+
+impl GroupConfig {
+    pub(crate) fn spec(&self) -> GroupSpec {
+        GroupSpec { kind: self.kind, block_size: self.block_size, pool: self.pool }
+    }
+}
+
+/// How prefixes are found.
+#[derive(Clone, Debug)]
+pub enum Lookup {
+    /// Caching is off.
+    None,
+    /// One group, whose blocks are hash blocks.
+    Unitary {
+        /// As [`LookupGroup::use_eagle`].
+        use_eagle: bool,
+    },
+    /// Several groups that must agree on a length. Full attention comes first.
+    Hybrid {
+        /// The groups, by spec.
+        specs: Vec<LookupGroup>,
+        /// Whether hits may end inside a block, at any hash block.
+        fine_grained: bool,
+    },
+}
+
+/// The vLLM whose decisions are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Release {
+    /// 0.32.
+    V0_32,
+    /// 0.33.
+    V0_33,
+}
+
+impl Release {
+    /// Whether sparse retention keeps, for a drafter's group, the block below a junction too: a
+    /// request that diverges right after the junction resumes there.
+    pub(crate) fn keeps_block_below_junction(self) -> bool {
+        self >= Self::V0_33
+    }
+
+    /// Whether a running state that has its key already is left alone.
+    pub(crate) fn keys_running_state_once(self) -> bool {
+        self >= Self::V0_33
+    }
+}
+
+/// The whole configuration. Sizes are in tokens.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
+pub struct Config {
+    /// Whose decisions these are.
+    pub release: Release,
+    /// The groups.
+    pub groups: Vec<GroupConfig>,
+    /// How prefixes are found.
+    pub lookup: Lookup,
+    /// Tokens a digest stands for.
+    pub hash_block_size: u32,
+    /// Least common multiple of the groups' block sizes.
+    pub scheduler_block_size: u32,
+    /// Longest request.
+    pub max_model_len: u32,
+    /// Whether changes of the prefix cache are noted.
+    pub enable_events: bool,
+    /// `None` keeps every checkpoint of sliding-window and recurrent groups, 0 only those where a
+    /// prompt can be resumed, more one in that many tokens as well.
+    pub retention_interval: Option<u32>,
+    /// Computed tokens at the end that a drafter may compute again.
+    pub num_reprefillable: u32,
+    /// Tokens after a block that its digest covers.
+    pub num_hash_lookahead: u32,
+    /// Whether any group drops blocks for a drafter, so that prompts resume one block earlier.
+    pub drops_eagle_block: bool,
+    /// Whether recurrent checkpoints follow the drafter's replay boundary.
+    pub drops_eagle_checkpoint: bool,
+    /// Whether recurrent groups keep a checkpoint where requests were seen to diverge.
+    pub shared_prefix_checkpoint: bool,
+    /// Blocks that an admission leaves free.
+    pub watermark_blocks: u32,
+}
+
+impl Config {
+    /// Whether prefixes are kept.
+    #[must_use]
+    pub fn enable_caching(&self) -> bool {
+        !matches!(self.lookup, Lookup::None)
+    }
+
+    /// Whether [`RequestProgress::shared_prefix_boundary`](super::RequestProgress) is asked for.
+    #[must_use]
+    pub fn heeds_shared_prefix_boundary(&self) -> bool {
+        self.retention_interval.is_some() || self.groups.iter().any(|it| it.kind.is_aligned())
+    }
+
+    pub(crate) fn is_hybrid(&self) -> bool {
+        matches!(self.lookup, Lookup::Hybrid { .. })
+    }
+
+    pub(crate) fn is_fine_grained(&self) -> bool {
+        matches!(self.lookup, Lookup::Hybrid { fine_grained: true, .. })
+    }
+
+    /// What the length of a hit is a multiple of.
+    pub(crate) fn hit_alignment(&self) -> u32 {
+        if self.is_fine_grained() { self.hash_block_size } else { self.scheduler_block_size }
+    }
+
+    /// # Errors
+    /// [`Error::InvalidConfig`] where sizes do not fit each other.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let refuse = |what: String| Err(Error::InvalidConfig(what));
+        if self.scheduler_block_size == 0 {
+            return refuse("scheduler_block_size is 0 tokens; give at least 1".to_owned());
+        }
+        match &self.lookup {
+            Lookup::Unitary { .. } if self.groups.len() != 1 => {
+                refuse(format!("{} groups, but a lookup for one", self.groups.len()))
+            }
+            Lookup::Hybrid { specs, .. }
+                if specs.iter().any(|spec| {
+                    spec.groups.is_empty()
+                        || spec.groups.iter().any(|group| group.index() >= self.groups.len())
+                }) =>
+            {
+                refuse("a lookup names no group, or one that does not exist".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! How many blocks an allocation would take, cached ones that it revives included.
+
+use super::call::Call;
+use super::config::GroupConfig;
+use super::progress::TokenCounts;
+use crate::group::GroupKind;
+use crate::ids::BlockId;
+use crate::store::Store;
+
+impl<S: Store> Call<'_, S> {
+    /// Whether what an allocation would take is there and leaves `kept` blocks to others. Has it set
+    /// aside.
+    pub(super) fn fits(
+        &mut self,
+        computed: Option<&[Vec<BlockId>]>,
+        counts: TokenCounts,
+        kept: i64,
+    ) -> bool {
+        if self.cache.demand.len() == 1 {
+            let needed = self.demand(computed, counts) + kept;
+            self.cache.demand[0] = needed.max(0).cast_unsigned();
+            return self.cache.reserve().is_ok();
+        }
+        let counts = self.without_prefill_end(counts);
+        self.cache.demand.fill(0);
+        for group in 0..self.tables.len() {
+            let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
+            let needed = self.group_demand(group, computed, counts).max(0).cast_unsigned();
+            let pool = self.pool(group);
+            self.cache.demand[pool.index()] += needed;
+        }
+        let kept = kept.max(0).cast_unsigned();
+        self.cache.store.has_room(&self.cache.demand, kept, false) && self.cache.reserve().is_ok()
+    }
+
+    /// The end of the prefill counts only where nothing but the ends of prompts is retained.
+    fn without_prefill_end(&self, mut counts: TokenCounts) -> TokenCounts {
+        if self.config.retention_interval != Some(0) {
+            counts.prefill_end = 0;
+        }
+        counts
+    }
+
+    /// Blocks that all groups together would take. `computed` has the hit's blocks by group.
+    ///
+    /// An aligned group that holds more than it needs counts below zero, as in vLLM.
+    pub(super) fn demand(
+        &mut self,
+        computed: Option<&[Vec<BlockId>]>,
+        counts: TokenCounts,
+    ) -> i64 {
+        let counts = self.without_prefill_end(counts);
+        (0..self.tables.len())
+            .map(|group| {
+                let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
+                self.group_demand(group, computed, counts)
+            })
+            .sum()
+    }
+
+    fn group_demand(&mut self, group: usize, computed: &[BlockId], counts: TokenCounts) -> i64 {
+        let config = self.config_of(group);
+        if config.kind.is_mamba()
+            && let Some((key, _)) = computed.last().and_then(|&it| self.first_key(group, it))
+            && self.outputs[group].cached_this_step.contains(&key.digest)
+        {
+            // The state is only there after this step: ask for more than there is.
+            return i64::from(self.cache.store.pool(self.pool(group)).num_ids()) + 1;
+        }
+        match config.kind {
+            GroupKind::MambaAligned { num_speculative, .. } => {
+                self.aligned_demand(group, num_speculative, computed, counts)
+            }
+            GroupKind::Ring => i64::from(self.tables[group].blocks.is_empty()),
+            _ => self.positional_demand(group, computed, counts),
+        }
+    }
+
+    /// One block a position.
+    fn positional_demand(&self, group: usize, computed: &[BlockId], counts: TokenCounts) -> i64 {
+        let (config, own, table) = (self.config_of(group), self.group(group), &self.tables[group]);
+        let mut required = own.table_len(u64::from(counts.num_tokens)) as u32;
+        if counts.is_admission
+            && let Some(cap) = config.admission_cap
+        {
+            required = required.min(cap);
+        }
+        let held = table.blocks.len() as u32;
+        if table.num_cached().is_some() {
+            return i64::from(required.saturating_sub(held));
+        }
+        let skipped = own.num_skipped_blocks(counts.num_computed);
+        let present = computed.len() as u32 + held;
+        let new = required.saturating_sub(skipped.max(present));
+        let skipped_hits = (skipped.saturating_sub(held) as usize).min(computed.len());
+        let revived = self.num_revived(group, &computed[skipped_hits..]);
+        let copy = ends_inside_block(&config, computed, counts.num_local);
+        i64::from(new) + revived + i64::from(copy)
+    }
+
+    /// One block for the state, a copy of a shared one, a checkpoint, and drafts the first time.
+    fn aligned_demand(
+        &mut self,
+        group: usize,
+        num_speculative: u32,
+        computed: &[BlockId],
+        counts: TokenCounts,
+    ) -> i64 {
+        let (config, table) = (self.config_of(group), &self.tables[group]);
+        let required = i64::from(counts.num_main.div_ceil(config.block_size) + num_speculative);
+        let mut new = required
+            - computed.len().cast_signed() as i64
+            - table.blocks.len().cast_signed() as i64;
+        let copy = ends_inside_block(&config, computed, counts.num_local)
+            || table.copy_source().is_some();
+        if copy {
+            new = new.max(0) + 1;
+        }
+        let checkpoint = self.checkpoint_in(group, counts);
+        let moving = table.moving();
+        if !counts.is_admission && moving.checkpoint != checkpoint {
+            self.tables[group].moving_mut().checkpoint = checkpoint;
+        }
+        if new > 0 {
+            let drafts = if moving.allocated { 0 } else { num_speculative };
+            let most = 1 + u32::from(copy) + u32::from(checkpoint.is_some()) + drafts;
+            new = new.min(i64::from(most));
+        }
+        new + self.num_revived(group, computed)
+    }
+
+    fn num_revived(&self, group: usize, blocks: &[BlockId]) -> i64 {
+        let (store, pool) = (&self.cache.store, self.pool(group));
+        let is_idle = |block: &&BlockId| !block.is_null() && store.pool(pool).ref_count(**block) == 0;
+        blocks.iter().filter(is_idle).count().cast_signed() as i64
+    }
+}
+
+/// Whether a local hit ends inside its last block, which then must be copied before it is written.
+pub(super) fn ends_inside_block(config: &GroupConfig, hit: &[BlockId], num_local: u32) -> bool {
+    !hit.is_empty() && !num_local.is_multiple_of(config.block_size)
+}

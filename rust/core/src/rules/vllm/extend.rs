@@ -1,0 +1,154 @@
+//! New blocks for new tokens.
+
+use super::call::{BoundaryState, Call};
+use crate::error::Error;
+use crate::group::GroupKind;
+use crate::ids::{BlockId, GroupId};
+use crate::store::Store;
+
+impl<S: Store> Call<'_, S> {
+    /// Give a group room for `num_tokens`, or `num_main` where a drafter has no such layers.
+    /// Returns the blocks that the worker does not know of yet.
+    pub(super) fn extend(
+        &mut self,
+        group: usize,
+        num_tokens: u32,
+        num_main: u32,
+    ) -> Result<Vec<BlockId>, Error> {
+        match self.config_of(group).kind {
+            GroupKind::MambaAligned { num_speculative, .. } => {
+                self.extend_aligned(group, num_speculative as usize, num_main)
+            }
+            _ => self.extend_positional(group, num_tokens),
+        }
+    }
+
+    fn extend_positional(&mut self, group: usize, num_tokens: u32) -> Result<Vec<BlockId>, Error> {
+        let mut new = Vec::new();
+        if let Some((position, source)) = self.tables[group].take_copy_source() {
+            self.take(group, 1, &mut new)?;
+            self.redirect(group, position, source, new[0])?;
+            self.outputs[group].new_blocks.push(new[0]);
+        }
+        let added = self.cache.extend(self.row, group, &mut self.tables[group], num_tokens)?;
+        let added = &self.tables[group].blocks[added];
+        if self.config.groups[group].zeroes_new_blocks {
+            self.outputs[group].new_blocks.extend_from_slice(added);
+        }
+        new.extend_from_slice(added);
+        Ok(new)
+    }
+
+    /// Replace a shared block that ends a hit by a private copy of it. Both stay owned until the
+    /// copy has run.
+    fn redirect(
+        &mut self,
+        group: usize,
+        position: u32,
+        source: BlockId,
+        copy: BlockId,
+    ) -> Result<(), Error> {
+        self.check_position(group, position, source)?;
+        self.tables[group].blocks[position as usize] = copy;
+        self.copy(group, source, copy);
+        let pool = self.pool(group);
+        self.cache.store.touch(pool, copy)
+    }
+
+    /// Positions before the state's are null; the state and the blocks for drafts end the table.
+    fn extend_aligned(
+        &mut self,
+        group: usize,
+        drafts: usize,
+        num_tokens: u32,
+    ) -> Result<Vec<BlockId>, Error> {
+        let block_size = self.config_of(group).block_size;
+        let required = num_tokens.div_ceil(block_size) as usize + drafts;
+        let table = &mut self.tables[group];
+        let held = table.blocks.len();
+        let source = table.copy_source();
+        let moving = table.moving_mut();
+        let checkpoint = usize::from(moving.checkpoint.is_some());
+        let was_allocated = std::mem::replace(&mut moving.allocated, true);
+        if required <= held && source.is_none() && checkpoint == 0 {
+            return Ok(Vec::new());
+        }
+        if was_allocated {
+            moving.last_state = held.checked_sub(1 + drafts).map(|at| at as u32);
+        } else if held > 0 {
+            moving.last_state = Some(held as u32 - 1);
+        }
+        let skipped = (required - drafts).saturating_sub(1);
+        let null_end = skipped.saturating_sub(checkpoint);
+        if held < skipped {
+            table.blocks.resize(held.max(null_end), BlockId::NULL);
+        }
+        if was_allocated {
+            for position in held.saturating_sub(drafts)..held.min(null_end) {
+                self.move_draft(group, position)?;
+            }
+        }
+        let mut missing = required.saturating_sub(self.tables[group].blocks.len()) as u32;
+        missing += u32::from(source.is_some());
+        let mut new = Vec::with_capacity(missing as usize);
+        self.take(group, missing, &mut new)?;
+        let mut returned = self.tables[group].blocks[held..].to_vec();
+        if let Some((position, source)) = source {
+            let copy = new.remove(0);
+            if was_allocated {
+                self.preserve(group, position, source, copy)?;
+            } else {
+                self.redirect(group, position, source, copy)?;
+                returned.insert(0, copy);
+            }
+        }
+        let table = &mut self.tables[group];
+        table.blocks.extend_from_slice(&new);
+        table.take_copy_source();
+        returned.extend_from_slice(&new);
+        Ok(returned)
+    }
+
+    /// Move a draft block to the end of the table, where its request goes on using it.
+    fn move_draft(&mut self, group: usize, position: usize) -> Result<(), Error> {
+        let (store, pool) = (&self.cache.store, self.pool(group));
+        let blocks = &mut self.tables[group].blocks;
+        let block = blocks[position];
+        if block.is_null() || store.pool(pool).ref_count(block) != 1 || store.pool(pool).is_keyed(block) {
+            return Err(Error::InvalidArgument(format!(
+                "draft block {block} cannot move: it is shared or holds a cached prefix"
+            )));
+        }
+        blocks.push(block);
+        blocks[position] = BlockId::NULL;
+        Ok(())
+    }
+
+    /// Keep what a running request is about to overwrite: the copy takes over the keys, since the
+    /// worker's table of a running request only grows.
+    fn preserve(
+        &mut self,
+        group: usize,
+        position: u32,
+        source: BlockId,
+        copy: BlockId,
+    ) -> Result<(), Error> {
+        self.check_position(group, position, source)?;
+        let pool = self.pool(group);
+        self.cache.store.move_keys(pool, source, copy);
+        self.copy(group, source, copy);
+        self.cache.store.touch(pool, source)?;
+        if let Some((_, num_tokens)) = self.tables[group].moving_mut().producer_tail.take() {
+            self.outputs[group].boundary_states.push(BoundaryState {
+                handle: self.handle,
+                group: GroupId(group as u32),
+                block: copy,
+                num_tokens,
+            });
+        }
+        if let Some((key, _)) = self.first_key(group, copy) {
+            self.outputs[group].cached_this_step.insert(key.digest);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,454 @@
+//! [`Manager`]: one call a scheduling decision.
+
+use super::call::{BoundaryState, Call, StepOutputs};
+use super::config::{Config, Lookup};
+use super::lookup::{self, ComputedBlocks};
+use super::no_change::{NoChangeUntil, Step, VllmRequest};
+use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
+use crate::digest::Digest;
+use crate::engine::cache::Cache;
+use crate::engine::lookup::{Finder, GroupBlocks};
+use crate::engine::outbox::Outbox;
+use crate::engine::{CacheEvent, Engine};
+use crate::error::Error;
+use crate::group::Table;
+use crate::ids::{BlockId, GroupId};
+use crate::store::Store;
+
+/// A block manager that decides as vLLM's does, block by block.
+///
+/// A request is named by the handle that [`Manager::add`] gives. The handle of a freed request names
+/// nothing, ever: a call with it finds no blocks, frees none, and is refused where it needs a request.
+#[derive(Debug)]
+pub struct Manager<S> {
+    engine: Engine<S, VllmRequest>,
+    config: Config,
+    /// By group.
+    outputs: Vec<StepOutputs>,
+}
+
+impl<S: Store> Manager<S> {
+    /// A manager without requests.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`].
+    pub fn new(store: S, config: Config) -> Result<Self, Error> {
+        config.check()?;
+        let groups = config.groups.iter().map(|group| group.spec());
+        let outbox = Outbox { enable_events: config.enable_events, ..Outbox::default() };
+        let enable_caching = config.enable_caching();
+        let cache = Cache::new(store, groups, config.hash_block_size, enable_caching, outbox)?;
+        Ok(Self {
+            engine: Engine::new(cache),
+            outputs: std::iter::repeat_with(StepOutputs::default)
+                .take(config.groups.len())
+                .collect(),
+            config,
+        })
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The blocks.
+    #[inline]
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.engine.cache.store
+    }
+
+    /// The blocks, to be worked on beside the manager.
+    #[inline]
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.engine.cache.store
+    }
+
+    /// The handle of a request, which is added if it is not known.
+    pub fn add(&mut self, id: &str) -> u64 {
+        match self.find(id) {
+            Some(handle) => handle,
+            None => match self.engine.requests.add(id) {
+                Ok(handle) => handle,
+                Err(_) => unreachable!("the id was just looked for"),
+            },
+        }
+    }
+
+    /// The handle of a request, if it is known.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, id: &str) -> Option<u64> {
+        self.engine.requests.find(id)
+    }
+
+    /// The id of a request, if it is known.
+    #[must_use]
+    pub fn id(&self, handle: u64) -> Option<&str> {
+        let row = self.row(handle)?;
+        Some(&self.engine.requests.rows[row].id)
+    }
+
+    #[inline]
+    fn row(&self, handle: u64) -> Option<usize> {
+        self.engine.requests.row(handle).ok()
+    }
+
+    /// A request's digests, as brought up to date last; none for a request that is not known.
+    #[must_use]
+    pub fn digests(&self, handle: u64) -> &[Digest] {
+        self.row(handle).map_or(&[], |row| &self.engine.requests.rows[row].digests)
+    }
+
+    /// A request's digests, to be brought up to date before a call that uses them.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn digests_mut(&mut self, handle: u64) -> Result<&mut Vec<Digest>, Error> {
+        let row = self.engine.requests.row(handle)?;
+        Ok(&mut self.engine.requests.rows[row].digests)
+    }
+
+    /// One request's call, and what it knew of changes to come.
+    fn open(&mut self, handle: u64) -> Result<Call<'_, S>, Error> {
+        let row = self.engine.requests.row(handle)?;
+        let Self { engine: Engine { cache, requests, .. }, config, outputs } = self;
+        let (request, tables) = requests.split_mut(row);
+        Ok(Call { config, cache, outputs, handle, row, digests: &request.digests, tables })
+    }
+
+    fn forget_no_change(&mut self, handle: u64) -> Result<(), Error> {
+        let row = self.engine.requests.row(handle)?;
+        *self.engine.requests.progress_mut(row) = NoChangeUntil::default();
+        Ok(())
+    }
+
+    fn finder<'a>(&'a self, digests: &'a [Digest]) -> Finder<'a, S> {
+        let alignment = match &self.config.lookup {
+            Lookup::Unitary { .. } => self.config.groups[0].block_size,
+            _ => self.config.hit_alignment(),
+        };
+        self.engine.cache.finder(digests, alignment)
+    }
+
+    /// The longest cached prefix of at most `limit` tokens. Takes nothing.
+    #[must_use]
+    pub fn longest_hit(&self, digests: &[Digest], limit: u32) -> ComputedBlocks {
+        lookup::longest_hit(&self.config, &self.finder(digests), limit)
+    }
+
+    /// The same for the digests of a known request.
+    #[must_use]
+    pub fn longest_hit_of(&self, handle: u64, limit: u32) -> ComputedBlocks {
+        self.longest_hit(self.digests(handle), limit)
+    }
+
+    /// The longest cached prefix of each group on its own, with its tokens.
+    #[must_use]
+    pub fn hit_per_group(&self, digests: &[Digest], limit: u32) -> (GroupBlocks, Vec<u32>) {
+        lookup::hit_per_group(&self.config, &self.finder(digests), limit)
+    }
+
+    /// Whether [`Manager::allocate`] with nothing but new tokens would change nothing.
+    #[inline]
+    #[must_use]
+    pub fn is_noop(
+        &self,
+        handle: u64,
+        progress: &RequestProgress,
+        num_new: u32,
+        num_lookahead: u32,
+    ) -> bool {
+        let Some(row) = self.row(handle) else { return false };
+        let num_main = progress.num_computed + num_new;
+        let step = Step {
+            start: progress.num_computed,
+            end: num_main,
+            slots: num_main + num_lookahead,
+            processed: progress.num_computed.saturating_sub(progress.num_in_flight),
+        };
+        num_main <= self.config.max_model_len
+            && self.engine.requests.progress(row).covers(step, self.store().num_dropped())
+    }
+
+    /// Whether [`Manager::commit`] would change nothing.
+    #[inline]
+    #[must_use]
+    pub fn is_commit_noop(&self, handle: u64, num_computed: u32) -> bool {
+        self.row(handle).is_some_and(|row| {
+            let until = self.engine.requests.progress(row);
+            until.covers_commit(num_computed, self.store().num_dropped())
+        })
+    }
+
+    /// Room for new tokens, and the blocks of what is computed already. Returns the new blocks by
+    /// group, or `None` when there are not enough.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] for arguments that contradict the
+    /// request's state, and [`Error::OutOfBlocks`] where the estimate was too low.
+    pub fn allocate(
+        &mut self,
+        handle: u64,
+        progress: &RequestProgress,
+        args: &AllocateArgs<'_>,
+    ) -> Result<Option<GroupBlocks>, Error> {
+        self.forget_no_change(handle)?;
+        let mut call = self.open(handle)?;
+        let max_len = call.config.max_model_len;
+        let num_local = progress.num_computed + args.num_new_computed;
+        let num_computed = (num_local + args.num_external).min(max_len);
+        let watermark = if args.has_scheduled && progress.is_waiting {
+            i64::from(call.config.watermark_blocks)
+        } else {
+            0
+        };
+        let prefill_end = progress.num_prompt.max(progress.num_tokens.saturating_sub(1));
+        if args.full_sequence_must_fit {
+            let num_tokens = progress.num_tokens.min(max_len);
+            let counts = TokenCounts {
+                num_tokens,
+                num_main: num_tokens,
+                num_computed,
+                num_local,
+                prefill_end,
+                is_admission: true,
+            };
+            if !call.fits(args.computed, counts, watermark) {
+                return Ok(None);
+            }
+        }
+        let num_main = num_computed + args.num_new;
+        let num_slots = (num_main + args.num_lookahead).min(max_len);
+        let num_processed = num_computed.saturating_sub(progress.num_in_flight);
+        call.release_skipped(num_processed)?;
+        let counts = TokenCounts {
+            num_tokens: num_slots,
+            num_main,
+            num_computed: num_local + args.num_external,
+            num_local,
+            prefill_end,
+            is_admission: false,
+        };
+        // The blocks that were just released count.
+        let kept = watermark + args.reserved_blocks.cast_signed();
+        if !call.fits(args.computed, counts, kept) {
+            return Ok(None);
+        }
+        if args.computed.is_some() || args.num_external > 0 {
+            let (num_external, unzeroed) = (args.num_external, args.unzeroed_groups);
+            if !call.admit(args.computed, num_external, unzeroed, counts, kept)? {
+                return Ok(None);
+            }
+        }
+        let mut new = Vec::with_capacity(call.tables.len());
+        for group in 0..call.tables.len() {
+            new.push(call.extend(group, num_slots, num_main)?);
+        }
+        call.cache.note_evictions();
+        if !args.delay_commit {
+            let num_committed = num_main.min(progress.num_tokens);
+            call.commit(progress, num_committed)?;
+            if num_computed >= progress.num_prompt {
+                let until = call.no_change_until(progress, num_processed, num_committed);
+                let row = call.row;
+                *self.engine.requests.progress_mut(row) = until;
+            }
+        }
+        Ok(Some(new))
+    }
+
+    /// Blocks that an allocation would take, below zero where more are held than needed.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn demand(
+        &mut self,
+        handle: u64,
+        computed: Option<&[Vec<BlockId>]>,
+        counts: TokenCounts,
+    ) -> Result<i64, Error> {
+        Ok(self.open(handle)?.demand(computed, counts))
+    }
+
+    /// Enter what `num_computed` tokens complete into the prefix cache.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`], and [`Error::InvalidArgument`] where a block is full that was
+    /// cached as fuller.
+    pub fn commit(
+        &mut self,
+        handle: u64,
+        progress: &RequestProgress,
+        num_computed: u32,
+    ) -> Result<(), Error> {
+        self.forget_no_change(handle)?;
+        self.open(handle)?.commit(progress, num_computed)
+    }
+
+    /// Give back what a request need not keep once `num_processed` tokens are computed for good.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`], and [`Error::NotLive`] where others freed its blocks.
+    pub fn release_skipped(&mut self, handle: u64, num_processed: u32) -> Result<(), Error> {
+        self.open(handle)?.release_skipped(num_processed)
+    }
+
+    /// Forget a request and give its blocks back, the last ones first to go.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`] where others freed its blocks.
+    pub fn free(&mut self, handle: u64) -> Result<(), Error> {
+        let Some(row) = self.row(handle) else { return Ok(()) };
+        let released = self.engine.release(row);
+        self.forget(row);
+        released
+    }
+
+    /// Forget a request, but leave its blocks owned; they are returned in table order, group by
+    /// group, without the null blocks at each front.
+    pub fn pop(&mut self, handle: u64) -> Vec<BlockId> {
+        let Some(row) = self.row(handle) else { return Vec::new() };
+        let mut blocks = Vec::new();
+        let (_, tables) = self.engine.requests.split_mut(row);
+        for table in tables {
+            blocks.extend(table.blocks.iter().skip_while(|block| block.is_null()));
+            table.clear();
+        }
+        self.forget(row);
+        blocks
+    }
+
+    fn forget(&mut self, row: usize) {
+        let handle = self.engine.requests.handle(row);
+        for outputs in self.outputs.iter_mut().filter(|it| !it.boundary_states.is_empty()) {
+            outputs.boundary_states.retain(|state| state.handle != handle);
+        }
+        self.engine.requests.remove(row);
+    }
+
+    /// A group's blocks of a request; none for a request that is not known.
+    #[must_use]
+    pub fn blocks(&self, handle: u64, group: GroupId) -> &[BlockId] {
+        self.engine.blocks(handle, group).unwrap_or(&[])
+    }
+
+    fn table(&self, handle: u64, group: GroupId) -> Option<&Table> {
+        self.engine.requests.tables(self.row(handle)?).get(group.index())
+    }
+
+    /// Leading blocks of a group that were entered into the prefix cache, or need not be.
+    #[must_use]
+    pub fn num_cached_blocks(&self, handle: u64, group: GroupId) -> Option<u32> {
+        self.table(handle, group)?.num_cached()
+    }
+
+    /// Tokens and position of the checkpoint that a request's latest chunk writes in a group.
+    #[must_use]
+    pub fn checkpoint(&self, handle: u64, group: GroupId) -> Option<(u32, u32)> {
+        self.table(handle, group)?.moving().checkpoint
+    }
+
+    /// Ids of the requests that hold blocks of a group.
+    pub fn holders(&self, group: GroupId) -> impl Iterator<Item = &str> {
+        let requests = &self.engine.requests;
+        let holds = move |row: &usize| !requests.table(*row, group).blocks.is_empty();
+        requests.taken().filter(holds).map(|row| &*requests.rows[row].id)
+    }
+
+    /// Tokens of a request that every group has cached, at least.
+    #[must_use]
+    pub fn num_cached_tokens(&self, handle: u64) -> u32 {
+        let Some(row) = self.row(handle) else { return 0 };
+        let cache = &self.engine.cache;
+        let cached = cache.groups.iter().zip(self.engine.requests.tables(row)).map(|(group, table)| {
+            let blocks = table.blocks.iter();
+            let known = blocks.filter_map(|&it| cache.store.prefix_index(group.spec.pool).first_key(it));
+            known.map(|(_, num_tokens)| num_tokens).max().unwrap_or(0)
+        });
+        cached.min().unwrap_or(0)
+    }
+
+    /// A step begins: what the last one computed is there.
+    pub fn start_step(&mut self) {
+        self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());
+    }
+
+    /// Blocks that the worker must zero, group by group, since the last call.
+    pub fn take_new_blocks(&mut self) -> Vec<BlockId> {
+        let outputs = self.outputs.iter_mut();
+        outputs.flat_map(|outputs| std::mem::take(&mut outputs.new_blocks)).collect()
+    }
+
+    /// Have a request's blocks zeroed from `start_token` on, which must start a block.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where it does not.
+    pub fn zero_again(&mut self, handle: u64, start_token: u32) -> Result<(), Error> {
+        for (group, config) in self.config.groups.iter().enumerate() {
+            if !config.zeroes_new_blocks {
+                continue;
+            }
+            if !start_token.is_multiple_of(config.block_size) {
+                return Err(Error::InvalidArgument(format!(
+                    "token {start_token} does not start a block of {}",
+                    config.block_size
+                )));
+            }
+            let start = (start_token / config.block_size) as usize;
+            let blocks = self.engine.blocks(handle, GroupId(group as u32)).unwrap_or(&[]);
+            let blocks = blocks.get(start..).unwrap_or_default();
+            self.outputs[group].new_blocks.extend_from_slice(blocks);
+        }
+        Ok(())
+    }
+
+    /// Blocks to copy, source and destination, group by group, since the last call. Both are owned
+    /// until freed.
+    pub fn take_copies(&mut self) -> Vec<(BlockId, BlockId)> {
+        let mut copies = std::mem::take(&mut self.engine.cache.outbox.copies);
+        copies.sort_by_key(|copy| copy.group);
+        copies.into_iter().map(|copy| (copy.src, copy.dst)).collect()
+    }
+
+    /// States that a connector may save, since the last call.
+    pub fn take_boundary_states(&mut self) -> Vec<BoundaryState> {
+        let outputs = self.outputs.iter_mut();
+        outputs.flat_map(|outputs| std::mem::take(&mut outputs.boundary_states)).collect()
+    }
+
+    /// The states at the end of a finished request's prompt that nothing was computed after.
+    pub fn take_final_states(
+        &mut self,
+        handle: u64,
+        num_computed: u32,
+        num_in_flight: u32,
+    ) -> Vec<(GroupId, BlockId, u32)> {
+        let Some(row) = self.row(handle) else { return Vec::new() };
+        let groups = self.engine.cache.groups.iter();
+        let (_, tables) = self.engine.requests.split_mut(row);
+        let tails = groups.zip(tables).filter_map(|(group, table)| {
+            table.moving().producer_tail?;
+            let (block, num_tokens) = table.moving_mut().producer_tail.take()?;
+            Some((group.id, block, num_tokens))
+        });
+        tails.filter(|&(.., num_tokens)| num_in_flight == 0 && num_computed == num_tokens).collect()
+    }
+
+    /// Changes of the prefix cache since the last call.
+    pub fn take_events(&mut self) -> Vec<CacheEvent> {
+        self.engine.cache.note_evictions();
+        std::mem::take(&mut self.engine.cache.outbox.events)
+    }
+
+    /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree. Only for
+    /// a store whose blocks nobody else owns.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_integrity(&self) -> Result<(), String> {
+        self.engine.check_integrity()
+    }
+}

@@ -1,0 +1,163 @@
+//! How long nothing changes for a request: [`NoChangeUntil`].
+
+use super::call::Call;
+use super::config::GroupConfig;
+use super::progress::RequestProgress;
+use crate::engine::requests::RequestState;
+use crate::group::{GroupKind, Table, mamba_aligned};
+use crate::store::Store;
+
+/// Marks the requests of these rules. Their progress is told with each call; what is remembered is
+/// how far they can go on without a change.
+#[derive(Debug)]
+pub(super) struct VllmRequest;
+
+impl RequestState for VllmRequest {
+    type Progress = NoChangeUntil;
+    type Rest = ();
+}
+
+/// A decoding request stays within its blocks for many steps. These are the token counts up to
+/// which no group has a block to take, to give back or to enter into the prefix cache, so that such
+/// a step costs a few comparisons.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NoChangeUntil {
+    /// Computed tokens from which on this holds: the prompt is done.
+    from: u32,
+    /// Tokens that have room where every token of a step needs it.
+    room: u32,
+    /// Tokens that have room where drafts looked ahead to need none.
+    main_room: u32,
+    /// Tokens computed for good at which no group gives anything back.
+    processed: u32,
+    /// Computed tokens that complete no block.
+    committed: u32,
+    /// New tokens a step, so that no checkpoint is written inside it.
+    step: u32,
+    /// Live blocks that had lost their keys to somebody else.
+    num_dropped: u64,
+    is_known: bool,
+}
+
+/// A step, in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    /// Computed before it.
+    pub(super) start: u32,
+    /// Computed after it.
+    pub(super) end: u32,
+    /// With those that a drafter looks ahead to.
+    pub(super) slots: u32,
+    /// Computed for good before it.
+    pub(super) processed: u32,
+}
+
+impl NoChangeUntil {
+    /// Whether `step` changes nothing.
+    #[inline]
+    pub(super) fn covers(&self, step: Step, num_dropped: u64) -> bool {
+        self.is_known
+            && self.num_dropped == num_dropped
+            && step.start >= self.from
+            && step.slots <= self.room
+            && step.end <= self.main_room
+            && step.processed <= self.processed
+            && step.end <= self.committed
+            && step.end - step.start <= self.step
+    }
+
+    /// Whether committing `num_computed` tokens changes nothing.
+    #[inline]
+    pub(super) fn covers_commit(&self, num_computed: u32, num_dropped: u64) -> bool {
+        self.is_known
+            && self.num_dropped == num_dropped
+            && num_computed >= self.from
+            && num_computed <= self.committed
+    }
+}
+
+impl<S: Store> Call<'_, S> {
+    /// How far the request can go, after a step that left nothing to give back for `num_processed`
+    /// tokens and nothing to enter for `num_committed`.
+    pub(super) fn no_change_until(
+        &self,
+        progress: &RequestProgress,
+        num_processed: u32,
+        num_committed: u32,
+    ) -> NoChangeUntil {
+        let mut until = NoChangeUntil {
+            from: progress.num_prompt,
+            room: u32::MAX,
+            main_room: u32::MAX,
+            processed: u32::MAX,
+            committed: u32::MAX,
+            step: u32::MAX,
+            num_dropped: self.cache.store.num_dropped(),
+            is_known: true,
+        };
+        for ((config, group), table) in
+            self.config.groups.iter().zip(&self.cache.groups).zip(&*self.tables)
+        {
+            if table.copy_source().is_some() {
+                return NoChangeUntil::default();
+            }
+            let room = group.room(table);
+            if let GroupKind::MambaAligned { has_checkpoint_blocks, .. } = config.kind {
+                let moving = table.moving();
+                if !moving.allocated
+                    || moving.checkpoint.is_some()
+                    || (self.cache.enable_caching && self.config.num_reprefillable > 0)
+                {
+                    return NoChangeUntil::default();
+                }
+                if has_checkpoint_blocks {
+                    until.step = self.config.hash_block_size - 1;
+                }
+                until.main_room = until.main_room.min(room);
+                until.processed = until.processed.min(mamba_aligned::next_skip(group, table) - 1);
+            } else {
+                until.room = until.room.min(room);
+                until.processed = until.processed.min(group.next_skip(num_processed) - 1);
+            }
+            if self.cache.enable_caching && config.kind.is_cacheable() {
+                if self.has_open_tail(config, progress, num_committed) {
+                    return NoChangeUntil::default();
+                }
+                until.committed = until.committed.min(self.next_commit(config, table) - 1);
+            }
+        }
+        until
+    }
+
+    /// Whether the end of the prompt, at which a block can be hit inside, is still to be entered at
+    /// a token count that completes no block.
+    fn has_open_tail(
+        &self,
+        config: &GroupConfig,
+        progress: &RequestProgress,
+        num_committed: u32,
+    ) -> bool {
+        let hash_block = self.config.hash_block_size;
+        if !config.kind.is_full() || config.block_size == hash_block {
+            return false;
+        }
+        let is_hashed = self.digests.len() >= (progress.num_prompt / hash_block) as usize;
+        let is_lagging = config.use_eagle || self.config.num_reprefillable > 0;
+        let tail = self.prompt_tail(config, progress);
+        !is_hashed || (is_lagging && tail > self.num_cacheable(num_committed, config))
+    }
+
+    /// Computed tokens, at least, that complete the group's next block.
+    fn next_commit(&self, config: &GroupConfig, table: &Table) -> u32 {
+        let end = (table.num_cached().unwrap_or(0) + 1) * config.block_size;
+        if !self.config.is_hybrid() || self.config.is_fine_grained() {
+            return end;
+        }
+        let unit = self.config.scheduler_block_size;
+        if config.use_eagle {
+            end.max((end - config.block_size).next_multiple_of(unit)).max(unit)
+        } else {
+            end.next_multiple_of(unit)
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What the engine knows of a request at the time of a call, and what it asks for. Counts are tokens,
+//! unless they are blocks.
+
+use crate::ids::BlockId;
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestProgress {
+    /// Computed, drafts among them.
+    pub num_computed: u32,
+    /// Known.
+    pub num_tokens: u32,
+    /// Of the prompt.
+    pub num_prompt: u32,
+    /// Scheduled in steps that have not ended.
+    pub num_in_flight: u32,
+    /// Where earlier requests were seen to diverge, or 0.
+    pub shared_prefix_boundary: u32,
+    /// Whether it is waiting to be admitted, for the first time or again.
+    pub is_waiting: bool,
+}
+
+/// What an allocation asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllocateArgs<'a> {
+    /// To be computed, drafts included.
+    pub num_new: u32,
+    /// Of the hit.
+    pub num_new_computed: u32,
+    /// Blocks of the hit by group; `None` where there was no lookup or nothing was found.
+    pub computed: Option<&'a [Vec<BlockId>]>,
+    /// After the new ones, for a drafter.
+    pub num_lookahead: u32,
+    /// Computed elsewhere.
+    pub num_external: u32,
+    /// Whether the blocks are filled later and must not be hit before.
+    pub delay_commit: bool,
+    /// Whether the whole request must fit, not only this step.
+    pub full_sequence_must_fit: bool,
+    /// Blocks to leave to others.
+    pub reserved_blocks: u64,
+    /// Whether others run, so that an admission leaves the watermark free.
+    pub has_scheduled: bool,
+    /// Groups whose blocks for external tokens are written by others and must not be zeroed.
+    pub unzeroed_groups: &'a [u32],
+}
+
+/// The tokens that an allocation is about.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenCounts {
+    /// Tokens that need room, those that have it and drafts included.
+    pub num_tokens: u32,
+    /// The same without tokens that only a drafter looks ahead to.
+    pub num_main: u32,
+    /// Computed before, here or elsewhere.
+    pub num_computed: u32,
+    /// Computed before, here.
+    pub num_local: u32,
+    /// Where the request's prefill ends.
+    pub prefill_end: u32,
+    /// Whether this asks for the whole request at once, to decide on its admission.
+    pub is_admission: bool,
+}
