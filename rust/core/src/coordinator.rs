@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::group::{Group, GroupKind, GroupSpec};
 use crate::hit::{Hit, HitLimit};
 use crate::ids::{GroupId, PoolId};
-use crate::store::BlockStore;
+use crate::store::{BlockStore, Store};
 
 /// The groups of a model.
 #[derive(Debug)]

@@ -14,13 +14,12 @@
 //!
 //! # Layers
 //! ```text
-//! ids <- arena, links <- slabs <- pool <- store <- group <- manager
-//!          key_table <- prefix_index <- store <- vllm
+//! ids <- pool <- store <- group <- manager
+//!   key_table <- prefix_index <- store <- vllm
 //! digest <- hash                  (knows no blocks)
 //! ```
 #![forbid(unsafe_code)]
 
-mod arena;
 mod checkpoint;
 mod coordinator;
 mod digest;
@@ -32,17 +31,14 @@ mod hit;
 mod ids;
 mod key_table;
 mod lineage;
-mod links;
 mod manager;
 mod policy;
 mod pool;
 mod prefix_index;
 mod request;
-mod slabs;
 mod stats;
 mod store;
 pub mod vllm;
-mod worth_queue;
 
 pub use checkpoint::Placement;
 pub use digest::Digest;
@@ -53,7 +49,7 @@ pub use hit::{Hit, HitLimit};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use manager::{BlockCopy, Compaction, Config, Hashing, Manager, TableChange, TableRuns};
 pub use policy::{FlopModel, Policy};
-pub use pool::Pool;
+pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, Trail};
 pub use stats::Stats;
-pub use store::BlockStore;
+pub use store::{BlockStore, FixedStore, Reservation, SlabStore, Store};

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockStore, Config, FlopModel, GroupId, GroupKind, GroupSpec, Manager,
-    Placement, Policy, PoolId,
+    Placement, Policy, PoolId, Store,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};

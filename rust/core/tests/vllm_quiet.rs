@@ -3,7 +3,7 @@
 use hybrid_blocks::vllm::{
     Ask, Config, Facts, GroupConfig, Kind, Lookup, LookupGroup, Manager, Release,
 };
-use hybrid_blocks::{BlockId, BlockStore, Digest, GroupId, PoolId};
+use hybrid_blocks::{BlockId, Digest, FixedStore, GroupId, PoolId, Store};
 
 const HASH_BLOCK: u32 = 16;
 const BLOCK: u32 = 32;
@@ -39,7 +39,7 @@ fn manager() -> Manager {
 /// Compute `num_new` tokens of a request whose digests start with `mark`.
 fn compute(
     manager: &mut Manager,
-    store: &mut BlockStore,
+    store: &mut FixedStore,
     id: &str,
     mark: u8,
     facts: &Facts,
@@ -57,7 +57,7 @@ fn at(num_prompt: u32, num_computed: u32, num_tokens: u32) -> Facts {
 
 #[test]
 fn what_a_request_does_with_its_own_blocks_ends_no_other_ones_quiet() {
-    let (mut manager, mut store) = (manager(), BlockStore::fixed(64).unwrap());
+    let (mut manager, mut store) = (manager(), FixedStore::new(64).unwrap());
     let blocks = compute(&mut manager, &mut store, "writer", 10, &at(24, 0, 24), 24);
     let tail = blocks[0][0];
     assert_eq!(store.prefix_index(PoolId(0)).first_key(tail).unwrap().1, HASH_BLOCK);

@@ -8,7 +8,7 @@ use crate::digest::Digest;
 use crate::error::Error;
 use crate::ids::BlockId;
 use crate::prefix_index::{Key, Trail};
-use crate::store::BlockStore;
+use crate::store::{BlockStore, Store};
 
 impl Group {
     fn num_skipped_tokens(&self, num_computed: u32) -> u32 {

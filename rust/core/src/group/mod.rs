@@ -21,7 +21,7 @@ use crate::digest::Digest;
 use crate::error::Error;
 use crate::event::Event;
 use crate::ids::{GroupId, PoolId};
-use crate::store::BlockStore;
+use crate::store::{BlockStore, Store};
 pub(crate) use table::Table;
 
 /// What the layers of a group keep.

@@ -8,7 +8,7 @@ use crate::digest::Digest;
 use crate::error::Error;
 use crate::ids::BlockId;
 use crate::prefix_index::Key;
-use crate::store::BlockStore;
+use crate::store::{BlockStore, Store};
 
 impl Group {
     /// The key of the state after `num_tokens` tokens, a multiple of the block size.

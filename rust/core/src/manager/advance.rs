@@ -5,6 +5,7 @@ use super::delta::note;
 use crate::error::Error;
 use crate::event::Event;
 use crate::request::Requests;
+use crate::store::Store;
 
 /// Requests whose memory is fetched at a time.
 const READ_AHEAD: usize = 16;

@@ -6,6 +6,7 @@ use crate::checkpoint::Marks;
 use crate::error::Error;
 use crate::hit::Hit;
 use crate::request::Requests;
+use crate::store::Store;
 
 impl Manager {
     /// How many leading tokens need not be computed: the longest prefix that every group can

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
 use crate::policy::Policy;
-use crate::store::BlockStore;
+use crate::store::{BlockStore, Store};
 
 /// Checkpoints of a request that are not superseded when it ends.
 const NUM_KEPT: usize = 2;

@@ -3,6 +3,7 @@
 use super::Manager;
 use crate::error::Error;
 use crate::request::Requests;
+use crate::store::Store;
 
 impl Manager {
     /// Whether all known tokens of a waiting request have room at once, beside those of the requests

@@ -2,6 +2,7 @@
 
 use super::Manager;
 use crate::ids::{BlockId, PoolId};
+use crate::store::Store;
 
 impl Manager {
     /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree.

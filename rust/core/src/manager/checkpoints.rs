@@ -6,6 +6,7 @@ use crate::event::Event;
 use crate::group::Group;
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::lineage::Origin;
+use crate::store::Store;
 
 /// Bytes to be copied on the device before the next forward pass, from one block of a group to
 /// another.

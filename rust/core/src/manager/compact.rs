@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use super::{BlockCopy, Manager, TableChange};
 use crate::error::Error;
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
+use crate::store::Store;
 
 /// Moves that free slabs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,10 +45,13 @@ impl Manager {
     /// the smallest share of live blocks first. Changes nothing.
     #[must_use]
     pub fn plan_compaction(&self, num_slabs: usize) -> Compaction {
-        let slabs = self.store.movable_slabs(num_slabs);
-        let num_moves =
-            slabs.iter().map(|&(pool, slab)| self.store.live_in(pool, slab).len()).sum();
-        Compaction { slabs, num_moves, version: self.version }
+        let mut plan = Compaction { version: self.version, ..Compaction::default() };
+        if let Some(store) = self.store.as_slabs() {
+            plan.slabs = store.movable_slabs(num_slabs);
+            let num_live = |&(pool, slab): &_| store.live_in(pool, slab).len();
+            plan.num_moves = plan.slabs.iter().map(num_live).sum();
+        }
+        plan
     }
 
     /// Carry out a plan: the blocks' owners and keys move now, the returned table changes tell
@@ -66,15 +70,18 @@ impl Manager {
         let mut changes = Vec::new();
         let mut moving: Vec<Option<Moving>> = vec![None; self.store.num_pools() as usize];
         for &(pool, _) in &plan.slabs {
+            let Some(store) = self.store.as_slabs() else { break };
             moving[pool.index()].get_or_insert_with(|| Moving {
                 places: self.places(pool, &plan.slabs),
-                targets: self.store.move_targets(pool, plan.num_moves, &plan.slabs),
+                targets: store.move_targets(pool, plan.num_moves, &plan.slabs),
             });
         }
         for &(pool, slab) in &plan.slabs {
             let Some(Moving { places, targets }) = &mut moving[pool.index()] else { continue };
-            for src in self.store.live_in(pool, slab) {
-                let Some(dst) = self.store.relocate(pool, src, &plan.slabs, targets) else {
+            let Some(store) = self.store.as_slabs_mut() else { break };
+            for src in store.live_in(pool, slab) {
+                let Some(store) = self.store.as_slabs_mut() else { break };
+                let Some(dst) = store.relocate(pool, src, &plan.slabs, targets) else {
                     debug_assert!(false, "a planned move has no room");
                     continue;
                 };
@@ -95,7 +102,9 @@ impl Manager {
                     changes.push(TableChange { row: row as u32, group, position, block: dst });
                 }
             }
-            self.store.drop_cached_in(pool, slab);
+            if let Some(store) = self.store.as_slabs_mut() {
+                store.drop_cached_in(pool, slab);
+            }
         }
         self.collect_evictions();
         if self.config.enable_delta {

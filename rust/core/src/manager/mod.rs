@@ -26,7 +26,7 @@ use crate::lineage::Lineage;
 use crate::policy::Policy;
 use crate::request::Requests;
 use crate::stats::Stats;
-use crate::store::{BlockStore, Reservation};
+use crate::store::{BlockStore, Reservation, Store};
 
 /// Requests and blocks. Every call either does all it was asked for or changes nothing.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::ids::BlockId;
+use crate::store::Store;
 
 use super::cache::{BoundaryState, Cache, POOL};
 use super::config::{GroupConfig, Kind};

@@ -6,7 +6,7 @@ use crate::digest::Digest;
 use crate::error::Error;
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::prefix_index::Key;
-use crate::store::{BlockStore, Reservation};
+use crate::store::{FixedStore as BlockStore, Reservation, Store};
 
 use super::config::{Config, GroupConfig};
 use super::event::CacheEvent;

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::ids::{BlockId, GroupId};
 use crate::prefix_index::Key;
+use crate::store::Store;
 
 use super::cache::{BoundaryState, Cache, POOL};
 use super::checkpoint::checkpoint_position;

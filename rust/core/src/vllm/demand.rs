@@ -1,6 +1,7 @@
 //! How many blocks an allocation would take, cached ones that it revives included.
 
 use crate::ids::BlockId;
+use crate::store::Store;
 
 use super::cache::{Cache, POOL};
 use super::config::{GroupConfig, Kind};

@@ -3,7 +3,7 @@
 use crate::digest::Digest;
 use crate::ids::{BlockId, GroupId};
 use crate::prefix_index::{Key, Trail};
-use crate::store::BlockStore;
+use crate::store::{FixedStore as BlockStore, Store};
 
 use super::cache::POOL;
 use super::config::{Config, Kind, Lookup, LookupGroup};

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::ids::{BlockId, GroupId};
-use crate::store::BlockStore;
+use crate::store::{FixedStore as BlockStore, Store};
 
 use super::cache::{BoundaryState, Cache, Outbox, POOL};
 use super::config::Config;

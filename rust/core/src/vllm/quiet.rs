@@ -3,6 +3,7 @@
 use super::cache::Cache;
 use super::config::{GroupConfig, Kind};
 use super::request::{Facts, Request, Table};
+use crate::store::Store;
 
 /// A decoding request stays within its blocks for many steps. These are the token counts up to
 /// which no group has a block to take, to give back or to enter into the prefix cache, so that such

@@ -4,7 +4,7 @@ mod memory;
 mod model;
 mod setup;
 
-use hybrid_blocks::{Error, GroupId};
+use hybrid_blocks::{Error, GroupId, Store};
 use model::{Check, Model, Request};
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};

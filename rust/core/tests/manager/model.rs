@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use hybrid_blocks::{BlockId, Digest, Event, GroupId, Key, Manager, PoolId};
+use hybrid_blocks::{BlockId, Digest, Event, GroupId, Key, Manager, PoolId, Store};
 use proptest::prelude::*;
 
 use crate::memory::Memory;
@@ -221,7 +221,7 @@ impl Model {
         let mut dump = String::new();
         let store = self.manager.store();
         for pool in (0..store.num_pools()).map(PoolId) {
-            let blocks: Vec<_> = store.pool(pool).iter_available().collect();
+            let blocks = store.free_order(pool);
             let index = store.prefix_index(pool);
             let counts: Vec<_> = (0..store.pool(pool).num_ids())
                 .map(|block| store.pool(pool).ref_count(BlockId(block)))
