@@ -165,6 +165,7 @@ impl BlockStates {
 
     /// Takes one owner from each block and puts those that lost their last one into `orphaned`.
     /// Returns true only if all of these are hashed. After an error nothing has changed.
+    #[inline]
     pub(super) fn remove_owners(
         &mut self,
         blocks: impl Iterator<Item = BlockId> + Clone,

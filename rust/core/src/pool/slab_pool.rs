@@ -112,9 +112,11 @@ impl SlabPool {
         blocks: impl Iterator<Item = BlockId> + Clone,
     ) -> Result<(), Error> {
         let all_hashed = self.blocks.remove_owners(blocks, &mut self.orphaned)?;
-        let orphaned = std::mem::take(&mut self.orphaned);
-        self.put_back(&orphaned, all_hashed);
-        self.orphaned = orphaned;
+        if !self.orphaned.is_empty() {
+            let orphaned = std::mem::take(&mut self.orphaned);
+            self.put_back(&orphaned, all_hashed);
+            self.orphaned = orphaned;
+        }
         Ok(())
     }
 
@@ -209,6 +211,7 @@ impl SlabPool {
     }
 
     /// Stops owning one of the slabs whose last content is gone.
+    #[inline]
     pub(crate) fn give_up_emptied(&mut self) -> Option<SlabId> {
         while let Some(slab) = self.emptied.pop() {
             // It may have been allocated from since, or been noted twice.

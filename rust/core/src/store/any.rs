@@ -6,7 +6,7 @@ use super::{FixedStore, Reservation, SlabStore, Store};
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::BlockStates;
-use crate::prefix_index::{Key, PrefixIndex};
+use crate::prefix_index::{Key, PrefixIndex, Trail};
 
 /// A store whose kind is chosen at run time. Each call tests the kind once.
 #[derive(Debug)]
@@ -99,6 +99,12 @@ impl Store for BlockStore {
         fn refresh[&mut](self, pool: PoolId, block: BlockId);
         fn demote[&mut](self, pool: PoolId, block: BlockId);
         fn was_evicted[&](self, pool: PoolId, key: &Key) -> bool;
+        fn get[&](self, pool: PoolId, key: &Key) -> Option<BlockId>;
+        fn get_after[&](self, pool: PoolId, trail: Trail, key: &Key) -> Option<BlockId>;
+        fn read_ahead[&](self, pool: PoolId, block: BlockId, key: &Key) -> u32;
+        fn insert_key[&mut](self, pool: PoolId, block: BlockId, key: &Key, n: u32) -> bool;
+        fn insert_sole[&mut](self, pool: PoolId, block: BlockId, key: &Key, n: u32);
+        fn follow[&mut](self, pool: PoolId, previous: BlockId, block: BlockId);
         fn insert_run[&mut](
             self,
             pool: PoolId,

@@ -116,6 +116,7 @@ impl Parts for SlabStore {
         }
     }
 
+    #[inline]
     fn collect_emptied(&mut self, pool: PoolId) {
         while let Some(slab) = self.pools[pool.index()].give_up_emptied() {
             self.arena.give_back(slab);

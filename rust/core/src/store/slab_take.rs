@@ -27,7 +27,9 @@ impl SlabStore {
             left -= u64::from(taken);
             near = out.last().map(|block| self.slabs(pool).slab_of(block.0));
         }
-        self.forget_evicted(pool);
+        if !self.unforgotten.is_empty() {
+            self.forget_evicted(pool);
+        }
     }
 
     /// Takes up to `most` blocks of one slab. Returns how many.
