@@ -6,7 +6,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use hybrid_blocks::{BlockStore, Config, Digest, GroupId, GroupKind, GroupSpec, Manager, PoolId};
+use hybrid_blocks::{
+    BlockStore, Config, Digest, FixedStore, GroupId, GroupKind, GroupSpec, Manager, PoolId, Store,
+};
 
 use digests::{BLOCK_SIZE, digests};
 
@@ -19,7 +21,7 @@ fn manager(num_blocks: u32) -> Manager {
 }
 
 fn get_and_free(c: &mut Criterion) {
-    let mut store = BlockStore::fixed(100_000).unwrap();
+    let mut store = FixedStore::new(100_000).unwrap();
     let mut blocks = Vec::with_capacity(256);
     store.allocate(POOL, 256, &mut blocks).unwrap();
     assert!((1..).zip(&blocks).all(|(id, block)| block.0 == id));
@@ -66,7 +68,7 @@ fn construction(c: &mut Criterion) {
     let mut group = c.benchmark_group("blocks");
     group.sample_size(20);
     group.bench_function("new_1m", |b| {
-        b.iter_with_large_drop(|| BlockStore::fixed(black_box(1_000_000)).unwrap());
+        b.iter_with_large_drop(|| FixedStore::new(black_box(1_000_000)).unwrap());
     });
     group.finish();
 }

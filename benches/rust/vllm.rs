@@ -9,7 +9,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use hybrid_blocks::vllm::{
     Ask, Config, Facts, GroupConfig, Kind, Lookup, LookupGroup, Manager, Release,
 };
-use hybrid_blocks::{BlockStore, GroupId};
+use hybrid_blocks::{FixedStore, GroupId, Store};
 
 use digests::{BLOCK_SIZE, digests};
 
@@ -84,7 +84,7 @@ fn prompts(
     for (title, mut other) in [("", vec![]), ("_cold", vec![0; 1 << 24])] {
         c.bench_function(&format!("{name}{title}"), |b| {
             b.iter_custom(|iterations| {
-                let mut store = BlockStore::fixed(num_blocks).unwrap();
+                let mut store = FixedStore::new(num_blocks).unwrap();
                 let mut manager = Manager::new(config(num_sliding)).unwrap();
                 let mut spent = Duration::ZERO;
                 // The first round is for memory that was never touched.

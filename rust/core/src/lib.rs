@@ -43,4 +43,4 @@ pub use rules::natural::{
     CheckpointPolicy, Config, FlopModel, Hashing, Hit, HitLimit, Manager, Policy, Stats,
 };
 pub use rules::vllm;
-pub use store::{BlockStore, FixedStore, SlabStore, Store};
+pub use store::{BlockStore, FixedStore, Reservation, SlabStore, Store};

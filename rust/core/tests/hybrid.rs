@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use hybrid_blocks::{
-    BlockCopy, BlockId, BlockStore, Config, FlopModel, GroupId, GroupKind, GroupSpec, Manager,
-    CheckpointPolicy, Policy, PoolId, Store,
+    BlockCopy, BlockId, BlockStore, CheckpointPolicy, Config, FlopModel, GroupId, GroupKind,
+    GroupSpec, Manager, Policy, PoolId, Store,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{FailurePersistence, FileFailurePersistence};

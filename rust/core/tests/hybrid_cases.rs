@@ -1,8 +1,8 @@
 //! Cases that hybrid serving has met in practice, one test each.
 
 use hybrid_blocks::{
-    BlockStore, Config, Error, GroupId, GroupKind, GroupSpec, HitLimit, Manager, CheckpointPolicy, PoolId,
-    Store,
+    BlockStore, CheckpointPolicy, Config, Error, GroupId, GroupKind, GroupSpec, HitLimit, Manager,
+    PoolId, Store,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -10,7 +10,11 @@ const STATE: GroupId = GroupId(1);
 
 /// Attention blocks of 16 tokens, 75 to a slab, and states of a whole slab.
 fn hybrid(num_slabs: u32, slots: u32) -> Manager {
-    hybrid_with(num_slabs, slots, CheckpointPolicy { prompt_margin: 0, ..CheckpointPolicy::default() })
+    hybrid_with(
+        num_slabs,
+        slots,
+        CheckpointPolicy { prompt_margin: 0, ..CheckpointPolicy::default() },
+    )
 }
 
 fn hybrid_with(num_slabs: u32, slots: u32, placement: CheckpointPolicy) -> Manager {
@@ -107,11 +111,7 @@ fn requests_192_of_262144_tokens_with_2_speculative_tokens_never_starve_while_at
 #[test]
 fn a_permanent_state_is_never_released_by_skipping() {
     let groups = vec![
-        GroupSpec {
-            kind: GroupKind::sliding_window(64),
-            block_size: 16,
-            pool: PoolId(0),
-        },
+        GroupSpec { kind: GroupKind::sliding_window(64), block_size: 16, pool: PoolId(0) },
         GroupSpec { kind: GroupKind::State { slots: 3 }, block_size: 16, pool: PoolId(1) },
     ];
     let store = BlockStore::shared(40, &[8, 1]).unwrap();
@@ -294,11 +294,7 @@ fn memory_never_idles_on_one_side_while_the_other_waits() {
 fn a_block_and_its_hash_can_change_groups_that_share_a_pool() {
     let groups = vec![
         GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
-        GroupSpec {
-            kind: GroupKind::sliding_window(16),
-            block_size: 16,
-            pool: PoolId(0),
-        },
+        GroupSpec { kind: GroupKind::sliding_window(16), block_size: 16, pool: PoolId(0) },
     ];
     let store = BlockStore::shared(4, &[4]).unwrap();
     let mut manager = Manager::new(store, config(groups, 32)).unwrap();

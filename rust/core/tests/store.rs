@@ -3,7 +3,7 @@
 mod common;
 
 use common::{ModelStore, key};
-use hybrid_blocks::{BlockId, BlockStore, Error, PoolId};
+use hybrid_blocks::{BlockId, Error, FixedStore, PoolId, SlabStore, Store};
 use proptest::prelude::*;
 
 const POOL: PoolId = PoolId(0);
@@ -44,7 +44,7 @@ proptest! {
         num_blocks in 1u32..24,
         ops in prop::collection::vec(op(), 0..120),
     ) {
-        let mut store = BlockStore::fixed(num_blocks).unwrap();
+        let mut store = FixedStore::new(num_blocks).unwrap();
         let mut model = ModelStore::new(num_blocks);
         for op in ops {
             match op {
@@ -89,7 +89,7 @@ proptest! {
                 Op::Reset => prop_assert_eq!(store.reset().is_ok(), model.reset()),
             }
             store.check_integrity().map_err(TestCaseError::fail)?;
-            let queue: Vec<u32> = store.pool(POOL).iter_available().map(|block| block.0).collect();
+            let queue: Vec<u32> = store.queue().iter_available().map(|block| block.0).collect();
             prop_assert_eq!(&queue, &model.queue);
             prop_assert_eq!(&std::mem::take(store.evicted()), &std::mem::take(&mut model.evicted));
         }
@@ -101,7 +101,7 @@ proptest! {
         sizes in prop::collection::vec(1u32..9, 1..4),
         ops in prop::collection::vec((0usize..4, op()), 0..120),
     ) {
-        let mut store = BlockStore::shared(num_slabs, &sizes).unwrap();
+        let mut store = SlabStore::new(num_slabs, &sizes).unwrap();
         let mut live: Vec<(PoolId, BlockId)> = Vec::new();
         for (pool, op) in ops {
             let pool = PoolId((pool % sizes.len()) as u32);
@@ -169,6 +169,6 @@ proptest! {
 
 #[test]
 fn a_million_blocks_take_at_most_64_bytes_each() {
-    let store = BlockStore::fixed(1_000_000).unwrap();
+    let store = FixedStore::new(1_000_000).unwrap();
     assert!(store.memory_bytes() <= 64_000_000, "{} bytes", store.memory_bytes());
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use hybrid_blocks::{
-    self as core, BlockCopy, Event, GroupId, Hashing, HitLimit, Manager, Policy, PoolId,
+    self as core, BlockCopy, Event, GroupId, Hashing, HitLimit, Manager, Policy, PoolId, Store,
     TableChange, TableRuns,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};

@@ -1,7 +1,7 @@
 //! `BlockStore`: pools and prefix indexes without requests, for engines that keep their own.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-use hybrid_blocks::{self as core, BlockId, Digest, Error, GroupId, Key, PoolId};
+use hybrid_blocks::{self as core, BlockId, Digest, Error, GroupId, Key, PoolId, Store};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -197,8 +197,7 @@ impl BlockStore {
         #[pyo3(from_py_with = size)] pool: u32,
     ) -> PyResult<Bound<'py, PyArray1<i32>>> {
         let (pool, _) = self.pool(pool)?;
-        let blocks: Vec<_> =
-            self.store.with(py, |store| store.pool(pool).iter_available().collect())?;
+        let blocks: Vec<_> = self.store.with(py, |store| store.free_order(pool))?;
         Ok(ids(py, &blocks))
     }
 

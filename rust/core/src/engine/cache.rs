@@ -232,13 +232,9 @@ impl<S: Store> Cache<S> {
     }
 
     /// Forget that a block, now full, held a part of its content.
-    fn drop_partial(
-        &mut self,
-        pool: PoolId,
-        block: BlockId,
-        num_tokens: u32,
-    ) -> Result<(), Error> {
-        let known = self.store.prefix_index(pool).first_key(block).map_or(0, |(_, num_tokens)| num_tokens);
+    fn drop_partial(&mut self, pool: PoolId, block: BlockId, num_tokens: u32) -> Result<(), Error> {
+        let known =
+            self.store.prefix_index(pool).first_key(block).map_or(0, |(_, num_tokens)| num_tokens);
         if known >= num_tokens {
             return Err(Error::InvalidArgument(format!(
                 "block {block} is full with {num_tokens} tokens but was cached with {known}"
@@ -329,7 +325,12 @@ impl<S: Store> Cache<S> {
 
     /// Have what [`Cache::commit_full`] looks at first fetched.
     #[inline]
-    pub(crate) fn read_ahead(&self, digests: &[Digest], tables: &[Table], num_computed: u32) -> u32 {
+    pub(crate) fn read_ahead(
+        &self,
+        digests: &[Digest],
+        tables: &[Table],
+        num_computed: u32,
+    ) -> u32 {
         let mut fetched = 0;
         for (group, table) in self.groups.iter().zip(tables) {
             let position = table.num_cached().unwrap_or(0);

@@ -26,8 +26,7 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32, drop_eagle: boo
     if search.is_fine_grained() {
         let scale = block_size / alignment;
         let first = num_blocks * scale;
-        let end =
-            (first + scale - 1).min(limit / alignment).min(search.digests.len() as u32);
+        let end = (first + scale - 1).min(limit / alignment).min(search.digests.len() as u32);
         if let Some(unit) = (first..end).rev().find(|&unit| search.push(unit as usize, &mut blocks))
         {
             num_tokens = (unit + 1) * alignment;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use hybrid_blocks::{BlockId, Digest, CacheEvent, GroupId, Key, Manager, PoolId, Store};
+use hybrid_blocks::{BlockId, CacheEvent, Digest, GroupId, Key, Manager, PoolId, Store};
 use proptest::prelude::*;
 
 use crate::memory::Memory;

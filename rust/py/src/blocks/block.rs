@@ -1,6 +1,7 @@
 //! [`Block`]: one block as vLLM's managers and connectors see it.
 
 use hybrid_blocks::BlockId;
+use hybrid_blocks::Store;
 use pyo3::exceptions::{PyAssertionError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use hybrid_blocks::{BlockId, BlockStore, Key};
+use hybrid_blocks::{BlockId, FixedStore, Key, Store};
 use pyo3::exceptions::{PyAssertionError, PyIndexError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -33,7 +33,7 @@ struct Ties {
 pub(crate) struct Blocks {
     // Never locked while a Python object is made: that may run the garbage collector, and with it
     // anything.
-    store: Mutex<BlockStore>,
+    store: Mutex<FixedStore>,
     ties: Mutex<Ties>,
     len: u32,
     keep_evicted: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, BlockStore>> {
+    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, FixedStore>> {
         lock(py, &self.store)
     }
 
@@ -100,8 +100,8 @@ impl Blocks {
         let (py, this) = (slf.py(), slf.get());
         let found = {
             let store = this.lock(py)?;
-            let pool = store.pool(POOL);
-            if block.is_some_and(|block| !pool.is_available(block)) {
+            let pool = store.queue();
+            if block.is_some_and(|block| !store.pool(POOL).is_available(block)) {
                 return Ok(None);
             }
             if forward { pool.next_available(block) } else { pool.previous_available(block) }
@@ -181,7 +181,7 @@ impl Blocks {
     #[new]
     #[pyo3(signature = (num_blocks, *, keep_evicted = false))]
     fn new(num_blocks: u32, keep_evicted: bool) -> PyResult<Self> {
-        let store = BlockStore::fixed(num_blocks).map_err(core_error)?;
+        let store = FixedStore::new(num_blocks).map_err(core_error)?;
         let pages = (num_blocks as usize).div_ceil(PAGE);
         let ties = Ties {
             pages: std::iter::repeat_with(|| None).take(pages).collect(),
@@ -300,7 +300,7 @@ impl Blocks {
     fn free_warm<'py>(slf: &Bound<'py, Self>, blocks: &Bound<'py, PyAny>) -> PyResult<()> {
         let ids = Self::own_ids(slf, blocks, &mut Vec::new())?;
         let mut store = slf.get().lock(slf.py())?;
-        store.free_warm(POOL, ids.iter().copied()).map_err(core_error)
+        store.free_warm(ids.iter().copied()).map_err(core_error)
     }
 
     fn get<'py>(slf: &Bound<'py, Self>, key: &[u8]) -> PyResult<Option<Bound<'py, Block>>> {
@@ -432,7 +432,7 @@ impl Blocks {
     }
 
     fn all_free<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
-        let ids: Vec<_> = slf.get().lock(slf.py())?.pool(POOL).iter_available().collect();
+        let ids: Vec<_> = slf.get().lock(slf.py())?.free_order(POOL);
         Self::views(slf, &ids)
     }
 

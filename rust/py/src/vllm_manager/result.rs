@@ -1,6 +1,7 @@
 //! [`AllocatedBlocks`]: vLLM's `KVCacheBlocks` as ids. Block objects are made when asked for.
 
 use hybrid_blocks::BlockId;
+use hybrid_blocks::Store;
 use pyo3::exceptions::{PyAssertionError, PyIndexError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;

@@ -134,9 +134,8 @@ impl Manager {
         self.count_admission(num_tokens, hit);
         self.fork(row);
         let mut plan = self.checkpoint_plan(num_tokens, hit);
-        plan.end = self.config.checkpoints.finish
-            && self.lengths.has_states()
-            && self.history.wants_end();
+        plan.end =
+            self.config.checkpoints.finish && self.lengths.has_states() && self.history.wants_end();
         let request = &mut self.engine.requests.rows[row].rest;
         request.plan = plan;
         request.matched = None;
@@ -155,7 +154,8 @@ impl Manager {
     fn no_match(&self) -> Match {
         Match {
             blocks: vec![Vec::new(); self.engine.cache.groups.len()],
-            stamp: (self.engine.cache.store.num_changes(), self.stats.moves),
+            stamp: self.cache_stamp(),
+            is_promised: true,
             ..Match::default()
         }
     }
@@ -207,6 +207,10 @@ impl Manager {
     pub(super) fn next_commit(&self, num_computed: u32) -> u32 {
         let interval = self.lengths.commit_interval;
         let next = (num_computed / interval + 1).saturating_mul(interval);
-        if self.lengths.has_windows { next.min(self.engine.cache.next_skip(num_computed)) } else { next }
+        if self.lengths.has_windows {
+            next.min(self.engine.cache.next_skip(num_computed))
+        } else {
+            next
+        }
     }
 }

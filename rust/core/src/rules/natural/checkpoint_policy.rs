@@ -65,7 +65,12 @@ impl CheckpointPolicy {
 
     /// The first length after `num_computed` at which a checkpoint is wanted. `alignment` is the
     /// grain.
-    pub(crate) fn next(&self, plan: &CheckpointPlan, num_computed: u32, alignment: u32) -> Option<u32> {
+    pub(crate) fn next(
+        &self,
+        plan: &CheckpointPlan,
+        num_computed: u32,
+        alignment: u32,
+    ) -> Option<u32> {
         let single = [(self.prompt_end, plan.prompt_end), (self.branch, plan.branch)]
             .into_iter()
             .filter_map(|(wanted, at)| (wanted && at > num_computed).then_some(at));
@@ -138,7 +143,8 @@ mod tests {
 
     #[test]
     fn each_place_can_be_switched_off() {
-        let none = CheckpointPolicy { prompt_end: false, branch: false, ..CheckpointPolicy::default() };
+        let none =
+            CheckpointPolicy { prompt_end: false, branch: false, ..CheckpointPolicy::default() };
         assert_eq!(all(&none, PLAN), [0; 0]);
         let policy = CheckpointPolicy { max_per_request: 0, ..CheckpointPolicy::default() };
         assert_eq!(all(&policy, PLAN), [0; 0]);

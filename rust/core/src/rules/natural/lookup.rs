@@ -132,38 +132,39 @@ impl Manager {
         Ok(self.matched(row))
     }
 
+    /// The match to tell of, searched for anew unless it still is the longest.
     pub(super) fn matched(&mut self, row: usize) -> Hit {
         let stamp = self.cache_stamp();
-        if let Some(matched) = &self.engine.requests.rows[row].rest.matched
-            && matched.stamp == stamp
-            && !matched.is_outgrown
-        {
+        let known = &mut self.engine.requests.rows[row].rest.matched;
+        if let Some(matched) = known.as_mut().filter(|it| it.stamp == stamp && !it.is_outgrown) {
+            matched.is_promised = true;
             return matched.hit;
         }
-        self.search(row)
+        self.search(row, true)
     }
 
-    /// What the first allocation adopts: the match found last, or `None` if it stands no more.
+    /// What the first allocation adopts: the match that was told of, or `None` if it stands no more;
+    /// the longest one if none was.
     pub(super) fn adoptable(&mut self, row: usize) -> Option<Hit> {
         let stamp = self.cache_stamp();
-        let Some(matched) = &self.engine.requests.rows[row].rest.matched else {
-            return Some(self.search(row));
-        };
-        if matched.stamp == stamp {
-            return Some(matched.hit);
+        match &self.engine.requests.rows[row].rest.matched {
+            Some(matched) if matched.stamp == stamp => Some(matched.hit),
+            Some(matched) if matched.is_promised => {
+                let hit = matched.hit;
+                let held = self.longest_match(row, hit.num_tokens);
+                if held.hit.num_tokens != hit.num_tokens {
+                    return None;
+                }
+                let matched = Match { hit, is_outgrown: true, is_promised: true, ..held };
+                self.engine.requests.rows[row].rest.matched = Some(matched);
+                Some(hit)
+            }
+            _ => Some(self.search(row, false)),
         }
-        let (hit, is_outgrown) = (matched.hit, matched.is_outgrown);
-        let held = self.longest_match(row, hit.num_tokens);
-        if held.hit.num_tokens != hit.num_tokens {
-            return None;
-        }
-        let matched = Match { hit, is_outgrown, ..held };
-        self.engine.requests.rows[row].rest.matched = Some(matched);
-        Some(hit)
     }
 
-    fn search(&mut self, row: usize) -> Hit {
-        let matched = self.longest_match(row, u32::MAX);
+    fn search(&mut self, row: usize, is_promised: bool) -> Hit {
+        let matched = Match { is_promised, ..self.longest_match(row, u32::MAX) };
         let hit = matched.hit;
         self.engine.requests.rows[row].rest.matched = Some(matched);
         hit
@@ -182,7 +183,7 @@ impl Manager {
     }
 
     /// While this does not change, the blocks of a match are still there and still hold it.
-    fn cache_stamp(&self) -> (u64, u64) {
+    pub(super) fn cache_stamp(&self) -> (u64, u64) {
         (self.engine.cache.store.num_changes(), self.stats.moves)
     }
 }

@@ -55,7 +55,9 @@ pub(crate) struct Match {
     pub(crate) blocks: GroupBlocks,
     /// Changes of the cache before it: while there are no more, the blocks are still there.
     pub(crate) stamp: (u64, u64),
-    /// More tokens are known by now, so that it may be too short. It is still what the first
-    /// allocation adopts.
+    /// More tokens are known by now, or more is cached, so that it may be too short. It is still what
+    /// the first allocation adopts.
     pub(crate) is_outgrown: bool,
+    /// Whether its length was told to somebody, who counts on it.
+    pub(crate) is_promised: bool,
 }

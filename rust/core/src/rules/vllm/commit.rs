@@ -114,11 +114,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// The last hash block's end in the prompt that a later request can match.
-    pub(super) fn prompt_tail(
-        &self,
-        config: &GroupConfig,
-        progress: &RequestProgress,
-    ) -> u32 {
+    pub(super) fn prompt_tail(&self, config: &GroupConfig, progress: &RequestProgress) -> u32 {
         let limit = progress.num_prompt.saturating_sub(u32::from(!config.use_eagle));
         let hash_block = self.config.hash_block_size;
         (limit / hash_block).min(self.digests.len() as u32) * hash_block

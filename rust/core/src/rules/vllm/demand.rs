@@ -44,11 +44,7 @@ impl<S: Store> Call<'_, S> {
     /// Blocks that all groups together would take. `computed` has the hit's blocks by group.
     ///
     /// An aligned group that holds more than it needs counts below zero, as in vLLM.
-    pub(super) fn demand(
-        &mut self,
-        computed: Option<&[Vec<BlockId>]>,
-        counts: TokenCounts,
-    ) -> i64 {
+    pub(super) fn demand(&mut self, computed: Option<&[Vec<BlockId>]>, counts: TokenCounts) -> i64 {
         let counts = self.without_prefill_end(counts);
         (0..self.tables.len())
             .map(|group| {
@@ -111,8 +107,8 @@ impl<S: Store> Call<'_, S> {
         let mut new = required
             - computed.len().cast_signed() as i64
             - table.blocks.len().cast_signed() as i64;
-        let copy = ends_inside_block(&config, computed, counts.num_local)
-            || table.copy_source().is_some();
+        let copy =
+            ends_inside_block(&config, computed, counts.num_local) || table.copy_source().is_some();
         if copy {
             new = new.max(0) + 1;
         }
@@ -131,7 +127,8 @@ impl<S: Store> Call<'_, S> {
 
     fn num_revived(&self, group: usize, blocks: &[BlockId]) -> i64 {
         let (store, pool) = (&self.cache.store, self.pool(group));
-        let is_idle = |block: &&BlockId| !block.is_null() && store.pool(pool).ref_count(**block) == 0;
+        let is_idle =
+            |block: &&BlockId| !block.is_null() && store.pool(pool).ref_count(**block) == 0;
         blocks.iter().filter(is_idle).count().cast_signed() as i64
     }
 }

@@ -114,7 +114,10 @@ impl<S: Store> Call<'_, S> {
         let (store, pool) = (&self.cache.store, self.pool(group));
         let blocks = &mut self.tables[group].blocks;
         let block = blocks[position];
-        if block.is_null() || store.pool(pool).ref_count(block) != 1 || store.pool(pool).is_keyed(block) {
+        if block.is_null()
+            || store.pool(pool).ref_count(block) != 1
+            || store.pool(pool).is_keyed(block)
+        {
             return Err(Error::InvalidArgument(format!(
                 "draft block {block} cannot move: it is shared or holds a cached prefix"
             )));

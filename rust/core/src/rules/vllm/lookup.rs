@@ -52,8 +52,7 @@ pub(super) fn hit_per_group<S: Store>(
     let mut lengths = vec![0; config.groups.len()];
     if let Lookup::Hybrid { specs, .. } = &config.lookup {
         for spec in specs {
-            let limit =
-                if spec.use_eagle { finder.with_eagle_margin(spec, limit) } else { limit };
+            let limit = if spec.use_eagle { finder.with_eagle_margin(spec, limit) } else { limit };
             let found = finder.find(&spec.groups, limit, spec.use_eagle);
             for (group, own) in spec.groups.iter().zip(found.blocks) {
                 blocks[group.index()] = own;

@@ -63,7 +63,11 @@ pub(super) fn mask(
 ///
 /// The same prompt sent again must compute its last token, a longer one need not; the two differ
 /// where the prompt ends with a block, and a drafter drops one block of either.
-fn reachable_boundaries(config: &Config, group: &GroupConfig, request: &RequestProgress) -> Vec<i64> {
+fn reachable_boundaries(
+    config: &Config,
+    group: &GroupConfig,
+    request: &RequestProgress,
+) -> Vec<i64> {
     let num_prompt = i64::from(request.num_prompt);
     let mut boundaries = if config.drops_eagle_block {
         let block = i64::from(config.scheduler_block_size);

@@ -1,28 +1,28 @@
-//! Which slabs a pool owns and how full each is, kept so that no question needs a scan.
+//! [`Slabs`]: which slabs a pool owns and how full each is, kept so that no question needs a scan.
 
+use super::links::{Links, List};
 use crate::ids::SlabId;
-use crate::links::{Links, List};
 
 const NOT_OWNED: u32 = u32::MAX;
 
-/// Occupancy of the slabs of one pool that shares its arena with others.
+/// Occupancy of the slabs of one [`SlabPool`](super::SlabPool).
 ///
-/// Slabs with free blocks wait in one list per number of free blocks, so that the fullest is found
-/// first and emptying slabs are left to empty. Slabs without a live block wait in `idle`, coldest
-/// first: another pool may have them whole.
+/// Slabs with free blocks wait in one list per number of free blocks: allocations fill the fullest one
+/// first, so that slabs that are nearly empty become empty. Slabs without a live block wait in `idle`,
+/// the one idle longest first: another pool may take them whole.
 #[derive(Debug)]
 pub(crate) struct Slabs {
     blocks_per_slab: u32,
     /// Free blocks of each slab, or [`NOT_OWNED`].
-    free: Vec<u32>,
+    pub(super) free: Vec<u32>,
     live: Vec<u32>,
-    by_free: Links,
+    pub(super) by_free: Links,
     /// Bit `f - 1`: some slab has `f` free blocks.
-    occupied: Vec<u64>,
+    pub(super) occupied: Vec<u64>,
     idle: Links,
-    /// The most that a cached block was worth since the slab was adopted.
-    worth: Vec<u64>,
-    num_owned: u32,
+    /// The highest priority of a cached block since the slab was adopted.
+    priority: Vec<u64>,
+    pub(super) num_owned: u32,
     num_idle: u32,
     slack: u64,
 }
@@ -36,7 +36,7 @@ impl Slabs {
             by_free: Links::new(num_slabs, blocks_per_slab),
             occupied: vec![0; blocks_per_slab.div_ceil(64) as usize],
             idle: Links::new(num_slabs, 1),
-            worth: vec![0; num_slabs as usize],
+            priority: vec![0; num_slabs as usize],
             num_owned: 0,
             num_idle: 0,
             slack: 0,
@@ -46,6 +46,10 @@ impl Slabs {
     #[inline]
     pub(crate) fn slab_of(&self, block: u32) -> SlabId {
         SlabId(block / self.blocks_per_slab)
+    }
+
+    pub(crate) fn blocks_per_slab(&self) -> u32 {
+        self.blocks_per_slab
     }
 
     pub(crate) fn blocks_of(&self, slab: SlabId) -> std::ops::Range<u32> {
@@ -79,12 +83,12 @@ impl Slabs {
         self.live[slab.index()]
     }
 
-    /// The most that a cached block of the slab was worth since it was adopted.
-    pub(crate) fn worth(&self, slab: SlabId) -> u64 {
-        self.worth[slab.index()]
+    /// The highest priority of a cached block of the slab since it was adopted.
+    pub(crate) fn priority(&self, slab: SlabId) -> u64 {
+        self.priority[slab.index()]
     }
 
-    fn bucket(&self, free: u32) -> List {
+    pub(super) fn bucket(&self, free: u32) -> List {
         self.by_free.list(free - 1)
     }
 
@@ -133,14 +137,17 @@ impl Slabs {
             .find(|&slab| self.live[slab.index()] > 0 && allowed(slab))
     }
 
-    /// Owned slabs that hold live blocks.
-    pub(crate) fn live(&self) -> impl Iterator<Item = SlabId> + '_ {
-        (0..self.live.len() as u32)
-            .map(SlabId)
-            .filter(|&slab| self.owns(slab) && self.live[slab.index()] > 0)
+    /// Owned slabs.
+    pub(crate) fn owned(&self) -> impl Iterator<Item = SlabId> + '_ {
+        (0..self.free.len() as u32).map(SlabId).filter(|&slab| self.owns(slab))
     }
 
-    /// Idle slabs, coldest first.
+    /// Owned slabs that hold live blocks.
+    pub(crate) fn live(&self) -> impl Iterator<Item = SlabId> + '_ {
+        self.owned().filter(|slab| self.live[slab.index()] > 0)
+    }
+
+    /// Owned slabs without a live block, the one idle longest first.
     pub(crate) fn idle(&self) -> impl Iterator<Item = SlabId> + '_ {
         self.idle.iter(self.idle.list(0)).map(SlabId)
     }
@@ -150,7 +157,7 @@ impl Slabs {
         debug_assert!(!self.owns(slab));
         self.free[slab.index()] = self.blocks_per_slab;
         self.live[slab.index()] = 0;
-        self.worth[slab.index()] = 0;
+        self.priority[slab.index()] = 0;
         self.num_owned += 1;
         self.enter_bucket(slab);
         self.enter_idle(slab);
@@ -195,10 +202,10 @@ impl Slabs {
         }
     }
 
-    /// `count` blocks of `slab` lost their last owner, of which `num_free` keep no content; `worth`
-    /// is the most that the content of the others is worth.
-    pub(crate) fn on_dead(&mut self, slab: SlabId, count: u32, num_free: u32, worth: u64) {
-        self.worth[slab.index()] = self.worth[slab.index()].max(worth);
+    /// `count` blocks of `slab` lost their last owner, of which `num_free` keep no content; `priority`
+    /// is the highest of the others.
+    pub(crate) fn on_dead(&mut self, slab: SlabId, count: u32, num_free: u32, priority: u64) {
+        self.priority[slab.index()] = self.priority[slab.index()].max(priority);
         let live = &mut self.live[slab.index()];
         *live -= count;
         if *live == 0 {
@@ -212,24 +219,24 @@ impl Slabs {
         }
     }
 
-    /// Say what the slab's cached blocks are worth at most.
-    pub(crate) fn set_worth(&mut self, slab: SlabId, worth: u64) {
-        self.worth[slab.index()] = worth;
+    /// Sets the highest priority of the slab's cached blocks.
+    pub(crate) fn set_priority(&mut self, slab: SlabId, priority: u64) {
+        self.priority[slab.index()] = priority;
     }
 
-    /// A cached block of the slab is worth more again.
-    pub(crate) fn refresh(&mut self, slab: SlabId, worth: u64) {
-        self.worth[slab.index()] = self.worth[slab.index()].max(worth);
+    /// A cached block of the slab has a higher priority again.
+    pub(crate) fn refresh(&mut self, slab: SlabId, priority: u64) {
+        self.priority[slab.index()] = self.priority[slab.index()].max(priority);
         if self.live[slab.index()] == 0 {
             self.idle.remove(slab.0);
             self.idle.push_back(self.idle.list(0), slab.0);
         }
     }
 
-    /// What the slab's cached blocks are worth at most is less now.
-    pub(crate) fn demote(&mut self, slab: SlabId, worth: u64) {
-        self.worth[slab.index()] = worth;
-        if worth == 0 && self.live[slab.index()] == 0 {
+    /// The highest priority of the slab's cached blocks has fallen.
+    pub(crate) fn demote(&mut self, slab: SlabId, priority: u64) {
+        self.priority[slab.index()] = priority;
+        if priority == 0 && self.live[slab.index()] == 0 {
             self.idle.remove(slab.0);
             self.idle.push_front(self.idle.list(0), slab.0);
         }
@@ -258,46 +265,5 @@ impl Slabs {
             + self.idle.memory_bytes()
             + self.free.len() * (2 * size_of::<u32>() + size_of::<u64>())
             + self.occupied.len() * size_of::<u64>()
-    }
-
-    /// Walk everything; the first broken promise is described.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let mut slack = 0;
-        let mut idle: Vec<_> = self.idle().collect();
-        let mut seen = vec![false; self.free.len()];
-        for free in 1..=self.blocks_per_slab {
-            let bit = self.occupied[(free as usize - 1) / 64] >> ((free - 1) % 64) & 1 == 1;
-            if bit != self.by_free.front(self.bucket(free)).is_some() {
-                return Err(format!("bucket of {free} free blocks: bit {bit} is wrong"));
-            }
-            for slab in self.by_free.iter(self.bucket(free)) {
-                if self.free[slab as usize] != free {
-                    return Err(format!("slab {slab} waits among those with {free} free blocks"));
-                }
-                seen[slab as usize] = true;
-            }
-        }
-        for slab in (0..self.free.len() as u32).map(SlabId).filter(|&slab| self.owns(slab)) {
-            let (free, live) = (self.free[slab.index()], self.live[slab.index()]);
-            if (free > 0) != seen[slab.index()] {
-                return Err(format!("slab {slab} with {free} free blocks: listed is wrong"));
-            }
-            if live > 0 {
-                slack += u64::from(self.blocks_per_slab - live);
-            } else {
-                let Some(at) = idle.iter().position(|&other| other == slab) else {
-                    return Err(format!("slab {slab} has no live block but is not idle"));
-                };
-                idle.swap_remove(at);
-            }
-        }
-        let num_owned = self.free.iter().filter(|&&free| free != NOT_OWNED).count();
-        if num_owned != self.num_owned as usize {
-            return Err(format!("{} slabs owned, counted {num_owned}", self.num_owned));
-        }
-        if !idle.is_empty() || slack != self.slack {
-            return Err(format!("idle left over {idle:?}, slack {} is {slack}", self.slack));
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,100 @@
+//! [`Priorities`]: how much each cached block of a [`SlabPool`](super::SlabPool) is worth keeping.
+
+use super::eviction_queue::EvictionQueue;
+
+/// A priority a block; the lowest is evicted first.
+///
+/// By default the priority is the tick at which the block lost its last owner, so that the order is
+/// that of the pool's list of cached blocks. Once [`Self::make_explicit`] was called it is what
+/// [`Self::set`] said, and a heap keeps the order.
+#[derive(Debug)]
+pub(super) struct Priorities {
+    of: Box<[u64]>,
+    queue: Option<EvictionQueue>,
+    now: u64,
+}
+
+impl Priorities {
+    pub(super) fn new(num_blocks: u32) -> Self {
+        Self { of: vec![0; num_blocks as usize].into_boxed_slice(), queue: None, now: 0 }
+    }
+
+    /// Orders by what [`Self::set`] says from now on. To be called before a block is cached.
+    pub(super) fn make_explicit(&mut self) {
+        self.queue = Some(EvictionQueue::default());
+    }
+
+    pub(super) fn is_explicit(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    pub(super) fn set_now(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    pub(super) fn get(&self, block: u32) -> u64 {
+        self.of[block as usize]
+    }
+
+    /// Sets a block's priority from the next time it is cached. Does nothing by age.
+    pub(super) fn set(&mut self, block: u32, priority: u64) {
+        if self.is_explicit() {
+            self.of[block as usize] = priority;
+        }
+    }
+
+    /// Takes in a block that has just been cached.
+    pub(super) fn enter(&mut self, block: u32) {
+        match &mut self.queue {
+            Some(queue) => queue.push(self.of[block as usize], block),
+            None => self.of[block as usize] = self.now,
+        }
+    }
+
+    /// Takes in blocks that have just been cached. Returns the highest of their priorities.
+    pub(super) fn enter_all(&mut self, blocks: &[u32]) -> u64 {
+        if self.queue.is_none() {
+            for &block in blocks {
+                self.of[block as usize] = self.now;
+            }
+            return self.now;
+        }
+        blocks.iter().fold(0, |highest, &block| {
+            self.enter(block);
+            highest.max(self.of[block as usize])
+        })
+    }
+
+    /// Gives a cached block the lowest priority.
+    pub(super) fn drop_to_lowest(&mut self, block: u32) {
+        self.of[block as usize] = 0;
+        if let Some(queue) = &mut self.queue {
+            queue.push(0, block);
+        }
+    }
+
+    /// Puts a block, which is cached again after an undone touch, back to its place.
+    pub(super) fn restore(&mut self, block: u32) {
+        if let Some(queue) = &mut self.queue {
+            queue.push(self.of[block as usize], block);
+        }
+    }
+
+    /// The evictable block of the lowest priority, or `oldest` where the order is by age.
+    pub(super) fn lowest(
+        &mut self,
+        oldest: impl Fn() -> Option<u32>,
+        is_evictable: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        match &mut self.queue {
+            Some(queue) => {
+                queue.peek(|block, at| is_evictable(block) && self.of[block as usize] == at)
+            }
+            None => oldest(),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.of)
+    }
+}

@@ -1,0 +1,144 @@
+//! Which blocks of a [`SlabPool`] are handed out, and in which order its cached ones are evicted.
+
+use super::SlabPool;
+use crate::ids::{BlockId, SlabId};
+
+impl SlabPool {
+    /// Appends up to `most` free blocks of one slab to `out`: of slab `near` if it has any, else of
+    /// the fullest slab with room. Returns how many.
+    pub(crate) fn take_free_run(
+        &mut self,
+        near: Option<SlabId>,
+        most: u64,
+        out: &mut Vec<BlockId>,
+    ) -> u32 {
+        let Some(slab) = near
+            .filter(|&slab| self.slabs.owns(slab) && self.slabs.num_free_in(slab) > 0)
+            .or_else(|| self.slabs.fullest_with_room())
+        else {
+            return 0;
+        };
+        let count = most.min(u64::from(self.slabs.num_free_in(slab))) as u32;
+        self.slabs.on_live(slab, count, count);
+        let start = out.len();
+        self.links.pop_front_all(self.free_list_of(slab), count, out, BlockId);
+        self.own_free(&out[start..]);
+        count
+    }
+
+    fn own_free(&mut self, blocks: &[BlockId]) {
+        self.blocks.own_free(blocks);
+        if self.priorities.is_explicit() {
+            for block in blocks {
+                self.priorities.set(block.0, 0);
+            }
+        }
+    }
+
+    /// Takes a free block of the fullest slab that holds live blocks, has room and is `allowed`.
+    pub(crate) fn take_free_beside_live(
+        &mut self,
+        allowed: impl Fn(SlabId) -> bool,
+    ) -> Option<BlockId> {
+        let slab = self.slabs.fullest_live_with_room(allowed)?;
+        self.slabs.on_live(slab, 1, 1);
+        let block = BlockId(self.links.pop_front(self.free_list_of(slab))?);
+        self.own_free(&[block]);
+        Some(block)
+    }
+
+    /// Owns a slab and appends up to `most` of its blocks to `out`, the lowest first; the others become
+    /// free. Returns how many.
+    pub(crate) fn adopt(&mut self, slab: SlabId, most: u64, out: &mut Vec<BlockId>) -> u32 {
+        let blocks = self.slabs.blocks_of(slab);
+        let count = most.min(blocks.len() as u64) as u32;
+        self.slabs.adopt(slab);
+        self.slabs.on_live(slab, count, count);
+        self.blocks.words[blocks.start as usize..blocks.end as usize].fill(0);
+        let list = self.free_list_of(slab);
+        self.links.clear(list);
+        self.blocks.num_free += blocks.len() as u32;
+        self.links.push_front_all(list, blocks.start + count..blocks.end);
+        let start = out.len();
+        out.extend((blocks.start..blocks.start + count).map(BlockId));
+        self.own_free(&out[start..]);
+        count
+    }
+
+    /// The cached block that is evicted next.
+    pub(crate) fn next_evicted(&mut self) -> Option<BlockId> {
+        let (links, blocks) = (&self.links, &self.blocks);
+        let oldest = || links.front(links.list(0));
+        self.priorities.lowest(oldest, |block| blocks.is_evictable(block)).map(BlockId)
+    }
+
+    /// Up to `count` cached blocks in slabs that hold live blocks and are `allowed`, next to be evicted
+    /// first.
+    pub(crate) fn next_evicted_beside_live(
+        &self,
+        count: usize,
+        allowed: impl Fn(SlabId) -> bool,
+    ) -> Vec<BlockId> {
+        let usable = self.links.iter(self.cached_list()).filter(|&block| {
+            let slab = self.slabs.slab_of(block);
+            self.slabs.num_live_in(slab) > 0 && allowed(slab)
+        });
+        if !self.priorities.is_explicit() {
+            return usable.take(count).map(BlockId).collect();
+        }
+        let mut usable: Vec<_> = usable.map(BlockId).collect();
+        usable.sort_by_key(|block| self.priorities.get(block.0));
+        usable.truncate(count);
+        usable
+    }
+
+    /// Takes a cached block for new content. Its keys are the caller's to drop.
+    pub(crate) fn evict(&mut self, block: BlockId) {
+        self.links.remove(block.0);
+        self.priorities.set(block.0, 0);
+        self.blocks.own_evicted(block);
+        self.slabs.on_live(self.slabs.slab_of(block.0), 1, 0);
+    }
+
+    /// Evicts by what [`Self::set_priority`] says instead of by age. To be called before a block is
+    /// cached.
+    pub(crate) fn order_by_priority(&mut self) {
+        self.priorities.make_explicit();
+    }
+
+    /// Lets the pool know the time, for the ages of what it caches.
+    pub(crate) fn set_now(&mut self, now: u64) {
+        self.priorities.set_now(now);
+    }
+
+    /// What a block's content is worth keeping; by age, when it last lost its last owner.
+    pub(crate) fn priority(&self, block: BlockId) -> u64 {
+        self.priorities.get(block.0)
+    }
+
+    /// Sets a block's priority from the next time it loses its last owner. Does nothing by age.
+    pub(crate) fn set_priority(&mut self, block: BlockId, priority: u64) {
+        self.priorities.set(block.0, priority);
+    }
+
+    /// Treats a cached block as if it had just lost its last owner.
+    pub(crate) fn refresh(&mut self, block: BlockId) {
+        if self.blocks.is_evictable(block.0) {
+            self.links.remove(block.0);
+            self.links.push_back(self.cached_list(), block.0);
+            self.priorities.enter(block.0);
+            self.slabs.refresh(self.slabs.slab_of(block.0), self.priorities.get(block.0));
+        }
+    }
+
+    /// Makes a cached block the next to be evicted.
+    pub(crate) fn demote(&mut self, block: BlockId) {
+        if self.blocks.is_evictable(block.0) {
+            self.links.remove(block.0);
+            self.links.push_front(self.cached_list(), block.0);
+            self.priorities.drop_to_lowest(block.0);
+            let slab = self.slabs.slab_of(block.0);
+            self.slabs.demote(slab, self.highest_in(slab));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! [`BlockStore`]: a store of either kind.
+
+use super::journal::Journal;
+use super::parts::{Parts, PoolParts};
+use super::{FixedStore, Reservation, SlabStore, Store};
+use crate::error::Error;
+use crate::ids::{BlockId, PoolId, SlabId};
+use crate::pool::BlockStates;
+use crate::prefix_index::{Key, PrefixIndex, Trail};
+
+/// A store whose kind is chosen at run time. Each call tests the kind once.
+#[derive(Debug)]
+pub enum BlockStore {
+    /// One pool of equal blocks.
+    Fixed(FixedStore),
+    /// Pools that share an arena of slabs.
+    Slab(SlabStore),
+}
+
+impl BlockStore {
+    /// A [`FixedStore`] of `num_blocks` blocks.
+    ///
+    /// # Errors
+    /// As [`FixedStore::new`].
+    pub fn fixed(num_blocks: u32) -> Result<Self, Error> {
+        FixedStore::new(num_blocks).map(Self::Fixed)
+    }
+
+    /// A [`SlabStore`] of `num_slabs` slabs, with one pool an entry of `blocks_per_slab`.
+    ///
+    /// # Errors
+    /// As [`SlabStore::new`].
+    pub fn shared(num_slabs: u32, blocks_per_slab: &[u32]) -> Result<Self, Error> {
+        SlabStore::new(num_slabs, blocks_per_slab).map(Self::Slab)
+    }
+}
+
+/// Methods that call the same method of the store there is.
+macro_rules! delegate {
+    ($(fn $name:ident [$($receiver:tt)+] ($this:ident $(, $arg:ident: $type:ty)*) $(-> $out:ty)?;)+) => {
+        $(
+            #[inline]
+            fn $name($($receiver)+ $this $(, $arg: $type)*) $(-> $out)? {
+                match $this {
+                    Self::Fixed(store) => store.$name($($arg),*),
+                    Self::Slab(store) => store.$name($($arg),*),
+                }
+            }
+        )+
+    };
+}
+
+impl Parts for BlockStore {
+    delegate! {
+        fn journal[&](self) -> &Journal;
+        fn journal_mut[&mut](self) -> &mut Journal;
+        fn parts[&mut](self, pool: PoolId) -> PoolParts<'_>;
+        fn forget[&mut](self, pool: PoolId, block: BlockId);
+        fn clear_hashed[&mut](self, pool: PoolId, block: BlockId);
+        fn drop_duplicate[&mut](self, pool: PoolId, key: &Key, kept: BlockId);
+        fn collect_emptied[&mut](self, pool: PoolId);
+    }
+}
+
+impl Store for BlockStore {
+    delegate! {
+        fn num_pools[&](self) -> u32;
+        fn pool[&](self, pool: PoolId) -> &BlockStates;
+        fn prefix_index[&](self, pool: PoolId) -> &PrefixIndex;
+        fn num_available[&](self, pool: PoolId) -> u64;
+        fn free_order[&](self, pool: PoolId) -> Vec<BlockId>;
+        fn num_slabs[&](self) -> u64;
+        fn num_free_slabs[&](self) -> u32;
+        fn num_whole_slabs[&](self) -> u64;
+        fn blocks_per_slab[&](self, pool: PoolId) -> u32;
+        fn slab_of[&](self, pool: PoolId, block: BlockId) -> Option<SlabId>;
+        fn as_slabs[&](self) -> Option<&SlabStore>;
+        fn as_slabs_mut[&mut](self) -> Option<&mut SlabStore>;
+        fn reserve[&](self, demand: &[u64], room: &mut Reservation) -> Result<(), Error>;
+        fn has_room[&](self, demand: &[u64], headroom: u64, packed: bool) -> bool;
+        fn take[&mut](
+            self,
+            pool: PoolId,
+            num_blocks: u64,
+            near: Option<SlabId>,
+            reservation: &mut Reservation,
+            out: &mut Vec<BlockId>
+        );
+        fn touch[&mut](self, pool: PoolId, block: BlockId) -> Result<(), Error>;
+        fn undo_touch[&mut](self, pool: PoolId, block: BlockId);
+        fn free[&mut](
+            self,
+            pool: PoolId,
+            blocks: impl Iterator<Item = BlockId> + Clone
+        ) -> Result<(), Error>;
+        fn order_by_worth[&mut](self) -> Result<(), Error>;
+        fn set_worth[&mut](self, pool: PoolId, block: BlockId, priority: u64);
+        fn worth[&](self, pool: PoolId, block: BlockId) -> u64;
+        fn refresh[&mut](self, pool: PoolId, block: BlockId);
+        fn demote[&mut](self, pool: PoolId, block: BlockId);
+        fn was_evicted[&](self, pool: PoolId, key: &Key) -> bool;
+        fn get[&](self, pool: PoolId, key: &Key) -> Option<BlockId>;
+        fn get_after[&](self, pool: PoolId, trail: Trail, key: &Key) -> Option<BlockId>;
+        fn read_ahead[&](self, pool: PoolId, block: BlockId, key: &Key) -> u32;
+        fn insert_key[&mut](self, pool: PoolId, block: BlockId, key: &Key, n: u32) -> bool;
+        fn insert_sole[&mut](self, pool: PoolId, block: BlockId, key: &Key, n: u32);
+        fn follow[&mut](self, pool: PoolId, previous: BlockId, block: BlockId);
+        fn insert_run[&mut](
+            self,
+            pool: PoolId,
+            before: Option<BlockId>,
+            entries: impl Iterator<Item = (BlockId, Key, u32)> + Clone
+        );
+        fn tick[&mut](self);
+        fn reset[&mut](self) -> Result<(), Error>;
+        fn memory_bytes[&](self) -> usize;
+        fn check_integrity[&](self) -> Result<(), String>;
+    }
+}

@@ -1,0 +1,31 @@
+//! [`LostKeys`]: which keys were evicted lately, for statistics.
+
+use crate::prefix_index::Key;
+
+/// A table of one slot a block that keeps the first eight bytes of evicted digests. A later key may
+/// overwrite an earlier one, so it forgets.
+#[derive(Debug)]
+pub(super) struct LostKeys {
+    prefixes: Box<[u64]>,
+}
+
+impl LostKeys {
+    /// A table of `num_slots`, at least 1.
+    pub(super) fn new(num_slots: u32) -> Self {
+        Self { prefixes: vec![0; num_slots as usize].into_boxed_slice() }
+    }
+
+    fn slot(&self, prefix: u64) -> usize {
+        (prefix % self.prefixes.len() as u64) as usize
+    }
+
+    pub(super) fn insert(&mut self, key: &Key) {
+        let prefix = key.digest.prefix();
+        self.prefixes[self.slot(prefix)] = prefix;
+    }
+
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        let prefix = key.digest.prefix();
+        self.prefixes[self.slot(prefix)] == prefix
+    }
+}

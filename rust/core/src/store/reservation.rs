@@ -1,0 +1,72 @@
+//! [`Reservation`]: room promised to one allocation that spans several pools.
+
+use super::{SlabStore, Store};
+use crate::error::Error;
+use crate::ids::PoolId;
+
+/// How many more whole slabs each pool may start on without taking what the others of the same
+/// allocation need. A fixed store has one pool and needs none.
+#[derive(Debug, Default)]
+pub struct Reservation {
+    slabs_needed: Vec<u64>,
+    slabs_spare: u64,
+}
+
+impl Reservation {
+    /// Whether `pool` may take a slab that holds no live block.
+    pub(super) fn may_start_slab(&self, pool: PoolId) -> bool {
+        self.slabs_needed[pool.index()] > 0 || self.slabs_spare > 0
+    }
+
+    pub(super) fn start_slab(&mut self, pool: PoolId) {
+        let needed = &mut self.slabs_needed[pool.index()];
+        if *needed > 0 {
+            *needed -= 1;
+        } else {
+            self.slabs_spare -= 1;
+        }
+    }
+}
+
+impl SlabStore {
+    /// Whole slabs that `pool` must start on for `num_blocks` more blocks.
+    fn slabs_needed(&self, pool: PoolId, num_blocks: u64) -> u64 {
+        let slabs = self.slabs(pool);
+        num_blocks.saturating_sub(slabs.slack()).div_ceil(u64::from(slabs.blocks_per_slab()))
+    }
+
+    /// Whole slabs that `pool` would hold with `num_blocks` more blocks, its live ones moved together.
+    fn slabs_when_packed(&self, pool: PoolId, num_blocks: u64) -> u64 {
+        let slabs = self.slabs(pool);
+        (slabs.num_live() + num_blocks).div_ceil(u64::from(slabs.blocks_per_slab()))
+    }
+
+    /// Room in slabs with live blocks serves their own pool only; the rest of each demand needs whole
+    /// slabs, and those are shared. So all demands fit exactly when the whole slabs they need, summed,
+    /// are there.
+    pub(super) fn reserve_slabs(
+        &self,
+        demand: &[u64],
+        reservation: &mut Reservation,
+    ) -> Result<(), Error> {
+        let needed = &mut reservation.slabs_needed;
+        needed.clear();
+        needed.extend((0..).zip(demand).map(|(pool, &n)| self.slabs_needed(PoolId(pool), n)));
+        let (needed, available) = (needed.iter().sum(), self.num_whole_slabs());
+        if needed > available {
+            return Err(Error::OutOfBlocks { needed, available });
+        }
+        reservation.slabs_spare = available - needed;
+        Ok(())
+    }
+
+    pub(super) fn has_slabs(&self, demand: &[u64], headroom: u64, packed: bool) -> bool {
+        let demand = (0..).map(PoolId).zip(demand);
+        let (needed, available): (u64, u64) = if packed {
+            (demand.map(|(pool, &n)| self.slabs_when_packed(pool, n)).sum(), self.num_slabs())
+        } else {
+            (demand.map(|(pool, &n)| self.slabs_needed(pool, n)).sum(), self.num_whole_slabs())
+        };
+        needed + headroom <= available
+    }
+}

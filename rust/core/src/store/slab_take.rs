@@ -1,0 +1,136 @@
+//! Which blocks a [`SlabStore`] hands out: free ones, those of another slab, or evicted ones.
+
+use std::hint::black_box;
+
+use super::parts::Parts;
+use super::{READ_AHEAD, Reservation, SlabStore};
+use crate::ids::{BlockId, PoolId, SlabId};
+
+impl SlabStore {
+    /// Appends `num_blocks` reserved blocks to `out`, from slab `near` first.
+    pub(super) fn take_reserved(
+        &mut self,
+        pool: PoolId,
+        num_blocks: u64,
+        mut near: Option<SlabId>,
+        reservation: &mut Reservation,
+        out: &mut Vec<BlockId>,
+    ) {
+        out.reserve(num_blocks as usize);
+        let mut left = num_blocks;
+        while left > 0 {
+            let taken = self.take_some(pool, near, left, reservation, out);
+            if taken == 0 {
+                debug_assert!(false, "a reserved block is missing");
+                break;
+            }
+            left -= u64::from(taken);
+            near = out.last().map(|block| self.slabs(pool).slab_of(block.0));
+        }
+        if !self.unforgotten.is_empty() {
+            self.forget_evicted(pool);
+        }
+    }
+
+    /// Takes up to `most` blocks of one slab. Returns how many.
+    fn take_some(
+        &mut self,
+        pool: PoolId,
+        near: Option<SlabId>,
+        most: u64,
+        reservation: &mut Reservation,
+        out: &mut Vec<BlockId>,
+    ) -> u32 {
+        let own_pool = &mut self.pools[pool.index()];
+        if !reservation.may_start_slab(pool) {
+            if let Some(block) = own_pool.take_free_beside_live(|_| true) {
+                out.push(block);
+                return 1;
+            }
+            let evicted = own_pool.next_evicted_beside_live(1, |_| true);
+            for &block in &evicted {
+                self.evict(pool, block);
+            }
+            out.extend_from_slice(&evicted);
+            return evicted.len() as u32;
+        }
+        let idle_before = own_pool.slabs().num_idle();
+        let taken = own_pool.take_free_run(near, most, out);
+        if taken > 0 {
+            self.note_started(pool, idle_before, reservation);
+            return taken;
+        }
+        let own = own_pool.next_evicted();
+        let slab = self.arena.take().or_else(|| {
+            let priority = own.map(|block| self.pools[pool.index()].priority(block));
+            self.reclaim_slab(pool, priority)
+        });
+        if let Some(slab) = slab {
+            reservation.start_slab(pool);
+            return self.pools[pool.index()].adopt(slab, most, out);
+        }
+        let Some(block) = own else { return 0 };
+        self.evict(pool, block);
+        self.note_started(pool, idle_before, reservation);
+        out.push(block);
+        1
+    }
+
+    fn note_started(&self, pool: PoolId, idle_before: u32, reservation: &mut Reservation) {
+        if self.slabs(pool).num_idle() < idle_before {
+            reservation.start_slab(pool);
+        }
+    }
+
+    /// Gives a cached block a new owner. [`Self::forget_evicted`] must follow.
+    fn evict(&mut self, pool: PoolId, block: BlockId) {
+        self.pools[pool.index()].evict(block);
+        self.unforgotten.push(block);
+    }
+
+    /// Gives a cached block a new owner and drops its keys.
+    pub(super) fn evict_now(&mut self, pool: PoolId, block: BlockId) {
+        self.evict(pool, block);
+        self.forget_evicted(pool);
+    }
+
+    /// Drops the keys of the blocks just evicted, in order.
+    fn forget_evicted(&mut self, pool: PoolId) {
+        let mut evicted = std::mem::take(&mut self.unforgotten);
+        for blocks in evicted.chunks(READ_AHEAD) {
+            let index = &self.indexes[pool.index()];
+            black_box(blocks.iter().fold(0, |all, &block| all ^ index.read_ahead_of(block)));
+            for &block in blocks {
+                self.forget(pool, block);
+            }
+        }
+        evicted.clear();
+        self.unforgotten = evicted;
+    }
+
+    /// Empties the idle slab of another pool than `taker` that has the lowest priority, if that is lower
+    /// than `own`.
+    fn reclaim_slab(&mut self, taker: PoolId, own: Option<u64>) -> Option<SlabId> {
+        let (priority, pool, slab) = (0..)
+            .map(PoolId)
+            .zip(&self.pools)
+            .filter(|&(pool, _)| pool != taker)
+            .filter_map(|(pool, other)| {
+                let slabs = other.slabs();
+                let slab = if self.by_priority {
+                    slabs.idle().min_by_key(|&slab| slabs.priority(slab))
+                } else {
+                    slabs.idle().next()
+                }?;
+                Some((slabs.priority(slab), pool, slab))
+            })
+            .min_by_key(|&(priority, ..)| priority)?;
+        if own.is_some_and(|own| own <= priority) {
+            return None;
+        }
+        // Evictions are noted in the order in which they happen.
+        self.forget_evicted(taker);
+        self.drop_cached_in(pool, slab);
+        self.arena.take()
+    }
+}
