@@ -26,7 +26,7 @@ pub(crate) struct Found {
     /// Tokens that they cover.
     pub(crate) num_tokens: u32,
     /// Leading full blocks that were there, before the length was aligned.
-    pub(crate) num_found: u32,
+    pub(crate) num_present: u32,
 }
 
 impl Found {
@@ -178,7 +178,7 @@ impl<S: Store> Finder<'_, S> {
                 find::mamba(&search, limit)
             }
             GroupKind::Cross { .. } | GroupKind::Ring => {
-                Found { blocks: search.none(), num_tokens: limit, num_found: 0 }
+                Found { blocks: search.none(), num_tokens: limit, num_present: 0 }
             }
         }
     }

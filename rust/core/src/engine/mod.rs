@@ -52,13 +52,9 @@ impl<S: Store, R: RequestState> Engine<S, R> {
     /// A request's blocks in one group, by position; null where nothing is kept.
     pub(crate) fn blocks(&self, handle: u64, group: GroupId) -> Result<&[BlockId], Error> {
         let row = self.requests.row(handle)?;
-        match self.requests.tables(row).get(group.index()) {
-            Some(table) => Ok(&table.blocks),
-            None => {
-                let num_groups = self.cache.groups.len() as u32;
-                Err(Error::UnknownGroup { group, num_groups })
-            }
-        }
+        let num_groups = self.cache.groups.len() as u32;
+        let table = self.requests.tables(row).get(group.index());
+        Ok(&table.ok_or(Error::UnknownGroup { group, num_groups })?.blocks)
     }
 
     /// Give back all blocks of a request.

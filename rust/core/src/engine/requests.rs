@@ -165,7 +165,7 @@ impl<R: RequestState> Requests<R> {
         own.id.clear();
         own.digests.clear();
         own.rest = R::Rest::default();
-        let generation = (self.slots[row].generation + 1) % VACANT | VACANT;
+        let generation = ((self.slots[row].generation + 1) % VACANT) | VACANT;
         self.slots[row] = Slot { generation, ..Slot::default() };
         self.vacant.push(row as u32);
     }

@@ -33,7 +33,7 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, mut limit: u32, chunk: u32)
         // A shorter prefix may end in an earlier chunk, whose blocks were not looked for.
         let needed_from = num_skipped_tokens(chunk, aligned * block_size) / block_size;
         if aligned == num_blocks && needed_from >= first {
-            return Found { blocks, num_tokens: num_blocks * block_size, num_found: num_blocks };
+            return Found { blocks, num_tokens: num_blocks * block_size, num_present: num_blocks };
         }
         limit = aligned * block_size;
     }

@@ -20,8 +20,10 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32, drop_eagle: boo
             run
         })
         .collect();
-    let num_found = num_blocks;
-    blocks.iter_mut().for_each(|list| list.truncate(num_blocks as usize));
+    let num_present = num_blocks;
+    for list in &mut blocks {
+        list.truncate(num_blocks as usize);
+    }
     let mut num_tokens = num_blocks * block_size;
     if search.is_fine_grained() {
         let scale = block_size / alignment;
@@ -37,6 +39,8 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32, drop_eagle: boo
     }
     num_tokens -= num_tokens % alignment;
     let keep = num_tokens.div_ceil(block_size) as usize;
-    blocks.iter_mut().for_each(|list| list.truncate(keep));
-    Found { blocks, num_tokens, num_found }
+    for list in &mut blocks {
+        list.truncate(keep);
+    }
+    Found { blocks, num_tokens, num_present }
 }

@@ -43,5 +43,5 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32) -> Found {
 
 fn behind_nulls(position: u32, states: Vec<Vec<BlockId>>, num_tokens: u32) -> Found {
     let blocks = states.into_iter().map(|state| Found::padded(position, state, position + 1));
-    Found { blocks: blocks.collect(), num_tokens, num_found: position + 1 }
+    Found { blocks: blocks.collect(), num_tokens, num_present: position + 1 }
 }

@@ -24,7 +24,7 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32) -> Found {
     let ends = (1..=limit / search.alignment).rev();
     for end in ends {
         if search.push(search.digest_of(end * scale - 1), &mut blocks) {
-            return Found { blocks, num_tokens: end * search.alignment, num_found: 1 };
+            return Found { blocks, num_tokens: end * search.alignment, num_present: 1 };
         }
     }
     Found { blocks, ..Found::default() }

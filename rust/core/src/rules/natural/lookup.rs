@@ -103,10 +103,10 @@ impl Lengths {
                 continue;
             };
             let group: &Group = &finder.groups[spec.groups[0].index()];
-            let next = group.key(finder.digests, found.num_found);
+            let next = group.key(finder.digests, found.num_present);
             let limit = if finder.store.was_evicted(group.spec.pool, &next) {
                 HitLimit::AttentionEvicted
-            } else if found.num_tokens < found.num_found * group.spec.block_size {
+            } else if found.num_tokens < found.num_present * group.spec.block_size {
                 HitLimit::Alignment
             } else {
                 HitLimit::Unseen
@@ -148,7 +148,11 @@ impl Manager {
     pub(super) fn adoptable(&mut self, row: usize) -> Option<Hit> {
         let stamp = self.cache_stamp();
         match &self.engine.requests.rows[row].rest.matched {
-            Some(matched) if matched.stamp == stamp => Some(matched.hit),
+            Some(matched)
+                if matched.stamp == stamp && (matched.is_promised || !matched.is_outgrown) =>
+            {
+                Some(matched.hit)
+            }
             Some(matched) if matched.is_promised => {
                 let hit = matched.hit;
                 let held = self.longest_match(row, hit.num_tokens);

@@ -1,7 +1,7 @@
 //! [`Manager`]: one call a scheduling decision.
 
 use super::call::{BoundaryState, Call, StepOutputs};
-use super::config::{Config, Lookup};
+use super::config::{Config, GroupConfig, Lookup};
 use super::lookup::{self, ComputedBlocks};
 use super::no_change::{NoChangeUntil, Step, VllmRequest};
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
@@ -34,7 +34,7 @@ impl<S: Store> Manager<S> {
     /// [`Error::InvalidConfig`].
     pub fn new(store: S, config: Config) -> Result<Self, Error> {
         config.check()?;
-        let groups = config.groups.iter().map(|group| group.spec());
+        let groups = config.groups.iter().map(GroupConfig::spec);
         let outbox = Outbox { enable_events: config.enable_events, ..Outbox::default() };
         let enable_caching = config.enable_caching();
         let cache = Cache::new(store, groups, config.hash_block_size, enable_caching, outbox)?;
