@@ -1,6 +1,7 @@
 //! [`Priorities`]: how much each cached block of a [`SlabPool`](super::SlabPool) is worth keeping.
 
 use super::eviction_queue::EvictionQueue;
+use crate::ids::BlockId;
 
 /// A priority a block; the lowest is evicted first.
 ///
@@ -8,7 +9,7 @@ use super::eviction_queue::EvictionQueue;
 /// that of the pool's list of cached blocks. Once [`Self::make_explicit`] was called it is what
 /// [`Self::set`] said, and a heap keeps the order.
 #[derive(Debug)]
-pub(super) struct Priorities {
+pub(crate) struct Priorities {
     of: Box<[u64]>,
     queue: Option<EvictionQueue>,
     now: u64,
@@ -20,7 +21,7 @@ impl Priorities {
     }
 
     /// Orders by what [`Self::set`] says from now on. To be called before a block is cached.
-    pub(super) fn make_explicit(&mut self) {
+    pub(crate) fn make_explicit(&mut self) {
         self.queue = Some(EvictionQueue::default());
     }
 
@@ -28,18 +29,20 @@ impl Priorities {
         self.queue.is_some()
     }
 
-    pub(super) fn set_now(&mut self, now: u64) {
+    /// Lets it know the time, for the ages of what is cached.
+    pub(crate) fn set_now(&mut self, now: u64) {
         self.now = now;
     }
 
-    pub(super) fn get(&self, block: u32) -> u64 {
-        self.of[block as usize]
+    /// A block's priority; by age, the tick at which it last lost its last owner.
+    pub(crate) fn get(&self, block: BlockId) -> u64 {
+        self.of[block.index()]
     }
 
     /// Sets a block's priority from the next time it is cached. Does nothing by age.
-    pub(super) fn set(&mut self, block: u32, priority: u64) {
+    pub(crate) fn set(&mut self, block: BlockId, priority: u64) {
         if self.is_explicit() {
-            self.of[block as usize] = priority;
+            self.of[block.index()] = priority;
         }
     }
 

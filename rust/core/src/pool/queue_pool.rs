@@ -14,7 +14,7 @@ use crate::ids::BlockId;
 /// Struct of arrays, 12 bytes a block: 4 for the state, 8 for the links.
 #[derive(Debug)]
 pub struct QueuePool {
-    pub(super) blocks: BlockStates,
+    pub(crate) blocks: BlockStates,
     pub(super) links: Links,
     /// Blocks that the current call took the last owner from.
     orphaned: Vec<u32>,
@@ -37,14 +37,6 @@ impl QueuePool {
 
     fn free_list(&self) -> List {
         self.links.list(1)
-    }
-
-    pub(crate) fn states(&self) -> &BlockStates {
-        &self.blocks
-    }
-
-    pub(crate) fn states_mut(&mut self) -> &mut BlockStates {
-        &mut self.blocks
     }
 
     /// Blocks without owner, next to go first.

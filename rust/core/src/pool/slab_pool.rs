@@ -16,10 +16,10 @@ use crate::ids::{BlockId, SlabId};
 /// Struct of arrays, 20 bytes a block: 4 for the state, 8 for the links, 8 for the priority.
 #[derive(Debug)]
 pub(crate) struct SlabPool {
-    pub(super) blocks: BlockStates,
+    pub(crate) blocks: BlockStates,
     pub(super) links: Links,
-    pub(super) slabs: Slabs,
-    pub(super) priorities: Priorities,
+    pub(crate) slabs: Slabs,
+    pub(crate) priorities: Priorities,
     /// Blocks that the current call took the last owner from.
     orphaned: Vec<u32>,
     /// Slabs whose last content is gone, some of them reused since.
@@ -49,18 +49,6 @@ impl SlabPool {
 
     pub(super) fn free_list_of(&self, slab: SlabId) -> List {
         self.links.list(1 + slab.0)
-    }
-
-    pub(crate) fn states(&self) -> &BlockStates {
-        &self.blocks
-    }
-
-    pub(crate) fn states_mut(&mut self) -> &mut BlockStates {
-        &mut self.blocks
-    }
-
-    pub(crate) fn slabs(&self) -> &Slabs {
-        &self.slabs
     }
 
     /// Blocks without owner: the free ones slab by slab, then the cached ones, oldest first.
@@ -173,7 +161,7 @@ impl SlabPool {
 
     /// The highest priority of the cached blocks of a slab.
     pub(super) fn highest_in(&self, slab: SlabId) -> u64 {
-        self.cached_in(slab).map(|block| self.priorities.get(block.0)).max().unwrap_or(0)
+        self.cached_in(slab).map(|block| self.priorities.get(block)).max().unwrap_or(0)
     }
 
     /// Gives the owners of `src`, and its mark as hashed, to `dst`, which was just taken. `src` becomes

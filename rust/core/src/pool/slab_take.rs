@@ -29,8 +29,8 @@ impl SlabPool {
     fn own_free(&mut self, blocks: &[BlockId]) {
         self.blocks.own_free(blocks);
         if self.priorities.is_explicit() {
-            for block in blocks {
-                self.priorities.set(block.0, 0);
+            for &block in blocks {
+                self.priorities.set(block, 0);
             }
         }
     }
@@ -87,7 +87,7 @@ impl SlabPool {
             return usable.take(count).map(BlockId).collect();
         }
         let mut usable: Vec<_> = usable.map(BlockId).collect();
-        usable.sort_by_key(|block| self.priorities.get(block.0));
+        usable.sort_by_key(|&block| self.priorities.get(block));
         usable.truncate(count);
         usable
     }
@@ -95,30 +95,9 @@ impl SlabPool {
     /// Takes a cached block for new content. Its keys are the caller's to drop.
     pub(crate) fn evict(&mut self, block: BlockId) {
         self.links.remove(block.0);
-        self.priorities.set(block.0, 0);
+        self.priorities.set(block, 0);
         self.blocks.own_evicted(block);
         self.slabs.on_live(self.slabs.slab_of(block.0), 1, 0);
-    }
-
-    /// Evicts by what [`Self::set_priority`] says instead of by age. To be called before a block is
-    /// cached.
-    pub(crate) fn order_by_priority(&mut self) {
-        self.priorities.make_explicit();
-    }
-
-    /// Lets the pool know the time, for the ages of what it caches.
-    pub(crate) fn set_now(&mut self, now: u64) {
-        self.priorities.set_now(now);
-    }
-
-    /// What a block's content is worth keeping; by age, when it last lost its last owner.
-    pub(crate) fn priority(&self, block: BlockId) -> u64 {
-        self.priorities.get(block.0)
-    }
-
-    /// Sets a block's priority from the next time it loses its last owner. Does nothing by age.
-    pub(crate) fn set_priority(&mut self, block: BlockId, priority: u64) {
-        self.priorities.set(block.0, priority);
     }
 
     /// Treats a cached block as if it had just lost its last owner.
@@ -127,7 +106,7 @@ impl SlabPool {
             self.links.remove(block.0);
             self.links.push_back(self.cached_list(), block.0);
             self.priorities.enter(block.0);
-            self.slabs.refresh(self.slabs.slab_of(block.0), self.priorities.get(block.0));
+            self.slabs.refresh(self.slabs.slab_of(block.0), self.priorities.get(block));
         }
     }
 

@@ -57,6 +57,7 @@ impl Parts for BlockStore {
         fn parts[&mut](self, pool: PoolId) -> PoolParts<'_>;
         fn forget[&mut](self, pool: PoolId, block: BlockId);
         fn clear_hashed[&mut](self, pool: PoolId, block: BlockId);
+        fn clear[&mut](self, pool: PoolId);
         fn drop_duplicate[&mut](self, pool: PoolId, key: &Key, kept: BlockId);
         fn collect_emptied[&mut](self, pool: PoolId);
     }
@@ -112,7 +113,6 @@ impl Store for BlockStore {
             entries: impl Iterator<Item = (BlockId, Key, u32)> + Clone
         );
         fn tick[&mut](self);
-        fn reset[&mut](self) -> Result<(), Error>;
         fn memory_bytes[&](self) -> usize;
         fn check_integrity[&](self) -> Result<(), String>;
     }

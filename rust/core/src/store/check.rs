@@ -1,16 +1,9 @@
 //! Integrity of stores, checked by walking everything.
 
-use super::{FixedStore, SlabStore};
+use super::SlabStore;
 use crate::ids::BlockId;
 use crate::pool::BlockStates;
 use crate::prefix_index::PrefixIndex;
-
-impl FixedStore {
-    pub(super) fn check(&self) -> Result<(), String> {
-        self.pool.check()?;
-        check_index(self.pool.states(), &self.index)
-    }
-}
 
 impl SlabStore {
     /// Every slab but the null block's is free or owned by one pool.
@@ -21,8 +14,8 @@ impl SlabStore {
         }
         for (pool, index) in self.pools.iter().zip(&self.indexes) {
             pool.check()?;
-            check_index(pool.states(), index)?;
-            pool.slabs().owned().for_each(|slab| owners[slab.index()] += 1);
+            check_index(&pool.blocks, index)?;
+            pool.slabs.owned().for_each(|slab| owners[slab.index()] += 1);
         }
         match owners.iter().skip(1).position(|&count| count != 1) {
             Some(slab) => Err(format!("slab {} has {} owners", slab + 1, owners[slab + 1])),
@@ -32,7 +25,7 @@ impl SlabStore {
 }
 
 /// A block is marked as hashed exactly when the index knows it.
-fn check_index(states: &BlockStates, index: &PrefixIndex) -> Result<(), String> {
+pub(super) fn check_index(states: &BlockStates, index: &PrefixIndex) -> Result<(), String> {
     index.check()?;
     let differs = |&block: &BlockId| states.is_keyed(block) != index.first_key(block).is_some();
     match (1..states.num_ids()).map(BlockId).find(differs) {

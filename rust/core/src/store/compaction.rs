@@ -3,13 +3,13 @@
 use super::SlabStore;
 use super::parts::Parts;
 use crate::ids::{BlockId, PoolId, SlabId};
-use crate::pool::{SlabPool, Slabs};
+use crate::pool::Slabs;
 
 impl SlabStore {
     /// Up to `num_slabs` slabs that can be emptied, the cheapest first: all their live blocks fit into
     /// the other slabs of their pool that hold live blocks.
     pub(crate) fn movable_slabs(&self, num_slabs: usize) -> Vec<(PoolId, SlabId)> {
-        let pools = (0..).map(PoolId).zip(self.pools.iter().map(SlabPool::slabs));
+        let pools = (0..).map(PoolId).zip(self.pools.iter().map(|pool| &pool.slabs));
         let mut candidates: Vec<_> = pools
             .flat_map(|(pool, slabs)| slabs.live().map(move |slab| (pool, slab, slabs)))
             .collect();
@@ -17,7 +17,7 @@ impl SlabStore {
             f64::from(slabs.num_live_in(slab)) / f64::from(slabs.blocks_per_slab())
         };
         candidates.sort_by(|a, b| share(a.1, a.2).total_cmp(&share(b.1, b.2)));
-        let mut room: Vec<u64> = self.pools.iter().map(|pool| pool.slabs().slack()).collect();
+        let mut room: Vec<u64> = self.pools.iter().map(|pool| pool.slabs.slack()).collect();
         let mut chosen = Vec::new();
         for (pool, slab, slabs) in candidates {
             // The slab's own slack goes with it, and the others take its live blocks.
@@ -65,9 +65,9 @@ impl SlabStore {
         })?;
         self.indexes[pool.index()].move_keys(src, dst);
         let blocks = &mut self.pools[pool.index()];
-        let priority = blocks.priority(src);
+        let priority = blocks.priorities.get(src);
         blocks.move_owners(src, dst);
-        blocks.set_priority(dst, priority);
+        blocks.priorities.set(dst, priority);
         self.collect_emptied(pool);
         Some(dst)
     }

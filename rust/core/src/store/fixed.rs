@@ -1,10 +1,9 @@
 //! [`FixedStore`]: one pool of equal blocks, whose decisions are vLLM's.
 
-use std::hint::black_box;
-
+use super::check::check_index;
 use super::journal::Journal;
 use super::parts::{Parts, PoolParts};
-use super::{READ_AHEAD, Reservation, Store};
+use super::{Reservation, Store};
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::{BlockStates, QueuePool};
@@ -63,7 +62,7 @@ impl Parts for FixedStore {
     #[inline]
     fn parts(&mut self, _pool: PoolId) -> PoolParts<'_> {
         let Self { pool, index, journal } = self;
-        PoolParts { states: pool.states_mut(), index, journal }
+        PoolParts { states: &mut pool.blocks, index, journal }
     }
 
     #[inline]
@@ -75,6 +74,11 @@ impl Parts for FixedStore {
     fn clear_hashed(&mut self, _pool: PoolId, block: BlockId) {
         self.pool.clear_hashed(block);
     }
+
+    fn clear(&mut self, _pool: PoolId) {
+        self.index.clear();
+        self.pool.reset();
+    }
 }
 
 impl Store for FixedStore {
@@ -85,7 +89,7 @@ impl Store for FixedStore {
     #[inline]
     fn pool(&self, pool: PoolId) -> &BlockStates {
         debug_assert_eq!(pool.0, 0, "a fixed store has one pool");
-        self.pool.states()
+        &self.pool.blocks
     }
 
     #[inline]
@@ -102,23 +106,15 @@ impl Store for FixedStore {
     }
 
     fn num_slabs(&self) -> u64 {
-        u64::from(self.pool.states().num_ids()) - 1
+        u64::from(self.pool.blocks.num_ids()) - 1
     }
 
     fn num_free_slabs(&self) -> u32 {
-        self.pool.states().num_free()
+        self.pool.blocks.num_free()
     }
 
     fn num_whole_slabs(&self) -> u64 {
-        u64::from(self.pool.states().num_available())
-    }
-
-    fn blocks_per_slab(&self, _pool: PoolId) -> u32 {
-        1
-    }
-
-    fn slab_of(&self, _pool: PoolId, _block: BlockId) -> Option<SlabId> {
-        None
+        u64::from(self.pool.blocks.num_available())
     }
 
     fn reserve(&self, demand: &[u64], _reservation: &mut Reservation) -> Result<(), Error> {
@@ -146,13 +142,7 @@ impl Store for FixedStore {
         let missing = (num_blocks - u64::from(taken)) as usize;
         out.extend(std::iter::from_fn(|| self.pool.evict()).take(missing));
         debug_assert_eq!(out.len() - start, missing, "a reserved block is missing");
-        for blocks in out[start..].chunks(READ_AHEAD) {
-            let index = &self.index;
-            black_box(blocks.iter().fold(0, |all, &block| all ^ index.read_ahead_of(block)));
-            for &block in blocks {
-                self.forget(pool, block);
-            }
-        }
+        self.forget_all(pool, &out[start..]);
     }
 
     #[inline]
@@ -172,22 +162,12 @@ impl Store for FixedStore {
         self.pool.free(blocks)
     }
 
-    fn reset(&mut self) -> Result<(), Error> {
-        let num_blocks = self.pool.states().num_live();
-        if num_blocks > 0 {
-            return Err(Error::BlocksInUse { num_blocks });
-        }
-        self.journal.num_changes += 1;
-        self.index.clear();
-        self.pool.reset();
-        Ok(())
-    }
-
     fn memory_bytes(&self) -> usize {
         self.pool.memory_bytes() + self.index.memory_bytes()
     }
 
     fn check_integrity(&self) -> Result<(), String> {
-        self.check()
+        self.pool.check()?;
+        check_index(&self.pool.blocks, &self.index)
     }
 }

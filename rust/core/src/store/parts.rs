@@ -1,10 +1,16 @@
 //! [`Parts`]: what the methods that all stores share work on. It keeps [`Store`](super::Store) from
 //! being implemented elsewhere.
 
+use std::hint::black_box;
+
 use super::journal::Journal;
 use crate::ids::{BlockId, PoolId};
 use crate::pool::BlockStates;
 use crate::prefix_index::{Inserted, Key, PrefixIndex};
+
+/// Keys whose places in the index are fetched at a time: they lie anywhere in memory, and one after
+/// the other each would be waited for.
+pub(super) const READ_AHEAD: usize = 16;
 
 /// The parts of a store that an insertion changes.
 #[derive(Debug)]
@@ -15,6 +21,12 @@ pub struct PoolParts<'a> {
 }
 
 impl PoolParts<'_> {
+    /// Reads what insertions look at first, so that it is in the CPU's cache then.
+    #[inline]
+    pub(super) fn read_ahead(self, entries: impl Iterator<Item = (BlockId, Key, u32)>) {
+        black_box(entries.fold(0, |all, (_, key, _)| all ^ self.index.read_ahead(&key)));
+    }
+
     #[inline]
     pub(super) fn insert(self, block: BlockId, key: &Key, num_tokens: u32) -> Inserted {
         debug_assert!(!block.is_null());
@@ -42,10 +54,24 @@ pub trait Parts {
     /// Notes that a block is in no index any more.
     fn clear_hashed(&mut self, pool: PoolId, block: BlockId);
 
+    /// Drops all cached content of a pool without a live block.
+    fn clear(&mut self, pool: PoolId);
+
     /// Drops an ownerless block that contains what `kept` contains under `key`. A fixed store keeps it,
     /// as vLLM does.
     fn drop_duplicate(&mut self, _pool: PoolId, _key: &Key, _kept: BlockId) {}
 
     /// Gives slabs of `pool` whose last content is gone back to the arena.
     fn collect_emptied(&mut self, _pool: PoolId) {}
+
+    /// Drops the keys of evicted blocks, in order.
+    fn forget_all(&mut self, pool: PoolId, blocks: &[BlockId]) {
+        for blocks in blocks.chunks(READ_AHEAD) {
+            let index = &*self.parts(pool).index;
+            black_box(blocks.iter().fold(0, |all, &block| all ^ index.read_ahead_of(block)));
+            for &block in blocks {
+                self.forget(pool, block);
+            }
+        }
+    }
 }

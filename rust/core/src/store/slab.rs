@@ -43,7 +43,7 @@ impl SlabStore {
             .iter()
             .map(|&blocks| SlabPool::new(num_slabs, blocks))
             .collect::<Result<Vec<_>, _>>()?;
-        let num_ids = pools.iter().map(|pool| pool.states().num_ids());
+        let num_ids = pools.iter().map(|pool| pool.blocks.num_ids());
         Ok(Self {
             arena: Arena::new(num_slabs, 1),
             indexes: num_ids.clone().map(PrefixIndex::new).collect(),
@@ -57,7 +57,7 @@ impl SlabStore {
 
     /// The slabs of a pool.
     pub(super) fn slabs(&self, pool: PoolId) -> &Slabs {
-        self.pools[pool.index()].slabs()
+        &self.pools[pool.index()].slabs
     }
 
     /// Drops what is cached in a slab without live blocks, so that it comes free.
@@ -82,7 +82,7 @@ impl Parts for SlabStore {
     #[inline]
     fn parts(&mut self, pool: PoolId) -> PoolParts<'_> {
         PoolParts {
-            states: self.pools[pool.index()].states_mut(),
+            states: &mut self.pools[pool.index()].blocks,
             index: &mut self.indexes[pool.index()],
             journal: &mut self.journal,
         }
@@ -98,6 +98,12 @@ impl Parts for SlabStore {
 
     fn clear_hashed(&mut self, pool: PoolId, block: BlockId) {
         self.pools[pool.index()].clear_hashed(block);
+    }
+
+    fn clear(&mut self, pool: PoolId) {
+        self.indexes[pool.index()].clear();
+        self.pools[pool.index()].reset();
+        self.collect_emptied(pool);
     }
 
     /// There is hardly ever more than one duplicate. One that has further keys stays.
@@ -132,7 +138,7 @@ impl Store for SlabStore {
 
     #[inline]
     fn pool(&self, pool: PoolId) -> &BlockStates {
-        self.pools[pool.index()].states()
+        &self.pools[pool.index()].blocks
     }
 
     #[inline]
@@ -158,7 +164,7 @@ impl Store for SlabStore {
     }
 
     fn num_whole_slabs(&self) -> u64 {
-        let idle = self.pools.iter().map(|pool| u64::from(pool.slabs().num_idle()));
+        let idle = self.pools.iter().map(|pool| u64::from(pool.slabs.num_idle()));
         u64::from(self.arena.num_free()) + idle.sum::<u64>()
     }
 
@@ -218,16 +224,16 @@ impl Store for SlabStore {
 
     fn order_by_worth(&mut self) -> Result<(), Error> {
         self.by_priority = true;
-        self.pools.iter_mut().for_each(SlabPool::order_by_priority);
+        self.pools.iter_mut().for_each(|pool| pool.priorities.make_explicit());
         Ok(())
     }
 
     fn set_worth(&mut self, pool: PoolId, block: BlockId, priority: u64) {
-        self.pools[pool.index()].set_priority(block, priority);
+        self.pools[pool.index()].priorities.set(block, priority);
     }
 
     fn worth(&self, pool: PoolId, block: BlockId) -> u64 {
-        self.pools[pool.index()].priority(block)
+        self.pools[pool.index()].priorities.get(block)
     }
 
     fn refresh(&mut self, pool: PoolId, block: BlockId) {
@@ -242,24 +248,10 @@ impl Store for SlabStore {
         self.lost_keys[pool.index()].contains(key)
     }
 
-    fn reset(&mut self) -> Result<(), Error> {
-        let num_blocks = self.pools.iter().map(|pool| pool.states().num_live()).sum();
-        if num_blocks > 0 {
-            return Err(Error::BlocksInUse { num_blocks });
-        }
-        self.journal.num_changes += 1;
-        for pool in 0..self.pools.len() {
-            self.indexes[pool].clear();
-            self.pools[pool].reset();
-            self.collect_emptied(PoolId(pool as u32));
-        }
-        Ok(())
-    }
-
     fn tick(&mut self) {
         self.journal.now += 1;
         let now = self.journal.now;
-        self.pools.iter_mut().for_each(|pool| pool.set_now(now));
+        self.pools.iter_mut().for_each(|pool| pool.priorities.set_now(now));
     }
 
     fn memory_bytes(&self) -> usize {

@@ -1,9 +1,7 @@
 //! Which blocks a [`SlabStore`] hands out: free ones, those of another slab, or evicted ones.
 
-use std::hint::black_box;
-
 use super::parts::Parts;
-use super::{READ_AHEAD, Reservation, SlabStore};
+use super::{Reservation, SlabStore};
 use crate::ids::{BlockId, PoolId, SlabId};
 
 impl SlabStore {
@@ -54,7 +52,7 @@ impl SlabStore {
             out.extend_from_slice(&evicted);
             return evicted.len() as u32;
         }
-        let idle_before = own_pool.slabs().num_idle();
+        let idle_before = own_pool.slabs.num_idle();
         let taken = own_pool.take_free_run(near, most, out);
         if taken > 0 {
             self.note_started(pool, idle_before, reservation);
@@ -62,7 +60,7 @@ impl SlabStore {
         }
         let own = own_pool.next_evicted();
         let slab = self.arena.take().or_else(|| {
-            let priority = own.map(|block| self.pools[pool.index()].priority(block));
+            let priority = own.map(|block| self.pools[pool.index()].priorities.get(block));
             self.reclaim_slab(pool, priority)
         });
         if let Some(slab) = slab {
@@ -97,13 +95,7 @@ impl SlabStore {
     /// Drops the keys of the blocks just evicted, in order.
     fn forget_evicted(&mut self, pool: PoolId) {
         let mut evicted = std::mem::take(&mut self.unforgotten);
-        for blocks in evicted.chunks(READ_AHEAD) {
-            let index = &self.indexes[pool.index()];
-            black_box(blocks.iter().fold(0, |all, &block| all ^ index.read_ahead_of(block)));
-            for &block in blocks {
-                self.forget(pool, block);
-            }
-        }
+        self.forget_all(pool, &evicted);
         evicted.clear();
         self.unforgotten = evicted;
     }
@@ -116,7 +108,7 @@ impl SlabStore {
             .zip(&self.pools)
             .filter(|&(pool, _)| pool != taker)
             .filter_map(|(pool, other)| {
-                let slabs = other.slabs();
+                let slabs = &other.slabs;
                 let slab = if self.by_priority {
                     slabs.idle().min_by_key(|&slab| slabs.priority(slab))
                 } else {

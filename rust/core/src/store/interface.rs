@@ -1,0 +1,300 @@
+//! [`Store`]: the interface of all stores.
+
+use std::fmt::Debug;
+
+use super::parts::{Parts, READ_AHEAD};
+use super::{Reservation, SlabStore};
+use crate::error::Error;
+use crate::ids::{BlockId, PoolId, SlabId};
+use crate::pool::BlockStates;
+use crate::prefix_index::{Inserted, Key, PrefixIndex, Trail};
+
+/// What every store can do. Code that is generic over it is compiled once for each store.
+///
+/// An eviction drops the keys of the evicted block and appends them to [`Store::evicted`]. Pool numbers
+/// are below [`Store::num_pools`]; another one panics.
+pub trait Store: Parts + Debug {
+    /// Pools.
+    fn num_pools(&self) -> u32;
+
+    /// Counts of a pool's blocks, and the owners of each.
+    fn pool(&self, pool: PoolId) -> &BlockStates;
+
+    /// What a pool's blocks contain.
+    fn prefix_index(&self, pool: PoolId) -> &PrefixIndex;
+
+    /// Blocks of `pool` that could be allocated if nothing else were.
+    fn num_available(&self, pool: PoolId) -> u64;
+
+    /// Ownerless blocks of `pool`. In a fixed store, the one that is allocated next comes first.
+    fn free_order(&self, pool: PoolId) -> Vec<BlockId>;
+
+    /// Slabs that can hold something. A fixed store counts each block as a slab here and below.
+    fn num_slabs(&self) -> u64;
+
+    /// Slabs that no pool owns.
+    fn num_free_slabs(&self) -> u32;
+
+    /// Slabs that can be had whole: those that no pool owns and those without a live block.
+    fn num_whole_slabs(&self) -> u64;
+
+    /// Blocks a slab of `pool`.
+    fn blocks_per_slab(&self, _pool: PoolId) -> u32 {
+        1
+    }
+
+    /// The slab of a block; `None` for the null block and in a fixed store.
+    fn slab_of(&self, _pool: PoolId, _block: BlockId) -> Option<SlabId> {
+        None
+    }
+
+    /// This store, if its pools share slabs.
+    fn as_slabs(&self) -> Option<&SlabStore> {
+        None
+    }
+
+    /// This store, if its pools share slabs.
+    fn as_slabs_mut(&mut self) -> Option<&mut SlabStore> {
+        None
+    }
+
+    /// Whether the pools share slabs.
+    fn is_shared(&self) -> bool {
+        self.as_slabs().is_some()
+    }
+
+    /// Checks that `demand[pool]` blocks of every pool can be had together.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBlocks`], counted in slabs where pools share them.
+    fn reserve(&self, demand: &[u64], reservation: &mut Reservation) -> Result<(), Error>;
+
+    /// Whether `demand[pool]` blocks of every pool can be had together and leave `headroom` whole slabs;
+    /// `packed`, if the live blocks of each pool were moved together first.
+    fn has_room(&self, demand: &[u64], headroom: u64, packed: bool) -> bool;
+
+    /// Appends `num_blocks` new blocks of `pool` to `out`, each with one owner, from slab `near` first.
+    /// They must have been reserved.
+    fn take(
+        &mut self,
+        pool: PoolId,
+        num_blocks: u64,
+        near: Option<SlabId>,
+        reservation: &mut Reservation,
+        out: &mut Vec<BlockId>,
+    );
+
+    /// Appends `num_blocks` new blocks of `pool` to `out`, each with one owner. Free blocks go first,
+    /// then cached blocks are evicted.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBlocks`]; then nothing was allocated.
+    fn allocate(
+        &mut self,
+        pool: PoolId,
+        num_blocks: u64,
+        out: &mut Vec<BlockId>,
+    ) -> Result<(), Error> {
+        let mut demand = vec![0; self.num_pools() as usize];
+        demand[pool.index()] = num_blocks;
+        let mut reservation = Reservation::default();
+        self.reserve(&demand, &mut reservation)?;
+        self.take(pool, num_blocks, None, &mut reservation, out);
+        Ok(())
+    }
+
+    /// Adds an owner to a block.
+    ///
+    /// # Errors
+    /// [`Error::ForeignBlock`].
+    fn touch(&mut self, pool: PoolId, block: BlockId) -> Result<(), Error>;
+
+    /// Undoes the latest touch of a live or cached block that is not yet undone, exactly.
+    fn undo_touch(&mut self, pool: PoolId, block: BlockId);
+
+    /// Takes one owner from each block. Cached blocks will be evicted in the order given.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`]; then nothing was freed.
+    fn free(
+        &mut self,
+        pool: PoolId,
+        blocks: impl Iterator<Item = BlockId> + Clone,
+    ) -> Result<(), Error>;
+
+    /// Evicts the block of the lowest priority first, not the oldest. To be called before anything is
+    /// cached.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] where the order of eviction is fixed.
+    fn order_by_worth(&mut self) -> Result<(), Error> {
+        Err(Error::InvalidConfig(
+            "a fixed pool evicts by age; give the manager slabs for another policy".to_owned(),
+        ))
+    }
+
+    /// Sets a block's priority from the next time it loses its last owner. Does nothing where blocks are
+    /// not evicted by priority.
+    fn set_worth(&mut self, _pool: PoolId, _block: BlockId, _priority: u64) {}
+
+    /// A block's priority. By age, the tick at which it last lost its last owner; 0 in a fixed store.
+    fn worth(&self, _pool: PoolId, _block: BlockId) -> u64 {
+        0
+    }
+
+    /// Treats a cached block as if it had just lost its last owner. Does nothing in a fixed store.
+    fn refresh(&mut self, _pool: PoolId, _block: BlockId) {}
+
+    /// Makes a cached block the next to be evicted. Does nothing in a fixed store.
+    fn demote(&mut self, _pool: PoolId, _block: BlockId) {}
+
+    /// The block that has carried a key longest.
+    #[inline]
+    fn get(&self, pool: PoolId, key: &Key) -> Option<BlockId> {
+        self.prefix_index(pool).get(key)
+    }
+
+    /// As [`Store::get`], where the content before was found along `trail`.
+    #[inline]
+    fn get_after(&self, pool: PoolId, trail: Trail, key: &Key) -> Option<BlockId> {
+        self.prefix_index(pool).get_after(trail, key)
+    }
+
+    /// Whether content under `key` was evicted not long ago, as far as is remembered. A fixed store
+    /// remembers nothing.
+    fn was_evicted(&self, _pool: PoolId, _key: &Key) -> bool {
+        false
+    }
+
+    /// Reads what an insertion of `key` for `block` looks at, so that it is in the CPU's cache then.
+    #[inline]
+    fn read_ahead(&self, pool: PoolId, block: BlockId, key: &Key) -> u32 {
+        let index = self.prefix_index(pool);
+        self.pool(pool).read_ahead(block) ^ index.read_ahead(key) ^ index.read_ahead_of(block)
+    }
+
+    /// Lets `block` be found under `key`, which stands for `num_tokens` tokens. Returns whether it was
+    /// not before.
+    #[inline]
+    fn insert_key(&mut self, pool: PoolId, block: BlockId, key: &Key, num_tokens: u32) -> bool {
+        self.parts(pool).insert(block, key, num_tokens) != Inserted::Known
+    }
+
+    /// Lets blocks be found under their keys, with the tokens each stands for. They will be looked for
+    /// in a row, after `before`. A slab store frees ownerless blocks that contain the same.
+    fn insert_run(
+        &mut self,
+        pool: PoolId,
+        mut before: Option<BlockId>,
+        mut entries: impl Iterator<Item = (BlockId, Key, u32)> + Clone,
+    ) {
+        while entries.clone().next().is_some() {
+            self.parts(pool).read_ahead(entries.clone().take(READ_AHEAD));
+            for (block, key, num_tokens) in entries.by_ref().take(READ_AHEAD) {
+                self.insert_sole(pool, block, &key, num_tokens);
+                if let Some(before) = before.replace(block) {
+                    self.follow(pool, before, block);
+                }
+            }
+        }
+    }
+
+    /// Lets `block` be found under `key`. A slab store frees an ownerless block that contains the same.
+    #[inline]
+    fn insert_sole(&mut self, pool: PoolId, block: BlockId, key: &Key, num_tokens: u32) {
+        if self.parts(pool).insert(block, key, num_tokens) != Inserted::Sole {
+            self.drop_duplicate(pool, key, block);
+        }
+    }
+
+    /// Remembers that `block` was inserted after `previous`, for the next look-up.
+    #[inline]
+    fn follow(&mut self, pool: PoolId, previous: BlockId, block: BlockId) {
+        self.parts(pool).index.follow(previous, block);
+    }
+
+    /// Gives all keys of `from` to `to`, which has none: the content was copied, `from` will change.
+    fn move_keys(&mut self, pool: PoolId, from: BlockId, to: BlockId) {
+        if self.pool(pool).is_keyed(from) {
+            self.parts(pool).index.move_keys(from, to);
+            self.clear_hashed(pool, from);
+            self.parts(pool).states.set_hashed(to);
+        }
+    }
+
+    /// Forgets what `block` contains; its keys are noted as evicted.
+    fn drop_keys(&mut self, pool: PoolId, block: BlockId) {
+        let states = self.pool(pool);
+        let is_live = states.is_keyed(block) && states.ref_count(block) > 0;
+        self.journal_mut().num_dropped += u64::from(is_live);
+        self.drop_own_keys(pool, block);
+    }
+
+    /// As [`Store::drop_keys`], for the block's only owner.
+    fn drop_own_keys(&mut self, pool: PoolId, block: BlockId) {
+        if self.pool(pool).is_keyed(block) {
+            self.forget(pool, block);
+            self.clear_hashed(pool, block);
+        }
+    }
+
+    /// Drops the block that carries `key`, if nobody owns it.
+    fn discard(&mut self, pool: PoolId, key: &Key) {
+        if let Some(block) = self.get(pool, key)
+            && self.pool(pool).ref_count(block) == 0
+        {
+            self.drop_keys(pool, block);
+            self.collect_emptied(pool);
+        }
+    }
+
+    /// Drops all cached content.
+    ///
+    /// # Errors
+    /// [`Error::BlocksInUse`] while any block is live.
+    fn reset(&mut self) -> Result<(), Error> {
+        let pools = (0..self.num_pools()).map(PoolId);
+        let num_blocks = pools.clone().map(|pool| self.pool(pool).num_live()).sum();
+        if num_blocks > 0 {
+            return Err(Error::BlocksInUse { num_blocks });
+        }
+        self.journal_mut().num_changes += 1;
+        pools.for_each(|pool| self.clear(pool));
+        Ok(())
+    }
+
+    /// Keys whose blocks were evicted since they were last drained, in order.
+    fn evicted(&mut self) -> &mut Vec<Key> {
+        &mut self.journal_mut().evicted
+    }
+
+    /// Counts keys inserted and evicted, and resets. While it stays the same, a prefix that was found
+    /// is still there, and no longer one is.
+    fn num_changes(&self) -> u64 {
+        self.journal().num_changes
+    }
+
+    /// Counts live blocks whose keys somebody else than their owner dropped.
+    fn num_dropped(&self) -> u64 {
+        self.journal().num_dropped
+    }
+
+    /// Lets time pass. The clock only orders ages; one tick a scheduler step is enough.
+    fn tick(&mut self) {
+        self.journal_mut().now += 1;
+    }
+
+    /// Ticks since the start.
+    fn now(&self) -> u64 {
+        self.journal().now
+    }
+
+    /// Heap bytes held, but for duplicates and extra keys.
+    fn memory_bytes(&self) -> usize;
+
+    /// Walks everything: lists, states, counts and indexes must agree.
+    ///
+    /// # Errors
+    /// The first contradiction, in words.
+    fn check_integrity(&self) -> Result<(), String>;
+}
