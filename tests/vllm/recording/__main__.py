@@ -8,10 +8,7 @@ from hybrid_blocks.vllm.support import release_of
 
 from . import fixture
 from .engines import recorded, rings
-from .lives import record
-
-NUM_ACTIONS = 40
-NUM_LIVES = 2
+from .lives import NUM_LIVES, record
 
 
 def main() -> None:
@@ -21,7 +18,7 @@ def main() -> None:
     parts = {"": recorded(), "-ring": rings()}
     for part, engines in parts.items():
         lives = [
-            record(name, engine, seed, NUM_ACTIONS)
+            record(name, engine, seed)
             for name, engine in engines.items()
             for seed in range(NUM_LIVES)
         ]

@@ -15,7 +15,11 @@ from vllm.v1.core.kv_cache_utils import init_none_hash
 
 from .recorder import Recorder, Step
 
-_ACTIONS = ("arrive",) * 4 + ("step",) * 12 + ("abort", "preempt", "evict", "reset", "look", "recede")
+NUM_LIVES = 2
+_NUM_ACTIONS = 40
+_ACTIONS = (
+    ("arrive",) * 4 + ("step",) * 12 + ("abort", "preempt", "evict", "reset", "look", "recede")
+)
 
 
 class RecordedLife(Life):
@@ -42,7 +46,7 @@ class RecordedLife(Life):
             self._hand_over()
 
 
-def record(name: str, engine: Engine, seed: int, num_actions: int) -> list[Step]:
+def record(name: str, engine: Engine, seed: int) -> list[Step]:
     """Return a life's lines. The same arguments give the same lines under one vLLM."""
     init_none_hash(sha256)
     draw = Random(f"{name} {seed}")
@@ -52,18 +56,22 @@ def record(name: str, engine: Engine, seed: int, num_actions: int) -> list[Step]
     recorder = Recorder(manager, draw)
     life = RecordedLife(engine, recorder, draw, is_async=draw.random() < 0.5)  # type: ignore[arg-type]
     with suppress(RefusedError):
-        for action in ["arrive", "arrive", *draw.choices(_ACTIONS, k=num_actions), "rest", "reset"]:
+        for action in [
+            "arrive",
+            "arrive",
+            *draw.choices(_ACTIONS, k=_NUM_ACTIONS),
+            "rest",
+            "reset",
+        ]:
             if action == "step":
                 life.step(draw.choice((4, 16, 24, 64, 64)))
             else:
                 getattr(life, action)()
             recorder.look()
-    return [_header(name, engine, seed, num_actions, manager), *recorder.steps]
+    return [_header(name, engine, seed, manager), *recorder.steps]
 
 
-def _header(
-    name: str, engine: Engine, seed: int, num_actions: int, manager: KVCacheManager
-) -> dict[str, Any]:
+def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> dict[str, Any]:
     config = asdict(geometry(manager, use_eagle=engine.use_eagle))
     for group, spec in zip(config["groups"], engine.groups, strict=True):
         if type(spec).__name__ == "CircularBufferSpec":
@@ -71,9 +79,6 @@ def _header(
     return {
         "life": name,
         "seed": seed,
-        "num_actions": num_actions,
         "num_blocks": engine.num_blocks,
         "config": config,
     }
-
-

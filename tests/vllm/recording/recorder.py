@@ -110,7 +110,9 @@ class Recorder:
         num_external = kwargs.get("num_external_computed_tokens", 0)
         if num_external:
             groups = range(manager.num_kv_cache_groups)
-            kwargs["skip_zeroing_group_ids"] = tuple(g for g in groups if self._random.random() < 0.3)
+            kwargs["skip_zeroing_group_ids"] = tuple(
+                g for g in groups if self._random.random() < 0.3
+            )
         hit = kwargs.get("new_computed_blocks")
         computed = None if hit is None or hit is manager.empty_kv_cache_blocks else hit.blocks
         if self._random.random() < 0.3:

@@ -29,8 +29,6 @@ pub(crate) struct Life {
 pub(crate) struct Start {
     life: String,
     seed: u32,
-    #[serde(rename = "num_actions")]
-    _num_actions: u32,
     pub(crate) num_blocks: u32,
     pub(crate) config: Config,
 }
