@@ -72,7 +72,12 @@ impl Engine {
         Ok(said(answer)?.map(|new| numbers(&new)))
     }
 
-    pub(crate) fn demand(&mut self, request: u32, hit: Option<&Blocks>, span: fixture::Span) -> i64 {
+    pub(crate) fn demand(
+        &mut self,
+        request: u32,
+        hit: Option<&Blocks>,
+        span: fixture::Span,
+    ) -> i64 {
         let computed = hit.map(|hit| ids(hit));
         let span = Span {
             num_tokens: span.num_tokens,
@@ -89,7 +94,12 @@ impl Engine {
         self.manager.is_commit_quiet(&self.store, &id(request), num_computed)
     }
 
-    pub(crate) fn commit(&mut self, request: u32, facts: [u32; 6], num_computed: u32) -> Answer<()> {
+    pub(crate) fn commit(
+        &mut self,
+        request: u32,
+        facts: [u32; 6],
+        num_computed: u32,
+    ) -> Answer<()> {
         let facts = self::facts(facts);
         said(self.manager.commit(&mut self.store, &id(request), &facts, num_computed))
     }

@@ -1,6 +1,6 @@
 //! A life once more, on the engine: every answer must be the one that vLLM gave.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 
 use hybrid_blocks::Digest;
@@ -19,12 +19,12 @@ pub(crate) enum Caller {
     Sparing,
 }
 
-/// How often calls were spared.
+/// How often calls were spared by those who spare them.
 #[derive(Debug, Default)]
 pub(crate) struct Spared {
-    /// Decode steps of a request in which vLLM changed nothing.
+    /// Decode steps that followed another one of the request, and in which nothing changed.
     pub(crate) num_idle: usize,
-    /// Those of them that the engine knew of beforehand.
+    /// Those of them that the engine told beforehand.
     pub(crate) num_spared: usize,
 }
 
@@ -40,6 +40,7 @@ pub(crate) fn replay(life: &Life, caller: Caller) -> Result<Spared, String> {
         digests: HashMap::new(),
         caller,
         spared: Spared::default(),
+        decoding: HashSet::new(),
     };
     for (at, step) in life.steps.iter().enumerate() {
         replay.step(step).map_err(|what| {
@@ -56,6 +57,8 @@ struct Replay<'a> {
     digests: HashMap<u32, Vec<Digest>>,
     caller: Caller,
     spared: Spared,
+    /// Requests whose latest call was a decode step.
+    decoding: HashSet<u32>,
 }
 
 fn same<T: PartialEq + Debug>(what: &str, expected: &T, got: &T) -> Result<(), String> {
@@ -135,23 +138,31 @@ impl Replay<'_> {
             && !ask.must_fit
             && ask.reserved == 0;
         let is_held_back = self.config.watermark_blocks > 0 && facts[5] != 0 && !ask.alone;
-        if only_new && !is_held_back {
-            let is_quiet = self.engine.is_quiet(step.request, facts, ask);
-            let is_idle = step.events.is_empty()
-                && ask.blocks.as_ref().is_some_and(|new| new.iter().all(Vec::is_empty));
-            if is_quiet && !is_idle {
-                return Err(format!("said to change nothing, but {:?}", ask.blocks));
-            }
-            if facts[0] >= facts[2] && is_idle {
-                self.spared.num_idle += 1;
-                self.spared.num_spared += usize::from(is_quiet);
-            }
-            if is_quiet && self.caller == Caller::Sparing {
-                return Ok(());
-            }
+        let is_quiet = only_new && !is_held_back && self.engine.is_quiet(step.request, facts, ask);
+        let was_decoding = self.decoding.contains(&step.request);
+        if is_quiet && self.caller == Caller::Sparing {
+            self.spared.num_idle += 1;
+            self.spared.num_spared += 1;
+            let nothing = vec![Vec::new(); self.config.groups.len()];
+            return same("new blocks", &ask.blocks, &Some(nothing));
         }
+        let before = self.table(step.request);
         self.update_digests(step.request);
-        same("new blocks", &ask.blocks, &self.engine.allocate(step.request, facts, ask)?)
+        same("new blocks", &ask.blocks, &self.engine.allocate(step.request, facts, ask)?)?;
+        let is_idle = self.table(step.request) == before && step.events.is_empty();
+        if is_quiet && !is_idle {
+            return Err("it was said to change nothing".to_owned());
+        }
+        let is_decode = only_new && !is_held_back && facts[0] >= facts[2] && ask.blocks.is_some();
+        if is_decode && is_idle && was_decoding {
+            self.spared.num_idle += 1;
+        }
+        if is_decode {
+            self.decoding.insert(step.request);
+        } else {
+            self.decoding.remove(&step.request);
+        }
+        Ok(())
     }
 
     fn commit(&mut self, step: &Step, num_computed: u32) -> Result<(), String> {
@@ -163,6 +174,7 @@ impl Replay<'_> {
                 return Ok(());
             }
         }
+        self.decoding.remove(&step.request);
         self.update_digests(step.request);
         self.engine.commit(step.request, step.facts.ok_or("no facts")?, num_computed)
     }
