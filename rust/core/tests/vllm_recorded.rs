@@ -33,5 +33,5 @@ fn every_answer_is_that_of_vllm_0_32() {
 fn calls_that_are_said_to_change_nothing_need_not_be_made() {
     live_again("vllm-0.32.jsonl.gz", Caller::Sparing);
     let Spared { num_idle, num_spared } = live_again("vllm-0.33.jsonl.gz", Caller::Sparing);
-    assert!(num_spared * 100 >= num_idle * 91, "{num_spared} of {num_idle} idle steps are spared");
+    assert!(num_spared * 10 > num_idle * 9, "{num_spared} of {num_idle} idle steps are spared");
 }

@@ -12,6 +12,7 @@ from oracle.twin import RefusedError
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import init_none_hash
+from vllm.v1.request import Request
 
 from .recorder import Recorder, Step
 
@@ -29,6 +30,10 @@ class RecordedLife(Life):
         """A request arrives. What it reports of hits is not the core's business."""
         super().arrive()
         self.waiting[-1].kv_cache_report_mode = "incremental"
+
+    def _external(self, request: Request, num_local: int) -> int:
+        """Tokens that a connector has, recurrent states included."""
+        return self._external_blocks(request, num_local) if self.random.random() < 0.15 else 0
 
     def recede(self) -> None:
         """What an out-of-order call of a scheduler gives back."""
