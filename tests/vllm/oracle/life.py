@@ -145,12 +145,7 @@ class Life:
         num_local = hit[0][1]
         self.num_hits += num_local > 0
         request.shared_prefix_boundary = hit[0][2]
-        num_external = 0
-        if draw.random() < 0.1 and not self.engine.has_aligned_state:
-            unit = self.engine.scheduler_block_size
-            room = (request.num_tokens - 1) // unit * unit - num_local
-            if room > 0 and num_local % unit == 0:
-                num_external = draw.randrange(0, room + 1, unit)
+        num_external = self._external(request, num_local)
         start = num_local + num_external
         num_new = min(request.num_tokens - start, budget)
         delayed = num_external > 0 and draw.random() < 0.3
@@ -187,6 +182,19 @@ class Life:
             return 1
         step.append(Scheduled(request, num_new, 0, request.num_preemptions))
         return num_new
+
+    def _external(self, request: Request, num_local: int) -> int:
+        """Tokens that a connector has; none where states are kept at block borders."""
+        if self.random.random() >= 0.1 or self.engine.has_aligned_state:
+            return 0
+        return self._external_blocks(request, num_local)
+
+    def _external_blocks(self, request: Request, num_local: int) -> int:
+        unit = self.engine.scheduler_block_size
+        room = (request.num_tokens - 1) // unit * unit - num_local
+        if room > 0 and num_local % unit == 0:
+            return self.random.randrange(0, room + 1, unit)
+        return 0
 
     def _split(self, request: Request, num_new: int, start: int) -> int:
         """Where states are kept at block borders, chunks end there, as in vLLM's scheduler."""

@@ -1,0 +1,303 @@
+//! The engine's calls, as fixtures know them. Nothing else here calls the engine.
+
+use hybrid_blocks::vllm::{
+    Ask, CacheEvent, Config, Facts, GroupConfig, Kind, Lookup, LookupGroup, Manager, Release, Span,
+};
+use hybrid_blocks::{BlockId, BlockStore, Digest, GroupId, PoolId};
+
+use super::digests::number;
+use super::fixture::{self, Allocate, Blocks, State};
+
+const POOL: PoolId = PoolId(0);
+
+/// A manager with its blocks. Requests are numbered.
+pub(crate) struct Engine {
+    manager: Manager,
+    store: BlockStore,
+}
+
+type Answer<T> = Result<T, String>;
+
+impl Engine {
+    pub(crate) fn new(start: &fixture::Start) -> Self {
+        Self {
+            manager: Manager::new(config(&start.config)).unwrap(),
+            store: BlockStore::fixed(start.num_blocks).unwrap(),
+        }
+    }
+
+    pub(crate) fn update_digests(&mut self, request: u32, digests: &[Digest]) {
+        let known = self.manager.digests_mut(&id(request));
+        known.extend_from_slice(&digests[known.len()..]);
+    }
+
+    /// Blocks, tokens, and tokens after them that only some groups hold.
+    pub(crate) fn hit(&self, request: u32, limit: u32) -> (Blocks, u32, u32) {
+        let hit = self.manager.longest_hit_of(&self.store, &id(request), limit);
+        (numbers(&hit.blocks), hit.num_tokens, hit.num_uncached)
+    }
+
+    pub(crate) fn hit_per_group(&self, digests: &[Digest], limit: u32) -> (Blocks, Vec<u32>) {
+        let (blocks, lengths) = self.manager.hit_per_group(&self.store, digests, limit);
+        (numbers(&blocks), lengths)
+    }
+
+    pub(crate) fn is_quiet(&self, request: u32, facts: [u32; 6], ask: &Allocate) -> bool {
+        let facts = self::facts(facts);
+        self.manager.is_quiet(&self.store, &id(request), &facts, ask.new, ask.lookahead)
+    }
+
+    pub(crate) fn allocate(
+        &mut self,
+        request: u32,
+        facts: [u32; 6],
+        ask: &Allocate,
+    ) -> Answer<Option<Blocks>> {
+        let computed = ask.hit.as_deref().map(ids);
+        let ask = Ask {
+            num_new: ask.new,
+            num_new_computed: ask.hit_tokens,
+            computed: computed.as_deref(),
+            num_lookahead: ask.lookahead,
+            num_external: ask.external,
+            delay_commit: ask.delayed,
+            full_sequence_must_fit: ask.must_fit,
+            reserved_blocks: ask.reserved,
+            free_offset: ask.offset,
+            has_scheduled: !ask.alone,
+            unzeroed_groups: &ask.unzeroed,
+        };
+        let answer =
+            self.manager.allocate(&mut self.store, &id(request), &self::facts(facts), &ask);
+        Ok(said(answer)?.map(|new| numbers(&new)))
+    }
+
+    pub(crate) fn demand(
+        &mut self,
+        request: u32,
+        hit: Option<&Blocks>,
+        span: fixture::Span,
+    ) -> i64 {
+        let computed = hit.map(|hit| ids(hit));
+        let span = Span {
+            num_tokens: span.num_tokens,
+            num_main: span.num_main,
+            num_computed: span.num_computed,
+            num_local: span.num_local,
+            prefill_end: span.prefill_end,
+            is_admission: span.is_admission,
+        };
+        self.manager.demand(&mut self.store, &id(request), computed.as_deref(), span)
+    }
+
+    pub(crate) fn is_commit_quiet(&self, request: u32, num_computed: u32) -> bool {
+        self.manager.is_commit_quiet(&self.store, &id(request), num_computed)
+    }
+
+    pub(crate) fn commit(
+        &mut self,
+        request: u32,
+        facts: [u32; 6],
+        num_computed: u32,
+    ) -> Answer<()> {
+        let facts = self::facts(facts);
+        said(self.manager.commit(&mut self.store, &id(request), &facts, num_computed))
+    }
+
+    pub(crate) fn recede(&mut self, request: u32, num_processed: u32) -> Answer<()> {
+        said(self.manager.recede(&mut self.store, &id(request), num_processed))
+    }
+
+    pub(crate) fn free(&mut self, request: u32) -> Answer<()> {
+        said(self.manager.free(&mut self.store, &id(request)))
+    }
+
+    pub(crate) fn pop(&mut self, request: u32) -> Vec<u32> {
+        self.manager.pop(&id(request)).into_iter().map(|block| block.0).collect()
+    }
+
+    pub(crate) fn free_blocks(&mut self, blocks: &[u32]) -> Answer<()> {
+        said(self.store.free(POOL, blocks.iter().map(|&block| BlockId(block))))
+    }
+
+    pub(crate) fn evict(&mut self, blocks: &[u32]) {
+        blocks.iter().for_each(|&block| self.store.drop_keys(POOL, BlockId(block)));
+    }
+
+    pub(crate) fn reset(&mut self) -> bool {
+        self.store.reset().is_ok()
+    }
+
+    pub(crate) fn start_step(&mut self) {
+        self.manager.start_step();
+    }
+
+    pub(crate) fn zero_again(&mut self, request: u32, start_token: u32) -> Answer<()> {
+        said(self.manager.zero_again(&id(request), start_token))
+    }
+
+    pub(crate) fn take_new_blocks(&mut self) -> Vec<u32> {
+        self.manager.take_new_blocks().into_iter().map(|block| block.0).collect()
+    }
+
+    pub(crate) fn take_copies(&mut self) -> Vec<(u32, u32)> {
+        self.manager.take_copies().into_iter().map(|(from, to)| (from.0, to.0)).collect()
+    }
+
+    pub(crate) fn take_boundary_states(&mut self) -> Vec<(u32, State)> {
+        let states = self.manager.take_boundary_states().into_iter();
+        let state = |it: hybrid_blocks::vllm::BoundaryState| {
+            (request(&it.request_id), (it.group.0, it.block.0, it.num_tokens))
+        };
+        states.map(state).collect()
+    }
+
+    pub(crate) fn take_final_states(&mut self, request: u32, facts: [u32; 6]) -> Vec<State> {
+        let Facts { num_computed, num_in_flight, .. } = self::facts(facts);
+        let states = self.manager.take_final_states(&id(request), num_computed, num_in_flight);
+        states.into_iter().map(|(group, block, tokens)| (group.0, block.0, tokens)).collect()
+    }
+
+    pub(crate) fn take_events(&mut self) -> Vec<CacheEvent> {
+        self.manager.take_events(&mut self.store)
+    }
+
+    pub(crate) fn num_cached_tokens(&self, request: u32) -> u32 {
+        self.manager.num_cached_tokens(&self.store, &id(request))
+    }
+
+    pub(crate) fn num_free(&self) -> u32 {
+        self.store.pool(POOL).num_available()
+    }
+
+    /// In the order in which they will be handed out.
+    pub(crate) fn free_queue(&self) -> impl Iterator<Item = u32> {
+        self.store.pool(POOL).iter_available().map(|block| block.0)
+    }
+
+    pub(crate) fn num_owners(&self, block: u32) -> u32 {
+        self.store.pool(POOL).ref_count(BlockId(block))
+    }
+
+    /// Digest and group of the first key, and the tokens that it stands for; then further keys.
+    pub(crate) fn keys(&self, block: u32) -> Option<((u32, u32), u32, Vec<(u32, u32)>)> {
+        let index = self.store.prefix_index(POOL);
+        let key = |key: hybrid_blocks::Key| (number(&key.digest), key.group.0);
+        let (first, num_tokens) = index.first_key(BlockId(block))?;
+        let further = index.further_keys(BlockId(block)).map(key).collect();
+        Some((key(first), num_tokens, further))
+    }
+
+    pub(crate) fn blocks(&self, request: u32, group: u32) -> Vec<u32> {
+        let blocks = self.manager.blocks(&id(request), GroupId(group));
+        blocks.iter().map(|block| block.0).collect()
+    }
+
+    pub(crate) fn num_cached_blocks(&self, request: u32, group: u32) -> Option<u32> {
+        self.manager.num_cached_blocks(&id(request), GroupId(group))
+    }
+
+    pub(crate) fn checkpoint(&self, request: u32, group: u32) -> Option<(u32, u32)> {
+        self.manager.checkpoint(&id(request), GroupId(group))
+    }
+
+    /// Requests that hold blocks of a group, in order.
+    pub(crate) fn holders(&self, group: u32) -> Vec<u32> {
+        let mut holders: Vec<_> = self.manager.holders(GroupId(group)).map(request).collect();
+        holders.sort_unstable();
+        holders
+    }
+
+    pub(crate) fn check_integrity(&self) -> Answer<()> {
+        self.store.check_integrity()
+    }
+}
+
+fn id(request: u32) -> String {
+    request.to_string()
+}
+
+fn request(id: &str) -> u32 {
+    id.parse().unwrap()
+}
+
+fn said<T, E: std::fmt::Display>(answer: Result<T, E>) -> Answer<T> {
+    answer.map_err(|error| error.to_string())
+}
+
+fn ids(groups: &[Vec<u32>]) -> Vec<Vec<BlockId>> {
+    groups.iter().map(|group| group.iter().map(|&block| BlockId(block)).collect()).collect()
+}
+
+fn numbers(groups: &[Vec<BlockId>]) -> Blocks {
+    groups.iter().map(|group| group.iter().map(|block| block.0).collect()).collect()
+}
+
+fn facts(facts: [u32; 6]) -> Facts {
+    let [num_computed, num_tokens, num_prompt, num_in_flight, boundary, is_waiting] = facts;
+    Facts {
+        num_computed,
+        num_tokens,
+        num_prompt,
+        num_in_flight,
+        shared_prefix_boundary: boundary,
+        is_waiting: is_waiting != 0,
+    }
+}
+
+fn config(config: &fixture::Config) -> Config {
+    let spec = |(groups, use_eagle): &(Vec<u32>, bool)| LookupGroup {
+        groups: groups.iter().copied().map(GroupId).collect(),
+        use_eagle: *use_eagle,
+    };
+    let specs: Vec<_> = config.lookup_groups.iter().map(spec).collect();
+    Config {
+        release: match config.release.as_str() {
+            "0.32" => Release::V0_32,
+            "0.33" => Release::V0_33,
+            other => panic!("no release {other}"),
+        },
+        groups: config.groups.iter().map(group).collect(),
+        lookup: match config.lookup.as_str() {
+            "none" => Lookup::None,
+            "unitary" => Lookup::Unitary { use_eagle: specs[0].use_eagle },
+            "hybrid" => Lookup::Hybrid { specs, fine_grained: config.fine_grained },
+            other => panic!("no lookup {other}"),
+        },
+        hash_block_size: config.hash_block_size,
+        scheduler_block_size: config.scheduler_block_size,
+        max_model_len: config.max_model_len,
+        enable_events: config.enable_events,
+        retention_interval: config.retention_interval,
+        num_reprefillable: config.num_reprefillable,
+        num_hash_lookahead: config.num_hash_lookahead,
+        drops_eagle_block: config.drops_eagle_block,
+        drops_eagle_checkpoint: config.drops_eagle_checkpoint,
+        shared_prefix_checkpoint: config.shared_prefix_checkpoint,
+        watermark_blocks: config.watermark_blocks,
+    }
+}
+
+fn group(group: &fixture::Group) -> GroupConfig {
+    let num_speculative = group.num_speculative;
+    GroupConfig {
+        kind: match group.kind.as_str() {
+            "full" => Kind::Full,
+            "sliding_window" => {
+                Kind::SlidingWindow { window: group.window, extra_retained: group.extra_retained }
+            }
+            "chunked" => Kind::Chunked { chunk: group.window },
+            "mamba_in_place" => Kind::MambaInPlace { num_speculative },
+            "mamba_aligned" => Kind::MambaAligned {
+                num_speculative,
+                checkpoint_alignment: group.checkpoint_alignment,
+                has_checkpoint_blocks: group.has_checkpoint_blocks,
+            },
+            other => panic!("no kind {other} of group"),
+        },
+        block_size: group.block_size,
+        use_eagle: group.use_eagle,
+        admission_cap: group.admission_cap,
+        zeroes_new_blocks: group.zeroes_new_blocks,
+    }
+}

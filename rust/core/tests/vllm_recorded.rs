@@ -1,0 +1,37 @@
+//! The engine decides as vLLM does: lives of vLLM's own managers, recorded, are lived again.
+
+mod recorded;
+
+use recorded::fixture::{self, Life};
+use recorded::replay::{Caller, Spared, replay};
+
+/// Every life of a fixture, and how many idle steps were spared.
+fn live_again(name: &str, caller: Caller) -> Spared {
+    let (head, lives) = fixture::read(name);
+    assert_eq!(lives.len(), head.num_lives);
+    assert_eq!(lives.iter().map(|life| life.steps.len()).sum::<usize>(), head.num_steps);
+    let live = |life: &Life| {
+        replay(life, caller).unwrap_or_else(|what| panic!("{name} of vLLM {}: {what}", head.vllm))
+    };
+    lives.iter().map(live).fold(Spared::default(), |sum, spared| Spared {
+        num_idle: sum.num_idle + spared.num_idle,
+        num_spared: sum.num_spared + spared.num_spared,
+    })
+}
+
+#[test]
+fn every_answer_is_that_of_vllm_0_33() {
+    live_again("vllm-0.33.jsonl.gz", Caller::Plain);
+}
+
+#[test]
+fn every_answer_is_that_of_vllm_0_32() {
+    live_again("vllm-0.32.jsonl.gz", Caller::Plain);
+}
+
+#[test]
+fn calls_that_are_said_to_change_nothing_need_not_be_made() {
+    live_again("vllm-0.32.jsonl.gz", Caller::Sparing);
+    let Spared { num_idle, num_spared } = live_again("vllm-0.33.jsonl.gz", Caller::Sparing);
+    assert!(num_spared * 10 > num_idle * 9, "{num_spared} of {num_idle} idle steps are spared");
+}

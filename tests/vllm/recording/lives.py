@@ -1,0 +1,89 @@
+"""The lives that are recorded: one line for an engine, then one a call."""
+
+from contextlib import suppress
+from dataclasses import asdict
+from random import Random
+from typing import Any
+
+from hybrid_blocks.vllm.geometry import geometry
+from oracle.engines import Engine
+from oracle.life import Life
+from oracle.twin import RefusedError
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import init_none_hash
+from vllm.v1.request import Request
+
+from .recorder import Recorder, Step
+
+NUM_LIVES = 2
+_NUM_ACTIONS = 40
+_ACTIONS = (
+    ("arrive",) * 4 + ("step",) * 12 + ("abort", "preempt", "evict", "reset", "look", "recede")
+)
+
+
+class RecordedLife(Life):
+    """A life over the recorder, which now and then does what schedulers seldom do."""
+
+    def arrive(self) -> None:
+        """A request arrives. What it reports of hits is not the core's business."""
+        super().arrive()
+        self.waiting[-1].kv_cache_report_mode = "incremental"
+
+    def _external(self, request: Request, num_local: int) -> int:
+        """Tokens that a connector has, recurrent states included."""
+        return self._external_blocks(request, num_local) if self.random.random() < 0.15 else 0
+
+    def recede(self) -> None:
+        """What an out-of-order call of a scheduler gives back."""
+        if self.running:
+            request = self.random.choice(self.running)
+            processed = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
+            self.twin.call("remove_skipped_blocks", request.request_id, processed)
+
+    def rest(self) -> None:
+        """All requests end; the prefix cache stays, or is dropped."""
+        for request in [*self.running, *self.waiting]:
+            self._finish(request)
+        self.in_flight.clear()
+        while self.deferred:
+            self._hand_over()
+
+
+def record(name: str, engine: Engine, seed: int) -> list[Step]:
+    """Return a life's lines. The same arguments give the same lines under one vLLM."""
+    init_none_hash(sha256)
+    draw = Random(f"{name} {seed}")
+    arguments = engine.arguments()
+    arguments["enable_kv_cache_events"] = seed % 4 != 3
+    manager = KVCacheManager(**arguments)
+    recorder = Recorder(manager, draw)
+    life = RecordedLife(engine, recorder, draw, is_async=draw.random() < 0.5)  # type: ignore[arg-type]
+    with suppress(RefusedError):
+        for action in [
+            "arrive",
+            "arrive",
+            *draw.choices(_ACTIONS, k=_NUM_ACTIONS),
+            "rest",
+            "reset",
+        ]:
+            if action == "step":
+                life.step(draw.choice((4, 16, 24, 64, 64)))
+            else:
+                getattr(life, action)()
+            recorder.look()
+    return [_header(name, engine, seed, manager), *recorder.steps]
+
+
+def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> dict[str, Any]:
+    config = asdict(geometry(manager, use_eagle=engine.use_eagle))
+    for group, spec in zip(config["groups"], engine.groups, strict=True):
+        if type(spec).__name__ == "CircularBufferSpec":
+            group["kind"] = "ring"
+    return {
+        "life": name,
+        "seed": seed,
+        "num_blocks": engine.num_blocks,
+        "config": config,
+    }
