@@ -161,7 +161,9 @@ impl<S: Store> Cache<S> {
         table.blocks.reserve(num_skipped as usize + hit.len());
         table.blocks.resize(num_skipped as usize, BlockId::NULL);
         table.blocks.extend_from_slice(hit);
-        table.num_skipped = num_skipped;
+        // A group may keep more below its window than a hit needs to have.
+        let missing = hit.iter().take_while(|block| block.is_null()).count() as u32;
+        table.num_skipped = num_skipped + missing;
         table.set_num_cached(table.blocks.len() as u32);
         Ok(())
     }

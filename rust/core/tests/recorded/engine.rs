@@ -1,9 +1,10 @@
 //! The engine's calls, as fixtures know them. Nothing else here calls the engine.
 
 use hybrid_blocks::vllm::{
-    Ask, CacheEvent, Config, Facts, GroupConfig, Kind, Lookup, LookupGroup, Manager, Release, Span,
+    AllocateArgs, Config, GroupConfig, Lookup, LookupGroup, Manager, Release, RequestProgress,
+    TokenCounts,
 };
-use hybrid_blocks::{BlockId, BlockStore, Digest, GroupId, PoolId};
+use hybrid_blocks::{BlockId, CacheEvent, Digest, FixedStore, GroupId, GroupKind, PoolId, Store};
 
 use super::digests::number;
 use super::fixture::{self, Allocate, Blocks, State};
@@ -12,8 +13,7 @@ const POOL: PoolId = PoolId(0);
 
 /// A manager with its blocks. Requests are numbered.
 pub(crate) struct Engine {
-    manager: Manager,
-    store: BlockStore,
+    manager: Manager<FixedStore>,
 }
 
 type Answer<T> = Result<T, String>;
@@ -21,30 +21,39 @@ type Answer<T> = Result<T, String>;
 impl Engine {
     pub(crate) fn new(start: &fixture::Start) -> Self {
         Self {
-            manager: Manager::new(config(&start.config)).unwrap(),
-            store: BlockStore::fixed(start.num_blocks).unwrap(),
+            manager: Manager::new(
+                FixedStore::new(start.num_blocks).unwrap(),
+                config(&start.config),
+            )
+            .unwrap(),
         }
     }
 
+    /// The handle of a request; one that names nothing, if the request is not known.
+    fn handle(&self, request: u32) -> u64 {
+        self.manager.find(&id(request)).unwrap_or(u64::MAX)
+    }
+
     pub(crate) fn update_digests(&mut self, request: u32, digests: &[Digest]) {
-        let known = self.manager.digests_mut(&id(request));
+        let handle = self.manager.add(&id(request));
+        let known = self.manager.digests_mut(handle).unwrap();
         known.extend_from_slice(&digests[known.len()..]);
     }
 
     /// Blocks, tokens, and tokens after them that only some groups hold.
     pub(crate) fn hit(&self, request: u32, limit: u32) -> (Blocks, u32, u32) {
-        let hit = self.manager.longest_hit_of(&self.store, &id(request), limit);
+        let hit = self.manager.longest_hit_of(self.handle(request), limit);
         (numbers(&hit.blocks), hit.num_tokens, hit.num_uncached)
     }
 
     pub(crate) fn hit_per_group(&self, digests: &[Digest], limit: u32) -> (Blocks, Vec<u32>) {
-        let (blocks, lengths) = self.manager.hit_per_group(&self.store, digests, limit);
+        let (blocks, lengths) = self.manager.hit_per_group(digests, limit);
         (numbers(&blocks), lengths)
     }
 
     pub(crate) fn is_quiet(&self, request: u32, facts: [u32; 6], ask: &Allocate) -> bool {
         let facts = self::facts(facts);
-        self.manager.is_quiet(&self.store, &id(request), &facts, ask.new, ask.lookahead)
+        self.manager.is_noop(self.handle(request), &facts, ask.new, ask.lookahead)
     }
 
     pub(crate) fn allocate(
@@ -54,7 +63,7 @@ impl Engine {
         ask: &Allocate,
     ) -> Answer<Option<Blocks>> {
         let computed = ask.hit.as_deref().map(ids);
-        let ask = Ask {
+        let args = AllocateArgs {
             num_new: ask.new,
             num_new_computed: ask.hit_tokens,
             computed: computed.as_deref(),
@@ -63,12 +72,12 @@ impl Engine {
             delay_commit: ask.delayed,
             full_sequence_must_fit: ask.must_fit,
             reserved_blocks: ask.reserved,
-            free_offset: ask.offset,
+            withheld_blocks: -ask.offset,
             has_scheduled: !ask.alone,
             unzeroed_groups: &ask.unzeroed,
         };
-        let answer =
-            self.manager.allocate(&mut self.store, &id(request), &self::facts(facts), &ask);
+        let handle = self.manager.add(&id(request));
+        let answer = self.manager.allocate(handle, &self::facts(facts), &args);
         Ok(said(answer)?.map(|new| numbers(&new)))
     }
 
@@ -79,7 +88,7 @@ impl Engine {
         span: fixture::Span,
     ) -> i64 {
         let computed = hit.map(|hit| ids(hit));
-        let span = Span {
+        let counts = TokenCounts {
             num_tokens: span.num_tokens,
             num_main: span.num_main,
             num_computed: span.num_computed,
@@ -87,11 +96,12 @@ impl Engine {
             prefill_end: span.prefill_end,
             is_admission: span.is_admission,
         };
-        self.manager.demand(&mut self.store, &id(request), computed.as_deref(), span)
+        let handle = self.manager.add(&id(request));
+        self.manager.demand(handle, computed.as_deref(), counts).unwrap()
     }
 
     pub(crate) fn is_commit_quiet(&self, request: u32, num_computed: u32) -> bool {
-        self.manager.is_commit_quiet(&self.store, &id(request), num_computed)
+        self.manager.is_commit_noop(self.handle(request), num_computed)
     }
 
     pub(crate) fn commit(
@@ -100,32 +110,35 @@ impl Engine {
         facts: [u32; 6],
         num_computed: u32,
     ) -> Answer<()> {
-        let facts = self::facts(facts);
-        said(self.manager.commit(&mut self.store, &id(request), &facts, num_computed))
+        let handle = self.manager.add(&id(request));
+        said(self.manager.commit(handle, &self::facts(facts), num_computed))
     }
 
     pub(crate) fn recede(&mut self, request: u32, num_processed: u32) -> Answer<()> {
-        said(self.manager.recede(&mut self.store, &id(request), num_processed))
+        match self.manager.find(&id(request)) {
+            Some(handle) => said(self.manager.release_skipped(handle, num_processed)),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn free(&mut self, request: u32) -> Answer<()> {
-        said(self.manager.free(&mut self.store, &id(request)))
+        said(self.manager.free(self.handle(request)))
     }
 
     pub(crate) fn pop(&mut self, request: u32) -> Vec<u32> {
-        self.manager.pop(&id(request)).into_iter().map(|block| block.0).collect()
+        self.manager.pop(self.handle(request)).into_iter().map(|block| block.0).collect()
     }
 
     pub(crate) fn free_blocks(&mut self, blocks: &[u32]) -> Answer<()> {
-        said(self.store.free(POOL, blocks.iter().map(|&block| BlockId(block))))
+        said(self.manager.store_mut().free(POOL, blocks.iter().map(|&block| BlockId(block))))
     }
 
     pub(crate) fn evict(&mut self, blocks: &[u32]) {
-        blocks.iter().for_each(|&block| self.store.drop_keys(POOL, BlockId(block)));
+        blocks.iter().for_each(|&block| self.manager.store_mut().drop_keys(POOL, BlockId(block)));
     }
 
     pub(crate) fn reset(&mut self) -> bool {
-        self.store.reset().is_ok()
+        self.manager.store_mut().reset().is_ok()
     }
 
     pub(crate) fn start_step(&mut self) {
@@ -133,7 +146,7 @@ impl Engine {
     }
 
     pub(crate) fn zero_again(&mut self, request: u32, start_token: u32) -> Answer<()> {
-        said(self.manager.zero_again(&id(request), start_token))
+        said(self.manager.zero_again(self.handle(request), start_token))
     }
 
     pub(crate) fn take_new_blocks(&mut self) -> Vec<u32> {
@@ -147,41 +160,43 @@ impl Engine {
     pub(crate) fn take_boundary_states(&mut self) -> Vec<(u32, State)> {
         let states = self.manager.take_boundary_states().into_iter();
         let state = |it: hybrid_blocks::vllm::BoundaryState| {
-            (request(&it.request_id), (it.group.0, it.block.0, it.num_tokens))
+            let id = self.manager.id(it.handle).unwrap();
+            (request(id), (it.group.0, it.block.0, it.num_tokens))
         };
         states.map(state).collect()
     }
 
     pub(crate) fn take_final_states(&mut self, request: u32, facts: [u32; 6]) -> Vec<State> {
-        let Facts { num_computed, num_in_flight, .. } = self::facts(facts);
-        let states = self.manager.take_final_states(&id(request), num_computed, num_in_flight);
+        let RequestProgress { num_computed, num_in_flight, .. } = self::facts(facts);
+        let states =
+            self.manager.take_final_states(self.handle(request), num_computed, num_in_flight);
         states.into_iter().map(|(group, block, tokens)| (group.0, block.0, tokens)).collect()
     }
 
     pub(crate) fn take_events(&mut self) -> Vec<CacheEvent> {
-        self.manager.take_events(&mut self.store)
+        self.manager.take_events()
     }
 
     pub(crate) fn num_cached_tokens(&self, request: u32) -> u32 {
-        self.manager.num_cached_tokens(&self.store, &id(request))
+        self.manager.num_cached_tokens(self.handle(request))
     }
 
     pub(crate) fn num_free(&self) -> u32 {
-        self.store.pool(POOL).num_available()
+        self.manager.store().pool(POOL).num_available()
     }
 
     /// In the order in which they will be handed out.
     pub(crate) fn free_queue(&self) -> impl Iterator<Item = u32> {
-        self.store.pool(POOL).iter_available().map(|block| block.0)
+        self.manager.store().free_order(POOL).into_iter().map(|block| block.0)
     }
 
     pub(crate) fn num_owners(&self, block: u32) -> u32 {
-        self.store.pool(POOL).ref_count(BlockId(block))
+        self.manager.store().pool(POOL).ref_count(BlockId(block))
     }
 
     /// Digest and group of the first key, and the tokens that it stands for; then further keys.
     pub(crate) fn keys(&self, block: u32) -> Option<((u32, u32), u32, Vec<(u32, u32)>)> {
-        let index = self.store.prefix_index(POOL);
+        let index = self.manager.store().prefix_index(POOL);
         let key = |key: hybrid_blocks::Key| (number(&key.digest), key.group.0);
         let (first, num_tokens) = index.first_key(BlockId(block))?;
         let further = index.further_keys(BlockId(block)).map(key).collect();
@@ -189,16 +204,16 @@ impl Engine {
     }
 
     pub(crate) fn blocks(&self, request: u32, group: u32) -> Vec<u32> {
-        let blocks = self.manager.blocks(&id(request), GroupId(group));
+        let blocks = self.manager.blocks(self.handle(request), GroupId(group));
         blocks.iter().map(|block| block.0).collect()
     }
 
     pub(crate) fn num_cached_blocks(&self, request: u32, group: u32) -> Option<u32> {
-        self.manager.num_cached_blocks(&id(request), GroupId(group))
+        self.manager.num_cached_blocks(self.handle(request), GroupId(group))
     }
 
     pub(crate) fn checkpoint(&self, request: u32, group: u32) -> Option<(u32, u32)> {
-        self.manager.checkpoint(&id(request), GroupId(group))
+        self.manager.checkpoint(self.handle(request), GroupId(group))
     }
 
     /// Requests that hold blocks of a group, in order.
@@ -209,7 +224,7 @@ impl Engine {
     }
 
     pub(crate) fn check_integrity(&self) -> Answer<()> {
-        self.store.check_integrity()
+        self.manager.store().check_integrity()
     }
 }
 
@@ -233,9 +248,9 @@ fn numbers(groups: &[Vec<BlockId>]) -> Blocks {
     groups.iter().map(|group| group.iter().map(|block| block.0).collect()).collect()
 }
 
-fn facts(facts: [u32; 6]) -> Facts {
+fn facts(facts: [u32; 6]) -> RequestProgress {
     let [num_computed, num_tokens, num_prompt, num_in_flight, boundary, is_waiting] = facts;
-    Facts {
+    RequestProgress {
         num_computed,
         num_tokens,
         num_prompt,
@@ -282,13 +297,14 @@ fn group(group: &fixture::Group) -> GroupConfig {
     let num_speculative = group.num_speculative;
     GroupConfig {
         kind: match group.kind.as_str() {
-            "full" => Kind::Full,
-            "sliding_window" => {
-                Kind::SlidingWindow { window: group.window, extra_retained: group.extra_retained }
-            }
-            "chunked" => Kind::Chunked { chunk: group.window },
-            "mamba_in_place" => Kind::MambaInPlace { num_speculative },
-            "mamba_aligned" => Kind::MambaAligned {
+            "full" => GroupKind::Full,
+            "sliding_window" => GroupKind::SlidingWindow {
+                window: group.window,
+                extra_retained: group.extra_retained,
+            },
+            "chunked" => GroupKind::Chunked { chunk: group.window },
+            "mamba_in_place" => GroupKind::MambaInPlace { num_speculative },
+            "mamba_aligned" => GroupKind::MambaAligned {
                 num_speculative,
                 checkpoint_alignment: group.checkpoint_alignment,
                 has_checkpoint_blocks: group.has_checkpoint_blocks,
@@ -296,6 +312,7 @@ fn group(group: &fixture::Group) -> GroupConfig {
             other => panic!("no kind {other} of group"),
         },
         block_size: group.block_size,
+        pool: POOL,
         use_eagle: group.use_eagle,
         admission_cap: group.admission_cap,
         zeroes_new_blocks: group.zeroes_new_blocks,

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 
+use hybrid_blocks::CacheEvent;
 use hybrid_blocks::Digest;
-use hybrid_blocks::vllm::CacheEvent;
 
 use super::digests::{digest, number};
 use super::engine::Engine;
@@ -251,16 +251,17 @@ impl Replay<'_> {
         };
         match event {
             CacheEvent::Removed(key) => Event::Removed(key.group.0, number(&key.digest)),
-            CacheEvent::Stored { group, first_block, end_block, stored } => {
+            CacheEvent::Stored { group, first_block, end_block, positions, .. } => {
                 let size = self.config.groups[group.index()].block_size;
-                let blocks = stored.iter().map(|&block| before((block + 1) * size)).collect();
+                let blocks = positions.iter().map(|&block| before((block + 1) * size)).collect();
                 let num_tokens = (end_block - first_block) * size;
                 Event::Stored(group.0, size, num_tokens, before(first_block * size), blocks)
             }
-            CacheEvent::StoredTail { group, num_tokens } => {
+            CacheEvent::StoredTail { group, num_tokens, .. } => {
                 let start = num_tokens - unit;
                 Event::Stored(group.0, unit, unit, before(start), vec![before(num_tokens)])
             }
+            other => unreachable!("{other:?}"),
         }
     }
 }

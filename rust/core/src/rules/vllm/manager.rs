@@ -216,7 +216,7 @@ impl<S: Store> Manager<S> {
                 prefill_end,
                 is_admission: true,
             };
-            if !call.fits(args.computed, counts, watermark) {
+            if !call.fits(args.computed, counts, watermark + args.withheld_blocks) {
                 return Ok(None);
             }
         }
@@ -233,7 +233,7 @@ impl<S: Store> Manager<S> {
             is_admission: false,
         };
         // The blocks that were just released count.
-        let kept = watermark + args.reserved_blocks.cast_signed();
+        let kept = watermark + args.withheld_blocks + args.reserved_blocks.cast_signed();
         if !call.fits(args.computed, counts, kept) {
             return Ok(None);
         }

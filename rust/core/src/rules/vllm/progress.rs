@@ -39,6 +39,9 @@ pub struct AllocateArgs<'a> {
     pub full_sequence_must_fit: bool,
     /// Blocks to leave to others.
     pub reserved_blocks: u64,
+    /// Blocks that the engine counts as taken though nobody owns them; below 0 where it counts more
+    /// as free than there are.
+    pub withheld_blocks: i64,
     /// Whether others run, so that an admission leaves the watermark free.
     pub has_scheduled: bool,
     /// Groups whose blocks for external tokens are written by others and must not be zeroed.
