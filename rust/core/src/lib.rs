@@ -42,7 +42,7 @@ pub mod vllm;
 
 pub use checkpoint::Placement;
 pub use digest::Digest;
-pub use error::Error;
+pub use error::{Error, Unit};
 pub use event::Event;
 pub use group::{GroupKind, GroupSpec};
 pub use hit::{Hit, HitLimit};

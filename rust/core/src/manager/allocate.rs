@@ -194,7 +194,7 @@ impl Manager {
         }
         match self.store.reserve(&self.demand, &mut self.reservation) {
             Ok(()) => {}
-            Err(Error::OutOfBlocks { needed, available }) => {
+            Err(Error::OutOfBlocks { needed, available, .. }) => {
                 let moving_helps = self.store.has_room(&self.demand, 0, true);
                 return Ok(if moving_helps { needed - available } else { u64::MAX });
             }

@@ -181,6 +181,7 @@ impl Manager {
             self.coordinator.slabs_for(&self.store, num_tokens, self.config.max_chunk);
         Err(Error::RequestTooLarge {
             num_tokens,
+            unit: self.store.unit(),
             needed,
             available,
             fits: u64::from(self.max_request_tokens),

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use crate::digest::Digest;
-use crate::error::Error;
+use crate::error::{Error, Unit};
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::prefix_index::Key;
 use crate::store::{FixedStore as BlockStore, Reservation, Store};
@@ -63,7 +63,7 @@ impl Cache<'_> {
     pub(crate) fn take(&mut self, num_blocks: u32, out: &mut Vec<BlockId>) -> Result<(), Error> {
         let (needed, available) = (u64::from(num_blocks), self.num_free());
         if needed > available {
-            return Err(Error::OutOfBlocks { needed, available });
+            return Err(Error::OutOfBlocks { unit: Unit::Blocks, needed, available });
         }
         self.store.take(POOL, needed, None, &mut Reservation::default(), out);
         self.note_evictions();
