@@ -1,7 +1,27 @@
 //! Everything that can go wrong. A failed call has changed nothing.
 
+use std::fmt;
+
 use crate::hash::HashError;
 use crate::ids::{BlockId, GroupId};
+
+/// What a store counts room in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Single blocks: there is one pool.
+    Blocks,
+    /// Whole slabs: several pools share them.
+    Slabs,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Blocks => "blocks",
+            Self::Slabs => "slabs",
+        })
+    }
+}
 
 /// Why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,25 +36,29 @@ pub enum Error {
     /// Tokens or extra keys that cannot be hashed.
     #[error(transparent)]
     Hash(#[from] HashError),
-    /// More blocks were asked for than have no owner.
-    #[error("{needed} blocks are needed and {available} have no owner; free or preempt a request")]
+    /// More room was asked for than is not owned.
+    #[error("{needed} {unit} are needed and {available} are available; free or preempt a request")]
     OutOfBlocks {
-        /// Blocks asked for.
+        /// What the numbers count.
+        unit: Unit,
+        /// How many must be had whole.
         needed: u64,
-        /// Blocks without an owner.
+        /// How many hold no block with an owner.
         available: u64,
     },
     /// A request that would not fit into the empty cache.
     #[error(
-        "request of {num_tokens} tokens needs {needed} blocks of {available} in all; \
+        "request of {num_tokens} tokens needs {needed} {unit} of {available} in all; \
          at most {fits} tokens fit"
     )]
     RequestTooLarge {
         /// Tokens of the request.
         num_tokens: u64,
-        /// Blocks it needs.
+        /// What the next two numbers count.
+        unit: Unit,
+        /// How many it needs.
         needed: u64,
-        /// Blocks there are.
+        /// How many there are.
         available: u64,
         /// Tokens that would fit.
         fits: u64,

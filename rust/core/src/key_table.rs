@@ -1,13 +1,16 @@
-//! A hash table of entries, a cache line a bucket.
+//! [`KeyTable`]: a hash table of 32-bit entries whose buckets are cache lines.
 
 /// Entries of a bucket.
 const SLOTS: usize = 12;
 const VACANT: u8 = 0;
 
-/// How many entries went past a full bucket: eight counts of four bits, by three bits of the hash.
+/// How many entries passed a bucket because it was full: eight counters of four bits each.
 ///
-/// One count for all would make most searches go on in a table whose entries come and go: nearly
-/// every second bucket has been passed by some entry. A count that is full is right no more and stays.
+/// Three bits of an entry's hash choose its counter. A search goes on to the next bucket only if the
+/// counter of its own hash is above 0. With one counter a bucket, nearly every second search would go
+/// on: in a cache that has been full for long, some entry has passed almost half of all buckets.
+///
+/// A counter that reaches 15 may have missed entries, so it stays at 15 until the table is cleared.
 #[derive(Clone, Copy, Debug, Default)]
 struct Passed(u32);
 
@@ -15,7 +18,7 @@ impl Passed {
     const CLASSES: u32 = 8;
     const FULL: u32 = 15;
 
-    /// Not of the bits that choose the bucket or the tag.
+    /// The counter for a hash. Other bits of the hash choose the bucket and the tag.
     fn class(hash: u64) -> u32 {
         (hash >> 8) as u32 % Self::CLASSES
     }
@@ -44,7 +47,7 @@ impl Passed {
     }
 }
 
-/// A bucket, and what is known of the entries beyond it that belong into an earlier one or into it.
+/// 64 bytes: 12 entries, a tag byte for each, and the counters of the entries that passed it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Bucket {
@@ -53,20 +56,23 @@ struct Bucket {
     entries: [u32; SLOTS],
 }
 
-/// Where an entry is.
+/// The place of an entry in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     bucket: usize,
     slot: usize,
 }
 
-/// Entries, found by hashes that need not differ.
+/// A set of entries, found by their hashes. Different entries may have the same hash.
 ///
-/// An entry lies in the bucket of its hash or, where that is full, in the next with room; buckets that
-/// were passed count it. A search ends at the first bucket that no entry of its class has passed, and a
-/// removal only uncounts: nothing is moved, and there are no tombstones. A byte of the hash beside each
-/// entry keeps a search from asking about most others. It costs 1.1 to 1.2 cache lines to find an entry,
-/// to miss, to insert or to remove one, however long entries have come and gone.
+/// An entry lies in the bucket of its hash. If that bucket is full, it lies in the next one with room,
+/// and every full bucket on the way counts it ([`Passed`]). A search ends at the first bucket whose
+/// counter for its hash is 0. A removal decrements those counters: it moves no entry and leaves no
+/// tombstone.
+///
+/// Each entry has a tag, one byte of its hash, so a search compares almost no wrong entry. A search,
+/// an insertion or a removal reads 1.1 to 1.2 cache lines on average, also in a table whose entries
+/// have come and gone for long.
 #[derive(Debug)]
 pub(crate) struct KeyTable {
     buckets: Vec<Bucket>,
@@ -80,7 +86,7 @@ fn tag_of(hash: u64) -> u8 {
 impl Bucket {
     const EMPTY: Self = Self { tags: [VACANT; SLOTS], passed: Passed(0), entries: [0; SLOTS] };
 
-    /// The top bit of every byte that holds `tag`, a byte a slot.
+    /// A mask with one byte a slot, whose top bit is set where the slot has this tag.
     #[inline]
     fn alike(&self, tag: u8) -> u128 {
         const ONES: u128 = u128::from_le_bytes([1; 16]) >> 32;
@@ -88,7 +94,8 @@ impl Bucket {
         let mut tags = [0; 16];
         tags[..SLOTS].copy_from_slice(&self.tags);
         let differ = u128::from_le_bytes(tags) ^ (ONES * u128::from(tag));
-        // A byte's lower bits carry into its top bit unless they are all zero; none carries further.
+        // The addition sets a byte's top bit unless its lower bits are all 0, and never carries out of
+        // the byte.
         TOPS & !(((differ & !TOPS) + (TOPS - ONES)) | differ)
     }
 
@@ -100,7 +107,7 @@ impl Bucket {
 }
 
 impl KeyTable {
-    /// An empty table that `capacity` entries fill to seven tenths.
+    /// An empty table, of which `capacity` entries fill 70 %.
     pub(crate) fn new(capacity: usize) -> Self {
         let num_buckets = (capacity * 10).div_ceil(7 * SLOTS).max(1);
         Self { buckets: vec![Bucket::EMPTY; num_buckets], len: 0 }
@@ -110,7 +117,7 @@ impl KeyTable {
         self.len
     }
 
-    /// Whether searches are about to become slow.
+    /// Whether more than 75 % of the slots are taken. Searches become slow above that.
     pub(crate) fn is_crowded(&self) -> bool {
         self.len * 4 > self.buckets.len() * SLOTS * 3
     }
@@ -125,7 +132,7 @@ impl KeyTable {
         if bucket + 1 < self.buckets.len() { bucket + 1 } else { 0 }
     }
 
-    /// Where the entry with this hash is of which `is_it` holds.
+    /// The place of the entry that has this hash and of which `is_it` is true.
     #[expect(clippy::inline_always, reason = "a call costs as much as most searches")]
     #[inline(always)]
     pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<Slot> {
@@ -154,12 +161,12 @@ impl KeyTable {
         self.buckets[slot.bucket].entries[slot.slot]
     }
 
-    /// Put another entry with the same hash in the place of one.
+    /// Replaces an entry by another one with the same hash.
     pub(crate) fn replace(&mut self, slot: Slot, entry: u32) {
         self.buckets[slot.bucket].entries[slot.slot] = entry;
     }
 
-    /// Add an entry. There must be room: see [`KeyTable::is_crowded`].
+    /// Adds an entry. The table must have a vacant slot: see [`KeyTable::is_crowded`].
     #[inline]
     pub(crate) fn insert(&mut self, hash: u64, entry: u32) {
         let mut at = self.home(hash);
@@ -176,7 +183,7 @@ impl KeyTable {
         }
     }
 
-    /// Remove the entry that is in `slot` and has this hash.
+    /// Removes the entry in `slot`, whose hash this is.
     #[inline]
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
         let mut at = self.home(hash);
@@ -206,13 +213,13 @@ impl KeyTable {
         self.buckets.len() * size_of::<Bucket>()
     }
 
-    /// Have what a search for this hash looks at fetched.
+    /// Reads the first bucket of a search, so that it is in the CPU's cache when it is needed.
     #[inline]
     pub(crate) fn read_ahead(&self, hash: u64) -> u32 {
         self.buckets[self.home(hash)].passed.0
     }
 
-    /// Check the counts of passed entries, given every entry's hash.
+    /// Checks tags, counters and length, given every entry's hash.
     pub(crate) fn check(&self, hash_of: impl Fn(u32) -> u64) -> Result<(), String> {
         let mut passed = vec![[0; Passed::CLASSES as usize]; self.buckets.len()];
         let mut len = 0;
@@ -263,7 +270,7 @@ mod tests {
         assert_eq!((size_of::<Bucket>(), align_of::<Bucket>()), (64, 64));
     }
 
-    /// In the long run, as in a cache that is full: as many come as go.
+    /// As many entries come as go, as in a cache that is full.
     #[test]
     fn searches_stay_short_while_entries_come_and_go() {
         const CAPACITY: u64 = 12_000;
@@ -292,8 +299,8 @@ mod tests {
     }
 
     proptest! {
-        // So few hashes that buckets overflow, counts fill up, searches wrap around, and all of it
-        // empties again all the time.
+        // With five hashes, buckets overflow, counters reach 15 and searches wrap around, and the table
+        // empties again and again.
         #[test]
         fn a_table_is_a_map_whatever_the_hashes(
             changes in prop::collection::vec((0u32..48, 0u64..5, any::<bool>()), 1..400),

@@ -34,7 +34,7 @@ mod store;
 
 pub use digest::Digest;
 pub use engine::{BlockCopy, CacheEvent, Compaction, GroupBlocks, TableChange, TableRuns};
-pub use error::Error;
+pub use error::{Error, Unit};
 pub use group::{GroupKind, GroupSpec};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use pool::{BlockStates, QueuePool};

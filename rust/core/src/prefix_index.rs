@@ -1,4 +1,4 @@
-//! The prefix index: which block holds the content that a digest names.
+//! [`PrefixIndex`]: which block holds the content that a digest names.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use crate::digest::Digest;
 use crate::ids::{BlockId, GroupId};
 use crate::key_table::{KeyTable, Slot};
 
-/// What a block's content is known under: the digest of all tokens up to its end, and the group
-/// whose layers it belongs to.
+/// The name of a block's content: the digest of all tokens up to the block's end, and the group whose
+/// layers wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Chained digest.
@@ -18,21 +18,22 @@ pub struct Key {
     pub group: GroupId,
 }
 
-/// What is kept of a block's first key beside the digest. An array, because those are had zeroed
-/// without being written.
+/// What is stored of a block's first key beside its digest. It is an array because the allocator gives
+/// zeroed arrays without writing them: an index of a million blocks is made in microseconds.
 type Note = [u32; 3];
-/// In a [`Note`]: 0 without key, else the group and 1.
+/// Field of a [`Note`]: the group plus 1, or 0 if the block has no key.
 const GROUP: usize = 0;
 const NO_GROUP: u32 = 0;
-/// In a [`Note`]: tokens up to the block's end.
+/// Field of a [`Note`]: the tokens up to the block's end.
 const TOKENS: usize = 1;
-/// In a [`Note`]: the block entered after this one.
+/// Field of a [`Note`]: the block that was inserted right after this one.
 const SUCCESSOR: usize = 2;
-/// In the successor: the block itself waits behind one with the same first key.
+/// Mark in the successor field: another block has carried the same first key for longer.
 const WAITS: u32 = 1 << 31;
 
-/// Where content that was entered in a row was found last, and how far from what was before it: blocks
-/// are mostly handed out in runs.
+/// A place in a run of look-ups: the block found last, and its distance from the one before.
+///
+/// Blocks are mostly handed out in runs, such as 7, 8, 9. After 7 and 8, the cursor guesses 9.
 #[derive(Clone, Copy, Debug)]
 pub struct Trail {
     previous: BlockId,
@@ -40,14 +41,14 @@ pub struct Trail {
 }
 
 impl Default for Trail {
-    /// Nothing was found yet.
+    /// The start of a run: nothing was found yet.
     fn default() -> Self {
         Self { previous: BlockId::NULL, stride: 0 }
     }
 }
 
 impl Trail {
-    /// The trail of blocks found one after the other.
+    /// The place after blocks that were found one after the other.
     #[inline]
     #[must_use]
     pub fn of(found: &[BlockId]) -> Self {
@@ -56,7 +57,7 @@ impl Trail {
         trail
     }
 
-    /// Go on to the next block.
+    /// Moves on to the block found next.
     #[inline]
     pub fn step(&mut self, block: BlockId) {
         self.stride = block.0.wrapping_sub(self.previous.0);
@@ -64,14 +65,14 @@ impl Trail {
     }
 }
 
-/// What came of an insertion.
+/// The outcome of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
     /// The block carried the key already.
     Known,
     /// No other block carries the key.
     Sole,
-    /// Other blocks carried the key before.
+    /// Another block has carried the key for longer and is the one that look-ups find.
     Waits,
 }
 
@@ -82,15 +83,18 @@ struct ExtraKey {
     block: u32,
 }
 
-/// Keys to blocks.
+/// A map from keys to blocks.
 ///
-/// A block's first key is stored once, in arrays indexed by block id. The table holds *entries*: an
-/// entry below the number of blocks is that block's first key, one above it an extra key. What the
-/// table finds is confirmed by the full digest and the group; nothing is ever taken for equal on fewer
-/// bits. Blocks that share a key with an earlier block wait outside the table, in insertion order.
+/// A block's first key is stored in arrays indexed by block id; a block seldom has a second one. The
+/// table holds *entries*: with 100 blocks, entry 7 is the first key of block 7, and entry 103 is the
+/// fourth of the extra keys.
 ///
-/// Content that was entered in a row is mostly looked for in a row, so each block remembers the one
-/// entered after it; the guess is confirmed by the digest like any other.
+/// Two keys are equal only if all 256 bits of the digest and the group are: another tenant's content is
+/// never found. Several blocks can carry one key; the table holds the oldest, the others wait in a
+/// queue beside it.
+///
+/// Content that was inserted in a row is mostly looked for in a row. So each block remembers the block
+/// inserted after it, and a look-up tries that one first.
 ///
 /// 51.6 bytes a block: digest 32, group, tokens and successor 4 each, and 1.43 table slots of 5.3.
 #[derive(Debug)]
@@ -99,15 +103,16 @@ pub struct PrefixIndex {
     notes: Vec<Note>,
     /// Distinct keys.
     table: KeyTable,
-    /// By the entry in the table: later entries with the same key.
+    /// Later entries with the same key, by the entry that is in the table.
     duplicates: FxHashMap<u32, VecDeque<u32>>,
     extra: Vec<Option<ExtraKey>>,
     vacant_extra: Vec<u32>,
-    /// By block: its entries in `extra`, oldest first.
+    /// A block's entries in `extra`, oldest first.
     extra_of: FxHashMap<u32, Vec<u32>>,
 }
 
-/// Digests are uniform; the same one in two groups is as good as two.
+/// The first eight bytes of the digest, which are uniform. The group is mixed in, so that the same
+/// digest in two groups gives two hashes.
 #[inline]
 fn hash_of(key: &Key) -> u64 {
     key.digest.prefix() ^ u64::from(key.group.0).wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -171,7 +176,7 @@ impl PrefixIndex {
         BlockId(self.extra_entry(entry).map_or(entry, |extra| extra.block))
     }
 
-    /// Where the entry is that has carried `key` longest.
+    /// The place of the oldest entry with this key.
     #[expect(clippy::inline_always, reason = "a call costs as much as most searches")]
     #[inline(always)]
     fn find(&self, key: &Key) -> Option<Slot> {
@@ -185,23 +190,24 @@ impl PrefixIndex {
         self.find(key).map(|slot| self.block_of(self.table.entry(slot)))
     }
 
-    /// Have what a search for `key` looks at first fetched.
+    /// Reads what a search for `key` looks at first, so that it is in the CPU's cache then.
     #[inline]
     pub(crate) fn read_ahead(&self, key: &Key) -> u32 {
         self.table.read_ahead(hash_of(key))
     }
 
-    /// Have what the removal of a block's first key looks at first fetched.
+    /// Reads what the removal of a block's first key looks at first.
     #[inline]
     pub(crate) fn read_ahead_of(&self, block: BlockId) -> u32 {
         self.first_key(block).map_or(0, |(key, _)| self.read_ahead(&key))
     }
 
-    /// As [`PrefixIndex::get`], where the content before was found along `trail`.
+    /// As [`PrefixIndex::get`], after the look-ups of `trail`. It is faster where this content was
+    /// inserted after theirs; the result is the same.
     #[inline]
     #[must_use]
     pub fn get_after(&self, trail: Trail, key: &Key) -> Option<BlockId> {
-        // Unlike the successor, which is read, a guess need not be waited for.
+        // The guess needs no memory access, so its check starts before the successor has been read.
         let guess = trail.previous.0.wrapping_add(trail.stride);
         if self.is_oldest(guess, key) {
             return Some(BlockId(guess));
@@ -210,7 +216,7 @@ impl PrefixIndex {
         if self.is_oldest(next, key) { Some(BlockId(next)) } else { self.get(key) }
     }
 
-    /// Blocks of the leading keys that are all known.
+    /// The blocks of `keys`, up to the first key that no block carries.
     #[inline]
     pub fn get_run(&self, keys: impl Iterator<Item = Key>) -> impl Iterator<Item = BlockId> {
         let mut trail = Trail::default();
@@ -221,7 +227,7 @@ impl PrefixIndex {
         })
     }
 
-    /// Whether this very block's first key stands in the table for `key`.
+    /// Whether `key` is the first key of this block and no other block has carried it longer.
     #[inline]
     fn is_oldest(&self, block: u32, key: &Key) -> bool {
         let Some(&[group, _, successor]) = self.notes.get(block as usize) else { return false };
@@ -230,13 +236,13 @@ impl PrefixIndex {
             && self.digests[block as usize] == *key.digest.as_bytes()
     }
 
-    /// Remember that `block` was entered after `previous`.
+    /// Remembers that `block` was inserted after `previous`.
     pub fn follow(&mut self, previous: BlockId, block: BlockId) {
         let successor = &mut self.notes[previous.index()][SUCCESSOR];
         *successor = (*successor & WAITS) | block.0;
     }
 
-    /// Note whether a first key waits outside the table.
+    /// Marks whether another block has carried a block's first key for longer.
     fn set_waits(&mut self, entry: u32, waits: bool) {
         if let Some([.., successor]) = self.notes.get_mut(entry as usize) {
             *successor = (*successor & !WAITS) | if waits { WAITS } else { 0 };
@@ -278,7 +284,7 @@ impl PrefixIndex {
         entries.iter().filter_map(|&entry| self.key_of(entry))
     }
 
-    /// Let `block` be found under `key`.
+    /// Lets `block` be found under `key`.
     #[inline]
     pub(crate) fn insert(&mut self, block: BlockId, key: &Key, num_tokens: u32) -> Inserted {
         let note = &mut self.notes[block.index()];
@@ -314,8 +320,7 @@ impl PrefixIndex {
 
     #[inline]
     fn place(&mut self, key: &Key, entry: u32) -> Inserted {
-        // The entry's own key is already in place, so a find by key cannot be led to it: it is not
-        // in the table yet.
+        // This cannot find `entry` itself: its key is stored already, but the table does not hold it.
         if let Some(slot) = self.find(key) {
             return self.queue(slot, entry);
         }
@@ -326,7 +331,7 @@ impl PrefixIndex {
         Inserted::Sole
     }
 
-    /// Let an entry wait behind the one in a slot.
+    /// Puts an entry into the queue behind the one in `slot`, which has the same key.
     #[cold]
     #[inline(never)]
     fn queue(&mut self, slot: Slot, entry: u32) -> Inserted {
@@ -346,7 +351,7 @@ impl PrefixIndex {
         self.table = table;
     }
 
-    /// Forget all keys of `block` and append them to `removed`, the first key first.
+    /// Removes all keys of `block` and appends them to `removed`, the first key first.
     pub fn remove_block(&mut self, block: BlockId, removed: &mut Vec<Key>) {
         let Some((key, _)) = self.first_key(block) else { return };
         self.displace(&key, block.0);
@@ -367,7 +372,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Give all keys of `from` to `to`, which has none. They count as inserted anew.
+    /// Gives all keys of `from` to `to`, which has none. They count as inserted anew.
     pub fn move_keys(&mut self, from: BlockId, to: BlockId) {
         debug_assert!(self.first_key(to).is_none());
         let Some((_, num_tokens)) = self.first_key(from) else { return };
@@ -378,6 +383,7 @@ impl PrefixIndex {
         }
     }
 
+    /// Takes an entry out of the table or out of the queue of its key.
     fn displace(&mut self, key: &Key, entry: u32) {
         let Some(slot) = self.find(key) else { return };
         let head = self.table.entry(slot);
@@ -403,7 +409,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Forget everything.
+    /// Removes all keys.
     pub fn clear(&mut self) {
         self.notes.fill([0; 3]);
         self.table.clear();
@@ -419,7 +425,7 @@ impl PrefixIndex {
         self.digests.len() * (Digest::MAX_LEN + size_of::<Note>()) + self.table.memory_bytes()
     }
 
-    /// Walk everything; the first broken promise is described.
+    /// Walks everything; an error describes the first contradiction.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut num_entries = 0;
         if let Some(entry) = self.table.iter().find(|&entry| self.key_of(entry).is_none()) {

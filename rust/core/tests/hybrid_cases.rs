@@ -196,10 +196,10 @@ fn a_branch_point_is_learned_from_the_request_that_diverges() {
 fn a_request_larger_than_the_arena_is_told_how_much_it_needs_and_what_would_fit() {
     let mut manager = hybrid(5, 2);
     let error = manager.add_prompt("r", &prompt(1, 10_000), &[]).unwrap_err();
-    let Error::RequestTooLarge { num_tokens, needed, available, fits } = error else {
-        panic!("{error}");
-    };
-    assert_eq!((num_tokens, needed, available, fits), (10_000, 11, 4, 2_400));
+    assert_eq!(
+        error.to_string(),
+        "request of 10000 tokens needs 11 slabs of 4 in all; at most 2400 tokens fit"
+    );
     assert_eq!(manager.num_requests(), 0);
     let handle = manager.add_prompt("r", &prompt(1, 2_400), &[]).unwrap();
     assert!(prefill(&mut manager, handle));

@@ -168,6 +168,29 @@ proptest! {
 }
 
 #[test]
+fn a_refusal_says_whether_it_counts_blocks_or_slabs() {
+    let fixed = FixedStore::new(8).unwrap().allocate(POOL, 12, &mut Vec::new());
+    assert_eq!(
+        fixed.unwrap_err().to_string(),
+        "12 blocks are needed and 7 are available; free or preempt a request"
+    );
+    let slabs = SlabStore::new(8, &[4, 1]).unwrap().allocate(POOL, 48, &mut Vec::new());
+    assert_eq!(
+        slabs.unwrap_err().to_string(),
+        "12 slabs are needed and 7 are available; free or preempt a request"
+    );
+}
+
+/// State 4, links 8, priority 8, first key 44, lost key 8, and 1.43 table slots of 5.3: 79.6 bytes a
+/// block. Each slab costs some more.
+#[test]
+fn the_memory_of_a_slab_store_counts_all_that_grows_with_its_blocks() {
+    let bytes = |blocks_per_slab| SlabStore::new(1_000, &[blocks_per_slab]).unwrap().memory_bytes();
+    let per_block = (bytes(1_000) - bytes(500)) as f64 / 500_000.0;
+    assert!((79.0..81.0).contains(&per_block), "{per_block} bytes a block");
+}
+
+#[test]
 fn a_million_blocks_take_at_most_64_bytes_each() {
     let store = FixedStore::new(1_000_000).unwrap();
     assert!(store.memory_bytes() <= 64_000_000, "{} bytes", store.memory_bytes());

@@ -6,7 +6,7 @@ use super::delta;
 use super::lookup::Finder;
 use super::outbox::{CacheEvent, Outbox};
 use crate::digest::Digest;
-use crate::error::Error;
+use crate::error::{Error, Unit};
 use crate::group::{Group, GroupKind, GroupSpec, Table};
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
 use crate::prefix_index::Key;
@@ -94,7 +94,7 @@ impl<S: Store> Cache<S> {
     ) -> Result<(), Error> {
         let available = self.store.num_available(pool);
         if num_blocks > available {
-            return Err(Error::OutOfBlocks { needed: num_blocks, available });
+            return Err(Error::OutOfBlocks { unit: Unit::Blocks, needed: num_blocks, available });
         }
         self.store.take(pool, num_blocks, near, &mut self.reservation, out);
         Ok(())

@@ -4,7 +4,7 @@ use super::check::check_index;
 use super::journal::Journal;
 use super::parts::{Parts, PoolParts};
 use super::{Reservation, Store};
-use crate::error::Error;
+use crate::error::{Error, Unit};
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::{BlockStates, QueuePool};
 use crate::prefix_index::PrefixIndex;
@@ -120,7 +120,7 @@ impl Store for FixedStore {
     fn reserve(&self, demand: &[u64], _reservation: &mut Reservation) -> Result<(), Error> {
         let (needed, available) = (demand[0], self.num_whole_slabs());
         if needed > available {
-            return Err(Error::OutOfBlocks { needed, available });
+            return Err(Error::OutOfBlocks { unit: Unit::Blocks, needed, available });
         }
         Ok(())
     }

@@ -4,15 +4,14 @@ use std::fmt::Debug;
 
 use super::parts::{Parts, READ_AHEAD};
 use super::{Reservation, SlabStore};
-use crate::error::Error;
+use crate::error::{Error, Unit};
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::BlockStates;
 use crate::prefix_index::{Inserted, Key, PrefixIndex, Trail};
 
 /// What every store can do. Code that is generic over it is compiled once for each store.
 ///
-/// An eviction drops the keys of the evicted block and appends them to [`Store::evicted`]. Pool numbers
-/// are below [`Store::num_pools`]; another one panics.
+/// An eviction drops the keys of the evicted block and appends them to [`Store::evicted`].
 pub trait Store: Parts + Debug {
     /// Pools.
     fn num_pools(&self) -> u32;
@@ -26,7 +25,7 @@ pub trait Store: Parts + Debug {
     /// Blocks of `pool` that could be allocated if nothing else were.
     fn num_available(&self, pool: PoolId) -> u64;
 
-    /// Ownerless blocks of `pool`. In a fixed store, the one that is allocated next comes first.
+    /// Ownerless blocks of `pool`; in a fixed store, the next to be allocated first.
     fn free_order(&self, pool: PoolId) -> Vec<BlockId>;
 
     /// Slabs that can hold something. A fixed store counts each block as a slab here and below.
@@ -63,10 +62,15 @@ pub trait Store: Parts + Debug {
         self.as_slabs().is_some()
     }
 
+    /// What [`Error::OutOfBlocks`] and the slab counts of this store count.
+    fn unit(&self) -> Unit {
+        if self.is_shared() { Unit::Slabs } else { Unit::Blocks }
+    }
+
     /// Checks that `demand[pool]` blocks of every pool can be had together.
     ///
     /// # Errors
-    /// [`Error::OutOfBlocks`], counted in slabs where pools share them.
+    /// [`Error::OutOfBlocks`].
     fn reserve(&self, demand: &[u64], reservation: &mut Reservation) -> Result<(), Error>;
 
     /// Whether `demand[pool]` blocks of every pool can be had together and leave `headroom` whole slabs;
@@ -122,8 +126,7 @@ pub trait Store: Parts + Debug {
         blocks: impl Iterator<Item = BlockId> + Clone,
     ) -> Result<(), Error>;
 
-    /// Evicts the block of the lowest priority first, not the oldest. To be called before anything is
-    /// cached.
+    /// Evicts the block of the lowest priority first. To be called before anything is cached.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] where the order of eviction is fixed.
@@ -133,8 +136,7 @@ pub trait Store: Parts + Debug {
         ))
     }
 
-    /// Sets a block's priority from the next time it loses its last owner. Does nothing where blocks are
-    /// not evicted by priority.
+    /// Sets a block's priority from the next time it is cached, where blocks are evicted by priority.
     fn set_worth(&mut self, _pool: PoolId, _block: BlockId, _priority: u64) {}
 
     /// A block's priority. By age, the tick at which it last lost its last owner; 0 in a fixed store.
@@ -160,8 +162,7 @@ pub trait Store: Parts + Debug {
         self.prefix_index(pool).get_after(trail, key)
     }
 
-    /// Whether content under `key` was evicted not long ago, as far as is remembered. A fixed store
-    /// remembers nothing.
+    /// Whether content under `key` was evicted lately, if that is remembered; a fixed store never does.
     fn was_evicted(&self, _pool: PoolId, _key: &Key) -> bool {
         false
     }
@@ -180,8 +181,7 @@ pub trait Store: Parts + Debug {
         self.parts(pool).insert(block, key, num_tokens) != Inserted::Known
     }
 
-    /// Lets blocks be found under their keys, with the tokens each stands for. They will be looked for
-    /// in a row, after `before`. A slab store frees ownerless blocks that contain the same.
+    /// As [`Store::insert_sole`] for blocks that will be looked for in a row, after `before`.
     fn insert_run(
         &mut self,
         pool: PoolId,
@@ -199,7 +199,7 @@ pub trait Store: Parts + Debug {
         }
     }
 
-    /// Lets `block` be found under `key`. A slab store frees an ownerless block that contains the same.
+    /// As [`Store::insert_key`]; a slab store also frees an ownerless block that contains the same.
     #[inline]
     fn insert_sole(&mut self, pool: PoolId, block: BlockId, key: &Key, num_tokens: u32) {
         if self.parts(pool).insert(block, key, num_tokens) != Inserted::Sole {
@@ -268,8 +268,8 @@ pub trait Store: Parts + Debug {
         &mut self.journal_mut().evicted
     }
 
-    /// Counts keys inserted and evicted, and resets. While it stays the same, a prefix that was found
-    /// is still there, and no longer one is.
+    /// Keys inserted and evicted so far, and resets. While it stays the same, every look-up gives the
+    /// same result.
     fn num_changes(&self) -> u64 {
         self.journal().num_changes
     }

@@ -24,6 +24,10 @@ impl LostKeys {
         self.prefixes[self.slot(prefix)] = prefix;
     }
 
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.prefixes)
+    }
+
     pub(super) fn contains(&self, key: &Key) -> bool {
         let prefix = key.digest.prefix();
         self.prefixes[self.slot(prefix)] == prefix

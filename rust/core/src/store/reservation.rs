@@ -1,7 +1,7 @@
 //! [`Reservation`]: room promised to one allocation that spans several pools.
 
 use super::{SlabStore, Store};
-use crate::error::Error;
+use crate::error::{Error, Unit};
 use crate::ids::PoolId;
 
 /// How many more whole slabs each pool may start on without taking what the others of the same
@@ -54,7 +54,7 @@ impl SlabStore {
         needed.extend((0..).zip(demand).map(|(pool, &n)| self.slabs_needed(PoolId(pool), n)));
         let (needed, available) = (needed.iter().sum(), self.num_whole_slabs());
         if needed > available {
-            return Err(Error::OutOfBlocks { needed, available });
+            return Err(Error::OutOfBlocks { unit: Unit::Slabs, needed, available });
         }
         reservation.slabs_spare = available - needed;
         Ok(())

@@ -255,8 +255,9 @@ impl Store for SlabStore {
     }
 
     fn memory_bytes(&self) -> usize {
-        let pools: usize = self.pools.iter().map(SlabPool::memory_bytes).sum();
-        pools + self.indexes.iter().map(PrefixIndex::memory_bytes).sum::<usize>()
+        self.pools.iter().map(SlabPool::memory_bytes).sum::<usize>()
+            + self.indexes.iter().map(PrefixIndex::memory_bytes).sum::<usize>()
+            + self.lost_keys.iter().map(LostKeys::memory_bytes).sum::<usize>()
     }
 
     fn check_integrity(&self) -> Result<(), String> {

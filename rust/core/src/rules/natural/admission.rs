@@ -13,6 +13,7 @@ impl Manager {
         }
         Err(Error::RequestTooLarge {
             num_tokens,
+            unit: self.engine.cache.store.unit(),
             needed: self.slabs_for(num_tokens),
             available: self.engine.cache.store.num_slabs(),
             fits: u64::from(self.max_request_tokens),

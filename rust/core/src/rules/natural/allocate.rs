@@ -185,7 +185,7 @@ impl Manager {
         cache.demand_missing(tables, num_tokens);
         match cache.reserve() {
             Ok(()) => {}
-            Err(Error::OutOfBlocks { needed, available }) => {
+            Err(Error::OutOfBlocks { needed, available, .. }) => {
                 let moving_helps = cache.store.has_room(&cache.demand, 0, true);
                 return Ok(if moving_helps { needed - available } else { u64::MAX });
             }
