@@ -95,6 +95,9 @@ impl<S: Store> Finder<'_, S> {
             let mut length = candidate.num_tokens;
             for (at, spec) in specs.iter().enumerate() {
                 let group = self.first(spec);
+                if length == 0 {
+                    break;
+                }
                 if !asked(group) {
                     continue;
                 }
@@ -130,6 +133,9 @@ impl<S: Store> Finder<'_, S> {
     /// The blocks of what was agreed on, by group.
     pub(crate) fn agreed(&self, specs: &[LookupGroup], candidate: Candidate) -> GroupBlocks {
         let mut blocks = vec![Vec::new(); self.groups.len()];
+        if candidate.num_tokens == 0 {
+            return blocks;
+        }
         for (spec, found) in specs.iter().zip(candidate.found) {
             let first = self.first(spec);
             let keep = candidate.num_tokens.div_ceil(first.spec.block_size) as usize;
@@ -204,8 +210,13 @@ impl<S: Store> Search<'_, S> {
         let per_block = self.first.hash_blocks_per_block();
         let ends = self.digests.iter().skip(per_block - 1).step_by(per_block);
         let keys = ends.map(|&digest| Key { digest, group }).take(num_blocks as usize);
-        let mut blocks = Vec::with_capacity(0);
-        blocks.extend(self.store.prefix_index(self.all[group.index()].spec.pool).get_run(keys));
+        let index = self.store.prefix_index(self.all[group.index()].spec.pool);
+        let mut run = index.get_run(keys);
+        let Some(first) = run.next() else { return Vec::new() };
+        let mut blocks =
+            Vec::with_capacity((self.digests.len() / per_block).min(num_blocks as usize));
+        blocks.push(first);
+        blocks.extend(run);
         blocks
     }
 
