@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use hybrid_blocks::vllm::{
-    Ask, Config, Facts, GroupConfig, Kind, Lookup, LookupGroup, Manager, Release,
+    AllocateArgs, Config, GroupConfig, Kind, Lookup, LookupGroup, Manager, Release, RequestProgress,
 };
 use hybrid_blocks::{BlockStore, GroupId};
 
@@ -79,13 +79,18 @@ fn prompts(
     let room = u64::from(num_blocks / needed - 1);
     let per_round = if pool == Pool::Evicts { room + 3 } else { room };
     let known: Vec<_> = (0..per_round).map(|request| digests(request, num_tokens)).collect();
-    let facts = Facts { num_tokens, num_prompt: num_tokens, is_waiting: true, ..Facts::default() };
-    let ask = Ask { num_new: num_tokens, ..Ask::default() };
+    let progress = RequestProgress {
+        num_tokens,
+        num_prompt: num_tokens,
+        is_waiting: true,
+        ..RequestProgress::default()
+    };
+    let args = AllocateArgs { num_new: num_tokens, ..AllocateArgs::default() };
     for (title, mut other) in [("", vec![]), ("_cold", vec![0; 1 << 24])] {
         c.bench_function(&format!("{name}{title}"), |b| {
             b.iter_custom(|iterations| {
-                let mut store = BlockStore::fixed(num_blocks).unwrap();
-                let mut manager = Manager::new(config(num_sliding)).unwrap();
+                let store = BlockStore::fixed(num_blocks).unwrap();
+                let mut manager = Manager::new(store, config(num_sliding)).unwrap();
                 let mut spent = Duration::ZERO;
                 // The first round is for memory that was never touched.
                 for number in 0..iterations + per_round {
@@ -94,18 +99,19 @@ fn prompts(
                     if is_timed {
                         cool(&mut other);
                     }
-                    manager.digests_mut("r").extend_from_slice(known);
+                    let handle = manager.add("r");
+                    manager.digests_mut(handle).unwrap().extend_from_slice(known);
                     let start = Instant::now();
-                    let new = manager.allocate(&mut store, "r", &facts, &ask).unwrap();
+                    let new = manager.allocate(handle, &progress, &args).unwrap();
                     if is_timed {
                         spent += start.elapsed();
                     }
                     assert!(
                         black_box(new).is_some_and(|new| new.len() == num_sliding as usize + 1)
                     );
-                    manager.free(&mut store, "r").unwrap();
+                    manager.free(handle).unwrap();
                     if pool == Pool::Holds && number % per_round == per_round - 1 {
-                        store.reset().unwrap();
+                        manager.store_mut().reset().unwrap();
                     }
                 }
                 spent

@@ -28,7 +28,7 @@ OURS = (BlockPool, NativeKVCacheManager, batched.Scheduler, batched.AsyncSchedul
 _PYTHON = {name for kind in (dict, list, set, str, range, deque) for name in dir(kind)}
 _PYTHON |= {"__name__", "__new__", "__init__", "__dict__"}
 _LOGGER = {"info", "info_once", "warning", "warning_once"}
-_OWN_BY_NAME = {"hybrid_blocks_level", "_handed_digests"}
+_OWN_BY_NAME = {"hybrid_blocks_level", "_hybrid_blocks"}
 
 
 def listed() -> set[str]:

@@ -23,7 +23,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from hybrid_blocks._core import DecodeBatch, ScheduledDecodes
+from hybrid_blocks._core.vllm import DecodeBatch, ScheduledDecodes
 from hybrid_blocks.vllm import batching
 
 logger = init_logger("vllm.hybrid_blocks")

@@ -1,9 +1,9 @@
 //! Steps of a request that change nothing, and what makes it look at its groups again.
 
 use hybrid_blocks::vllm::{
-    Ask, Config, Facts, GroupConfig, Kind, Lookup, LookupGroup, Manager, Release,
+    AllocateArgs, Config, GroupConfig, Kind, Lookup, LookupGroup, Manager, Release, RequestProgress,
 };
-use hybrid_blocks::{BlockId, BlockStore, Digest, GroupId, PoolId};
+use hybrid_blocks::{BlockId, BlockStore, Digest, Error, GroupId, PoolId};
 
 const HASH_BLOCK: u32 = 16;
 const BLOCK: u32 = 32;
@@ -17,7 +17,7 @@ fn manager() -> Manager {
         zeroes_new_blocks: false,
     };
     let spec = LookupGroup { groups: vec![GroupId(0)], use_eagle: false };
-    Manager::new(Config {
+    let config = Config {
         release: Release::V0_33,
         groups: vec![group],
         lookup: Lookup::Hybrid { specs: vec![spec], fine_grained: true },
@@ -32,45 +32,69 @@ fn manager() -> Manager {
         drops_eagle_checkpoint: false,
         shared_prefix_checkpoint: false,
         watermark_blocks: 0,
-    })
-    .unwrap()
+    };
+    Manager::new(BlockStore::fixed(64).unwrap(), config).unwrap()
 }
 
 /// Compute `num_new` tokens of a request whose digests start with `mark`.
 fn compute(
     manager: &mut Manager,
-    store: &mut BlockStore,
     id: &str,
     mark: u8,
-    facts: &Facts,
+    progress: &RequestProgress,
     num_new: u32,
 ) -> Vec<Vec<BlockId>> {
-    let digests = (0..facts.num_tokens / HASH_BLOCK).map(|at| Digest::from([mark + at as u8; 32]));
-    *manager.digests_mut(id) = digests.collect();
-    let ask = Ask { num_new, ..Ask::default() };
-    manager.allocate(store, id, facts, &ask).unwrap().unwrap()
+    let digests =
+        (0..progress.num_tokens / HASH_BLOCK).map(|at| Digest::from([mark + at as u8; 32]));
+    let handle = manager.add(id);
+    *manager.digests_mut(handle).unwrap() = digests.collect();
+    let args = AllocateArgs { num_new, ..AllocateArgs::default() };
+    manager.allocate(handle, progress, &args).unwrap().unwrap()
 }
 
-fn at(num_prompt: u32, num_computed: u32, num_tokens: u32) -> Facts {
-    Facts { num_prompt, num_computed, num_tokens, ..Facts::default() }
+fn at(num_prompt: u32, num_computed: u32, num_tokens: u32) -> RequestProgress {
+    RequestProgress { num_prompt, num_computed, num_tokens, ..RequestProgress::default() }
 }
 
 #[test]
 fn what_a_request_does_with_its_own_blocks_ends_no_other_ones_quiet() {
-    let (mut manager, mut store) = (manager(), BlockStore::fixed(64).unwrap());
-    let blocks = compute(&mut manager, &mut store, "writer", 10, &at(24, 0, 24), 24);
+    let mut manager = manager();
+    let blocks = compute(&mut manager, "writer", 10, &at(24, 0, 24), 24);
     let tail = blocks[0][0];
-    assert_eq!(store.prefix_index(PoolId(0)).first_key(tail).unwrap().1, HASH_BLOCK);
-    compute(&mut manager, &mut store, "other", 50, &at(40, 0, 40), 40);
-    compute(&mut manager, &mut store, "other", 50, &at(40, 40, 41), 1);
+    assert_eq!(manager.store().prefix_index(PoolId(0)).first_key(tail).unwrap().1, HASH_BLOCK);
+    compute(&mut manager, "other", 50, &at(40, 0, 40), 40);
+    compute(&mut manager, "other", 50, &at(40, 40, 41), 1);
+    let other = manager.find("other").unwrap();
     let decode = at(40, 41, 42);
-    assert!(manager.is_quiet(&store, "other", &decode, 1, 0));
+    assert!(manager.is_noop(other, &decode, 1, 0));
 
     // The end of the writer's prompt becomes a full block.
-    compute(&mut manager, &mut store, "writer", 10, &at(24, 24, 32), 8);
-    assert_eq!(store.prefix_index(PoolId(0)).first_key(tail).unwrap().1, BLOCK);
-    assert!(manager.is_quiet(&store, "other", &decode, 1, 0));
+    compute(&mut manager, "writer", 10, &at(24, 24, 32), 8);
+    assert_eq!(manager.store().prefix_index(PoolId(0)).first_key(tail).unwrap().1, BLOCK);
+    assert!(manager.is_noop(other, &decode, 1, 0));
 
-    store.drop_keys(PoolId(0), tail);
-    assert!(!manager.is_quiet(&store, "other", &decode, 1, 0));
+    manager.store_mut().drop_keys(PoolId(0), tail);
+    assert!(!manager.is_noop(other, &decode, 1, 0));
+}
+
+#[test]
+fn the_handle_of_a_freed_request_names_nothing() {
+    let mut manager = manager();
+    let freed = manager.add("first");
+    compute(&mut manager, "first", 10, &at(24, 0, 24), 24);
+    manager.free(freed).unwrap();
+    let next = manager.add("second");
+    compute(&mut manager, "second", 30, &at(24, 0, 24), 24);
+
+    assert_ne!(freed, next);
+    assert_eq!((manager.find("first"), manager.find("second")), (None, Some(next)));
+    assert!(manager.blocks(freed, GroupId(0)).is_empty());
+    assert!(!manager.blocks(next, GroupId(0)).is_empty());
+    assert!(
+        matches!(manager.digests_mut(freed), Err(Error::UnknownRequest { handle }) if handle == freed)
+    );
+    let args = AllocateArgs { num_new: 1, ..AllocateArgs::default() };
+    assert!(manager.allocate(freed, &at(24, 24, 25), &args).is_err());
+    manager.free(freed).unwrap();
+    assert!(!manager.blocks(next, GroupId(0)).is_empty());
 }

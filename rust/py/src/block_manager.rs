@@ -11,12 +11,12 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_sizes, size};
 use crate::block_store::new_store;
-use crate::error::{core_error, integrity_error, invalid_argument};
 use crate::group_spec::GroupSpec;
-use crate::guarded::Guarded;
-use crate::hash::BlockHasher;
 use crate::placement::Placement;
 use crate::policy::{Compaction, policy};
+use hybrid_blocks_interop::BlockHasher;
+use hybrid_blocks_interop::Guarded;
+use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument};
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {

@@ -4,7 +4,7 @@ use hybrid_blocks::{self as core, GroupKind};
 use pyo3::prelude::*;
 
 use crate::batch::{optional_size, size};
-use crate::error::invalid_argument;
+use hybrid_blocks_interop::invalid_argument;
 
 #[pyclass(frozen, eq, module = "hybrid_blocks._core")]
 #[derive(Clone, PartialEq)]

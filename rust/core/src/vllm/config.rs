@@ -177,7 +177,7 @@ impl Config {
         !matches!(self.lookup, Lookup::None)
     }
 
-    /// Whether [`Facts::shared_prefix_boundary`](super::Facts::shared_prefix_boundary) is asked for.
+    /// Whether [`shared_prefix_boundary`](super::RequestProgress::shared_prefix_boundary) is heeded.
     #[must_use]
     pub fn heeds_shared_prefix_boundary(&self) -> bool {
         self.retention_interval.is_some() || self.groups.iter().any(|it| it.kind.is_aligned())
@@ -196,9 +196,11 @@ impl Config {
         if self.is_fine_grained() { self.hash_block_size } else { self.scheduler_block_size }
     }
 
+    /// Whether a manager can be made of it.
+    ///
     /// # Errors
     /// [`Error::InvalidConfig`] where sizes do not fit each other.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         let refuse = |what: String| Err(Error::InvalidConfig(what));
         if self.hash_block_size == 0 || self.scheduler_block_size == 0 {
             return refuse("a block size of 0 tokens; give at least 1".to_owned());

@@ -1,0 +1,108 @@
+//! Room for tokens, by Rust types.
+
+use hybrid_blocks::vllm::{AllocateArgs, Manager, RequestProgress, TokenCounts};
+use hybrid_blocks::{BlockId, Error};
+use pyo3::prelude::*;
+
+use super::core::{Configured, Core};
+use super::methods::RustKVCacheManager;
+use crate::blocks::POOL;
+use crate::request::RequestView;
+
+/// What an allocation came to.
+pub(crate) enum Room {
+    /// There was room, and nothing else to do.
+    Unchanged,
+    /// New blocks by group.
+    New(Vec<Vec<BlockId>>),
+    /// There are not enough blocks.
+    None,
+}
+
+impl RustKVCacheManager {
+    /// Room for `num_new` tokens of a running request.
+    #[inline]
+    pub(crate) fn extend(
+        slf: &Bound<'_, Self>,
+        request: &RequestView<'_, '_>,
+        progress: RequestProgress,
+        num_new: u32,
+    ) -> PyResult<Room> {
+        let args = AllocateArgs { num_new, has_scheduled: true, ..AllocateArgs::default() };
+        Self::allocate(slf, request, progress, &args)
+    }
+
+    /// Room for what `args` ask for.
+    #[inline]
+    pub(super) fn allocate(
+        slf: &Bound<'_, Self>,
+        request: &RequestView<'_, '_>,
+        progress: RequestProgress,
+        args: &AllocateArgs<'_>,
+    ) -> PyResult<Room> {
+        let py = slf.py();
+        let (core, configured) = Self::core(slf)?;
+        let is_waiting = configured.watermark_blocks > 0 && request.is_waiting(&core.waiting)?;
+        if asks_for_new_only(args)
+            && !(is_waiting && args.has_scheduled)
+            && let Some(handle) = Core::handle_of(configured, request)?
+            && core.engine().manager(py, |manager| {
+                manager.is_noop(handle, &progress, args.num_new, args.num_lookahead)
+            })?
+        {
+            return Ok(Room::Unchanged);
+        }
+        let progress = RequestProgress { is_waiting, ..progress };
+        let progress = request.complete(progress, configured.heeds_boundary)?;
+        let shortage = core.blocks.get().shortage();
+        let new = Core::change(slf, request, |manager, handle| {
+            if shortage == 0 {
+                return manager.allocate(handle, &progress, args);
+            }
+            if !admits(manager, configured, handle, &progress, args, shortage)? {
+                return Ok(None);
+            }
+            let reserved_blocks = args.reserved_blocks + shortage;
+            manager.allocate(handle, &progress, &AllocateArgs { reserved_blocks, ..*args })
+        })?;
+        Ok(new.map_or(Room::None, Room::New))
+    }
+}
+
+fn asks_for_new_only(args: &AllocateArgs<'_>) -> bool {
+    args.computed.is_none()
+        && args.num_new_computed == 0
+        && args.num_external == 0
+        && !args.delay_commit
+        && !args.full_sequence_must_fit
+        && args.reserved_blocks == 0
+}
+
+/// Whether the whole request fits into `shortage` blocks less than there are. `reserved_blocks` say
+/// the same of a step, but not of an admission.
+fn admits(
+    manager: &mut Manager,
+    configured: &Configured,
+    handle: u64,
+    progress: &RequestProgress,
+    args: &AllocateArgs<'_>,
+    shortage: u64,
+) -> Result<bool, Error> {
+    if !args.full_sequence_must_fit {
+        return Ok(true);
+    }
+    let num_tokens = progress.num_tokens.min(configured.max_model_len);
+    let num_local = progress.num_computed + args.num_new_computed;
+    let counts = TokenCounts {
+        num_tokens,
+        num_main: num_tokens,
+        num_computed: (num_local + args.num_external).min(configured.max_model_len),
+        num_local,
+        prefill_end: progress.num_prompt.max(progress.num_tokens.saturating_sub(1)),
+        is_admission: true,
+    };
+    let leaves_watermark = args.has_scheduled && progress.is_waiting;
+    let watermark = if leaves_watermark { configured.watermark_blocks } else { 0 };
+    let free = i64::from(manager.store().pool(POOL).num_available()) - shortage.cast_signed();
+    Ok(manager.demand(handle, args.computed, counts)? + i64::from(watermark) <= free)
+}
