@@ -347,7 +347,8 @@ class DecodeBatch:
     """The running requests of vLLM's scheduler that decode one token a step, all in one call.
 
     Requests are vLLM's ``Request`` objects; their counts, tokens and status are read and written
-    as vLLM's scheduler does.
+    as vLLM's scheduler does. What else decides how a request decodes (its limits, stop tokens,
+    client, grammar) is read when it begins, and again after anybody else changed a count of it.
     """
 
     def __new__(
@@ -395,6 +396,9 @@ class DecodeBatch:
         It ends before the first request that got anything but one token. ``index_of`` gives a
         request's position in ``sampled``. Requests that end are freed by ``scheduler``.
         """
+
+    def forget(self) -> None:
+        """Forget what is kept of requests between steps, because others schedule them now."""
 
 @final
 class ScheduledDecodes:

@@ -20,16 +20,17 @@ pub(crate) enum Room {
 }
 
 impl RustKVCacheManager {
-    /// Room for `num_new` tokens of a running request.
+    /// Room for `num_new` tokens of a running request, which may have had the handle `hint`.
     #[inline]
     pub(crate) fn extend(
         slf: &Bound<'_, Self>,
         request: &RequestView<'_, '_>,
+        hint: Option<u64>,
         progress: RequestProgress,
         num_new: u32,
     ) -> PyResult<Room> {
         let args = AllocateArgs { num_new, has_scheduled: true, ..AllocateArgs::default() };
-        Self::allocate(slf, request, progress, &args)
+        Self::allocate(slf, request, hint, progress, &args)
     }
 
     /// Room for what `args` ask for.
@@ -37,6 +38,7 @@ impl RustKVCacheManager {
     pub(super) fn allocate(
         slf: &Bound<'_, Self>,
         request: &RequestView<'_, '_>,
+        hint: Option<u64>,
         progress: RequestProgress,
         args: &AllocateArgs<'_>,
     ) -> PyResult<Room> {
@@ -45,7 +47,7 @@ impl RustKVCacheManager {
         let is_waiting = configured.watermark_blocks > 0 && request.is_waiting(&core.waiting)?;
         if asks_for_new_only(args)
             && !(is_waiting && args.has_scheduled)
-            && let Some(handle) = Core::handle_of(configured, request)?
+            && let Some(handle) = Core::handle_of(configured, request, hint)?
             && core.engine().manager(py, |manager| {
                 manager.is_noop(handle, &progress, args.num_new, args.num_lookahead)
             })?
@@ -66,6 +68,16 @@ impl RustKVCacheManager {
             manager.allocate(handle, &progress, &AllocateArgs { reserved_blocks, ..*args })
         })?;
         Ok(new.map_or(Room::None, Room::New))
+    }
+}
+
+impl RustKVCacheManager {
+    /// The handle that a request was last known by.
+    pub(crate) fn handle_of(
+        slf: &Bound<'_, Self>,
+        request: &RequestView<'_, '_>,
+    ) -> PyResult<Option<u64>> {
+        Core::handle_of(Self::core(slf)?.1, request, None)
     }
 }
 

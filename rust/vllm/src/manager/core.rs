@@ -93,12 +93,16 @@ impl Core {
         Bound::new(py, AllocatedBlocks { ids, blocks, class: self.class.clone_ref(py) })
     }
 
-    /// The handle that a request was last known by here; it may be stale.
+    /// The handle that a request was last known by here, `hint` if there is one; it may be stale.
     #[inline]
     pub(super) fn handle_of(
         configured: &Configured,
         request: &RequestView<'_, '_>,
+        hint: Option<u64>,
     ) -> PyResult<Option<u64>> {
+        if hint.is_some() {
+            return Ok(hint);
+        }
         let Some(state) = request.state()? else { return Ok(None) };
         let named = state.get().named()?;
         Ok((named.manager == configured.number).then_some(named.handle))

@@ -106,7 +106,7 @@ impl RustKVCacheManager {
             unzeroed_groups: &skip_zeroing_group_ids,
         };
         let request = RequestView::new(request)?;
-        match Self::allocate(slf, &request, request.progress()?, &args)? {
+        match Self::allocate(slf, &request, None, request.progress()?, &args)? {
             Room::Unchanged => Ok(Some(core.empty.bind(py).clone())),
             Room::New(ids) => core.result(py, ids).map(Some),
             Room::None => Ok(None),
@@ -179,7 +179,7 @@ impl RustKVCacheManager {
         request: &Bound<'_, PyAny>,
         num_computed_tokens: u32,
     ) -> PyResult<()> {
-        Self::commit(slf, &RequestView::new(request)?, num_computed_tokens)
+        Self::commit(slf, &RequestView::new(request)?, None, num_computed_tokens)
     }
 
     #[pyo3(signature = (request_id, processed_computed_tokens, num_prompt_tokens = None))]
@@ -364,18 +364,19 @@ impl RustKVCacheManager {
 }
 
 impl RustKVCacheManager {
-    /// Enter what so many tokens complete into the prefix cache.
+    /// Enter what so many tokens complete into the prefix cache. `hint` is as for an allocation.
     #[inline]
     pub(crate) fn commit(
         slf: &Bound<'_, Self>,
         request: &RequestView<'_, '_>,
+        hint: Option<u64>,
         num_computed: u32,
     ) -> PyResult<()> {
         let (core, configured) = Self::core(slf)?;
         if !configured.enable_caching {
             return Ok(());
         }
-        if let Some(handle) = Core::handle_of(configured, request)?
+        if let Some(handle) = Core::handle_of(configured, request, hint)?
             && core
                 .engine()
                 .manager(slf.py(), |manager| manager.is_commit_noop(handle, num_computed))?

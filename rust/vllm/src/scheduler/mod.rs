@@ -1,6 +1,7 @@
 //! The loops over running requests of vLLM's scheduler, for those that decode one token a step.
 
 mod batch;
+mod row;
 mod schedule;
 mod stop;
 mod update;

@@ -3,12 +3,13 @@
 use hybrid_blocks::BlockId;
 use hybrid_blocks::vllm::RequestProgress;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PySet, PyTuple};
+use pyo3::types::{PyDict, PyInt, PyList, PySet, PyString, PyTuple};
 
 use crate::manager::{Room, RustKVCacheManager};
 use crate::request::{RequestView, count};
 
 use super::batch::DecodeBatch;
+use super::row::{Counts, Row, Rows};
 
 /// What the step's output says of them, by request in the order of the running.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
@@ -27,121 +28,179 @@ pub(crate) struct ScheduledDecodes {
 }
 
 /// What a running request does in this step.
-enum Action<'py> {
+enum Action {
     /// It waits for outputs, or has come to its end.
     Idle,
-    Decode(Decode<'py>),
+    Decode,
     /// Anything but one token: the rest is vLLM's.
     Unusual,
 }
 
-/// A request that decodes one token, with the counts before it does.
-struct Decode<'py> {
-    num_computed: i64,
-    num_placeholders: i64,
-    tokens: Bound<'py, PyList>,
+/// The step's output, as it grows.
+struct Step<'a, 'py> {
+    batch: &'a DecodeBatch,
+    previous: Option<&'a Bound<'py, PySet>>,
+    one: Bound<'py, PyInt>,
+    scheduled: Bound<'py, PyDict>,
+    all_token_ids: Bound<'py, PyDict>,
+    ids: Vec<Bound<'py, PyString>>,
+    new_blocks: Vec<Option<Bound<'py, PyTuple>>>,
+    computed: Vec<i64>,
+    outputs: Vec<i64>,
+    has_structured_output: bool,
+    pending_structured_output: bool,
 }
 
 /// Schedule running requests up to the first that does anything but decode one token, or for which
 /// there is no room.
-pub(super) fn schedule(
+pub(super) fn schedule<'py>(
     batch: &DecodeBatch,
-    running: &Bound<'_, PyList>,
+    rows: &mut Rows,
+    running: &Bound<'py, PyList>,
     max_requests: usize,
     token_budget: usize,
-    previous: Option<&Bound<'_, PySet>>,
+    previous: Option<&Bound<'py, PySet>>,
 ) -> PyResult<ScheduledDecodes> {
     let py = running.py();
     let manager = batch.manager.bind(py);
-    let (one, none) = (1i64.into_pyobject(py)?, py.None().into_bound(py));
-    let (scheduled, all_token_ids) = (PyDict::new(py), PyDict::new(py));
-    let (ids, new_blocks) = (PyList::empty(py), PyList::empty(py));
-    let (computed, outputs) = (PyList::empty(py), PyList::empty(py));
-    let (mut has_structured_output, mut pending_structured_output) = (false, false);
+    let most = max_requests.min(running.len());
+    let mut step = Step {
+        batch,
+        previous,
+        one: 1i64.into_pyobject(py)?,
+        scheduled: PyDict::new(py),
+        all_token_ids: PyDict::new(py),
+        ids: Vec::with_capacity(most),
+        new_blocks: Vec::with_capacity(most),
+        computed: Vec::with_capacity(most),
+        outputs: Vec::with_capacity(most),
+        has_structured_output: false,
+        pending_structured_output: false,
+    };
     let mut num_seen = 0;
     for object in running.iter().take(max_requests) {
-        if ids.len() == token_budget {
+        if step.ids.len() == token_budget || !bring_up(rows, num_seen, &object)? {
             break;
         }
-        let request = RequestView::new(&object)?;
-        let decode = match action(batch, &request)? {
+        let row = &mut rows.0[num_seen];
+        match action(batch, row, py) {
             Action::Idle => {
                 num_seen += 1;
                 continue;
             }
             Action::Unusual => break,
-            Action::Decode(decode) => decode,
-        };
-        let id = request.id()?;
-        let num_in_flight = request.num_in_flight()?;
+            Action::Decode => {}
+        }
         let progress = RequestProgress {
-            num_computed: u32::try_from(decode.num_computed)?,
-            num_in_flight: u32::try_from(num_in_flight)?,
+            num_computed: u32::try_from(row.counts.computed)?,
+            num_in_flight: u32::try_from(row.counts.in_flight)?,
             ..RequestProgress::default()
         };
-        match RustKVCacheManager::extend(manager, &request, progress, 1)? {
-            Room::Unchanged => new_blocks.append(&none)?,
-            Room::New(ids) => new_blocks.append(new_block_ids(py, &ids)?)?,
+        let request = row.view(py);
+        let blocks = match RustKVCacheManager::extend(manager, &request, row.handle, progress, 1)? {
+            Room::Unchanged => None,
+            Room::New(ids) => new_block_ids(py, &ids)?,
             Room::None => break,
+        };
+        if row.handle.is_none() {
+            row.handle = RustKVCacheManager::handle_of(manager, &request)?;
         }
         num_seen += 1;
-        scheduled.set_item(&id, &one)?;
-        computed.append(decode.num_computed)?;
-        outputs.append(count(&request.output_tokens()?) + decode.num_placeholders)?;
-        if let Some(previous) = previous
-            && !previous.contains(&id)?
-        {
-            all_token_ids.set_item(&id, decode.tokens.get_slice(0, usize::MAX))?;
-        }
-        ids.append(id)?;
-        if request.has_grammar()? {
-            has_structured_output = true;
-            pending_structured_output |= batch.is_async && decode.num_placeholders > 0;
-        }
-        request.set_num_computed(decode.num_computed + 1)?;
-        request.set_num_in_flight(num_in_flight + 1)?;
-        if batch.is_async {
-            request.set_num_placeholders(decode.num_placeholders + 1)?;
-        }
+        step.add(row, blocks, py)?;
     }
-    Ok(ScheduledDecodes {
-        num_seen,
-        num_scheduled_tokens: scheduled.unbind(),
-        req_ids: ids.unbind(),
-        new_block_ids: new_blocks.unbind(),
-        num_computed_tokens: computed.unbind(),
-        num_output_tokens: outputs.unbind(),
-        all_token_ids: all_token_ids.unbind(),
-        has_structured_output,
-        pending_structured_output,
-    })
+    rows.0.truncate(num_seen);
+    step.finish(num_seen, py)
 }
 
-fn action<'py>(batch: &DecodeBatch, request: &RequestView<'_, 'py>) -> PyResult<Action<'py>> {
-    let num_placeholders = request.num_placeholders()?;
-    let num_computed = request.num_computed()?;
-    let num_prompt = i64::from(request.num_prompt()?);
+/// Let the row at `index` say what the request is now; `false` where it does anything but decode.
+fn bring_up(rows: &mut Rows, index: usize, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let is_known = rows.has_at(index, object);
+    let counts;
+    let new;
+    if is_known {
+        let row = &rows.0[index];
+        let request = row.view(object.py());
+        counts = Counts::read(&request)?;
+        if counts == row.counts {
+            return Ok(true);
+        }
+        new = Row::read(&request, counts)?;
+    } else {
+        let request = RequestView::new(object)?;
+        new = Row::read(&request, Counts::read(&request)?)?;
+    }
+    let Some(new) = new else { return Ok(false) };
+    if is_known {
+        rows.0[index] = new;
+    } else {
+        rows.0.insert(index, new);
+    }
+    Ok(true)
+}
+
+fn action(batch: &DecodeBatch, row: &Row, py: Python<'_>) -> Action {
+    let Counts { computed, placeholders, .. } = row.counts;
     // The outputs in flight reach the limit whatever they turn out to be.
-    if num_placeholders > 0
-        && num_computed + 2 - num_placeholders >= num_prompt + request.max_tokens()?
-    {
-        return Ok(Action::Idle);
+    if placeholders > 0 && computed + 2 - placeholders >= row.num_prompt + row.max_tokens {
+        return Action::Idle;
     }
-    if num_computed < num_prompt
-        || request.is_prefill_chunk()?
-        || request.has_drafts()?
-        || request.has_encoder_inputs()?
-    {
-        return Ok(Action::Unusual);
-    }
-    let tokens = request.tokens()?;
-    let num_new = count(&tokens) + num_placeholders - num_computed;
+    let num_new = count(row.tokens.bind(py)) + placeholders - computed;
     // The sampled token needs a position too.
-    Ok(match num_new.min(batch.max_model_len - num_computed - 1) {
+    match num_new.min(batch.max_model_len - computed - 1) {
         0 => Action::Idle,
-        1 => Action::Decode(Decode { num_computed, num_placeholders, tokens }),
+        1 => Action::Decode,
         _ => Action::Unusual,
-    })
+    }
+}
+
+impl<'py> Step<'_, 'py> {
+    /// Add a request that has room, and count its token.
+    fn add(
+        &mut self,
+        row: &mut Row,
+        blocks: Option<Bound<'py, PyTuple>>,
+        py: Python<'py>,
+    ) -> PyResult<()> {
+        let (id, counts) = (row.id.bind(py), row.counts);
+        self.new_blocks.push(blocks);
+        self.scheduled.set_item(id, &self.one)?;
+        self.computed.push(counts.computed);
+        self.outputs.push(count(row.output_tokens.bind(py)) + counts.placeholders);
+        if let Some(previous) = self.previous
+            && !previous.contains(id)?
+        {
+            self.all_token_ids.set_item(id, row.tokens.bind(py).get_slice(0, usize::MAX))?;
+        }
+        self.ids.push(id.clone());
+        if row.has_grammar {
+            self.has_structured_output = true;
+            self.pending_structured_output |= self.batch.is_async && counts.placeholders > 0;
+        }
+        row.counts.computed += 1;
+        row.counts.in_flight += 1;
+        row.counts.placeholders += i64::from(self.batch.is_async);
+        let request = row.view(py);
+        request.set_num_computed(row.counts.computed)?;
+        request.set_num_in_flight(row.counts.in_flight)?;
+        if self.batch.is_async {
+            request.set_num_placeholders(row.counts.placeholders)?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, num_seen: usize, py: Python<'py>) -> PyResult<ScheduledDecodes> {
+        Ok(ScheduledDecodes {
+            num_seen,
+            num_scheduled_tokens: self.scheduled.unbind(),
+            req_ids: PyList::new(py, self.ids)?.unbind(),
+            new_block_ids: PyList::new(py, self.new_blocks)?.unbind(),
+            num_computed_tokens: PyList::new(py, self.computed)?.unbind(),
+            num_output_tokens: PyList::new(py, self.outputs)?.unbind(),
+            all_token_ids: self.all_token_ids.unbind(),
+            has_structured_output: self.has_structured_output,
+            pending_structured_output: self.pending_structured_output,
+        })
+    }
 }
 
 /// Ids by group, or `None` where there are none.

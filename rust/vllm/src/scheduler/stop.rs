@@ -4,8 +4,6 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::request::RequestView;
-
 pub(super) enum Stop {
     /// A token that ends the text.
     EndOfText,
@@ -15,31 +13,40 @@ pub(super) enum Stop {
     Length,
 }
 
-/// Whether the stop conditions are more than tokens and lengths.
-pub(super) fn is_unusual(sampling: &Bound<'_, PyAny>) -> PyResult<bool> {
-    Ok(!sampling.getattr(intern!(sampling.py(), "repetition_detection"))?.is_none())
+/// Tokens that end a request's output.
+pub(super) struct StopRule {
+    end_of_text: Option<i64>,
+    tokens: Vec<i64>,
 }
 
-/// Why the request ends with `token`, its latest, if it does.
-pub(super) fn reason(
-    request: &RequestView<'_, '_>,
-    sampling: &Bound<'_, PyAny>,
-    token: &Bound<'_, PyAny>,
-    num_tokens: i64,
-    num_output_tokens: i64,
-    max_model_len: i64,
-) -> PyResult<Option<Stop>> {
-    let py = sampling.py();
-    if token.eq(sampling.getattr(intern!(py, "eos_token_id"))?)? {
-        return Ok(Some(Stop::EndOfText));
+impl StopRule {
+    /// Read sampling parameters; `None` where more than tokens and lengths decides.
+    pub(super) fn read(sampling: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let py = sampling.py();
+        if sampling.is_none() || !sampling.getattr(intern!(py, "repetition_detection"))?.is_none() {
+            return Ok(None);
+        }
+        let end_of_text = sampling.getattr(intern!(py, "eos_token_id"))?;
+        let tokens = sampling.getattr(intern!(py, "stop_token_ids"))?;
+        let tokens = match tokens.cast::<PyList>() {
+            Ok(tokens) => tokens.extract(),
+            Err(_) => Ok(Vec::new()),
+        };
+        // Anything but whole numbers is vLLM's to compare.
+        let (Ok(end_of_text), Ok(tokens)) = (end_of_text.extract(), tokens) else {
+            return Ok(None);
+        };
+        Ok(Some(Self { end_of_text, tokens }))
     }
-    let stop_tokens = sampling.getattr(intern!(py, "stop_token_ids"))?;
-    if let Ok(stop_tokens) = stop_tokens.cast::<PyList>()
-        && !stop_tokens.is_empty()
-        && stop_tokens.contains(token)?
-    {
-        return Ok(Some(Stop::Token));
+
+    /// Why a request ends with `token`, its latest, if it does.
+    pub(super) fn reason(&self, token: i64, is_full: bool) -> Option<Stop> {
+        if self.end_of_text == Some(token) {
+            Some(Stop::EndOfText)
+        } else if self.tokens.contains(&token) {
+            Some(Stop::Token)
+        } else {
+            is_full.then_some(Stop::Length)
+        }
     }
-    let is_full = num_tokens >= max_model_len || num_output_tokens >= request.max_tokens()?;
-    Ok(is_full.then_some(Stop::Length))
 }

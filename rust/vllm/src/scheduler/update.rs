@@ -9,7 +9,8 @@ use crate::manager::RustKVCacheManager;
 use crate::request::{RequestView, count};
 
 use super::batch::DecodeBatch;
-use super::stop::{self, Stop};
+use super::row::{Counts, Row, Rows};
+use super::stop::Stop;
 
 /// Outputs of the requests that are dealt with.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
@@ -22,58 +23,107 @@ pub(crate) struct TakenOutputs {
     stopped: Py<PyList>,
 }
 
-/// What a step brought a request.
-enum Outcome<'py> {
-    /// Nothing: the prompt is not done yet, or the request is gone.
-    Nothing,
-    Token(Token<'py>),
-    /// Anything but one token: the rest is vLLM's.
+/// What the scheduler and the model say of a step.
+pub(super) struct Step<'a, 'py> {
+    pub(super) scheduler: &'a Bound<'py, PyAny>,
+    pub(super) requests: &'a Bound<'py, PyDict>,
+    pub(super) index_of: &'a Bound<'py, PyDict>,
+    pub(super) sampled: &'a Bound<'py, PyList>,
+}
+
+/// Who an output is for.
+enum Recipient {
+    /// The row at this index.
+    Row(usize),
+    /// A request that has no row yet, or none any more.
+    Other(Box<Row>),
+    /// A request that takes no output, or one that gets none: its prompt is not done.
+    Nobody,
+    /// Nobody knows of the request any more.
+    Gone,
+    /// Anything but a request that decodes: the rest is vLLM's.
     Unusual,
 }
 
-struct Token<'py> {
-    list: Bound<'py, PyList>,
-    sampling: Bound<'py, PyAny>,
+/// What a step brought a request.
+enum Outcome<'py> {
+    Nothing,
+    Token {
+        id: i64,
+        list: Bound<'py, PyList>,
+    },
+    /// Anything but one token: the rest is vLLM's.
+    Unusual,
 }
 
 /// Take in outputs up to those of the first request that got anything but one token.
 pub(super) fn take_outputs(
     batch: &DecodeBatch,
-    scheduler: &Bound<'_, PyAny>,
-    requests: &Bound<'_, PyDict>,
+    rows: &mut Rows,
+    step: &Step<'_, '_>,
     num_scheduled_tokens: &Bound<'_, PyDict>,
-    index_of: &Bound<'_, PyDict>,
-    sampled: &Bound<'_, PyList>,
 ) -> PyResult<TakenOutputs> {
-    let py = scheduler.py();
+    let py = num_scheduled_tokens.py();
     let (outputs, stopped) = (PyDict::new(py), PyList::empty(py));
-    let mut latest: Option<(Bound<'_, PyAny>, Bound<'_, PyList>)> = None;
+    let mut latest: Option<(Py<PyAny>, Bound<'_, PyList>)> = None;
     let mut num_seen = 0;
+    let mut at = 0;
     for (id, num_scheduled) in num_scheduled_tokens {
-        let Some(object) = requests.get_item(&id)? else {
-            num_seen += 1;
-            continue;
+        let recipient = recipient(batch, rows, &mut at, step, &id)?;
+        let row = match &recipient {
+            Recipient::Row(index) => &rows.0[*index],
+            Recipient::Other(row) => row,
+            Recipient::Nobody | Recipient::Gone => {
+                num_seen += 1;
+                if matches!(recipient, Recipient::Nobody)
+                    && let Some(object) = step.requests.get_item(&id)?
+                {
+                    let request = RequestView::new(&object)?;
+                    let left = request.num_in_flight()? - num_scheduled.extract::<i64>()?;
+                    request.set_num_in_flight(left)?;
+                }
+                continue;
+            }
+            Recipient::Unusual => break,
         };
-        let request = RequestView::new(&object)?;
-        let outcome = outcome(batch, &request, &id, index_of, sampled)?;
+        let outcome = step.outcome(&id)?;
         if matches!(outcome, Outcome::Unusual) {
             break;
         }
         num_seen += 1;
-        let num_in_flight = request.num_in_flight()? - num_scheduled.extract::<i64>()?;
-        request.set_num_in_flight(num_in_flight)?;
-        let Outcome::Token(token) = outcome else { continue };
-        let stop = append(batch, &request, &token, num_in_flight)?;
-        let output = batch.output_class.bind(py).call1((&id, &token.list))?;
-        describe(batch, &request, &output)?;
-        if let Some(stop) = stop {
-            end(scheduler, &request, &stop, &output, &token)?;
-            stopped.append(&object)?;
+        let mut counts = row.counts;
+        counts.in_flight -= num_scheduled.extract::<i64>()?;
+        let request = row.view(py);
+        request.set_num_in_flight(counts.in_flight)?;
+        let mut is_new = row.is_new;
+        let mut is_done = false;
+        if let Outcome::Token { id: token, list } = outcome {
+            let stop = append(batch, row, &request, &mut counts, token, &list)?;
+            let output = batch.output_class.bind(py).call1((&id, &list))?;
+            if is_new {
+                is_new = describe(batch, &request, &output)?;
+            }
+            if let Some(stop) = stop {
+                end(step.scheduler, &request, &stop, &output, &list)?;
+                stopped.append(request.object)?;
+                is_done = true;
+            }
+            match &latest {
+                Some((same, list)) if same.is(&row.client) => list.append(output)?,
+                _ => {
+                    let list = append_for(&outputs, row.client.bind(py), output)?;
+                    latest = Some((row.client.clone_ref(py), list));
+                }
+            }
         }
-        let client = request.client()?;
-        match &latest {
-            Some((same, list)) if same.is(&client) => list.append(output)?,
-            _ => latest = Some(append_for(&outputs, client, output)?),
+        if let Recipient::Row(index) = recipient {
+            if is_done {
+                drop(rows.0.remove(index));
+                at = index;
+            } else {
+                let row = &mut rows.0[index];
+                (row.counts, row.is_new) = (counts, is_new);
+            }
         }
     }
     Ok(TakenOutputs { num_seen, outputs: outputs.unbind(), stopped: stopped.unbind() })
@@ -81,83 +131,105 @@ pub(super) fn take_outputs(
 
 fn append_for<'py>(
     outputs: &Bound<'py, PyDict>,
-    client: Bound<'py, PyAny>,
+    client: &Bound<'py, PyAny>,
     output: Bound<'py, PyAny>,
-) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyList>)> {
-    let list = if let Some(list) = outputs.get_item(&client)? {
+) -> PyResult<Bound<'py, PyList>> {
+    let list = if let Some(list) = outputs.get_item(client)? {
         list.cast_into()?
     } else {
         let list = PyList::empty(outputs.py());
-        outputs.set_item(&client, &list)?;
+        outputs.set_item(client, &list)?;
         list
     };
     list.append(output)?;
-    Ok((client, list))
+    Ok(list)
 }
 
-/// Look at what a request got. Changes nothing.
-fn outcome<'py>(
+/// Look at who gets an output. Changes nothing but rows that are out of date; `at` follows the rows.
+fn recipient(
     batch: &DecodeBatch,
-    request: &RequestView<'_, 'py>,
-    id: &Bound<'py, PyAny>,
-    index_of: &Bound<'py, PyDict>,
-    sampled: &Bound<'py, PyList>,
-) -> PyResult<Outcome<'py>> {
+    rows: &mut Rows,
+    at: &mut usize,
+    step: &Step<'_, '_>,
+    id: &Bound<'_, PyAny>,
+) -> PyResult<Recipient> {
+    let py = id.py();
+    let found = rows.find(*at, id);
+    if let Some(index) = found {
+        *at = index + 1;
+        let row = &rows.0[index];
+        let request = row.view(py);
+        // What runs is among the scheduler's requests.
+        if row.stop.is_some()
+            && request.status()?.is(&batch.states.running)
+            && Counts::read(&request)? == row.counts
+        {
+            return Ok(Recipient::Row(index));
+        }
+    }
+    let Some(object) = step.requests.get_item(id)? else { return Ok(Recipient::Gone) };
+    let request = RequestView::new(&object)?;
     if request.num_stale()? > 0 {
-        return Ok(Outcome::Unusual);
+        return Ok(Recipient::Unusual);
     }
     let status = request.status()?;
     if !status.is(&batch.states.running) {
         let is_finished = status.gt(&batch.states.preempted)?;
-        return Ok(if is_finished { Outcome::Nothing } else { Outcome::Unusual });
+        return Ok(if is_finished { Recipient::Nobody } else { Recipient::Unusual });
     }
-    let Some(index) = index_of.get_item(id)? else { return Ok(Outcome::Unusual) };
-    let Ok(list) = sampled.get_item(index.extract()?)?.cast_into::<PyList>() else {
-        return Ok(Outcome::Unusual);
-    };
-    if request.has_encoder_inputs()? {
-        return Ok(Outcome::Unusual);
+    let row = Row::read(&request, Counts::read(&request)?)?;
+    match (row.filter(|row| row.stop.is_some()), found) {
+        (Some(row), Some(index)) if rows.0[index].request.is(&object) => {
+            rows.0[index] = row;
+            Ok(Recipient::Row(index))
+        }
+        (Some(row), _) => Ok(Recipient::Other(Box::new(row))),
+        (None, _) => {
+            let gets_nothing =
+                !request.has_encoder_inputs()? && matches!(step.outcome(id)?, Outcome::Nothing);
+            Ok(if gets_nothing { Recipient::Nobody } else { Recipient::Unusual })
+        }
     }
-    match list.len() {
-        0 => return Ok(Outcome::Nothing),
-        1 => {}
-        _ => return Ok(Outcome::Unusual),
+}
+
+impl<'py> Step<'_, 'py> {
+    /// Look at what a request got.
+    fn outcome(&self, id: &Bound<'py, PyAny>) -> PyResult<Outcome<'py>> {
+        let Some(index) = self.index_of.get_item(id)? else { return Ok(Outcome::Unusual) };
+        let Ok(list) = self.sampled.get_item(index.extract()?)?.cast_into::<PyList>() else {
+            return Ok(Outcome::Unusual);
+        };
+        match list.len() {
+            0 => Ok(Outcome::Nothing),
+            1 => match list.get_item(0)?.extract() {
+                Ok(id) => Ok(Outcome::Token { id, list }),
+                Err(_) => Ok(Outcome::Unusual),
+            },
+            _ => Ok(Outcome::Unusual),
+        }
     }
-    let sampling = request.sampling()?;
-    if sampling.is_none()
-        || stop::is_unusual(&sampling)?
-        || request.is_resumable()?
-        || request.has_grammar()?
-    {
-        return Ok(Outcome::Unusual);
-    }
-    Ok(Outcome::Token(Token { list, sampling }))
 }
 
 /// Append the token, hash and cache what it completes, and tell whether it is the last.
-fn append(
+fn append<'py>(
     batch: &DecodeBatch,
-    request: &RequestView<'_, '_>,
-    token: &Token<'_>,
-    num_in_flight: i64,
+    row: &Row,
+    request: &RequestView<'_, 'py>,
+    counts: &mut Counts,
+    token: i64,
+    list: &Bound<'py, PyList>,
 ) -> PyResult<Option<Stop>> {
-    let py = token.list.py();
-    let id = token.list.get_item(0)?;
-    let (tokens, outputs) = (request.tokens()?, request.output_tokens()?);
+    let py = list.py();
+    let id = list.get_item(0)?;
+    let (tokens, outputs) = (row.tokens.bind(py), row.output_tokens.bind(py));
     outputs.append(&id)?;
     tokens.append(&id)?;
     let hashable = tokens.len().saturating_sub(batch.num_hash_lookahead);
     if hashable.is_multiple_of(batch.hash_block_size) {
-        hash(request, &tokens)?;
+        hash(request, tokens)?;
     }
-    let stop = stop::reason(
-        request,
-        &token.sampling,
-        &id,
-        count(&tokens),
-        count(&outputs),
-        batch.max_model_len,
-    )?;
+    let is_full = count(tokens) >= batch.max_model_len || count(outputs) >= row.max_tokens;
+    let stop = row.stop.as_ref().and_then(|rule| rule.reason(token, is_full));
     if let Some(stop) = &stop {
         let status = match stop {
             Stop::EndOfText | Stop::Token => &batch.states.stopped,
@@ -168,11 +240,11 @@ fn append(
             request.object.setattr(intern!(py, "stop_reason"), id)?;
         }
     }
-    let num_placeholders = request.num_placeholders()?;
-    if num_placeholders > 0 {
-        request.set_num_placeholders(num_placeholders - 1)?;
-        let num_done = u32::try_from(request.num_computed()? - num_in_flight)?;
-        RustKVCacheManager::commit(batch.manager.bind(py), request, num_done)?;
+    if counts.placeholders > 0 {
+        counts.placeholders -= 1;
+        request.set_num_placeholders(counts.placeholders)?;
+        let num_done = u32::try_from(counts.computed - counts.in_flight)?;
+        RustKVCacheManager::commit(batch.manager.bind(py), request, row.handle, num_done)?;
     }
     Ok(stop)
 }
@@ -193,17 +265,18 @@ fn hash<'py>(request: &RequestView<'_, 'py>, tokens: &Bound<'py, PyList>) -> PyR
     request.object.call_method0(intern!(request.object.py(), "update_block_hashes")).map(drop)
 }
 
-/// Say what there is to say of a request beside its token: rarely anything.
+/// Say what there is to say of a request beside its token; returns whether there will be more to say
+/// of its next one.
 fn describe(
     batch: &DecodeBatch,
     request: &RequestView<'_, '_>,
     output: &Bound<'_, PyAny>,
-) -> PyResult<()> {
+) -> PyResult<bool> {
     let py = output.py();
     if !request.prefill_stats()?.is_none() {
         let stats = request.object.call_method0(intern!(py, "take_prefill_stats"))?;
-        let cached =
-            RustKVCacheManager::estimate_cached_tokens(batch.manager.bind(py), request.object)?;
+        let manager = batch.manager.bind(py);
+        let cached = RustKVCacheManager::estimate_cached_tokens(manager, request.object)?;
         stats.call_method1(intern!(py, "finalize"), (cached,))?;
         output.setattr(intern!(py, "prefill_stats"), stats)?;
     }
@@ -212,14 +285,15 @@ fn describe(
         output.setattr(intern!(py, "events"), events)?;
     }
     let trace_headers = request.trace_headers()?;
+    let num_nans = request.num_nans()?;
+    let has_more = !trace_headers.is_none() || num_nans != 0;
     if !trace_headers.is_none() {
         output.setattr(intern!(py, "trace_headers"), trace_headers)?;
     }
-    let num_nans = request.num_nans()?;
     if num_nans != 0 {
         output.setattr(intern!(py, "num_nans_in_logits"), num_nans)?;
     }
-    Ok(())
+    Ok(has_more)
 }
 
 /// Let the scheduler free a request that is done, and say why it is.
@@ -228,17 +302,15 @@ fn end(
     request: &RequestView<'_, '_>,
     stop: &Stop,
     output: &Bound<'_, PyAny>,
-    token: &Token<'_>,
+    token: &Bound<'_, PyList>,
 ) -> PyResult<()> {
     let py = output.py();
     let reason = request.object.call_method0(intern!(py, "get_finished_reason"))?;
     output.setattr(intern!(py, "finish_reason"), reason)?;
     if matches!(stop, Stop::Token) {
-        output.setattr(intern!(py, "stop_reason"), token.list.get_item(0)?)?;
+        output.setattr(intern!(py, "stop_reason"), token.get_item(0)?)?;
     }
-    let metrics = request.spec_decode_metrics()?;
-    output.setattr(intern!(py, "spec_decode_metrics"), metrics)?;
+    output.setattr(intern!(py, "spec_decode_metrics"), request.spec_decode_metrics()?)?;
     // Without connectors there are no parameters to hand on.
-    scheduler.call_method1(intern!(py, "_free_request"), (request.object,))?;
-    Ok(())
+    scheduler.call_method1(intern!(py, "_free_request"), (request.object,)).map(drop)
 }
