@@ -13,9 +13,10 @@ try:
         Placement,
         build_info,
     )
-except ModuleNotFoundError as error:
-    # The kernels need tensors, not the core: they import from a checkout that was never built.
-    if error.name != "hybrid_blocks._core":
+except ImportError as error:
+    # The kernels need tensors, not the core: they import from a checkout that was never built,
+    # which has the core's stubs alone.
+    if error.name != "hybrid_blocks._core" or error.path is not None:
         raise
     __all__ = []
 else:

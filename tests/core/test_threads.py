@@ -12,7 +12,7 @@ import pytest
 from hybrid_blocks import BlockManager, BlockStore, GroupSpec, block_hasher
 from hybrid_blocks.errors import HybridBlocksError, IntegrityError, OutOfBlocksError
 
-BINDINGS = Path(__file__).parents[2] / "rust" / "py" / "src"
+CRATES = [Path(__file__).parents[2] / "rust" / crate / "src" for crate in ("interop", "py", "vllm")]
 NUM_THREADS = 8
 
 
@@ -93,15 +93,21 @@ def test_a_panic_is_an_exception_of_ours_and_the_manager_says_so_ever_after() ->
 
 
 def test_every_class_of_the_extension_is_frozen() -> None:
-    sources = "\n".join(path.read_text() for path in BINDINGS.rglob("*.rs"))
+    sources = "\n".join(path.read_text() for crate in CRATES for path in crate.rglob("*.rs"))
     attribute = r"#\[[^\]]*\]\s*"
     pattern = (
         rf"#\[pyclass(?:\((?P<options>[^\]]*)\))?\]\s*(?:{attribute})*"
-        r"pub\(crate\) struct (?P<name>\w+)"
+        r"pub(?:\(crate\))? struct (?P<name>\w+)"
     )
     found = {match["name"]: match["options"] or "" for match in re.finditer(pattern, sources)}
-    classes = {name for name, item in vars(hybrid_blocks._core).items() if isinstance(item, type)}
-    assert {"BlockHasher", "BlockManager", "BlockStore"} <= classes
+    modules = (hybrid_blocks._core, hybrid_blocks._core.vllm)
+    classes = {
+        name
+        for module in modules
+        for name, item in vars(module).items()
+        if isinstance(item, type)
+    }
+    assert {"BlockHasher", "BlockManager", "BlockStore", "RustKVCacheManager"} <= classes
     assert classes == found.keys()
     assert sources.count("#[pyclass") == len(found)
     assert not [name for name, options in found.items() if "frozen" not in options.split(", ")]

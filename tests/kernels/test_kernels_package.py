@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_everything_imports_without_torch_triton_and_cupy() -> None:
 def test_the_kernels_import_where_the_core_was_never_built() -> None:
     block = 'import sys; sys.modules["hybrid_blocks._core"] = None\n'
     assert run(block + "import hybrid_blocks.kernels; print('imported')") == "imported"
+
+
+def test_the_kernels_import_from_a_checkout_that_has_only_the_stubs(tmp_path: Path) -> None:
+    package = tmp_path / "hybrid_blocks"
+    built = shutil.ignore_patterns("*.so", "*.pyd", "__pycache__")
+    shutil.copytree(ROOT / "python" / "hybrid_blocks", package, ignore=built)
+    assert (package / "_core" / "__init__.pyi").exists()
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    code += "import hybrid_blocks.kernels; print(hybrid_blocks.__file__)"
+    assert run(code) == str(package / "__init__.py")
 
 
 def test_another_missing_module_of_the_core_is_not_hidden() -> None:

@@ -8,13 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ADAPTER = sorted((ROOT / "python/hybrid_blocks/vllm").glob("*.py"))
-RUST = [
-    *(ROOT / "rust/py/src/vllm_manager").glob("*.rs"),
-    *(ROOT / "rust/py/src/vllm_scheduler").glob("*.rs"),
-    ROOT / "rust/py/src/request_hasher.rs",
-]
-STUB = ROOT / "python/hybrid_blocks/_core.pyi"
-_IN_RUST = re.compile(r'(?:intern!\([^"]*|(?:number|list|object|truth|presence) )"(\w+)"')
+RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))
+STUB = ROOT / "python/hybrid_blocks/_core/vllm.pyi"
+_IN_RUST = re.compile(r'(?:intern!\([^"]*|(?:number|size|list|object|truth|presence) )"(\w+)"')
 _WRITTEN = re.compile(r'attributes\.set_item\(intern!\([^"]*"(\w+)"')
 _BY_NAME = {"getattr", "hasattr"}
 

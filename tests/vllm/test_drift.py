@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import vllm
-from hybrid_blocks._core import Block
+from hybrid_blocks._core.vllm import Block
 from hybrid_blocks.vllm import support
 from hybrid_blocks.vllm.block_pool import BlockPool
 from hybrid_blocks.vllm.cached_blocks import CachedBlocks

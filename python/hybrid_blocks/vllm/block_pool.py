@@ -10,7 +10,7 @@ from vllm.v1.core.block_pool import BlockPool as VllmBlockPool
 from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request
 
-from hybrid_blocks._core import Block, Blocks
+from hybrid_blocks._core.vllm import Block, Blocks
 from hybrid_blocks.vllm.cached_blocks import CachedBlocks, FurtherHashes
 from hybrid_blocks.vllm.free_queue import FreeBlockQueue
 
@@ -38,7 +38,7 @@ class BlockPool(VllmBlockPool):
         keep_evicted = self.enable_kv_cache_events
         self._blocks = cast("Any", Blocks(num_gpu_blocks, keep_evicted=keep_evicted))
         queue = cast("Any", FreeBlockQueue(self._blocks))
-        self._blocks.tie(self, queue.fake_free_list_head, queue.fake_free_list_tail, KVCacheBlock)
+        self._blocks.bind(self, queue.fake_free_list_head, queue.fake_free_list_tail, KVCacheBlock)
         self.blocks = self._blocks
         self.free_block_queue = queue
         self.null_block = self._blocks[0]

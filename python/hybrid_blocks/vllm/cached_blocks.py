@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, MutableMapping
 
-from hybrid_blocks._core import Block, Blocks
+from hybrid_blocks._core.vllm import Block, Blocks
 
 # A block hash followed by the group's number: vLLM's ``BlockHashWithGroupId``.
 Key = bytes

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hybrid_blocks._core import Block, Blocks
+from hybrid_blocks._core.vllm import Block, Blocks
 
 
 class QueueEnd:

@@ -9,7 +9,7 @@ from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request, RequestStatus
 
-from hybrid_blocks._core import AllocatedBlocks, Block, VllmManager
+from hybrid_blocks._core.vllm import AllocatedBlocks, Block, RustKVCacheManager
 from hybrid_blocks.vllm import events
 from hybrid_blocks.vllm.geometry import Geometry, geometry
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
@@ -19,7 +19,7 @@ from hybrid_blocks.vllm.tables import Tables, View
 _WAITING = [RequestStatus.WAITING, RequestStatus.PREEMPTED]
 
 
-class NativeKVCacheManager(VllmManager, KVCacheManager):  # type: ignore[misc]
+class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[misc]
     """A drop-in for vLLM's manager: same decisions, block by block.
 
     vLLM's own classes are constructed once, for what they work out about the groups and for

@@ -10,8 +10,7 @@ from vllm.v1.core.kv_cache_utils import BlockHash
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher as vllm_get_request_block_hasher
 from vllm.v1.request import Request
 
-from hybrid_blocks._core import BlockHasher
-from hybrid_blocks._core import RequestHasher as _RequestHasher
+from hybrid_blocks._core.vllm import RequestHasher as RustRequestHasher
 from hybrid_blocks.hashing import Algorithm
 
 ALGORITHMS: dict[Callable[[Any], bytes], Algorithm] = {
@@ -36,61 +35,22 @@ def get_request_block_hasher(
     if algorithm is None:
         lookahead = (num_hash_lookahead_tokens,) if num_hash_lookahead_tokens else ()
         return vllm_get_request_block_hasher(hash_block_size, caching_hash_fn, *lookahead)
-    return RequestHasher(hash_block_size, num_hash_lookahead_tokens, algorithm, caching_hash_fn)
+    return RequestHasher(
+        hash_block_size, num_hash_lookahead_tokens, algorithm, caching_hash_fn, kv_cache_utils
+    )
 
 
-class RequestHasher(_RequestHasher):
+class RequestHasher(RustRequestHasher):
     """Hashes requests; called with one, it returns the hashes of its new blocks."""
 
-    def __init__(
-        self,
-        block_size: int,
-        num_lookahead_tokens: int,
-        algorithm: Algorithm,
-        fallback: Callable[[Any], bytes],
-    ) -> None:
-        self._algorithm = algorithm
+    def __init__(self, block_size: int, num_lookahead_tokens: int, *_: Any) -> None:
         self._block_size = block_size
-        self._fallback = fallback
         self._lookahead = num_lookahead_tokens
-        self._hasher: BlockHasher | None = None
-
-    def _hash(self, request: Request, num_blocks: int) -> list[BlockHash]:
-        """Return the hashes of so many blocks that became full since the last call."""
-        hashes = request.block_hashes
-        start = len(hashes) * self._block_size
-        tokens = request._all_token_ids
-        extra_keys = None
-        if (
-            request.mm_features
-            or request.lora_request
-            or request.cache_salt
-            or request.prompt_embeds is not None
-        ):
-            extra_keys = self._extra_keys(request, start, num_blocks)
-        hasher = self._current_hasher()
-        if not start:
-            new, handed = hasher.hash_prompt_blocks(tokens, extra_keys)
-            request._handed_digests = handed  # type: ignore[attr-defined]
-            return new  # type: ignore[return-value]
-        return hasher.hash_blocks(tokens[start:], hashes[-1], extra_keys)  # type: ignore[return-value]
-
-    def _current_hasher(self) -> BlockHasher:
-        """Return the hasher for vLLM's first parent, which a process sets when it starts."""
-        none_hash = kv_cache_utils.NONE_HASH
-        if self._hasher is None or self._hasher.none_hash != none_hash:
-            self._hasher = BlockHasher(
-                self._algorithm,
-                self._block_size,
-                none_hash,
-                self._fallback,
-                num_lookahead_tokens=self._lookahead,
-            )
-        return self._hasher
 
     def _extra_keys(
         self, request: Request, start: int, num_blocks: int
     ) -> list[tuple[Any, ...] | None]:
+        """Return what is hashed beside the tokens of so many blocks, from token ``start`` on."""
         size = self._block_size
         features = request.mm_features
         mm_index = 0

@@ -23,7 +23,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from hybrid_blocks._core import DecodeBatch, ScheduledDecodes
+from hybrid_blocks._core.vllm import DecodeBatch, ScheduledDecodes
 from hybrid_blocks.vllm import batching
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -63,13 +63,16 @@ class Scheduler(VllmScheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Return what runs next, as vLLM's scheduler would."""
+        if self._decodes is None:
+            return super().schedule(throttle_prefills)
         if (
-            self._decodes is None
-            or throttle_prefills
+            throttle_prefills
             or len(self.running) < 2
             or self._pause_state == PauseState.PAUSED_ALL
             or (self.policy == SchedulingPolicy.PRIORITY and not batching.fits_for_sure(self))
         ):
+            # What vLLM's code schedules alone is not known any more.
+            self._decodes.forget()
             return super().schedule(throttle_prefills)
         self.kv_cache_manager.new_step_starts()
         # vLLM's code is left one running request at least, since it asks whether there are any.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from hybrid_blocks._core import Block
+from hybrid_blocks._core.vllm import Block
 
 V = TypeVar("V")
 

@@ -3,7 +3,7 @@
 use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
-use crate::error::invalid_argument;
+use hybrid_blocks_interop::invalid_argument;
 
 /// A request handle.
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use hybrid_blocks::{
-    self as core, BlockCopy, Event, GroupId, Hashing, HitLimit, Manager, Policy, PoolId, Store,
-    TableChange, TableRuns,
+    self as core, BlockCopy, CacheEvent, GroupId, Hashing, HitLimit, Manager, Policy, PoolId,
+    Store, TableChange, TableRuns,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -11,12 +11,12 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_sizes, size};
 use crate::block_store::new_store;
-use crate::error::{core_error, integrity_error, invalid_argument};
+use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
-use crate::guarded::Guarded;
-use crate::hash::BlockHasher;
-use crate::placement::Placement;
 use crate::policy::{Compaction, policy};
+use hybrid_blocks_interop::BlockHasher;
+use hybrid_blocks_interop::Guarded;
+use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument};
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {
@@ -48,7 +48,7 @@ impl BlockManager {
         enable_delta: bool,
         enable_compaction: bool,
         #[pyo3(from_py_with = policy)] policy: Policy,
-        placement: Option<PyRef<'_, Placement>>,
+        placement: Option<PyRef<'_, CheckpointPolicy>>,
         #[pyo3(from_py_with = size)] max_chunk: u32,
     ) -> PyResult<Self> {
         let store = new_store(num_blocks, num_slabs, blocks_per_slab)?;
@@ -61,7 +61,7 @@ impl BlockManager {
             enable_delta,
             enable_compaction,
             policy,
-            placement: placement.map_or_else(core::Placement::default, |placement| placement.0),
+            checkpoints: placement.map_or_else(Default::default, |policy| policy.0),
             hashing: Hashing { algorithm, seed },
             max_chunk,
         };
@@ -156,7 +156,7 @@ impl BlockManager {
         worth: PyReadonlyArray1<'_, u64>,
     ) -> PyResult<()> {
         let worth = worth.as_slice()?.to_vec();
-        self.manager.call(py, |manager| manager.set_worth(handle.0, worth))
+        self.manager.call(py, |manager| manager.set_priorities(handle.0, worth))
     }
 
     fn set_alpha(&self, py: Python<'_>, alpha: f64) -> PyResult<()> {
@@ -236,16 +236,30 @@ impl BlockManager {
         let list = PyList::empty(py);
         for event in &events {
             let tuple = match event {
-                Event::Stored { handle, group, first_block, block_size, parent, digests } => {
+                CacheEvent::Stored {
+                    handle,
+                    group,
+                    first_block,
+                    block_size,
+                    parent,
+                    digests,
+                    ..
+                } => {
                     let digests = PyList::new(py, digests.iter().map(bytes))?;
                     let parent = parent.as_ref().map(bytes);
                     ("stored", *handle, group.0, *first_block, *block_size, parent, digests)
                         .into_pyobject(py)?
                 }
-                Event::Removed(key) => {
+                CacheEvent::StoredTail { handle, group, block_size, num_tokens, digest } => {
+                    let digests = PyList::new(py, [bytes(digest)])?;
+                    let block = num_tokens / block_size - 1;
+                    ("stored", *handle, group.0, block, *block_size, None::<()>, digests)
+                        .into_pyobject(py)?
+                }
+                CacheEvent::Removed(key) => {
                     ("removed", bytes(&key.digest), key.group.0).into_pyobject(py)?
                 }
-                Event::Cleared => PyTuple::new(py, ["cleared"])?,
+                CacheEvent::Cleared => PyTuple::new(py, ["cleared"])?,
                 _ => continue,
             };
             list.append(tuple)?;

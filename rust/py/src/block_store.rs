@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::batch::{BlockIds, Digests, optional_size, optional_sizes, size};
-use crate::error::{core_error, integrity_error, invalid_argument};
-use crate::guarded::Guarded;
+use hybrid_blocks_interop::Guarded;
+use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument};
 
 /// Groups above this have no room in the prefix index.
 const MAX_GROUP: u32 = u16::MAX as u32 - 1;

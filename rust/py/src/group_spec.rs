@@ -4,7 +4,7 @@ use hybrid_blocks::{self as core, GroupKind};
 use pyo3::prelude::*;
 
 use crate::batch::{optional_size, size};
-use crate::error::invalid_argument;
+use hybrid_blocks_interop::invalid_argument;
 
 #[pyclass(frozen, eq, module = "hybrid_blocks._core")]
 #[derive(Clone, PartialEq)]
@@ -24,14 +24,15 @@ impl GroupSpec {
     ) -> PyResult<Self> {
         let kind = match (kind, window, slots, encoder_tokens) {
             ("full", None, None, None) => GroupKind::Full,
-            ("sliding_window", Some(window), None, None) => GroupKind::SlidingWindow { window },
+            ("sliding_window", Some(window), None, None) => GroupKind::sliding_window(window),
             ("chunked", Some(chunk), None, None) => GroupKind::Chunked { chunk },
             ("state", None, slots, None) => GroupKind::State { slots: slots.unwrap_or(1) },
+            ("ring", None, None, None) => GroupKind::Ring,
             ("cross", None, None, Some(encoder_tokens)) => GroupKind::Cross { encoder_tokens },
             _ => {
                 return Err(invalid_argument(format_args!(
                     "kind {kind:?} with window {window:?}, slots {slots:?} and encoder_tokens \
-                     {encoder_tokens:?}: use \"full\" alone, \"sliding_window\" or \"chunked\" with \
+                     {encoder_tokens:?}: use \"full\" or \"ring\" alone, \"sliding_window\" or \"chunked\" with \
                      a window, \"state\" with slots, or \"cross\" with encoder_tokens"
                 )));
             }
@@ -46,6 +47,7 @@ impl GroupSpec {
             GroupKind::Chunked { .. } => "chunked",
             GroupKind::State { .. } => "state",
             GroupKind::Cross { .. } => "cross",
+            GroupKind::Ring => "ring",
             _ => "full",
         }
     }
@@ -58,7 +60,7 @@ impl GroupSpec {
     #[getter]
     fn window(&self) -> Option<u32> {
         match self.0.kind {
-            GroupKind::SlidingWindow { window } => Some(window),
+            GroupKind::SlidingWindow { window, .. } => Some(window),
             GroupKind::Chunked { chunk } => Some(chunk),
             _ => None,
         }

@@ -4,45 +4,39 @@
 mod batch;
 mod block_manager;
 mod block_store;
-mod blocks;
 mod build_info;
-mod count;
-mod error;
-mod extra_keys;
+mod checkpoint_policy;
 mod group_spec;
-mod guarded;
-mod hash;
-mod placement;
 mod policy;
-mod request_hasher;
-mod tokens;
-mod vllm_manager;
-mod vllm_scheduler;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 mod _core {
+    use super::{Bound, PyAnyMethods, PyModule, PyResult};
+
     #[pymodule_export]
     use super::block_manager::BlockManager;
     #[pymodule_export]
     use super::block_store::BlockStore;
     #[pymodule_export]
-    use super::blocks::{Block, Blocks};
-    #[pymodule_export]
     use super::build_info::build_info;
+    #[pymodule_export]
+    use super::checkpoint_policy::CheckpointPolicy;
     #[pymodule_export]
     use super::group_spec::GroupSpec;
     #[pymodule_export]
-    use super::hash::{BlockHasher, HashChain};
-    #[pymodule_export]
-    use super::placement::Placement;
-    #[pymodule_export]
     use super::policy::{Compaction, FlopModel};
     #[pymodule_export]
-    use super::request_hasher::{HandedDigests, RequestHasher};
+    use hybrid_blocks_interop::{BlockHasher, HashChain};
     #[pymodule_export]
-    use super::vllm_manager::{AllocatedBlocks, VllmManager};
-    #[pymodule_export]
-    use super::vllm_scheduler::{DecodeBatch, ScheduledDecodes, TakenOutputs};
+    use hybrid_blocks_vllm::vllm;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // A module without a file can only be imported by its name if it is there already.
+        let (name, vllm) = ("hybrid_blocks._core.vllm", module.getattr("vllm")?);
+        vllm.setattr("__name__", name)?;
+        module.py().import("sys")?.getattr("modules")?.set_item(name, vllm)
+    }
 }

@@ -3,7 +3,7 @@
 use hybrid_blocks as core;
 use pyo3::prelude::*;
 
-use crate::error::invalid_argument;
+use hybrid_blocks_interop::invalid_argument;
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct FlopModel(core::FlopModel);

@@ -111,7 +111,7 @@ impl Config {
         !matches!(self.lookup, Lookup::None)
     }
 
-    /// Whether [`RequestProgress::shared_prefix_boundary`](super::RequestProgress) is asked for.
+    /// Whether [`shared_prefix_boundary`](super::RequestProgress::shared_prefix_boundary) is heeded.
     #[must_use]
     pub fn heeds_shared_prefix_boundary(&self) -> bool {
         self.retention_interval.is_some() || self.groups.iter().any(|it| it.kind.is_aligned())
@@ -130,9 +130,11 @@ impl Config {
         if self.is_fine_grained() { self.hash_block_size } else { self.scheduler_block_size }
     }
 
+    /// Whether a manager can be made of it.
+    ///
     /// # Errors
     /// [`Error::InvalidConfig`] where sizes do not fit each other.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         let refuse = |what: String| Err(Error::InvalidConfig(what));
         if self.scheduler_block_size == 0 {
             return refuse("scheduler_block_size is 0 tokens; give at least 1".to_owned());

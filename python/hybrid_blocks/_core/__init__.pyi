@@ -1,0 +1,698 @@
+"""The compiled core: typed here by hand, checked against the binary by stubtest."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import (
+    Any,
+    ClassVar,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    final,
+    overload,
+    type_check_only,
+)
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+from hybrid_blocks._core import vllm
+
+__all__ = [
+    "BlockHasher",
+    "BlockManager",
+    "BlockStore",
+    "Compaction",
+    "FlopModel",
+    "GroupSpec",
+    "HashChain",
+    "CheckpointPolicy",
+    "build_info",
+    "vllm",
+]
+
+_Tokens: TypeAlias = Buffer | npt.NDArray[np.integer] | list[int] | tuple[int, ...]
+_ExtraKeys: TypeAlias = list[Any] | tuple[object, ...]
+_Handles: TypeAlias = npt.NDArray[np.int64]
+_Counts: TypeAlias = npt.NDArray[np.int32]
+_TableRuns: TypeAlias = tuple[_Counts, _Counts, _Counts, _Counts]
+
+@type_check_only
+class BuildInfo(TypedDict):
+    """What the extension was built as."""
+
+    version: str
+    profile: str
+    arch: str
+    os: str
+    cpu_features: list[str]
+
+def build_info() -> BuildInfo:
+    """Return version, profile (``debug`` or ``release``), target and CPU features."""
+
+@final
+class BlockHasher:
+    """Hashes token ids block by block; immutable, to be shared between threads and sequences.
+
+    ``algorithm`` is ``sha256``, ``sha256_cbor``, ``xxhash`` or ``xxhash_cbor``; ``block_size`` the
+    tokens a block; ``none_hash`` the parent digest of a sequence's first block. ``fallback`` hashes
+    the tuple ``(parent, tokens, extra_keys)`` where the extra keys are of types that only Python
+    can serialize. With ``num_lookahead_tokens`` > 0 each digest also covers that many tokens after
+    its block. :func:`hybrid_blocks.hashing.block_hasher` fills in the defaults.
+
+    ``tokens`` are token ids, shape ``[num_tokens]``: a list or tuple of ``int``, or a buffer (numpy
+    array, ``array.array``, memoryview) of native int32 or int64. Values of 64 bits are hashed as
+    they are, negative ones too.
+
+    ``extra_keys`` hold, for each block in order, whatever else its content depends on: ``None`` or
+    a tuple such as ``(("lora", name, path), ("mm", identifier, offset))``. Pickle looks at object
+    identity: the digests are those that Python would give for these very objects.
+
+    Every method raises ``InvalidArgumentError`` for a digest of the wrong length, for tokens that
+    are not integers of 64 bits, and for extra keys that do not match the blocks in number.
+    """
+
+    def __new__(
+        cls,
+        algorithm: str,
+        block_size: int,
+        none_hash: bytes,
+        fallback: Callable[[object], bytes],
+        *,
+        num_lookahead_tokens: int = 0,
+    ) -> BlockHasher: ...
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+
+    @property
+    def digest_size(self) -> int:
+        """Bytes a digest: 32 for SHA-256, 16 for XXH3."""
+
+    @property
+    def none_hash(self) -> bytes:
+        """The parent digest of a sequence's first block, ``digest_size`` bytes."""
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Tokens after a block that its digest covers too."""
+
+    def hash_block(
+        self, tokens: _Tokens, parent: bytes | None = None, extra_keys: object = None
+    ) -> bytes:
+        """Return the digest of ``(parent, tokens, extra_keys)``, for any number of tokens.
+
+        ``parent`` is ``none_hash`` where it is ``None``. ``block_size`` and
+        ``num_lookahead_tokens`` play no part.
+        """
+
+    def hash_blocks(
+        self, tokens: _Tokens, parent: bytes | None = None, extra_keys: _ExtraKeys | None = None
+    ) -> list[bytes]:
+        """Return the digests of all full blocks of ``tokens``, each the parent of the next.
+
+        There are ``(num_tokens - num_lookahead_tokens) // block_size`` of them. ``tokens`` follow
+        on ``parent``, or start a sequence where it is ``None``. Without extra keys, the GIL is
+        released from 16,384 tokens on.
+        """
+
+    def hash_blocks_array(
+        self, tokens: _Tokens, parent: bytes | None = None, extra_keys: _ExtraKeys | None = None
+    ) -> npt.NDArray[np.uint8]:
+        """Return what :meth:`hash_blocks` returns as one array ``[num_blocks, digest_size]``."""
+
+@final
+class HashChain:
+    """The digests of one growing sequence of tokens: it keeps the tokens no digest covers yet.
+
+    However the sequence is cut into appends, the digests are the same. The sequence starts after
+    ``parent``, or at its beginning where that is ``None``.
+    """
+
+    def __new__(cls, hasher: BlockHasher, parent: bytes | None = None) -> HashChain: ...
+    def append(self, tokens: _Tokens, extra_keys: _ExtraKeys | None = None) -> list[bytes]:
+        """Append tokens and return the digests of the blocks that they complete.
+
+        ``extra_keys`` has one entry for each of these (:meth:`num_new_blocks` tells how many).
+
+        Raises:
+            InvalidArgumentError: As :class:`BlockHasher`; the chain is then as it was.
+            HybridBlocksError: Another append to this chain is in progress.
+
+        """
+
+    def num_new_blocks(self, num_tokens: int) -> int:
+        """Return how many digests an append of ``num_tokens`` tokens will make."""
+
+    @property
+    def parent(self) -> bytes:
+        """The last digest, ``digest_size`` bytes."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Digests made so far."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens appended so far."""
+
+@final
+class GroupSpec:
+    """What the layers of a cache group keep.
+
+    ``kind`` is one of
+
+    - ``full``: attention over all tokens, latent attention too;
+    - ``sliding_window``: over the token itself and the ``window - 1`` before it;
+    - ``chunked``: within aligned chunks of ``window`` tokens;
+    - ``state``: a recurrent state, in ``slots`` slots a request, 1 and 1 more for each speculative
+      token;
+    - ``cross``: attention over at most ``encoder_tokens`` tokens of an encoder.
+
+    ``block_size`` is in tokens, a multiple of the hasher's; for states it is the grain of lengths
+    at which a checkpoint may be kept. ``pool`` says which pool the blocks come from.
+
+    Raises:
+        InvalidArgumentError: An unknown kind, or arguments that it does not have.
+    """
+
+    def __new__(
+        cls,
+        kind: str,
+        block_size: int,
+        *,
+        window: int | None = None,
+        slots: int | None = None,
+        encoder_tokens: int | None = None,
+        pool: int = 0,
+    ) -> GroupSpec: ...
+    @property
+    def kind(self) -> str:
+        """Which layers."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+
+    @property
+    def window(self) -> int | None:
+        """Tokens of the window or chunk."""
+
+    @property
+    def slots(self) -> int | None:
+        """State slots a request."""
+
+    @property
+    def encoder_tokens(self) -> int | None:
+        """Encoder tokens a request, at most."""
+
+    @property
+    def pool(self) -> int:
+        """The pool of the blocks."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class CheckpointPolicy:
+    """At which lengths a request leaves checkpoints of its recurrent states.
+
+    At the end of its prompt, less a ``prompt_margin`` that the next turn may not repeat, an eighth
+    of the prompt at most; at the ``branch`` point where it leaves what earlier requests left of
+    attention blocks but not of states; at its ``finish``, which one copy follows every
+    ``follow_every`` generated tokens; and ``every`` so many tokens. At most ``max_per_request``,
+    the one at the finish not counted.
+    """
+
+    def __new__(
+        cls,
+        *,
+        prompt_end: bool = True,
+        prompt_margin: int = 128,
+        branch: bool = True,
+        finish: bool = True,
+        follow_every: int = 64,
+        every: int | None = None,
+        max_per_request: int = 4,
+    ) -> CheckpointPolicy: ...
+    @property
+    def prompt_end(self) -> bool:
+        """Whether the end of the prompt is kept."""
+
+    @property
+    def prompt_margin(self) -> int:
+        """Tokens at the end of a prompt that the next turn may not repeat."""
+
+    @property
+    def branch(self) -> bool:
+        """Whether branch points are kept."""
+
+    @property
+    def finish(self) -> bool:
+        """Whether the end of a request is kept."""
+
+    @property
+    def follow_every(self) -> int:
+        """Generated tokens between two copies that follow a request to its end."""
+
+    @property
+    def every(self) -> int | None:
+        """Tokens between periodic checkpoints."""
+
+    @property
+    def max_per_request(self) -> int:
+        """Most checkpoints a request leaves."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class FlopModel:
+    """What computing and keeping ``n`` tokens costs; as a policy, FLOP-aware eviction.
+
+    FLOPs are ``linear * n + quadratic * n**2``, bytes ``token_bytes * n + state_bytes``. Cached
+    content of a sequence seems up to ``alpha`` ticks younger than it is, in proportion to the FLOPs
+    that it saves per byte.
+
+    Raises:
+        InvalidArgumentError: A value that is negative or not finite.
+    """
+
+    def __new__(
+        cls,
+        *,
+        linear: float,
+        quadratic: float,
+        token_bytes: float,
+        state_bytes: float,
+        alpha: float = 0.0,
+    ) -> FlopModel: ...
+    def efficiency(self, num_tokens: int) -> float:
+        """Return the FLOPs saved per byte kept, for a sequence of ``num_tokens``."""
+
+@final
+class Compaction:
+    """Planned moves of live blocks that free slabs."""
+
+    @property
+    def num_slabs(self) -> int:
+        """Slabs that come free."""
+
+    @property
+    def num_moves(self) -> int:
+        """Blocks that have to be moved for it."""
+
+@final
+class BlockStore:
+    """Pools and prefix indexes without requests, for engines that keep their own block tables.
+
+    Either one pool of ``num_blocks`` (the null block 0 among them), whose decisions are those of
+    vLLM's ``BlockPool``, or one pool for each entry of ``blocks_per_slab`` over an arena of
+    ``num_slabs`` slabs. Block ids are int32 arrays of shape ``[n]``; digests have ``digest_size``
+    bytes, 32 or 16. May be shared between threads; a refused call has changed nothing.
+
+    Every method raises ``InvalidArgumentError`` for values that cannot be (negative or absurd
+    numbers, another dtype, arrays that are not contiguous, a pool that does not exist) and
+    ``BlockError`` for a block id that is not one of the pool's.
+    """
+
+    def __new__(
+        cls,
+        num_blocks: int | None = None,
+        *,
+        num_slabs: int | None = None,
+        blocks_per_slab: Sequence[int] | None = None,
+        digest_size: int = 32,
+    ) -> BlockStore: ...
+    def get_new(self, num_blocks: int, *, pool: int = 0) -> npt.NDArray[np.int32]:
+        """Return the ids of new blocks, each with one owner.
+
+        Free blocks go first, then cached ones, coldest first; those lose their keys.
+
+        Raises:
+            OutOfBlocksError: Fewer blocks have no owner.
+        """
+
+    def touch(self, blocks: npt.NDArray[np.int32], *, pool: int = 0) -> None:
+        """Add an owner to each block, as after a hit."""
+
+    def free(self, blocks: npt.NDArray[np.int32], *, pool: int = 0) -> None:
+        """Take an owner from each block.
+
+        Blocks without owner and key go first in the free order, keyed ones last, both in the order
+        given.
+
+        Raises:
+            BlockError: A block has no (further) owner.
+        """
+
+    def insert_key(
+        self, block: int, digest: bytes, *, group: int = 0, num_tokens: int = 0, pool: int = 0
+    ) -> bool:
+        """Let a block be found under a digest; return whether it was not before.
+
+        Several blocks may carry one key and a block several keys. ``num_tokens`` is a note of how
+        many tokens the first key stands for.
+
+        Raises:
+            BlockError: The block has neither an owner nor a key: there is nothing in it to find.
+        """
+
+    def get(self, digest: bytes, *, group: int = 0, pool: int = 0) -> int | None:
+        """Return the block that has carried a key longest."""
+
+    def match_prefix(
+        self, digests: npt.NDArray[np.uint8], *, group: int = 0, pool: int = 0
+    ) -> npt.NDArray[np.int32]:
+        """Return the blocks of the leading digests that are all found, at most ``num_blocks``.
+
+        ``digests`` has shape ``[num_blocks, digest_size]``, as
+        :meth:`BlockHasher.hash_blocks_array` returns them.
+        """
+
+    def evict(self, blocks: npt.NDArray[np.int32], *, pool: int = 0) -> None:
+        """Drop the keys of blocks. Owners keep theirs; the free order stays as it is."""
+
+    def take_evicted(self) -> list[tuple[bytes, int]]:
+        """Return ``(digest, group)`` of the keys dropped since the last call, in order."""
+
+    def keys(self, block: int, *, pool: int = 0) -> list[tuple[bytes, int]]:
+        """Return ``(digest, group)`` of the keys of a block, oldest first."""
+
+    def reset(self) -> None:
+        """Drop all keys; they do not count as evicted.
+
+        Raises:
+            BlockError: A block has an owner.
+        """
+
+    def tick(self) -> None:
+        """Let time pass, once a step: it orders the ages of what several pools cache."""
+
+    def free_order(self, *, pool: int = 0) -> npt.NDArray[np.int32]:
+        """Return the blocks without owner, the next to be handed out first."""
+
+    def ref_counts(self, *, pool: int = 0) -> npt.NDArray[np.int32]:
+        """Return the number of owners of every block id, shape ``[num_blocks]``."""
+
+    def num_free(self, *, pool: int = 0) -> int:
+        """Return how many blocks could be had, cached ones included."""
+
+    def num_keys(self, *, pool: int = 0) -> int:
+        """Return how many different keys can be found."""
+
+    @property
+    def num_pools(self) -> int:
+        """Pools."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Heap bytes held."""
+
+    def check_integrity(self) -> None:
+        """Walk everything; slow, for tests.
+
+        Raises:
+            IntegrityError: A promise is broken; the message says which.
+        """
+
+@final
+class BlockManager:
+    """Requests, their block tables in every group, and the prefix cache between them.
+
+    The blocks come from one pool of ``num_blocks`` (the null block 0 among them), or from several
+    pools over an arena of ``num_slabs`` slabs (the first is the null block's), where pool ``p``
+    cuts a slab into ``blocks_per_slab[p]`` blocks and slabs move between pools as they are needed.
+    ``hasher`` gives the hash block size and the digests. ``max_chunk`` is the most tokens of one
+    request that are computed in one step; it bounds what windowed groups hold.
+
+    ``policy`` says which cached content goes first: ``lru``, a :class:`FlopModel`, or ``explicit``
+    (what :meth:`set_worth` was told is worth least; both need slabs). With ``enable_compaction``
+    live blocks may be moved together when a request lacks nothing but whole slabs.
+
+    Batched calls take ``handles``, an int64 array of shape ``[n]``, and as many int32 values;
+    arrays are read where they lie. Every call does all that it was asked for or changes nothing.
+    The manager may be shared between threads.
+
+    Raises:
+        InvalidArgumentError: Sizes that cannot be.
+    """
+
+    def __new__(
+        cls,
+        groups: Sequence[GroupSpec],
+        hasher: BlockHasher,
+        *,
+        num_blocks: int | None = None,
+        num_slabs: int | None = None,
+        blocks_per_slab: Sequence[int] | None = None,
+        enable_caching: bool = True,
+        enable_events: bool = False,
+        enable_delta: bool = False,
+        enable_compaction: bool = True,
+        policy: str | FlopModel = ...,
+        placement: CheckpointPolicy | None = None,
+        max_chunk: int = 1073741824,
+    ) -> BlockManager: ...
+    def add_request(
+        self, request_id: str, tokens: _Tokens, extra_keys: _ExtraKeys | None = None
+    ) -> int:
+        """Register a request by its prompt, take no block, and return its handle.
+
+        ``extra_keys`` has one entry for each full hash block.
+
+        Raises:
+            DuplicateRequestError: The id is in use.
+            RequestTooLargeError: The prompt would not fit into the empty cache.
+            InvalidArgumentError: Tokens or extra keys that cannot be hashed.
+        """
+
+    def append_tokens(self, handles: _Handles, tokens: _Counts) -> None:
+        """Append one sampled token to each request.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+            InvalidArgumentError: The lengths differ, or a handle is given twice.
+        """
+
+    def match_prefix(self, handle: int) -> int:
+        """Return how many leading tokens need not be computed, at most all but one.
+
+        Takes nothing; the first :meth:`allocate` adopts what was found. 0 for a request that holds
+        blocks.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def match_limit(self, handle: int) -> str:
+        """Return why :meth:`match_prefix` gives no more.
+
+        ``complete``, ``unseen``, ``attention_evicted``, ``window_evicted``, ``no_checkpoint`` or
+        ``alignment``.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def can_admit(self, handle: int, headroom: int = 0) -> bool:
+        """Return whether all known tokens of a waiting request have room at once.
+
+        ``headroom`` blocks (slabs where several pools share them) stay free beside it. Layers with
+        a window also hold the tokens of the chunk that is being computed; chunks may have to be as
+        small as :meth:`fitting_chunk` says. Takes nothing; True for a request that holds blocks.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def fitting_chunk(self, handle: int, most: int) -> int:
+        """Return the most tokens, up to ``most``, that a request can compute in one step.
+
+        All known tokens of a waiting request have room in chunks of as many, the next chunk of a
+        running one has. ``most`` if no smaller chunk would help. Takes nothing.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def next_boundary(self, handle: int) -> int | None:
+        """Return the next length that a chunk must not run across, so that a checkpoint is taken.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def take_copies(self) -> npt.NDArray[np.int32]:
+        """Return block copies to run before the next forward pass, in order, shape ``[n, 3]``.
+
+        A row is ``(group, src, dst)``. Their sources are held until the next call.
+        """
+
+    def set_worth(self, handle: int, worth: npt.NDArray[np.uint64]) -> None:
+        """Say what the content of each of a request's hash blocks is worth once nobody holds it.
+
+        For the ``explicit`` policy. Shape ``[num_hash_blocks]``; missing ones are worth nothing.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def set_alpha(self, alpha: float) -> None:
+        """Change the ``alpha`` of a FLOP-aware policy, in ticks.
+
+        Raises:
+            InvalidArgumentError: The policy is another one.
+        """
+
+    def plan_compaction(self, num_slabs: int) -> Compaction:
+        """Find up to ``num_slabs`` slabs whose live blocks fit into other slabs of their pool."""
+
+    def apply_compaction(self, plan: Compaction) -> npt.NDArray[np.int32]:
+        """Move the blocks of a plan; return the changed table entries, shape ``[n, 4]``.
+
+        A row is ``(row, group, position, block id)``.
+
+        The bytes follow with the next :meth:`take_copies`.
+
+        Raises:
+            InvalidArgumentError: Something happened since the plan was made.
+        """
+
+    def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:
+        """Make room for more tokens of each request, in order; return how many were served.
+
+        ``num_new_tokens[i]`` counts tokens after those computed, or, in a request's first
+        allocation, after its matched prefix; ``lookahead`` more may be rejected later. The first
+        request that does not fit, and all after it, are left as they were. A request whose matched
+        prefix was evicted since counts as one that does not fit.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+            RequestTooLargeError: A request would not fit into the empty cache.
+            InvalidArgumentError: The lengths differ, or a handle is given twice.
+        """
+
+    def advance(self, handles: _Handles, num_tokens: _Counts) -> None:
+        """Record that tokens were computed.
+
+        Blocks that became full can be hit from now on; blocks that no later token looks at are
+        given back.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+            InvalidArgumentError: More tokens than were allocated or exist, a request without
+                blocks, different lengths, or a handle given twice.
+        """
+
+    def preempt(self, handles: _Handles) -> None:
+        """Give back the blocks of requests; their tokens are kept, to be computed again.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+        """
+
+    def free(self, handles: _Handles) -> None:
+        """Give back the blocks of requests and forget the requests.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+        """
+
+    def tick(self) -> None:
+        """Let time pass, once a step: it orders the ages of what is cached."""
+
+    def reset(self) -> None:
+        """Drop all cached content.
+
+        Raises:
+            BlockError: A request still holds blocks.
+        """
+
+    def block_ids(self, handle: int, group: int = 0) -> npt.NDArray[np.int32]:
+        """Return a request's block table in one group, 0 where nothing is kept.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+            InvalidArgumentError: The group does not exist.
+        """
+
+    def progress(self, handle: int) -> tuple[int, int, int]:
+        """Return a request's tokens: known, computed, and with room in every group.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def find(self, request_id: str) -> int | None:
+        """Return the handle of a request id."""
+
+    def take_delta(self) -> list[_TableRuns]:
+        """Return the changed entries of block tables since the last call, by group.
+
+        A group's changes are int32 arrays ``(rows, starts, offsets, block_ids)``: run ``i`` is
+        ``block_ids[offsets[i]:offsets[i + 1]]`` and goes to ``table[rows[i], starts[i]:]``, as
+        :func:`hybrid_blocks.kernels.apply_table_delta` takes them. A row is the low 32 bits of a
+        handle. Nothing unless ``enable_delta``; entries of freed and preempted requests are not
+        cleared.
+        """
+
+    def take_events(self) -> list[tuple[object, ...]]:
+        """Return the changes of the prefix cache since the last call, in order.
+
+        ``("stored", handle, group, first_block, block_size, parent, digests)``,
+        ``("removed", digest, group)`` or ``("cleared",)``. Empty unless ``enable_events``.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """Return counters since the start.
+
+        Tokens of ``queries`` and ``hits``; ``preemptions``, ``checkpoints`` left, ``forks`` from
+        them, ``compactions`` and ``moves``; and admissions by what ended their hit, ``limit_*``.
+        """
+
+    @property
+    def num_requests(self) -> int:
+        """Requests known."""
+
+    @property
+    def num_groups(self) -> int:
+        """Groups."""
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Tokens of the longest request that fits when it is alone."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that can be handed out; slabs where several pools share an arena."""
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Of these, the ones without an owner, cached ones included."""
+
+    def num_live_blocks(self, *, pool: int = 0) -> int:
+        """Return how many blocks of a pool have an owner.
+
+        Raises:
+            ValueError: There is no such pool.
+        """
+
+    @property
+    def memory_bytes(self) -> int:
+        """Heap bytes that the block store holds."""
+
+    def check_integrity(self) -> None:
+        """Walk everything; slow, for tests.
+
+        Raises:
+            IntegrityError: A promise is broken; the message says which.
+        """
+
+    def _panic(self) -> None:
+        """Panic inside the core, for tests: raises ``IntegrityError``, as does every later call."""

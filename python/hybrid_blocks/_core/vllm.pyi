@@ -1,0 +1,485 @@
+"""vLLM's side of the compiled core: typed here by hand, checked against the binary by stubtest."""
+
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any, ClassVar, Self, SupportsIndex, final, overload
+
+from typing_extensions import disjoint_base
+
+__all__ = [
+    "AllocatedBlocks",
+    "Block",
+    "Blocks",
+    "DecodeBatch",
+    "RequestHasher",
+    "RequestState",
+    "RustKVCacheManager",
+    "ScheduledDecodes",
+    "TakenOutputs",
+]
+
+@final
+class Block:
+    """One block as vLLM's managers and connectors see it; ``isinstance`` takes it for vLLM's.
+
+    It is a number and the pool it belongs to: everything else is asked of the pool. A block has one
+    such object, made when it is first asked for.
+    """
+
+    @property
+    def block_id(self) -> int:
+        """The block's number."""
+
+    @property
+    def is_null(self) -> bool:
+        """Whether this is block 0, the placeholder."""
+
+    @property
+    def pool(self) -> Any:
+        """What the blocks were bound to as their owner."""
+
+    @property
+    def ref_cnt(self) -> int:
+        """Owners.
+
+        Setting it adds or takes owners beside the first; ``ValueError`` if the block has none or
+        would have none left.
+        """
+
+    @ref_cnt.setter
+    def ref_cnt(self, count: int) -> None: ...
+    @property
+    def block_hash(self) -> bytes | None:
+        """The first key under which the block's content is found: hash and group."""
+
+    @property
+    def block_hash_num_tokens(self) -> int | None:
+        """Tokens from the start of the prompt that the first key stands for."""
+
+    @property
+    def _block_hash(self) -> bytes | None: ...
+    @_block_hash.setter
+    def _block_hash(self, block_hash: bytes | None) -> None: ...
+    @property
+    def _block_hash_num_tokens(self) -> int | None: ...
+    @property
+    def next_free_block(self) -> Any:
+        """The block or queue end after it in the free queue, ``None`` if it is not in there."""
+
+    @property
+    def prev_free_block(self) -> Any:
+        """The block or queue end before it in the free queue, ``None`` if it is not in there."""
+
+    def set_block_hash(self, block_hash: bytes, num_tokens: int | None = None) -> None:
+        """Let the content be found; ``AssertionError`` if it can be already."""
+
+    def reset_hash(self) -> None:
+        """Let the content be found no more."""
+
+@final
+class Blocks:
+    """All blocks of a pool, a sequence, and what is done with many of them at a time.
+
+    ``num_blocks`` counts the null block, which is number 0. ``keep_evicted`` keeps the keys of
+    evicted blocks for `take_evicted`. A key is vLLM's ``BlockHashWithGroupId``: a hash of 32, 16 or
+    fewer bytes and the group as four big-endian bytes; ``InvalidArgumentError`` for others.
+    """
+
+    def __new__(cls, num_blocks: int, *, keep_evicted: bool = False) -> Self: ...
+    def bind(self, owner: object, head: object, tail: object, block_class: type) -> None:
+        """Set what blocks give as their pool and their class, and the ends of the free queue."""
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> Block: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[Block]: ...
+    @property
+    def num_free(self) -> int:
+        """Blocks without owner. What is written to it shifts what is read from then on."""
+
+    @num_free.setter
+    def num_free(self, count: int) -> None: ...
+    @property
+    def num_cached(self) -> int:
+        """Blocks without owner at the warm end of the free queue: those whose content is kept."""
+
+    @property
+    def num_keys(self) -> int:
+        """Distinct keys under which content is found."""
+
+    def allocate(self, num_blocks: int) -> list[Block]:
+        """Take blocks out of the free queue, each with one owner; their content is evicted.
+
+        Raises ``OutOfBlocksError`` if there are fewer; then none is taken.
+        """
+
+    def take_evicted(self) -> list[bytes]:
+        """Return the keys evicted since the last call, in order."""
+
+    def touch(self, blocks: Iterable[Block]) -> None:
+        """Add an owner to each but null blocks; ``TypeError`` for one of another pool."""
+
+    def free(self, blocks: Iterable[object]) -> list[Any]:
+        """Take an owner from each but null blocks; return what is not of this pool.
+
+        Blocks without owner go to the front of the free queue if they hold nothing, else to its
+        end, in the order given. Raises ``BlockError`` if one has no owner; then none is freed.
+        """
+
+    def free_warm(self, blocks: Iterable[Block]) -> None:
+        """Take an owner from each; all that have none left go to the end of the free queue."""
+
+    def get(self, key: bytes) -> Block | None:
+        """Return the block that has been found under a key longest."""
+
+    def get_in_groups(self, block_hash: bytes, groups: Sequence[int]) -> list[Block] | None:
+        """Return a hash's block in each group, or nothing if one group has none."""
+
+    def get_all(self, key: bytes) -> list[Block]:
+        """Return all blocks that are found under a key, the first one first."""
+
+    def contains(self, key: bytes, block_id: int) -> bool:
+        """Return whether this very block is found under the key."""
+
+    def insert(self, key: bytes, block: Block, num_tokens: int | None = None) -> bool:
+        """Let a block be found under a key; return whether it was not before."""
+
+    def insert_full(
+        self,
+        blocks: list[Block],
+        block_hashes: list[Any],
+        hashes_per_block: int,
+        start: int,
+        end: int,
+        block_size: int,
+        group: int,
+        mask: Sequence[bool] | None = None,
+    ) -> None:
+        """Let ``blocks[start:end]`` be found, each under the hash at its end.
+
+        Null blocks and those that ``mask`` (one entry a new block) leaves out are passed over.
+        Raises ``AssertionError`` for a block that is found under as many tokens already.
+        """
+
+    def remove(self, block: Block) -> list[bytes]:
+        """Let a block be found no more; return its keys, the first one first."""
+
+    def further_keys(self, block_id: int) -> list[bytes]:
+        """Return a block's keys after its first."""
+
+    def move_keys(self, source: Block, target: Block) -> None:
+        """Let what is found in ``source`` be found in ``target``, which has no key."""
+
+    @property
+    def first_free(self) -> Any:
+        """The first block of the free queue, or its tail."""
+
+    @property
+    def last_free(self) -> Any:
+        """The last block of the free queue, or its head."""
+
+    def all_free(self) -> list[Block]:
+        """Return the free queue, in order."""
+
+    def reset(self) -> None:
+        """Forget all content; ``BlockError`` while a block has an owner."""
+
+    def memory_bytes(self) -> int:
+        """Return the heap bytes held, without the objects made for single blocks."""
+
+    def check_integrity(self) -> None:
+        """Walk everything; ``IntegrityError`` says what is broken."""
+
+@final
+class AllocatedBlocks:
+    """vLLM's ``KVCacheBlocks`` as block ids by group; ``isinstance`` takes it for one.
+
+    Made by :class:`RustKVCacheManager` alone.
+    """
+
+    @property
+    def blocks(self) -> tuple[Sequence[Block], ...]:
+        """Block objects by group, made when asked for."""
+
+    def get_block_ids(
+        self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
+    ) -> tuple[list[int], ...] | None:
+        """Return ids by group, of the groups named if any are; ``None`` for none if allowed."""
+
+    def get_unhashed_block_ids(self) -> list[int]:
+        """Return the ids of the one group's blocks that cannot be hit.
+
+        Raises:
+            AssertionError: There are several groups.
+        """
+
+    def get_unhashed_block_ids_all_groups(self) -> list[list[int]]:
+        """Return the ids of blocks that cannot be hit, by group, without null blocks."""
+
+    def new_empty(self) -> AllocatedBlocks:
+        """Return a result of as many groups without blocks."""
+
+    def __add__(self, other: object, /) -> AllocatedBlocks:
+        """Return the blocks of both, group by group."""
+
+    def __radd__(self, other: object, /) -> AllocatedBlocks: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@disjoint_base
+class RustKVCacheManager:
+    """What vLLM's ``KVCacheManager`` does for requests, decision by decision.
+
+    The base of :class:`hybrid_blocks.vllm.native_manager.NativeKVCacheManager`. Arguments are
+    vLLM's; it is empty until :meth:`_start` is called. Requests are vLLM's ``Request`` objects, of
+    which counts, status and block hashes are read; ``_hybrid_blocks`` is all that is written.
+    """
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
+    def _start(
+        self, blocks: Blocks, num_groups: int, waiting: Sequence[object], class_: type
+    ) -> AllocatedBlocks:
+        """Begin over a pool's blocks and return the one result that stands for no blocks.
+
+        ``waiting`` are the states of requests that are to be admitted, ``class_`` is what results
+        claim to be. The first other call asks ``self._geometry()`` for a
+        :class:`hybrid_blocks.vllm.geometry.Geometry`, and raises ``InvalidArgumentError`` for sizes
+        that do not fit each other.
+
+        Raises:
+            IntegrityError: It has begun already.
+        """
+
+    def allocate_slots(
+        self,
+        request: Any,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Any = None,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        has_scheduled_reqs: bool = True,
+        skip_zeroing_group_ids: Sequence[int] = ...,
+    ) -> AllocatedBlocks | None:
+        """Make room for tokens of a request; ``None`` if there are too few blocks.
+
+        Raises:
+            ValueError: No token is new and none is computed already.
+            InvalidArgumentError: A hit that the request cannot adopt.
+        """
+
+    def get_computed_blocks(
+        self, request: Any, max_cache_hit_length: int | None = None
+    ) -> tuple[AllocatedBlocks, int, int]:
+        """Return the longest cached prefix: blocks, tokens, and where others diverged from it."""
+
+    def free(self, request: Any) -> None:
+        """Forget a request and give its blocks back, the last ones first to go."""
+
+    def pop_blocks_for_free(self, request: Any) -> list[Block]:
+        """Forget a request and return its blocks, still owned."""
+
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Enter what so many tokens complete into the prefix cache."""
+
+    def remove_skipped_blocks(
+        self,
+        request_id: str,
+        processed_computed_tokens: int,
+        num_prompt_tokens: int | None = None,
+    ) -> None:
+        """Give back what a request need not keep after so many tokens."""
+
+    def get_blocks(self, request_id: str) -> AllocatedBlocks:
+        """Return a request's blocks."""
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """Return the ids of a request's blocks by group."""
+
+    def estimate_cached_tokens(self, request: Any) -> int:
+        """Return the tokens of a request that every group has cached, at least."""
+
+    def take_new_block_ids(self) -> list[int]:
+        """Return the blocks to be zeroed since the last call."""
+
+    def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
+        """Have a request's blocks zeroed again, from a token on that starts a block.
+
+        Raises:
+            InvalidArgumentError: It does not.
+        """
+
+    def take_boundary_state_offloads(self) -> dict[str, list[tuple[int, int, int]]]:
+        """Return states that a connector may save: ``(group, block, tokens)`` by request."""
+
+    def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
+        """Return the states at the end of a finished request: ``(group, block, tokens)``."""
+
+    def new_step_starts(self) -> None:
+        """Note that what the last step computed is there."""
+
+    def _free(self, request_id: str) -> None: ...
+    def _pop(self, request_id: str) -> list[Block]: ...
+    def _take_copies(self) -> list[list[Block]]: ...
+    def _demand(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: object,
+        total_computed_tokens: int,
+        num_local_computed_tokens: int,
+        num_tokens_main_model: int,
+        apply_admission_cap: bool,
+        prefill_end: int,
+    ) -> int: ...
+    def _blocks_of(self, request_id: str, group: int) -> list[Block] | None: ...
+    def _num_cached_blocks(self, request_id: str, group: int) -> int | None: ...
+    def _checkpoint(self, request_id: str, group: int) -> tuple[int, int] | None: ...
+    def _holders(self, group: int) -> list[str]: ...
+
+@final
+class DecodeBatch:
+    """The running requests of vLLM's scheduler that decode one token a step, all in one call.
+
+    Requests are vLLM's ``Request`` objects; their counts, tokens and status are read and written
+    as vLLM's scheduler does. What else decides how a request decodes (its limits, stop tokens,
+    client, grammar) is read when it begins, and again after anybody else changed a count of it.
+    """
+
+    def __new__(
+        cls,
+        manager: RustKVCacheManager,
+        *,
+        output_class: type,
+        states: tuple[object, object, object, object],
+        max_model_len: int,
+        hash_block_size: int,
+        num_hash_lookahead_tokens: int,
+        is_async: bool,
+    ) -> Self:
+        """Begin over a block manager.
+
+        ``output_class`` is vLLM's ``EngineCoreOutput``; ``states`` are its states of requests that
+        run, are preempted, ended by a token, and ended by their length. ``is_async`` says whether
+        steps are scheduled before the outputs of earlier ones are there.
+        """
+
+    def schedule(
+        self,
+        running: list[Any],
+        max_requests: int,
+        token_budget: int,
+        previous: set[str] | None,
+    ) -> ScheduledDecodes:
+        """Schedule a token each for the first of the running requests.
+
+        It ends before the first that does anything but decode one token, or for which there is no
+        room, and after ``max_requests`` requests or ``token_budget`` tokens. ``previous`` are the
+        ids of the requests of the step before, or ``None`` where nobody wants the tokens of others.
+        """
+
+    def take_outputs(
+        self,
+        scheduler: Any,
+        requests: dict[str, Any],
+        num_scheduled_tokens: dict[str, int],
+        index_of: dict[str, int],
+        sampled: list[list[int]],
+    ) -> TakenOutputs:
+        """Append what was sampled in a step, and end the requests whose last token it is.
+
+        It ends before the first request that got anything but one token. ``index_of`` gives a
+        request's position in ``sampled``. Requests that end are freed by ``scheduler``.
+        """
+
+    def forget(self) -> None:
+        """Forget what is kept of requests between steps, because others schedule them now."""
+
+@final
+class ScheduledDecodes:
+    """What a step's output says of the requests that decode; lists are in their order."""
+
+    @property
+    def num_seen(self) -> int:
+        """Running requests dealt with, those that have nothing to do in this step included."""
+    @property
+    def num_scheduled_tokens(self) -> dict[str, int]:
+        """One token each."""
+    @property
+    def req_ids(self) -> list[str]:
+        """The requests."""
+    @property
+    def new_block_ids(self) -> list[tuple[list[int], ...] | None]:
+        """New blocks by group, or ``None``."""
+    @property
+    def num_computed_tokens(self) -> list[int]:
+        """Tokens computed before this step."""
+    @property
+    def num_output_tokens(self) -> list[int]:
+        """Tokens sampled before this step, those in flight included."""
+    @property
+    def all_token_ids(self) -> dict[str, list[int]]:
+        """All tokens of requests that the step before had not scheduled."""
+    @property
+    def has_structured_output(self) -> bool:
+        """Whether a grammar constrains any of them."""
+    @property
+    def pending_structured_output(self) -> bool:
+        """Whether one of those waits for tokens in flight."""
+
+@final
+class TakenOutputs:
+    """Outputs of the requests that got one token."""
+
+    @property
+    def num_seen(self) -> int:
+        """Requests of the step dealt with."""
+    @property
+    def outputs(self) -> dict[int, list[Any]]:
+        """Objects of vLLM's ``EngineCoreOutput`` by client."""
+    @property
+    def stopped(self) -> list[Any]:
+        """Requests that ended; they are freed but still among the running ones."""
+
+@disjoint_base
+class RequestHasher:
+    """Hashes the blocks of requests that became full.
+
+    The base of :class:`hybrid_blocks.vllm.request_hasher.RequestHasher`, which knows extra keys.
+    """
+
+    def __new__(
+        cls,
+        block_size: int,
+        num_lookahead_tokens: int,
+        algorithm: str,
+        fallback: Callable[[Any], bytes],
+        utils: ModuleType,
+    ) -> Self:
+        """Hash blocks of so many tokens with one of vLLM's algorithms.
+
+        ``fallback`` is that algorithm in Python, for extra keys that only Python can serialize;
+        ``utils`` is vLLM's module with its ``NONE_HASH``.
+        """
+
+    def __call__(self, request: Any) -> list[Any]:
+        """Return the hashes of the blocks that became full since the last call.
+
+        Asks ``self._extra_keys(request, start, num_blocks)`` for what a request with images, LoRA,
+        a salt or embedded prompts has beside tokens.
+        """
+
+@final
+class RequestState:
+    """What is kept of a request between calls, in its attribute ``_hybrid_blocks``.
+
+    How its block manager names it, and digests on their way from a hasher to a manager. A copy of
+    a request has one that does not count.
+    """
+
+    def __new__(cls) -> Self: ...

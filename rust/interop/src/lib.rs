@@ -1,0 +1,19 @@
+//! What the bindings share: errors, the guard against panics, token ids, and block hashing.
+#![deny(unsafe_code)]
+
+mod count;
+mod error;
+mod extra_keys;
+mod guarded;
+mod hash;
+mod tokens;
+
+pub use count::count;
+pub use error::{
+    BlockError, DuplicateRequestError, HybridBlocksError, IntegrityError, InvalidArgumentError,
+    OutOfBlocksError, RequestTooLargeError, UnknownRequestError, core_error, integrity_error,
+    invalid_argument,
+};
+pub use guarded::{Guarded, caught};
+pub use hash::{BlockHasher, HashChain};
+pub use tokens::token_ids;

@@ -1,0 +1,495 @@
+//! [`Blocks`]: all blocks of a pool as a sequence, and what vLLM's `BlockPool` does with many of them.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use hybrid_blocks::{BlockId, FixedStore, Key, Store};
+use pyo3::exceptions::{PyAssertionError, PyIndexError, PyTypeError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::{PyBytes, PyList, PySlice};
+
+use super::block::Block;
+use super::{POOL, key};
+use crate::engine::Engine;
+use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument};
+
+/// Views are made in pages when first asked for, so that a pool without watchers holds none.
+const PAGE: usize = 256;
+
+type Page = Box<[Option<Py<Block>>]>;
+
+/// What the Python side bindings to the blocks: its pool, the ends of its free queue, vLLM's class.
+#[derive(Default)]
+struct Bindings {
+    owner: Option<Py<PyAny>>,
+    head: Option<Py<PyAny>>,
+    tail: Option<Py<PyAny>>,
+    class: Option<Py<PyAny>>,
+    pages: Vec<Option<Page>>,
+}
+
+#[pyclass(frozen, sequence, weakref, module = "hybrid_blocks._core.vllm")]
+pub(crate) struct Blocks {
+    engine: Engine,
+    bindings: Mutex<Bindings>,
+    len: u32,
+    keep_evicted: bool,
+    /// What was written to `num_free` from outside, less what it was.
+    free_offset: AtomicI64,
+}
+
+impl Blocks {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Blocks that are said to be free beyond those that are.
+    fn free_offset(&self) -> i64 {
+        self.free_offset.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that are free and said not to be: vLLM lets the count be written.
+    pub(crate) fn shortage(&self) -> i64 {
+        -self.free_offset()
+    }
+
+    pub(super) fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let bindings = lock(py, &self.bindings).ok()?;
+        bindings.owner.as_ref().map(|owner| owner.bind(py).clone())
+    }
+
+    pub(super) fn class<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        let bindings = lock(py, &self.bindings).ok()?;
+        bindings.class.as_ref().map(|class| class.bind(py).clone())
+    }
+
+    /// The one view of a block.
+    fn view<'py>(slf: &Bound<'py, Self>, id: BlockId) -> PyResult<Bound<'py, Block>> {
+        let (py, this) = (slf.py(), slf.get());
+        let known = |bindings: &Bindings| {
+            let page = bindings.pages[id.index() / PAGE].as_ref()?;
+            page[id.index() % PAGE].as_ref().map(|view| view.bind(py).clone())
+        };
+        if let Some(view) = known(&*lock(py, &this.bindings)?) {
+            return Ok(view);
+        }
+        let view = Bound::new(py, Block { blocks: slf.clone().unbind(), id })?;
+        let mut bindings = lock(py, &this.bindings)?;
+        if let Some(view) = known(&bindings) {
+            return Ok(view);
+        }
+        let page = bindings.pages[id.index() / PAGE]
+            .get_or_insert_with(|| std::iter::repeat_with(|| None).take(PAGE).collect());
+        page[id.index() % PAGE] = Some(view.clone().unbind());
+        Ok(view)
+    }
+
+    pub(crate) fn views<'py>(
+        slf: &Bound<'py, Self>,
+        ids: &[BlockId],
+    ) -> PyResult<Bound<'py, PyList>> {
+        let views = ids.iter().map(|&id| Self::view(slf, id)).collect::<PyResult<Vec<_>>>()?;
+        PyList::new(slf.py(), views)
+    }
+
+    /// The block before or after one in the free queue, or the queue's end; `None` for a block that
+    /// is not in it.
+    pub(super) fn neighbour<'py>(
+        slf: &Bound<'py, Self>,
+        block: Option<BlockId>,
+        forward: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, this) = (slf.py(), slf.get());
+        let found = this.engine.store(py, |store| {
+            let queue = store.queue();
+            if block.is_some_and(|block| !store.pool(POOL).is_available(block)) {
+                return None;
+            }
+            let next =
+                if forward { queue.next_available(block) } else { queue.previous_available(block) };
+            Some(next)
+        })?;
+        match found {
+            None => return Ok(None),
+            Some(Some(id)) => return Ok(Some(Self::view(slf, id)?.into_any())),
+            Some(None) => {}
+        }
+        let bindings = lock(py, &this.bindings)?;
+        let end = if forward { &bindings.tail } else { &bindings.head };
+        Ok(end.as_ref().map(|end| end.bind(py).clone()))
+    }
+
+    /// The ids of this pool's blocks in `items`, without null blocks; the rest goes to `foreign`.
+    fn own_ids<'py>(
+        slf: &Bound<'py, Self>,
+        items: &Bound<'py, PyAny>,
+        foreign: &mut Vec<Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<BlockId>> {
+        let mut ids = Vec::with_capacity(items.len().unwrap_or(0));
+        for item in items.try_iter()? {
+            let item = item?;
+            match item.cast::<Block>() {
+                Ok(block) if block.get().id.is_null() => {}
+                Ok(block) if block.get().blocks.is(slf) => ids.push(block.get().id),
+                _ => foreign.push(item),
+            }
+        }
+        Ok(ids)
+    }
+
+    fn own_id(slf: &Bound<'_, Self>, block: &Bound<'_, PyAny>) -> PyResult<BlockId> {
+        match block.cast::<Block>() {
+            Ok(block) if block.get().blocks.is(slf) => Ok(block.get().id),
+            _ => Err(PyTypeError::new_err(format!("{block} is not a block of this pool"))),
+        }
+    }
+
+    pub(super) fn insert_key(
+        &self,
+        py: Python<'_>,
+        id: BlockId,
+        key: Key,
+        num_tokens: Option<u32>,
+    ) -> PyResult<bool> {
+        let num_tokens = num_tokens.unwrap_or(0);
+        let inserted = self.engine.store(py, |store| {
+            let ownerless = store.pool(POOL).is_available(id) && !store.pool(POOL).is_keyed(id);
+            if !ownerless {
+                return Ok(store.insert_key(POOL, id, &key, num_tokens));
+            }
+            // Content without an owner belongs among the cached blocks.
+            store.touch(POOL, id)?;
+            let new = store.insert_key(POOL, id, &key, num_tokens);
+            store.free(POOL, std::iter::once(id))?;
+            Ok(new)
+        })?;
+        inserted.map_err(core_error)
+    }
+
+    pub(super) fn remove_keys(&self, py: Python<'_>, id: BlockId) -> PyResult<Vec<Key>> {
+        self.engine.store(py, |store| {
+            let earlier = std::mem::take(store.evicted());
+            store.drop_keys(POOL, id);
+            std::mem::replace(store.evicted(), earlier)
+        })
+    }
+
+    fn bytes_of<'py>(py: Python<'py>, keys: &[Key]) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, keys.iter().map(|key| PyBytes::new(py, &key::to_bytes(key))))
+    }
+}
+
+fn lock<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> PyResult<MutexGuard<'a, T>> {
+    mutex.lock_py_attached(py).map_err(|_| {
+        invalid_argument("an earlier panic left the block pool undefined; restart the engine")
+    })
+}
+
+#[pymethods]
+impl Blocks {
+    #[new]
+    #[pyo3(signature = (num_blocks, *, keep_evicted = false))]
+    fn new(num_blocks: u32, keep_evicted: bool) -> PyResult<Self> {
+        let engine = Engine::new(FixedStore::new(num_blocks).map_err(core_error)?);
+        let pages = (num_blocks as usize).div_ceil(PAGE);
+        let bindings = Bindings {
+            pages: std::iter::repeat_with(|| None).take(pages).collect(),
+            ..Bindings::default()
+        };
+        Ok(Self {
+            engine,
+            bindings: Mutex::new(bindings),
+            len: num_blocks,
+            keep_evicted,
+            free_offset: AtomicI64::new(0),
+        })
+    }
+
+    fn bind(
+        &self,
+        py: Python<'_>,
+        owner: Py<PyAny>,
+        head: Py<PyAny>,
+        tail: Py<PyAny>,
+        block_class: Py<PyAny>,
+    ) -> PyResult<()> {
+        let mut bindings = lock(py, &self.bindings)?;
+        (bindings.owner, bindings.head, bindings.tail) = (Some(owner), Some(head), Some(tail));
+        bindings.class = Some(block_class);
+        Ok(())
+    }
+
+    fn __len__(&self) -> usize {
+        self.len as usize
+    }
+
+    fn __getitem__<'py>(
+        slf: &Bound<'py, Self>,
+        index: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let len = isize::try_from(slf.get().len).map_err(invalid_argument)?;
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let range = slice.indices(len)?;
+            let ids: Vec<BlockId> = (0..range.slicelength)
+                .filter_map(|step| {
+                    let at = range.start + isize::try_from(step).ok()? * range.step;
+                    u32::try_from(at).ok().map(BlockId)
+                })
+                .collect();
+            return Ok(Self::views(slf, &ids)?.into_any());
+        }
+        let index: isize = index.extract()?;
+        let index = if index < 0 { index + len } else { index };
+        match u32::try_from(index) {
+            Ok(id) if id < slf.get().len => Ok(Self::view(slf, BlockId(id))?.into_any()),
+            _ => Err(PyIndexError::new_err(format!("block {index} of {len}"))),
+        }
+    }
+
+    #[getter]
+    fn num_free(&self, py: Python<'_>) -> PyResult<i64> {
+        let actual = self.engine.store(py, |store| store.pool(POOL).num_available())?;
+        Ok(i64::from(actual) + self.free_offset())
+    }
+
+    #[setter]
+    fn set_num_free(&self, py: Python<'_>, count: i64) -> PyResult<()> {
+        let actual = self.engine.store(py, |store| store.pool(POOL).num_available())?;
+        self.free_offset.store(count - i64::from(actual), Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[getter]
+    fn num_cached(&self, py: Python<'_>) -> PyResult<u32> {
+        self.engine.store(py, |store| store.pool(POOL).num_cached())
+    }
+
+    #[getter]
+    fn num_keys(&self, py: Python<'_>) -> PyResult<usize> {
+        self.engine.store(py, |store| store.prefix_index(POOL).len())
+    }
+
+    fn allocate<'py>(slf: &Bound<'py, Self>, num_blocks: u64) -> PyResult<Bound<'py, PyList>> {
+        let this = slf.get();
+        let mut ids = Vec::with_capacity(num_blocks as usize);
+        let allocated = this.engine.store(slf.py(), |store| {
+            store.allocate(POOL, num_blocks, &mut ids)?;
+            if !this.keep_evicted {
+                store.evicted().clear();
+            }
+            Ok(())
+        })?;
+        allocated.map_err(core_error)?;
+        Self::views(slf, &ids)
+    }
+
+    fn take_evicted<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let keys = self.engine.store(py, |store| std::mem::take(store.evicted()))?;
+        Self::bytes_of(py, &keys)
+    }
+
+    fn touch<'py>(slf: &Bound<'py, Self>, blocks: &Bound<'py, PyAny>) -> PyResult<()> {
+        let mut foreign = Vec::new();
+        let ids = Self::own_ids(slf, blocks, &mut foreign)?;
+        if let Some(block) = foreign.first() {
+            return Err(PyTypeError::new_err(format!("{block} is not a block of this pool")));
+        }
+        let touched = slf
+            .get()
+            .engine
+            .store(slf.py(), |store| ids.into_iter().try_for_each(|id| store.touch(POOL, id)))?;
+        touched.map_err(core_error)
+    }
+
+    fn free<'py>(
+        slf: &Bound<'py, Self>,
+        blocks: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut foreign = Vec::new();
+        let ids = Self::own_ids(slf, blocks, &mut foreign)?;
+        let freed =
+            slf.get().engine.store(slf.py(), |store| store.free(POOL, ids.iter().copied()))?;
+        freed.map_err(core_error)?;
+        Ok(foreign)
+    }
+
+    fn free_warm<'py>(slf: &Bound<'py, Self>, blocks: &Bound<'py, PyAny>) -> PyResult<()> {
+        let ids = Self::own_ids(slf, blocks, &mut Vec::new())?;
+        let freed =
+            slf.get().engine.store(slf.py(), |store| store.free_warm(ids.iter().copied()))?;
+        freed.map_err(core_error)
+    }
+
+    fn get<'py>(slf: &Bound<'py, Self>, key: &[u8]) -> PyResult<Option<Bound<'py, Block>>> {
+        let key = key::parse(key)?;
+        let found = slf.get().engine.store(slf.py(), |store| store.get(POOL, &key))?;
+        found.map(|id| Self::view(slf, id)).transpose()
+    }
+
+    fn get_in_groups<'py>(
+        slf: &Bound<'py, Self>,
+        block_hash: &[u8],
+        groups: Vec<u32>,
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let keys = groups.into_iter().map(|group| key::new(block_hash, group));
+        let keys = keys.collect::<PyResult<Vec<_>>>()?;
+        let ids: Option<Vec<_>> = slf
+            .get()
+            .engine
+            .store(slf.py(), |store| keys.iter().map(|key| store.get(POOL, key)).collect())?;
+        ids.map(|ids| Self::views(slf, &ids)).transpose()
+    }
+
+    fn get_all<'py>(slf: &Bound<'py, Self>, key: &[u8]) -> PyResult<Bound<'py, PyList>> {
+        let key = key::parse(key)?;
+        let ids: Vec<_> = slf
+            .get()
+            .engine
+            .store(slf.py(), |store| store.prefix_index(POOL).blocks(&key).collect())?;
+        Self::views(slf, &ids)
+    }
+
+    fn contains(&self, py: Python<'_>, key: &[u8], block_id: u32) -> PyResult<bool> {
+        let key = key::parse(key)?;
+        self.engine.store(py, |store| store.prefix_index(POOL).contains(&key, BlockId(block_id)))
+    }
+
+    #[pyo3(signature = (key, block, num_tokens = None))]
+    fn insert(
+        slf: &Bound<'_, Self>,
+        key: &[u8],
+        block: &Bound<'_, PyAny>,
+        num_tokens: Option<u32>,
+    ) -> PyResult<bool> {
+        let id = Self::own_id(slf, block)?;
+        slf.get().insert_key(slf.py(), id, key::parse(key)?, num_tokens)
+    }
+
+    #[pyo3(signature = (
+        blocks, block_hashes, hashes_per_block, start, end, block_size, group, mask = None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "those of vLLM's cache_full_blocks")]
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands lists over by value")]
+    fn insert_full(
+        slf: &Bound<'_, Self>,
+        blocks: &Bound<'_, PyList>,
+        block_hashes: &Bound<'_, PyList>,
+        hashes_per_block: usize,
+        start: usize,
+        end: usize,
+        block_size: u32,
+        group: u32,
+        mask: Option<Vec<bool>>,
+    ) -> PyResult<()> {
+        let py = slf.py();
+        let this = slf.get();
+        for at in start..end {
+            if mask.as_ref().is_some_and(|mask| !mask[at - start]) {
+                continue;
+            }
+            let id = Self::own_id(slf, &blocks.get_item(at)?)?;
+            if id.is_null() {
+                continue;
+            }
+            let hash = block_hashes.get_item((at + 1) * hashes_per_block - 1)?;
+            let key = key::new(hash.cast::<PyBytes>()?.as_bytes(), group)?;
+            let num_tokens = (at as u32 + 1) * block_size;
+            this.engine.store(py, |store| {
+                if let Some((_, known)) = store.prefix_index(POOL).first_key(id) {
+                    // A block that is cached up to a point inside it may be promoted, nothing else.
+                    if known == 0 || known >= num_tokens {
+                        return Err(PyAssertionError::new_err(format!(
+                            "block {id} is cached for {known} tokens and cannot be for {num_tokens}"
+                        )));
+                    }
+                    store.drop_keys(POOL, id);
+                    store.evicted().clear();
+                }
+                store.insert_key(POOL, id, &key, num_tokens);
+                Ok(())
+            })??;
+        }
+        Ok(())
+    }
+
+    fn remove<'py>(
+        slf: &Bound<'py, Self>,
+        block: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let keys = slf.get().remove_keys(slf.py(), Self::own_id(slf, block)?)?;
+        Self::bytes_of(slf.py(), &keys)
+    }
+
+    fn further_keys<'py>(&self, py: Python<'py>, block_id: u32) -> PyResult<Bound<'py, PyList>> {
+        let keys: Vec<_> = self.engine.store(py, |store| {
+            store.prefix_index(POOL).further_keys(BlockId(block_id)).collect()
+        })?;
+        Self::bytes_of(py, &keys)
+    }
+
+    fn move_keys(
+        slf: &Bound<'_, Self>,
+        source: &Bound<'_, PyAny>,
+        target: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (source, target) = (Self::own_id(slf, source)?, Self::own_id(slf, target)?);
+        slf.get().engine.store(slf.py(), |store| {
+            if store.prefix_index(POOL).first_key(target).is_some() {
+                return Err(PyAssertionError::new_err(format!(
+                    "block {target} has a hash already"
+                )));
+            }
+            store.move_keys(POOL, source, target);
+            Ok(())
+        })?
+    }
+
+    #[getter]
+    fn first_free<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Self::neighbour(slf, None, true)
+    }
+
+    #[getter]
+    fn last_free<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Self::neighbour(slf, None, false)
+    }
+
+    fn all_free<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
+        let engine = &slf.get().engine;
+        let ids = engine.store(slf.py(), |store| store.free_order(POOL))?;
+        Self::views(slf, &ids)
+    }
+
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        self.engine.store(py, FixedStore::reset)?.map_err(core_error)
+    }
+
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.engine.store(py, |store| store.memory_bytes())
+    }
+
+    fn check_integrity(&self, py: Python<'_>) -> PyResult<()> {
+        self.engine.store(py, |store| store.check_integrity())?.map_err(integrity_error)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Whoever holds the lock also holds what it guards.
+        let Ok(bindings) = self.bindings.try_lock() else { return Ok(()) };
+        for bound in [&bindings.owner, &bindings.head, &bindings.tail, &bindings.class] {
+            visit.call(bound)?;
+        }
+        bindings.pages.iter().flatten().flatten().try_for_each(|view| visit.call(view))
+    }
+
+    fn __clear__(&self) {
+        if let Ok(mut bindings) = self.bindings.try_lock() {
+            let pages = bindings.pages.len();
+            let cleared = std::mem::take(&mut *bindings);
+            bindings.pages.resize_with(pages, || None);
+            drop(bindings);
+            drop(cleared);
+        }
+    }
+}

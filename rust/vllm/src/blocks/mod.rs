@@ -1,0 +1,12 @@
+//! vLLM's blocks: the blocks of one fixed pool, seen one by one as Python objects and worked on many
+//! at a time.
+
+mod block;
+#[expect(clippy::module_inception, reason = "the class of the module's name")]
+mod blocks;
+pub(crate) mod key;
+
+pub(crate) use block::Block;
+pub(crate) use blocks::Blocks;
+
+pub(crate) const POOL: hybrid_blocks::PoolId = hybrid_blocks::PoolId(0);

@@ -1,0 +1,123 @@
+//! [`RequestHasher`]: what vLLM calls for every token that a request generates.
+
+use std::sync::Mutex;
+
+use hybrid_blocks_interop::{BlockHasher, count, integrity_error, token_ids};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyModule};
+
+use crate::request::{Named, RequestView};
+
+/// Hashes the blocks of requests that became full; a Python subclass knows their extra keys.
+#[pyclass(frozen, subclass, module = "hybrid_blocks._core.vllm")]
+pub(crate) struct RequestHasher {
+    block_size: usize,
+    num_lookahead_tokens: usize,
+    algorithm: String,
+    fallback: Py<PyAny>,
+    /// vLLM's module, whose `NONE_HASH` a process sets when it starts.
+    utils: Py<PyModule>,
+    hasher: Mutex<Option<Py<BlockHasher>>>,
+}
+
+#[pymethods]
+impl RequestHasher {
+    #[new]
+    #[pyo3(signature = (block_size, num_lookahead_tokens, algorithm, fallback, utils))]
+    fn new(
+        #[pyo3(from_py_with = count)] block_size: usize,
+        #[pyo3(from_py_with = count)] num_lookahead_tokens: usize,
+        algorithm: String,
+        fallback: Py<PyAny>,
+        utils: Py<PyModule>,
+    ) -> Self {
+        let hasher = Mutex::new(None);
+        Self {
+            block_size: block_size.max(1),
+            num_lookahead_tokens,
+            algorithm,
+            fallback,
+            utils,
+            hasher,
+        }
+    }
+
+    fn __call__<'py>(
+        slf: &Bound<'py, Self>,
+        request: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let py = request.py();
+        let view = RequestView::new(request)?;
+        let (tokens, hashes) = (view.tokens()?, view.block_hashes()?.cast_into::<PyList>()?);
+        match Self::new_hashes(slf, &view, &tokens, &hashes)? {
+            Some(new) => Ok(new),
+            None => Ok(PyList::empty(py)),
+        }
+    }
+}
+
+impl RequestHasher {
+    /// The hashes of the blocks that became full since the last call, if any did.
+    pub(crate) fn new_hashes<'py>(
+        slf: &Bound<'py, Self>,
+        request: &RequestView<'_, 'py>,
+        tokens: &Bound<'py, PyList>,
+        hashes: &Bound<'py, PyList>,
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let (py, this) = (slf.py(), slf.get());
+        let num_full = tokens.len().saturating_sub(this.num_lookahead_tokens) / this.block_size;
+        let num_hashed = hashes.len();
+        if num_full <= num_hashed {
+            return Ok(None);
+        }
+        let start = num_hashed * this.block_size;
+        let extra_keys = if request.has_encoder_inputs()?
+            || request.has_lora()?
+            || request.has_salt()?
+            || request.has_embeds()?
+        {
+            let arguments = (request.object, start, num_full - num_hashed);
+            Some(slf.call_method1(intern!(py, "_extra_keys"), arguments)?)
+        } else {
+            None
+        };
+        let hasher = this.hasher(py)?;
+        let hasher = hasher.get();
+        let digests = if let Some(last) = num_hashed.checked_sub(1) {
+            let parent = hashes.get_item(last)?.cast_into::<PyBytes>()?;
+            let tokens = token_ids(&tokens.get_slice(start, tokens.len()))?;
+            hasher.hash_sequence(py, &tokens, Some(parent), extra_keys.as_ref())?
+        } else {
+            hasher.hash_sequence(py, &token_ids(tokens)?, None, extra_keys.as_ref())?
+        };
+        let new = PyList::new(py, digests.iter().map(|digest| hasher.bytes(py, digest)))?;
+        if num_hashed == 0 {
+            // The manager takes them from there, which saves reading them one by one.
+            request.keep(Named::default(), digests)?;
+        }
+        Ok(Some(new))
+    }
+
+    /// The hasher for vLLM's first parent.
+    fn hasher(&self, py: Python<'_>) -> PyResult<Py<BlockHasher>> {
+        let none_hash = self.utils.bind(py).getattr(intern!(py, "NONE_HASH"))?;
+        let none_hash = none_hash.cast_into::<PyBytes>()?;
+        if let Some(hasher) = &*self.lock()?
+            && hasher.get().starts_with(py, &none_hash)
+        {
+            return Ok(hasher.clone_ref(py));
+        }
+        let fallback = self.fallback.clone_ref(py);
+        let lookahead = self.num_lookahead_tokens;
+        let hasher =
+            BlockHasher::new(&self.algorithm, self.block_size, &none_hash, fallback, lookahead)?;
+        let hasher = Py::new(py, hasher)?;
+        *self.lock()? = Some(hasher.clone_ref(py));
+        Ok(hasher)
+    }
+
+    fn lock(&self) -> PyResult<std::sync::MutexGuard<'_, Option<Py<BlockHasher>>>> {
+        self.hasher.lock().map_err(|_| integrity_error("the hasher is lost".to_owned()))
+    }
+}

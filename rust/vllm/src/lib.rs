@@ -1,0 +1,25 @@
+//! `hybrid_blocks._core.vllm`: vLLM's block pool, block manager, request hasher and the loops of its
+//! scheduler over decoding requests, on the core crate. Everything that speaks vLLM is here.
+#![deny(unsafe_code)]
+
+mod blocks;
+mod engine;
+mod hasher;
+mod manager;
+mod request;
+mod scheduler;
+
+/// The Python module.
+#[pyo3::pymodule(submodule)]
+pub mod vllm {
+    #[pymodule_export]
+    use super::blocks::{Block, Blocks};
+    #[pymodule_export]
+    use super::hasher::RequestHasher;
+    #[pymodule_export]
+    use super::manager::{AllocatedBlocks, RustKVCacheManager};
+    #[pymodule_export]
+    use super::request::RequestState;
+    #[pymodule_export]
+    use super::scheduler::{DecodeBatch, ScheduledDecodes, TakenOutputs};
+}

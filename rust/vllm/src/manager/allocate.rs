@@ -1,0 +1,83 @@
+//! Room for tokens, by Rust types.
+
+use hybrid_blocks::BlockId;
+use hybrid_blocks::vllm::{AllocateArgs, RequestProgress};
+use pyo3::prelude::*;
+
+use super::core::Core;
+use super::methods::RustKVCacheManager;
+use crate::request::RequestView;
+
+/// What an allocation came to.
+pub(crate) enum Room {
+    /// There was room, and nothing else to do.
+    Unchanged,
+    /// New blocks by group.
+    New(Vec<Vec<BlockId>>),
+    /// There are not enough blocks.
+    None,
+}
+
+impl RustKVCacheManager {
+    /// Room for `num_new` tokens of a running request, which may have had the handle `hint`.
+    #[inline]
+    pub(crate) fn extend(
+        slf: &Bound<'_, Self>,
+        request: &RequestView<'_, '_>,
+        hint: Option<u64>,
+        progress: RequestProgress,
+        num_new: u32,
+    ) -> PyResult<Room> {
+        let args = AllocateArgs { num_new, has_scheduled: true, ..AllocateArgs::default() };
+        Self::allocate(slf, request, hint, progress, &args)
+    }
+
+    /// Room for what `args` ask for.
+    #[inline]
+    pub(super) fn allocate(
+        slf: &Bound<'_, Self>,
+        request: &RequestView<'_, '_>,
+        hint: Option<u64>,
+        progress: RequestProgress,
+        args: &AllocateArgs<'_>,
+    ) -> PyResult<Room> {
+        let py = slf.py();
+        let (core, configured) = Self::core(slf)?;
+        let is_waiting = configured.watermark_blocks > 0 && request.is_waiting(&core.waiting)?;
+        if asks_for_new_only(args)
+            && !(is_waiting && args.has_scheduled)
+            && let Some(handle) = Core::handle_of(configured, request, hint)?
+            && core.engine().manager(py, |manager| {
+                manager.is_noop(handle, &progress, args.num_new, args.num_lookahead)
+            })?
+        {
+            return Ok(Room::Unchanged);
+        }
+        let progress = RequestProgress { is_waiting, ..progress };
+        let progress = request.complete(progress, configured.heeds_boundary)?;
+        let args = AllocateArgs { withheld_blocks: core.blocks.get().shortage(), ..*args };
+        let new = Core::change(slf, request, |manager, handle| {
+            manager.allocate(handle, &progress, &args)
+        })?;
+        Ok(new.map_or(Room::None, Room::New))
+    }
+}
+
+impl RustKVCacheManager {
+    /// The handle that a request was last known by.
+    pub(crate) fn handle_of(
+        slf: &Bound<'_, Self>,
+        request: &RequestView<'_, '_>,
+    ) -> PyResult<Option<u64>> {
+        Core::handle_of(Self::core(slf)?.1, request, None)
+    }
+}
+
+fn asks_for_new_only(args: &AllocateArgs<'_>) -> bool {
+    args.computed.is_none()
+        && args.num_new_computed == 0
+        && args.num_external == 0
+        && !args.delay_commit
+        && !args.full_sequence_must_fit
+        && args.reserved_blocks == 0
+}

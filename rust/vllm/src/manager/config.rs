@@ -1,0 +1,118 @@
+//! The core's configuration, as Python gives it.
+
+use hybrid_blocks::vllm::{Config, GroupConfig, Lookup, LookupGroup, Release};
+use hybrid_blocks::{GroupId, GroupKind};
+use pyo3::prelude::*;
+
+use crate::blocks::POOL;
+use hybrid_blocks_interop::invalid_argument;
+
+/// A group: kind, block size, whether hits drop blocks for a drafter, admission cap, whether new
+/// blocks are zeroed, and the kind's own parameters.
+#[derive(FromPyObject)]
+pub(super) struct GroupFields {
+    kind: String,
+    block_size: u32,
+    use_eagle: bool,
+    admission_cap: Option<u32>,
+    zeroes_new_blocks: bool,
+    window: u32,
+    extra_retained: u32,
+    num_speculative: u32,
+    checkpoint_alignment: Option<u32>,
+    has_checkpoint_blocks: bool,
+}
+
+/// The rest.
+#[derive(FromPyObject)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
+pub(super) struct ConfigFields {
+    release: String,
+    groups: Vec<GroupFields>,
+    lookup: String,
+    lookup_groups: Vec<(Vec<u32>, bool)>,
+    fine_grained: bool,
+    hash_block_size: u32,
+    scheduler_block_size: u32,
+    max_model_len: u32,
+    enable_events: bool,
+    retention_interval: Option<u32>,
+    num_reprefillable: u32,
+    num_hash_lookahead: u32,
+    drops_eagle_block: bool,
+    drops_eagle_checkpoint: bool,
+    shared_prefix_checkpoint: bool,
+    watermark_blocks: u32,
+}
+
+impl GroupFields {
+    fn group(&self) -> PyResult<GroupConfig> {
+        let num_speculative = self.num_speculative;
+        let kind = match self.kind.as_str() {
+            "full" => GroupKind::Full,
+            "sliding_window" => GroupKind::SlidingWindow {
+                window: self.window,
+                extra_retained: self.extra_retained,
+            },
+            "chunked" => GroupKind::Chunked { chunk: self.window },
+            "ring" => GroupKind::Ring,
+            "mamba_in_place" => GroupKind::MambaInPlace { num_speculative },
+            "mamba_aligned" => GroupKind::MambaAligned {
+                num_speculative,
+                checkpoint_alignment: self.checkpoint_alignment,
+                has_checkpoint_blocks: self.has_checkpoint_blocks,
+            },
+            other => return Err(invalid_argument(format_args!("{other:?} is no kind of group"))),
+        };
+        Ok(GroupConfig {
+            kind,
+            block_size: self.block_size,
+            pool: POOL,
+            use_eagle: self.use_eagle,
+            admission_cap: self.admission_cap,
+            zeroes_new_blocks: self.zeroes_new_blocks,
+        })
+    }
+}
+
+impl ConfigFields {
+    pub(super) fn config(&self) -> PyResult<Config> {
+        let spec = |(groups, use_eagle): &(Vec<u32>, bool)| LookupGroup {
+            groups: groups.iter().copied().map(GroupId).collect(),
+            use_eagle: *use_eagle,
+        };
+        let specs: Vec<_> = self.lookup_groups.iter().map(spec).collect();
+        let lookup = match (self.lookup.as_str(), specs.as_slice()) {
+            ("none", _) => Lookup::None,
+            ("unitary", [one]) => Lookup::Unitary { use_eagle: one.use_eagle },
+            ("hybrid", _) => Lookup::Hybrid { specs, fine_grained: self.fine_grained },
+            (other, specs) => {
+                return Err(invalid_argument(format_args!(
+                    "no lookup {other:?} over {} specs",
+                    specs.len()
+                )));
+            }
+        };
+        let release = match self.release.as_str() {
+            "0.32" => Release::V0_32,
+            "0.33" => Release::V0_33,
+            other => return Err(invalid_argument(format_args!("no release {other:?} of vLLM"))),
+        };
+        Ok(Config {
+            release,
+            groups: self.groups.iter().map(GroupFields::group).collect::<PyResult<_>>()?,
+            lookup,
+            hash_block_size: self.hash_block_size,
+            scheduler_block_size: self.scheduler_block_size,
+            max_model_len: self.max_model_len,
+            enable_events: self.enable_events,
+            retention_interval: self.retention_interval,
+            num_reprefillable: self.num_reprefillable,
+            num_hash_lookahead: self.num_hash_lookahead,
+            drops_eagle_block: self.drops_eagle_block,
+            drops_eagle_checkpoint: self.drops_eagle_checkpoint,
+            shared_prefix_checkpoint: self.shared_prefix_checkpoint,
+            watermark_blocks: self.watermark_blocks,
+        })
+    }
+}

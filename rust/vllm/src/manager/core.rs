@@ -1,0 +1,186 @@
+//! [`Core`]: what a manager was started and configured with.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hybrid_blocks::vllm::Config;
+use hybrid_blocks::{BlockId, CacheEvent, Digest, Error};
+use hybrid_blocks_interop::{core_error, integrity_error};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyType};
+
+use super::config::ConfigFields;
+use super::methods::RustKVCacheManager;
+use super::result::AllocatedBlocks;
+use super::{digests, events};
+use crate::blocks::Blocks;
+use crate::engine::{Engine, Manager};
+use crate::request::{Named, RequestView};
+
+pub(super) struct Core {
+    pub(super) blocks: Py<Blocks>,
+    /// The one answer that stands for no blocks at all.
+    pub(super) empty: Py<AllocatedBlocks>,
+    pub(super) class: Py<PyType>,
+    /// States of requests that are to be admitted.
+    pub(super) waiting: Vec<Py<PyAny>>,
+    pub(super) configured: OnceLock<Configured>,
+}
+
+/// Answers of the configuration that are asked for in every call.
+#[expect(clippy::struct_excessive_bools, reason = "independent answers")]
+pub(super) struct Configured {
+    /// Tells this manager from others that a request may have been through.
+    number: u64,
+    pub(super) num_groups: u32,
+    pub(super) watermark_blocks: u32,
+    pub(super) heeds_boundary: bool,
+    pub(super) enable_caching: bool,
+    pub(super) enable_events: bool,
+}
+
+impl RustKVCacheManager {
+    #[inline]
+    pub(super) fn core<'a>(slf: &'a Bound<'_, Self>) -> PyResult<(&'a Core, &'a Configured)> {
+        if let Some(core) = slf.get().0.get()
+            && let Some(configured) = core.configured.get()
+        {
+            return Ok((core, configured));
+        }
+        Self::configure(slf)
+    }
+
+    #[cold]
+    fn configure<'a>(slf: &'a Bound<'_, Self>) -> PyResult<(&'a Core, &'a Configured)> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let Some(core) = slf.get().0.get() else {
+            return Err(integrity_error("the manager was not started".to_owned()));
+        };
+        let fields: ConfigFields = slf.call_method0(intern!(slf.py(), "_geometry"))?.extract()?;
+        let config: Config = fields.config()?;
+        let configured = Configured {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            num_groups: config.groups.len() as u32,
+            watermark_blocks: config.watermark_blocks,
+            heeds_boundary: config.heeds_shared_prefix_boundary(),
+            enable_caching: config.enable_caching(),
+            enable_events: config.enable_events,
+        };
+        core.engine().configure(slf.py(), config)?;
+        // Another thread may have been first, with the same answer.
+        Ok((core, core.configured.get_or_init(|| configured)))
+    }
+}
+
+impl Core {
+    #[inline]
+    pub(super) fn engine(&self) -> &Engine {
+        self.blocks.get().engine()
+    }
+
+    pub(super) fn result<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<Vec<BlockId>>,
+    ) -> PyResult<Bound<'py, AllocatedBlocks>> {
+        if AllocatedBlocks::is_empty(&ids) {
+            return Ok(self.empty.bind(py).clone());
+        }
+        let blocks = self.blocks.clone_ref(py);
+        Bound::new(py, AllocatedBlocks { ids, blocks, class: self.class.clone_ref(py) })
+    }
+
+    /// The handle that a request was last known by here, `hint` if there is one; it may be stale.
+    #[inline]
+    pub(super) fn handle_of(
+        configured: &Configured,
+        request: &RequestView<'_, '_>,
+        hint: Option<u64>,
+    ) -> PyResult<Option<u64>> {
+        if hint.is_some() {
+            return Ok(hint);
+        }
+        let Some(state) = request.state()? else { return Ok(None) };
+        let named = state.get().named()?;
+        Ok((named.manager == configured.number).then_some(named.handle))
+    }
+
+    /// The request's handle, and its digests up to date, which go back with the next call. A request
+    /// that is not known is added.
+    pub(super) fn open(
+        &self,
+        configured: &Configured,
+        request: &RequestView<'_, '_>,
+        id: &str,
+    ) -> PyResult<(u64, Vec<Digest>)> {
+        let py = request.object.py();
+        let (handle, mut digests) = self.engine().request(py, id, |manager| {
+            let handle = manager.add(id);
+            (handle, manager.digests_mut(handle).map(std::mem::take))
+        })?;
+        let named = Named { manager: configured.number, handle };
+        match request.state()? {
+            Some(state) if state.get().named()? == named => {}
+            Some(state) => state.get().set_named(named)?,
+            None => request.keep(named, Vec::new())?,
+        }
+        if configured.enable_caching
+            && let Ok(digests) = &mut digests
+        {
+            digests::update(digests, request)?;
+        }
+        Ok((handle, digests.map_err(core_error)?))
+    }
+
+    /// Work on a request with its digests, and hand the changes of the prefix cache to Python, if
+    /// anybody wants to know.
+    pub(super) fn change<R>(
+        slf: &Bound<'_, RustKVCacheManager>,
+        request: &RequestView<'_, '_>,
+        call: impl FnOnce(&mut Manager, u64) -> Result<R, Error>,
+    ) -> PyResult<R> {
+        let py = slf.py();
+        let (core, configured) = RustKVCacheManager::core(slf)?;
+        let id = request.id()?;
+        let id = id.to_str()?;
+        let (handle, digests) = core.open(configured, request, id)?;
+        let (result, changes) = core
+            .engine()
+            .request(py, id, |manager| {
+                *manager.digests_mut(handle)? = digests;
+                let result = call(manager, handle);
+                let changes =
+                    if configured.enable_events { manager.take_events() } else { Vec::new() };
+                Ok((result, changes))
+            })?
+            .map_err(core_error)?;
+        Self::tell(slf, request, &changes)?;
+        result.map_err(core_error)
+    }
+
+    fn tell(
+        slf: &Bound<'_, RustKVCacheManager>,
+        request: &RequestView<'_, '_>,
+        changes: &[CacheEvent],
+    ) -> PyResult<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let py = slf.py();
+        let changes = events::tuples(py, changes)?;
+        slf.call_method1(intern!(py, "_note_events"), (request.object, changes)).map(drop)
+    }
+
+    /// Ask about a request that may be known by its id.
+    pub(super) fn known<R>(
+        &self,
+        request_id: &Bound<'_, PyString>,
+        call: impl FnOnce(&mut Manager, u64) -> R,
+    ) -> PyResult<Option<R>> {
+        let id = request_id.to_str()?;
+        self.engine().request(request_id.py(), id, |manager| {
+            manager.find(id).map(|handle| call(manager, handle))
+        })
+    }
+}

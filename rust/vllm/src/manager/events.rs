@@ -1,0 +1,31 @@
+//! Changes of the prefix cache as tuples, for Python to describe them with the request at hand.
+
+use hybrid_blocks::CacheEvent;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::blocks::key;
+
+/// `("stored", group, first_block, end_block, positions)`, `("tail", group, num_tokens)` and
+/// `("removed", key)`.
+pub(super) fn tuples<'py>(py: Python<'py>, events: &[CacheEvent]) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for event in events {
+        let tuple = match event {
+            CacheEvent::Stored { group, first_block, end_block, positions, .. } => {
+                ("stored", group.0, *first_block, *end_block, positions.clone())
+                    .into_pyobject(py)?
+            }
+            CacheEvent::StoredTail { group, num_tokens, .. } => {
+                ("tail", group.0, *num_tokens).into_pyobject(py)?
+            }
+            CacheEvent::Removed(key) => {
+                ("removed", PyBytes::new(py, &key::to_bytes(key))).into_pyobject(py)?
+            }
+            // A reset is told by vLLM's own pool.
+            _ => continue,
+        };
+        list.append(tuple)?;
+    }
+    Ok(list)
+}

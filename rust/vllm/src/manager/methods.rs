@@ -1,0 +1,409 @@
+//! [`RustKVCacheManager`]: what vLLM's scheduler calls for every request of every step.
+
+use std::sync::OnceLock;
+
+use hybrid_blocks::vllm::{AllocateArgs, TokenCounts};
+use hybrid_blocks::{BlockId, GroupId};
+use hybrid_blocks_interop::{core_error, integrity_error};
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
+
+use super::allocate::Room;
+use super::core::Core;
+use super::result::{AllocatedBlocks, ids_of, ids_of_groups};
+use crate::blocks::Blocks;
+use crate::request::RequestView;
+
+/// The base of the Python class. It is empty until `_start` is called, and asks for its
+/// configuration when it is first used: until then vLLM's objects may be changed.
+#[pyclass(frozen, subclass, module = "hybrid_blocks._core.vllm")]
+pub(crate) struct RustKVCacheManager(pub(super) OnceLock<Core>);
+
+#[pymethods]
+impl RustKVCacheManager {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        Self(OnceLock::new())
+    }
+
+    fn _start<'py>(
+        &self,
+        blocks: &Bound<'py, Blocks>,
+        num_groups: usize,
+        waiting: Vec<Py<PyAny>>,
+        class: &Bound<'py, PyType>,
+    ) -> PyResult<Bound<'py, AllocatedBlocks>> {
+        let py = blocks.py();
+        let empty = AllocatedBlocks {
+            ids: vec![Vec::new(); num_groups],
+            blocks: blocks.clone().unbind(),
+            class: class.clone().unbind(),
+        };
+        let empty = Bound::new(py, empty)?;
+        let core = Core {
+            blocks: blocks.clone().unbind(),
+            empty: empty.clone().unbind(),
+            class: class.clone().unbind(),
+            waiting,
+            configured: OnceLock::new(),
+        };
+        match self.0.set(core) {
+            Ok(()) => Ok(empty),
+            Err(_) => Err(integrity_error("the manager is started already".to_owned())),
+        }
+    }
+
+    #[pyo3(signature = (
+        request, num_new_tokens, num_new_computed_tokens = 0, new_computed_blocks = None,
+        num_lookahead_tokens = 0, num_external_computed_tokens = 0, delay_cache_blocks = false,
+        num_encoder_tokens = 0, full_sequence_must_fit = false, reserved_blocks = 0,
+        has_scheduled_reqs = true, skip_zeroing_group_ids = Vec::new()
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "those of vLLM's allocate_slots")]
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+    fn allocate_slots<'py>(
+        slf: &Bound<'py, Self>,
+        request: &Bound<'py, PyAny>,
+        num_new_tokens: u32,
+        num_new_computed_tokens: u32,
+        new_computed_blocks: Option<&Bound<'py, PyAny>>,
+        num_lookahead_tokens: u32,
+        num_external_computed_tokens: u32,
+        delay_cache_blocks: bool,
+        num_encoder_tokens: u32,
+        full_sequence_must_fit: bool,
+        reserved_blocks: u64,
+        has_scheduled_reqs: bool,
+        skip_zeroing_group_ids: Vec<u32>,
+    ) -> PyResult<Option<Bound<'py, AllocatedBlocks>>> {
+        // Only cross attention takes blocks for the encoder, and that is left to vLLM's manager.
+        let _ = num_encoder_tokens;
+        let (py, (core, _)) = (slf.py(), Self::core(slf)?);
+        if num_new_tokens == 0 && num_external_computed_tokens == 0 && num_new_computed_tokens == 0
+        {
+            return Err(PyValueError::new_err(
+                "num_new_tokens must be greater than 0 when there are no computed tokens to adopt",
+            ));
+        }
+        let computed = match new_computed_blocks {
+            Some(blocks) if !blocks.is(&core.empty) => Some(ids_of(blocks)?),
+            _ => None,
+        };
+        let args = AllocateArgs {
+            num_new: num_new_tokens,
+            num_new_computed: num_new_computed_tokens,
+            computed: computed.as_deref(),
+            num_lookahead: num_lookahead_tokens,
+            num_external: num_external_computed_tokens,
+            delay_commit: delay_cache_blocks,
+            full_sequence_must_fit,
+            reserved_blocks,
+            withheld_blocks: 0,
+            has_scheduled: has_scheduled_reqs,
+            unzeroed_groups: &skip_zeroing_group_ids,
+        };
+        let request = RequestView::new(request)?;
+        match Self::allocate(slf, &request, None, request.progress()?, &args)? {
+            Room::Unchanged => Ok(Some(core.empty.bind(py).clone())),
+            Room::New(ids) => core.result(py, ids).map(Some),
+            Room::None => Ok(None),
+        }
+    }
+
+    #[pyo3(signature = (request, max_cache_hit_length = None))]
+    fn get_computed_blocks<'py>(
+        slf: &Bound<'py, Self>,
+        request: &Bound<'py, PyAny>,
+        max_cache_hit_length: Option<u32>,
+    ) -> PyResult<(Bound<'py, AllocatedBlocks>, u32, u32)> {
+        let py = slf.py();
+        let (core, configured) = Self::core(slf)?;
+        let view = RequestView::new(request)?;
+        if !configured.enable_caching || view.skips_prefix_cache()? {
+            return Ok((core.empty.bind(py).clone(), 0, 0));
+        }
+        let limit = match max_cache_hit_length {
+            Some(limit) => limit,
+            // The last token is always computed, for its logits.
+            None => view.num_tokens()?.saturating_sub(1),
+        };
+        let id = view.id()?;
+        let id = id.to_str()?;
+        let (handle, digests) = core.open(configured, &view, id)?;
+        let hit = core.engine().request(py, id, |manager| {
+            *manager.digests_mut(handle)? = digests;
+            Ok(manager.longest_hit_of(handle, limit))
+        })?;
+        let hit = hit.map_err(core_error)?;
+        let junction = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
+        let blocks = core.result(py, hit.blocks)?;
+        if configured.enable_events && hit.num_tokens > 0 {
+            slf.call_method1(intern!(py, "_report_hit"), (request, &blocks))?;
+        }
+        Ok((blocks, hit.num_tokens, junction))
+    }
+
+    fn free(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<()> {
+        Self::free_by_id(slf, &RequestView::new(request)?.id()?)
+    }
+
+    #[pyo3(name = "_free")]
+    fn free_by_id(slf: &Bound<'_, Self>, request_id: &Bound<'_, PyString>) -> PyResult<()> {
+        let (core, _) = Self::core(slf)?;
+        let freed = core.known(request_id, |manager, handle| manager.free(handle))?;
+        freed.unwrap_or(Ok(())).map_err(core_error)
+    }
+
+    fn pop_blocks_for_free<'py>(
+        slf: &Bound<'py, Self>,
+        request: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        Self::pop_by_id(slf, &RequestView::new(request)?.id()?)
+    }
+
+    #[pyo3(name = "_pop")]
+    fn pop_by_id<'py>(
+        slf: &Bound<'py, Self>,
+        request_id: &Bound<'py, PyString>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (core, _) = Self::core(slf)?;
+        let ids = core.known(request_id, |manager, handle| manager.pop(handle))?;
+        Blocks::views(core.blocks.bind(slf.py()), &ids.unwrap_or_default())
+    }
+
+    fn cache_blocks(
+        slf: &Bound<'_, Self>,
+        request: &Bound<'_, PyAny>,
+        num_computed_tokens: u32,
+    ) -> PyResult<()> {
+        Self::commit(slf, &RequestView::new(request)?, None, num_computed_tokens)
+    }
+
+    #[pyo3(signature = (request_id, processed_computed_tokens, num_prompt_tokens = None))]
+    fn remove_skipped_blocks(
+        slf: &Bound<'_, Self>,
+        request_id: &Bound<'_, PyString>,
+        processed_computed_tokens: u32,
+        num_prompt_tokens: Option<u32>,
+    ) -> PyResult<()> {
+        let _ = num_prompt_tokens;
+        let (core, _) = Self::core(slf)?;
+        let released = core.known(request_id, |manager, handle| {
+            manager.release_skipped(handle, processed_computed_tokens)
+        })?;
+        released.unwrap_or(Ok(())).map_err(core_error)
+    }
+
+    fn get_blocks<'py>(
+        slf: &Bound<'py, Self>,
+        request_id: &Bound<'py, PyString>,
+    ) -> PyResult<Bound<'py, AllocatedBlocks>> {
+        let (core, _) = Self::core(slf)?;
+        core.result(slf.py(), Self::tables(slf, request_id)?)
+    }
+
+    fn get_block_ids<'py>(
+        slf: &Bound<'py, Self>,
+        request_id: &Bound<'py, PyString>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let tables = Self::tables(slf, request_id)?;
+        let ids = |table: &Vec<BlockId>| PyList::new(slf.py(), table.iter().map(|id| id.0));
+        PyTuple::new(slf.py(), tables.iter().map(ids).collect::<PyResult<Vec<_>>>()?)
+    }
+
+    pub(crate) fn estimate_cached_tokens(
+        slf: &Bound<'_, Self>,
+        request: &Bound<'_, PyAny>,
+    ) -> PyResult<u32> {
+        let (core, _) = Self::core(slf)?;
+        let id = RequestView::new(request)?.id()?;
+        let tokens = core.known(&id, |manager, handle| manager.num_cached_tokens(handle))?;
+        Ok(tokens.unwrap_or(0))
+    }
+
+    fn take_new_block_ids(slf: &Bound<'_, Self>) -> PyResult<Vec<u32>> {
+        let (core, _) = Self::core(slf)?;
+        let blocks = core.engine().manager(slf.py(), |manager| manager.take_new_blocks())?;
+        Ok(blocks.into_iter().map(|block| block.0).collect())
+    }
+
+    fn record_blocks_for_zeroing(
+        slf: &Bound<'_, Self>,
+        request_id: &Bound<'_, PyString>,
+        start_token: u32,
+    ) -> PyResult<()> {
+        let (core, _) = Self::core(slf)?;
+        let recorded =
+            core.known(request_id, |manager, handle| manager.zero_again(handle, start_token))?;
+        recorded.unwrap_or(Ok(())).map_err(core_error)
+    }
+
+    fn take_boundary_state_offloads<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let (py, (core, _)) = (slf.py(), Self::core(slf)?);
+        let states = core.engine().manager(py, |manager| {
+            let states = manager.take_boundary_states().into_iter();
+            let named = states.map(|state| (manager.id(state.handle).map(str::to_owned), state));
+            named.collect::<Vec<_>>()
+        })?;
+        let offloads = PyDict::new(py);
+        for (request_id, state) in states {
+            let entry = (state.group.0, state.block.0, state.num_tokens);
+            let entries = offloads
+                .call_method1(intern!(py, "setdefault"), (request_id, PyList::empty(py)))?;
+            entries.cast::<PyList>()?.append(entry)?;
+        }
+        Ok(offloads)
+    }
+
+    fn finalize_partial_tail_offloads(
+        slf: &Bound<'_, Self>,
+        request: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<(u32, u32, u32)>> {
+        let (core, _) = Self::core(slf)?;
+        let request = RequestView::new(request)?;
+        let progress = request.progress()?;
+        let states = core.known(&request.id()?, |manager, handle| {
+            manager.take_final_states(handle, progress.num_computed, progress.num_in_flight)
+        })?;
+        let states = states.into_iter().flatten();
+        Ok(states.map(|(group, block, tokens)| (group.0, block.0, tokens)).collect())
+    }
+
+    fn new_step_starts(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (core, _) = Self::core(slf)?;
+        core.engine().manager(slf.py(), |manager| manager.start_step())
+    }
+
+    /// Pairs of blocks, source and destination, that the worker must copy.
+    fn _take_copies<'py>(slf: &Bound<'py, Self>) -> PyResult<Vec<Bound<'py, PyList>>> {
+        let (core, _) = Self::core(slf)?;
+        let pairs = core.engine().manager(slf.py(), |manager| manager.take_copies())?;
+        let blocks = core.blocks.bind(slf.py());
+        pairs.into_iter().map(|(from, to)| Blocks::views(blocks, &[from, to])).collect()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of vLLM's coordinator")]
+    fn _demand(
+        slf: &Bound<'_, Self>,
+        request_id: &Bound<'_, PyString>,
+        num_tokens: u32,
+        new_computed_blocks: &Bound<'_, PyAny>,
+        total_computed_tokens: u32,
+        num_local_computed_tokens: u32,
+        num_tokens_main_model: u32,
+        apply_admission_cap: bool,
+        prefill_end: u32,
+    ) -> PyResult<i64> {
+        let (core, _) = Self::core(slf)?;
+        let computed = ids_of_groups(new_computed_blocks)?;
+        let counts = TokenCounts {
+            num_tokens,
+            num_main: num_tokens_main_model,
+            num_computed: total_computed_tokens,
+            num_local: num_local_computed_tokens,
+            prefill_end,
+            is_admission: apply_admission_cap,
+        };
+        let id = request_id.to_str()?;
+        let demand = core.engine().request(slf.py(), id, |manager| {
+            let handle = manager.add(id);
+            manager.demand(handle, Some(&computed), counts)
+        })?;
+        demand.map_err(core_error)
+    }
+
+    /// A group's blocks of a request; `None` for a request without any.
+    fn _blocks_of<'py>(
+        slf: &Bound<'py, Self>,
+        request_id: &Bound<'py, PyString>,
+        group: u32,
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let (core, _) = Self::core(slf)?;
+        let ids = core
+            .known(request_id, |manager, handle| manager.blocks(handle, GroupId(group)).to_vec())?;
+        let ids = ids.filter(|ids| !ids.is_empty());
+        ids.map(|ids| Blocks::views(core.blocks.bind(slf.py()), &ids)).transpose()
+    }
+
+    fn _num_cached_blocks(
+        slf: &Bound<'_, Self>,
+        request_id: &Bound<'_, PyString>,
+        group: u32,
+    ) -> PyResult<Option<u32>> {
+        let (core, _) = Self::core(slf)?;
+        let num_cached = core.known(request_id, |manager, handle| {
+            manager.num_cached_blocks(handle, GroupId(group))
+        })?;
+        Ok(num_cached.flatten())
+    }
+
+    fn _holders(slf: &Bound<'_, Self>, group: u32) -> PyResult<Vec<String>> {
+        let (core, _) = Self::core(slf)?;
+        core.engine().manager(slf.py(), |manager| {
+            manager.holders(GroupId(group)).map(str::to_owned).collect()
+        })
+    }
+
+    /// Tokens and position of the checkpoint that a request's chunk writes.
+    fn _checkpoint(
+        slf: &Bound<'_, Self>,
+        request_id: &Bound<'_, PyString>,
+        group: u32,
+    ) -> PyResult<Option<(u32, u32)>> {
+        let (core, _) = Self::core(slf)?;
+        let checkpoint =
+            core.known(request_id, |manager, handle| manager.checkpoint(handle, GroupId(group)))?;
+        Ok(checkpoint.flatten())
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Some(core) = self.0.get() else { return Ok(()) };
+        visit.call(&core.blocks)?;
+        visit.call(&core.empty)?;
+        core.waiting.iter().try_for_each(|state| visit.call(state))
+    }
+}
+
+impl RustKVCacheManager {
+    /// Enter what so many tokens complete into the prefix cache. `hint` is as for an allocation.
+    #[inline]
+    pub(crate) fn commit(
+        slf: &Bound<'_, Self>,
+        request: &RequestView<'_, '_>,
+        hint: Option<u64>,
+        num_computed: u32,
+    ) -> PyResult<()> {
+        let (core, configured) = Self::core(slf)?;
+        if !configured.enable_caching {
+            return Ok(());
+        }
+        if let Some(handle) = Core::handle_of(configured, request, hint)?
+            && core
+                .engine()
+                .manager(slf.py(), |manager| manager.is_commit_noop(handle, num_computed))?
+        {
+            return Ok(());
+        }
+        let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
+        Core::change(slf, request, |manager, handle| {
+            manager.commit(handle, &progress, num_computed)
+        })
+    }
+
+    /// A request's block tables, by group.
+    fn tables(
+        slf: &Bound<'_, Self>,
+        request_id: &Bound<'_, PyString>,
+    ) -> PyResult<Vec<Vec<BlockId>>> {
+        let (core, configured) = Self::core(slf)?;
+        let groups = 0..configured.num_groups;
+        let tables = core.known(request_id, |manager, handle| {
+            groups.map(|group| manager.blocks(handle, GroupId(group)).to_vec()).collect()
+        })?;
+        Ok(tables.unwrap_or_else(|| vec![Vec::new(); configured.num_groups as usize]))
+    }
+}

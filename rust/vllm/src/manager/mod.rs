@@ -1,0 +1,13 @@
+//! vLLM's `KVCacheManager`, decided in the core.
+
+mod allocate;
+mod config;
+mod core;
+mod digests;
+mod events;
+mod methods;
+mod result;
+
+pub(crate) use allocate::Room;
+pub(crate) use methods::RustKVCacheManager;
+pub(crate) use result::AllocatedBlocks;

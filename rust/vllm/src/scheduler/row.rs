@@ -1,0 +1,123 @@
+//! [`Row`]: what does not change of a request while it decodes, kept from step to step.
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
+
+use super::stop::StopRule;
+use crate::request::RequestView;
+
+/// The counts of a request that change with every step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) computed: i64,
+    pub(super) in_flight: i64,
+    pub(super) placeholders: i64,
+}
+
+impl Counts {
+    pub(super) fn read(request: &RequestView<'_, '_>) -> PyResult<Self> {
+        Ok(Self {
+            computed: request.num_computed()?,
+            in_flight: request.num_in_flight()?,
+            placeholders: request.num_placeholders()?,
+        })
+    }
+}
+
+/// A request that decodes.
+///
+/// All but its counts is read once. vLLM changes nothing else of such a request without changing a
+/// count as well (preemption, a step or an output that it dealt with itself), so a row is read again
+/// when a count is not what this code left there.
+pub(super) struct Row {
+    pub(super) request: Py<PyAny>,
+    attributes: Py<PyDict>,
+    pub(super) id: Py<PyString>,
+    pub(super) tokens: Py<PyList>,
+    pub(super) output_tokens: Py<PyList>,
+    pub(super) client: Py<PyAny>,
+    pub(super) handle: Option<u64>,
+    pub(super) num_prompt: i64,
+    pub(super) max_tokens: i64,
+    pub(super) has_grammar: bool,
+    /// When its output ends; `None` where vLLM has to say.
+    pub(super) stop: Option<StopRule>,
+    /// Whether more may be to say of its next output than the token.
+    pub(super) is_new: bool,
+    /// The counts as this code left them.
+    pub(super) counts: Counts,
+}
+
+impl Row {
+    /// Read a request; `None` where it does anything but decode.
+    pub(super) fn read(request: &RequestView<'_, '_>, counts: Counts) -> PyResult<Option<Self>> {
+        let num_prompt = i64::from(request.num_prompt()?);
+        if counts.computed < num_prompt
+            || request.is_prefill_chunk()?
+            || request.has_drafts()?
+            || request.has_encoder_inputs()?
+        {
+            return Ok(None);
+        }
+        let has_grammar = request.has_grammar()?;
+        let stop = if has_grammar || request.num_stale()? > 0 || request.is_resumable()? {
+            None
+        } else {
+            StopRule::read(&request.sampling()?)?
+        };
+        Ok(Some(Self {
+            request: request.object.clone().unbind(),
+            attributes: request.attributes.clone().unbind(),
+            id: request.id()?.unbind(),
+            tokens: request.tokens()?.unbind(),
+            output_tokens: request.output_tokens()?.unbind(),
+            client: request.client()?.unbind(),
+            handle: None,
+            num_prompt,
+            max_tokens: request.max_tokens()?,
+            has_grammar,
+            stop,
+            is_new: true,
+            counts,
+        }))
+    }
+
+    pub(super) fn view<'a, 'py>(&'a self, py: Python<'py>) -> RequestView<'a, 'py> {
+        RequestView { object: self.request.bind(py), attributes: self.attributes.bind(py).clone() }
+    }
+
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.request)?;
+        visit.call(&self.attributes)?;
+        visit.call(&self.tokens)?;
+        visit.call(&self.output_tokens)?;
+        visit.call(&self.client)
+    }
+}
+
+/// Rows in the order of the running requests.
+#[derive(Default)]
+pub(super) struct Rows(pub(super) Vec<Row>);
+
+impl Rows {
+    /// Let the row at `index` be that of a request, if there is one; those between are of requests
+    /// that run no more.
+    pub(super) fn has_at(&mut self, index: usize, request: &Bound<'_, PyAny>) -> bool {
+        let rest = self.0.get(index..).unwrap_or_default();
+        match rest.iter().position(|row| row.request.is(request)) {
+            None => false,
+            Some(0) => true,
+            Some(distance) => {
+                self.0.drain(index..index + distance);
+                true
+            }
+        }
+    }
+
+    /// The first row from `index` on with this very id.
+    pub(super) fn find(&self, index: usize, id: &Bound<'_, PyAny>) -> Option<usize> {
+        let rest = self.0.get(index..).unwrap_or_default();
+        rest.iter().position(|row| row.id.is(id)).map(|distance| index + distance)
+    }
+}
