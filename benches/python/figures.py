@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import orjson
-from hybrid_blocks import Placement
+from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
@@ -169,7 +169,7 @@ def _sizes(trace: Trace, name: str, results: Callable[[Trace, Cache], Results]) 
 
 def _rust_results(trace: Trace, cache: Cache) -> Results:
     for policy in PolicyName:
-        rust = apply_policy(policy, trace, cache, HIT_ENGINE, RustOptions(placement=Placement()))
+        rust = apply_policy(policy, trace, cache, HIT_ENGINE, RustOptions(placement=CheckpointPolicy()))
         yield f"rust {policy}", _replay(trace, cache, ManagerName.RUST, rust=rust)
 
 
@@ -215,7 +215,7 @@ def _unbounded_bytes(trace: Trace, model: str, deployed: Deployment) -> int:
     states = [group for group in geometry.groups if group.kind == "state"]
     tokens = sum(group.block_bytes for group in geometry.groups if group.grows) * blocks
     room = model_cache(model, 4 * tokens + 1024 * GIB, deployed)
-    plain = RustOptions(placement=Placement(prompt_margin=0, finish=False))
+    plain = RustOptions(placement=CheckpointPolicy(prompt_margin=0, finish=False))
     result = _replay(trace, room, ManagerName.RUST, rust=plain)
     kept = (result.checkpoints or 0) // len(states)
     return tokens + kept * sum(group.block_bytes for group in states)

@@ -7,10 +7,10 @@ try:
         BlockHasher,
         BlockManager,
         BlockStore,
+        CheckpointPolicy,
         FlopModel,
         GroupSpec,
         HashChain,
-        Placement,
         build_info,
     )
 except ImportError as error:
@@ -22,6 +22,9 @@ except ImportError as error:
 else:
     from hybrid_blocks.errors import HybridBlocksError
     from hybrid_blocks.hashing import block_hasher
+
+    Placement = CheckpointPolicy
+    """The name that `CheckpointPolicy` had first."""
 
     __version__: str = build_info()["version"]
 
@@ -37,6 +40,7 @@ else:
         "BlockHasher",
         "BlockManager",
         "BlockStore",
+        "CheckpointPolicy",
         "FlopModel",
         "GroupSpec",
         "HashChain",

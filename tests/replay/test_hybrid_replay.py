@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_blocks import Placement
+from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
     Cache,
@@ -169,7 +169,7 @@ def test_a_conversation_goes_on_from_its_state_and_hits_are_counted_by_what_ends
 
 
 def test_without_checkpoints_a_hybrid_model_hits_nothing() -> None:
-    none = Placement(prompt_end=False, branch=False, finish=False)
+    none = CheckpointPolicy(prompt_end=False, branch=False, finish=False)
     rust = RustOptions(placement=none)
     result = run(turns(4, 5), made("Qwen3.5-27B", 24), max_num_seqs=8, rust=rust)
     assert result.hit_tokens == 0
@@ -179,7 +179,7 @@ def test_without_checkpoints_a_hybrid_model_hits_nothing() -> None:
 def test_checkpoints_every_so_many_tokens_are_at_most_four_a_request() -> None:
     cache = made("Qwen3.5-27B", 24)
     states = sum(group.kind == "state" for group in cache.geometry.groups)
-    rust = RustOptions(placement=Placement(every=64, finish=False))
+    rust = RustOptions(placement=CheckpointPolicy(every=64, finish=False))
     result = run(turns(2, 3), cache, rust=rust)
     assert 2 * 3 * 2 * states < (result.checkpoints or 0) <= 2 * 3 * 4 * states
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hybrid_blocks import BlockManager, Placement
+from hybrid_blocks import BlockManager, CheckpointPolicy
 from hybrid_blocks.cli import app
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
@@ -70,7 +70,7 @@ def run(cache: Cache, trace: Trace | None = None, *, verify_data: bool) -> Resul
         manager_name=ManagerName.RUST,
         cache=cache,
         config=CONFIG,
-        rust=RustOptions(placement=Placement(prompt_margin=0, follow_every=16)),
+        rust=RustOptions(placement=CheckpointPolicy(prompt_margin=0, follow_every=16)),
         verify_data=verify_data,
     )[0]
 

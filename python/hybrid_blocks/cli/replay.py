@@ -19,7 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from hybrid_blocks import Placement
+from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
@@ -153,7 +153,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
                 in_flight_batches=1,
             )
             cache = model_cache(model, memory, deployment)
-        placement = Placement(every=checkpoint_every)
+        placement = CheckpointPolicy(every=checkpoint_every)
         rust = apply_policy(policy, workload, cache, config, RustOptions(placement=placement))
         vllm = VllmOptions(retention=_read_retention(retention))
         runs = _run(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks import BlockManager, FlopModel, GroupSpec, Placement, block_hasher
+from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.plan import Geometry, GroupGeometry
 from hybrid_blocks.replay.cache import Cache
@@ -26,7 +26,7 @@ class RustOptions:
 
     policy: str | FlopModel = "lru"
     foresight: Foresight | None = None
-    placement: Placement | None = None
+    placement: CheckpointPolicy | None = None
 
 
 class RustManager:

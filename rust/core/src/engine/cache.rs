@@ -43,7 +43,7 @@ impl<S: Store> Cache<S> {
             .map(|(id, spec)| {
                 if spec.pool.0 >= store.num_pools() {
                     return Err(Error::InvalidConfig(format!(
-                        "group {id} draws from pool {}, but there are {} pools",
+                        "group {id} draws from pool {} of {}; the first is pool 0",
                         spec.pool,
                         store.num_pools()
                     )));

@@ -73,11 +73,6 @@ impl<S: Store> Call<'_, S> {
         if required <= held && source.is_none() && checkpoint == 0 {
             return Ok(Vec::new());
         }
-        if was_allocated {
-            moving.last_state = held.checked_sub(1 + drafts).map(|at| at as u32);
-        } else if held > 0 {
-            moving.last_state = Some(held as u32 - 1);
-        }
         let skipped = (required - drafts).saturating_sub(1);
         let null_end = skipped.saturating_sub(checkpoint);
         if held < skipped {

@@ -363,13 +363,15 @@ impl<S: Store> Manager<S> {
     pub fn num_cached_tokens(&self, handle: u64) -> u32 {
         let Some(row) = self.row(handle) else { return 0 };
         let cache = &self.engine.cache;
-        let cached =
-            cache.groups.iter().zip(self.engine.requests.tables(row)).map(|(group, table)| {
+        let cacheable = cache.groups.iter().filter(|group| group.kind().is_cacheable());
+        let cached = cacheable.map(|group| (group, self.engine.requests.table(row, group.id))).map(
+            |(group, table)| {
                 let blocks = table.blocks.iter();
                 let known = blocks
                     .filter_map(|&it| cache.store.prefix_index(group.spec.pool).first_key(it));
                 known.map(|(_, num_tokens)| num_tokens).max().unwrap_or(0)
-            });
+            },
+        );
         cached.min().unwrap_or(0)
     }
 

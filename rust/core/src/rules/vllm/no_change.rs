@@ -4,7 +4,7 @@ use super::call::Call;
 use super::config::GroupConfig;
 use super::progress::RequestProgress;
 use crate::engine::requests::RequestState;
-use crate::group::{GroupKind, Table, mamba_aligned};
+use crate::group::{GroupKind, Table};
 use crate::store::Store;
 
 /// Marks the requests of these rules. Their progress is told with each call; what is remembered is
@@ -114,11 +114,10 @@ impl<S: Store> Call<'_, S> {
                     until.step = self.config.hash_block_size - 1;
                 }
                 until.main_room = until.main_room.min(room);
-                until.processed = until.processed.min(mamba_aligned::next_skip(group, table) - 1);
             } else {
                 until.room = until.room.min(room);
-                until.processed = until.processed.min(group.next_skip(num_processed) - 1);
             }
+            until.processed = until.processed.min(group.next_skip(num_processed) - 1);
             if self.cache.enable_caching && config.kind.is_cacheable() {
                 if self.has_open_tail(config, progress, num_committed) {
                     return NoChangeUntil::default();
