@@ -16,6 +16,8 @@ pub(crate) struct Engine {
     store: BlockStore,
 }
 
+/// Digest and group.
+type Key = (u32, u32);
 type Answer<T> = Result<T, String>;
 
 impl Engine {
@@ -120,8 +122,14 @@ impl Engine {
         said(self.store.free(POOL, blocks.iter().map(|&block| BlockId(block))))
     }
 
+    pub(crate) fn touch(&mut self, blocks: &[u32]) -> Answer<()> {
+        blocks.iter().try_for_each(|&block| said(self.store.touch(POOL, BlockId(block))))
+    }
+
     pub(crate) fn evict(&mut self, blocks: &[u32]) {
-        blocks.iter().for_each(|&block| self.store.drop_keys(POOL, BlockId(block)));
+        for &block in blocks {
+            self.store.drop_keys(POOL, BlockId(block));
+        }
     }
 
     pub(crate) fn reset(&mut self) -> bool {
@@ -179,8 +187,8 @@ impl Engine {
         self.store.pool(POOL).ref_count(BlockId(block))
     }
 
-    /// Digest and group of the first key, and the tokens that it stands for; then further keys.
-    pub(crate) fn keys(&self, block: u32) -> Option<((u32, u32), u32, Vec<(u32, u32)>)> {
+    /// The first key, the tokens that it stands for, and further keys.
+    pub(crate) fn keys(&self, block: u32) -> Option<(Key, u32, Vec<Key>)> {
         let index = self.store.prefix_index(POOL);
         let key = |key: hybrid_blocks::Key| (number(&key.digest), key.group.0);
         let (first, num_tokens) = index.first_key(BlockId(block))?;
