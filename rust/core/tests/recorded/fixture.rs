@@ -190,6 +190,7 @@ pub(crate) type State = (u32, u32, u32);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "independent arguments of vLLM's allocate_slots")]
 pub(crate) struct Allocate {
     pub(crate) new: u32,
     pub(crate) hit_tokens: u32,
