@@ -295,6 +295,7 @@ fn group(group: &fixture::Group) -> GroupConfig {
                 Kind::SlidingWindow { window: group.window, extra_retained: group.extra_retained }
             }
             "chunked" => Kind::Chunked { chunk: group.window },
+            "ring" => Kind::Ring,
             "mamba_in_place" => Kind::MambaInPlace { num_speculative },
             "mamba_aligned" => Kind::MambaAligned {
                 num_speculative,
