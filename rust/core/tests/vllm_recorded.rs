@@ -35,3 +35,11 @@ fn calls_that_are_said_to_change_nothing_need_not_be_made() {
     let Spared { num_idle, num_spared } = live_again("vllm-0.33.jsonl.gz", Caller::Sparing);
     assert!(num_spared * 10 > num_idle * 9, "{num_spared} of {num_idle} idle steps are spared");
 }
+
+#[test]
+fn a_ring_holds_one_block_a_request_and_caches_nothing() {
+    for name in ["vllm-0.32-ring.jsonl.gz", "vllm-0.33-ring.jsonl.gz"] {
+        live_again(name, Caller::Plain);
+        live_again(name, Caller::Sparing);
+    }
+}

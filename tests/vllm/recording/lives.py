@@ -1,7 +1,7 @@
 """The lives that are recorded: one line for an engine, then one a call."""
 
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
@@ -19,12 +19,17 @@ from .recorder import Recorder, Step
 NUM_LIVES = 2
 _NUM_ACTIONS = 40
 _ACTIONS = (
-    ("arrive",) * 4 + ("step",) * 12 + ("abort", "preempt", "evict", "reset", "look", "recede")
+    ("arrive",) * 4
+    + ("step",) * 12
+    + ("abort", "preempt", "evict", "reset", "look", "recede", "pin")
 )
 
 
+@dataclass
 class RecordedLife(Life):
     """A life over the recorder, which now and then does what schedulers seldom do."""
+
+    pinned: list[Any] = field(default_factory=list)
 
     def arrive(self) -> None:
         """A request arrives. What it reports of hits is not the core's business."""
@@ -34,6 +39,23 @@ class RecordedLife(Life):
     def _external(self, request: Request, num_local: int) -> int:
         """Tokens that a connector has, recurrent states included."""
         return self._external_blocks(request, num_local) if self.random.random() < 0.15 else 0
+
+    def pin(self) -> None:
+        """A connector reads blocks of a request, at its end seldom, until it has stored them."""
+        self.unpin()
+        if self.running:
+            request = self.random.choice(self.running)
+            table = self.random.choice(self.twin.managers[0].get_blocks(request.request_id).blocks)
+            read = table if self.random.random() < 0.3 else table[: len(table) // 2]
+            if pinned := [block for block in read if not block.is_null]:
+                self.twin.call("touch", pinned)
+                self.pinned = pinned
+
+    def unpin(self) -> None:
+        pinned, self.pinned = self.pinned, []
+        if pinned:
+            pool = self.twin.managers[0].block_pool
+            self.twin.run("free_blocks", lambda *_: pool.free_blocks(pinned))
 
     def recede(self) -> None:
         """What an out-of-order call of a scheduler gives back."""
@@ -46,6 +68,7 @@ class RecordedLife(Life):
         """All requests end; the prefix cache stays, or is dropped."""
         for request in [*self.running, *self.waiting]:
             self._finish(request)
+        self.unpin()
         self.in_flight.clear()
         while self.deferred:
             self._hand_over()

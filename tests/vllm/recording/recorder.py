@@ -35,7 +35,9 @@ class Recorder:
         args = tuple(_first(argument) for argument in args)
         kwargs = {key: _first(argument) for key, argument in kwargs.items()}
         try:
-            answer = getattr(self, f"_{name}", self._silent(name))(*args, **kwargs)
+            # What the core knows nothing of is vLLM's alone.
+            act = getattr(self, f"_{name}", None) or getattr(self._manager, name)
+            answer = act(*args, **kwargs)
         except Exception as error:
             # What the state is then is nobody's promise: this is where the life ends.
             raise RefusedError(repr(error)) from error
@@ -50,10 +52,6 @@ class Recorder:
         except Exception as error:
             raise RefusedError(repr(error)) from error
         return answer, answer
-
-    def _silent(self, name: str) -> Callable[..., Any]:
-        """Return a call that the core knows nothing of."""
-        return getattr(self._manager, name)  # type: ignore[no-any-return]
 
     def _write(self, call: str, request: Request | str | None = None, **what: Any) -> None:
         """Add a step: fields that are empty, zero or ``None`` are left out."""
@@ -120,27 +118,29 @@ class Recorder:
         queue = manager.block_pool.free_block_queue
         shortage = self._random.choice((1, 4, 12)) if self._random.random() < 0.03 else 0
         offset = -min(shortage, queue.num_free_blocks)
+        asked = {
+            "new": num_new_tokens,
+            "hit_tokens": kwargs.get("num_new_computed_tokens", 0),
+            "hit": None if computed is None else answers.ids(computed),
+            "lookahead": kwargs.get("num_lookahead_tokens", 0),
+            "external": num_external,
+            "delayed": kwargs.get("delay_cache_blocks", False),
+            "must_fit": kwargs.get("full_sequence_must_fit", False),
+            "reserved": kwargs.get("reserved_blocks", 0),
+            "offset": offset,
+            "alone": not kwargs.get("has_scheduled_reqs", True),
+            "unzeroed": list(kwargs.get("skip_zeroing_group_ids", ())),
+        }
         queue.num_free_blocks += offset
         try:
             answer = manager.allocate_slots(request, num_new_tokens, **kwargs)
+        except Exception:
+            self._write("allocate", request, **asked, raised=True)
+            raise
         finally:
             queue.num_free_blocks -= offset
-        self._write(
-            "allocate",
-            request,
-            new=num_new_tokens,
-            hit_tokens=kwargs.get("num_new_computed_tokens", 0),
-            hit=None if computed is None else answers.ids(computed),
-            lookahead=kwargs.get("num_lookahead_tokens", 0),
-            external=num_external,
-            delayed=kwargs.get("delay_cache_blocks", False),
-            must_fit=kwargs.get("full_sequence_must_fit", False),
-            reserved=kwargs.get("reserved_blocks", 0),
-            offset=offset,
-            alone=not kwargs.get("has_scheduled_reqs", True),
-            unzeroed=list(kwargs.get("skip_zeroing_group_ids", ())),
-            blocks=None if answer is None else answers.ids(answer.blocks),
-        )
+        blocks = None if answer is None else answers.ids(answer.blocks)
+        self._write("allocate", request, **asked, blocks=blocks)
         return answer
 
     def _ask_demand(
@@ -211,6 +211,10 @@ class Recorder:
         finally:
             del pool.free_blocks
         self._write("free_blocks", blocks=freed)
+
+    def _touch(self, blocks: list[Any]) -> None:
+        self._manager.block_pool.touch(blocks)
+        self._write("touch", blocks=[block.block_id for block in blocks])
 
     def _evict_blocks(self, blocks: set[int]) -> None:
         self._manager.evict_blocks(blocks)

@@ -247,7 +247,6 @@ impl<S: Store> Cache<S> {
     }
 
     /// Give back what nothing computed after `num_processed` tokens looks at, the last block first.
-    /// Returns the positions. Not for states that move.
     ///
     /// # Errors
     /// [`Error::NotLive`] where others freed the blocks.
@@ -266,26 +265,13 @@ impl<S: Store> Cache<S> {
         }
         let skipped = table.num_skipped..until;
         table.num_skipped = until;
-        self.release_range(spec.pool, table, skipped.clone())?;
+        let blocks = &mut table.blocks[skipped.start as usize..until as usize];
+        let held = blocks.iter().rev().copied().filter(|block| !block.is_null());
+        self.store.free(spec.pool, held)?;
+        blocks.fill(BlockId::NULL);
         if self.outbox.enable_delta {
             delta::note(&mut self.outbox.delta, row, id, skipped, &table.blocks);
         }
-        Ok(())
-    }
-
-    /// Give back the blocks at some positions, the last one first, and leave null blocks.
-    ///
-    /// # Errors
-    /// [`Error::NotLive`] where others freed the blocks.
-    pub(crate) fn release_range(
-        &mut self,
-        pool: PoolId,
-        table: &mut Table,
-        positions: Range<u32>,
-    ) -> Result<(), Error> {
-        let blocks = &mut table.blocks[positions.start as usize..positions.end as usize];
-        self.store.free(pool, blocks.iter().rev().copied().filter(|block| !block.is_null()))?;
-        blocks.fill(BlockId::NULL);
         Ok(())
     }
 

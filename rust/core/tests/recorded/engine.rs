@@ -16,6 +16,8 @@ pub(crate) struct Engine {
     manager: Manager<FixedStore>,
 }
 
+/// Digest and group.
+type Key = (u32, u32);
 type Answer<T> = Result<T, String>;
 
 impl Engine {
@@ -133,8 +135,16 @@ impl Engine {
         said(self.manager.store_mut().free(POOL, blocks.iter().map(|&block| BlockId(block))))
     }
 
+    pub(crate) fn touch(&mut self, blocks: &[u32]) -> Answer<()> {
+        blocks
+            .iter()
+            .try_for_each(|&block| said(self.manager.store_mut().touch(POOL, BlockId(block))))
+    }
+
     pub(crate) fn evict(&mut self, blocks: &[u32]) {
-        blocks.iter().for_each(|&block| self.manager.store_mut().drop_keys(POOL, BlockId(block)));
+        for &block in blocks {
+            self.manager.store_mut().drop_keys(POOL, BlockId(block));
+        }
     }
 
     pub(crate) fn reset(&mut self) -> bool {
@@ -194,8 +204,8 @@ impl Engine {
         self.manager.store().pool(POOL).ref_count(BlockId(block))
     }
 
-    /// Digest and group of the first key, and the tokens that it stands for; then further keys.
-    pub(crate) fn keys(&self, block: u32) -> Option<((u32, u32), u32, Vec<(u32, u32)>)> {
+    /// The first key, the tokens that it stands for, and further keys.
+    pub(crate) fn keys(&self, block: u32) -> Option<(Key, u32, Vec<Key>)> {
         let index = self.manager.store().prefix_index(POOL);
         let key = |key: hybrid_blocks::Key| (number(&key.digest), key.group.0);
         let (first, num_tokens) = index.first_key(BlockId(block))?;
@@ -303,6 +313,7 @@ fn group(group: &fixture::Group) -> GroupConfig {
                 extra_retained: group.extra_retained,
             },
             "chunked" => GroupKind::Chunked { chunk: group.window },
+            "ring" => GroupKind::Ring,
             "mamba_in_place" => GroupKind::MambaInPlace { num_speculative },
             "mamba_aligned" => GroupKind::MambaAligned {
                 num_speculative,

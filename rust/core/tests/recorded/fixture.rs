@@ -176,6 +176,9 @@ pub(crate) enum Call {
         #[serde(default)]
         states: Vec<(u32, State)>,
     },
+    Touch {
+        blocks: Vec<u32>,
+    },
     ZeroAgain {
         #[serde(default)]
         tokens: u32,
@@ -187,6 +190,7 @@ pub(crate) type State = (u32, u32, u32);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "independent arguments of vLLM's allocate_slots")]
 pub(crate) struct Allocate {
     pub(crate) new: u32,
     pub(crate) hit_tokens: u32,
@@ -200,6 +204,8 @@ pub(crate) struct Allocate {
     /// Whether nothing else was scheduled in the step.
     pub(crate) alone: bool,
     pub(crate) unzeroed: Vec<u32>,
+    /// Whether vLLM raised, so that its state is nobody's promise.
+    pub(crate) raised: bool,
     /// The answer: new blocks, or none where there were not enough.
     pub(crate) blocks: Option<Blocks>,
 }
@@ -229,11 +235,11 @@ pub(crate) enum Event {
 pub(crate) fn read(name: &str) -> (Head, Vec<Life>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
     let file = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let mut lines = BufReader::new(GzDecoder::new(file)).lines().map(Result::unwrap).enumerate();
-    let (_, head) = lines.next().expect("a fixture has a first line");
+    let mut numbered = BufReader::new(GzDecoder::new(file)).lines().map(Result::unwrap).enumerate();
+    let (_, head) = numbered.next().expect("a fixture has a first line");
     let head = serde_json::from_str(&head).unwrap();
     let mut lives: Vec<Life> = Vec::new();
-    for (number, line) in lines {
+    for (number, line) in numbered {
         let place = || format!("{name}, line {}: {line}", number + 1);
         if line.starts_with("{\"life\"") {
             let start: Start = parse(&line, place);

@@ -74,6 +74,7 @@ impl Replay<'_> {
         known.extend(step.digests.iter().copied().map(digest));
         let request = step.request;
         match &step.call {
+            Call::Allocate(ask) if ask.raised => return self.fail(step, ask),
             Call::Allocate(ask) => self.allocate(step, ask)?,
             Call::Blocks { blocks } => {
                 let groups = 0..self.config.groups.len() as u32;
@@ -123,6 +124,7 @@ impl Replay<'_> {
             Call::TakeStates { states } => {
                 same("states", states, &by_request(&self.engine.take_boundary_states()))?;
             }
+            Call::Touch { blocks } => self.engine.touch(blocks)?,
             Call::ZeroAgain { tokens } => self.engine.zero_again(request, *tokens)?,
         }
         same("events", &step.events, &self.events(request))?;
@@ -163,6 +165,15 @@ impl Replay<'_> {
             self.decoding.remove(&step.request);
         }
         Ok(())
+    }
+
+    /// What vLLM raised at must be an error here too.
+    fn fail(&mut self, step: &Step, ask: &Allocate) -> Result<(), String> {
+        self.update_digests(step.request);
+        match self.engine.allocate(step.request, step.facts.ok_or("no facts")?, ask) {
+            Err(_) => Ok(()),
+            Ok(got) => Err(format!("new blocks: expected an error, got {got:?}")),
+        }
     }
 
     fn commit(&mut self, step: &Step, num_computed: u32) -> Result<(), String> {

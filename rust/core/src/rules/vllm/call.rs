@@ -65,6 +65,14 @@ impl<S: Store> Call<'_, S> {
         self.tables.iter().any(|table| table.num_cached().is_some())
     }
 
+    /// Give back what the request need not keep once `num_processed` tokens are computed for good.
+    pub(super) fn release_skipped(&mut self, num_processed: u32) -> Result<(), Error> {
+        for (group, table) in self.tables.iter_mut().enumerate() {
+            self.cache.release_skipped(self.row, group, table, num_processed)?;
+        }
+        Ok(())
+    }
+
     /// The first key of a block of a group, and the tokens it stands for.
     pub(super) fn first_key(&self, group: usize, block: BlockId) -> Option<(Key, u32)> {
         self.cache.store.prefix_index(self.pool(group)).first_key(block)

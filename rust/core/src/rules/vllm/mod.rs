@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! config, progress <- call <- retention, checkpoint, demand, lookup
-//!                          <- adopt, extend, release, commit, no_change <- Manager
+//!                          <- adopt, extend, commit, no_change <- Manager
 //! ```
 
 mod adopt;
@@ -20,7 +20,6 @@ mod lookup;
 mod manager;
 mod no_change;
 mod progress;
-mod release;
 mod retention;
 
 pub use crate::engine::LookupGroup;
