@@ -11,9 +11,10 @@ from hybrid_blocks.model.layer import (
     SlidingWindow,
 )
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import Deployment, Geometry, capacity, plan_natural, plan_vllm
-from hybrid_blocks.plan.budget import natural_budget, vllm_budget
-from hybrid_blocks.plan.slab import STRIDE_ALIGNMENT
+from hybrid_blocks.plan import ArenaPlan, Deployment, plan_natural, plan_vllm
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.slab import STRIDE_ALIGNMENT
+from hybrid_blocks.plan.report.budget import natural_budget, vllm_budget
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ def _model(kept: list[object]) -> Model:
     return Model(name="drawn", model_type="drawn", num_layers=len(layers), layers=layers)
 
 
-def _natural(model: Model, memory: int, deployment: Deployment) -> Geometry:
+def _natural(model: Model, memory: int, deployment: Deployment) -> ArenaPlan:
     try:
         return plan_natural(model, memory, deployment)
     except PlanError:

@@ -3,9 +3,9 @@
 import pytest
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.budget import natural_budget, vllm_budget
-from hybrid_blocks.plan.natural import MAX_GROUPS
-from hybrid_blocks.plan.slab import Demand, choose
+from hybrid_blocks.plan.geometry.natural import MAX_GROUPS
+from hybrid_blocks.plan.geometry.slab import Demand, choose
+from hybrid_blocks.plan.report.budget import natural_budget, vllm_budget
 
 CONVERSATION = 1366
 """Tokens of a conversation at its end, as the mean of a public trace."""

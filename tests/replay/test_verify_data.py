@@ -182,8 +182,8 @@ def test_only_the_rust_manager_says_which_copies_to_run() -> None:
 
 
 def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tagged_arena", "replay.managers.tagged_device", "replay.managers.verified"):
-        monkeypatch.delitem(sys.modules, f"hybrid_blocks.{name}")
+    for name in ("tagged_arena", "managers.tagged_device", "managers.verified"):
+        monkeypatch.delitem(sys.modules, f"hybrid_blocks.replay.{name}")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ReplayError, match=r"Install hybrid-blocks\[torch\]"):
         make_manager(ManagerName.RUST, block_cache(9, 16), CONFIG, verify_data=True)

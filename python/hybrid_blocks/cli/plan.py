@@ -8,13 +8,13 @@ import typer
 from rich.console import Console
 
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
-from hybrid_blocks.plan.compare import compare, read_report
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.plot import plot
-from hybrid_blocks.plan.render import render
-from hybrid_blocks.plan.report import make_report
-from hybrid_blocks.plan.size import parse_memory, parse_tokens
-from hybrid_blocks.plan.sweep import parse_axis, sweep, sweep_table
+from hybrid_blocks.plan.report.compare import compare, read_report
+from hybrid_blocks.plan.report.plot import plot
+from hybrid_blocks.plan.report.report import make_report
+from hybrid_blocks.plan.report.sweep import parse_axis, sweep, sweep_table
+from hybrid_blocks.plan.report.tables import render
+from hybrid_blocks.units import parse_memory, parse_tokens
 
 
 def plan_command(  # noqa: PLR0917 -- typer passes options by name

@@ -5,7 +5,7 @@ import re
 import msgspec
 
 from hybrid_blocks.model import Model, load_model
-from hybrid_blocks.plan import Deployment, Geometry, GroupGeometry, plan_natural
+from hybrid_blocks.plan import ArenaPlan, Deployment, GroupPlan, plan_natural
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.trace import Trace
 
@@ -23,7 +23,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
     as a number of blocks: one group that keeps every token, one byte a token.
     """
 
-    geometry: Geometry
+    geometry: ArenaPlan
     model: Model | None = None
     deployment: Deployment | None = None
 
@@ -58,7 +58,7 @@ def block_cache(num_blocks: int, block_size: int) -> Cache:
     """Make a cache of ``num_blocks`` blocks to hand out, the null block not counted."""
     if num_blocks < 1:
         raise ReplayError(f"a pool of {num_blocks} blocks can serve nothing; give it at least 1")
-    group = GroupGeometry(
+    group = GroupPlan(
         name="full",
         kind="full",
         layers=(0,),
@@ -69,7 +69,7 @@ def block_cache(num_blocks: int, block_size: int) -> Cache:
         blocks_per_slab=1,
         pool=0,
     )
-    geometry = Geometry(
+    geometry = ArenaPlan(
         groups=(group,),
         slab_bytes=block_size,
         num_slabs=num_blocks + 1,

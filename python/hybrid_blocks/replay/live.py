@@ -3,15 +3,15 @@
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.plan import Geometry, GroupGeometry
+from hybrid_blocks.plan import ArenaPlan, GroupPlan
 
 Int64s = npt.NDArray[np.int64]
 
 
 class LiveBytes:
-    """`Geometry.live_bytes` of many requests at once: tokens as they are, not rounded to blocks."""
+    """`ArenaPlan.live_bytes` of many requests at once; tokens are not rounded to blocks."""
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: ArenaPlan) -> None:
         self._token_groups = [g for g in geometry.groups if g.slots_per_request is None]
         self._state_bytes = sum(
             group.live_bytes(0) for group in geometry.groups if group.slots_per_request is not None
@@ -26,7 +26,7 @@ class LiveBytes:
         return total
 
 
-def _live_tokens(group: GroupGeometry, lengths: Int64s) -> Int64s:
+def _live_tokens(group: GroupPlan, lengths: Int64s) -> Int64s:
     if group.encoder_tokens is not None:
         return np.full_like(lengths, group.encoder_tokens)
     if group.window is None:

@@ -3,10 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.plan import GroupGeometry
+from hybrid_blocks.plan import GroupPlan
 
 
-def read_positions(group: GroupGeometry, computed: int) -> range:
+def read_positions(group: GroupPlan, computed: int) -> range:
     """Return the positions that the token after ``computed`` tokens looks at.
 
     A state group reads its first slot. A window of w tokens holds the new one and the last w - 1.
@@ -24,7 +24,7 @@ def read_positions(group: GroupGeometry, computed: int) -> range:
     return range(first // group.block_tokens, -(-computed // group.block_tokens))
 
 
-def written_positions(group: GroupGeometry, start: int, end: int) -> range:
+def written_positions(group: GroupPlan, start: int, end: int) -> range:
     """Return the positions that computing tokens ``start`` to ``end`` writes."""
     if group.kind == "cross":
         return range(0)
@@ -33,7 +33,7 @@ def written_positions(group: GroupGeometry, start: int, end: int) -> range:
     return range(start // group.block_tokens, -(-end // group.block_tokens))
 
 
-def held_tokens(group: GroupGeometry, positions: range, length: int) -> npt.NDArray[np.int64]:
+def held_tokens(group: GroupPlan, positions: range, length: int) -> npt.NDArray[np.int64]:
     """Return how many leading tokens decide what the blocks at ``positions`` hold.
 
     A state is that of all ``length`` tokens; another block is written up to its end, or theirs.

@@ -8,9 +8,9 @@ import msgspec
 
 from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.stage import stages
+from hybrid_blocks.plan.geometry.pipeline import stages
 from hybrid_blocks.plan.vllm import align
-from hybrid_blocks.plan.vllm.grouping import Group, Member, group
+from hybrid_blocks.plan.vllm.grouping import Member, VllmGroup, group
 from hybrid_blocks.plan.vllm.spec import layer_spec
 
 
@@ -22,8 +22,8 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
     block of the pool takes on that stage.
     """
 
-    groups: tuple[Group, ...]
-    widest_stage: tuple[Group, ...]
+    groups: tuple[VllmGroup, ...]
+    widest_stage: tuple[VllmGroup, ...]
     block_tokens: int
     block_bytes: int
     num_blocks: int
@@ -124,15 +124,15 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
     )
 
 
-def _on_stage(groups: tuple[Group, ...], stage: tuple[Layer, ...]) -> tuple[Group, ...]:
+def _on_stage(groups: tuple[VllmGroup, ...], stage: tuple[Layer, ...]) -> tuple[VllmGroup, ...]:
     """Cut groups down to the layers of one pipeline stage."""
     layers = set(stage)
     return tuple(
-        Group(tuple(member for member in group.members if member.layer in layers))
+        VllmGroup(tuple(member for member in group.members if member.layer in layers))
         for group in groups
     )
 
 
-def _block_bytes(groups: tuple[Group, ...]) -> int:
+def _block_bytes(groups: tuple[VllmGroup, ...]) -> int:
     """Bytes of a block of the pool: those of the widest group."""
     return max(group.page_bytes for group in groups)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.model import Layer, Rank
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -16,9 +17,8 @@ from hybrid_blocks.model.layer import (
     SlidingWindow,
     State,
 )
-from hybrid_blocks.plan.arithmetic import ceil_div
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.live import live_tokens
+from hybrid_blocks.plan.geometry.live_bytes import live_tokens
 
 SpecKind = Literal["full", "mla", "sliding_window", "chunked", "mamba", "cross"]
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from hybrid_blocks import BlockManager, FlopModel, GroupSpec, Placement, block_hasher
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.plan import Geometry, GroupGeometry
+from hybrid_blocks.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.foresight import Foresight
@@ -36,7 +36,7 @@ class RustManager:
         self,
         core: BlockManager,
         *,
-        geometry: Geometry,
+        geometry: ArenaPlan,
         lookahead: int,
         foresight: Foresight | None,
     ) -> None:
@@ -141,7 +141,7 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
     )
 
 
-def _group(group: GroupGeometry) -> GroupSpec:
+def _group(group: GroupPlan) -> GroupSpec:
     return GroupSpec(
         "full" if group.kind == "mla" else group.kind,
         group.block_tokens,

@@ -28,7 +28,7 @@ from vllm.v1.request import Request, RequestStatus
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.model.layer import Mamba2
 from hybrid_blocks.plan import Deployment, VllmPlan
-from hybrid_blocks.plan.vllm.grouping import Group
+from hybrid_blocks.plan.vllm.grouping import VllmGroup
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
 
@@ -258,12 +258,12 @@ class VllmManager:
         return self._longest
 
 
-def _group(group: Group, deployment: Deployment) -> KVCacheGroupSpec:
+def _group(group: VllmGroup, deployment: Deployment) -> KVCacheGroupSpec:
     names = [f"layers.{member.layer.depth}.{member.spec.kind}" for member in group.members]
     return KVCacheGroupSpec(names, _spec(group, deployment))
 
 
-def _spec(group: Group, deployment: Deployment) -> KVCacheSpec:
+def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
     """Spec with vLLM's tokens a block; only the planner looks at heads and formats."""
     spec = group.spec
     if spec.kind == "mamba":

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.grid import grid
-from hybrid_blocks.plan.report import Report, make_report
-from hybrid_blocks.plan.size import parse_memory, parse_tokens
+from hybrid_blocks.plan.report.report import Report, make_report
+from hybrid_blocks.plan.report.tables import grid
+from hybrid_blocks.units import parse_memory, parse_tokens
 
 _ALIASES: Final = {
     "kv_dtype": "kv_cache_dtype",

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hybrid_blocks.plan import capacity
-from hybrid_blocks.plan.budget import Budget, natural_budget, vllm_budget
-from hybrid_blocks.plan.geometry import Geometry
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.plan.report.budget import Budget, natural_budget, vllm_budget
 from hybrid_blocks.plan.vllm import VllmPlan
 
 
@@ -24,7 +24,7 @@ class FullOf(AtLength, frozen=True, kw_only=True):
     budget: Budget
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table of groups. ``page_bytes`` is the sum over the layers of one block."""
 
     name: str
@@ -41,7 +41,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     pool: int | None = None
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     """One plan. ``lengths`` starts with the maximum length; ``trace`` is the mix of a trace."""
 
     block_tokens: int
@@ -54,19 +54,19 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     state_slots: int | None
     cuda_graph_batch: int | None
     lengths: tuple[FullOf, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[GroupReport, ...]
     trace: AtLength | None = None
     slab_bytes: int | None = None
     num_slabs: int | None = None
     hash_block_size: int | None = None
 
 
-def natural_side(geometry: Geometry, lengths: Sequence[int], trace: Sequence[int]) -> Side:
+def report_natural(geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[int]) -> PlanReport:
     """Figures of an arena; ``lengths`` starts with the maximum."""
     limit = lengths[0]
     first = next((group for group in geometry.groups if group.grows), geometry.groups[0])
     slots = capacity.state_slots(geometry)
-    return Side(
+    return PlanReport(
         block_tokens=first.block_tokens,
         block_bytes=first.block_stride,
         num_blocks=capacity.growing_blocks(geometry),
@@ -89,7 +89,7 @@ def natural_side(geometry: Geometry, lengths: Sequence[int], trace: Sequence[int
             trace, [capacity.slabs_of_one(geometry, n) for n in trace], geometry.usable_slabs
         ),
         groups=tuple(
-            Group(
+            GroupReport(
                 name=group.name,
                 kind=group.kind,
                 layers=len(group.layers),
@@ -111,12 +111,12 @@ def natural_side(geometry: Geometry, lengths: Sequence[int], trace: Sequence[int
     )
 
 
-def vllm_side(
+def report_vllm(
     plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int], num_speculative_tokens: int
-) -> Side:
+) -> PlanReport:
     """Figures of vLLM's pool; ``lengths`` starts with the maximum."""
     limit = lengths[0]
-    return Side(
+    return PlanReport(
         block_tokens=plan.block_tokens,
         block_bytes=plan.block_bytes,
         num_blocks=plan.num_blocks,
@@ -137,7 +137,7 @@ def vllm_side(
         ),
         trace=_at_trace(trace, [plan.blocks_per_request(n) for n in trace], plan.num_blocks),
         groups=tuple(
-            Group(
+            GroupReport(
                 name=f"{group.spec.kind}.{index}",
                 kind=group.spec.kind,
                 layers=len(group.members),

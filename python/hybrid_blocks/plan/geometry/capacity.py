@@ -8,17 +8,17 @@ vLLM's figure, treats slabs as divisible and stays below the next whole number.
 from collections.abc import Callable
 from typing import Final
 
-from hybrid_blocks.plan.geometry import Geometry
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
 
 _ALMOST_ONE: Final = 0.99
 
 
-def requests(geometry: Geometry, length: int) -> int:
+def requests(geometry: ArenaPlan, length: int) -> int:
     """Most requests of ``length`` tokens that fit at once."""
     return _largest(lambda n: geometry.slabs(n, length) <= geometry.usable_slabs)
 
 
-def concurrency(geometry: Geometry, length: int) -> float:
+def concurrency(geometry: ArenaPlan, length: int) -> float:
     """Return how many requests fit, with a fraction; its whole part is ``requests``.
 
     With d and p blocks of a pool for a decoding and for a prefilling request and c blocks a slab
@@ -32,23 +32,23 @@ def concurrency(geometry: Geometry, length: int) -> float:
     return min(ideal, requests(geometry, length) + _ALMOST_ONE)
 
 
-def tokens(geometry: Geometry, length: int) -> int:
+def tokens(geometry: ArenaPlan, length: int) -> int:
     """Token capacity: concurrency * length, so groups that do not grow count once a request."""
     return int(concurrency(geometry, length) * length)
 
 
-def longest(geometry: Geometry, limit: int) -> int:
+def longest(geometry: ArenaPlan, limit: int) -> int:
     """Longest single request that fits, at most ``limit``; 0 if none does."""
     return _largest(lambda n: geometry.slabs(1, n) <= geometry.usable_slabs, limit)
 
 
-def slabs_of_one(geometry: Geometry, length: int) -> float:
+def slabs_of_one(geometry: ArenaPlan, length: int) -> float:
     """Slabs, as a fraction, that one more decoding request of ``length`` tokens takes."""
     blocks = geometry.decode_blocks(length)
     return sum(n / cut for n, cut in zip(blocks, geometry.pools, strict=True))
 
 
-def state_slots(geometry: Geometry) -> int | None:
+def state_slots(geometry: ArenaPlan) -> int | None:
     """Slots of every state group that fit while nothing else is held; None without such groups."""
     pools = [group.pool for group in geometry.groups if group.kind == "state"]
     if not pools:
@@ -59,7 +59,7 @@ def state_slots(geometry: Geometry) -> int | None:
     )
 
 
-def growing_blocks(geometry: Geometry) -> int:
+def growing_blocks(geometry: ArenaPlan) -> int:
     """Blocks of the first growing group (else the first one) if it had all slabs."""
     group = next((group for group in geometry.groups if group.grows), geometry.groups[0])
     return geometry.usable_slabs * group.blocks_per_slab

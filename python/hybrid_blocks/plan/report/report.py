@@ -7,15 +7,20 @@ import msgspec
 
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.layer import State
-from hybrid_blocks.plan import capacity
-from hybrid_blocks.plan.advice import advise
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.explain import explain
-from hybrid_blocks.plan.geometry import Geometry
-from hybrid_blocks.plan.natural import plan_natural
-from hybrid_blocks.plan.side import Group, Side, natural_side, vllm_side
-from hybrid_blocks.plan.size import human
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.plan.geometry.natural import plan_natural
+from hybrid_blocks.plan.report.advice import advise
+from hybrid_blocks.plan.report.explain import explain
+from hybrid_blocks.plan.report.plan_report import (
+    GroupReport,
+    PlanReport,
+    report_natural,
+    report_vllm,
+)
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
+from hybrid_blocks.units import human
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,9 +37,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     deployment: Deployment
     memory_bytes: int
     max_model_len: int
-    vllm: Side | None
-    natural: Side
-    groups: tuple[Group, ...]
+    vllm: PlanReport | None
+    natural: PlanReport
+    groups: tuple[GroupReport, ...]
     warnings: tuple[str, ...]
     explanation: tuple[str, ...]
 
@@ -65,7 +70,7 @@ def make_report(
     limit = deployment.length(model)
     _check_one_fits(model, geometry, vllm, limit)
     wanted = (limit, *lengths)
-    natural = natural_side(geometry, wanted, trace)
+    natural = report_natural(geometry, wanted, trace)
     spec_tokens = deployment.num_speculative_tokens
     return Report(
         model=model.name,
@@ -76,7 +81,7 @@ def make_report(
         deployment=deployment,
         memory_bytes=memory_bytes,
         max_model_len=limit,
-        vllm=vllm_side(vllm, wanted, trace, spec_tokens) if vllm else None,
+        vllm=report_vllm(vllm, wanted, trace, spec_tokens) if vllm else None,
         natural=natural,
         groups=natural.groups,
         warnings=advise(model, deployment, geometry, vllm, refusal),
@@ -84,7 +89,7 @@ def make_report(
     )
 
 
-def _check_one_fits(model: Model, geometry: Geometry, vllm: VllmPlan | None, limit: int) -> None:
+def _check_one_fits(model: Model, geometry: ArenaPlan, vllm: VllmPlan | None, limit: int) -> None:
     fits = capacity.longest(geometry, limit)
     vllm_fits = vllm.longest() if vllm else 0
     if max(fits, vllm_fits) < limit:

@@ -2,9 +2,9 @@
 
 from hybrid_blocks.model import Model
 from hybrid_blocks.model.layer import Attention
-from hybrid_blocks.plan import capacity
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.geometry import Geometry
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
 
@@ -12,7 +12,7 @@ from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
 def advise(
     model: Model,
     deployment: Deployment,
-    geometry: Geometry,
+    geometry: ArenaPlan,
     vllm: VllmPlan | None,
     refusal: str | None,
 ) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def _about_model(model: Model, deployment: Deployment) -> list[str]:
     return warnings
 
 
-def _about_natural(deployment: Deployment, geometry: Geometry, length: int) -> list[str]:
+def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> list[str]:
     warnings = []
     slots = capacity.state_slots(geometry)
     if slots is not None and deployment.max_num_seqs > slots // geometry.decode_tokens:

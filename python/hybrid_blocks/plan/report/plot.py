@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.plan.report import Report
+from hybrid_blocks.plan.report.report import Report
 
 
 def plot(report: Report, path: Path) -> None:

@@ -2,16 +2,16 @@
 
 from hybrid_blocks.model import Model, Rank
 from hybrid_blocks.model.layer import Cache, LatentAttention, State
-from hybrid_blocks.plan import capacity
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.geometry import Geometry, GroupGeometry
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
 from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.plan.vllm.align import state_bytes, token_bytes
 from hybrid_blocks.plan.vllm.spec import Spec
 
 
 def explain(
-    model: Model, deployment: Deployment, geometry: Geometry, vllm: VllmPlan | None
+    model: Model, deployment: Deployment, geometry: ArenaPlan, vllm: VllmPlan | None
 ) -> tuple[str, ...]:
     """Lines of text, in the order of the calculation."""
     rank = deployment.rank(model)
@@ -102,7 +102,7 @@ def _blocks(spec: Spec, length: int, in_flight: int) -> str:
     )
 
 
-def _natural(geometry: Geometry, length: int) -> list[str]:
+def _natural(geometry: ArenaPlan, length: int) -> list[str]:
     lines = [f"natural: {_group(group)}" for group in geometry.groups]
     lines.append(
         f"natural: slabs = floor({geometry.memory_bytes:,} / {geometry.slab_bytes:,}) = "
@@ -132,7 +132,7 @@ def _natural(geometry: Geometry, length: int) -> list[str]:
     return lines
 
 
-def _group(group: GroupGeometry) -> str:
+def _group(group: GroupPlan) -> str:
     unit = (
         f"{group.slots_per_request} state slots a request"
         if group.slots_per_request is not None

@@ -7,8 +7,8 @@ import msgspec
 from rich.table import Table
 
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.plan.grid import grid
-from hybrid_blocks.plan.report import Report
+from hybrid_blocks.plan.report.report import Report
+from hybrid_blocks.plan.report.tables import grid
 
 
 def read_report(path: Path) -> Report:

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from hybrid_blocks.plan import capacity
-from hybrid_blocks.plan.geometry import Geometry
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.plan.vllm.spec import Spec
 
@@ -49,7 +49,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def natural_budget(geometry: Geometry, length: int) -> Budget:
+def natural_budget(geometry: ArenaPlan, length: int) -> Budget:
     """Budget of an arena full of decoding requests of ``length`` tokens."""
     requests = capacity.requests(geometry, length)
     live = requests * geometry.live_bytes(length)

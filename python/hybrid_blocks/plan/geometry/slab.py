@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from hybrid_blocks.plan.arithmetic import round_up
+from hybrid_blocks.arithmetic import round_up
 
 STRIDE_ALIGNMENT: Final = 128
 """Bytes; a GPU cache line. Rows and vectors of every kernel start aligned."""

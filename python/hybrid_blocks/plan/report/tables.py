@@ -1,16 +1,31 @@
-"""Tables of a report for the terminal."""
+"""Tables of a report for the terminal, all of one look."""
 
 from collections.abc import Callable
 from itertools import groupby
 
 import msgspec
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hybrid_blocks.plan.grid import grid
-from hybrid_blocks.plan.report import Report
-from hybrid_blocks.plan.side import AtLength, Group, Side
-from hybrid_blocks.plan.size import gib, human
+from hybrid_blocks.plan.report.plan_report import AtLength, GroupReport, PlanReport
+from hybrid_blocks.plan.report.report import Report
+from hybrid_blocks.units import gib, human
+
+
+def grid(title: str, *columns: str) -> Table:
+    """Table that leaves the width to the figures: names on the left, figures on the right."""
+    table = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
+        title_justify="left",
+    )
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    return table
 
 
 def render(report: Report, console: Console, *, explained: bool = False) -> None:
@@ -47,7 +62,7 @@ def _title(report: Report) -> str:
     )
 
 
-def _groups(title: str, side: Side) -> Table:
+def _groups(title: str, plan: PlanReport) -> Table:
     table = grid(
         f"{title}: groups",
         "kind",
@@ -57,9 +72,9 @@ def _groups(title: str, side: Side) -> Table:
         "stride",
         "slots",
         "a request",
-        "a slab" if side.slab_bytes else "",
+        "a slab" if plan.slab_bytes else "",
     )
-    for group, count in _alike(side.groups):
+    for group, count in _alike(plan.groups):
         padding = f" + {group.padding_layers}" if group.padding_layers else ""
         state = group.slots_per_request is not None
         table.add_row(
@@ -77,7 +92,7 @@ def _groups(title: str, side: Side) -> Table:
     return table
 
 
-def _alike(groups: tuple[Group, ...]) -> list[tuple[Group, int]]:
+def _alike(groups: tuple[GroupReport, ...]) -> list[tuple[GroupReport, int]]:
     """Neighbouring groups that differ in nothing but the name, and how many they are."""
     unnamed = (msgspec.structs.replace(group, name="") for group in groups)
     return [(group, len(list(members))) for group, members in groupby(unnamed)]
@@ -86,31 +101,31 @@ def _alike(groups: tuple[Group, ...]) -> list[tuple[Group, int]]:
 def _capacity(report: Report) -> Table:
     table = grid("capacity", "", "natural", "vLLM")
 
-    def row(name: str, show: Callable[[Side], str]) -> None:
+    def row(name: str, show: Callable[[PlanReport], str]) -> None:
         theirs = "-" if report.vllm is None else show(report.vllm)
         table.add_row(name, show(report.natural), theirs)
 
     row(
         "slabs",
-        lambda side: (
-            f"{side.num_slabs:,} x {human(side.slab_bytes or 0)}" if side.num_slabs else ""
+        lambda plan: (
+            f"{plan.num_slabs:,} x {human(plan.slab_bytes or 0)}" if plan.num_slabs else ""
         ),
     )
-    row("block tokens", lambda side: f"{side.block_tokens:,}")
-    row("blocks", lambda side: f"{side.num_blocks:,}")
-    row("tokens", lambda side: f"{side.tokens:,}")
+    row("block tokens", lambda plan: f"{plan.block_tokens:,}")
+    row("blocks", lambda plan: f"{plan.num_blocks:,}")
+    row("tokens", lambda plan: f"{plan.tokens:,}")
     for index, at_length in enumerate(report.natural.lengths):
         row(
             f"requests of {at_length.length:,}",
-            lambda side, index=index: _concurrency(side.lengths[index]),  # type: ignore[misc]
+            lambda plan, index=index: _concurrency(plan.lengths[index]),  # type: ignore[misc]
         )
     if report.natural.trace is not None:
         mean = report.natural.trace.length
-        row(f"requests of the trace (mean {mean:,})", lambda side: _concurrency(side.trace))
-    row("longest request", lambda side: f"{side.max_length:,}")
+        row(f"requests of the trace (mean {mean:,})", lambda plan: _concurrency(plan.trace))
+    row("longest request", lambda plan: f"{plan.max_length:,}")
     if report.natural.state_slots is not None:
-        row("state slots", lambda side: f"{side.state_slots or 0:,}")
-        row("largest CUDA graph batch", lambda side: f"{side.cuda_graph_batch or 0:,}")
+        row("state slots", lambda plan: f"{plan.state_slots or 0:,}")
+        row("largest CUDA graph batch", lambda plan: f"{plan.cuda_graph_batch or 0:,}")
     return table
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.model import Layer, Model, PlanError, Rank
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -12,11 +13,10 @@ from hybrid_blocks.model.layer import (
     SlidingWindow,
     State,
 )
-from hybrid_blocks.plan import slab
-from hybrid_blocks.plan.arithmetic import ceil_div
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.geometry import Geometry, GroupGeometry, Kind
-from hybrid_blocks.plan.stage import stages
+from hybrid_blocks.plan.geometry import slab
+from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan, Kind
+from hybrid_blocks.plan.geometry.pipeline import stages
 
 BLOCK_TOKENS: Final = 16
 """Tokens of an attention block where ``--block-size`` does not say."""
@@ -59,8 +59,8 @@ class Pages(msgspec.Struct, frozen=True):
         return max((tuple(self.of_layer[layer] for layer in layers) for layers in held), key=sum)
 
 
-def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Geometry:
-    """Geometry of the arena for ``memory_bytes`` of free KV memory on each GPU.
+def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> ArenaPlan:
+    """ArenaPlan of the arena for ``memory_bytes`` of free KV memory on each GPU.
 
     Groups need no equal numbers of layers. State layers are split into as many groups as pay: a
     smaller slot makes a smaller slab, so that memory moves between pools at a finer grain.
@@ -93,9 +93,9 @@ def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Geo
             f"{memory_bytes} bytes hold no slab of {chosen.slab_bytes} bytes beside the null slab"
         )
     cuts = sorted(set(chosen.blocks_per_slab), reverse=True)
-    return Geometry(
+    return ArenaPlan(
         groups=tuple(
-            GroupGeometry(
+            GroupPlan(
                 name=group.name,
                 kind=group.kind,
                 layers=tuple(layer.depth for layer in group.layers),

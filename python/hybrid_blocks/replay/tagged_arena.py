@@ -41,7 +41,7 @@ class TagError(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupGeometry:
+class TaggedGroup:
     """How one group cuts the arena: block ``i`` begins at byte ``i * block_stride``.
 
     ``layer_bytes`` are the bytes of each tensor of a block, which lie one after another.
@@ -65,7 +65,7 @@ class TaggedArena:
         self,
         num_slabs: int,
         slab_bytes: int,
-        groups: Sequence[GroupGeometry],
+        groups: Sequence[TaggedGroup],
         *,
         device: str = "cpu",
         backend: Backend | None = None,
@@ -130,7 +130,7 @@ class TaggedArena:
         scatter_blocks(self.groups[group], ids, staging, backend=self.backend)
 
 
-def _views(words: torch.Tensor, geometry: GroupGeometry) -> BlockTensors:
+def _views(words: torch.Tensor, geometry: TaggedGroup) -> BlockTensors:
     stride = geometry.block_stride // WORD_BYTES
     layers = [size // WORD_BYTES for size in geometry.layer_bytes]
     # The last ids of a view in granules would reach beyond the arena.
@@ -144,7 +144,7 @@ def _views(words: torch.Tensor, geometry: GroupGeometry) -> BlockTensors:
     )
 
 
-def _masks(geometry: GroupGeometry) -> list[torch.Tensor]:
+def _masks(geometry: TaggedGroup) -> list[torch.Tensor]:
     """Return the words that a tag is combined with, different at every place of a block."""
     rng = np.random.default_rng(0)
     return [

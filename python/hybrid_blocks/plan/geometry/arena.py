@@ -13,13 +13,13 @@ from typing import Literal
 
 import msgspec
 
-from hybrid_blocks.plan.arithmetic import ceil_div
-from hybrid_blocks.plan.live import live_tokens
+from hybrid_blocks.arithmetic import ceil_div
+from hybrid_blocks.plan.geometry.live_bytes import live_tokens
 
 Kind = Literal["full", "mla", "sliding_window", "chunked", "state", "cross"]
 
 
-class GroupGeometry(msgspec.Struct, frozen=True, kw_only=True):
+class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that share a block table.
 
     A block holds, for each layer in turn, one page of ``page_bytes[i]`` bytes: ``block_tokens``
@@ -88,14 +88,14 @@ class GroupGeometry(msgspec.Struct, frozen=True, kw_only=True):
         return self.live_tokens(length) * self.block_bytes // self.block_tokens
 
 
-class Geometry(msgspec.Struct, frozen=True, kw_only=True):
+class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True):
     """An arena of ``num_slabs`` slabs, slab 0 included, in ``memory_bytes`` of free memory.
 
     ``decode_tokens`` are scheduled for each request in a decode step; ``in_flight_tokens`` is the
     most that may be scheduled, and not yet settled, for all requests together.
     """
 
-    groups: tuple[GroupGeometry, ...]
+    groups: tuple[GroupPlan, ...]
     slab_bytes: int
     num_slabs: int
     hash_block_size: int

@@ -1,13 +1,21 @@
+"""The device of ``--verify-data`` notices every block that holds another one's content."""
+
 import numpy as np
+import numpy.typing as npt
 import pytest
-from hybrid_blocks.tagged_arena import GroupGeometry, TagError, TaggedArena
+from hybrid_blocks.replay.tagged_arena import TagError, TaggedArena, TaggedGroup
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from kernel_cases import Int32s, int32s
+
+Int32s = npt.NDArray[np.int32]
 
 SLAB = 480
-ATTENTION = GroupGeometry(layer_bytes=(40, 56), block_stride=SLAB // 5)
-STATE = GroupGeometry(layer_bytes=(24, 200, 8), block_stride=SLAB // 2)
+ATTENTION = TaggedGroup(layer_bytes=(40, 56), block_stride=SLAB // 5)
+STATE = TaggedGroup(layer_bytes=(24, 200, 8), block_stride=SLAB // 2)
+
+
+def int32s(*values: int) -> Int32s:
+    return np.array(values, np.int32)
 
 
 def tags(*values: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
@@ -38,7 +46,7 @@ def test_a_block_that_was_never_written_is_an_error() -> None:
 
 
 def test_layers_that_were_swapped_are_an_error() -> None:
-    store = TaggedArena(1, SLAB, [GroupGeometry(layer_bytes=(16, 16), block_stride=32)])
+    store = TaggedArena(1, SLAB, [TaggedGroup(layer_bytes=(16, 16), block_stride=32)])
     store.write(0, int32s(2), tags(5))
     block = store.bytes.view(-1, 2, 16)[2]
     block.copy_(block.flip(0))
@@ -55,7 +63,7 @@ def test_writing_into_a_slab_of_another_group_is_noticed() -> None:
 
 
 def test_granule_views_lie_over_one_another() -> None:
-    wide = GroupGeometry(layer_bytes=(240, 240), block_stride=96)
+    wide = TaggedGroup(layer_bytes=(240, 240), block_stride=96)
     store = TaggedArena(4, SLAB, [ATTENTION, wide])
     store.write(1, int32s(5), tags(3))
     assert store.groups[1].num_blocks == 16
@@ -67,7 +75,7 @@ def test_granule_views_lie_over_one_another() -> None:
 
 def test_sizes_that_are_no_whole_words_are_refused() -> None:
     with pytest.raises(ValueError, match="12 bytes are not whole words of 8 bytes"):
-        GroupGeometry(layer_bytes=(12,), block_stride=16)
+        TaggedGroup(layer_bytes=(12,), block_stride=16)
 
 
 class ArenaMachine(RuleBasedStateMachine):
