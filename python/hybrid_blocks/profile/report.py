@@ -1,13 +1,14 @@
-"""A profile as a table, as JSON and as a trace for a timeline viewer."""
+"""A profile as a table, as JSON, as stacked bars and as a trace for a timeline viewer."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from rich.table import Table
 
-from hybrid_blocks.vllm.profile.result import PARTS, Findings, LevelResult
-from hybrid_blocks.vllm.profile.settings import Settings
+from hybrid_blocks.profile.result import PARTS, Findings, LevelResult
+from hybrid_blocks.profile.workload import Settings
 
 
 def make_table(results: Mapping[str, LevelResult], gpu_step_ms: float) -> Table:
@@ -68,3 +69,20 @@ def write_timeline(path: Path, findings: Mapping[str, Findings]) -> None:
         for span in found.spans:
             add(span.part, span.start, span.length, process, origin)
     path.write_bytes(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def plot(path: Path, results: Mapping[str, LevelResult]) -> None:
+    """Draw what each level's step consists of; the file's ending chooses the format."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
+
+    figure = Figure(figsize=(1.5 + 1.2 * len(results), 4), layout="constrained")
+    axes = figure.subplots()
+    levels = list(results)
+    bottom = np.zeros(len(levels))
+    for part in PARTS:
+        heights = np.array([results[level].parts_us[part] for level in levels]) / 1e3
+        axes.bar(levels, heights, bottom=bottom, label=part)
+        bottom += heights
+    axes.set_ylabel("ms a step, mean with probes")
+    axes.legend(fontsize="small")
+    figure.savefig(path, dpi=150)

@@ -5,7 +5,7 @@ from collections import defaultdict
 import msgspec
 import numpy as np
 
-from hybrid_blocks.vllm.profile.times import Span, Step
+from hybrid_blocks.profile.probes import Span, Step
 
 PARTS = ("hashing", "match", "allocate", "free", "rest of schedule", "rest of update")
 NS_PER_US = 1e3

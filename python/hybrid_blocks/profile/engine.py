@@ -1,10 +1,12 @@
-"""vLLM's scheduler on its own, made from a configuration without weights."""
+"""vLLM's scheduler on its own, over the cache groups of a kind of model, without weights."""
 
 import json
 import tempfile
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 
+import torch
 from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.utils.hashing import sha256
 from vllm.v1.core import kv_cache_utils
@@ -12,10 +14,69 @@ from vllm.v1.core.kv_cache_utils import BlockHash, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from hybrid_blocks.vllm.profile.groups import HASH_BLOCK_SIZE, Groups
+HASH_BLOCK_SIZE = 16
+
+
+class Groups(StrEnum):
+    """Kinds of model, by their cache groups."""
+
+    FULL = "full"
+    """One group of full attention, 16 tokens a block."""
+    SWA = "swa"
+    """One group of full attention and five with a sliding window of 1,024 tokens."""
+    HYBRID = "hybrid"
+    """One group of full attention and three of Mamba states, 528 tokens a block."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+        return 528 if self is Groups.HYBRID else HASH_BLOCK_SIZE
+
+    def specs(self) -> list[KVCacheSpec]:
+        """Return one spec a group."""
+        full = FullAttentionSpec(
+            block_size=self.block_size, num_kv_heads=1, head_size=64, dtype=torch.bfloat16
+        )
+        match self:
+            case Groups.FULL:
+                return [full]
+            case Groups.SWA:
+                window = SlidingWindowSpec(
+                    block_size=self.block_size,
+                    num_kv_heads=1,
+                    head_size=64,
+                    dtype=torch.bfloat16,
+                    sliding_window=1024,
+                )
+                return [full, *[window] * 5]
+            case Groups.HYBRID:
+                state = MambaSpec(
+                    block_size=self.block_size,
+                    shapes=((1, 1),),
+                    dtypes=(torch.float32,),
+                    page_size_padded=full.page_size_bytes,
+                    mamba_cache_mode="align",
+                )
+                return [full, *[state] * 3]
+
+    def config(self, num_blocks: int) -> KVCacheConfig:
+        """Return what a worker would have reported."""
+        groups = [
+            KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(self.specs())
+        ]
+        return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
 
 # Any decoder will do: the scheduler asks for its name and its length.
 _MODEL = {

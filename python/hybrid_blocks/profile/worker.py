@@ -1,4 +1,4 @@
-"""Profiles one level, in a process of its own: ``python -m hybrid_blocks.vllm.profile.worker``."""
+"""Profiles one level, in a process of its own: ``python -m hybrid_blocks.profile.worker``."""
 
 import gc
 import os
@@ -10,17 +10,14 @@ import msgspec
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.profile.loop import Loop
+from hybrid_blocks.profile.probes import Probes, Step
+from hybrid_blocks.profile.result import Findings, summarize
+from hybrid_blocks.profile.workload import BATCHED, Settings, of_trace, steady
 from hybrid_blocks.trace import read_trace
 from hybrid_blocks.vllm import plugin
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.profile.engine import make_hasher, make_scheduler
-from hybrid_blocks.vllm.profile.groups import Groups
-from hybrid_blocks.vllm.profile.loop import Loop
-from hybrid_blocks.vllm.profile.probes import Probes
-from hybrid_blocks.vllm.profile.result import Findings, summarize
-from hybrid_blocks.vllm.profile.settings import BATCHED, Settings
-from hybrid_blocks.vllm.profile.times import Step
-from hybrid_blocks.vllm.profile.workload import of_trace, steady
 from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
 
 _STEPS_A_TURN = 25

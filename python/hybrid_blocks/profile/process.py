@@ -1,9 +1,11 @@
-"""One level's process, which runs some steps whenever it is its turn."""
+"""Runs a profile: one process a level, some steps at a time in turn."""
 
 import os
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -11,9 +13,9 @@ from typing import Self
 import msgspec
 
 from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.profile.result import Findings
+from hybrid_blocks.profile.workload import BATCHED, Settings
 from hybrid_blocks.vllm.level import VARIABLE, Level
-from hybrid_blocks.vllm.profile.result import Findings
-from hybrid_blocks.vllm.profile.settings import BATCHED, Settings
 
 
 class ProfileError(HybridBlocksError):
@@ -40,7 +42,7 @@ class LevelProcess:
         environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
         environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         waiting, signal = os.pipe()
-        worker = "hybrid_blocks.vllm.profile.worker"
+        worker = "hybrid_blocks.profile.worker"
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", worker, request, self._findings, str(signal)],
@@ -90,3 +92,34 @@ class LevelProcess:
     def findings(self) -> Findings:
         """Return what it found, once it is done."""
         return msgspec.json.decode(self._findings.read_bytes(), type=Findings)
+
+
+def profile(settings: Settings, levels: Iterable[str]) -> dict[str, Findings]:
+    """Return each level's findings.
+
+    Levels warm up side by side and then run a few steps in turn, so that all meet the same noise.
+
+    Raises ``ProfileError`` with the last line of its output if a level cannot be run, and if levels
+    decided or said anything but the same.
+    """
+    with ExitStack() as stack:
+        processes = {}
+        for level in levels:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            of_level = msgspec.structs.replace(settings, level=level)
+            processes[level] = stack.enter_context(LevelProcess(of_level, folder))
+        waiting = [process for process in processes.values() if process.wait()]
+        while waiting:
+            waiting = [process for process in waiting if process.take_turn()]
+        findings = {level: process.findings() for level, process in processes.items()}
+    check_agreement(findings)
+    return findings
+
+
+def check_agreement(findings: Mapping[str, Findings]) -> None:
+    """Raise ``ProfileError`` unless all levels decided and said the same."""
+    first, *others = findings
+    for level in others:
+        for what in ("decisions", "outputs"):
+            if getattr(findings[level], what) != getattr(findings[first], what):
+                raise ProfileError(f"the {what} of levels {first} and {level} differ")

@@ -1,11 +1,54 @@
-"""Stopwatches around the parts of a scheduler step."""
+"""What is measured: steps by the clock, and stopwatches around the parts inside them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from hybrid_blocks.vllm.profile.times import Span
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stretch of time: what it was spent on, when it began, how long it was, in ns.
+
+    ``requests`` is how many it was spent on.
+    """
+
+    part: str
+    start: int
+    length: int
+    requests: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step by the clock, in ns.
+
+    Requests were admitted, a batch was scheduled, and, after outputs had been made up, those of
+    the step before were taken in.
+    """
+
+    begin: int
+    admitted: int
+    scheduled: int
+    resumed: int
+    updated: int
+    num_scheduled: int
+    num_finished: int
+
+    @property
+    def admit(self) -> int:
+        """Time to make and add new requests."""
+        return self.admitted - self.begin
+
+    @property
+    def schedule(self) -> int:
+        """Time of ``schedule``."""
+        return self.scheduled - self.admitted
+
+    @property
+    def update(self) -> int:
+        """Time of ``update_from_output``."""
+        return self.updated - self.resumed
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""The engine's loop without a model: schedule, make up outputs, feed them back."""
+"""The engine's loop without a model: schedule, make up outputs, feed them back.
+
+What each step decided and said goes into a fingerprint, so that levels can be compared.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -8,12 +11,12 @@ from typing import Any
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from hybrid_blocks.vllm.profile import told
-from hybrid_blocks.vllm.profile.times import Step
-from hybrid_blocks.vllm.profile.workload import Job
+from hybrid_blocks.profile.probes import Step
+from hybrid_blocks.profile.workload import Job
 
 _TOKEN = 7
 
@@ -55,8 +58,8 @@ class Loop:
         resumed = perf_counter_ns()
         outputs = self.scheduler.update_from_output(*in_flight) if in_flight is not None else {}
         updated = perf_counter_ns()
-        self.decisions.update(told.of_schedule(scheduled))
-        self.outputs.update(told.of_outputs(outputs))
+        self.decisions.update(fingerprint_schedule(scheduled))
+        self.outputs.update(fingerprint_outputs(outputs))
         return Step(
             begin=begin,
             admitted=admitted,
@@ -90,3 +93,39 @@ class Loop:
             req_id_to_index={id_: index for index, id_ in enumerate(ids)},
             sampled_token_ids=sampled,
         )
+
+
+def fingerprint_schedule(scheduled: SchedulerOutput) -> bytes:
+    """Return everything that a step decided on: requests, tokens, blocks."""
+    new = [
+        (one.req_id, one.block_ids, one.num_computed_tokens) for one in scheduled.scheduled_new_reqs
+    ]
+    cached = vars(scheduled.scheduled_cached_reqs)
+    rest = vars(scheduled) | {"scheduled_new_reqs": new, "scheduled_cached_reqs": cached}
+    return repr({name: _ordered(value) for name, value in rest.items()}).encode()
+
+
+def _ordered(value: object) -> object:
+    """Return sets as sorted lists: their order means nothing and differs between processes."""
+    match value:
+        case set():
+            return sorted(value)
+        case dict():
+            return {key: _ordered(one) for key, one in value.items()}
+        case _:
+            return value
+
+
+def fingerprint_outputs(outputs: dict[int, EngineCoreOutputs]) -> bytes:
+    """Return what clients are told, without times."""
+    said = []
+    for client, of_client in outputs.items():
+        stats = of_client.scheduler_stats
+        counts = stats and (stats.num_running_reqs, stats.num_waiting_reqs, stats.kv_cache_usage)
+        cache = stats and stats.prefix_cache_stats
+        ours = [
+            (one.request_id, one.new_token_ids, one.finish_reason, one.prefill_stats)
+            for one in of_client.outputs
+        ]
+        said.append((client, counts, cache, ours))
+    return repr(said).encode()
