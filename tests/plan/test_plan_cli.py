@@ -65,7 +65,7 @@ def test_every_byte_is_accounted_for() -> None:
     for side in ("vllm", "natural"):
         for at_length in report[side]["lengths"]:
             budget = at_length["budget"]
-            parts = ("live", "rounding", "spare_states", "padding", "null", "unused", "tail")
+            parts = ("live", "rounding", "padding", "null", "unused", "tail")
             assert sum(budget[part] for part in parts) == report["memory_bytes"]
 
 
@@ -133,7 +133,7 @@ def test_a_plot_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "memory.svg"
     assert _run(*QWEN, "--lengths", "4k", "--plot", str(path))[0] == 0
-    assert "spare states" in path.read_text() or path.stat().st_size > 10_000
+    assert "rounding" in path.read_text() or path.stat().st_size > 10_000
 
 
 def test_layers_described_by_hand_are_planned(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_needed_bytes_are_reserved_and_reserved_bytes_are_there(
         plan = plan_vllm(model, memory, deployment)
     except PlanError:
         return
-    theirs = vllm_budget(plan, length, deployment.num_speculative_tokens)
+    theirs = vllm_budget(plan, length)
     assert theirs.total == memory
     assert min(theirs.parts.values()) >= 0
 

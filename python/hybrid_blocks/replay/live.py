@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.plan import ArenaPlan, GroupPlan
+from hybrid_blocks.plan import ArenaPlan
 
 Int64s = npt.NDArray[np.int64]
 
@@ -21,18 +21,6 @@ class LiveBytes:
         """Return the bytes that requests with ``lengths`` computed tokens need together."""
         total = len(lengths) * self._state_bytes
         for group in self._token_groups:
-            tokens = int(_live_tokens(group, lengths).sum())
+            tokens = int(group.rules.num_live_tokens(lengths).sum())
             total += tokens * group.block_bytes // group.block_tokens
         return total
-
-
-def _live_tokens(group: GroupPlan, lengths: Int64s) -> Int64s:
-    if group.encoder_tokens is not None:
-        return np.full_like(lengths, group.encoder_tokens)
-    if group.window is None:
-        return lengths
-    if group.kind == "chunked":
-        chunk: Int64s = np.maximum(lengths - 1, 0) // group.window
-        return lengths - chunk * group.window
-    last: Int64s = np.minimum(lengths, group.window)
-    return last

@@ -9,18 +9,14 @@ from hybrid_blocks.plan import GroupPlan
 def read_positions(group: GroupPlan, computed: int) -> range:
     """Return the positions that the token after ``computed`` tokens looks at.
 
-    A state group reads its first slot. A window of w tokens holds the new one and the last w - 1.
+    A state group reads its first slot.
     The output of an encoder belongs to no token: cross attention reads nothing here.
     """
     if computed == 0 or group.kind == "cross":
         return range(0)
     if group.kind == "state":
         return range(1)
-    first = 0
-    if group.kind == "sliding_window":
-        first = max(computed + 1 - (group.window or 1), 0)
-    elif group.kind == "chunked":
-        first = computed - computed % (group.window or 1)
+    first = group.rules.num_skipped_tokens(computed)
     return range(first // group.block_tokens, -(-computed // group.block_tokens))
 
 

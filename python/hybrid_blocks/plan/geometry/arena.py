@@ -9,14 +9,10 @@ it into ``blocks_per_slab`` blocks of ``block_stride`` bytes:
 Groups whose slabs are cut alike share a pool.
 """
 
-from typing import Literal
-
 import msgspec
 
 from hybrid_blocks.arithmetic import ceil_div
-from hybrid_blocks.plan.geometry.live_bytes import live_tokens
-
-Kind = Literal["full", "mla", "sliding_window", "chunked", "state", "cross"]
+from hybrid_blocks.model.kind import GroupKind, KindName
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +27,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Kind
+    kind: KindName
     layers: tuple[int, ...]
     page_bytes: tuple[int, ...]
     block_tokens: int
@@ -44,9 +40,14 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     encoder_tokens: int | None = None
 
     @property
+    def rules(self) -> GroupKind:
+        """Which tokens of a request the group still reads."""
+        return GroupKind(name=self.kind, window=self.window, encoder_tokens=self.encoder_tokens)
+
+    @property
     def grows(self) -> bool:
         """Whether a request's blocks keep growing with its length."""
-        return self.kind in ("full", "mla")
+        return self.rules.grows
 
     @property
     def page_offsets(self) -> tuple[int, ...]:
@@ -56,36 +57,18 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     def blocks(self, length: int, scheduled_tokens: int) -> int:
         """Most blocks a request holds at once on its way to ``length`` tokens.
 
-        ``scheduled_tokens`` are added in one step. A window of w tokens is read from the last w - 1
-        computed ones, so h = min(w - 1 + scheduled, length) tokens are held; they may start
-        anywhere in a block and touch at most ceil((h - 1) / block) + 1 blocks. A chunk starts at
-        a block's edge and is held with the tokens scheduled after it.
+        ``scheduled_tokens`` are added in one step; what a step leaves behind goes back after it.
         """
         if self.slots_per_request is not None:
             return self.slots_per_request
-        if self.encoder_tokens is not None:
-            return ceil_div(self.encoder_tokens, self.block_tokens)
-        whole = ceil_div(length, self.block_tokens)
-        if self.window is None:
-            return whole
-        if self.kind == "chunked":
-            return min(ceil_div(self.window + scheduled_tokens, self.block_tokens), whole)
-        held = min(self.window - 1 + scheduled_tokens, length)
-        return min(ceil_div(held - 1, self.block_tokens) + 1, whole)
-
-    def live_tokens(self, length: int) -> int:
-        """Tokens of a request of ``length`` tokens that are still read (0 for state groups)."""
-        if self.slots_per_request is not None:
-            return 0
-        return live_tokens(
-            length, kind=self.kind, window=self.window, encoder_tokens=self.encoder_tokens
-        )
+        return self.rules.peak_blocks(length, scheduled_tokens, self.block_tokens)
 
     def live_bytes(self, length: int) -> int:
         """Bytes that a request of ``length`` tokens needs, with no rounding to blocks."""
         if self.slots_per_request is not None:
             return self.slots_per_request * self.block_bytes
-        return self.live_tokens(length) * self.block_bytes // self.block_tokens
+        tokens = self.rules.num_live_tokens(length)
+        return tokens * self.block_bytes // self.block_tokens
 
 
 class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,15 +7,11 @@ import msgspec
 
 from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.model import Layer, Model, PlanError, Rank
-from hybrid_blocks.model.layer import (
-    ChunkedAttention,
-    CrossAttention,
-    SlidingWindow,
-    State,
-)
+from hybrid_blocks.model.kind import GroupKind, kind_of
+from hybrid_blocks.model.layer import Cache, State
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import slab
-from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan, Kind
+from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
 from hybrid_blocks.plan.geometry.pipeline import stages
 
 BLOCK_TOKENS: Final = 16
@@ -37,11 +33,9 @@ GROUP_COST: Final = 0.0005
 class Family(msgspec.Struct, frozen=True):
     """Layers with the same behaviour over time."""
 
-    kind: Kind
+    kind: GroupKind
     name: str
     layers: tuple[Layer, ...]
-    window: int | None = None
-    encoder_tokens: int | None = None
 
 
 class Pages(msgspec.Struct, frozen=True):
@@ -97,7 +91,7 @@ def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Are
         groups=tuple(
             GroupPlan(
                 name=group.name,
-                kind=group.kind,
+                kind=group.kind.name,
                 layers=tuple(layer.depth for layer in group.layers),
                 page_bytes=pages.of(group),
                 block_tokens=block_tokens,
@@ -105,9 +99,9 @@ def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Are
                 block_stride=chosen.slab_bytes // cut,
                 blocks_per_slab=cut,
                 pool=cuts.index(cut),
-                window=group.window,
+                window=group.kind.window,
                 slots_per_request=_slots(group, deployment),
-                encoder_tokens=group.encoder_tokens,
+                encoder_tokens=group.kind.encoder_tokens,
             )
             for group, cut in zip(groups, chosen.blocks_per_slab, strict=True)
         ),
@@ -128,7 +122,7 @@ def _block_tokens(model: Model, deployment: Deployment) -> int:
 
 
 def _slots(group: Family, deployment: Deployment) -> int | None:
-    return 1 + deployment.num_speculative_tokens if group.kind == "state" else None
+    return 1 + deployment.num_speculative_tokens if group.kind.name == "state" else None
 
 
 def _families(layers: tuple[Layer, ...], rank: Rank) -> list[Family]:
@@ -136,35 +130,22 @@ def _families(layers: tuple[Layer, ...], rank: Rank) -> list[Family]:
     by_key: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
         by_key.setdefault(_behaviour(layer, rank), []).append(layer)
-    families = []
-    for members in by_key.values():
-        cache = members[0].cache
-        families.append(
-            Family(
-                kind=cache.kind,  # type: ignore[arg-type]
-                name=cache.family if isinstance(cache, State) else cache.kind,
-                layers=tuple(members),
-                window=_window(layer=members[0]),
-                encoder_tokens=cache.encoder_tokens if isinstance(cache, CrossAttention) else None,
-            )
-        )
-    return families
+    return [
+        Family(kind=kind_of(cache), name=_name(cache), layers=tuple(members))
+        for members in by_key.values()
+        for cache in [members[0].cache]
+    ]
 
 
 def _behaviour(layer: Layer, rank: Rank) -> tuple[object, ...]:
     cache = layer.cache
     if isinstance(cache, State):
-        return (cache.kind, cache.family, cache.state_bytes(rank))
-    if isinstance(cache, CrossAttention):
-        return (cache.kind, cache.encoder_tokens)
-    return (cache.kind, _window(layer))
+        return (kind_of(cache), cache.family, cache.state_bytes(rank))
+    return (kind_of(cache),)
 
 
-def _window(layer: Layer) -> int | None:
-    cache = layer.cache
-    if isinstance(cache, SlidingWindow):
-        return cache.window
-    return cache.chunk if isinstance(cache, ChunkedAttention) else None
+def _name(cache: Cache) -> str:
+    return cache.family if isinstance(cache, State) else cache.kind
 
 
 def _page(layer: Layer, rank: Rank, block_tokens: int) -> int:
@@ -175,13 +156,13 @@ def _page(layer: Layer, rank: Rank, block_tokens: int) -> int:
 
 def _splits(families: list[Family]) -> Iterator[list[Family]]:
     """All ways to cut the state families so that no slot has more than n layers' states."""
-    most = max((len(f.layers) for f in families if f.kind == "state"), default=1)
+    most = max((len(f.layers) for f in families if f.kind.name == "state"), default=1)
     seen = 0
     for per_slot in range(most, 0, -1):
         groups = [
             group
             for family in families
-            for group in (_cut(family, per_slot) if family.kind == "state" else [family])
+            for group in (_cut(family, per_slot) if family.kind.name == "state" else [family])
         ]
         if len(groups) > max(MAX_GROUPS, len(families)):
             return
@@ -210,5 +191,5 @@ def _demand(
     slots = _slots(group, deployment)
     if slots is not None:
         return slab.Demand(block_bytes, slots * block_bytes)
-    tokens = group.encoder_tokens or min(TYPICAL_LENGTH, group.window or TYPICAL_LENGTH)
+    tokens = group.kind.encoder_tokens or min(TYPICAL_LENGTH, group.kind.window or TYPICAL_LENGTH)
     return slab.Demand(block_bytes, ceil_div(tokens, block_tokens) * block_bytes)

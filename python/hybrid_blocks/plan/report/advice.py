@@ -1,5 +1,7 @@
 """Warnings that a person acts on."""
 
+from typing import Final
+
 from hybrid_blocks.model import Model
 from hybrid_blocks.model.layer import Attention
 from hybrid_blocks.plan.deployment import Deployment
@@ -7,6 +9,9 @@ from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
+
+SHORTEST: Final = 1
+"""Tokens of the request that takes the fewest blocks."""
 
 
 def advise(
@@ -95,11 +100,11 @@ def _about_states(model: Model, deployment: Deployment, vllm: VllmPlan) -> list[
             f"vLLM: max_num_seqs {deployment.max_num_seqs} exceeds the {slots} state slots: "
             "CUDA graph capture fails"
         )
-    held = sum(group.spec.slots or 0 for group in vllm.groups)
-    if model.is_hybrid and deployment.max_num_seqs * (held + 1) > vllm.num_blocks:
+    held = sum(group.spec.states or 0 for group in vllm.groups)
+    if model.is_hybrid and deployment.max_num_seqs > vllm.requests(SHORTEST):
         warnings.append(
             f"vLLM: each request takes {held} blocks for its states, so at most "
-            f"{vllm.num_blocks // (held + 1)} of max_num_seqs {deployment.max_num_seqs} run, "
+            f"{vllm.requests(SHORTEST)} of max_num_seqs {deployment.max_num_seqs} run, "
             "however short they are"
         )
     return warnings

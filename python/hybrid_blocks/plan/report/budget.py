@@ -11,20 +11,18 @@ from hybrid_blocks.plan.vllm.spec import Spec
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one GPU's free KV memory; all but ``length`` and ``requests`` add up to it.
 
-    ``live``            tokens that are still read, and states
-    ``rounding``        blocks that are not full, or reach out of a window
-    ``spare_states``    second copies of states that vLLM's ``align`` mode keeps for each request
-    ``padding``         pages, strides and empty layers that equalize blocks
-    ``null``            the null block, or the slab that holds the null blocks
-    ``unused``          room for less than one more request
-    ``tail``            memory behind the last whole slab or block
+    ``live``      tokens that are still read, and states
+    ``rounding``  blocks that are not full, or reach out of a window
+    ``padding``   pages, strides and empty layers that equalize blocks
+    ``null``      the null block, or the slab that holds the null blocks
+    ``unused``    room for less than one more request
+    ``tail``      memory behind the last whole slab or block
     """
 
     length: int
     requests: int
     live: int
     rounding: int
-    spare_states: int
     padding: int
     null: int
     unused: int
@@ -41,7 +39,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "live": self.live,
             "rounding": self.rounding,
-            "spare_states": self.spare_states,
             "padding": self.padding,
             "null": self.null,
             "unused": self.unused,
@@ -64,7 +61,6 @@ def natural_budget(geometry: ArenaPlan, length: int) -> Budget:
         requests=requests,
         live=live,
         rounding=held - live,
-        spare_states=0,
         padding=padded - held,
         null=geometry.slab_bytes,
         unused=geometry.usable_slabs * geometry.slab_bytes - padded,
@@ -72,25 +68,21 @@ def natural_budget(geometry: ArenaPlan, length: int) -> Budget:
     )
 
 
-def vllm_budget(plan: VllmPlan, length: int, num_speculative_tokens: int) -> Budget:
-    """Budget of vLLM's pool, its null block set aside, full of requests of ``length`` tokens."""
-    requests = max(plan.num_blocks - 1, 0) // plan.blocks_per_request(length)
-    slots = 1 + num_speculative_tokens
-    live = pages = spare = blocks = 0
+def vllm_budget(plan: VllmPlan, length: int) -> Budget:
+    """Budget of vLLM's pool full of decoding requests of ``length`` tokens."""
+    requests = plan.requests(length)
+    live = pages = 0
     for group in plan.widest_stage:
         for member in group.members:
-            count = member.spec.blocks(length, plan.in_flight_tokens)
-            live += _live_bytes(member.spec, length, slots)
+            count = member.spec.decode_blocks(length, plan.decode_tokens)
+            live += _live_bytes(member.spec, length)
             pages += count * member.spec.unpadded_bytes
-            if member.spec.slots is not None:
-                spare += (count - slots) * member.spec.unpadded_bytes
-    blocks = requests * plan.blocks_per_request(length) * plan.block_bytes
+    blocks = requests * plan.decode_blocks(length) * plan.block_bytes
     return Budget(
         length=length,
         requests=requests,
         live=requests * live,
-        rounding=requests * (pages - live - spare),
-        spare_states=requests * spare,
+        rounding=requests * (pages - live),
         padding=blocks - requests * pages,
         null=plan.block_bytes,
         unused=(plan.num_blocks - 1) * plan.block_bytes - blocks,
@@ -98,7 +90,7 @@ def vllm_budget(plan: VllmPlan, length: int, num_speculative_tokens: int) -> Bud
     )
 
 
-def _live_bytes(spec: Spec, length: int, slots: int) -> int:
-    if spec.slots is not None:
-        return slots * spec.unpadded_bytes
-    return spec.live_tokens(length) * spec.unpadded_bytes // spec.block_tokens
+def _live_bytes(spec: Spec, length: int) -> int:
+    if spec.states is not None:
+        return spec.states * spec.unpadded_bytes
+    return spec.rules.num_live_tokens(length) * spec.unpadded_bytes // spec.block_tokens

@@ -75,6 +75,11 @@ def _vllm(model: Model, rank: Rank, plan: VllmPlan) -> list[str]:
     lines.append(
         f"vllm: concurrency = {plan.num_blocks:,} / {per_request:,} = {plan.max_concurrency:.2f}"
     )
+    lines.append(
+        f"vllm: a request holds {plan.decode_blocks(length):,} of {plan.num_blocks - 1:,} blocks "
+        f"({plan.prefill_blocks(length):,} while it prefills): {plan.requests(length):,} run at "
+        "once, beside the null block"
+    )
     if plan.formula == "new":
         lines.append(
             f"vllm: tokens = int({plan.max_concurrency:.6f} x {length:,}) = {plan.tokens:,}"

@@ -111,9 +111,7 @@ def report_natural(geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[
     )
 
 
-def report_vllm(
-    plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int], num_speculative_tokens: int
-) -> PlanReport:
+def report_vllm(plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int]) -> PlanReport:
     """Figures of vLLM's pool; ``lengths`` starts with the maximum."""
     limit = lengths[0]
     return PlanReport(
@@ -131,11 +129,11 @@ def report_vllm(
                 length=length,
                 concurrency=plan.concurrency(length),
                 tokens=int(plan.concurrency(length) * length),
-                budget=vllm_budget(plan, length, num_speculative_tokens),
+                budget=vllm_budget(plan, length),
             )
             for length in dict.fromkeys(lengths)
         ),
-        trace=_at_trace(trace, [plan.blocks_per_request(n) for n in trace], plan.num_blocks),
+        trace=_at_trace(trace, [plan.decode_blocks(n) for n in trace], plan.num_blocks - 1),
         groups=tuple(
             GroupReport(
                 name=f"{group.spec.kind}.{index}",

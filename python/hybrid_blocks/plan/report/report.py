@@ -81,7 +81,7 @@ def make_report(
         deployment=deployment,
         memory_bytes=memory_bytes,
         max_model_len=limit,
-        vllm=report_vllm(vllm, wanted, trace, spec_tokens) if vllm else None,
+        vllm=report_vllm(vllm, wanted, trace) if vllm else None,
         natural=natural,
         groups=natural.groups,
         warnings=advise(model, deployment, geometry, vllm, refusal),

@@ -117,7 +117,7 @@ def _figures(report: Report) -> tuple[str, ...]:
             f"{vllm.block_tokens:,}",
             f"{vllm.num_blocks:,}",
             f"{vllm.tokens:,}",
-            f"{vllm.max_concurrency:,.2f}x",
+            f"{vllm.lengths[0].concurrency:,.2f}x",
         )
     )
     return (*theirs, f"{natural.tokens:,}", f"{natural.max_concurrency:,.2f}x")

@@ -119,6 +119,9 @@ def _capacity(report: Report) -> Table:
             f"requests of {at_length.length:,}",
             lambda plan, index=index: _concurrency(plan.lengths[index]),  # type: ignore[misc]
         )
+    if report.vllm is not None:
+        logged = f"{report.vllm.max_concurrency:,.2f}x"
+        table.add_row(f"vLLM logs for {report.max_model_len:,}", "", logged)
     if report.natural.trace is not None:
         mean = report.natural.trace.length
         row(f"requests of the trace (mean {mean:,})", lambda plan: _concurrency(plan.trace))
