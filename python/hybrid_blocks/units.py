@@ -3,40 +3,33 @@
 import re
 from typing import Final
 
-from hybrid_blocks.model import PlanError
+from hybrid_blocks.errors import InvalidArgumentError
 
 _BINARY: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_DECIMAL: Final = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_DECIMAL: Final = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_FACTORS: Final = {name.lower(): factor for name, factor in (_BINARY | _DECIMAL).items()}
 _NUMBER: Final = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of ``13.61GiB``, ``512MiB`` or a bare number of bytes, rounded down.
+    """Bytes of ``13.61GiB`` (powers of two), ``13GB`` (powers of ten) or ``4096``, rounded down.
 
     Raises:
-        PlanError: no number, not positive, or a unit that is unknown or means powers of ten: vLLM
-            logs GiB, and taking GB for it would be off by 7 %.
+        InvalidArgumentError: no number, an unknown unit, or less than one byte.
 
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
-        raise PlanError(f"--memory {text!r} is no size; write for example 13.61GiB")
+        raise InvalidArgumentError(f"--memory {text!r} is no size; write for example 24GiB or 13GB")
     number, unit = match.groups()
-    known = {name.lower(): factor for name, factor in _BINARY.items()}
-    decimal = {name.lower(): factor for name, factor in _DECIMAL.items()}
-    if unit.lower() in decimal:
-        gib = float(number) * decimal[unit.lower()] / 2**30
-        raise PlanError(
-            f"--memory {text}: {unit} is ambiguous; write {number}{unit[0].upper()}iB for powers "
-            f"of two, or {gib:.4g}GiB for powers of ten"
-        )
-    factor = known.get(unit.lower() or "b")
+    factor = _FACTORS.get(unit.lower() or "b")
     if factor is None:
-        raise PlanError(f"--memory {text}: unknown unit {unit}; known are {', '.join(_BINARY)}")
+        known = ", ".join((*_BINARY, *_DECIMAL))
+        raise InvalidArgumentError(f"--memory {text}: unknown unit {unit}; known are {known}")
     whole, _, fraction = number.partition(".")
     nbytes: int = int(whole + fraction) * factor // 10 ** len(fraction)
     if nbytes <= 0:
-        raise PlanError(f"--memory must be positive: {text}")
+        raise InvalidArgumentError(f"--memory must be positive: {text}")
     return nbytes
 
 
@@ -44,7 +37,7 @@ def parse_tokens(text: str) -> int:
     """Tokens of ``512``, ``4k`` (4,096) or ``1m``.
 
     Raises:
-        PlanError: not a positive whole number with an optional ``k`` or ``m``.
+        InvalidArgumentError: not a positive whole number with an optional ``k`` or ``m``.
 
     """
     match = re.fullmatch(r"(\d+)([kKmM]?)", text.strip())
@@ -52,7 +45,7 @@ def parse_tokens(text: str) -> int:
     if match is not None:
         tokens = int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
     if tokens == 0:
-        raise PlanError(f"{text!r} is no number of tokens; write for example 512 or 32k")
+        raise InvalidArgumentError(f"{text!r} is no number of tokens; write for example 512 or 32k")
     return tokens
 
 

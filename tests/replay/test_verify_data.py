@@ -178,7 +178,7 @@ def test_blocks_are_taken_through_an_offload() -> None:
 
 def test_only_the_rust_manager_says_which_copies_to_run() -> None:
     with pytest.raises(ReplayError, match="--manager rust"):
-        make_manager(ManagerName.PYTHON, block_cache(9, 16), CONFIG, verify_data=True)
+        make_manager(ManagerName.VLLM, block_cache(9, 16), CONFIG, verify_data=True)
 
 
 def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

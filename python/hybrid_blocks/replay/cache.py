@@ -1,19 +1,14 @@
 """The cache that a replay runs in: its memory, and what every manager makes of it."""
 
-import re
-
 import msgspec
 
 from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.plan import ArenaPlan, Deployment, GroupPlan, plan_natural
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.trace import Trace
+from hybrid_blocks.units import parse_memory
 
 UNBOUNDED = "unbounded"
-
-_UNITS = {"": 1, "B": 1}
-_UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
-_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,18 +33,10 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
         return self.geometry.decode_tokens - 1
 
 
-def parse_bytes(text: str) -> int:
-    """Read a size such as ``24GiB``, ``1.5 GB`` or ``4096``."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if not match or match[2] not in _UNITS:
-        raise ReplayError(f"{text!r} is not a size; write for example 24GiB or 8000MB")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
 def model_cache(model: str, memory: str | int, deployment: Deployment) -> Cache:
     """Plan ``memory`` for a model: a name of the model table, or a ``config.json``."""
     loaded = load_model(model)
-    memory_bytes = memory if isinstance(memory, int) else parse_bytes(memory)
+    memory_bytes = memory if isinstance(memory, int) else parse_memory(memory)
     geometry = plan_natural(loaded, memory_bytes, deployment)
     return Cache(geometry=geometry, model=loaded, deployment=deployment)
 
