@@ -36,6 +36,7 @@ from hybrid_blocks.replay import (
     model_cache,
     read_num_blocks,
     replay,
+    request_limits,
 )
 from hybrid_blocks.replay.plot import plot as draw
 from hybrid_blocks.replay.policy import PolicyName, apply_policy
@@ -115,7 +116,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     on_error: Annotated[
         OnError,
         typer.Option(
-            help="What a damaged line does, and a request larger than the pool.",
+            help="What a damaged line does, and a request too large for a manager.",
         ),
     ] = "raise",
     verify_data: Annotated[
@@ -212,6 +213,7 @@ def _run(
         measuring = progress.add_task("measure sharing", total=1)
         sharing = measure_sharing(workload, cache.geometry.hash_block_size)
         progress.update(measuring, completed=1)
+        limits = request_limits(managers, cache, config, rust=rust, vllm=vllm)
         for name in managers:
             task = progress.add_task(f"replay ({name})", total=len(workload))
             runs.append(
@@ -223,6 +225,7 @@ def _run(
                     rust=rust,
                     vllm=vllm,
                     sharing=sharing,
+                    limits=limits,
                     verify_data=verify_data,
                     on_progress=partial(_advance, progress, task),
                 )

@@ -13,7 +13,7 @@ from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.foresight import Foresight
 from hybrid_blocks.replay.managers import ManagerName, RustOptions, VllmOptions, make_manager
 from hybrid_blocks.replay.result import Result
-from hybrid_blocks.replay.run import replay
+from hybrid_blocks.replay.run import replay, request_limits
 from hybrid_blocks.replay.step_time import StepTime
 from hybrid_blocks.replay.timeline import Timeline
 
@@ -35,4 +35,5 @@ __all__ = [
     "model_cache",
     "read_num_blocks",
     "replay",
+    "request_limits",
 ]

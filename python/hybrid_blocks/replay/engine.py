@@ -1,6 +1,6 @@
 """A continuous-batching engine in virtual time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 import numpy as np
@@ -15,6 +15,7 @@ from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.counters import Counters
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.full_load import FullLoad
+from hybrid_blocks.replay.limits import RequestLimit, find_too_large
 from hybrid_blocks.replay.live import LiveBytes
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.meter import Meter
@@ -46,10 +47,17 @@ class Engine:
         meter: the manager's time, step by step.
         timeline: samples over virtual time.
         full_load: how well memory is used while somebody waits for it.
+        too_large: the requests that are left out: those over any of ``limits``, by default over
+            what the manager itself can hold.
     """
 
     def __init__(
-        self, trace: Trace, manager: ReplayManager, cache: Cache, config: EngineConfig
+        self,
+        trace: Trace,
+        manager: ReplayManager,
+        cache: Cache,
+        config: EngineConfig,
+        limits: Sequence[RequestLimit] = (),
     ) -> None:
         self.now = 0.0
         self.counters = Counters()
@@ -61,7 +69,17 @@ class Engine:
         self._config = config
         self._num_requests = len(trace)
         self._has_idled = False
-        self._too_large = _find_too_large(trace, manager, cache, config)
+        own = RequestLimit(
+            manager="the manager",
+            num_blocks=manager.num_blocks,
+            max_tokens=manager.max_request_tokens,
+        )
+        self.too_large = find_too_large(
+            trace,
+            limits or (own,),
+            num_speculative_tokens=cache.num_speculative_tokens,
+            reject=config.reject_too_large,
+        )
         self._arrivals = Arrivals(trace)
         self._requests = Requests(trace, manager, self.meter)
         self._batch = Batch(config.max_num_seqs)
@@ -91,7 +109,7 @@ class Engine:
 
     def _arrive(self) -> None:
         for request in self._arrivals.pop_until(self.now):
-            if request in self._too_large:
+            if request in self.too_large.requests:
                 self.counters.rejected += 1
                 self._arrivals.finish(request, self.now)
             else:
@@ -273,20 +291,3 @@ class Engine:
         if not self._admission.is_open:
             return ends
         return ends[: 1 + int(np.searchsorted(ends, self._arrivals.next_time))]
-
-
-def _find_too_large(
-    trace: Trace, manager: ReplayManager, cache: Cache, config: EngineConfig
-) -> frozenset[int]:
-    """Return the requests that the empty cache cannot hold; the last token is never computed."""
-    room = manager.max_request_tokens
-    held = trace.total_tokens - 1 + cache.num_speculative_tokens
-    found = np.flatnonzero(held > room)
-    if len(found) and not config.reject_too_large:
-        worst = int(np.argmax(held))
-        raise ReplayError(
-            f"{len(found)} of {len(trace)} requests do not fit into {manager.num_blocks:,} blocks, "
-            f"which hold {room:,} tokens of one request; the largest, request {worst}, needs "
-            f"{held[worst]:,} tokens. Give more memory, or leave them out with --on-error skip"
-        )
-    return frozenset(found.tolist())
