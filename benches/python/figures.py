@@ -75,7 +75,7 @@ TRACES = {
     "agent": "claude_code_agentic_dev.jsonl.gz",
 }
 
-FORESIGHT = 0.85
+LOOKAHEAD = 0.85
 """The share of hits of a policy that sees the future."""
 
 FULL = 0.97
@@ -202,7 +202,7 @@ def check_hits(rows: list[Row]) -> Iterator[str]:
         lru, flop = found["rust lru"], found["rust flop"]
         ours = max(lru["hit_rate"], flop["hit_rate"])
         best = found["rust lookahead"]["hit_rate"]
-        if ours < FORESIGHT * best:
+        if ours < LOOKAHEAD * best:
             yield f"{title}: hit rate {ours:.3f} is {ours / best:.2f} of lookahead's {best:.3f}"
         if flop["recompute_flops_saved"] < lru["recompute_flops_saved"]:
             yield f"{title}: flop saves less than lru"

@@ -150,7 +150,7 @@ class Faulty:
 
 def broken(cache: Cache, **faults: Any) -> VerifiedManager:
     core = cast("BlockManager", Faulty(make_rust(cache, CONFIG, RustOptions()).core, **faults))
-    inner = RustManager(core, geometry=cache.geometry, lookahead=0, foresight=None)
+    inner = RustManager(core, geometry=cache.geometry, num_lookahead_tokens=0, lookahead=None)
     return VerifiedManager(inner, cache.geometry)
 
 

@@ -16,7 +16,7 @@ from hybrid_blocks.replay.counters import Counters
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.full_load import FullLoad
 from hybrid_blocks.replay.limits import RequestLimit, find_too_large
-from hybrid_blocks.replay.live import LiveBytes
+from hybrid_blocks.replay.live_bytes import LiveBytes
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.meter import Meter
 from hybrid_blocks.replay.requests import Requests
@@ -138,7 +138,7 @@ class Engine:
         scheduled[rows] += chunks
         needless = self._admission.waits_needlessly(scheduled)
         self._compute(rows, chunks)
-        self._weigh(1, needless=needless, preempted=self.counters.preemptions > preemptions)
+        self._sample_memory(1, needless=needless, preempted=self.counters.preemptions > preemptions)
         self._sample()
         self._finish()
         self.meter.end_step()
@@ -212,7 +212,7 @@ class Engine:
             batch.next_token[sampling] += 1
             self.counters.output_tokens += len(sampling)
 
-    def _weigh(self, steps: int, *, needless: bool, preempted: bool = False) -> None:
+    def _sample_memory(self, steps: int, *, needless: bool, preempted: bool = False) -> None:
         """Compare what is reserved with what is needed, if somebody lacks memory."""
         if preempted or self._admission.is_short_of_memory:
             live = self._live.of(self._batch.computed)
@@ -279,7 +279,7 @@ class Engine:
             batch.known += done
             batch.next_token += done
             self.counters.output_tokens += done * size
-            self._weigh(done, needless=needless)
+            self._sample_memory(done, needless=needless)
         return served
 
     def _step_ends(self, max_steps: int) -> npt.NDArray[np.float64]:

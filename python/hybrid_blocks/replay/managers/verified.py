@@ -12,9 +12,9 @@ from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.managers.rust import RustManager, RustOptions, make_rust
 from hybrid_blocks.replay.managers.tagged_device import TaggedDevice
+from hybrid_blocks.replay.positions import held_tokens, read_positions, written_positions
 from hybrid_blocks.replay.prefix_digests import Digests, PrefixDigests
 from hybrid_blocks.replay.tagged_arena import TagError
-from hybrid_blocks.replay.touched import held_tokens, read_positions, written_positions
 
 STAGE_EVERY = 16
 """Steps between two requests whose blocks are taken through an offload."""

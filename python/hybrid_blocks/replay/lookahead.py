@@ -13,7 +13,7 @@ SOONEST = np.uint64(1 << 63)
 """The worth of content that is used right away."""
 
 
-class Foresight:
+class Lookahead:
     """When each block of each request is used next.
 
     Requests are put in the order in which they would come if nothing ever waited: a follower after

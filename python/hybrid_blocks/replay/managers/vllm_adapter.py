@@ -36,7 +36,7 @@ HASH_ALGORITHM = "sha256"
 """vLLM's default."""
 
 
-class VllmManager:
+class VllmReplayAdapter:
     """vLLM's manager, called in the order in which vLLM's scheduler calls it.
 
     A handle is the request's number. Prefill chunks are cut by the scheduler's own method.
@@ -80,7 +80,7 @@ class VllmManager:
         )
         self._block_bytes = plan.block_bytes
         self._longest = longest
-        self._lookahead = deployment.num_speculative_tokens
+        self._num_lookahead_tokens = deployment.num_speculative_tokens
         self._pool = self.manager.block_pool
         hash_function = get_hash_fn_by_name(HASH_ALGORITHM)
         init_none_hash(hash_function)
@@ -179,7 +179,7 @@ class VllmManager:
             request = self._request(handle)
             if request.status is RequestStatus.RUNNING:
                 new = self.manager.allocate_slots(
-                    request, count, num_lookahead_tokens=self._lookahead
+                    request, count, num_lookahead_tokens=self._num_lookahead_tokens
                 )
             else:
                 new = self._admit(handle, request, count)
@@ -194,7 +194,7 @@ class VllmManager:
             count,
             num_new_computed_tokens=num_tokens,
             new_computed_blocks=blocks,
-            num_lookahead_tokens=self._lookahead,
+            num_lookahead_tokens=self._num_lookahead_tokens,
             full_sequence_must_fit=True,
             has_scheduled_reqs=self._num_running > 0,
         )
