@@ -42,9 +42,10 @@ from hybrid_blocks.replay.plot import plot as draw
 from hybrid_blocks.replay.policy import PolicyName, apply_policy
 from hybrid_blocks.replay.report import make_table
 from hybrid_blocks.trace import (
+    AUTO,
+    FORMATS,
     OnError,
     Trace,
-    TraceFormat,
     generate_trace,
     measure_sharing,
     read_trace,
@@ -62,8 +63,8 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         ),
     ] = None,
     trace_format: Annotated[
-        TraceFormat, typer.Option("--format", help="Format of TRACE.")
-    ] = "auto",
+        str, typer.Option("--format", help=f"Format of TRACE: {', '.join((AUTO, *FORMATS))}.")
+    ] = AUTO,
     model: Annotated[
         str, typer.Option(help="Model that plans the cache: a name or a config.json.")
     ] = "Granite-4.0-Micro",
@@ -178,7 +179,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
 
 
 def _load(
-    path: Path | None, trace_format: TraceFormat, on_error: OnError, seed: int, limit: int | None
+    path: Path | None, trace_format: str, on_error: OnError, seed: int, limit: int | None
 ) -> Trace:
     workload = read_trace(path, trace_format, on_error) if path else generate_trace(seed)
     return workload if limit is None else workload.head(limit)
