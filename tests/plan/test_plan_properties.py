@@ -166,3 +166,11 @@ def test_the_longest_request_fits_and_a_longer_one_does_not(
     longest = capacity.longest(geometry, 10**9)
     assert longest == 0 or capacity.requests(geometry, longest) >= 1
     assert longest == 10**9 or capacity.requests(geometry, longest + 1) == 0
+
+
+def test_chunks_that_begin_inside_vllms_blocks_are_not_planned_one_block_short() -> None:
+    full = FullAttention(kv_heads=4, head_dim=96)
+    chunked = ChunkedAttention(kv_heads=2, head_dim=64, chunk=128)
+    model = _model([full, full, chunked, chunked, chunked])
+    plan = plan_vllm(model, 299_728_896, Deployment(max_model_len=1, max_num_batched_tokens=16))
+    assert min(vllm_budget(plan, 769).parts.values()) >= 0

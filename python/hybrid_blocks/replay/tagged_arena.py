@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 
 from hybrid_blocks.kernels import (
-    Backend,
     BlockTensors,
     copy_blocks,
     gather_blocks,
@@ -59,22 +58,16 @@ class TaggedGroup:
 
 
 class TaggedArena:
-    """``num_slabs`` slabs on the CPU (or ``device``) with a strided view of every group."""
+    """``num_slabs`` slabs on the CPU with a strided view of every group."""
 
     def __init__(
         self,
         num_slabs: int,
         slab_bytes: int,
         groups: Sequence[TaggedGroup],
-        *,
-        device: str = "cpu",
-        backend: Backend | None = None,
     ) -> None:
         self.slab_bytes = slab_bytes
-        self.backend = backend
-        self.bytes = torch.full(
-            (num_slabs * slab_bytes,), UNWRITTEN, dtype=torch.uint8, device=device
-        )
+        self.bytes = torch.full((num_slabs * slab_bytes,), UNWRITTEN, dtype=torch.uint8)
         words = self.bytes.view(torch.int64)
         self.groups = [_views(words, geometry) for geometry in groups]
         self._masks = [_masks(geometry) for geometry in groups]
@@ -84,7 +77,7 @@ class TaggedArena:
         rows = torch.from_numpy(ids.astype(np.int64))
         signed = torch.from_numpy(tags.view(np.int64).copy())
         for tensor, mask in zip(self.groups[group].tensors, self._masks[group], strict=True):
-            tensor[rows] = (signed[:, None] ^ mask).to(tensor.device)
+            tensor[rows] = signed[:, None] ^ mask
 
     def check(self, group: int, ids: Int32s, tags: Tags) -> None:
         """Raise ``TagError`` unless block ``ids[i]`` still holds the words of ``tags[i]``."""
@@ -92,7 +85,7 @@ class TaggedArena:
         signed = torch.from_numpy(tags.view(np.int64).copy())
         layers = zip(self.groups[group].tensors, self._masks[group], strict=True)
         for layer, (tensor, mask) in enumerate(layers):
-            held = tensor[rows].cpu() ^ mask
+            held = tensor[rows] ^ mask
             wrong = held != signed[:, None]
             if wrong.any():
                 at, word = (int(i) for i in wrong.nonzero()[0])
@@ -104,30 +97,26 @@ class TaggedArena:
 
     def copy(self, group: int, src: Int32s, dst: Int32s) -> None:
         """Carry out a copy list of ``group``: forks, copies on write, moved blocks."""
-        copy_blocks(self.groups[group], src, dst, backend=self.backend)
+        copy_blocks(self.groups[group], src, dst)
 
     def zero(self, group: int, ids: Int32s) -> None:
         """Clear blocks of ``group``."""
-        zero_blocks(self.groups[group], ids, backend=self.backend)
+        zero_blocks(self.groups[group], ids)
 
     def move_slabs(self, src: Int32s, dst: Int32s) -> None:
         """Carry out a compaction's slab moves."""
-        move_slabs(self.bytes, self.slab_bytes, src, dst, backend=self.backend)
+        move_slabs(self.bytes, self.slab_bytes, src, dst)
 
     def offload(self, group: int, ids: Int32s) -> torch.Tensor:
         """Return the blocks' records in a new staging buffer."""
-        staging = torch.full(
-            (len(ids) * self.groups[group].record_bytes,),
-            UNWRITTEN,
-            dtype=torch.uint8,
-            device=self.bytes.device,
-        )
-        gather_blocks(self.groups[group], ids, staging, backend=self.backend)
+        size = len(ids) * self.groups[group].record_bytes
+        staging = torch.full((size,), UNWRITTEN, dtype=torch.uint8)
+        gather_blocks(self.groups[group], ids, staging)
         return staging
 
     def restore(self, group: int, ids: Int32s, staging: torch.Tensor) -> None:
         """Write the records of ``staging`` to the blocks ``ids``."""
-        scatter_blocks(self.groups[group], ids, staging, backend=self.backend)
+        scatter_blocks(self.groups[group], ids, staging)
 
 
 def _views(words: torch.Tensor, geometry: TaggedGroup) -> BlockTensors:

@@ -4,7 +4,6 @@ Follows ``get_kv_cache_groups`` in ``vllm/v1/core/kv_cache_planning.py`` (0.33) 
 cache layouts, the default on CUDA.
 """
 
-from math import gcd
 from typing import Final
 
 import msgspec
@@ -106,8 +105,3 @@ def _equal_groups(members: tuple[Member, ...]) -> tuple[VllmGroup, ...]:
             dealt = tuple(kind[index::number])
             groups.append(VllmGroup(dealt, size - len(dealt)))
     return tuple(groups)
-
-
-def hash_block_tokens(groups: tuple[VllmGroup, ...]) -> int:
-    """Tokens of one prefix hash: what divides the block of every group."""
-    return gcd(*(group.spec.block_tokens for group in groups))

@@ -81,7 +81,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         whole = ceil_div(length, self.block_tokens)
         if self.slots is not None and self.states is not None:
             return min(self.slots, self.states - 1 + whole)
-        return min(self.blocks(length, in_flight_tokens), whole)
+        # vLLM's bound for chunks is one block short where a chunk begins inside a block.
+        held = self.rules.peak_blocks(length, in_flight_tokens, self.block_tokens)
+        return max(min(self.blocks(length, in_flight_tokens), whole), held)
 
     def with_page(self, page_bytes: int) -> "Spec":
         """Pad the page to ``page_bytes``."""
