@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from hybrid_blocks.profile.engine import HASH_BLOCK_SIZE, Groups
 from hybrid_blocks.vllm import installation, kv_cache_manager, native_manager, request_hasher
 from hybrid_blocks.vllm.level import VARIABLE
-from hybrid_blocks.vllm.profile.groups import HASH_BLOCK_SIZE, Groups
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash

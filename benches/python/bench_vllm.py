@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from _rows import Row, against, seconds, show
 from _vllm_managers import Side, check_tables, sides
+from hybrid_blocks.profile.engine import Groups
+from hybrid_blocks.profile.process import profile
+from hybrid_blocks.profile.workload import Settings
 from hybrid_blocks.vllm import block_pool
-from hybrid_blocks.vllm.profile.groups import Groups
-from hybrid_blocks.vllm.profile.run import profile
-from hybrid_blocks.vllm.profile.settings import Settings
 from vllm.v1.request import Request
 
 NUM_DECODING = 256

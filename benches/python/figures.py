@@ -10,7 +10,7 @@ short of its target is named in the end, and the exit status is 1.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
@@ -32,7 +32,9 @@ from hybrid_blocks.replay import (
     VllmOptions,
     model_cache,
     replay,
+    request_limits,
 )
+from hybrid_blocks.replay.limits import RequestLimit
 from hybrid_blocks.replay.policy import PolicyName, apply_policy
 from hybrid_blocks.trace import Trace, read_trace
 from hybrid_blocks.trace.builder import TraceBuilder
@@ -56,6 +58,8 @@ CAPACITY: tuple[tuple[str, int, float, dict[str, Any]], ...] = (
 )
 """Model, how many times the limit of requests, GiB, and how it is deployed."""
 
+BOTH = (ManagerName.RUST, ManagerName.VLLM)
+
 HIT_MODELS = ("Qwen3.5-27B", "Nemotron-H-8B")
 GRAIN = {"mooncake": 512, "agent": 64}
 """Tokens of the traces' own block ids: prefixes are shared in multiples of them. vLLM chooses its
@@ -71,7 +75,7 @@ TRACES = {
     "agent": "claude_code_agentic_dev.jsonl.gz",
 }
 
-FORESIGHT = 0.85
+LOOKAHEAD = 0.85
 """The share of hits of a policy that sees the future."""
 
 FULL = 0.97
@@ -89,8 +93,11 @@ def capacity(data: Path, limit: int) -> Iterator[Row]:
     for model, times, gib, options in CAPACITY:
         cache = model_cache(model, int(gib * GIB), deployment(max_num_seqs=4096, **options))
         trace = lengths.head(times * limit).at_once()
-        for manager in (ManagerName.RUST, ManagerName.VLLM):
-            result, _ = replay(trace, manager_name=manager, cache=cache, config=config)
+        limits = request_limits(BOTH, cache, config)
+        for manager in BOTH:
+            result, _ = replay(
+                trace, manager_name=manager, cache=cache, config=config, limits=limits
+            )
             row = _row(result, model, times * limit)
             yield {**row, **options, "gib": gib, **_concurrency(result)}
 
@@ -167,17 +174,18 @@ def _sizes(trace: Trace, name: str, results: Callable[[Trace, Cache], Results]) 
                 yield {**_row(result, model, len(trace)), **about}
 
 
-def _rust_results(trace: Trace, cache: Cache) -> Results:
+def _rust_results(trace: Trace, cache: Cache, limits: Sequence[RequestLimit] = ()) -> Results:
     for policy in PolicyName:
         rust = apply_policy(policy, trace, cache, HIT_ENGINE, RustOptions(placement=CheckpointPolicy()))
-        yield f"rust {policy}", _replay(trace, cache, ManagerName.RUST, rust=rust)
+        yield f"rust {policy}", _replay(trace, cache, ManagerName.RUST, rust=rust, limits=limits)
 
 
 def _all_results(trace: Trace, cache: Cache) -> Results:
-    yield from _rust_results(trace, cache)
+    limits = request_limits(BOTH, cache, HIT_ENGINE)
+    yield from _rust_results(trace, cache, limits)
     for label, retention in (("default", 0), ("dense", None), ("4096", 4096)):
         vllm = VllmOptions(retention=retention)
-        yield f"vllm {label}", _replay(trace, cache, ManagerName.VLLM, vllm=vllm)
+        yield f"vllm {label}", _replay(trace, cache, ManagerName.VLLM, vllm=vllm, limits=limits)
 
 
 def _replay(trace: Trace, cache: Cache, manager: ManagerName, **options: Any) -> Result:
@@ -194,7 +202,7 @@ def check_hits(rows: list[Row]) -> Iterator[str]:
         lru, flop = found["rust lru"], found["rust flop"]
         ours = max(lru["hit_rate"], flop["hit_rate"])
         best = found["rust lookahead"]["hit_rate"]
-        if ours < FORESIGHT * best:
+        if ours < LOOKAHEAD * best:
             yield f"{title}: hit rate {ours:.3f} is {ours / best:.2f} of lookahead's {best:.3f}"
         if flop["recompute_flops_saved"] < lru["recompute_flops_saved"]:
             yield f"{title}: flop saves less than lru"

@@ -1,12 +1,12 @@
 """An arena filled by the plainest means: dictionaries, no reuse of holes but by pool."""
 
-from hybrid_blocks.plan import Geometry
+from hybrid_blocks.plan import ArenaPlan
 
 
 class Filler:
     """Hands out blocks of a geometry request by request."""
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: ArenaPlan) -> None:
         self.geometry = geometry
         self.free_slabs = list(range(1, geometry.num_slabs))
         self.free_blocks: list[list[int]] = [[] for _ in geometry.pools]
@@ -40,7 +40,7 @@ class Filler:
         return True
 
 
-def serve_all(geometry: Geometry, length: int, at_most: int = 10**6) -> int:
+def serve_all(geometry: ArenaPlan, length: int, at_most: int = 10**6) -> int:
     """Serve requests of one length until one does not fit; return how many did."""
     filler = Filler(geometry)
     served = 0

@@ -22,7 +22,7 @@ from hybrid_blocks.model.layer import (
     State,
 )
 from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.stage import stages
+from hybrid_blocks.plan.geometry.pipeline import stages
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.mamba_utils import (
     MambaStateDtypeCalculator,

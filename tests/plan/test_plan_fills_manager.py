@@ -6,14 +6,15 @@ from hybrid_blocks._core import BlockManager, GroupSpec
 from hybrid_blocks.hashing import block_hasher
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import Deployment, Geometry, capacity, plan_natural
+from hybrid_blocks.plan import ArenaPlan, Deployment, plan_natural
+from hybrid_blocks.plan.geometry import capacity
 
 CHUNK = 512
 CHUNKS = 5
 REQUESTS = 12
 
 
-def _manager(geometry: Geometry) -> BlockManager:
+def _manager(geometry: ArenaPlan) -> BlockManager:
     groups = [
         GroupSpec(
             "full" if group.kind == "mla" else group.kind,

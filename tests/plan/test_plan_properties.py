@@ -11,9 +11,10 @@ from hybrid_blocks.model.layer import (
     SlidingWindow,
 )
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import Deployment, Geometry, capacity, plan_natural, plan_vllm
-from hybrid_blocks.plan.budget import natural_budget, vllm_budget
-from hybrid_blocks.plan.slab import STRIDE_ALIGNMENT
+from hybrid_blocks.plan import ArenaPlan, Deployment, plan_natural, plan_vllm
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.slab import STRIDE_ALIGNMENT
+from hybrid_blocks.plan.report.budget import natural_budget, vllm_budget
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ def _model(kept: list[object]) -> Model:
     return Model(name="drawn", model_type="drawn", num_layers=len(layers), layers=layers)
 
 
-def _natural(model: Model, memory: int, deployment: Deployment) -> Geometry:
+def _natural(model: Model, memory: int, deployment: Deployment) -> ArenaPlan:
     try:
         return plan_natural(model, memory, deployment)
     except PlanError:
@@ -94,7 +95,7 @@ def test_needed_bytes_are_reserved_and_reserved_bytes_are_there(
         plan = plan_vllm(model, memory, deployment)
     except PlanError:
         return
-    theirs = vllm_budget(plan, length, deployment.num_speculative_tokens)
+    theirs = vllm_budget(plan, length)
     assert theirs.total == memory
     assert min(theirs.parts.values()) >= 0
 
@@ -165,3 +166,11 @@ def test_the_longest_request_fits_and_a_longer_one_does_not(
     longest = capacity.longest(geometry, 10**9)
     assert longest == 0 or capacity.requests(geometry, longest) >= 1
     assert longest == 10**9 or capacity.requests(geometry, longest + 1) == 0
+
+
+def test_chunks_that_begin_inside_vllms_blocks_are_not_planned_one_block_short() -> None:
+    full = FullAttention(kv_heads=4, head_dim=96)
+    chunked = ChunkedAttention(kv_heads=2, head_dim=64, chunk=128)
+    model = _model([full, full, chunked, chunked, chunked])
+    plan = plan_vllm(model, 299_728_896, Deployment(max_model_len=1, max_num_batched_tokens=16))
+    assert min(vllm_budget(plan, 769).parts.values()) >= 0

@@ -3,9 +3,9 @@
 import pytest
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.budget import natural_budget, vllm_budget
-from hybrid_blocks.plan.natural import MAX_GROUPS
-from hybrid_blocks.plan.slab import Demand, choose
+from hybrid_blocks.plan.geometry.natural import MAX_GROUPS
+from hybrid_blocks.plan.geometry.slab import Demand, choose
+from hybrid_blocks.plan.report.budget import natural_budget, vllm_budget
 
 CONVERSATION = 1366
 """Tokens of a conversation at its end, as the mean of a public trace."""
@@ -35,14 +35,19 @@ def test_conversations_leave_under_three_per_cent_of_what_they_reserve_unused(
 
 
 @pytest.mark.parametrize(("name", "deployment"), SERVED)
-def test_the_natural_geometry_serves_more_conversations_than_vllms(
+def test_the_natural_geometry_serves_more_conversations_where_vllms_wastes(
     name: str, deployment: Deployment
 ) -> None:
     model = load_model(name)
-    ours = natural_budget(plan_natural(model, 24 * 2**30, deployment), CONVERSATION)
+    arena = plan_natural(model, 24 * 2**30, deployment)
+    ours = natural_budget(arena, CONVERSATION)
     plan = plan_vllm(model, 24 * 2**30, deployment)
-    theirs = vllm_budget(plan, CONVERSATION, deployment.num_speculative_tokens)
-    assert ours.requests > theirs.requests
+    theirs = vllm_budget(plan, CONVERSATION)
+    # gpt-oss has as many layers of one kind as of the other: vLLM has nothing to pad or inflate.
+    if theirs.padding == 0 and plan.block_tokens == arena.hash_block_size:
+        assert ours.requests == theirs.requests
+    else:
+        assert ours.requests > theirs.requests
 
 
 def test_blocks_of_one_size_need_no_more_than_one_block_a_slab() -> None:

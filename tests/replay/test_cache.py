@@ -2,29 +2,7 @@ import pytest
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import ReplayError, block_cache, model_cache, read_num_blocks
-from hybrid_blocks.replay.cache import parse_bytes
 from hybrid_blocks.trace.builder import TraceBuilder
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("4096", 4096),
-        ("24GiB", 24 * 2**30),
-        ("1.5 GB", 1_500_000_000),
-        ("512MiB", 2**29),
-        ("3kiB", None),
-        ("-1GiB", None),
-        ("GiB", None),
-        ("", None),
-    ],
-)
-def test_sizes_are_read_in_binary_and_decimal_units(text: str, expected: int | None) -> None:
-    if expected is None:
-        with pytest.raises(ReplayError, match="is not a size"):
-            parse_bytes(text)
-    else:
-        assert parse_bytes(text) == expected
 
 
 def test_the_arena_is_the_natural_plan_of_the_memory() -> None:

@@ -21,12 +21,11 @@ def run(
     trace: Trace,
     config: EngineConfig,
     num_blocks: str = "unbounded",
-    manager: str = "rust",
     block_size: int = 16,
 ) -> Result:
     result, _ = replay(
         trace,
-        manager_name=ManagerName(manager),
+        manager_name=ManagerName.RUST,
         cache=block_cache(read_num_blocks(num_blocks, trace, block_size), block_size),
         config=config,
         sharing=measure_sharing(trace, block_size),
@@ -56,9 +55,8 @@ def four_conversations() -> Trace:
     return builder.build()
 
 
-@pytest.mark.parametrize("manager", ["rust", "python"])
-def test_hits_of_four_conversations_are_those_worked_out_by_hand(manager: str) -> None:
-    result = run(four_conversations(), EngineConfig(max_num_seqs=1), manager=manager)
+def test_hits_of_four_conversations_are_those_worked_out_by_hand() -> None:
+    result = run(four_conversations(), EngineConfig(max_num_seqs=1))
     assert result.hit_tokens == 2 * 32 + 4 * 64
     assert result.prompt_tokens == 4 * (64 + 92)
     assert result.hit_rate == pytest.approx(320 / 624)

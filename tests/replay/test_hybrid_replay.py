@@ -11,7 +11,7 @@ from hybrid_blocks.replay import (
     Cache,
     Engine,
     EngineConfig,
-    Foresight,
+    Lookahead,
     ManagerName,
     ReplayError,
     Result,
@@ -21,7 +21,7 @@ from hybrid_blocks.replay import (
     model_cache,
     replay,
 )
-from hybrid_blocks.replay.live import LiveBytes
+from hybrid_blocks.replay.live_bytes import LiveBytes
 from hybrid_blocks.replay.policy import PolicyName, apply_policy
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.builder import TraceBuilder
@@ -189,9 +189,9 @@ def test_sooner_use_is_worth_more_and_no_use_nothing() -> None:
     shared, own = builder.fresh(32), [builder.fresh(33) for _ in range(3)]
     for index, first in enumerate((shared, shared, own[2])):
         builder.add([first, own[index]], arrival=float(index), prompt_tokens=48, output_tokens=16)
-    foresight = Foresight(builder.build(), 16, EngineConfig().step_time)
-    assert foresight.worth(0).tolist() == [2**63 - 1, 2**63 - 1, 0]
-    assert foresight.worth(1).tolist() == [0, 0, 0]
+    lookahead = Lookahead(builder.build(), 16, EngineConfig().step_time)
+    assert lookahead.worth(0).tolist() == [2**63 - 1, 2**63 - 1, 0]
+    assert lookahead.worth(1).tolist() == [0, 0, 0]
 
 
 def crafted() -> Trace:
@@ -250,8 +250,6 @@ def test_vllm_hits_where_it_kept_a_state() -> None:
 
 def test_managers_say_what_they_cannot_do() -> None:
     cache = made("Qwen3.5-27B", 8)
-    with pytest.raises(ReplayError, match=r"one group .* Use --manager rust"):
-        make_manager(ManagerName.PYTHON, cache, EngineConfig())
     without = changed_model(cache)
     with pytest.raises(ReplayError, match="give --model and --memory"):
         make_manager(ManagerName.VLLM, without, EngineConfig())

@@ -145,31 +145,6 @@ def test_equal_inputs_give_equal_replays() -> None:
     assert figures() == figures()
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    seed=st.integers(0, 1000),
-    spare_blocks=st.integers(0, 80),
-    max_num_seqs=st.integers(1, 12),
-    max_num_batched_tokens=st.integers(8, 300),
-)
-def test_both_managers_give_the_same_replay(
-    seed: int, spare_blocks: int, max_num_seqs: int, max_num_batched_tokens: int
-) -> None:
-    trace = generate_trace(seed, SMALL)
-    config = EngineConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
-    num_blocks = -(-int(trace.total_tokens.max()) // 8) + spare_blocks
-    engines = []
-    for name in (ManagerName.RUST, ManagerName.PYTHON):
-        engine = made_engine(trace, num_blocks, config, block_size=8, name=name)
-        engine.run()
-        engines.append(engine)
-    rust, python = engines
-    assert rust.counters == python.counters
-    assert rust.timeline == python.timeline
-    assert rust.full_load == python.full_load
-    assert len(rust.meter.steps) == len(python.meter.steps)
-
-
 def test_a_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
     config = EngineConfig(max_num_batched_tokens=32)
     engine, manager = watched(made((100, 3, 0.0)), 40, config, 8)

@@ -150,7 +150,7 @@ class Faulty:
 
 def broken(cache: Cache, **faults: Any) -> VerifiedManager:
     core = cast("BlockManager", Faulty(make_rust(cache, CONFIG, RustOptions()).core, **faults))
-    inner = RustManager(core, geometry=cache.geometry, lookahead=0, foresight=None)
+    inner = RustManager(core, geometry=cache.geometry, num_lookahead_tokens=0, lookahead=None)
     return VerifiedManager(inner, cache.geometry)
 
 
@@ -178,12 +178,12 @@ def test_blocks_are_taken_through_an_offload() -> None:
 
 def test_only_the_rust_manager_says_which_copies_to_run() -> None:
     with pytest.raises(ReplayError, match="--manager rust"):
-        make_manager(ManagerName.PYTHON, block_cache(9, 16), CONFIG, verify_data=True)
+        make_manager(ManagerName.VLLM, block_cache(9, 16), CONFIG, verify_data=True)
 
 
 def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tagged_arena", "replay.managers.tagged_device", "replay.managers.verified"):
-        monkeypatch.delitem(sys.modules, f"hybrid_blocks.{name}")
+    for name in ("tagged_arena", "managers.tagged_device", "managers.verified"):
+        monkeypatch.delitem(sys.modules, f"hybrid_blocks.replay.{name}")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ReplayError, match=r"Install hybrid-blocks\[torch\]"):
         make_manager(ManagerName.RUST, block_cache(9, 16), CONFIG, verify_data=True)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.replay.managers.reference import ReferenceReplayManager
+from hybrid_blocks.replay import EngineConfig, RustOptions, block_cache
+from hybrid_blocks.replay.managers.rust import make_rust
 
 
 @dataclass
@@ -28,10 +29,11 @@ class Life:
 
 
 class WatchedManager:
-    """The reference manager, its integrity checked after every call."""
+    """A manager of one group that keeps every token, its integrity checked after every call."""
 
     def __init__(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int) -> None:
-        self.inner = ReferenceReplayManager(num_blocks, block_size)
+        config = EngineConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
+        self.inner = make_rust(block_cache(num_blocks, block_size), config, RustOptions())
         self.lives: dict[int, Life] = {}
         self.sampled: dict[str, list[int]] = {}
         self.names: dict[int, str] = {}
@@ -61,6 +63,7 @@ class WatchedManager:
 
     def begin_step(self) -> None:
         self.steps += 1
+        self.inner.begin_step()
 
     def can_admit(self, handle: int, headroom: int) -> bool:
         assert self.lives[handle].room is None
@@ -108,7 +111,7 @@ class WatchedManager:
             assert life.room <= life.known
         running = sum(life.room is not None for life in self.lives.values())
         assert running <= self.max_num_seqs
-        self.inner.check_integrity()
+        self.inner.core.check_integrity()
         return served
 
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
@@ -119,7 +122,7 @@ class WatchedManager:
             life.computed += count
             assert life.room is not None
             assert life.computed <= life.room
-        self.inner.check_integrity()
+        self.inner.core.check_integrity()
 
     def append_tokens(self, handles: Handles, tokens: Counts) -> None:
         assert tokens.dtype == np.int32
@@ -137,7 +140,7 @@ class WatchedManager:
             assert life.room is not None
             life.room, life.matched, life.computed = None, None, 0
             life.preempted += 1
-        self.inner.check_integrity()
+        self.inner.core.check_integrity()
 
     def free(self, handles: Handles) -> None:
         self.inner.free(handles)
@@ -145,7 +148,7 @@ class WatchedManager:
             life = self.lives[handle]
             assert not life.freed
             life.room, life.freed = None, True
-        self.inner.check_integrity()
+        self.inner.core.check_integrity()
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"a scheduler has no business with {name}")

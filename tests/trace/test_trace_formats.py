@@ -1,10 +1,15 @@
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hybrid_blocks.trace import Trace, TraceError, TraceFormat, read_trace
+from hybrid_blocks.cli import app
+from hybrid_blocks.trace import FORMATS, Trace, TraceError, read_trace
+from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.read import Format
+from typer.testing import CliRunner
 
 MOONCAKE = [
     {"timestamp": 0, "input_length": 1024, "output_length": 3, "hash_ids": [7, 8]},
@@ -41,7 +46,7 @@ def lines(records: list[dict[str, object]]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-SAMPLES: dict[TraceFormat, str] = {
+SAMPLES: dict[str, str] = {
     "mooncake": lines(MOONCAKE),
     "sharegpt": lines(SHAREGPT),
     "azure": AZURE,
@@ -68,7 +73,7 @@ def assert_same(left: Trace, right: Trace) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_format_is_detected_and_reads_the_same_when_compressed(
-    tmp_path: Path, name: TraceFormat, packed: bool
+    tmp_path: Path, name: str, packed: bool
 ) -> None:
     plain, path = tmp_path / "plain", tmp_path / "trace"
     plain.write_text(SAMPLES[name])
@@ -79,7 +84,7 @@ def test_every_format_is_detected_and_reads_the_same_when_compressed(
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_tokens_are_int32_and_as_many_as_the_lengths_say(tmp_path: Path, name: TraceFormat) -> None:
+def test_tokens_are_int32_and_as_many_as_the_lengths_say(tmp_path: Path, name: str) -> None:
     path = tmp_path / "trace"
     path.write_text(SAMPLES[name])
     trace = read_trace(path)
@@ -91,7 +96,7 @@ def test_tokens_are_int32_and_as_many_as_the_lengths_say(tmp_path: Path, name: T
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_blank_lines_are_passed_over(tmp_path: Path, name: TraceFormat) -> None:
+def test_blank_lines_are_passed_over(tmp_path: Path, name: str) -> None:
     plain, spaced = tmp_path / "plain", tmp_path / "spaced"
     plain.write_text(SAMPLES[name])
     spaced.write_text("\n" + SAMPLES[name].replace("\n", "\n\n") + "  \n")
@@ -169,3 +174,39 @@ def test_more_distinct_tokens_than_int32_holds_are_refused(tmp_path: Path) -> No
     path.write_text(json.dumps(row))
     with pytest.raises(TraceError, match=r"2,147,483,647 distinct tokens"):
         read_trace(path)
+
+
+def test_a_format_is_one_row_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading by mark, by name, and the commands that read traces need nothing more."""
+    row = Format(b"prompt;output", _parse_pair, _build_pairs)
+    monkeypatch.setitem(FORMATS, "pairs", row)
+    path = tmp_path / "trace.txt"
+    path.write_text("prompt;output 10;4\n")
+    for name in ("auto", "pairs"):
+        assert read_trace(path, name).total_tokens.tolist() == [14]
+    for command in (["replay", path, "--format", "pairs"], ["replay", path], [*PLAN, path]):
+        ran = CliRunner().invoke(app, list(map(str, command)))
+        assert ran.exit_code == 0, ran.output
+
+
+PLAN: list[object] = ["plan", "Granite-4.0-Micro", "--memory", "16GiB", "--trace"]
+
+
+def _parse_pair(line: bytes) -> tuple[int, int]:
+    prompt_tokens, output_tokens = line.split()[1].split(b";")
+    return int(prompt_tokens), int(output_tokens)
+
+
+def _build_pairs(name: str, records: Sequence[tuple[int, int]]) -> TraceBuilder:
+    builder = TraceBuilder(name)
+    for prompt_tokens, output_tokens in records:
+        spans = [builder.fresh(prompt_tokens + output_tokens)]
+        builder.add(spans, arrival=0, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    return builder
+
+
+def test_a_format_that_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(AZURE)
+    with pytest.raises(TraceError, match="'parquet' is no trace format; known are auto, mooncake,"):
+        read_trace(path, "parquet")

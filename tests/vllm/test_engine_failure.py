@@ -11,10 +11,9 @@ import pytest
 pytest.importorskip("vllm")
 
 from hybrid_blocks.errors import IntegrityError
+from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
-from hybrid_blocks.vllm.profile.engine import make_hasher, make_scheduler
-from hybrid_blocks.vllm.profile.groups import Groups
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.engine import core

@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.cli import app
+from hybrid_blocks.profile.engine import make_hasher
+from hybrid_blocks.profile.probes import Span, Step
+from hybrid_blocks.profile.process import LevelProcess, ProfileError, check_agreement, profile
+from hybrid_blocks.profile.report import plot
+from hybrid_blocks.profile.result import PARTS, Findings, summarize
+from hybrid_blocks.profile.workload import Settings, of_trace, steady
 from hybrid_blocks.trace import generate_trace
 from hybrid_blocks.vllm import installation
-from hybrid_blocks.vllm.profile.engine import make_hasher
-from hybrid_blocks.vllm.profile.level_process import LevelProcess, ProfileError
-from hybrid_blocks.vllm.profile.plot import plot
-from hybrid_blocks.vllm.profile.result import PARTS, Findings, summarize
-from hybrid_blocks.vllm.profile.run import check_agreement, profile
-from hybrid_blocks.vllm.profile.settings import Settings
-from hybrid_blocks.vllm.profile.times import Span, Step
-from hybrid_blocks.vllm.profile.workload import of_trace, steady
 from hybrid_blocks.vllm.request_hasher import RequestHasher
 from typer.testing import CliRunner
 

@@ -23,11 +23,12 @@ __all__ = [
     "BlockHasher",
     "BlockManager",
     "BlockStore",
+    "CheckpointPolicy",
     "Compaction",
     "FlopModel",
+    "GroupKind",
     "GroupSpec",
     "HashChain",
-    "CheckpointPolicy",
     "build_info",
     "vllm",
 ]
@@ -161,6 +162,41 @@ class HashChain:
     def num_tokens(self) -> int:
         """Tokens appended so far."""
 
+_Count = TypeVar("_Count", int, npt.NDArray[np.int64])
+
+@final
+class GroupKind:
+    """Which tokens and blocks a kind of layer still needs, as the block manager reckons it.
+
+    ``name`` and its parameters are those of `GroupSpec`.
+
+    Raises:
+        InvalidArgumentError: An unknown kind, or arguments that it does not have.
+    """
+
+    def __new__(
+        cls,
+        name: str,
+        *,
+        window: int | None = None,
+        slots: int | None = None,
+        encoder_tokens: int | None = None,
+    ) -> GroupKind: ...
+    def num_skipped_tokens(self, num_computed: _Count) -> _Count:
+        """Leading tokens that nothing computed after ``num_computed`` tokens looks at."""
+
+    def num_live_tokens(self, num_tokens: _Count) -> _Count:
+        """Tokens that the last of ``num_tokens`` looks at, itself included; 0 for states."""
+
+    def peak_tokens(self, num_tokens: int, max_chunk: int) -> int:
+        """Most tokens held at once on the way to ``num_tokens``, ``max_chunk`` at most a step."""
+
+    def peak_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
+        """Most blocks of ``block_size`` tokens held at once on that way; slots for states."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
 @final
 class GroupSpec:
     """What the layers of a cache group keep.
@@ -172,7 +208,8 @@ class GroupSpec:
     - ``chunked``: within aligned chunks of ``window`` tokens;
     - ``state``: a recurrent state, in ``slots`` slots a request, 1 and 1 more for each speculative
       token;
-    - ``cross``: attention over at most ``encoder_tokens`` tokens of an encoder.
+    - ``cross``: attention over at most ``encoder_tokens`` tokens of an encoder;
+    - ``ring``: one block a request, written in a circle and never cached.
 
     ``block_size`` is in tokens, a multiple of the hasher's; for states it is the grain of lengths
     at which a checkpoint may be kept. ``pool`` says which pool the blocks come from.

@@ -7,14 +7,15 @@ import msgspec
 import typer
 from rich.console import Console
 
+from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
-from hybrid_blocks.plan.compare import compare, read_report
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.plot import plot
-from hybrid_blocks.plan.render import render
-from hybrid_blocks.plan.report import make_report
-from hybrid_blocks.plan.size import parse_memory, parse_tokens
-from hybrid_blocks.plan.sweep import parse_axis, sweep, sweep_table
+from hybrid_blocks.plan.report.compare import compare, read_report
+from hybrid_blocks.plan.report.plot import plot
+from hybrid_blocks.plan.report.report import make_report
+from hybrid_blocks.plan.report.sweep import parse_axis, sweep, sweep_table
+from hybrid_blocks.plan.report.tables import render
+from hybrid_blocks.units import parse_memory, parse_tokens
 
 
 def plan_command(  # noqa: PLR0917 -- typer passes options by name
@@ -112,7 +113,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             _write(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
         if plot_file is not None:
             plot(report, plot_file)
-    except PlanError as error:
+    except HybridBlocksError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
 
@@ -144,12 +145,10 @@ def _write(path: Path, text: bytes) -> None:
 def _trace_lengths(path: Path | None) -> list[int]:
     if path is None:
         return []
-    from hybrid_blocks.trace import TraceError, read_trace  # noqa: PLC0415 - wants numpy
+    from hybrid_blocks.trace import read_trace  # noqa: PLC0415 - wants numpy
 
     try:
         lengths: list[int] = read_trace(path).total_tokens.tolist()
-    except TraceError as error:
-        raise PlanError(str(error)) from None
     except OSError as error:
         raise PlanError(f"--trace {path}: {error.strerror or error}") from None
     return lengths

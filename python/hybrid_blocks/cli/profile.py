@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.vllm.profile.plot import plot as draw
-from hybrid_blocks.vllm.profile.report import make_table, write_json, write_timeline
-from hybrid_blocks.vllm.profile.run import profile
-from hybrid_blocks.vllm.profile.settings import Settings
+from hybrid_blocks.profile.process import profile
+from hybrid_blocks.profile.report import make_table, write_json, write_timeline
+from hybrid_blocks.profile.report import plot as draw
+from hybrid_blocks.profile.workload import Settings
 
 DEFAULTS = Settings(level="off")
 

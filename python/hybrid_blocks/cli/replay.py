@@ -36,14 +36,16 @@ from hybrid_blocks.replay import (
     model_cache,
     read_num_blocks,
     replay,
+    request_limits,
 )
 from hybrid_blocks.replay.plot import plot as draw
 from hybrid_blocks.replay.policy import PolicyName, apply_policy
 from hybrid_blocks.replay.report import make_table
 from hybrid_blocks.trace import (
+    AUTO,
+    FORMATS,
     OnError,
     Trace,
-    TraceFormat,
     generate_trace,
     measure_sharing,
     read_trace,
@@ -61,8 +63,8 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         ),
     ] = None,
     trace_format: Annotated[
-        TraceFormat, typer.Option("--format", help="Format of TRACE.")
-    ] = "auto",
+        str, typer.Option("--format", help=f"Format of TRACE: {', '.join((AUTO, *FORMATS))}.")
+    ] = AUTO,
     model: Annotated[
         str, typer.Option(help="Model that plans the cache: a name or a config.json.")
     ] = "Granite-4.0-Micro",
@@ -115,7 +117,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     on_error: Annotated[
         OnError,
         typer.Option(
-            help="What a damaged line does, and a request larger than the pool.",
+            help="What a damaged line does, and a request too large for a manager.",
         ),
     ] = "raise",
     verify_data: Annotated[
@@ -177,7 +179,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
 
 
 def _load(
-    path: Path | None, trace_format: TraceFormat, on_error: OnError, seed: int, limit: int | None
+    path: Path | None, trace_format: str, on_error: OnError, seed: int, limit: int | None
 ) -> Trace:
     workload = read_trace(path, trace_format, on_error) if path else generate_trace(seed)
     return workload if limit is None else workload.head(limit)
@@ -212,6 +214,7 @@ def _run(
         measuring = progress.add_task("measure sharing", total=1)
         sharing = measure_sharing(workload, cache.geometry.hash_block_size)
         progress.update(measuring, completed=1)
+        limits = request_limits(managers, cache, config, rust=rust, vllm=vllm)
         for name in managers:
             task = progress.add_task(f"replay ({name})", total=len(workload))
             runs.append(
@@ -223,6 +226,7 @@ def _run(
                     rust=rust,
                     vllm=vllm,
                     sharing=sharing,
+                    limits=limits,
                     verify_data=verify_data,
                     on_progress=partial(_advance, progress, task),
                 )

@@ -10,10 +10,10 @@ from hybrid_blocks.replay.cache import (
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.errors import ReplayError
-from hybrid_blocks.replay.foresight import Foresight
+from hybrid_blocks.replay.lookahead import Lookahead
 from hybrid_blocks.replay.managers import ManagerName, RustOptions, VllmOptions, make_manager
 from hybrid_blocks.replay.result import Result
-from hybrid_blocks.replay.run import replay
+from hybrid_blocks.replay.run import replay, request_limits
 from hybrid_blocks.replay.step_time import StepTime
 from hybrid_blocks.replay.timeline import Timeline
 
@@ -22,7 +22,7 @@ __all__ = [
     "Cache",
     "Engine",
     "EngineConfig",
-    "Foresight",
+    "Lookahead",
     "ManagerName",
     "ReplayError",
     "Result",
@@ -35,4 +35,5 @@ __all__ = [
     "model_cache",
     "read_num_blocks",
     "replay",
+    "request_limits",
 ]

@@ -62,7 +62,7 @@ class Admission:
         """
         if not self.is_short_of_memory:
             return False
-        known = self._requests.look(self._waiting[0]).known
+        known = self._requests.register(self._waiting[0]).known
         total = self._batch.known
         rows = np.flatnonzero(total - computed > 1)
         under_way = list(zip(computed[rows].tolist(), total[rows].tolist(), strict=True))
@@ -108,7 +108,7 @@ class Admission:
         while self._waiting and budget > 0 and self.is_open:
             self._is_refused = False
             request = self._waiting[0]
-            state = self._requests.look(request)
+            state = self._requests.register(request)
             matched = self._meter.call(self._manager.match_prefix, state.handle)
             chunk = self._first_chunk(state, matched, budget)
             if chunk == 0:

@@ -1,19 +1,14 @@
 """The cache that a replay runs in: its memory, and what every manager makes of it."""
 
-import re
-
 import msgspec
 
 from hybrid_blocks.model import Model, load_model
-from hybrid_blocks.plan import Deployment, Geometry, GroupGeometry, plan_natural
+from hybrid_blocks.plan import ArenaPlan, Deployment, GroupPlan, plan_natural
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.trace import Trace
+from hybrid_blocks.units import parse_memory
 
 UNBOUNDED = "unbounded"
-
-_UNITS = {"": 1, "B": 1}
-_UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
-_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +18,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
     as a number of blocks: one group that keeps every token, one byte a token.
     """
 
-    geometry: Geometry
+    geometry: ArenaPlan
     model: Model | None = None
     deployment: Deployment | None = None
 
@@ -38,18 +33,10 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
         return self.geometry.decode_tokens - 1
 
 
-def parse_bytes(text: str) -> int:
-    """Read a size such as ``24GiB``, ``1.5 GB`` or ``4096``."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if not match or match[2] not in _UNITS:
-        raise ReplayError(f"{text!r} is not a size; write for example 24GiB or 8000MB")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
 def model_cache(model: str, memory: str | int, deployment: Deployment) -> Cache:
     """Plan ``memory`` for a model: a name of the model table, or a ``config.json``."""
     loaded = load_model(model)
-    memory_bytes = memory if isinstance(memory, int) else parse_bytes(memory)
+    memory_bytes = memory if isinstance(memory, int) else parse_memory(memory)
     geometry = plan_natural(loaded, memory_bytes, deployment)
     return Cache(geometry=geometry, model=loaded, deployment=deployment)
 
@@ -58,7 +45,7 @@ def block_cache(num_blocks: int, block_size: int) -> Cache:
     """Make a cache of ``num_blocks`` blocks to hand out, the null block not counted."""
     if num_blocks < 1:
         raise ReplayError(f"a pool of {num_blocks} blocks can serve nothing; give it at least 1")
-    group = GroupGeometry(
+    group = GroupPlan(
         name="full",
         kind="full",
         layers=(0,),
@@ -69,7 +56,7 @@ def block_cache(num_blocks: int, block_size: int) -> Cache:
         blocks_per_slab=1,
         pool=0,
     )
-    geometry = Geometry(
+    geometry = ArenaPlan(
         groups=(group,),
         slab_bytes=block_size,
         num_slabs=num_blocks + 1,

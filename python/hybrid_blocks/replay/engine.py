@@ -1,6 +1,6 @@
 """A continuous-batching engine in virtual time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 import numpy as np
@@ -15,7 +15,8 @@ from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.counters import Counters
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.full_load import FullLoad
-from hybrid_blocks.replay.live import LiveBytes
+from hybrid_blocks.replay.limits import RequestLimit, find_too_large
+from hybrid_blocks.replay.live_bytes import LiveBytes
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.meter import Meter
 from hybrid_blocks.replay.requests import Requests
@@ -46,10 +47,17 @@ class Engine:
         meter: the manager's time, step by step.
         timeline: samples over virtual time.
         full_load: how well memory is used while somebody waits for it.
+        too_large: the requests that are left out: those over any of ``limits``, by default over
+            what the manager itself can hold.
     """
 
     def __init__(
-        self, trace: Trace, manager: ReplayManager, cache: Cache, config: EngineConfig
+        self,
+        trace: Trace,
+        manager: ReplayManager,
+        cache: Cache,
+        config: EngineConfig,
+        limits: Sequence[RequestLimit] = (),
     ) -> None:
         self.now = 0.0
         self.counters = Counters()
@@ -61,7 +69,17 @@ class Engine:
         self._config = config
         self._num_requests = len(trace)
         self._has_idled = False
-        self._too_large = _find_too_large(trace, manager, cache, config)
+        own = RequestLimit(
+            manager="the manager",
+            num_blocks=manager.num_blocks,
+            max_tokens=manager.max_request_tokens,
+        )
+        self.too_large = find_too_large(
+            trace,
+            limits or (own,),
+            num_speculative_tokens=cache.num_speculative_tokens,
+            reject=config.reject_too_large,
+        )
         self._arrivals = Arrivals(trace)
         self._requests = Requests(trace, manager, self.meter)
         self._batch = Batch(config.max_num_seqs)
@@ -91,7 +109,7 @@ class Engine:
 
     def _arrive(self) -> None:
         for request in self._arrivals.pop_until(self.now):
-            if request in self._too_large:
+            if request in self.too_large.requests:
                 self.counters.rejected += 1
                 self._arrivals.finish(request, self.now)
             else:
@@ -120,7 +138,7 @@ class Engine:
         scheduled[rows] += chunks
         needless = self._admission.waits_needlessly(scheduled)
         self._compute(rows, chunks)
-        self._weigh(1, needless=needless, preempted=self.counters.preemptions > preemptions)
+        self._sample_memory(1, needless=needless, preempted=self.counters.preemptions > preemptions)
         self._sample()
         self._finish()
         self.meter.end_step()
@@ -194,7 +212,7 @@ class Engine:
             batch.next_token[sampling] += 1
             self.counters.output_tokens += len(sampling)
 
-    def _weigh(self, steps: int, *, needless: bool, preempted: bool = False) -> None:
+    def _sample_memory(self, steps: int, *, needless: bool, preempted: bool = False) -> None:
         """Compare what is reserved with what is needed, if somebody lacks memory."""
         if preempted or self._admission.is_short_of_memory:
             live = self._live.of(self._batch.computed)
@@ -261,7 +279,7 @@ class Engine:
             batch.known += done
             batch.next_token += done
             self.counters.output_tokens += done * size
-            self._weigh(done, needless=needless)
+            self._sample_memory(done, needless=needless)
         return served
 
     def _step_ends(self, max_steps: int) -> npt.NDArray[np.float64]:
@@ -273,20 +291,3 @@ class Engine:
         if not self._admission.is_open:
             return ends
         return ends[: 1 + int(np.searchsorted(ends, self._arrivals.next_time))]
-
-
-def _find_too_large(
-    trace: Trace, manager: ReplayManager, cache: Cache, config: EngineConfig
-) -> frozenset[int]:
-    """Return the requests that the empty cache cannot hold; the last token is never computed."""
-    room = manager.max_request_tokens
-    held = trace.total_tokens - 1 + cache.num_speculative_tokens
-    found = np.flatnonzero(held > room)
-    if len(found) and not config.reject_too_large:
-        worst = int(np.argmax(held))
-        raise ReplayError(
-            f"{len(found)} of {len(trace)} requests do not fit into {manager.num_blocks:,} blocks, "
-            f"which hold {room:,} tokens of one request; the largest, request {worst}, needs "
-            f"{held[worst]:,} tokens. Give more memory, or leave them out with --on-error skip"
-        )
-    return frozenset(found.tolist())

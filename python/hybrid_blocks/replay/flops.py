@@ -8,7 +8,7 @@ import numpy as np
 from hybrid_blocks import FlopModel
 from hybrid_blocks.model import Model
 from hybrid_blocks.model.layer import Attention, FullAttention
-from hybrid_blocks.plan import Geometry
+from hybrid_blocks.plan import ArenaPlan
 
 _NAMED_PARAMETERS = re.compile(r"[-_]A?(\d+(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
 
@@ -30,7 +30,7 @@ class Flops:
         """Return the FLOPs of ``num_tokens`` tokens."""
         return self.linear * num_tokens + self.quadratic * num_tokens**2
 
-    def model(self, geometry: Geometry, alpha: float = 0.0) -> FlopModel:
+    def model(self, geometry: ArenaPlan, alpha: float = 0.0) -> FlopModel:
         """Return the core's model: these FLOPs, and the bytes that a prefix keeps."""
         growing = [group for group in geometry.groups if group.grows]
         states = [group for group in geometry.groups if group.kind == "state"]

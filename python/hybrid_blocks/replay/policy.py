@@ -8,7 +8,7 @@ from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.flops import flops_of
-from hybrid_blocks.replay.foresight import Foresight
+from hybrid_blocks.replay.lookahead import Lookahead
 from hybrid_blocks.replay.managers import ManagerName, RustOptions, make_manager
 from hybrid_blocks.trace import Trace
 
@@ -40,7 +40,7 @@ def apply_policy(
             return options
         case PolicyName.LOOKAHEAD:
             block_size = cache.geometry.hash_block_size
-            return replace(options, foresight=Foresight(trace, block_size, config.step_time))
+            return replace(options, lookahead=Lookahead(trace, block_size, config.step_time))
         case PolicyName.FLOP:
             return _tune(trace, cache, config, options)
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from hybrid_blocks.replay.limits import LeftOut
 from hybrid_blocks.replay.result import Result
 
 LIMITS = (
@@ -54,10 +55,20 @@ def _figures(result: Result) -> dict[str, str]:
     if result.verified_reads is not None:
         figures["verified reads"] = f"{result.verified_reads:,} blocks"
     if result.rejected_requests:
-        figures["rejected requests"] = f"{result.rejected_requests:,} larger than the pool"
+        figures["left out, too large"] = f"{result.rejected_requests:,} requests"
+    for left_out in result.left_out:
+        figures[f"  for {left_out.manager}"] = _left_out(left_out)
     if result.damaged_lines:
         figures["damaged lines"] = f"{result.damaged_lines:,} skipped"
     return figures
+
+
+def _left_out(left_out: LeftOut) -> str:
+    lengths = f"{left_out.shortest:,}"
+    if left_out.longest > left_out.shortest:
+        lengths += f" to {left_out.longest:,}"
+    holds = f"{left_out.manager} holds {left_out.max_tokens:,}"
+    return f"{left_out.requests:,} of {lengths} tokens: {holds}"
 
 
 def _efficiency(result: Result) -> str:

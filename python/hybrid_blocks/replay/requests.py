@@ -47,7 +47,7 @@ class Requests:
         self.prompt = trace.prompt_tokens.tolist()
         self.final = trace.total_tokens.tolist()
 
-    def look(self, request: int) -> Pending:
+    def register(self, request: int) -> Pending:
         """Return a waiting request's state, after adding it to the manager if it is new."""
         pending = self._pending.get(request)
         if pending is None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.engine import Engine
+from hybrid_blocks.replay.limits import LeftOut
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.trace import Sharing, Trace
 
@@ -32,7 +33,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         trace: name of the trace.
         manager: name of the manager.
         requests: requests finished.
-        rejected_requests: requests larger than the pool, left out.
+        rejected_requests: requests over the limit of this manager or of one beside it, left out.
+        left_out: the same by the manager whose limit they are over.
         damaged_lines: lines of the trace that were skipped.
         prompt_tokens: of the finished requests.
         output_tokens: sampled.
@@ -83,6 +85,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     manager: str
     requests: int
     rejected_requests: int
+    left_out: tuple[LeftOut, ...]
     damaged_lines: int
     prompt_tokens: int
     output_tokens: int
@@ -145,6 +148,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             manager=manager_name,
             requests=counters.finished,
             rejected_requests=counters.rejected,
+            left_out=engine.too_large.reasons,
             damaged_lines=trace.damaged_lines,
             prompt_tokens=counters.prompt_tokens,
             output_tokens=counters.output_tokens,

@@ -1,11 +1,13 @@
 """One replay, from a trace to its figures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
+from hybrid_blocks.replay.limits import RequestLimit
+from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.managers import (
     ManagerName,
     RustOptions,
@@ -17,6 +19,26 @@ from hybrid_blocks.replay.timeline import Timeline
 from hybrid_blocks.trace import Sharing, Trace
 
 
+def request_limits(
+    names: Sequence[ManagerName],
+    cache: Cache,
+    config: EngineConfig,
+    *,
+    rust: RustOptions | None = None,
+    vllm: VllmOptions | None = None,
+) -> tuple[RequestLimit, ...]:
+    """Return the longest request that each manager can hold; each is made, and dropped."""
+    return tuple(
+        _limit(name, make_manager(name, cache, config, rust=rust, vllm=vllm)) for name in names
+    )
+
+
+def _limit(name: ManagerName, manager: ReplayManager) -> RequestLimit:
+    return RequestLimit(
+        manager=name, num_blocks=manager.num_blocks, max_tokens=manager.max_request_tokens
+    )
+
+
 def replay(
     trace: Trace,
     *,
@@ -26,18 +48,23 @@ def replay(
     rust: RustOptions | None = None,
     vllm: VllmOptions | None = None,
     sharing: Sharing | None = None,
+    limits: Sequence[RequestLimit] = (),
     verify_data: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Result, Timeline]:
     """Run a trace through a new manager of a cache.
 
+    ``limits`` are those of all managers that the result is compared with, its own among them (see
+    `request_limits`): requests over any of them are left out, so that all serve the same.
     ``sharing`` is what the result's sequential hit rate is taken from. ``on_progress`` is told how
     many requests are done. With ``verify_data`` the copies are run and the reads checked.
     """
     manager = make_manager(
         manager_name, cache, config, rust=rust, vllm=vllm, verify_data=verify_data
     )
-    engine = Engine(trace, manager, cache, config)
+    if not limits:
+        limits = (_limit(manager_name, manager),)
+    engine = Engine(trace, manager, cache, config, limits)
     start = perf_counter()
     engine.run(on_progress)
     result = Result.of(

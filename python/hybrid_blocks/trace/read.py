@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final
 
 from hybrid_blocks.trace import azure, conversations, mooncake, sharegpt
 from hybrid_blocks.trace.builder import TraceBuilder
@@ -27,26 +27,30 @@ class Format:
     build: Callable[[str, Sequence[Any]], TraceBuilder]
 
 
-TraceFormat = Literal["auto", "mooncake", "conversations", "sharegpt", "azure"]
-
 FORMATS = {
     "mooncake": Format(b'"hash_ids"', mooncake.parse, mooncake.build),
     "conversations": Format(b'"requests"', conversations.parse, conversations.build),
     "sharegpt": Format(b'"input_tok_ids"', sharegpt.parse, sharegpt.build),
     "azure": Format(azure.HEADER, azure.parse, azure.build),
 }
+"""All formats by the name of ``--format``; a new one is a file and a row here."""
+
+AUTO: Final = "auto"
 
 
-def read_trace(
-    path: Path, trace_format: TraceFormat = "auto", on_error: OnError = "raise"
-) -> Trace:
+def read_trace(path: Path, trace_format: str = AUTO, on_error: OnError = "raise") -> Trace:
     """Read a trace file, gzip-compressed or not.
 
-    ``trace_format`` is ``"auto"`` or a key of `FORMATS`. ``on_error="skip"`` goes on after a
-    damaged line and counts it in ``damaged_lines``; ``"raise"`` stops with `DamagedLineError`.
+    ``trace_format`` is a key of `FORMATS`, or ``"auto"`` to tell it by the first line.
+    ``on_error="skip"`` goes on after a damaged line and counts it in ``damaged_lines``; ``"raise"``
+    stops with `DamagedLineError`. Raises ``TraceError`` where no format has the name or the mark.
     """
+    if trace_format not in (AUTO, *FORMATS):
+        raise TraceError(
+            f"{trace_format!r} is no trace format; known are {AUTO}, {', '.join(FORMATS)}"
+        )
     reader = LineReader(path, on_error)
-    known = FORMATS[detect_format(path) if trace_format == "auto" else trace_format]
+    known = FORMATS[detect_format(path) if trace_format == AUTO else trace_format]
     records = list(reader.parse(known.parse))
     return known.build(path.name, records).build(damaged_lines=len(reader.damaged))
 

@@ -4,7 +4,7 @@ use hybrid_blocks::{self as core, GroupKind};
 use pyo3::prelude::*;
 
 use crate::batch::{optional_size, size};
-use hybrid_blocks_interop::invalid_argument;
+use crate::group_kind::kind as kind_of;
 
 #[pyclass(frozen, eq, module = "hybrid_blocks._core")]
 #[derive(Clone, PartialEq)]
@@ -22,21 +22,7 @@ impl GroupSpec {
         #[pyo3(from_py_with = optional_size)] encoder_tokens: Option<u32>,
         #[pyo3(from_py_with = size)] pool: u32,
     ) -> PyResult<Self> {
-        let kind = match (kind, window, slots, encoder_tokens) {
-            ("full", None, None, None) => GroupKind::Full,
-            ("sliding_window", Some(window), None, None) => GroupKind::sliding_window(window),
-            ("chunked", Some(chunk), None, None) => GroupKind::Chunked { chunk },
-            ("state", None, slots, None) => GroupKind::State { slots: slots.unwrap_or(1) },
-            ("ring", None, None, None) => GroupKind::Ring,
-            ("cross", None, None, Some(encoder_tokens)) => GroupKind::Cross { encoder_tokens },
-            _ => {
-                return Err(invalid_argument(format_args!(
-                    "kind {kind:?} with window {window:?}, slots {slots:?} and encoder_tokens \
-                     {encoder_tokens:?}: use \"full\" or \"ring\" alone, \"sliding_window\" or \"chunked\" with \
-                     a window, \"state\" with slots, or \"cross\" with encoder_tokens"
-                )));
-            }
-        };
+        let kind = kind_of(kind, window, slots, encoder_tokens)?;
         Ok(Self(core::GroupSpec { kind, block_size, pool: core::PoolId(pool) }))
     }
 

@@ -6,6 +6,7 @@ mod block_manager;
 mod block_store;
 mod build_info;
 mod checkpoint_policy;
+mod group_kind;
 mod group_spec;
 mod policy;
 
@@ -23,6 +24,8 @@ mod _core {
     use super::build_info::build_info;
     #[pymodule_export]
     use super::checkpoint_policy::CheckpointPolicy;
+    #[pymodule_export]
+    use super::group_kind::GroupKind;
     #[pymodule_export]
     use super::group_spec::GroupSpec;
     #[pymodule_export]

@@ -9,9 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from hybrid_blocks.profile.loop import fingerprint_schedule
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm import scheduler as batched
-from hybrid_blocks.vllm.profile.told import of_schedule
 from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 from vllm.utils.hashing import sha256
@@ -170,7 +170,7 @@ class Pair:
     def step(self) -> None:
         """Schedule, and take in the outputs of this step or, if asynchronous, of the last one."""
         outputs = [scheduler.schedule() for scheduler in self.schedulers]
-        told = [of_schedule(output) for output in outputs]
+        told = [fingerprint_schedule(output) for output in outputs]
         assert told[0] == told[1]
         sampled = self._sample(outputs[0])
         self.in_flight.append([(output, _ran(output, sampled)) for output in outputs])

@@ -12,12 +12,11 @@ from random import Random
 from typing import Any
 
 import pytest
+from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.profile.loop import Loop
 from hybrid_blocks.trace import Trace, generate_trace, read_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
-from hybrid_blocks.vllm.profile.engine import make_hasher, make_scheduler
-from hybrid_blocks.vllm.profile.groups import Groups
-from hybrid_blocks.vllm.profile.loop import Loop
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.core.sched import scheduler as vllm_scheduler
 from vllm.v1.request import RequestStatus

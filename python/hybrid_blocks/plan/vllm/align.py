@@ -5,9 +5,9 @@ Follows ``Platform._align_hybrid_block_size`` in ``vllm/platforms/interface.py``
 
 from typing import Final
 
+from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.model import Model, Rank
 from hybrid_blocks.model.layer import State
-from hybrid_blocks.plan.arithmetic import ceil_div
 from hybrid_blocks.plan.deployment import Deployment
 
 KERNEL_BLOCK_TOKENS: Final = 16

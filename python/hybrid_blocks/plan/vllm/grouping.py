@@ -4,7 +4,6 @@ Follows ``get_kv_cache_groups`` in ``vllm/v1/core/kv_cache_planning.py`` (0.33) 
 cache layouts, the default on CUDA.
 """
 
-from math import gcd
 from typing import Final
 
 import msgspec
@@ -23,7 +22,7 @@ class Member(msgspec.Struct, frozen=True):
     spec: Spec
 
 
-class Group(msgspec.Struct, frozen=True):
+class VllmGroup(msgspec.Struct, frozen=True):
     """Members that share a block table, and empty layers that pad them to the common number."""
 
     members: tuple[Member, ...]
@@ -40,7 +39,7 @@ class Group(msgspec.Struct, frozen=True):
         return sum(member.spec.page_bytes for member in self.members)
 
 
-def group(members: tuple[Member, ...]) -> tuple[Group, ...]:
+def group(members: tuple[Member, ...]) -> tuple[VllmGroup, ...]:
     """Cut the layers of a whole model, all pipeline stages together, into groups.
 
     Raises:
@@ -48,7 +47,7 @@ def group(members: tuple[Member, ...]) -> tuple[Group, ...]:
 
     """
     if _one_table(members):
-        return (Group(members),)
+        return (VllmGroup(members),)
     return _equal_groups(_unify_pages(members))
 
 
@@ -88,7 +87,7 @@ def _fit_page(spec: Spec, page_bytes: int) -> Spec:
     return spec.with_page(page_bytes)
 
 
-def _equal_groups(members: tuple[Member, ...]) -> tuple[Group, ...]:
+def _equal_groups(members: tuple[Member, ...]) -> tuple[VllmGroup, ...]:
     """Cut each kind into groups of the same number of layers.
 
     The number is that of the rarest kind, or of the commonest where they are nearly equal. Layers
@@ -104,10 +103,5 @@ def _equal_groups(members: tuple[Member, ...]) -> tuple[Group, ...]:
         number = -(-len(kind) // size)
         for index in range(number):
             dealt = tuple(kind[index::number])
-            groups.append(Group(dealt, size - len(dealt)))
+            groups.append(VllmGroup(dealt, size - len(dealt)))
     return tuple(groups)
-
-
-def hash_block_tokens(groups: tuple[Group, ...]) -> int:
-    """Tokens of one prefix hash: what divides the block of every group."""
-    return gcd(*(group.spec.block_tokens for group in groups))

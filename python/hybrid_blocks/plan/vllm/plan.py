@@ -8,9 +8,9 @@ import msgspec
 
 from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.stage import stages
+from hybrid_blocks.plan.geometry.pipeline import stages
 from hybrid_blocks.plan.vllm import align
-from hybrid_blocks.plan.vllm.grouping import Group, Member, group
+from hybrid_blocks.plan.vllm.grouping import Member, VllmGroup, group
 from hybrid_blocks.plan.vllm.spec import layer_spec
 
 
@@ -19,31 +19,54 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``groups`` are those of the whole model; ``widest_stage`` what the pipeline stage with the
     widest block holds of them. ``block_tokens`` is the attention block, ``block_bytes`` what one
-    block of the pool takes on that stage.
+    block of the pool takes on that stage. ``decode_tokens`` are scheduled for each request in a
+    decode step, ``in_flight_tokens`` at most for all requests together.
     """
 
-    groups: tuple[Group, ...]
-    widest_stage: tuple[Group, ...]
+    groups: tuple[VllmGroup, ...]
+    widest_stage: tuple[VllmGroup, ...]
     block_tokens: int
     block_bytes: int
     num_blocks: int
     memory_bytes: int
     max_model_len: int
+    decode_tokens: int
     in_flight_tokens: int
     formula: str
 
     def blocks_per_request(self, length: int) -> int:
-        """Blocks that a request of ``length`` tokens holds, over all groups."""
+        """Blocks that vLLM reckons with for a request of ``length`` tokens when it starts."""
         return sum(group.spec.blocks(length, self.in_flight_tokens) for group in self.groups)
 
+    def decode_blocks(self, length: int) -> int:
+        """Most blocks that a request holds while it decodes up to ``length`` tokens."""
+        return sum(group.spec.decode_blocks(length, self.decode_tokens) for group in self.groups)
+
+    def prefill_blocks(self, length: int) -> int:
+        """Most blocks that a request holds while its prompt of ``length`` tokens is computed."""
+        return sum(
+            group.spec.prefill_blocks(length, self.in_flight_tokens) for group in self.groups
+        )
+
+    def requests(self, length: int) -> int:
+        """Most requests of ``length`` tokens that vLLM's manager runs at once.
+
+        The last one is admitted and computes its prompt while all others decode. The null block is
+        nobody's; no watermark is kept free (vLLM's default).
+        """
+        return int(self.concurrency(length))
+
     def concurrency(self, length: int) -> float:
-        """Return how many requests of ``length`` tokens fit: blocks / blocks of a request."""
-        return self.num_blocks / self.blocks_per_request(length)
+        """`requests` with a fraction: what is left over one more decoding request."""
+        usable, first = self.num_blocks - 1, self.prefill_blocks(length)
+        if first > usable:
+            return usable / first
+        return 1 + (usable - first) / self.decode_blocks(length)
 
     @property
     def max_concurrency(self) -> float:
-        """Requests of the maximum length that fit, as vLLM logs it."""
-        return self.concurrency(self.max_model_len)
+        """Requests of the maximum length, as vLLM logs it: blocks / `blocks_per_request`."""
+        return self.num_blocks / self.blocks_per_request(self.max_model_len)
 
     @property
     def tokens(self) -> int:
@@ -119,20 +142,21 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
         num_blocks=num_blocks,
         memory_bytes=memory_bytes,
         max_model_len=length,
+        decode_tokens=1 + deployment.num_speculative_tokens,
         in_flight_tokens=deployment.in_flight_tokens,
         formula=deployment.vllm_formula,
     )
 
 
-def _on_stage(groups: tuple[Group, ...], stage: tuple[Layer, ...]) -> tuple[Group, ...]:
+def _on_stage(groups: tuple[VllmGroup, ...], stage: tuple[Layer, ...]) -> tuple[VllmGroup, ...]:
     """Cut groups down to the layers of one pipeline stage."""
     layers = set(stage)
     return tuple(
-        Group(tuple(member for member in group.members if member.layer in layers))
+        VllmGroup(tuple(member for member in group.members if member.layer in layers))
         for group in groups
     )
 
 
-def _block_bytes(groups: tuple[Group, ...]) -> int:
+def _block_bytes(groups: tuple[VllmGroup, ...]) -> int:
     """Bytes of a block of the pool: those of the widest group."""
     return max(group.page_bytes for group in groups)

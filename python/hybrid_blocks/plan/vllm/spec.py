@@ -8,17 +8,11 @@ from typing import Literal
 
 import msgspec
 
+from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.model import Layer, Rank
-from hybrid_blocks.model.layer import (
-    ChunkedAttention,
-    CrossAttention,
-    LatentAttention,
-    SlidingWindow,
-    State,
-)
-from hybrid_blocks.plan.arithmetic import ceil_div
+from hybrid_blocks.model.kind import GroupKind, KindName, kind_of
+from hybrid_blocks.model.layer import LatentAttention, State
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.live import live_tokens
 
 SpecKind = Literal["full", "mla", "sliding_window", "chunked", "mamba", "cross"]
 
@@ -28,7 +22,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``unpadded_bytes`` are the bytes a block of ``block_tokens`` tokens (or one state) takes;
     ``page_bytes`` is what vLLM allocates for it. Two layers may share a group only if their specs
-    are equal. ``identity`` tells apart specs whose numbers agree (heads, dims).
+    are equal. ``identity`` tells apart specs whose numbers agree (heads, dims). A request has up to
+    ``slots`` blocks of states, and ``states`` of them in nearly all steps.
     """
 
     kind: SpecKind
@@ -38,10 +33,17 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     identity: tuple[int, ...] = ()
     slots: int | None = None
+    states: int | None = None
     encoder_tokens: int | None = None
 
+    @property
+    def rules(self) -> GroupKind:
+        """Which tokens of a request the layer still reads."""
+        name: KindName = "state" if self.kind == "mamba" else self.kind
+        return GroupKind(name=name, window=self.window, encoder_tokens=self.encoder_tokens)
+
     def blocks(self, length: int, in_flight_tokens: int) -> int:
-        """Most blocks a request of ``length`` tokens holds.
+        """Most blocks that vLLM reckons with for a request of ``length`` tokens when it starts.
 
         full, mla        ceil(length / block)
         sliding_window   ceil(min(window - 1 + in flight, length) / block) + 1
@@ -58,11 +60,30 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             return ceil_div(min(self.window + in_flight_tokens, length), self.block_tokens)
         return ceil_div(min(self.window - 1 + in_flight_tokens, length), self.block_tokens) + 1
 
-    def live_tokens(self, length: int) -> int:
-        """Tokens of a request of ``length`` tokens that are still read."""
-        return live_tokens(
-            length, kind=self.kind, window=self.window, encoder_tokens=self.encoder_tokens
-        )
+    def decode_blocks(self, length: int, scheduled_tokens: int) -> int:
+        """Most blocks a request holds while it decodes up to ``length`` tokens.
+
+        A second state (``align``) is held in one step of ``block_tokens`` only, while the last one
+        is copied into the next block; so it is not counted.
+        """
+        if self.states is not None:
+            return self.states
+        return self.rules.peak_blocks(length, scheduled_tokens, self.block_tokens)
+
+    def prefill_blocks(self, length: int, in_flight_tokens: int) -> int:
+        """Most blocks a request holds while a prompt of ``length`` tokens is computed.
+
+        What vLLM admits it for; of states one block and the drafts', one more behind the first
+        block.
+        """
+        if self.encoder_tokens is not None:
+            return self.blocks(length, in_flight_tokens)
+        whole = ceil_div(length, self.block_tokens)
+        if self.slots is not None and self.states is not None:
+            return min(self.slots, self.states - 1 + whole)
+        # vLLM's bound for chunks is one block short where a chunk begins inside a block.
+        held = self.rules.peak_blocks(length, in_flight_tokens, self.block_tokens)
+        return max(min(self.blocks(length, in_flight_tokens), whole), held)
 
     def with_page(self, page_bytes: int) -> "Spec":
         """Pad the page to ``page_bytes``."""
@@ -91,20 +112,18 @@ def layer_spec(
             unpadded_bytes=size,
             page_bytes=size,
             slots=(2 if align else 1) + deployment.num_speculative_tokens,
+            states=1 + deployment.num_speculative_tokens,
         )
     size = cache.token_bytes(rank) * block_tokens
     if isinstance(cache, LatentAttention):
         return Spec(kind="mla", block_tokens=block_tokens, unpadded_bytes=size, page_bytes=size)
+    rules = kind_of(cache)
     return Spec(
         kind=cache.kind,  # type: ignore[arg-type]
         block_tokens=block_tokens,
         unpadded_bytes=size,
         page_bytes=size,
-        window=cache.window
-        if isinstance(cache, SlidingWindow)
-        else cache.chunk
-        if isinstance(cache, ChunkedAttention)
-        else None,
+        window=rules.window,
         identity=(cache.kv_heads, cache.head_dim, cache.value_dim or cache.head_dim),
-        encoder_tokens=cache.encoder_tokens if isinstance(cache, CrossAttention) else None,
+        encoder_tokens=rules.encoder_tokens,
     )

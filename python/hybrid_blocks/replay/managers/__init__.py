@@ -6,7 +6,6 @@ from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.manager import ReplayManager
-from hybrid_blocks.replay.managers.reference import make_reference
 from hybrid_blocks.replay.managers.rust import RustOptions, make_rust
 from hybrid_blocks.replay.managers.vllm_manager import VllmOptions, make_vllm
 
@@ -15,7 +14,6 @@ class ManagerName(StrEnum):
     """What a manager is called on the command line."""
 
     RUST = "rust"
-    PYTHON = "python"
     VLLM = "vllm"
 
 
@@ -41,8 +39,6 @@ def make_manager(
     match name:
         case ManagerName.RUST:
             return make_rust(cache, config, rust or RustOptions())
-        case ManagerName.PYTHON:
-            return make_reference(cache)
         case ManagerName.VLLM:
             return make_vllm(cache, config, vllm or VllmOptions())
 

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.plan import Geometry, GroupGeometry
+from hybrid_blocks.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
-from hybrid_blocks.replay.foresight import Foresight
+from hybrid_blocks.replay.lookahead import Lookahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +20,12 @@ class RustOptions:
 
     Attributes:
         policy: what goes first: ``lru``, or a FLOP model.
-        foresight: knows the trace's future; then that decides what goes first.
+        lookahead: knows the trace's future; then that decides what goes first.
         placement: where states are kept; None for the default.
     """
 
     policy: str | FlopModel = "lru"
-    foresight: Foresight | None = None
+    lookahead: Lookahead | None = None
     placement: CheckpointPolicy | None = None
 
 
@@ -36,16 +36,16 @@ class RustManager:
         self,
         core: BlockManager,
         *,
-        geometry: Geometry,
-        lookahead: int,
-        foresight: Foresight | None,
+        geometry: ArenaPlan,
+        num_lookahead_tokens: int,
+        lookahead: Lookahead | None,
     ) -> None:
         self.core = core
         self._geometry = geometry
         self._pools = range(len(geometry.pools))
         self._has_windows = any(group.window is not None for group in geometry.groups)
+        self._num_lookahead_tokens = num_lookahead_tokens
         self._lookahead = lookahead
-        self._foresight = foresight
         self.match_prefix = core.match_prefix
         self.can_admit = core.can_admit
         self.advance = core.advance
@@ -57,13 +57,13 @@ class RustManager:
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         """Register a request; ``request_id`` is its index in the trace."""
         handle = self.core.add_request(request_id, tokens)
-        if self._foresight is not None:
-            self.core.set_worth(handle, self._foresight.worth(int(request_id)))
+        if self._lookahead is not None:
+            self.core.set_worth(handle, self._lookahead.worth(int(request_id)))
         return handle
 
     def allocate(self, handles: Handles, num_new_tokens: Counts) -> int:
         """Make room for new tokens, and for the drafts after them."""
-        return self.core.allocate(handles, num_new_tokens, self._lookahead)
+        return self.core.allocate(handles, num_new_tokens, self._num_lookahead_tokens)
 
     def begin_step(self) -> None:
         """Let time pass; the copies are run, as far as anything is run here."""
@@ -118,7 +118,7 @@ class RustManager:
 def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustManager:
     """Make a Rust manager: one pool of blocks where a slab is one block, else an arena."""
     geometry = cache.geometry
-    policy = "explicit" if options.foresight is not None else options.policy
+    policy = "explicit" if options.lookahead is not None else options.policy
     groups = [_group(group) for group in geometry.groups]
     hasher = block_hasher(block_size=geometry.hash_block_size)
     if geometry.pools == (1,) and policy == "lru":
@@ -136,12 +136,12 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
     return RustManager(
         core,
         geometry=geometry,
-        lookahead=cache.num_speculative_tokens,
-        foresight=options.foresight,
+        num_lookahead_tokens=cache.num_speculative_tokens,
+        lookahead=options.lookahead,
     )
 
 
-def _group(group: GroupGeometry) -> GroupSpec:
+def _group(group: GroupPlan) -> GroupSpec:
     return GroupSpec(
         "full" if group.kind == "mla" else group.kind,
         group.block_tokens,

@@ -6,8 +6,8 @@ from math import gcd
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.plan import Geometry
-from hybrid_blocks.tagged_arena import WORD_BYTES, GroupGeometry, TaggedArena
+from hybrid_blocks.plan import ArenaPlan
+from hybrid_blocks.replay.tagged_arena import WORD_BYTES, TaggedArena, TaggedGroup
 
 Int32s = npt.NDArray[np.int32]
 Tags = npt.NDArray[np.uint64]
@@ -20,7 +20,7 @@ class TaggedDevice:
     pools overlap as they would on the device.
     """
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: ArenaPlan) -> None:
         unit = gcd(*(group.block_stride for group in geometry.groups))
         self._arena = TaggedArena(
             geometry.num_slabs,
@@ -54,8 +54,8 @@ class TaggedDevice:
         self._arena.restore(group, ids, staging)
 
 
-def _scaled(words: int) -> GroupGeometry:
+def _scaled(words: int) -> TaggedGroup:
     layers = (1, words - 1) if words > 1 else (1,)
-    return GroupGeometry(
+    return TaggedGroup(
         layer_bytes=tuple(WORD_BYTES * layer for layer in layers), block_stride=WORD_BYTES * words
     )

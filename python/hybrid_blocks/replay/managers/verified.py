@@ -6,15 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.plan import Geometry
+from hybrid_blocks.plan import ArenaPlan
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.managers.rust import RustManager, RustOptions, make_rust
 from hybrid_blocks.replay.managers.tagged_device import TaggedDevice
+from hybrid_blocks.replay.positions import held_tokens, read_positions, written_positions
 from hybrid_blocks.replay.prefix_digests import Digests, PrefixDigests
-from hybrid_blocks.replay.touched import held_tokens, read_positions, written_positions
-from hybrid_blocks.tagged_arena import TagError
+from hybrid_blocks.replay.tagged_arena import TagError
 
 STAGE_EVERY = 16
 """Steps between two requests whose blocks are taken through an offload."""
@@ -28,7 +28,7 @@ class VerifiedManager:
     step computes is written. Raises ``ReplayError`` where a block holds something else.
     """
 
-    def __init__(self, inner: RustManager, geometry: Geometry) -> None:
+    def __init__(self, inner: RustManager, geometry: ArenaPlan) -> None:
         self._inner = inner
         self._core = inner.core
         self._groups = geometry.groups

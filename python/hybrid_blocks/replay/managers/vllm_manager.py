@@ -12,7 +12,7 @@ from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
 
 if TYPE_CHECKING:
-    from hybrid_blocks.replay.managers.vllm_bridge import VllmManager
+    from hybrid_blocks.replay.managers.vllm_adapter import VllmReplayAdapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,12 @@ class VllmOptions:
     retention: int | None = 0
 
 
-def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "VllmManager":
+def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "VllmReplayAdapter":
     """Make vLLM's manager; its blocks are those that vLLM chooses, whatever ``--block-size`` is."""
     if cache.model is None or cache.deployment is None:
         raise ReplayError("the vllm manager plans its own blocks: give --model and --memory")
     try:
-        from hybrid_blocks.replay.managers.vllm_bridge import VllmManager  # noqa: PLC0415
+        from hybrid_blocks.replay.managers.vllm_adapter import VllmReplayAdapter  # noqa: PLC0415
     except ImportError as error:
         raise ReplayError(f"--manager vllm needs vLLM 0.33: {error}") from error
     deployment = msgspec.structs.replace(cache.deployment, block_size=None)
@@ -41,4 +41,4 @@ def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "Vllm
         plan = plan_vllm(cache.model, cache.memory_bytes, deployment)
     except PlanError as error:
         raise ReplayError(str(error)) from error
-    return VllmManager(plan, deployment, config, retention=options.retention)
+    return VllmReplayAdapter(plan, deployment, config, retention=options.retention)

@@ -12,11 +12,6 @@ pub(super) fn num_computed_until(chunk: u32, num_skipped: u32) -> u32 {
     num_skipped.div_ceil(chunk).saturating_mul(chunk)
 }
 
-/// Most tokens that are held at once when at most `step` are computed in a step.
-pub(super) fn span(chunk: u32, step: u32) -> u64 {
-    u64::from(chunk) + u64::from(step)
-}
-
 /// The longest prefix whose last chunk is there from its start; earlier chunks are not needed.
 pub(crate) fn find<S: Store>(search: &Search<'_, S>, mut limit: u32, chunk: u32) -> Found {
     let block_size = search.block_size();

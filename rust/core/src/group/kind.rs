@@ -104,19 +104,45 @@ impl GroupKind {
         }
     }
 
+    /// Tokens that the last of `num_tokens` tokens looks at, itself included; 0 where the layers keep
+    /// states, whose slots hold no tokens.
+    #[must_use]
+    pub fn num_live_tokens(self, num_tokens: u32) -> u32 {
+        match self {
+            Self::Cross { encoder_tokens } => encoder_tokens,
+            Self::Ring | Self::State { .. } => 0,
+            _ => num_tokens - self.num_skipped_tokens(num_tokens.saturating_sub(1)),
+        }
+    }
+
+    /// Most tokens held at once on the way to `num_tokens`, if at most `step` are computed in one
+    /// step: those that the first token of a step looks at, and those of the step.
+    #[must_use]
+    pub fn peak_tokens(self, num_tokens: u64, step: u32) -> u64 {
+        let looked_at = match self {
+            Self::Cross { encoder_tokens } => return u64::from(encoder_tokens),
+            Self::Ring | Self::State { .. } => return 0,
+            Self::SlidingWindow { window, extra_retained } => window + extra_retained - 1,
+            Self::Chunked { chunk } => chunk - 1,
+            _ => return num_tokens,
+        };
+        (u64::from(looked_at) + u64::from(step)).min(num_tokens)
+    }
+
     /// Most blocks that a request of `num_tokens` tokens holds at once, if at most `step` tokens
     /// are computed in one step.
+    ///
+    /// `h` tokens that begin `o` tokens into a block of `b` touch `ceil((o + h) / b)` blocks. A window
+    /// begins at most `b - 1` into a block, a chunk at most `b - gcd(chunk, b)`.
     #[must_use]
     pub fn peak_blocks(self, num_tokens: u64, step: u32, block_size: u32) -> u64 {
-        let span = match self {
-            Self::SlidingWindow { window, extra_retained } => {
-                sliding_window::span(window + extra_retained, step)
-            }
-            Self::Chunked { chunk } => chunked::span(chunk, step),
+        let offset = match self {
+            Self::SlidingWindow { .. } => block_size - 1,
+            Self::Chunked { chunk } => block_size - gcd(chunk, block_size),
             _ => return self.table_len(num_tokens, block_size),
         };
-        // A span that starts inside a block touches one more.
-        self.table_len(num_tokens, block_size).min(span.div_ceil(u64::from(block_size)) + 1)
+        let touched = u64::from(offset) + self.peak_tokens(num_tokens, step);
+        self.table_len(num_tokens, block_size).min(touched.div_ceil(u64::from(block_size)))
     }
 
     /// Tokens that have room in a table of `num_blocks`.
@@ -184,5 +210,56 @@ impl GroupKind {
     /// Whether a prefix that ends inside a block can be found.
     pub(crate) fn supports_fine_grained(self) -> bool {
         self.is_full() || self.is_mamba()
+    }
+}
+
+/// Greatest common divisor.
+pub(crate) fn gcd(mut a: u32, mut b: u32) -> u32 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks held while a request comes to `num_tokens` in steps of at most `step`, tried out.
+    fn most_held(kind: GroupKind, num_tokens: u32, step: u32, block_size: u32) -> u64 {
+        let after = |start: u32| {
+            let ends = start + 1..=(start + step).min(num_tokens);
+            let first = kind.num_skipped_tokens(start) / block_size;
+            ends.map(|end| end.div_ceil(block_size) - first).max().unwrap_or(0)
+        };
+        u64::from((0..num_tokens).map(after).max().unwrap_or(0))
+    }
+
+    #[test]
+    fn the_most_blocks_are_those_that_some_way_to_the_end_holds() {
+        for (size, block_size) in (1..=9).flat_map(|size| (1..=6).map(move |block| (size, block))) {
+            for kind in [GroupKind::sliding_window(size), GroupKind::Chunked { chunk: size }] {
+                for step in 1..=7 {
+                    // Long enough for every place at which a window can begin in a block.
+                    let num_tokens = size * block_size * 4 + step;
+                    assert_eq!(
+                        kind.peak_blocks(u64::from(num_tokens), step, block_size),
+                        most_held(kind, num_tokens, step, block_size),
+                        "{kind:?}, blocks of {block_size}, steps of {step}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn live_tokens_are_those_that_the_last_token_looks_at() {
+        let live = |kind: GroupKind| [0, 1, 4, 5, 9].map(|length| kind.num_live_tokens(length));
+        assert_eq!(live(GroupKind::Full), [0, 1, 4, 5, 9]);
+        assert_eq!(live(GroupKind::sliding_window(4)), [0, 1, 4, 4, 4]);
+        assert_eq!(live(GroupKind::Chunked { chunk: 4 }), [0, 1, 4, 1, 1]);
+        assert_eq!(live(GroupKind::Cross { encoder_tokens: 7 }), [7; 5]);
+        assert_eq!(live(GroupKind::State { slots: 2 }), [0; 5]);
+        assert_eq!(live(GroupKind::Ring), [0; 5]);
     }
 }

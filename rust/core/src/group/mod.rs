@@ -23,6 +23,7 @@ mod state;
 mod table;
 
 pub use kind::GroupKind;
+pub(crate) use kind::gcd;
 pub(crate) use sliding_window::window_blocks;
 pub(crate) use state::slot as state_slot;
 pub(crate) use table::Table;

@@ -11,11 +11,6 @@ pub(super) fn num_computed_until(window: u32, num_skipped: u32) -> u32 {
     (num_skipped - 1).saturating_add(window)
 }
 
-/// Most tokens that are held at once when at most `step` are computed in a step.
-pub(super) fn span(window: u32, step: u32) -> u64 {
-    u64::from(window) - 1 + u64::from(step)
-}
-
 /// Contiguous blocks that hold a window, and the one that a drafter drops.
 pub(crate) fn window_blocks(window: u32, block_size: u32, use_eagle: bool) -> u32 {
     window.saturating_sub(1).div_ceil(block_size) + u32::from(use_eagle)

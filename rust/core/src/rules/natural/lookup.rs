@@ -6,7 +6,7 @@ use super::request::Match;
 use crate::engine::LookupGroup;
 use crate::engine::lookup::{Candidate, Finder};
 use crate::error::Error;
-use crate::group::{Group, GroupSpec};
+use crate::group::{Group, GroupSpec, gcd};
 use crate::ids::GroupId;
 use crate::store::Store;
 
@@ -190,13 +190,6 @@ impl Manager {
     pub(super) fn cache_stamp(&self) -> (u64, u64) {
         (self.engine.cache.store.num_changes(), self.stats.moves)
     }
-}
-
-fn gcd(mut a: u32, mut b: u32) -> u32 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 fn lcm(a: u32, b: u32) -> Option<u32> {

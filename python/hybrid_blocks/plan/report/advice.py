@@ -1,0 +1,146 @@
+"""Warnings that a person acts on."""
+
+from typing import Final
+
+from hybrid_blocks.model import Model
+from hybrid_blocks.model.layer import Attention
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.plan.vllm import VllmPlan
+from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
+
+SHORTEST: Final = 1
+"""Tokens of the request that takes the fewest blocks."""
+
+
+def advise(
+    model: Model,
+    deployment: Deployment,
+    geometry: ArenaPlan,
+    vllm: VllmPlan | None,
+    refusal: str | None,
+) -> tuple[str, ...]:
+    """All warnings for a plan; ``refusal`` is why there is no plan of vLLM's."""
+    warnings = [
+        *_about_model(model, deployment),
+        *_about_natural(deployment, geometry, deployment.length(model)),
+    ]
+    if vllm is None:
+        return (*warnings, f"vLLM cannot serve this model: {refusal}")
+    return (
+        *warnings,
+        *_about_blocks(deployment, vllm),
+        *_about_states(model, deployment, vllm),
+        *_about_padding(vllm),
+        *_about_length(vllm),
+    )
+
+
+def _about_model(model: Model, deployment: Deployment) -> list[str]:
+    warnings = []
+    if model.verified in ("unverified", "partly verified"):
+        warnings.append(f"the sizes of {model.name} are {model.verified}")
+    if deployment.max_model_len is None and model.max_model_len is None:
+        warnings.append(
+            f"the maximum length of {model.name} is not known; {deployment.length(model):,} tokens "
+            "are assumed (--max-model-len)"
+        )
+    fewest = min(
+        (layer.cache.kv_heads for layer in model.layers if isinstance(layer.cache, Attention)),
+        default=deployment.tp,
+    )
+    if fewest < deployment.tp:
+        warnings.append(
+            f"{fewest} KV heads are replicated over --tp {deployment.tp}: each head is stored "
+            f"{deployment.tp // fewest} times"
+        )
+    return warnings
+
+
+def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> list[str]:
+    warnings = []
+    slots = capacity.state_slots(geometry)
+    if slots is not None and deployment.max_num_seqs > slots // geometry.decode_tokens:
+        warnings.append(
+            f"natural: max_num_seqs {deployment.max_num_seqs} exceeds the "
+            f"{slots // geometry.decode_tokens} sequences whose states fit"
+        )
+    fits = capacity.longest(geometry, length)
+    if fits < length:
+        warnings.append(_too_long("natural", fits, length))
+    return warnings
+
+
+def _about_blocks(deployment: Deployment, vllm: VllmPlan) -> list[str]:
+    asked = deployment.block_size or KERNEL_BLOCK_TOKENS
+    if vllm.state_slots is None or vllm.block_tokens <= asked:
+        return []
+    warnings = []
+    block = f"vLLM: attention block inflated to {vllm.block_tokens:,} tokens"
+    if deployment.mamba_cache_mode == "align":
+        warnings.append(f"{block}: prompts below it never hit")
+        if deployment.max_num_batched_tokens < vllm.block_tokens:
+            warnings.append(
+                f"vLLM: max_num_batched_tokens {deployment.max_num_batched_tokens:,} is below the "
+                f"block of {vllm.block_tokens:,} tokens: mamba cache mode align does not allow it"
+            )
+    else:
+        warnings.append(f"{block}; mamba cache mode none has no prefix cache")
+    return warnings
+
+
+def _about_states(model: Model, deployment: Deployment, vllm: VllmPlan) -> list[str]:
+    slots = vllm.state_slots
+    if slots is None:
+        return []
+    warnings = []
+    if deployment.max_num_seqs > slots:
+        warnings.append(
+            f"vLLM: max_num_seqs {deployment.max_num_seqs} exceeds the {slots} state slots: "
+            "CUDA graph capture fails"
+        )
+    held = sum(group.spec.states or 0 for group in vllm.groups)
+    if model.is_hybrid and deployment.max_num_seqs > vllm.requests(SHORTEST):
+        warnings.append(
+            f"vLLM: each request takes {held} blocks for its states, so at most "
+            f"{vllm.requests(SHORTEST)} of max_num_seqs {deployment.max_num_seqs} run, "
+            "however short they are"
+        )
+    return warnings
+
+
+def _about_padding(vllm: VllmPlan) -> list[str]:
+    warnings = []
+    by_kind: dict[str, tuple[int, int]] = {}
+    for group in vllm.groups:
+        layers, padding = by_kind.get(group.spec.kind, (0, 0))
+        by_kind[group.spec.kind] = (
+            layers + len(group.members),
+            padding + group.padding_layers,
+        )
+    for kind, (layers, padding) in by_kind.items():
+        if padding:
+            warnings.append(
+                f"vLLM: {padding} padding layers waste {100 * padding / layers:.2f} % beside "
+                f"{layers} {kind} layers"
+            )
+    for spec in {member.spec for group in vllm.groups for member in group.members}:
+        if spec.page_bytes > spec.unpadded_bytes:
+            share = spec.page_bytes / spec.unpadded_bytes - 1
+            warnings.append(
+                f"vLLM: pages of {spec.kind} layers padded by {100 * share:.2f} % to "
+                f"{spec.page_bytes:,} bytes"
+            )
+    return warnings
+
+
+def _about_length(vllm: VllmPlan) -> list[str]:
+    fits = vllm.longest()
+    return [_too_long("vLLM", fits, vllm.max_model_len)] if fits < vllm.max_model_len else []
+
+
+def _too_long(who: str, fits: int, length: int) -> str:
+    return (
+        f"{who}: KV of one request does not fit: max length that fits is {fits:,}, below {length:,}"
+    )

@@ -1,0 +1,163 @@
+"""The figures of one plan, the same for both, so that they stand side by side."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.plan.report.budget import Budget, natural_budget, vllm_budget
+from hybrid_blocks.plan.vllm import VllmPlan
+
+
+class AtLength(msgspec.Struct, frozen=True, kw_only=True):
+    """Capacity for requests of one length, or of a mean length."""
+
+    length: int
+    concurrency: float
+    tokens: int
+
+
+class FullOf(AtLength, frozen=True, kw_only=True):
+    """Capacity for requests of one length, and where the bytes go when it is reached."""
+
+    budget: Budget
+
+
+class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the table of groups. ``page_bytes`` is the sum over the layers of one block."""
+
+    name: str
+    kind: str
+    layers: int
+    padding_layers: int
+    block_tokens: int
+    page_bytes: int
+    block_bytes: int
+    blocks_per_request: int
+    slots_per_request: int | None = None
+    window: int | None = None
+    blocks_per_slab: int | None = None
+    pool: int | None = None
+
+
+class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One plan. ``lengths`` starts with the maximum length; ``trace`` is the mix of a trace."""
+
+    block_tokens: int
+    block_bytes: int
+    num_blocks: int
+    blocks_per_request: int
+    tokens: int
+    max_concurrency: float
+    max_length: int
+    state_slots: int | None
+    cuda_graph_batch: int | None
+    lengths: tuple[FullOf, ...]
+    groups: tuple[GroupReport, ...]
+    trace: AtLength | None = None
+    slab_bytes: int | None = None
+    num_slabs: int | None = None
+    hash_block_size: int | None = None
+
+
+def report_natural(geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[int]) -> PlanReport:
+    """Figures of an arena; ``lengths`` starts with the maximum."""
+    limit = lengths[0]
+    first = next((group for group in geometry.groups if group.grows), geometry.groups[0])
+    slots = capacity.state_slots(geometry)
+    return PlanReport(
+        block_tokens=first.block_tokens,
+        block_bytes=first.block_stride,
+        num_blocks=capacity.growing_blocks(geometry),
+        blocks_per_request=sum(geometry.decode_blocks(limit)),
+        tokens=capacity.tokens(geometry, limit),
+        max_concurrency=capacity.concurrency(geometry, limit),
+        max_length=capacity.longest(geometry, limit),
+        state_slots=slots,
+        cuda_graph_batch=slots and slots // geometry.decode_tokens,
+        lengths=tuple(
+            FullOf(
+                length=length,
+                concurrency=capacity.concurrency(geometry, length),
+                tokens=capacity.tokens(geometry, length),
+                budget=natural_budget(geometry, length),
+            )
+            for length in dict.fromkeys(lengths)
+        ),
+        trace=_at_trace(
+            trace, [capacity.slabs_of_one(geometry, n) for n in trace], geometry.usable_slabs
+        ),
+        groups=tuple(
+            GroupReport(
+                name=group.name,
+                kind=group.kind,
+                layers=len(group.layers),
+                padding_layers=0,
+                block_tokens=group.block_tokens,
+                page_bytes=group.block_bytes,
+                block_bytes=group.block_stride,
+                blocks_per_request=group.blocks(limit, geometry.decode_tokens),
+                slots_per_request=group.slots_per_request,
+                window=group.window,
+                blocks_per_slab=group.blocks_per_slab,
+                pool=group.pool,
+            )
+            for group in geometry.groups
+        ),
+        slab_bytes=geometry.slab_bytes,
+        num_slabs=geometry.num_slabs,
+        hash_block_size=geometry.hash_block_size,
+    )
+
+
+def report_vllm(plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int]) -> PlanReport:
+    """Figures of vLLM's pool; ``lengths`` starts with the maximum."""
+    limit = lengths[0]
+    return PlanReport(
+        block_tokens=plan.block_tokens,
+        block_bytes=plan.block_bytes,
+        num_blocks=plan.num_blocks,
+        blocks_per_request=plan.blocks_per_request(limit),
+        tokens=plan.tokens,
+        max_concurrency=plan.max_concurrency,
+        max_length=plan.longest(),
+        state_slots=plan.state_slots,
+        cuda_graph_batch=plan.state_slots,
+        lengths=tuple(
+            FullOf(
+                length=length,
+                concurrency=plan.concurrency(length),
+                tokens=int(plan.concurrency(length) * length),
+                budget=vllm_budget(plan, length),
+            )
+            for length in dict.fromkeys(lengths)
+        ),
+        trace=_at_trace(trace, [plan.decode_blocks(n) for n in trace], plan.num_blocks - 1),
+        groups=tuple(
+            GroupReport(
+                name=f"{group.spec.kind}.{index}",
+                kind=group.spec.kind,
+                layers=len(group.members),
+                padding_layers=group.padding_layers,
+                block_tokens=group.spec.block_tokens,
+                page_bytes=sum(member.spec.unpadded_bytes for member in group.members),
+                block_bytes=plan.block_bytes,
+                blocks_per_request=group.spec.blocks(limit, plan.in_flight_tokens),
+                slots_per_request=group.spec.slots,
+                window=group.spec.window,
+            )
+            for index, group in enumerate(plan.groups)
+        ),
+    )
+
+
+def _at_trace(trace: Sequence[int], costs: Sequence[float], units: int) -> AtLength | None:
+    """Return the requests of a mix that fit on average: units / mean cost at full length."""
+    if not trace:
+        return None
+    mean_length = sum(trace) / len(trace)
+    concurrency = units * len(trace) / sum(costs)
+    return AtLength(
+        length=round(mean_length), concurrency=concurrency, tokens=int(concurrency * mean_length)
+    )

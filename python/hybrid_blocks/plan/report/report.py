@@ -1,0 +1,108 @@
+"""Everything a plan says, as data: what ``--json`` writes and the tables show."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model.layer import State
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.plan.geometry.natural import plan_natural
+from hybrid_blocks.plan.report.advice import advise
+from hybrid_blocks.plan.report.explain import explain
+from hybrid_blocks.plan.report.plan_report import (
+    GroupReport,
+    PlanReport,
+    report_natural,
+    report_vllm,
+)
+from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
+from hybrid_blocks.units import human
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, a deployment, and both plans for the same bytes.
+
+    ``vllm`` is None where vLLM cannot serve the model at all; a warning says why.
+    """
+
+    model: str
+    model_type: str
+    verified: str
+    notes: tuple[str, ...]
+    layers: dict[str, int]
+    deployment: Deployment
+    memory_bytes: int
+    max_model_len: int
+    vllm: PlanReport | None
+    natural: PlanReport
+    groups: tuple[GroupReport, ...]
+    warnings: tuple[str, ...]
+    explanation: tuple[str, ...]
+
+
+def make_report(
+    model: Model,
+    memory_bytes: int,
+    deployment: Deployment,
+    lengths: Sequence[int] = (),
+    trace: Sequence[int] = (),
+) -> Report:
+    """Plan a model both ways.
+
+    ``lengths`` are request lengths of interest besides the maximum, ``trace`` the lengths of a
+    workload's requests.
+
+    Raises:
+        PlanError: neither plan holds one request of the maximum length; says which length fits.
+
+    """
+    geometry = plan_natural(model, memory_bytes, deployment)
+    vllm: VllmPlan | None = None
+    refusal: str | None = None
+    try:
+        vllm = plan_vllm(model, memory_bytes, deployment)
+    except PlanError as error:
+        refusal = str(error)
+    limit = deployment.length(model)
+    _check_one_fits(model, geometry, vllm, limit)
+    wanted = (limit, *lengths)
+    natural = report_natural(geometry, wanted, trace)
+    spec_tokens = deployment.num_speculative_tokens
+    return Report(
+        model=model.name,
+        model_type=model.model_type,
+        verified=model.verified,
+        notes=model.notes,
+        layers=_count_layers(model, spec_tokens),
+        deployment=deployment,
+        memory_bytes=memory_bytes,
+        max_model_len=limit,
+        vllm=report_vllm(vllm, wanted, trace) if vllm else None,
+        natural=natural,
+        groups=natural.groups,
+        warnings=advise(model, deployment, geometry, vllm, refusal),
+        explanation=explain(model, deployment, geometry, vllm),
+    )
+
+
+def _check_one_fits(model: Model, geometry: ArenaPlan, vllm: VllmPlan | None, limit: int) -> None:
+    fits = capacity.longest(geometry, limit)
+    vllm_fits = vllm.longest() if vllm else 0
+    if max(fits, vllm_fits) < limit:
+        need = (geometry.slabs(1, limit) + 1) * geometry.slab_bytes
+        raise PlanError(
+            f"KV of one request does not fit: {limit:,} tokens of {model.name} need {human(need)}, "
+            f"{human(geometry.memory_bytes)} are there; max length that fits is {fits:,}"
+        )
+
+
+def _count_layers(model: Model, num_speculative_tokens: int) -> dict[str, int]:
+    names = (
+        layer.cache.family if isinstance(layer.cache, State) else layer.cache.kind
+        for layer in model.active_layers(num_speculative_tokens)
+    )
+    return dict(Counter(names))

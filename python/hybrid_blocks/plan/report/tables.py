@@ -1,0 +1,153 @@
+"""Tables of a report for the terminal, all of one look."""
+
+from collections.abc import Callable
+from itertools import groupby
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hybrid_blocks.plan.report.plan_report import AtLength, GroupReport, PlanReport
+from hybrid_blocks.plan.report.report import Report
+from hybrid_blocks.units import gib, human
+
+
+def grid(title: str, *columns: str) -> Table:
+    """Table that leaves the width to the figures: names on the left, figures on the right."""
+    table = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
+        title_justify="left",
+    )
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    return table
+
+
+def render(report: Report, console: Console, *, explained: bool = False) -> None:
+    """Print everything a report says; the formulas only if asked for."""
+    console.print(_title(report), highlight=False, soft_wrap=True)
+    tables = [_groups("natural", report.natural)]
+    if report.vllm is not None:
+        tables.append(_groups("vLLM", report.vllm))
+    tables.append(_capacity(report))
+    tables += [_bytes(report, index) for index in range(len(report.natural.lengths))]
+    for table in tables:
+        console.print()
+        console.print(table)
+    console.print()
+    for note in report.notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    for warning in report.warnings:
+        console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+    if explained:
+        console.print()
+        for line in report.explanation:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _title(report: Report) -> str:
+    layers = ", ".join(f"{count} {name}" for name, count in report.layers.items())
+    deployment = report.deployment
+    origin = "" if report.verified == "config" else f" ({report.verified})"
+    return (
+        f"[bold]{report.model}[/]{origin}: {layers}\n"
+        f"{gib(report.memory_bytes)} a GPU, tp {deployment.tp}, pp {deployment.pp}, "
+        f"KV {deployment.kv_cache_dtype}, max length {report.max_model_len:,}, "
+        f"{deployment.num_speculative_tokens} speculative tokens"
+    )
+
+
+def _groups(title: str, plan: PlanReport) -> Table:
+    table = grid(
+        f"{title}: groups",
+        "kind",
+        "layers",
+        "tokens",
+        "block",
+        "stride",
+        "slots",
+        "a request",
+        "a slab" if plan.slab_bytes else "",
+    )
+    for group, count in _alike(plan.groups):
+        padding = f" + {group.padding_layers}" if group.padding_layers else ""
+        state = group.slots_per_request is not None
+        table.add_row(
+            group.kind
+            + (f" {group.window:,}" if group.window else "")
+            + (f" x {count}" if count > 1 else ""),
+            f"{group.layers}{padding}",
+            "state" if state else f"{group.block_tokens:,}",
+            human(group.page_bytes),
+            human(group.block_bytes),
+            f"{group.slots_per_request}" if state else "",
+            f"{group.blocks_per_request:,}",
+            f"{group.blocks_per_slab:,}" if group.blocks_per_slab else "",
+        )
+    return table
+
+
+def _alike(groups: tuple[GroupReport, ...]) -> list[tuple[GroupReport, int]]:
+    """Neighbouring groups that differ in nothing but the name, and how many they are."""
+    unnamed = (msgspec.structs.replace(group, name="") for group in groups)
+    return [(group, len(list(members))) for group, members in groupby(unnamed)]
+
+
+def _capacity(report: Report) -> Table:
+    table = grid("capacity", "", "natural", "vLLM")
+
+    def row(name: str, show: Callable[[PlanReport], str]) -> None:
+        theirs = "-" if report.vllm is None else show(report.vllm)
+        table.add_row(name, show(report.natural), theirs)
+
+    row(
+        "slabs",
+        lambda plan: (
+            f"{plan.num_slabs:,} x {human(plan.slab_bytes or 0)}" if plan.num_slabs else ""
+        ),
+    )
+    row("block tokens", lambda plan: f"{plan.block_tokens:,}")
+    row("blocks", lambda plan: f"{plan.num_blocks:,}")
+    row("tokens", lambda plan: f"{plan.tokens:,}")
+    for index, at_length in enumerate(report.natural.lengths):
+        row(
+            f"requests of {at_length.length:,}",
+            lambda plan, index=index: _concurrency(plan.lengths[index]),  # type: ignore[misc]
+        )
+    if report.vllm is not None:
+        logged = f"{report.vllm.max_concurrency:,.2f}x"
+        table.add_row(f"vLLM logs for {report.max_model_len:,}", "", logged)
+    if report.natural.trace is not None:
+        mean = report.natural.trace.length
+        row(f"requests of the trace (mean {mean:,})", lambda plan: _concurrency(plan.trace))
+    row("longest request", lambda plan: f"{plan.max_length:,}")
+    if report.natural.state_slots is not None:
+        row("state slots", lambda plan: f"{plan.state_slots or 0:,}")
+        row("largest CUDA graph batch", lambda plan: f"{plan.cuda_graph_batch or 0:,}")
+    return table
+
+
+def _concurrency(at_length: AtLength | None) -> str:
+    return "-" if at_length is None else f"{at_length.concurrency:,.2f}x"
+
+
+def _bytes(report: Report, index: int) -> Table:
+    """Where the bytes go when the memory is full of requests of one length."""
+    budgets = {"natural": report.natural.lengths[index].budget}
+    if report.vllm is not None:
+        budgets["vLLM"] = report.vllm.lengths[index].budget
+    length = report.natural.lengths[index].length
+    table = grid(f"bytes, full of requests of {length:,} tokens", "", *budgets)
+    table.add_row("requests", *(f"{budget.requests:,}" for budget in budgets.values()))
+    for part in budgets["natural"].parts:
+        shares = ((budget.parts[part], budget.total) for budget in budgets.values())
+        table.add_row(
+            part.replace("_", " "),
+            *(f"{human(nbytes)} {nbytes / total:7.2%}" for nbytes, total in shares),
+        )
+    return table

@@ -1,0 +1,141 @@
+"""vLLM's scheduler on its own, over the cache groups of a kind of model, without weights."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+import torch
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.utils.hashing import sha256
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.kv_cache_utils import BlockHash, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+HASH_BLOCK_SIZE = 16
+
+
+class Groups(StrEnum):
+    """Kinds of model, by their cache groups."""
+
+    FULL = "full"
+    """One group of full attention, 16 tokens a block."""
+    SWA = "swa"
+    """One group of full attention and five with a sliding window of 1,024 tokens."""
+    HYBRID = "hybrid"
+    """One group of full attention and three of Mamba states, 528 tokens a block."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+        return 528 if self is Groups.HYBRID else HASH_BLOCK_SIZE
+
+    def specs(self) -> list[KVCacheSpec]:
+        """Return one spec a group."""
+        full = FullAttentionSpec(
+            block_size=self.block_size, num_kv_heads=1, head_size=64, dtype=torch.bfloat16
+        )
+        match self:
+            case Groups.FULL:
+                return [full]
+            case Groups.SWA:
+                window = SlidingWindowSpec(
+                    block_size=self.block_size,
+                    num_kv_heads=1,
+                    head_size=64,
+                    dtype=torch.bfloat16,
+                    sliding_window=1024,
+                )
+                return [full, *[window] * 5]
+            case Groups.HYBRID:
+                state = MambaSpec(
+                    block_size=self.block_size,
+                    shapes=((1, 1),),
+                    dtypes=(torch.float32,),
+                    page_size_padded=full.page_size_bytes,
+                    mamba_cache_mode="align",
+                )
+                return [full, *[state] * 3]
+
+    def config(self, num_blocks: int) -> KVCacheConfig:
+        """Return what a worker would have reported."""
+        groups = [
+            KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(self.specs())
+        ]
+        return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
+# Any decoder will do: the scheduler asks for its name and its length.
+_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 1,
+    "num_hidden_layers": 1,
+    "vocab_size": 128_256,
+}
+
+
+def make_scheduler(
+    groups: Groups,
+    *,
+    num_requests: int,
+    num_blocks: int,
+    max_model_len: int,
+    max_num_batched_tokens: int = 8192,
+    scheduler_cls: type[Scheduler] = AsyncScheduler,
+) -> Scheduler:
+    """Return an asynchronous scheduler with prefix caching over ``num_blocks`` blocks."""
+    init_none_hash(sha256)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(
+            json.dumps(_MODEL | {"max_position_embeddings": max_model_len})
+        )
+        model = ModelConfig(
+            model=folder, dtype="float16", skip_tokenizer_init=True, max_model_len=max_model_len
+        )
+        cache = CacheConfig(block_size=groups.block_size, enable_prefix_caching=True)
+        config = VllmConfig(
+            model_config=model,
+            cache_config=cache,
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=num_requests,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_model_len=max_model_len,
+                is_encoder_decoder=False,
+                async_scheduling=True,
+            ),
+        )
+    # Configuring a model without state layers, or for a CPU, may have changed these.
+    cache.block_size = groups.block_size
+    cache.mamba_cache_mode = "align" if groups is Groups.HYBRID else "none"
+    cache.num_gpu_blocks = num_blocks
+    register_all_kvcache_specs(config)  # type: ignore[no-untyped-call]
+    return scheduler_cls(
+        vllm_config=config,
+        kv_cache_config=groups.config(num_blocks),
+        block_size=groups.block_size,
+        hash_block_size=HASH_BLOCK_SIZE,
+        log_stats=True,
+        structured_output_manager=StructuredOutputManager(config),
+    )
+
+
+def make_hasher() -> Callable[[Request], list[BlockHash]]:
+    """Return what hashes a new request's blocks, as the engine makes it at the level that runs."""
+    # By its name in vLLM: the plugin changes what vLLM's modules name, and none of this package's.
+    return kv_cache_utils.get_request_block_hasher(HASH_BLOCK_SIZE, sha256)

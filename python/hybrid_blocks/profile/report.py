@@ -1,0 +1,88 @@
+"""A profile as a table, as JSON, as stacked bars and as a trace for a timeline viewer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from rich.table import Table
+
+from hybrid_blocks.profile.result import PARTS, Findings, LevelResult
+from hybrid_blocks.profile.workload import Settings
+
+
+def make_table(results: Mapping[str, LevelResult], gpu_step_ms: float) -> Table:
+    """Return a table with one column a level."""
+    table = Table(title="a scheduler step, in µs")
+    table.add_column("")
+    for level in results:
+        table.add_column(level, justify="right")
+
+    def row(name: str, values: list[str]) -> None:
+        table.add_row(name, *values)
+
+    found = list(results.values())
+    row("step p50", [f"{one.step_us_p50:,.0f}" for one in found])
+    row("step p99", [f"{one.step_us_p99:,.0f}" for one in found])
+    row("schedule p50", [f"{one.schedule_us_p50:,.0f}" for one in found])
+    row("update p50", [f"{one.update_us_p50:,.0f}" for one in found])
+    row("allocate p50, a request", [f"{one.allocate_us_p50:,.2f}" for one in found])
+    table.add_section()
+    for part in PARTS:
+        row(f"{part}, mean", [f"{one.parts_us[part]:,.0f}" for one in found])
+    table.add_section()
+    row("running", [f"{one.running:,.0f}" for one in found])
+    row("requests/s sustained", [f"{one.requests_per_second:,.1f}" for one in found])
+    hidden = [f"{one.hidden_share(gpu_step_ms):.0%}" for one in found]
+    row(f"hidden by a {gpu_step_ms:g} ms step", hidden)
+    return table
+
+
+def write_json(path: Path, settings: Settings, findings: Mapping[str, Findings]) -> None:
+    """Write the settings and every level's figures."""
+    contents = {
+        "settings": msgspec.structs.replace(settings, level=",".join(findings)),
+        "levels": {level: found.result for level, found in findings.items()},
+    }
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(contents), indent=2) + b"\n")
+
+
+def write_timeline(path: Path, findings: Mapping[str, Findings]) -> None:
+    """Write every level's probed steps in the trace event format, one process a level.
+
+    Times count from the level's first step; Perfetto and other viewers of that format open it.
+    """
+    events: list[dict[str, object]] = []
+    for process, (level, found) in enumerate(findings.items()):
+        name = {"name": f"level {level}"}
+        events.append({"ph": "M", "pid": process, "name": "process_name", "args": name})
+        origin = found.steps[0].begin
+
+        def add(name: str, start: int, length: int, process: int, origin: int) -> None:
+            times = {"ts": (start - origin) / 1e3, "dur": length / 1e3}
+            events.append({"ph": "X", "pid": process, "tid": 0, "name": name, **times})
+
+        for step in found.steps:
+            add("admit", step.begin, step.admit, process, origin)
+            add("schedule", step.admitted, step.schedule, process, origin)
+            add("update_from_output", step.resumed, step.update, process, origin)
+        for span in found.spans:
+            add(span.part, span.start, span.length, process, origin)
+    path.write_bytes(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def plot(path: Path, results: Mapping[str, LevelResult]) -> None:
+    """Draw what each level's step consists of; the file's ending chooses the format."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
+
+    figure = Figure(figsize=(1.5 + 1.2 * len(results), 4), layout="constrained")
+    axes = figure.subplots()
+    levels = list(results)
+    bottom = np.zeros(len(levels))
+    for part in PARTS:
+        heights = np.array([results[level].parts_us[part] for level in levels]) / 1e3
+        axes.bar(levels, heights, bottom=bottom, label=part)
+        bottom += heights
+    axes.set_ylabel("ms a step, mean with probes")
+    axes.legend(fontsize="small")
+    figure.savefig(path, dpi=150)

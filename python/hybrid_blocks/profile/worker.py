@@ -1,0 +1,105 @@
+"""Profiles one level, in a process of its own: ``python -m hybrid_blocks.profile.worker``."""
+
+import gc
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.profile.loop import Loop
+from hybrid_blocks.profile.probes import Probes, Step
+from hybrid_blocks.profile.result import Findings, summarize
+from hybrid_blocks.profile.workload import BATCHED, Settings, of_trace, steady
+from hybrid_blocks.trace import read_trace
+from hybrid_blocks.vllm import plugin
+from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
+
+_STEPS_A_TURN = 25
+
+
+def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
+    """Run vLLM's scheduler under the settings and time it, some steps a turn."""
+    plugin.register()
+    if settings.trace:
+        trace = read_trace(Path(settings.trace))
+        jobs = of_trace(trace)
+        longest = int(trace.total_tokens.max())
+    else:
+        jobs = steady(
+            settings.prompt_tokens, settings.shared_tokens, settings.output_tokens, settings.seed
+        )
+        longest = settings.prompt_tokens + settings.output_tokens
+    groups = Groups(settings.groups)
+    scheduler = make_scheduler(
+        groups,
+        num_requests=settings.requests,
+        num_blocks=settings.num_blocks or _enough(groups, settings.requests, longest),
+        max_model_len=longest + 1,
+        scheduler_cls=BatchedScheduler if settings.level == BATCHED else AsyncScheduler,
+    )
+    _check_level(scheduler, settings.level)
+    hasher = make_hasher()
+    loop = Loop(scheduler, jobs, hasher, settings.requests)
+    loop.run(settings.warmup_steps)
+    gc.collect()
+    gc.freeze()  # as the engine does once it is up
+    plain = _in_turns(loop, settings.steps, wait_for_turn)
+    probes = Probes()
+    probes.attach(scheduler)
+    loop.hasher = probes.timed("hashing", hasher)
+    probed = _in_turns(loop, settings.steps, wait_for_turn)
+    return Findings(
+        result=summarize(plain, probed, probes.spans),
+        decisions=loop.decisions.hexdigest(),
+        outputs=loop.outputs.hexdigest(),
+        steps=probed,
+        spans=probes.spans,
+    )
+
+
+def _in_turns(loop: Loop, num_steps: int, wait_for_turn: Callable[[], None]) -> list[Step]:
+    steps: list[Step] = []
+    while len(steps) < num_steps:
+        wait_for_turn()
+        steps += loop.run(min(_STEPS_A_TURN, num_steps - len(steps)))
+    return steps
+
+
+def _enough(groups: Groups, requests: int, longest: int) -> int:
+    """Return a number of blocks with which nothing is preempted and little is evicted."""
+    per_request = (longest // groups.block_size + 4) * len(groups.specs())
+    return 2 * requests * per_request
+
+
+def _check_level(scheduler: Scheduler, level: str) -> None:
+    active: str = getattr(scheduler.kv_cache_manager, "hybrid_blocks_level", Level.OFF)
+    if getattr(scheduler, "_decodes", None) is not None:
+        active = BATCHED
+    if active != level:
+        raise RuntimeError(f"level {level} was asked for and the engine runs at level {active}")
+
+
+def main(settings_file: str, findings_file: str, signal: str) -> None:
+    """Read settings from one file and write findings to the other.
+
+    A byte written to file descriptor ``signal`` says that this waits for a line of its input.
+    """
+
+    def wait_for_turn() -> None:
+        os.write(int(signal), b".")
+        if not sys.stdin.buffer.readline():
+            raise SystemExit("nobody waits for the findings any more")
+
+    settings = msgspec.json.decode(Path(settings_file).read_bytes(), type=Settings)
+    findings = run(settings, wait_for_turn)
+    Path(findings_file).write_bytes(msgspec.json.encode(findings))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,65 @@
+"""What a profile runs: its settings, and the requests of a steady load or of a trace."""
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from hybrid_blocks.trace import Trace
+
+BATCHED = "batched"
+"""Level ``manager`` with this package's scheduler."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """One level's run.
+
+    ``requests`` run at a time. Without ``trace`` each has ``prompt_tokens`` of which four requests
+    share ``shared_tokens``, and generates ``output_tokens``. ``num_blocks`` 0 stands for enough.
+    """
+
+    level: str
+    groups: str = "hybrid"
+    requests: int = 256
+    prompt_tokens: int = 1024
+    shared_tokens: int = 528
+    output_tokens: int = 256
+    trace: str | None = None
+    num_blocks: int = 0
+    warmup_steps: int = 300
+    steps: int = 500
+    seed: int = 0
+
+
+# A prompt's token ids, and how many tokens to generate.
+Job = tuple[list[int], int]
+
+_VOCABULARY = 100_000
+
+
+def steady(prompt_tokens: int, shared_tokens: int, output_tokens: int, seed: int) -> Iterator[Job]:
+    """Yield requests without end, of which every four share their first ``shared_tokens``.
+
+    The first outputs are shorter, spread evenly, so that requests finish evenly from the start.
+    """
+    random = np.random.default_rng(seed)
+    number = 0
+    while True:
+        prefix = random.integers(_VOCABULARY, size=shared_tokens)
+        for _ in range(4):
+            rest = random.integers(_VOCABULARY, size=prompt_tokens - shared_tokens)
+            yield np.concatenate([prefix, rest]).tolist(), _staggered(number, output_tokens)
+            number += 1
+
+
+def _staggered(number: int, output_tokens: int) -> int:
+    # Golden-ratio steps are even over any number of requests.
+    return output_tokens if number >= 4096 else 1 + int(number * 0.618034 % 1 * output_tokens)
+
+
+def of_trace(trace: Trace) -> Iterator[Job]:
+    """Yield a trace's requests in order, again and again; their arrival times are left out."""
+    while True:
+        for request in range(len(trace)):
+            prompt = int(trace.prompt_tokens[request])
+            yield trace.token_ids(request)[:prompt].tolist(), int(trace.output_tokens[request])

@@ -1,0 +1,86 @@
+"""Requests that a manager cannot hold even when it is empty, and so none beside it is given."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from hybrid_blocks.replay.errors import ReplayError
+from hybrid_blocks.trace import Trace
+
+
+class RequestLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """The longest request, in tokens, that a manager of ``num_blocks`` blocks can hold."""
+
+    manager: str
+    num_blocks: int
+    max_tokens: int
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that one manager's limit leaves out, and their lengths in tokens.
+
+    A request over the limits of two managers counts with both.
+    """
+
+    manager: str
+    max_tokens: int
+    requests: int
+    shortest: int
+    longest: int
+
+
+class TooLarge(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of a trace that are left out, and why."""
+
+    requests: frozenset[int]
+    reasons: tuple[LeftOut, ...]
+
+
+def find_too_large(
+    trace: Trace,
+    limits: Sequence[RequestLimit],
+    *,
+    num_speculative_tokens: int,
+    reject: bool,
+) -> TooLarge:
+    """Find the requests that are over a limit; the last token of a request is never computed.
+
+    Raises:
+        ReplayError: there are some, and ``reject`` does not allow to leave them out.
+
+    """
+    held = trace.total_tokens - 1 + num_speculative_tokens
+    found: set[int] = set()
+    reasons = []
+    for limit in limits:
+        over = np.flatnonzero(held > limit.max_tokens)
+        if not len(over):
+            continue
+        if not reject:
+            raise _does_not_fit(trace, limit, held, len(over))
+        found.update(over.tolist())
+        lengths = trace.total_tokens[over]
+        reasons.append(
+            LeftOut(
+                manager=limit.manager,
+                max_tokens=limit.max_tokens,
+                requests=len(over),
+                shortest=int(lengths.min()),
+                longest=int(lengths.max()),
+            )
+        )
+    return TooLarge(requests=frozenset(found), reasons=tuple(reasons))
+
+
+def _does_not_fit(
+    trace: Trace, limit: RequestLimit, held: npt.NDArray[np.int64], count: int
+) -> ReplayError:
+    worst = int(np.argmax(held))
+    return ReplayError(
+        f"{count} of {len(trace)} requests do not fit into {limit.num_blocks:,} blocks of "
+        f"{limit.manager}, which hold {limit.max_tokens:,} tokens of one request; the largest, "
+        f"request {worst}, needs {held[worst]:,} tokens. Give more memory, or leave them out with "
+        "--on-error skip"
+    )

@@ -1,0 +1,98 @@
+"""The planned number of requests is what vLLM's own manager takes, and not one more."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vllm", reason="the oracle is vLLM itself", exc_type=ImportError)
+
+from hybrid_blocks.model import load_model
+from hybrid_blocks.model.table import entries
+from hybrid_blocks.plan import Deployment, VllmPlan, plan_vllm
+from hybrid_blocks.plan.report import make_report
+from hybrid_blocks.replay import (
+    EngineConfig,
+    ManagerName,
+    VllmOptions,
+    make_manager,
+    model_cache,
+    replay,
+)
+from hybrid_blocks.replay.manager import ReplayManager
+from hybrid_blocks.trace.builder import TraceBuilder
+
+CHUNK = 512
+REQUESTS = 12
+OUTPUTS = 2
+
+
+def _memory(plan: VllmPlan, length: int, requests: int) -> int:
+    blocks = 1 + plan.prefill_blocks(length) + (requests - 1) * plan.decode_blocks(length)
+    return blocks * plan.block_bytes
+
+
+def _serve(manager: ReplayManager, number: int, prompt_tokens: int) -> bool:
+    """Compute a prompt that nothing else begins with, and make room for one token after it."""
+    prompt = np.arange(prompt_tokens, dtype=np.int32) + number * prompt_tokens
+    request = manager.add_request(str(number), prompt)
+    handle, computed = np.array([request], np.int64), 0
+    manager.match_prefix(request)
+    while computed < prompt_tokens:
+        chunk = manager.chunk(request, computed, min(CHUNK, prompt_tokens - computed))
+        manager.begin_step()
+        if not manager.allocate(handle, np.array([chunk], np.int32)):
+            return False
+        manager.advance(handle, np.array([chunk], np.int32))
+        computed += chunk
+    manager.append_tokens(handle, np.array([7], np.int32))
+    manager.begin_step()
+    return manager.allocate(handle, np.array([1], np.int32)) == 1
+
+
+@pytest.mark.parametrize("speculative", [0, 2])
+@pytest.mark.parametrize("name", entries())
+def test_vllms_manager_takes_the_planned_requests_and_not_one_more(
+    name: str, speculative: int
+) -> None:
+    model = load_model(name)
+    options = Deployment(
+        max_model_len=16_384, max_num_batched_tokens=CHUNK, num_speculative_tokens=speculative
+    )
+    probe = plan_vllm(model, 2**50, options)
+    for prompt_tokens in (probe.block_tokens // 2, 3 * probe.block_tokens // 2 + 1):
+        length = prompt_tokens + 1 + speculative
+        # vLLM starts with room for the longest request only, and so the adapter.
+        enough = probe.blocks_per_request(length) + 1
+        memory = max(_memory(probe, length, REQUESTS), enough * probe.block_bytes)
+        cache = model_cache(name, memory, options)
+        config = EngineConfig(max_num_batched_tokens=CHUNK, watermark=0.0)
+        manager = make_manager(ManagerName.VLLM, cache, config, vllm=VllmOptions())
+        planned = plan_vllm(model, memory, options).requests(length)
+        served = 0
+        while served <= planned and _serve(manager, served, prompt_tokens):
+            served += 1
+        assert served == planned >= REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("name", "speculative"), [("Qwen3.5-27B", 0), ("Qwen3.5-27B", 2), ("Nemotron-H-8B", 0),
+                              ("Granite-4.0-H-Small", 0), ("Kimi-Linear-48B-A3B", 0)],
+)  # fmt: skip
+def test_the_shortest_requests_run_as_often_as_the_warning_says(
+    name: str, speculative: int
+) -> None:
+    """Replayed with vLLM's own manager, more of them than can run at once."""
+    options = Deployment(max_model_len=8192, max_num_seqs=4096, num_speculative_tokens=speculative)
+    model, memory = load_model(name), 12 * 2**30
+    planned = plan_vllm(model, memory, options).requests(1)
+    warnings = " ".join(make_report(model, memory, options).warnings)
+    assert f"at most {planned} of max_num_seqs 4096 run" in warnings
+    builder = TraceBuilder("short")
+    for _ in range(2 * planned):
+        builder.add([builder.fresh(8)], arrival=0, prompt_tokens=8 - OUTPUTS, output_tokens=OUTPUTS)
+    result, _ = replay(
+        builder.build(),
+        manager_name=ManagerName.VLLM,
+        cache=model_cache(name, memory, options),
+        config=EngineConfig(max_num_seqs=4096, watermark=0.0),
+    )
+    assert result.peak_running == planned

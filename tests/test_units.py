@@ -1,0 +1,50 @@
+"""Sizes as people write them: one reader for every command."""
+
+import pytest
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.units import parse_memory, parse_tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("4096", 4096),
+        ("4096B", 4096),
+        ("24GiB", 24 * 2**30),
+        ("13.61GiB", 14_613_626_224),
+        ("13GB", 13 * 10**9),
+        ("1.5 GB", 1_500_000_000),
+        ("0.5TiB", 2**39),
+        (" 512mib ", 2**29),
+        ("3kB", 3000),
+        ("3KiB", 3072),
+    ],
+)
+def test_binary_and_decimal_units_are_read_as_what_they_say(text: str, nbytes: int) -> None:
+    assert parse_memory(text) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("lots", "is no size; write for example 24GiB or 13GB"),
+        ("", "is no size"),
+        ("GiB", "is no size"),
+        ("1e3", "is no size"),
+        ("-1GiB", "must be positive"),
+        ("0", "must be positive"),
+        ("0.2B", "must be positive"),
+        ("3furlongs", "unknown unit furlongs"),
+        ("24G", "unknown unit G"),
+    ],
+)
+def test_a_size_that_is_none_says_what_would_do(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        parse_memory(text)
+
+
+def test_tokens_are_counted_in_powers_of_two() -> None:
+    assert [parse_tokens(text) for text in ("512", "4k", "1M")] == [512, 4096, 2**20]
+    for wrong in ("4q", "0", "-4", "1.5k"):
+        with pytest.raises(InvalidArgumentError, match="no number of tokens"):
+            parse_tokens(wrong)
