@@ -22,7 +22,7 @@ RECORDED = sorted((ROOT / "rust" / "ops" / "tests" / "recorded").glob("*.jsonl")
 SETUP_BYTES = 24
 OP_BYTES = 8
 
-POLICIES = {
+POLICIES: dict[str, str | FlopModel] = {
     "lru": "lru",
     "explicit": "explicit",
     "flop_aware": FlopModel(

@@ -20,8 +20,6 @@ from hybrid_blocks.vllm.profile.workload import of_trace, steady
 from hybrid_blocks.vllm.request_hasher import RequestHasher
 from typer.testing import CliRunner
 
-pytest.importorskip("vllm")
-
 LEVELS = ["off", "pool", "manager", "batched"]
 
 STEP = Step(
