@@ -121,7 +121,7 @@ types: build/.developed ## mypy --strict beside vLLM, and the stubs against the 
 
 # vLLM's classes are `Any` here, so what derives from them cannot be told to be right or wrong.
 types-light: build/.installed
-	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm)/' \
+	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --follow-imports silent --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm)/' \
 	  --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any --no-warn-unused-ignores
 	$(VENV)/bin/stubtest hybrid_blocks._core
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Other work on the machine must not fail a property. `HYPOTHESIS_PROFILE=long` searches for hours.
-settings.register_profile("project", deadline=None)
+# Other work on the machine must not fail a property. The usual run draws the same examples each
+# time, `HYPOTHESIS_PROFILE=random` others, and `HYPOTHESIS_PROFILE=long` searches for hours.
+settings.register_profile("project", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "project"))
 

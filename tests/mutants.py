@@ -48,7 +48,7 @@ def summary(caught: Iterable[str], missed: Iterable[str], known: dict[str, str])
 
 def main(options: list[str]) -> int:
     """Run cargo-mutants and report; return 1 where it could not run."""
-    command = [TOOL, "mutants", "--package", "hybrid-blocks", "--output", OUT, *options]
+    command = [str(TOOL), "mutants", "--package", "hybrid-blocks", "--output", str(OUT), *options]
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
     if code not in ENDED_IN_ORDER:
         return 1

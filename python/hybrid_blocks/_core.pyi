@@ -705,9 +705,6 @@ class BlockManager:
             IntegrityError: A promise is broken; the message says which.
         """
 
-    def _panic(self) -> None:
-        """Panic inside the core, for tests: raises ``IntegrityError``, as does every later call."""
-
 @final
 class Block:
     """One block as vLLM's managers and connectors see it; ``isinstance`` takes it for vLLM's.
