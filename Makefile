@@ -97,6 +97,7 @@ test: ## All that proves a change: check, vLLM as the oracle, its nearest tests,
 	@$(call side-by-side,envs lint test-rust test-e2e types test-python test-vllm LEVELS=pool$(comma)manager QUICK=1)
 
 test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers, mutants (hours)
+	$(MAKE) -j$(JOBS) --output-sync=target envs lint test-rust types
 	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000
 	$(MAKE) test-e2e WHICH=
 	$(MAKE) test-vllm LEVELS=pool,manager
