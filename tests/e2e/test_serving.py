@@ -15,7 +15,7 @@ NUM_BLOCKS = 60
 full = pytest.mark.full
 CASES = [
     pytest.param(("qwen3_next", "manager")),
-    pytest.param(("qwen3_next", "batched")),
+    pytest.param(("qwen3_next", "batched"), marks=full),
     pytest.param(("qwen3_next", "pool"), marks=full),
     pytest.param(("granitemoehybrid", "manager"), marks=full),
     pytest.param(("granitemoehybrid", "pool"), marks=full),

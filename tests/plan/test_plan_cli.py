@@ -135,7 +135,6 @@ def test_a_trace_gives_the_lengths(tmp_path: Path) -> None:
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     path = tmp_path / "memory.svg"
     assert _run(*QWEN, "--lengths", "4k", "--plot", str(path))[0] == 0
     assert "rounding" in path.read_text() or path.stat().st_size > 10_000

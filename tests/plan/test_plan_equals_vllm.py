@@ -1,9 +1,6 @@
 """The plan of a built-in model equals what vLLM's own planning code makes of its layers."""
 
 import pytest
-
-pytest.importorskip("vllm", reason="the oracle is vLLM itself", exc_type=ImportError)
-
 from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, plan_vllm

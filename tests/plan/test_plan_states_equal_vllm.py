@@ -5,9 +5,6 @@ from math import prod
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("vllm", reason="the oracle is vLLM itself", exc_type=ImportError)
-
 from hybrid_blocks.model import PlanError, Rank, from_config, table
 from hybrid_blocks.model.layer import State
 from vllm.utils.torch_utils import get_dtype_size

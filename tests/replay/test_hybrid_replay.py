@@ -220,11 +220,11 @@ def test_who_knows_the_future_hits_at_least_as_much_as_the_other_policies() -> N
     assert flop >= lru
 
 
+@pytest.mark.vllm
 @pytest.mark.parametrize("options", [EIGHT[0], EIGHT[1], EIGHT[3], EIGHT[7]], ids=lambda o: o[0])
 def test_vllm_runs_the_same_trace_and_packs_no_better(
     options: tuple[str, int, dict[str, Any]],
 ) -> None:
-    pytest.importorskip("vllm")
     model, gib, deployed = options
     trace, cache = chat(150), made(model, gib / 4, **deployed)
     rust, vllm = run(trace, cache), run(trace, cache, "vllm")
@@ -238,8 +238,8 @@ def test_vllm_runs_the_same_trace_and_packs_no_better(
     assert vllm.checkpoints is None
 
 
+@pytest.mark.vllm
 def test_vllm_hits_where_it_kept_a_state() -> None:
-    pytest.importorskip("vllm")
     trace, cache = turns(3, 4), made("Nemotron-H-8B", 16)
     dense = run(trace, cache, "vllm", vllm=VllmOptions(retention=None))
     default = run(trace, cache, "vllm")

@@ -9,9 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from hybrid_blocks.errors import BlockError
 from hybrid_blocks.vllm import block_pool as ours
 from hypothesis import settings

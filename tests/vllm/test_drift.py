@@ -4,9 +4,6 @@ import inspect
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm")
-
 import vllm
 from hybrid_blocks._core.vllm import Block
 from hybrid_blocks.vllm import support

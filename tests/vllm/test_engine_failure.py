@@ -7,9 +7,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm")
-
 from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.vllm import installation

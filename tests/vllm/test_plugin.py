@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
-
-pytest.importorskip("vllm")
-
 import vllm
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.vllm import installation, plugin, request_hasher, support

@@ -18,8 +18,6 @@ from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.request_hasher import RequestHasher
 from typer.testing import CliRunner
 
-pytest.importorskip("vllm")
-
 LEVELS = ["off", "pool", "manager", "batched"]
 
 STEP = Step(
@@ -130,6 +128,7 @@ def test_levels_take_turns_so_that_all_meet_the_same_noise() -> None:
         assert one.steps[0].begin < other.steps[-1].begin
 
 
+@pytest.mark.full
 def test_a_worker_that_is_gone_is_an_error_with_its_last_line(tmp_path: Path) -> None:
     with LevelProcess(Settings(level="off", warmup_steps=0, steps=50), tmp_path) as process:
         assert process.wait()
@@ -139,6 +138,7 @@ def test_a_worker_that_is_gone_is_an_error_with_its_last_line(tmp_path: Path) ->
             process.take_turn()
 
 
+@pytest.mark.full
 def test_a_level_that_is_not_there_is_an_error_with_the_reason() -> None:
     with pytest.raises(ProfileError, match=r"level poll: .*names no level"):
         profile(Settings(level=""), ["poll"])

@@ -11,9 +11,6 @@ from typing import Any
 
 import adapter_reads
 import pytest
-
-pytest.importorskip("vllm")
-
 from hybrid_blocks.vllm import scheduler as batched
 from hybrid_blocks.vllm.block_pool import BlockPool
 from hybrid_blocks.vllm.level import VARIABLE

@@ -731,5 +731,3 @@ class BlockManager:
             IntegrityError: A promise is broken; the message says which.
         """
 
-    def _panic(self) -> None:
-        """Panic inside the core, for tests: raises ``IntegrityError``, as does every later call."""

@@ -330,6 +330,7 @@ impl BlockManager {
     }
 
     /// Panics inside the core, so that tests can see what is left of the manager.
+    #[cfg(feature = "fault-injection")]
     fn _panic(&self, py: Python<'_>) -> PyResult<()> {
         self.manager.with(py, |_| panic!("asked to"))
     }

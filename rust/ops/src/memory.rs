@@ -30,6 +30,10 @@ impl Memory {
         block * size..(block + 1) * size
     }
 
+    fn is_intact(&self, place: Place) -> bool {
+        self.granules(place).all(|at| self.written_as.get(&at) == Some(&place))
+    }
+
     pub(crate) fn write(&mut self, place: Place, offset: u32, value: u64) {
         for granule in self.granules(place) {
             if self.written_as.insert(granule, place) != Some(place) {
@@ -40,7 +44,15 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, place: Place, offset: u32) -> Option<u64> {
-        let intact = self.granules(place).all(|at| self.written_as.get(&at) == Some(&place));
-        intact.then(|| self.contents.get(&place)?.get(&offset).copied())?
+        self.is_intact(place).then(|| self.contents.get(&place)?.get(&offset).copied())?
+    }
+
+    /// Copy all bytes of a block onto another one of the same pool.
+    pub(crate) fn copy(&mut self, src: Place, dst: Place) {
+        let content = if self.is_intact(src) { self.contents.get(&src).cloned() } else { None };
+        for granule in self.granules(dst) {
+            self.written_as.insert(granule, dst);
+        }
+        self.contents.insert(dst, content.unwrap_or_default());
     }
 }

@@ -1,0 +1,95 @@
+//! The end of a run: whoever fits alone finishes, and nothing is left behind.
+
+use crate::op::Op;
+use crate::request::{Request, Tokens};
+use crate::setup::Setup;
+use crate::world::{Check, World, ensure};
+
+impl World {
+    /// Carry every request to its end while the others make way, then free all.
+    ///
+    /// # Errors
+    /// What the manager did wrong: refused a request that fits alone, or kept a block.
+    pub fn finish(&mut self) -> Check {
+        // Blocks of a window may leave slabs half empty; unless they may be moved, that is the end.
+        let moves = self.setup.compaction || self.setup.blocks_per_slab.is_empty();
+        while let Some(request) = self.requests.first() {
+            let num_tokens = request.num_tokens() + request.output;
+            if moves && num_tokens <= self.system.max_request_tokens() {
+                let others: Vec<usize> = (1..self.requests.len()).collect();
+                self.preempt(&others)?;
+                self.finish_first()?;
+            }
+            self.free(&[0])?;
+            self.settle()?;
+        }
+        // A copy's source is held until the copies after it were taken.
+        self.run_copies()?;
+        self.run_copies()?;
+        for pool in 0..self.setup.pools().len() as u32 {
+            let live = self.system.num_live(pool);
+            ensure!(live == 0, "{live} blocks of pool {pool} have owners, but nobody is left");
+        }
+        let slabs = u64::from(self.setup.num_slabs) - 1;
+        if !self.setup.blocks_per_slab.is_empty() {
+            let whole = self.system.num_whole_slabs();
+            ensure!(whole == slabs, "{whole} of {slabs} slabs are whole");
+        }
+        self.system.reset().map_err(|error| error.to_string())?;
+        if !self.setup.blocks_per_slab.is_empty() {
+            let free = self.system.num_free_slabs();
+            ensure!(u64::from(free) == slabs, "{free} of {slabs} slabs are free");
+        }
+        self.settle()?;
+        ensure!(self.stored.is_empty(), "{} keys outlived the reset", self.stored.len());
+        Ok(())
+    }
+
+    fn finish_first(&mut self) -> Check {
+        let mut misfits = 0;
+        loop {
+            let Request { id, running, computed, output, .. } = &self.requests[0];
+            if *running && *output == 0 && *computed == self.requests[0].num_tokens() {
+                return Ok(());
+            }
+            ensure!(
+                misfits < 3,
+                "{id} fits alone and is refused after {computed} tokens, {} whole slabs of {}",
+                self.system.num_whole_slabs(),
+                self.setup.num_slabs
+            );
+            misfits = if self.step(0, Op::MAX_CHUNK)? { 0 } else { misfits + 1 };
+            self.settle()?;
+        }
+    }
+}
+
+/// Compute a request as long as the manager allows, `steps` tokens at a time.
+///
+/// # Errors
+/// What the manager did wrong.
+pub fn longest_request_finishes_alone(setup: &Setup, steps: &[u32]) -> Check {
+    let mut world = World::new(setup);
+    let system = &mut world.system;
+    let most = system.max_request_tokens().min(300);
+    let tokens: Tokens = (0..most.cast_signed()).collect();
+    let digests = tokens.digests(setup.hash_block_size, 0);
+    let added = system.add("longest", tokens.ids(), digests);
+    let handle = added.map_err(|error| error.to_string())?;
+    // Where no layer looks back across it, a border is a hit without any cache.
+    let mut computed = system.match_prefix(handle).map_err(|error| error.to_string())?;
+    for &step in steps.iter().cycle() {
+        if computed == most {
+            break;
+        }
+        let step = step.min(most - computed);
+        let served = system.allocate(&[handle], &[step], 0);
+        ensure!(served == Ok(1), "{served:?} after {computed} of {most} tokens");
+        system.take_copies().map_err(|error| error.to_string())?;
+        system.advance(&[handle], &[step]).map_err(|error| error.to_string())?;
+        computed += step;
+    }
+    let progress = system.progress(handle);
+    ensure!(progress == Ok((most, most, most)), "{progress:?} at the end of {most} tokens");
+    Ok(())
+}

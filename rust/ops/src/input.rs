@@ -1,0 +1,84 @@
+//! [`Input`]: a setup and the operations on it, as bytes and as text.
+
+use serde::de::DeserializeOwned;
+
+use crate::op::Op;
+use crate::setup::Setup;
+use crate::system::Call;
+use crate::world::{Check, World};
+
+/// A whole test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// The manager.
+    pub setup: Setup,
+    /// What is done to it.
+    pub ops: Vec<Op>,
+}
+
+impl Input {
+    /// The input that `bytes` stand for: the setup, then one operation after the other. Bytes that
+    /// are missing are 0; a rest too short for an operation is left out.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Self {
+        let mut setup = [0; Setup::BYTES];
+        let (head, tail) = bytes.split_at(bytes.len().min(Setup::BYTES));
+        setup[..head.len()].copy_from_slice(head);
+        let (ops, _) = tail.as_chunks::<{ Op::BYTES }>();
+        Self {
+            setup: Setup::decode(setup),
+            ops: ops.iter().map(|&bytes| Op::decode(bytes)).collect(),
+        }
+    }
+
+    /// JSON lines: the setup, then one operation a line.
+    ///
+    /// # Panics
+    /// Never: all fields are numbers, names and lists.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let setup = serde_json::to_string(&self.setup).expect("a setup is JSON");
+        let ops =
+            self.ops.iter().map(|op| serde_json::to_string(op).expect("an operation is JSON"));
+        std::iter::once(setup).chain(ops).map(|line| line + "\n").collect()
+    }
+
+    /// Read what [`Input::to_text`] wrote.
+    ///
+    /// # Errors
+    /// The number of the first line that is not understood, and why.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut lines = (1..).zip(text.lines());
+        let setup = line(lines.next().unwrap_or((1, "")))?;
+        Ok(Self { setup, ops: lines.map(line).collect::<Result<_, _>>()? })
+    }
+
+    /// Run all operations, and every check after each.
+    ///
+    /// # Errors
+    /// What the manager did wrong, and after which operation.
+    pub fn run(&self) -> Check {
+        self.run_in(&mut World::new(&self.setup))
+    }
+
+    /// As [`Input::run`]; also returns the calls that were made and what they answered.
+    ///
+    /// # Errors
+    /// As [`Input::run`].
+    pub fn transcript(&self) -> Result<Vec<Call>, String> {
+        let mut world = World::new(&self.setup).with_transcript();
+        self.run_in(&mut world)?;
+        Ok(world.take_transcript())
+    }
+
+    fn run_in(&self, world: &mut World) -> Check {
+        for (number, op) in self.ops.iter().enumerate() {
+            world.apply(op).map_err(|error| format!("operation {number}, {op:?}: {error}"))?;
+        }
+        world.finish().map_err(|error| format!("at the end: {error}"))
+    }
+}
+
+fn line<T: DeserializeOwned>((number, text): (usize, &str)) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| format!("line {number}: {error}"))
+}

@@ -1,0 +1,158 @@
+//! [`Op`]: what can be done to a manager.
+
+use serde::{Deserialize, Serialize};
+
+/// An operation. Requests are named by a number that is reduced to those that exist when the
+/// operation runs, so any sequence of operations is valid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Op {
+    /// Register a request: `shared` tokens of one of three prompts, `own` tokens after them, and
+    /// `output` tokens that [`Op::Step`] samples when all others are computed.
+    Add {
+        /// Which of the three prompts.
+        prompt: u8,
+        /// Tokens of it.
+        shared: u8,
+        /// Tokens after them.
+        own: u8,
+        /// Tokens to sample.
+        output: u8,
+    },
+    /// Append tokens to a request.
+    Append {
+        /// Request.
+        which: u8,
+        /// Tokens.
+        num_tokens: u8,
+    },
+    /// Look up the longest cached prefix of a request.
+    Match {
+        /// Request.
+        which: u8,
+    },
+    /// Make room for new tokens of several requests, and for `lookahead` more of each.
+    Allocate {
+        /// Requests and new tokens.
+        batch: Vec<(u8, u8)>,
+        /// Further tokens of each, which may be rejected.
+        lookahead: u8,
+    },
+    /// Compute tokens of several requests, as many as have room.
+    Advance {
+        /// Requests and tokens.
+        batch: Vec<(u8, u8)>,
+    },
+    /// What a scheduler does in a step: match, allocate up to the next boundary, compute, sample.
+    Step {
+        /// Request.
+        which: u8,
+        /// Most tokens.
+        budget: u8,
+    },
+    /// Take the blocks of requests away.
+    Preempt {
+        /// Requests.
+        which: Vec<u8>,
+    },
+    /// End requests.
+    Free {
+        /// Requests.
+        which: Vec<u8>,
+    },
+    /// Move live blocks together to empty slabs, where the setup allows it.
+    Compact {
+        /// Slabs to empty.
+        num_slabs: u8,
+    },
+    /// Run the block copies that are due.
+    TakeCopies,
+    /// Let time pass.
+    Tick,
+    /// Drop all cached content.
+    Reset,
+    /// Make a call that must be refused and change nothing.
+    Refuse {
+        /// What is wrong with it.
+        refusal: Refusal,
+        /// Request.
+        which: u8,
+    },
+}
+
+/// What is wrong with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// A handle that names no request.
+    UnknownHandle,
+    /// A request twice in a batch.
+    TwiceInABatch,
+    /// As many handles as counts there are not.
+    LengthsDiffer,
+    /// More computed tokens than have room.
+    MoreThanThereIsRoomFor,
+    /// A request that would never fit.
+    TooLarge,
+    /// A request id that is in use.
+    IdInUse,
+    /// Full hash blocks without digests.
+    DigestsMissing,
+    /// A group that does not exist.
+    UnknownGroup,
+}
+
+impl Refusal {
+    const ALL: [Self; 8] = [
+        Self::UnknownHandle,
+        Self::TwiceInABatch,
+        Self::LengthsDiffer,
+        Self::MoreThanThereIsRoomFor,
+        Self::TooLarge,
+        Self::IdInUse,
+        Self::DigestsMissing,
+        Self::UnknownGroup,
+    ];
+}
+
+impl Op {
+    /// Bytes an operation is decoded from.
+    pub const BYTES: usize = 8;
+
+    /// Most tokens of one request that one operation computes.
+    pub const MAX_CHUNK: u32 = 12;
+
+    /// The operation that `bytes` stand for; every array stands for one. Operations are as frequent
+    /// as the first byte's ranges are wide. Smaller bytes make simpler operations.
+    #[must_use]
+    pub fn decode(bytes: [u8; Self::BYTES]) -> Self {
+        let [kind, first, args @ ..] = bytes;
+        let size = usize::from(first) % 3;
+        let pairs = [[args[0], args[1]], [args[2], args[3]], [args[4], args[5]]];
+        let batch = || pairs[..=size].iter().map(|&[which, n]| (which, n % 8)).collect();
+        let several = || pairs[..=size].iter().map(|&[which, _]| which).collect();
+        match kind % 40 {
+            0..4 => Self::Add {
+                prompt: first % 3,
+                shared: args[0] % 24,
+                own: args[1] % 9,
+                output: args[2] % 9,
+            },
+            4..12 => Self::Step { which: first, budget: 1 + args[0] % (Self::MAX_CHUNK as u8 - 1) },
+            12..18 => Self::Allocate { batch: batch(), lookahead: first / 3 % 3 },
+            18..24 => Self::Advance { batch: batch() },
+            24..27 => Self::Append { which: first, num_tokens: 1 + args[0] % 3 },
+            27..29 => Self::Match { which: first },
+            29..31 => Self::Preempt { which: several() },
+            31..33 => Self::Free { which: several() },
+            33 => Self::Compact { num_slabs: 1 + first % 3 },
+            34 => Self::TakeCopies,
+            35..37 => Self::Tick,
+            37 => Self::Reset,
+            _ => {
+                let refusal = Refusal::ALL[usize::from(args[0]) % Refusal::ALL.len()];
+                Self::Refuse { refusal, which: first }
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! [`Setup`]: groups, memory and policies of a manager.
+
+use serde::{Deserialize, Serialize};
+
+use crate::op::Op;
+
+/// How a manager is set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    /// Groups, by id.
+    pub groups: Vec<Group>,
+    /// Tokens a digest stands for.
+    pub hash_block_size: u32,
+    /// Slabs of the arena with the null slab; blocks with the null block where there are no slabs.
+    pub num_slabs: u32,
+    /// Blocks a slab of each pool; empty for one pool that owns all blocks.
+    pub blocks_per_slab: Vec<u32>,
+    /// Whether live blocks may be moved together.
+    pub compaction: bool,
+    /// Which cached content goes first.
+    pub policy: Policy,
+    /// Where states are kept.
+    pub placement: Placement,
+}
+
+/// A group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// What its layers keep.
+    #[serde(flatten)]
+    pub kind: Kind,
+    /// Tokens a block.
+    pub block_size: u32,
+    /// Where its blocks come from.
+    pub pool: u32,
+}
+
+/// What the layers of a group keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Kind {
+    /// All tokens.
+    Full,
+    /// The last `window` tokens.
+    SlidingWindow {
+        /// Tokens, the one that looks included.
+        window: u32,
+    },
+    /// The tokens of the same chunk.
+    Chunked {
+        /// Tokens a chunk.
+        window: u32,
+    },
+    /// A recurrent state.
+    State {
+        /// State slots a request.
+        slots: u32,
+    },
+    /// An encoder's tokens.
+    Cross {
+        /// Encoder tokens a request.
+        encoder_tokens: u32,
+    },
+}
+
+/// Which cached content goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// What was used least recently.
+    Lru,
+    /// What saves the fewest FLOPs a byte.
+    FlopAware,
+    /// What was told to have the least worth.
+    Explicit,
+}
+
+/// Where states are kept for later requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placement {
+    /// Tokens at the end of a prompt that come after its checkpoint.
+    pub prompt_margin: u32,
+    /// Whether the end of a request is kept.
+    pub finish: bool,
+    /// Generated tokens between two moves of the copy that follows.
+    pub follow_every: u32,
+    /// Every so many tokens.
+    pub every: Option<u32>,
+    /// Most checkpoints a request leaves.
+    pub max_per_request: u32,
+}
+
+impl Group {
+    /// The first token that the one at `at` looks at.
+    pub(crate) fn first_seen(&self, at: u32) -> u32 {
+        match self.kind {
+            Kind::SlidingWindow { window } => (at + 1).saturating_sub(window),
+            Kind::Chunked { window } => at - at % window,
+            _ => 0,
+        }
+    }
+
+    /// Whether it keeps one entry a token.
+    pub(crate) fn is_attention(&self) -> bool {
+        !matches!(self.kind, Kind::State { .. } | Kind::Cross { .. })
+    }
+}
+
+impl Setup {
+    /// Bytes a setup is decoded from.
+    pub const BYTES: usize = 24;
+
+    /// The setup that `bytes` stand for; every array stands for one.
+    #[must_use]
+    pub fn decode(bytes: [u8; Self::BYTES]) -> Self {
+        let number = |at: usize, below: u32| u32::from(bytes[at]) % below;
+        let plain = number(0, 2) == 0;
+        // One pool that owns everything has no slabs to move, and no order but age.
+        let num_pools = if plain { number(1, 4) } else { 1 + number(1, 3) };
+        let blocks_per_slab = (0..num_pools).map(|pool| 1 + number(2 + pool as usize, 5)).collect();
+        let hash_block_size = 1 + number(5, 2);
+        let num_groups = number(6, 3) + u32::from(plain);
+        let mut groups: Vec<Group> = (0..num_groups as usize)
+            .map(|at| {
+                let [kind, size, pool] = [7, 8, 9].map(|offset| 3 * at + offset);
+                Group {
+                    kind: kind_of(bytes[kind], bytes[size] / 3, plain),
+                    block_size: (1 + number(size, 3)) * hash_block_size,
+                    pool: number(pool, num_pools.max(1)),
+                }
+            })
+            .collect();
+        if !plain {
+            // Tokens have to be kept somewhere.
+            groups.push(Group { kind: Kind::Full, block_size: hash_block_size, pool: 0 });
+        }
+        Self {
+            groups,
+            hash_block_size,
+            num_slabs: if plain { 4 } else { 6 } + number(16, 24),
+            blocks_per_slab,
+            compaction: !plain,
+            policy: match number(17, 3) {
+                1 if num_pools > 0 => Policy::FlopAware,
+                2 if num_pools > 0 => Policy::Explicit,
+                _ => Policy::Lru,
+            },
+            placement: Placement {
+                prompt_margin: number(18, 6),
+                finish: number(19, 2) == 0,
+                follow_every: number(20, 6),
+                every: Some(number(21, 12)).filter(|&every| every > 0),
+                max_per_request: number(22, 5),
+            },
+        }
+    }
+
+    /// Whether every answer can be predicted: all groups keep tokens, and no block moves.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        !self.compaction && self.groups.iter().all(Group::is_attention)
+    }
+
+    /// Blocks a slab of each pool, where a single pool's slabs are its blocks.
+    pub(crate) fn pools(&self) -> &[u32] {
+        if self.blocks_per_slab.is_empty() { &[1] } else { &self.blocks_per_slab }
+    }
+
+    /// Most tokens of one request that are computed at a time.
+    pub(crate) const fn max_chunk() -> u32 {
+        Op::MAX_CHUNK
+    }
+}
+
+fn kind_of(kind: u8, size: u8, plain: bool) -> Kind {
+    let size = 1 + u32::from(size) % 7;
+    match kind % if plain { 4 } else { 8 } {
+        0 | 1 => Kind::Full,
+        2 => Kind::SlidingWindow { window: size },
+        3 => Kind::Chunked { window: size },
+        4 => Kind::Cross { encoder_tokens: size },
+        _ => Kind::State { slots: 1 + size % 3 },
+    }
+}

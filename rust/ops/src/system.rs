@@ -1,0 +1,404 @@
+//! [`System`]: the manager under test. The only file that calls it.
+
+use hybrid_blocks::{
+    BlockCopy, BlockId, BlockStore, CacheEvent, Config, Digest, Error, FlopModel, GroupId,
+    GroupKind, GroupSpec, Manager, PoolId, Store, TableChange, TableRuns,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::setup::{Group, Kind, Policy, Setup};
+
+/// A call as Python makes it, and what it answered.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Call {
+    /// Method.
+    pub call: &'static str,
+    /// Arguments.
+    pub args: Value,
+    /// Result, or `{"error": name}`.
+    pub returned: Value,
+}
+
+pub(crate) struct System {
+    manager: Manager,
+    num_groups: u32,
+    transcript: Option<Vec<Call>>,
+}
+
+fn spec(group: &Group) -> GroupSpec {
+    let kind = match group.kind {
+        Kind::Full => GroupKind::Full,
+        Kind::SlidingWindow { window } => GroupKind::sliding_window(window),
+        Kind::Chunked { window } => GroupKind::Chunked { chunk: window },
+        Kind::State { slots } => GroupKind::State { slots },
+        Kind::Cross { encoder_tokens } => GroupKind::Cross { encoder_tokens },
+    };
+    GroupSpec { kind, block_size: group.block_size, pool: PoolId(group.pool) }
+}
+
+fn policy(policy: Policy) -> hybrid_blocks::Policy {
+    match policy {
+        Policy::Lru => hybrid_blocks::Policy::Lru,
+        Policy::FlopAware => hybrid_blocks::Policy::FlopAware(FlopModel {
+            linear: 10.0,
+            quadratic: 1.0,
+            token_bytes: 4.0,
+            state_bytes: 64.0,
+            alpha: 20.0,
+        }),
+        Policy::Explicit => hybrid_blocks::Policy::Explicit,
+    }
+}
+
+/// What Python sees of an event: digests are its own, so only their number counts.
+fn event(event: &CacheEvent) -> Value {
+    match event {
+        CacheEvent::Stored { handle, group, first_block, block_size, parent, digests, .. } => {
+            json!([
+                "stored",
+                handle,
+                group.0,
+                first_block,
+                block_size,
+                parent.is_some(),
+                digests.len()
+            ])
+        }
+        CacheEvent::StoredTail { handle, group, block_size, num_tokens, .. } => {
+            let block = num_tokens / block_size - 1;
+            json!(["stored", handle, group.0, block, block_size, false, 1])
+        }
+        CacheEvent::Removed(key) => json!(["removed", key.group.0]),
+        CacheEvent::Cleared => json!(["cleared"]),
+        _ => json!(["another"]),
+    }
+}
+
+fn error_name(error: &Error) -> &'static str {
+    match error {
+        Error::OutOfBlocks { .. } => "OutOfBlocksError",
+        Error::RequestTooLarge { .. } => "RequestTooLargeError",
+        Error::UnknownRequest { .. } => "UnknownRequestError",
+        Error::DuplicateRequest(_) => "DuplicateRequestError",
+        Error::ForeignBlock { .. } | Error::NotLive { .. } | Error::BlocksInUse { .. } => {
+            "BlockError"
+        }
+        _ => "InvalidArgumentError",
+    }
+}
+
+fn ids(blocks: &[BlockId]) -> Vec<u32> {
+    blocks.iter().map(|block| block.0).collect()
+}
+
+impl System {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let store = if setup.blocks_per_slab.is_empty() {
+            BlockStore::fixed(setup.num_slabs)
+        } else {
+            BlockStore::shared(setup.num_slabs, &setup.blocks_per_slab)
+        };
+        let placement = &setup.placement;
+        let config = Config {
+            enable_events: true,
+            enable_delta: true,
+            enable_compaction: setup.compaction,
+            policy: policy(setup.policy),
+            checkpoints: hybrid_blocks::CheckpointPolicy {
+                prompt_margin: placement.prompt_margin,
+                finish: placement.finish,
+                follow_every: placement.follow_every,
+                every: placement.every,
+                max_per_request: placement.max_per_request,
+                ..hybrid_blocks::CheckpointPolicy::default()
+            },
+            max_chunk: Setup::max_chunk(),
+            ..Config::new(setup.groups.iter().map(spec).collect(), setup.hash_block_size)
+        };
+        let manager = Manager::new(store.expect("a store of a few slabs"), config);
+        Self {
+            manager: manager.expect("groups of whole hash blocks"),
+            num_groups: setup.groups.len() as u32,
+            transcript: None,
+        }
+    }
+
+    pub(crate) fn record(&mut self) {
+        self.transcript = Some(Vec::new());
+    }
+
+    pub(crate) fn take_transcript(&mut self) -> Vec<Call> {
+        self.transcript.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn note<T, V: Serialize>(
+        &mut self,
+        call: &'static str,
+        args: impl FnOnce() -> Value,
+        result: Result<T, &Error>,
+        value: impl FnOnce(T) -> V,
+    ) {
+        if let Some(transcript) = &mut self.transcript {
+            let returned = match result {
+                Ok(done) => json!(value(done)),
+                Err(error) => json!({ "error": error_name(error) }),
+            };
+            transcript.push(Call { call, args: args(), returned });
+        }
+    }
+
+    // --- requests ---
+
+    pub(crate) fn add(
+        &mut self,
+        id: &str,
+        tokens: &[i32],
+        digests: Vec<Digest>,
+    ) -> Result<u64, Error> {
+        let result = self.manager.add_request(id, tokens.len() as u32, digests);
+        self.note("add_request", || json!([id, tokens]), result.as_ref(), |handle| *handle);
+        result
+    }
+
+    /// Without the digests that full hash blocks have. Python cannot ask for that.
+    pub(crate) fn add_without_digests(&mut self, id: &str, num_tokens: u32) -> Result<u64, Error> {
+        self.manager.add_request(id, num_tokens, vec![])
+    }
+
+    pub(crate) fn append(
+        &mut self,
+        handle: u64,
+        tokens: &[i32],
+        digests: &[Digest],
+    ) -> Result<(), Error> {
+        let result = self.manager.append(handle, tokens.len() as u32, digests);
+        for token in tokens {
+            self.note(
+                "append_tokens",
+                || json!([[handle], [token]]),
+                result.as_ref(),
+                |&()| Value::Null,
+            );
+        }
+        result
+    }
+
+    /// Without the digests that full hash blocks have. Python cannot ask for that.
+    pub(crate) fn append_without_digests(
+        &mut self,
+        handle: u64,
+        num_tokens: u32,
+    ) -> Result<(), Error> {
+        self.manager.append(handle, num_tokens, &[])
+    }
+
+    pub(crate) fn set_priorities(&mut self, handle: u64, worth: Vec<u64>) -> Result<(), Error> {
+        let args = json!([handle, worth]);
+        let result = self.manager.set_priorities(handle, worth);
+        self.note("set_worth", || args, result.as_ref(), |&()| Value::Null);
+        result
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Option<u64> {
+        self.manager.find(id)
+    }
+
+    pub(crate) fn preempt(&mut self, handles: &[u64]) -> Result<(), Error> {
+        let result = self.manager.preempt(handles);
+        self.note("preempt", || json!([handles]), result.as_ref(), |&()| Value::Null);
+        result
+    }
+
+    pub(crate) fn free(&mut self, handles: &[u64]) -> Result<(), Error> {
+        let result = self.manager.free(handles);
+        self.note("free", || json!([handles]), result.as_ref(), |&()| Value::Null);
+        result
+    }
+
+    // --- a step ---
+
+    pub(crate) fn match_prefix(&mut self, handle: u64) -> Result<u32, Error> {
+        let result = self.manager.match_prefix(handle).map(|hit| hit.num_tokens);
+        self.note("match_prefix", || json!([handle]), result.as_ref(), |hit| *hit);
+        result
+    }
+
+    pub(crate) fn next_boundary(&mut self, handle: u64) -> Result<Option<u32>, Error> {
+        let result = self.manager.next_boundary(handle);
+        self.note("next_boundary", || json!([handle]), result.as_ref(), |boundary| *boundary);
+        result
+    }
+
+    pub(crate) fn fitting_chunk(&mut self, handle: u64, most: u32) -> Result<u32, Error> {
+        let result = self.manager.fitting_chunk(handle, most);
+        self.note("fitting_chunk", || json!([handle, most]), result.as_ref(), |chunk| *chunk);
+        result
+    }
+
+    pub(crate) fn allocate(
+        &mut self,
+        handles: &[u64],
+        counts: &[u32],
+        lookahead: u32,
+    ) -> Result<usize, Error> {
+        let result = self.manager.allocate(handles, counts, lookahead);
+        if Self::are_python_counts(counts) {
+            let args = || json!([handles, counts, lookahead]);
+            self.note("allocate", args, result.as_ref(), |served| *served);
+        }
+        result
+    }
+
+    pub(crate) fn advance(&mut self, handles: &[u64], counts: &[u32]) -> Result<(), Error> {
+        let result = self.manager.advance(handles, counts);
+        if Self::are_python_counts(counts) {
+            self.note("advance", || json!([handles, counts]), result.as_ref(), |&()| Value::Null);
+        }
+        result
+    }
+
+    /// Python's counts are signed.
+    fn are_python_counts(counts: &[u32]) -> bool {
+        counts.iter().all(|&count| i32::try_from(count).is_ok())
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.manager.tick();
+        self.note("tick", || json!([]), Ok(()), |()| Value::Null);
+    }
+
+    pub(crate) fn reset(&mut self) -> Result<(), Error> {
+        let result = self.manager.reset();
+        self.note("reset", || json!([]), result.as_ref(), |&()| Value::Null);
+        result
+    }
+
+    /// Plan to empty slabs and do it. Returns how many slabs that freed; a plan that was carried out
+    /// must be refused the second time.
+    pub(crate) fn compact(&mut self, num_slabs: u32) -> Result<usize, Error> {
+        let plan = self.manager.plan_compaction(num_slabs as usize);
+        let result = self.manager.apply_compaction(&plan);
+        let rows = |changes: &Vec<TableChange>| {
+            changes
+                .iter()
+                .map(|change| [change.row, change.group.0, change.position, change.block.0])
+                .collect::<Vec<_>>()
+        };
+        self.note("compact", || json!([num_slabs]), result.as_ref(), rows);
+        result?;
+        if plan.num_slabs() > 0 && self.manager.apply_compaction(&plan).is_ok() {
+            return Err(Error::InvalidArgument("a stale plan was carried out".to_owned()));
+        }
+        Ok(plan.num_slabs())
+    }
+
+    // --- what is told ---
+
+    pub(crate) fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
+        let result = self.manager.take_copies();
+        let rows = |copies: &Vec<BlockCopy>| {
+            copies.iter().map(|copy| [copy.group.0, copy.src.0, copy.dst.0]).collect::<Vec<_>>()
+        };
+        self.note("take_copies", || json!([]), result.as_ref(), rows);
+        result
+    }
+
+    pub(crate) fn take_events(&mut self) -> Vec<CacheEvent> {
+        let events = self.manager.take_events();
+        let told = |()| events.iter().map(event).collect::<Vec<_>>();
+        self.note("take_events", || json!([]), Ok(()), told);
+        events
+    }
+
+    pub(crate) fn take_delta(&mut self) -> Vec<TableChange> {
+        let delta = self.manager.take_delta();
+        let num_groups = self.num_groups;
+        let runs = |()| {
+            (0..num_groups)
+                .map(|group| TableRuns::of(&delta, GroupId(group)))
+                .map(|runs| [runs.rows, runs.starts, runs.offsets, runs.block_ids])
+                .collect::<Vec<_>>()
+        };
+        self.note("take_delta", || json!([]), Ok(()), runs);
+        delta
+    }
+
+    // --- what can be seen ---
+
+    /// Known, computed and allocated tokens.
+    pub(crate) fn progress(&mut self, handle: u64) -> Result<(u32, u32, u32), Error> {
+        let result = self.manager.progress(handle);
+        self.note("progress", || json!([handle]), result.as_ref(), |progress| *progress);
+        result
+    }
+
+    /// As [`System::progress`], without a place in the transcript.
+    pub(crate) fn peek_progress(&self, handle: u64) -> Result<(u32, u32, u32), Error> {
+        self.manager.progress(handle)
+    }
+
+    /// As [`System::table`], with a place in the transcript.
+    pub(crate) fn ask_table(&mut self, handle: u64, group: u32) -> Result<Vec<BlockId>, Error> {
+        let result = self.manager.blocks(handle, GroupId(group)).map(<[BlockId]>::to_vec);
+        self.note("block_ids", || json!([handle, group]), result.as_ref(), |blocks| ids(blocks));
+        result
+    }
+
+    pub(crate) fn table(&self, handle: u64, group: u32) -> &[BlockId] {
+        self.manager.blocks(handle, GroupId(group)).expect("the request is known")
+    }
+
+    pub(crate) fn max_request_tokens(&self) -> u32 {
+        self.manager.max_request_tokens()
+    }
+
+    pub(crate) fn num_owners(&self, pool: u32, block: BlockId) -> u32 {
+        self.manager.store().pool(PoolId(pool)).ref_count(block)
+    }
+
+    pub(crate) fn num_live(&self, pool: u32) -> u32 {
+        self.manager.store().pool(PoolId(pool)).num_live()
+    }
+
+    pub(crate) fn cached_block(&self, pool: u32, group: u32, digest: Digest) -> Option<BlockId> {
+        let key = hybrid_blocks::Key { digest, group: GroupId(group) };
+        self.manager.store().get(PoolId(pool), &key)
+    }
+
+    pub(crate) fn num_keys(&self) -> usize {
+        let store = self.manager.store();
+        (0..store.num_pools()).map(|pool| store.prefix_index(PoolId(pool)).len()).sum()
+    }
+
+    pub(crate) fn num_free_slabs(&self) -> u32 {
+        self.manager.store().num_free_slabs()
+    }
+
+    pub(crate) fn num_whole_slabs(&self) -> u64 {
+        self.manager.store().num_whole_slabs()
+    }
+
+    pub(crate) fn check_integrity(&mut self) -> Result<(), String> {
+        let result = self.manager.check_integrity();
+        self.note("check_integrity", || json!([]), Ok(()), |()| Value::Null);
+        result
+    }
+
+    /// Everything that can be seen but the requests, in words.
+    pub(crate) fn dump(&self) -> String {
+        let store = self.manager.store();
+        let pools: Vec<_> = (0..store.num_pools())
+            .map(PoolId)
+            .map(|pool| {
+                let blocks: Vec<_> = store.free_order(pool);
+                let counts: Vec<_> = (0..store.pool(pool).num_ids())
+                    .map(|block| store.pool(pool).ref_count(BlockId(block)))
+                    .collect();
+                (blocks, counts, store.prefix_index(pool))
+            })
+            .collect();
+        let (slabs, stats) = (store.num_free_slabs(), self.manager.stats());
+        format!("{pools:?} {slabs} {stats:?} {}", self.manager.num_requests())
+    }
+}

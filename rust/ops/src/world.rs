@@ -1,0 +1,498 @@
+//! [`World`]: a manager, the requests and the device that it serves, and the naive model of it all.
+
+use std::collections::BTreeMap;
+
+use hybrid_blocks::{BlockId, CacheEvent, Digest, Error};
+
+use crate::memory::Memory;
+use crate::op::Op;
+use crate::request::{Request, Tokens};
+use crate::setup::{Group, Kind, Policy, Setup};
+use crate::system::{Call, System};
+
+/// What the manager did wrong, if anything.
+pub type Check = Result<(), String>;
+
+/// Fail with a message unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Everything around one manager.
+///
+/// Whatever the groups, what a request reads must be what its tokens wrote, through hits, forks,
+/// evictions, preemption and compaction; tables told as changes must be the tables; a refused call
+/// must change nothing. In a plain setup ([`Setup::is_plain`]) every hit and every refusal is also
+/// predicted.
+pub struct World {
+    pub(crate) setup: Setup,
+    pub(crate) system: System,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) memory: Memory,
+    /// How many blocks carry each key, in a plain setup.
+    pub(crate) stored: BTreeMap<(u32, Digest), u32>,
+    /// Block tables as whoever reads the changes sees them, by row and group.
+    mirror: BTreeMap<(u32, u32), Vec<BlockId>>,
+    num_added: u32,
+}
+
+impl World {
+    /// A manager without requests.
+    #[must_use]
+    pub fn new(setup: &Setup) -> Self {
+        Self {
+            system: System::new(setup),
+            memory: Memory::new(setup.pools()),
+            setup: setup.clone(),
+            requests: Vec::new(),
+            stored: BTreeMap::new(),
+            mirror: BTreeMap::new(),
+            num_added: 0,
+        }
+    }
+
+    /// Note every call from now on.
+    #[must_use]
+    pub fn with_transcript(mut self) -> Self {
+        self.system.record();
+        self
+    }
+
+    /// The calls so far.
+    pub fn take_transcript(&mut self) -> Vec<Call> {
+        self.system.take_transcript()
+    }
+
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (u32, Group)> + use<> {
+        (0..).zip(self.setup.groups.clone())
+    }
+
+    /// Run one operation, then compare everything that can be seen.
+    ///
+    /// # Errors
+    /// What the manager did wrong.
+    pub fn apply(&mut self, op: &Op) -> Check {
+        match op {
+            &Op::Add { prompt, shared, own, output } => self.add(prompt, shared, own, output)?,
+            &Op::Append { which, num_tokens } => {
+                if let Some(at) = self.pick(which) {
+                    let tokens = (0..num_tokens).map(|i| 100 + (which.wrapping_add(i) % 3));
+                    self.append(at, &tokens.map(i32::from).collect::<Vec<_>>())?;
+                }
+            }
+            &Op::Match { which } => {
+                if let Some(at) = self.pick(which) {
+                    self.match_prefix(at)?;
+                }
+            }
+            Op::Allocate { batch, lookahead } => {
+                let batch = self.pick_pairs(batch);
+                self.allocate(batch, u32::from(*lookahead))?;
+            }
+            Op::Advance { batch } => {
+                let batch = self.pick_pairs(batch);
+                self.advance(batch)?;
+            }
+            &Op::Step { which, budget } => {
+                if let Some(at) = self.pick(which) {
+                    self.step(at, u32::from(budget))?;
+                }
+            }
+            Op::Preempt { which } => {
+                let picked = self.pick_all(which);
+                self.preempt(&picked)?;
+            }
+            Op::Free { which } => {
+                let picked = self.pick_all(which);
+                self.free(&picked)?;
+            }
+            &Op::Compact { num_slabs } => self.compact(num_slabs)?,
+            Op::TakeCopies => self.run_copies()?,
+            Op::Tick => self.system.tick(),
+            Op::Reset => self.reset()?,
+            &Op::Refuse { refusal, which } => {
+                if let Some(at) = self.pick(which) {
+                    self.refuse(refusal, at)?;
+                }
+            }
+        }
+        self.settle()
+    }
+
+    fn pick(&self, which: u8) -> Option<usize> {
+        (!self.requests.is_empty()).then(|| usize::from(which) % self.requests.len())
+    }
+
+    /// Different requests, in the order given.
+    fn pick_all(&self, which: &[u8]) -> Vec<usize> {
+        self.pick_pairs(&which.iter().map(|&which| (which, 0)).collect::<Vec<_>>())
+            .into_iter()
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    fn pick_pairs(&self, batch: &[(u8, u8)]) -> Vec<(usize, u32)> {
+        let mut picked: Vec<(usize, u32)> = Vec::new();
+        for &(which, n) in batch {
+            if let Some(at) = self.pick(which)
+                && picked.iter().all(|&(other, _)| other != at)
+            {
+                picked.push((at, u32::from(n)));
+            }
+        }
+        picked
+    }
+
+    pub(crate) fn handles(&self, picked: &[usize]) -> Vec<u64> {
+        picked.iter().map(|&at| self.requests[at].handle).collect()
+    }
+
+    fn add(&mut self, prompt: u8, shared: u8, own: u8, output: u8) -> Check {
+        let number = self.num_added;
+        self.num_added += 1;
+        let shared = (0..i32::from(shared)).map(|at| i32::from(prompt) * 50 + at % 7);
+        let own = (0..i32::from(own)).map(|at| 200 + (number.cast_signed() + at) % 3);
+        let tokens: Tokens = shared.chain(own).collect();
+        let id = format!("request {number}");
+        let digests = tokens.digests(self.setup.hash_block_size, 0);
+        let fits = tokens.len() <= self.system.max_request_tokens();
+        let result = self.system.add(&id, tokens.ids(), digests);
+        ensure!(result.is_ok() == fits, "a request of {} tokens: {result:?}", tokens.len());
+        let Ok(handle) = result else { return Ok(()) };
+        ensure!(self.system.find(&id) == Some(handle), "{id} is not found");
+        if self.setup.policy == Policy::Explicit {
+            let worth = (0..20).map(|i| u64::from(number * 7 + 3) % 11 * (20 - i)).collect();
+            self.system.set_priorities(handle, worth).map_err(|error| error.to_string())?;
+        }
+        self.requests.push(Request {
+            id,
+            handle,
+            tokens,
+            output: u32::from(output),
+            running: false,
+            computed: 0,
+            allocated: 0,
+            promised: None,
+            keyed: vec![0; self.setup.groups.len()],
+        });
+        Ok(())
+    }
+
+    fn append(&mut self, at: usize, tokens: &[i32]) -> Check {
+        let request = &mut self.requests[at];
+        let first = request.num_tokens() / self.setup.hash_block_size;
+        for &token in tokens {
+            request.tokens.push(token);
+        }
+        let digests = request.tokens.digests(self.setup.hash_block_size, first);
+        self.system
+            .append(request.handle, tokens, &digests)
+            .map_err(|error| format!("append: {error}"))
+    }
+
+    pub(crate) fn match_prefix(&mut self, at: usize) -> Result<u32, String> {
+        let handle = self.requests[at].handle;
+        let hit = self.system.match_prefix(handle).map_err(|error| error.to_string())?;
+        let request = &self.requests[at];
+        if self.setup.is_plain() {
+            // A hit that does not fit though its request is alone is given up.
+            let expected = if request.running { 0 } else { self.longest_hit(request, u32::MAX) };
+            let given_up = request.promised == Some(0) && hit == 0;
+            ensure!(hit == expected || given_up, "hit of {hit}, not {expected}: {request:?}");
+        }
+        if !request.running {
+            self.requests[at].promised = Some(hit);
+        }
+        Ok(hit)
+    }
+
+    /// Up to `most` tokens that a request may compute next: not past what it knows or the next
+    /// boundary.
+    pub(crate) fn chunk(&mut self, at: usize, most: u32) -> Result<u32, String> {
+        let start = match &self.requests[at] {
+            request if request.running => request.computed,
+            _ => self.match_prefix(at)?,
+        };
+        let request = &self.requests[at];
+        let num_new = most.min(request.num_tokens().saturating_sub(start));
+        let boundary = self.system.next_boundary(request.handle);
+        let Some(boundary) = boundary.map_err(|error| error.to_string())? else {
+            return Ok(num_new);
+        };
+        ensure!(boundary > start, "the boundary after {start} is {boundary}");
+        Ok(num_new.min(boundary - start))
+    }
+
+    /// Compute tokens that have room: write them, look at what they look at, and record them.
+    pub(crate) fn advance(&mut self, mut batch: Vec<(usize, u32)>) -> Check {
+        batch.retain(|&(at, _)| self.requests[at].running);
+        for (at, n) in &mut batch {
+            let most = self.chunk(*at, *n)?;
+            *n = most.min(self.requests[*at].allocated - self.requests[*at].computed);
+        }
+        self.run_copies()?;
+        self.forward(&batch)?;
+        let tables: Vec<Vec<Vec<BlockId>>> = batch
+            .iter()
+            .map(|&(at, _)| {
+                let handle = self.requests[at].handle;
+                self.groups().map(|(id, _)| self.system.table(handle, id).to_vec()).collect()
+            })
+            .collect();
+        let (picked, counts): (Vec<usize>, Vec<u32>) = batch.iter().copied().unzip();
+        self.system
+            .advance(&self.handles(&picked), &counts)
+            .map_err(|error| format!("advance: {error}"))?;
+        for (&(at, n), tables) in batch.iter().zip(&tables) {
+            self.requests[at].computed += n;
+            self.enter(at, tables);
+            self.look(&self.requests[at], self.requests[at].computed)?;
+        }
+        Ok(())
+    }
+
+    /// The next tokens are computed: write all of them, and a rejected draft behind, then look at
+    /// everything that they look at.
+    fn forward(&mut self, batch: &[(usize, u32)]) -> Check {
+        for &(at, n) in batch {
+            let request = &self.requests[at];
+            self.look(request, request.computed)?;
+            let (start, end) = (request.computed, request.computed + n);
+            for (id, group) in self.groups() {
+                let table = self.system.table(request.handle, id);
+                if let Kind::State { .. } = group.kind {
+                    if end > start {
+                        let content = request.tokens.content(end) ^ u64::from(id);
+                        self.memory.write((group.pool, table[0].0), 0, content);
+                    }
+                } else if group.is_attention() {
+                    for token in start..request.allocated {
+                        let block = table[(token / group.block_size) as usize];
+                        let content =
+                            if token < end { request.tokens.content(token + 1) } else { 0 };
+                        let place = (group.pool, block.0);
+                        let content = content ^ u64::from(id);
+                        self.memory.write(place, token % group.block_size, content);
+                    }
+                }
+            }
+        }
+        for &(at, n) in batch {
+            let request = &self.requests[at];
+            for token in request.computed + 1..request.computed + n {
+                self.look_at_tokens(request, token)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Check that all that the token at `at` looks at, before itself, lies where the tables say.
+    pub(crate) fn look(&self, request: &Request, at: u32) -> Check {
+        self.look_at_tokens(request, at)?;
+        for (id, group) in self.groups() {
+            let table = self.system.table(request.handle, id);
+            match group.kind {
+                Kind::State { slots } => {
+                    ensure!(table.len() == slots as usize, "{} state slots", table.len());
+                    if at > 0 {
+                        let found = self.memory.read((group.pool, table[0].0), 0);
+                        let expected = request.tokens.content(at) ^ u64::from(id);
+                        ensure!(found == Some(expected), "state of group {id} after {at} tokens");
+                    }
+                }
+                Kind::Cross { encoder_tokens } => {
+                    let blocks = encoder_tokens.div_ceil(group.block_size);
+                    ensure!(table.len() == blocks as usize, "{} encoder blocks", table.len());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_tokens(&self, request: &Request, at: u32) -> Check {
+        for (id, group) in self.groups().filter(|(_, group)| group.is_attention()) {
+            let table = self.system.table(request.handle, id);
+            for token in group.first_seen(at)..at {
+                let block = table[(token / group.block_size) as usize];
+                ensure!(!block.is_null(), "token {at} of {} looks at {token}: null", request.id);
+                let found = self.memory.read((group.pool, block.0), token % group.block_size);
+                let expected = request.tokens.content(token + 1) ^ u64::from(id);
+                ensure!(found == Some(expected), "group {id}, token {token} for {at}: {request:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// What a scheduler does in a step for one request. Returns whether it was served.
+    pub(crate) fn step(&mut self, at: usize, budget: u32) -> Result<bool, String> {
+        let request = &self.requests[at];
+        if request.running && request.computed == request.num_tokens() {
+            self.sample(at)?;
+            return Ok(true);
+        }
+        let mut num_new = self.chunk(at, budget)?;
+        let handle = self.requests[at].handle;
+        let fitting = self.system.fitting_chunk(handle, num_new).map_err(|e| e.to_string())?;
+        ensure!(
+            fitting <= num_new && (fitting > 0 || num_new == 0),
+            "{fitting} of {num_new} tokens fit"
+        );
+        if budget % 2 == 1 {
+            num_new = fitting;
+        }
+        if self.allocate(vec![(at, num_new)], 0)? == 0 {
+            return Ok(false);
+        }
+        self.advance(vec![(at, num_new)])?;
+        self.sample(at)?;
+        Ok(true)
+    }
+
+    fn sample(&mut self, at: usize) -> Check {
+        let request = &mut self.requests[at];
+        let known = request.num_tokens();
+        if request.computed < known || request.output == 0 {
+            return Ok(());
+        }
+        request.output -= 1;
+        self.append(at, &[known.cast_signed() % 3])
+    }
+
+    pub(crate) fn preempt(&mut self, picked: &[usize]) -> Check {
+        let handles = self.handles(picked);
+        self.system.preempt(&handles).map_err(|error| format!("preempt: {error}"))?;
+        for &at in picked {
+            self.requests[at].preempted();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn free(&mut self, picked: &[usize]) -> Check {
+        let handles = self.handles(picked);
+        self.system.free(&handles).map_err(|error| format!("free: {error}"))?;
+        self.requests.retain(|request| !handles.contains(&request.handle));
+        for handle in handles {
+            let gone = Err(Error::UnknownRequest { handle });
+            ensure!(self.system.progress(handle) == gone, "request {handle} was freed");
+        }
+        Ok(())
+    }
+
+    fn compact(&mut self, num_slabs: u8) -> Check {
+        if !self.setup.compaction {
+            return Ok(());
+        }
+        let before = self.system.num_free_slabs();
+        let freed = self.system.compact(u32::from(num_slabs)).map_err(|error| error.to_string())?;
+        let free = self.system.num_free_slabs();
+        ensure!(free as usize == before as usize + freed, "{before} + {freed} slabs, not {free}");
+        Ok(())
+    }
+
+    pub(crate) fn run_copies(&mut self) -> Check {
+        let copies = self.system.take_copies().map_err(|error| format!("copies: {error}"))?;
+        ensure!(copies.is_empty() || !self.setup.is_plain(), "nothing asked for {copies:?}");
+        for copy in copies {
+            let pool = self.setup.groups[copy.group.index()].pool;
+            self.memory.copy((pool, copy.src.0), (pool, copy.dst.0));
+        }
+        Ok(())
+    }
+
+    fn reset(&mut self) -> Check {
+        let held = |request: &Request| {
+            self.groups().any(|(id, _)| {
+                self.system.table(request.handle, id).iter().any(|block| !block.is_null())
+            })
+        };
+        let busy = self.requests.iter().any(held);
+        let before = self.dump();
+        match self.system.reset() {
+            Ok(()) => ensure!(!busy, "blocks in use were dropped"),
+            Err(Error::BlocksInUse { .. }) => {
+                ensure!(busy || !self.setup.is_plain(), "nothing was in use");
+                ensure!(before == self.dump(), "a refused reset changed something");
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// Take in events and table changes, then compare everything that can be seen.
+    pub(crate) fn settle(&mut self) -> Check {
+        for event in self.system.take_events() {
+            if self.setup.is_plain() {
+                self.hear(event)?;
+            }
+        }
+        for change in self.system.take_delta() {
+            let table = self.mirror.entry((change.row, change.group.0)).or_default();
+            let position = change.position as usize;
+            table.resize(table.len().max(position + 1), BlockId::NULL);
+            table[position] = change.block;
+        }
+        for at in 0..self.requests.len() {
+            let request = &self.requests[at];
+            let (handle, row) = (request.handle, request.handle as u32);
+            for (id, _) in self.groups() {
+                let table = self.system.ask_table(handle, id).map_err(|error| error.to_string())?;
+                let mirror = self.mirror.get(&(row, id)).map_or(&[][..], |table| table);
+                let told = &mirror[..table.len().min(mirror.len())];
+                ensure!(
+                    !self.requests[at].running || table == told,
+                    "group {id} of request {handle}: {table:?}, told {told:?}"
+                );
+            }
+            let request = &self.requests[at];
+            let expected = (request.num_tokens(), request.computed, request.allocated);
+            let found = self.system.progress(handle);
+            ensure!(found == Ok(expected), "{found:?}, not {expected:?}: {}", request.id);
+        }
+        if self.setup.is_plain() {
+            let (keys, expected) = (self.system.num_keys(), self.stored.len());
+            ensure!(keys == expected, "{keys} keys are cached, not {expected}");
+        }
+        self.system.check_integrity()
+    }
+
+    fn hear(&mut self, event: CacheEvent) -> Check {
+        match event {
+            CacheEvent::Removed(key) => {
+                let key = (key.group.0, key.digest);
+                let Some(count) = self.stored.get_mut(&key) else {
+                    return Err(format!("{key:?} was removed but never stored"));
+                };
+                *count -= 1;
+                if *count == 0 {
+                    self.stored.remove(&key);
+                }
+            }
+            CacheEvent::Cleared => self.stored.clear(),
+            CacheEvent::Stored { group, digests, .. } => {
+                let unknown = digests.iter().find(|&&d| !self.stored.contains_key(&(group.0, d)));
+                ensure!(unknown.is_none(), "{unknown:?} of group {group} was stored too early");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Everything that can be seen, in words.
+    pub(crate) fn dump(&self) -> String {
+        let requests: Vec<_> = self
+            .requests
+            .iter()
+            .map(|request| {
+                let tables = self.groups().map(|(id, _)| self.system.table(request.handle, id));
+                (tables.collect::<Vec<_>>(), self.system.peek_progress(request.handle))
+            })
+            .collect();
+        format!("{} {requests:?}", self.system.dump())
+    }
+}

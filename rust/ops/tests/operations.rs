@@ -1,0 +1,131 @@
+//! Random operations on the manager, each followed by every check.
+
+use std::fs;
+use std::path::Path;
+
+use ops::{Group, Input, Kind, Op, Placement, Policy, Setup, longest_request_finishes_alone};
+use proptest::prelude::*;
+
+/// Ends with what can be kept in `tests/recorded`.
+fn failure(input: &Input, error: &str) -> TestCaseError {
+    TestCaseError::fail(format!("{error}\n{}", input.to_text()))
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    any::<[u8; Setup::BYTES]>().prop_map(Setup::decode)
+}
+
+fn input() -> impl Strategy<Value = Input> {
+    let op = any::<[u8; Op::BYTES]>().prop_map(Op::decode);
+    (setup(), prop::collection::vec(op, 0..100)).prop_map(|(setup, ops)| Input { setup, ops })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) })]
+
+    #[test]
+    fn the_manager_keeps_its_promises_after_every_operation(input in input()) {
+        input.run().map_err(|error| failure(&input, &error))?;
+    }
+
+    #[test]
+    fn a_request_as_long_as_the_manager_allows_finishes_alone(
+        setup in setup(),
+        steps in prop::collection::vec(1..=Op::MAX_CHUNK, 40),
+    ) {
+        let setup = Setup { compaction: true, ..setup };
+        longest_request_finishes_alone(&setup, &steps).map_err(TestCaseError::fail)?;
+    }
+
+    #[test]
+    fn an_input_comes_back_from_its_text(input in input()) {
+        prop_assert_eq!(Input::parse(&input.to_text()), Ok(input));
+    }
+}
+
+#[test]
+fn every_recorded_input_passes() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded");
+    let mut num_inputs = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let input = Input::parse(&fs::read_to_string(&path).unwrap());
+        let result = input.and_then(|input| input.run());
+        assert_eq!(result, Ok(()), "{}", path.display());
+        num_inputs += 1;
+    }
+    assert!(num_inputs > 0, "no input was found");
+}
+
+#[test]
+fn half_an_operation_at_the_end_of_the_bytes_is_left_out() {
+    let bytes = [7; Setup::BYTES + 2 * Op::BYTES + 3];
+    assert_eq!(Input::decode(&bytes).ops.len(), 2);
+    assert_eq!(Input::decode(&[]).setup, Setup::decode([0; Setup::BYTES]));
+}
+
+#[test]
+fn a_line_that_is_no_operation_is_named() {
+    let text = Input::decode(&[0; Setup::BYTES + Op::BYTES]).to_text() + "{\"op\": \"dance\"}\n";
+    let error = Input::parse(&text).unwrap_err();
+    assert!(error.starts_with("line 3: "), "{error}");
+}
+
+fn full(block_size: u32) -> Group {
+    Group { kind: Kind::Full, block_size, pool: 0 }
+}
+
+/// One pool of 12 blocks.
+fn run(groups: Vec<Group>, ops: Vec<Op>) {
+    let setup = Setup {
+        groups,
+        hash_block_size: 2,
+        num_slabs: 12,
+        blocks_per_slab: vec![],
+        compaction: false,
+        policy: Policy::Lru,
+        placement: Placement {
+            prompt_margin: 0,
+            finish: false,
+            follow_every: 0,
+            every: None,
+            max_per_request: 0,
+        },
+    };
+    assert_eq!(Input { setup, ops }.run(), Ok(()));
+}
+
+fn add(shared: u8) -> Op {
+    Op::Add { prompt: 0, shared, own: 0, output: 0 }
+}
+
+fn compute(which: u8, n: u8) -> [Op; 2] {
+    [
+        Op::Allocate { batch: vec![(which, n)], lookahead: 0 },
+        Op::Advance { batch: vec![(which, n)] },
+    ]
+}
+
+#[test]
+fn a_match_grows_with_what_others_computed_since_it_was_last_asked_for() {
+    let [allocate, advance] = compute(0, 6);
+    let find = || Op::Match { which: 1 };
+    run(vec![full(2)], vec![add(9), add(9), find(), allocate, advance, find()]);
+}
+
+#[test]
+fn a_match_grows_with_the_tokens_of_its_request() {
+    let [allocate, advance] = compute(0, 5);
+    let append = || Op::Append { which: 0, num_tokens: 2 };
+    let find = || Op::Match { which: 0 };
+    let preempt = Op::Preempt { which: vec![0] };
+    let ops = vec![add(3), append(), allocate, advance, preempt, find(), append(), find()];
+    run(vec![full(2)], ops);
+}
+
+#[test]
+fn blocks_of_sizes_that_do_not_divide_each_other_can_be_hit_as_soon_as_they_are_full() {
+    let window = Group { kind: Kind::SlidingWindow { window: 7 }, block_size: 6, pool: 0 };
+    let [allocate, advance] = compute(0, 6);
+    run(vec![full(4), window], vec![add(13), allocate, advance, Op::Free { which: vec![0] }]);
+}

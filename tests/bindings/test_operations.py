@@ -1,0 +1,148 @@
+"""What the core answers to random operations, the Python manager answers too, call by call.
+
+The operations are those of ``rust/ops``, where a naive model checks the core's answers. Bytes drawn
+here are decoded there; what comes back is every call that was made, and what it returned.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hybrid_blocks import BlockManager, FlopModel, GroupSpec, Placement, block_hasher
+from hybrid_blocks.errors import HybridBlocksError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[2]
+RECORDED = sorted((ROOT / "rust" / "ops" / "tests" / "recorded").glob("*.jsonl"))
+SETUP_BYTES = 24
+OP_BYTES = 8
+
+POLICIES: dict[str, str | FlopModel] = {
+    "lru": "lru",
+    "explicit": "explicit",
+    "flop_aware": FlopModel(
+        linear=10.0, quadratic=1.0, token_bytes=4.0, state_bytes=64.0, alpha=20.0
+    ),
+}
+ARGUMENTS: dict[str, tuple[type | None, ...]] = {
+    "append_tokens": (np.int64, np.int32),
+    "allocate": (np.int64, np.int32, None),
+    "advance": (np.int64, np.int32),
+    "preempt": (np.int64,),
+    "free": (np.int64,),
+    "set_worth": (None, np.uint64),
+}
+
+
+@pytest.fixture(scope="session")
+def binary() -> Path:
+    """The program that runs operations on the core."""
+    subprocess.run(["cargo", "build", "--quiet", "-p", "hybrid-blocks-ops"], cwd=ROOT, check=True)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return target / "debug" / "hybrid-blocks-ops"
+
+
+def manager_of(setup: dict[str, Any]) -> BlockManager:
+    shared = bool(setup["blocks_per_slab"])
+    memory = {"num_slabs" if shared else "num_blocks": setup["num_slabs"]}
+    return BlockManager(
+        [GroupSpec(**group) for group in setup["groups"]],
+        block_hasher("xxhash", setup["hash_block_size"]),
+        blocks_per_slab=setup["blocks_per_slab"] or None,
+        enable_events=True,
+        enable_delta=True,
+        enable_compaction=setup["compaction"],
+        policy=POLICIES[setup["policy"]],
+        placement=Placement(**setup["placement"]),
+        max_chunk=12,
+        **memory,
+    )
+
+
+def compact(manager: BlockManager, num_slabs: int) -> Any:
+    plan = manager.plan_compaction(num_slabs)
+    changes = manager.apply_compaction(plan)
+    if plan.num_slabs > 0:
+        with pytest.raises(HybridBlocksError, match="planned for another state"):
+            manager.apply_compaction(plan)
+    return changes
+
+
+def event(told: tuple[Any, ...]) -> list[Any]:
+    """An event without its digests, which are Python's own."""
+    match told:
+        case ("stored", *where, parent, digests):
+            return ["stored", *where, parent is not None, len(digests)]
+        case ("removed", _, group):
+            return ["removed", group]
+    return list(told)
+
+
+def plain(value: Any) -> Any:
+    """Arrays and tuples as lists."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def answer(manager: BlockManager, call: str, args: list[Any]) -> Any:
+    kinds = ARGUMENTS.get(call, (None,) * len(args))
+    args = [
+        arg if kind is None else np.array(arg, dtype=kind)
+        for arg, kind in zip(args, kinds, strict=True)
+    ]
+    try:
+        match call:
+            case "compact":
+                return plain(compact(manager, *args))
+            case "take_events":
+                return [event(told) for told in manager.take_events()]
+        return plain(getattr(manager, call)(*args))
+    except HybridBlocksError as error:
+        return {"error": type(error).__name__}
+
+
+def repeat(binary: Path, operations: bytes) -> list[str]:
+    """Repeat on a Python manager what the core was asked; return the calls' names."""
+    run = subprocess.run([binary, "--calls"], input=operations, capture_output=True, check=False)
+    assert run.returncode == 0, run.stderr.decode()
+    setup, *calls = map(json.loads, run.stdout.splitlines())
+    manager = manager_of(setup)
+    for number, call in enumerate(calls):
+        found = answer(manager, call["call"], call["args"])
+        assert found == call["returned"], f"call {number}: {call}"
+    return [call["call"] for call in calls]
+
+
+@settings(max_examples=200)
+@given(
+    setup=st.binary(min_size=SETUP_BYTES, max_size=SETUP_BYTES),
+    operations=st.lists(st.binary(min_size=OP_BYTES, max_size=OP_BYTES), max_size=60),
+)
+def test_the_bindings_answer_as_the_core_does(
+    binary: Path, setup: bytes, operations: list[bytes]
+) -> None:
+    repeat(binary, setup + b"".join(operations))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_recorded_operations_are_answered_as_by_the_core(binary: Path, path: Path) -> None:
+    calls = repeat(binary, path.read_bytes())
+    assert {"add_request", "allocate", "advance", "free"} <= set(calls)
+
+
+def test_every_call_of_the_core_is_one_that_python_has(binary: Path) -> None:
+    rng = np.random.default_rng(7)
+    made = {call for _ in range(40) for call in repeat(binary, rng.bytes(SETUP_BYTES + 480))}
+    assert {*ARGUMENTS, "compact", "take_copies", "next_boundary", "reset", "tick"} <= made
+
+
+def test_an_answer_that_differs_is_noticed(binary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.plain", lambda value: [value, "and more"])
+    with pytest.raises(AssertionError, match="call 0"):
+        repeat(binary, bytes(SETUP_BYTES + OP_BYTES))

@@ -1,0 +1,53 @@
+"""What a panic in the core leaves behind, seen with a build that can be made to panic."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = """
+import importlib.util, sys
+
+spec = importlib.util.spec_from_file_location("hybrid_blocks._core", sys.argv[1])
+core = sys.modules["hybrid_blocks._core"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(core)
+from hybrid_blocks import BlockManager, GroupSpec, block_hasher
+from hybrid_blocks.errors import IntegrityError
+
+def new_manager():
+    return BlockManager([GroupSpec("full", 4)], block_hasher("sha256", 4), num_blocks=8)
+
+def message(call):
+    try:
+        call()
+    except IntegrityError as error:
+        return str(error)
+
+manager = new_manager()
+print(message(manager._panic))
+for call in (manager.check_integrity, manager.tick, lambda: manager.match_prefix(0)):
+    print(message(call))
+new_manager().check_integrity()
+"""
+
+
+def test_a_panic_is_an_exception_of_ours_and_the_manager_says_so_ever_after() -> None:
+    build = ["cargo", "build", "--quiet", "--release", "-p", "hybrid-blocks-py"]
+    target = ROOT / "build" / "fault-injection"
+    environment = os.environ | {
+        "CARGO_TARGET_DIR": str(target),
+        "CARGO_PROFILE_RELEASE_LTO": "off",
+        "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
+        "PYO3_PYTHON": sys.executable,
+    }
+    subprocess.run([*build, "--features", "fault-injection"], cwd=ROOT, env=environment, check=True)
+    binary = target / "release" / "lib_core.so"
+    command = [sys.executable, "-c", SCRIPT, str(binary)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    first, *later = run.stdout.splitlines()
+    assert first == "the core panicked: asked to; make a new one"
+    assert len(later) == 3
+    assert all("earlier call panicked" in line and "make a new one" in line for line in later)
