@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hybrid_blocks::{
-    BlockStore, Config, Digest, FixedStore, GroupId, GroupKind, GroupSpec, Manager, PoolId, Store,
+    BlockManager, BlockStore, Config, Digest, FixedStore, GroupId, GroupKind, GroupSpec, PoolId,
+    Store,
 };
 
 use digests::{BLOCK_SIZE, digests};
 
 const POOL: PoolId = PoolId(0);
 
-fn manager(num_blocks: u32) -> Manager {
+fn manager(num_blocks: u32) -> BlockManager {
     let groups = vec![GroupSpec { kind: GroupKind::Full, block_size: BLOCK_SIZE, pool: POOL }];
     let config = Config { max_chunk: u32::MAX / 4, ..Config::new(groups, BLOCK_SIZE) };
-    Manager::new(BlockStore::fixed(num_blocks).unwrap(), config).unwrap()
+    BlockManager::new(BlockStore::fixed(num_blocks).unwrap(), config).unwrap()
 }
 
 fn get_and_free(c: &mut Criterion) {
@@ -74,7 +75,7 @@ fn construction(c: &mut Criterion) {
 }
 
 /// 1,024 requests of 512 tokens, all running.
-fn running(manager: &mut Manager) -> Vec<u64> {
+fn running(manager: &mut BlockManager) -> Vec<u64> {
     let handles: Vec<u64> = (0..1_024)
         .map(|request| {
             let id = format!("request {request}");

@@ -5,7 +5,7 @@ mod digests;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use hybrid_blocks::{BlockStore, Config, GroupKind, GroupSpec, Manager, PoolId};
+use hybrid_blocks::{BlockManager, BlockStore, Config, GroupKind, GroupSpec, PoolId};
 
 use digests::{BLOCK_SIZE, digests};
 
@@ -13,7 +13,7 @@ const WINDOW: GroupKind = GroupKind::sliding_window(1_024);
 const STATE: GroupKind = GroupKind::State { slots: 1 };
 
 /// Groups of 16-token blocks; states live in a pool of their own, a slab each.
-fn manager(kinds: &[GroupKind], num_slabs: u32) -> Manager {
+fn manager(kinds: &[GroupKind], num_slabs: u32) -> BlockManager {
     let groups = kinds
         .iter()
         .map(|&kind| GroupSpec {
@@ -23,11 +23,11 @@ fn manager(kinds: &[GroupKind], num_slabs: u32) -> Manager {
         })
         .collect();
     let store = BlockStore::shared(num_slabs, &[64, 1]).unwrap();
-    Manager::new(store, Config::new(groups, BLOCK_SIZE)).unwrap()
+    BlockManager::new(store, Config::new(groups, BLOCK_SIZE)).unwrap()
 }
 
 /// Requests whose tokens are all known and all but the last computed.
-fn running(manager: &mut Manager, num_requests: u32, num_tokens: u32, known: u32) -> Vec<u64> {
+fn running(manager: &mut BlockManager, num_requests: u32, num_tokens: u32, known: u32) -> Vec<u64> {
     let handles: Vec<u64> = (0..num_requests)
         .map(|i| manager.add_request(&i.to_string(), known, digests(u64::from(i), known)).unwrap())
         .collect();
@@ -94,11 +94,11 @@ fn admission(c: &mut Criterion) {
     });
 }
 
-type Timed = fn(&mut Manager, u64) -> Duration;
+type Timed = fn(&mut BlockManager, u64) -> Duration;
 
 const RETURNING: u32 = 102_400;
 
-fn time_match(manager: &mut Manager, handle: u64) -> Duration {
+fn time_match(manager: &mut BlockManager, handle: u64) -> Duration {
     let start = Instant::now();
     assert_eq!(manager.match_prefix(handle).unwrap().num_tokens, RETURNING);
     let time = start.elapsed();
@@ -106,7 +106,7 @@ fn time_match(manager: &mut Manager, handle: u64) -> Duration {
     time
 }
 
-fn time_free(manager: &mut Manager, handle: u64) -> Duration {
+fn time_free(manager: &mut BlockManager, handle: u64) -> Duration {
     assert_eq!(manager.allocate(&[handle], &[8], 0).unwrap(), 1);
     let start = Instant::now();
     manager.free(&[handle]).unwrap();

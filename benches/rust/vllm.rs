@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use hybrid_blocks::vllm::{
-    AllocateArgs, Config, GroupConfig, Lookup, LookupGroup, Manager, Release, RequestProgress,
+    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, Release,
+    RequestProgress,
 };
 use hybrid_blocks::{FixedStore, GroupId, GroupKind, PoolId, Store};
 
 use digests::{BLOCK_SIZE, digests};
 
 /// One group of full attention, and `num_sliding` of windows.
-fn config(num_sliding: u32) -> Config {
+fn config(num_sliding: u32) -> ManagerConfig {
     let group = |kind| GroupConfig {
         kind,
         block_size: BLOCK_SIZE,
@@ -34,7 +35,7 @@ fn config(num_sliding: u32) -> Config {
         let specs = vec![spec(vec![0]), spec((1..=num_sliding).collect())];
         Lookup::Hybrid { specs, fine_grained: false }
     };
-    Config {
+    ManagerConfig {
         release: Release::V0_33,
         groups: std::iter::once(group(GroupKind::Full))
             .chain((0..num_sliding).map(|_| group(window)))
@@ -91,7 +92,7 @@ fn prompts(
         c.bench_function(&format!("{name}{title}"), |b| {
             b.iter_custom(|iterations| {
                 let store = FixedStore::new(num_blocks).unwrap();
-                let mut manager = Manager::new(store, config(num_sliding)).unwrap();
+                let mut manager = KvCacheManager::new(store, config(num_sliding)).unwrap();
                 let mut spent = Duration::ZERO;
                 // The first round is for memory that was never touched.
                 for number in 0..iterations + per_round {

@@ -38,9 +38,9 @@ pub use error::{Error, Unit};
 pub use group::{GroupKind, GroupSpec};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use pool::{BlockStates, QueuePool};
-pub use prefix_index::{Key, PrefixIndex, Trail};
+pub use prefix_index::{Key, PrefixIndex, RunCursor};
 pub use rules::natural::{
-    CheckpointPolicy, Config, FlopModel, Hashing, Hit, HitLimit, Manager, Policy, Stats,
+    BlockManager, CheckpointPolicy, Config, FlopModel, Hashing, Hit, HitLimit, Policy, Stats,
 };
 pub use rules::vllm;
 pub use store::{BlockStore, FixedStore, Reservation, SlabStore, Store};

@@ -1,15 +1,15 @@
 //! Cases that hybrid serving has met in practice, one test each.
 
 use hybrid_blocks::{
-    BlockStore, CheckpointPolicy, Config, Error, GroupId, GroupKind, GroupSpec, HitLimit, Manager,
-    PoolId, Store,
+    BlockManager, BlockStore, CheckpointPolicy, Config, Error, GroupId, GroupKind, GroupSpec,
+    HitLimit, PoolId, Store,
 };
 
 const ATTENTION: GroupId = GroupId(0);
 const STATE: GroupId = GroupId(1);
 
 /// Attention blocks of 16 tokens, 75 to a slab, and states of a whole slab.
-fn hybrid(num_slabs: u32, slots: u32) -> Manager {
+fn hybrid(num_slabs: u32, slots: u32) -> BlockManager {
     hybrid_with(
         num_slabs,
         slots,
@@ -17,13 +17,13 @@ fn hybrid(num_slabs: u32, slots: u32) -> Manager {
     )
 }
 
-fn hybrid_with(num_slabs: u32, slots: u32, placement: CheckpointPolicy) -> Manager {
+fn hybrid_with(num_slabs: u32, slots: u32, placement: CheckpointPolicy) -> BlockManager {
     let groups = vec![
         GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
         GroupSpec { kind: GroupKind::State { slots }, block_size: 16, pool: PoolId(1) },
     ];
     let store = BlockStore::shared(num_slabs, &[75, 1]).unwrap();
-    Manager::new(store, Config { checkpoints: placement, ..config(groups, 8_192) }).unwrap()
+    BlockManager::new(store, Config { checkpoints: placement, ..config(groups, 8_192) }).unwrap()
 }
 
 fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
@@ -36,7 +36,7 @@ fn prompt(number: i64, len: i64) -> Vec<i64> {
 }
 
 /// Compute all known tokens of a request, in chunks that respect its boundaries.
-fn prefill(manager: &mut Manager, handle: u64) -> bool {
+fn prefill(manager: &mut BlockManager, handle: u64) -> bool {
     loop {
         let (known, computed, _) = manager.progress(handle).unwrap();
         let start = if manager.blocks(handle, ATTENTION).unwrap().is_empty() {
@@ -58,7 +58,7 @@ fn prefill(manager: &mut Manager, handle: u64) -> bool {
 }
 
 /// Sample and compute `num_tokens` tokens of a request whose prompt was computed.
-fn generate(manager: &mut Manager, handle: u64, num_tokens: i32) {
+fn generate(manager: &mut BlockManager, handle: u64, num_tokens: i32) {
     for token in 0..num_tokens {
         manager.append_tokens(&[handle], &[token]).unwrap();
         assert_eq!(manager.allocate(&[handle], &[1], 0).unwrap(), 1);
@@ -70,7 +70,7 @@ fn generate(manager: &mut Manager, handle: u64, num_tokens: i32) {
 
 /// One turn of a conversation: a prompt, an answer of `num_tokens`. Returns what was hit, and all
 /// tokens.
-fn turn(manager: &mut Manager, tokens: &[i64], num_tokens: i32) -> (u32, Vec<i64>) {
+fn turn(manager: &mut BlockManager, tokens: &[i64], num_tokens: i32) -> (u32, Vec<i64>) {
     let handle = manager.add_prompt("turn", tokens, &[]).unwrap();
     let hit = manager.match_prefix(handle).unwrap().num_tokens;
     assert!(prefill(manager, handle));
@@ -82,7 +82,7 @@ fn turn(manager: &mut Manager, tokens: &[i64], num_tokens: i32) -> (u32, Vec<i64
     (hit, [tokens, &(0..i64::from(num_tokens)).collect::<Vec<_>>()].concat())
 }
 
-fn num_states(manager: &Manager) -> usize {
+fn num_states(manager: &BlockManager) -> usize {
     manager.store().prefix_index(PoolId(1)).len()
 }
 
@@ -115,7 +115,7 @@ fn a_permanent_state_is_never_released_by_skipping() {
         GroupSpec { kind: GroupKind::State { slots: 3 }, block_size: 16, pool: PoolId(1) },
     ];
     let store = BlockStore::shared(40, &[8, 1]).unwrap();
-    let mut manager = Manager::new(store, config(groups, 64)).unwrap();
+    let mut manager = BlockManager::new(store, config(groups, 64)).unwrap();
     let handle = manager.add_prompt("r", &prompt(1, 2_000), &[]).unwrap();
     let mut states = Vec::new();
     for _ in 0..2_000 / 50 {
@@ -137,7 +137,7 @@ fn a_block_is_given_back_with_the_token_that_moves_it_out_of_the_window() {
     let groups = [GroupKind::sliding_window(70), GroupKind::Chunked { chunk: 40 }]
         .map(|kind| GroupSpec { kind, block_size: 16, pool: PoolId(0) });
     let store = BlockStore::shared(40, &[8]).unwrap();
-    let mut manager = Manager::new(store, config(groups.to_vec(), 64)).unwrap();
+    let mut manager = BlockManager::new(store, config(groups.to_vec(), 64)).unwrap();
     let handle = manager.add_prompt("r", &prompt(1, 400), &[]).unwrap();
     for computed in 1..=400u32 {
         assert_eq!(manager.allocate(&[handle], &[1], 0).unwrap(), 1);
@@ -213,7 +213,7 @@ fn a_request_larger_than_the_arena_is_told_how_much_it_needs_and_what_would_fit(
 fn one_slab_is_a_full_arena_and_serves_one_request_after_the_other() {
     let groups = vec![GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) }];
     let store = BlockStore::shared(2, &[4]).unwrap();
-    let mut manager = Manager::new(store, config(groups, 64)).unwrap();
+    let mut manager = BlockManager::new(store, config(groups, 64)).unwrap();
     for number in 0..10 {
         let handle = manager.add_prompt("r", &prompt(number, 64), &[]).unwrap();
         assert!(prefill(&mut manager, handle));
@@ -297,7 +297,7 @@ fn a_block_and_its_hash_can_change_groups_that_share_a_pool() {
         GroupSpec { kind: GroupKind::sliding_window(16), block_size: 16, pool: PoolId(0) },
     ];
     let store = BlockStore::shared(4, &[4]).unwrap();
-    let mut manager = Manager::new(store, config(groups, 32)).unwrap();
+    let mut manager = BlockManager::new(store, config(groups, 32)).unwrap();
     for number in 0..30 {
         let handle = manager.add_prompt("r", &prompt(number % 4, 64 + number % 3), &[]).unwrap();
         let hit = manager.match_prefix(handle).unwrap().num_tokens;
@@ -367,7 +367,7 @@ fn a_full_arena_refuses_without_a_change_and_serves_again_when_room_is_made() {
     }
     assert_eq!(handles.len(), 7, "6 states and 2 slabs of attention fill 8 slabs");
     let (refused, running) = handles.split_last().unwrap();
-    let blocks = |manager: &Manager| {
+    let blocks = |manager: &BlockManager| {
         let table = |&handle| manager.blocks(handle, ATTENTION).unwrap().to_vec();
         handles.iter().map(table).collect::<Vec<_>>()
     };
@@ -385,14 +385,14 @@ fn a_full_arena_refuses_without_a_change_and_serves_again_when_room_is_made() {
 }
 
 /// A group that keeps every token and one that keeps 64, in one pool of which 51 blocks are left.
-fn windowed() -> Manager {
+fn windowed() -> BlockManager {
     let groups = [GroupKind::Full, GroupKind::sliding_window(64)].map(|kind| GroupSpec {
         kind,
         block_size: 16,
         pool: PoolId(0),
     });
     let store = BlockStore::shared(1 + 90, &[1]).unwrap();
-    let mut manager = Manager::new(store, config(groups.to_vec(), 8_192)).unwrap();
+    let mut manager = BlockManager::new(store, config(groups.to_vec(), 8_192)).unwrap();
     let other = manager.add_prompt("other", &prompt(9, 560), &[]).unwrap();
     assert!(prefill(&mut manager, other));
     assert_eq!(manager.store().num_whole_slabs(), 51);
@@ -455,7 +455,7 @@ fn content_that_is_computed_again_is_not_cached_twice() {
     manager.check_integrity().unwrap();
     let (store, pool) = (manager.store(), PoolId(0));
     let available = store.free_order(pool);
-    let kept = available.iter().filter(|&&block| store.pool(pool).is_keyed(block)).count();
+    let kept = available.iter().filter(|&&block| store.pool(pool).is_hashed(block)).count();
     assert_eq!(kept, cached + 10, "every key has one block");
 }
 

@@ -1,14 +1,15 @@
 //! Steps of a request that change nothing, and what makes it look at its groups again.
 
 use hybrid_blocks::vllm::{
-    AllocateArgs, Config, GroupConfig, Lookup, LookupGroup, Manager, Release, RequestProgress,
+    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, Release,
+    RequestProgress,
 };
 use hybrid_blocks::{BlockId, Digest, FixedStore, GroupId, GroupKind, PoolId, Store};
 
 const HASH_BLOCK: u32 = 16;
 const BLOCK: u32 = 32;
 
-fn manager() -> Manager<FixedStore> {
+fn manager() -> KvCacheManager<FixedStore> {
     let group = GroupConfig {
         kind: GroupKind::Full,
         block_size: BLOCK,
@@ -18,7 +19,7 @@ fn manager() -> Manager<FixedStore> {
         zeroes_new_blocks: false,
     };
     let spec = LookupGroup { groups: vec![GroupId(0)], use_eagle: false };
-    let config = Config {
+    let config = ManagerConfig {
         release: Release::V0_33,
         groups: vec![group],
         lookup: Lookup::Hybrid { specs: vec![spec], fine_grained: true },
@@ -34,12 +35,12 @@ fn manager() -> Manager<FixedStore> {
         shared_prefix_checkpoint: false,
         watermark_blocks: 0,
     };
-    Manager::new(FixedStore::new(64).unwrap(), config).unwrap()
+    KvCacheManager::new(FixedStore::new(64).unwrap(), config).unwrap()
 }
 
 /// Compute `num_new` tokens of a request whose digests start with `mark`.
 fn compute(
-    manager: &mut Manager<FixedStore>,
+    manager: &mut KvCacheManager<FixedStore>,
     id: &str,
     mark: u8,
     progress: &RequestProgress,
@@ -60,7 +61,7 @@ fn at(num_prompt: u32, num_computed: u32, num_tokens: u32) -> RequestProgress {
 #[test]
 fn what_a_request_does_with_its_own_blocks_changes_nothing_for_others() {
     let mut manager = manager();
-    let known_tokens = |manager: &Manager<FixedStore>, block| {
+    let known_tokens = |manager: &KvCacheManager<FixedStore>, block| {
         manager.store().prefix_index(PoolId(0)).first_key(block).unwrap().1
     };
     let blocks = compute(&mut manager, "writer", 10, &at(24, 0, 24), 24);

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use hybrid_blocks::vllm::{
-    AllocateArgs, Config, GroupConfig, Lookup, LookupGroup, Manager, Release, RequestProgress,
+    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, Release,
+    RequestProgress,
 };
 use hybrid_blocks::{BlockId, Digest, GroupId, GroupKind, PoolId, SlabStore, Store};
 use proptest::prelude::*;
@@ -30,7 +31,7 @@ const GROUPS: [(GroupKind, u32, u32); 3] = [
     ),
 ];
 
-fn config() -> Config {
+fn config() -> ManagerConfig {
     let group = |(kind, block_size, pool): (GroupKind, u32, u32)| GroupConfig {
         kind,
         block_size,
@@ -40,7 +41,7 @@ fn config() -> Config {
         zeroes_new_blocks: false,
     };
     let spec = |group| LookupGroup { groups: vec![GroupId(group)], use_eagle: false };
-    Config {
+    ManagerConfig {
         release: Release::V0_33,
         groups: GROUPS.map(group).to_vec(),
         lookup: Lookup::Hybrid { specs: vec![spec(0), spec(1), spec(2)], fine_grained: false },
@@ -69,7 +70,7 @@ struct Request {
 }
 
 struct Engine {
-    manager: Manager<SlabStore>,
+    manager: KvCacheManager<SlabStore>,
     device: HashMap<u32, Content>,
     requests: Vec<Request>,
     num_added: u32,
@@ -98,7 +99,7 @@ impl Engine {
     fn new(num_slabs: u32) -> Self {
         let store = SlabStore::new(num_slabs, &BLOCKS_PER_SLAB).unwrap();
         Self {
-            manager: Manager::new(store, config()).unwrap(),
+            manager: KvCacheManager::new(store, config()).unwrap(),
             device: HashMap::new(),
             requests: Vec::new(),
             num_added: 0,

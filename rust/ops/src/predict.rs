@@ -140,7 +140,7 @@ impl World {
         if !request.running {
             request.running = true;
             request.computed = start;
-            request.keyed = groups.iter().map(|(_, group)| start / group.block_size).collect();
+            request.hashed = groups.iter().map(|(_, group)| start / group.block_size).collect();
         }
         request.allocated = request.allocated.max(target);
         let request = &self.requests[at];
@@ -188,15 +188,15 @@ impl World {
         let groups: Vec<_> = self.groups().collect();
         let request = &mut self.requests[at];
         for ((id, group), table) in groups.into_iter().zip(tables) {
-            let keyed = &mut request.keyed[id as usize];
+            let hashed = &mut request.hashed[id as usize];
             let full = request.computed / group.block_size;
-            for block in *keyed..full {
+            for block in *hashed..full {
                 if !table[block as usize].is_null() {
                     let digest = request.tokens.digest((block + 1) * group.block_size);
                     *self.stored.entry((id, digest)).or_default() += 1;
                 }
             }
-            *keyed = full.max(*keyed);
+            *hashed = full.max(*hashed);
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Request {
     /// The hit that the next admission goes on from, if one was looked up.
     pub(crate) promised: Option<u32>,
     /// Leading blocks of each group that were entered into the cache or adopted from it.
-    pub(crate) keyed: Vec<u32>,
+    pub(crate) hashed: Vec<u32>,
 }
 
 impl Request {

@@ -1,8 +1,8 @@
 //! [`System`]: the manager under test. The only file that calls it.
 
 use hybrid_blocks::{
-    BlockCopy, BlockId, BlockStore, CacheEvent, Config, Digest, Error, FlopModel, GroupId,
-    GroupKind, GroupSpec, Manager, PoolId, Store, TableChange, TableRuns,
+    BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
+    GroupId, GroupKind, GroupSpec, PoolId, Store, TableChange, TableRuns,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ pub struct Call {
 }
 
 pub(crate) struct System {
-    manager: Manager,
+    manager: BlockManager,
     num_groups: u32,
     transcript: Option<Vec<Call>>,
 }
@@ -116,7 +116,7 @@ impl System {
             max_chunk: Setup::max_chunk(),
             ..Config::new(setup.groups.iter().map(spec).collect(), setup.hash_block_size)
         };
-        let manager = Manager::new(store.expect("a store of a few slabs"), config);
+        let manager = BlockManager::new(store.expect("a store of a few slabs"), config);
         Self {
             manager: manager.expect("groups of whole hash blocks"),
             num_groups: setup.groups.len() as u32,
@@ -193,10 +193,10 @@ impl System {
         self.manager.append(handle, num_tokens, &[])
     }
 
-    pub(crate) fn set_priorities(&mut self, handle: u64, worth: Vec<u64>) -> Result<(), Error> {
-        let args = json!([handle, worth]);
-        let result = self.manager.set_priorities(handle, worth);
-        self.note("set_worth", || args, result.as_ref(), |&()| Value::Null);
+    pub(crate) fn set_priorities(&mut self, handle: u64, priority: Vec<u64>) -> Result<(), Error> {
+        let args = json!([handle, priority]);
+        let result = self.manager.set_priorities(handle, priority);
+        self.note("set_priority", || args, result.as_ref(), |&()| Value::Null);
         result
     }
 

@@ -166,8 +166,8 @@ impl World {
         let Ok(handle) = result else { return Ok(()) };
         ensure!(self.system.find(&id) == Some(handle), "{id} is not found");
         if self.setup.policy == Policy::Explicit {
-            let worth = (0..20).map(|i| u64::from(number * 7 + 3) % 11 * (20 - i)).collect();
-            self.system.set_priorities(handle, worth).map_err(|error| error.to_string())?;
+            let priority = (0..20).map(|i| u64::from(number * 7 + 3) % 11 * (20 - i)).collect();
+            self.system.set_priorities(handle, priority).map_err(|error| error.to_string())?;
         }
         self.requests.push(Request {
             id,
@@ -178,7 +178,7 @@ impl World {
             computed: 0,
             allocated: 0,
             promised: None,
-            keyed: vec![0; self.setup.groups.len()],
+            hashed: vec![0; self.setup.groups.len()],
         });
         Ok(())
     }

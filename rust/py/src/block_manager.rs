@@ -2,8 +2,8 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use hybrid_blocks::{
-    self as core, BlockCopy, CacheEvent, GroupId, Hashing, HitLimit, Manager, Policy, PoolId,
-    Store, TableChange, TableRuns,
+    self as core, BlockCopy, CacheEvent, GroupId, Hashing, HitLimit, Policy, PoolId, Store,
+    TableChange, TableRuns,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -20,7 +20,7 @@ use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument};
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {
-    manager: Guarded<Manager>,
+    manager: Guarded<core::BlockManager>,
     hasher: Py<BlockHasher>,
 }
 
@@ -65,7 +65,7 @@ impl BlockManager {
             hashing: Hashing { algorithm, seed },
             max_chunk,
         };
-        let manager = Manager::new(store, config).map_err(core_error)?;
+        let manager = core::BlockManager::new(store, config).map_err(core_error)?;
         Ok(Self { manager: Guarded::new(manager), hasher: hasher.clone().unbind() })
     }
 
@@ -122,7 +122,7 @@ impl BlockManager {
     }
 
     fn take_copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
-        let copies = self.manager.call(py, Manager::take_copies)?;
+        let copies = self.manager.call(py, core::BlockManager::take_copies)?;
         let rows = copies.iter().map(|&BlockCopy { group, src, dst }| [group.0, src.0, dst.0]);
         rows_array(py, rows)
     }
@@ -187,11 +187,11 @@ impl BlockManager {
     }
 
     fn tick(&self, py: Python<'_>) -> PyResult<()> {
-        self.manager.with(py, Manager::tick)
+        self.manager.with(py, core::BlockManager::tick)
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.manager.call(py, Manager::reset)
+        self.manager.call(py, core::BlockManager::reset)
     }
 
     #[pyo3(signature = (handle, group = 0))]
@@ -217,7 +217,7 @@ impl BlockManager {
     }
 
     fn take_delta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let delta = self.manager.with(py, Manager::take_delta)?;
+        let delta = self.manager.with(py, core::BlockManager::take_delta)?;
         let num_groups = self.manager.with(py, |manager| manager.num_groups())?;
         let array =
             |values: Vec<u32>| PyArray1::from_iter(py, values.into_iter().map(u32::cast_signed));
@@ -230,7 +230,7 @@ impl BlockManager {
     }
 
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let events = self.manager.with(py, Manager::take_events)?;
+        let events = self.manager.with(py, core::BlockManager::take_events)?;
         let algorithm = self.hasher.get().settings(py)?.1;
         let bytes = |digest| PyBytes::new(py, algorithm.digest_bytes(digest));
         let list = PyList::empty(py);
@@ -306,7 +306,7 @@ impl BlockManager {
     #[getter]
     fn num_free_blocks(&self, py: Python<'_>) -> PyResult<u64> {
         self.manager.with(py, |manager| match manager.store() {
-            store if store.is_shared() => store.num_whole_slabs(),
+            store if store.is_slabbed() => store.num_whole_slabs(),
             store => store.num_available(PoolId(0)),
         })
     }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use hybrid_blocks::FixedStore;
-use hybrid_blocks::vllm::{self, Config};
+use hybrid_blocks::vllm::{self, ManagerConfig};
 use hybrid_blocks_interop::{caught, core_error, integrity_error};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -16,7 +16,7 @@ use pyo3::sync::MutexExt;
 pub(crate) struct Engine(Mutex<State>);
 
 /// vLLM's rules over one pool of equal blocks.
-pub(crate) type Manager = vllm::Manager<FixedStore>;
+pub(crate) type Manager = vllm::KvCacheManager<FixedStore>;
 
 enum State {
     /// Under vLLM's own managers.
@@ -37,7 +37,7 @@ impl Engine {
     }
 
     /// Put a manager over the blocks.
-    pub(crate) fn configure(&self, py: Python<'_>, config: Config) -> PyResult<()> {
+    pub(crate) fn configure(&self, py: Python<'_>, config: ManagerConfig) -> PyResult<()> {
         config.check().map_err(core_error)?;
         let mut state = self.lock(py)?;
         let placeholder = State::Pool(FixedStore::new(1).map_err(core_error)?);

@@ -206,7 +206,7 @@ impl<S: Store> Cache<S> {
             .zip(table.blocks.iter().copied().skip(start as usize))
             .filter(|&(position, block)| !block.is_null() && is_wanted(position));
         for (position, block) in wanted.clone() {
-            if self.store.pool(pool).is_keyed(block) {
+            if self.store.pool(pool).is_hashed(block) {
                 self.drop_partial(pool, block, (position + 1) * block_size)?;
             }
         }

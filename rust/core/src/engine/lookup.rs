@@ -3,7 +3,7 @@
 use crate::digest::Digest;
 use crate::group::{Group, GroupKind, find};
 use crate::ids::{BlockId, GroupId};
-use crate::prefix_index::{Key, Trail};
+use crate::prefix_index::{Key, RunCursor};
 use crate::store::Store;
 
 /// Blocks by group, in table order.
@@ -226,7 +226,7 @@ impl<S: Store> Search<'_, S> {
         for (at, &group) in self.groups.iter().enumerate() {
             let key = Key { digest, group };
             let pool = self.all[group.index()].spec.pool;
-            let Some(block) = self.store.get_after(pool, Trail::of(&out[at]), &key) else {
+            let Some(block) = self.store.get_after(pool, RunCursor::of(&out[at]), &key) else {
                 for list in &mut out[..at] {
                     list.pop();
                 }

@@ -1,8 +1,8 @@
 //! The engine's calls, as fixtures know them. Nothing else here calls the engine.
 
 use hybrid_blocks::vllm::{
-    AllocateArgs, Config, GroupConfig, Lookup, LookupGroup, Manager, Release, RequestProgress,
-    TokenCounts,
+    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, Release,
+    RequestProgress, TokenCounts,
 };
 use hybrid_blocks::{BlockId, CacheEvent, Digest, FixedStore, GroupId, GroupKind, PoolId, Store};
 
@@ -13,7 +13,7 @@ const POOL: PoolId = PoolId(0);
 
 /// A manager with its blocks. Requests are numbered.
 pub(crate) struct Engine {
-    manager: Manager<FixedStore>,
+    manager: KvCacheManager<FixedStore>,
 }
 
 /// Digest and group.
@@ -23,7 +23,7 @@ type Answer<T> = Result<T, String>;
 impl Engine {
     pub(crate) fn new(start: &fixture::Start) -> Self {
         Self {
-            manager: Manager::new(
+            manager: KvCacheManager::new(
                 FixedStore::new(start.num_blocks).unwrap(),
                 config(&start.config),
             )
@@ -270,13 +270,13 @@ fn facts(facts: [u32; 6]) -> RequestProgress {
     }
 }
 
-fn config(config: &fixture::Config) -> Config {
+fn config(config: &fixture::Config) -> ManagerConfig {
     let spec = |(groups, use_eagle): &(Vec<u32>, bool)| LookupGroup {
         groups: groups.iter().copied().map(GroupId).collect(),
         use_eagle: *use_eagle,
     };
     let specs: Vec<_> = config.lookup_groups.iter().map(spec).collect();
-    Config {
+    ManagerConfig {
         release: match config.release.as_str() {
             "0.32" => Release::V0_32,
             "0.33" => Release::V0_33,

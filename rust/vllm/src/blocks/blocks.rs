@@ -155,7 +155,7 @@ impl Blocks {
     ) -> PyResult<bool> {
         let num_tokens = num_tokens.unwrap_or(0);
         let inserted = self.engine.store(py, |store| {
-            let ownerless = store.pool(POOL).is_available(id) && !store.pool(POOL).is_keyed(id);
+            let ownerless = store.pool(POOL).is_available(id) && !store.pool(POOL).is_hashed(id);
             if !ownerless {
                 return Ok(store.insert_key(POOL, id, &key, num_tokens));
             }

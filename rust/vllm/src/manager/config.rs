@@ -1,6 +1,6 @@
 //! The core's configuration, as Python gives it.
 
-use hybrid_blocks::vllm::{Config, GroupConfig, Lookup, LookupGroup, Release};
+use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig, Release};
 use hybrid_blocks::{GroupId, GroupKind};
 use pyo3::prelude::*;
 
@@ -76,7 +76,7 @@ impl GroupFields {
 }
 
 impl ConfigFields {
-    pub(super) fn config(&self) -> PyResult<Config> {
+    pub(super) fn config(&self) -> PyResult<ManagerConfig> {
         let spec = |(groups, use_eagle): &(Vec<u32>, bool)| LookupGroup {
             groups: groups.iter().copied().map(GroupId).collect(),
             use_eagle: *use_eagle,
@@ -98,7 +98,7 @@ impl ConfigFields {
             "0.33" => Release::V0_33,
             other => return Err(invalid_argument(format_args!("no release {other:?} of vLLM"))),
         };
-        Ok(Config {
+        Ok(ManagerConfig {
             release,
             groups: self.groups.iter().map(GroupFields::group).collect::<PyResult<_>>()?,
             lookup,

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hybrid_blocks::vllm::Config;
+use hybrid_blocks::vllm::ManagerConfig;
 use hybrid_blocks::{BlockId, CacheEvent, Digest, Error};
 use hybrid_blocks_interop::{core_error, integrity_error};
 use pyo3::intern;
@@ -58,7 +58,7 @@ impl RustKVCacheManager {
             return Err(integrity_error("the manager was not started".to_owned()));
         };
         let fields: ConfigFields = slf.call_method0(intern!(slf.py(), "_geometry"))?.extract()?;
-        let config: Config = fields.config()?;
+        let config: ManagerConfig = fields.config()?;
         let configured = Configured {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             num_groups: config.groups.len() as u32,

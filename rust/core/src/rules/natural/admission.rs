@@ -1,11 +1,11 @@
 //! Whether a request could be carried through its prompt, and in chunks of how many tokens.
 
-use super::{Manager, known_row};
+use super::{BlockManager, known_row};
 use crate::error::Error;
 use crate::ids::PoolId;
 use crate::store::Store;
 
-impl Manager {
+impl BlockManager {
     /// Refuse a request that would not fit into the empty cache.
     pub(super) fn check_size(&self, num_tokens: u64) -> Result<(), Error> {
         if num_tokens <= u64::from(self.max_request_tokens) {
@@ -50,7 +50,7 @@ impl Manager {
     /// blocks may be moved together for it.
     ///
     /// Layers that look back over a window also hold the tokens of the chunk that is being computed:
-    /// chunks may have to be as small as [`Manager::fitting_chunk`] says. Takes nothing. True for a
+    /// chunks may have to be as small as [`BlockManager::fitting_chunk`] says. Takes nothing. True for a
     /// request that holds blocks.
     ///
     /// # Errors

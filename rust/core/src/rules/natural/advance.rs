@@ -1,12 +1,12 @@
 //! What follows when tokens were computed.
 
-use super::{Manager, known_row};
+use super::{BlockManager, known_row};
 use crate::error::Error;
 
 /// Requests whose memory is fetched at a time.
 const READ_AHEAD: usize = 16;
 
-impl Manager {
+impl BlockManager {
     /// Record that `num_tokens[i]` more tokens of each request were computed. Blocks that became
     /// full can be hit from now on; blocks that no later token looks at are given back.
     ///

@@ -3,7 +3,7 @@
 use super::checkpoint_policy::CheckpointPlan;
 use super::hit::Hit;
 use super::request::Match;
-use super::{Manager, known_row};
+use super::{BlockManager, known_row};
 use crate::engine::delta;
 use crate::error::Error;
 use crate::store::Store;
@@ -11,11 +11,11 @@ use crate::store::Store;
 /// Requests whose memory is fetched at a time.
 const READ_AHEAD: usize = 16;
 
-impl Manager {
+impl BlockManager {
     /// Make room for `num_new_tokens[i]` more tokens of each request, and for `lookahead` more that
     /// may be rejected, in order.
     ///
-    /// The first allocation of a request adopts the prefix that [`Manager::match_prefix`] found;
+    /// The first allocation of a request adopts the prefix that [`BlockManager::match_prefix`] found;
     /// the new tokens are those after it. Returns how many requests were served: the first one that
     /// does not fit and all after it are left as they were. A request whose matched prefix was
     /// evicted since counts as one that does not fit; match it again.

@@ -1,14 +1,14 @@
 //! Checkpoints: copies of recurrent states that later requests go on from.
 
 use super::checkpoint_history::Origin;
-use super::{Manager, known_row};
+use super::{BlockManager, known_row};
 use crate::engine::{BlockCopy, CacheEvent};
 use crate::error::Error;
 use crate::group::{Group, state_slot};
 use crate::ids::BlockId;
 use crate::store::Store;
 
-impl Manager {
+impl BlockManager {
     /// The next length at which a prefill has to pause so that a checkpoint can be taken: a chunk
     /// must not run across it.
     ///
@@ -49,7 +49,7 @@ impl Manager {
                 request.rest.checkpoints.extend([self.history.spare(src), num_computed]);
             }
             let priority = self.priority(row, &group, src, num_computed);
-            self.engine.cache.store.set_worth(group.spec.pool, src, priority);
+            self.engine.cache.store.set_priority(group.spec.pool, src, priority);
         }
     }
 
@@ -101,7 +101,7 @@ impl Manager {
                 self.insert_state(row, group, dst);
             }
             let priority = self.priority(row, group, dst, num_computed);
-            self.engine.cache.store.set_worth(pool, dst, priority);
+            self.engine.cache.store.set_priority(pool, dst, priority);
             self.engine.cache.store.free(pool, std::iter::once(dst))?;
             self.stats.checkpoints += 1;
         }
@@ -148,7 +148,7 @@ impl Manager {
             if let Some(slot) = state_slot(self.engine.requests.table(row, group.id)) {
                 self.insert_state(row, &group, slot);
                 let priority = self.priority(row, &group, slot, progress.num_computed);
-                self.engine.cache.store.set_worth(group.spec.pool, slot, priority);
+                self.engine.cache.store.set_priority(group.spec.pool, slot, priority);
             }
         }
     }

@@ -23,9 +23,9 @@ pub struct Config {
     pub hash_block_size: u32,
     /// Whether computed blocks can be hit by later requests.
     pub enable_caching: bool,
-    /// Whether changes of the prefix cache are kept for [`crate::Manager::take_events`].
+    /// Whether changes of the prefix cache are kept for [`crate::BlockManager::take_events`].
     pub enable_events: bool,
-    /// Whether changes of block tables are kept for [`crate::Manager::take_delta`].
+    /// Whether changes of block tables are kept for [`crate::BlockManager::take_delta`].
     pub enable_delta: bool,
     /// Whether live blocks may be moved together when a request lacks whole slabs only.
     pub enable_compaction: bool,

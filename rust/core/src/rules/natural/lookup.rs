@@ -1,6 +1,6 @@
 //! The longest prefix after which every group can go on, and why it is not longer.
 
-use super::Manager;
+use super::BlockManager;
 use super::hit::{Hit, HitLimit};
 use super::request::Match;
 use crate::engine::LookupGroup;
@@ -117,7 +117,7 @@ impl Lengths {
     }
 }
 
-impl Manager {
+impl BlockManager {
     /// How many leading tokens need not be computed: the longest prefix that every group can
     /// restore, at most all tokens but one, and what ends it. Takes nothing. Nothing for a request
     /// that holds blocks.

@@ -1,8 +1,8 @@
-//! Our own rules: [`Manager`].
+//! Our own rules: [`BlockManager`].
 //!
 //! ```text
 //! policy, checkpoint_policy, checkpoint_history, hit <- request, lookup, priority <- admission
-//!                                                    <- allocate, advance, checkpoints <- Manager
+//!                                                    <- allocate, advance, checkpoints <- BlockManager
 //! ```
 
 mod admission;
@@ -41,7 +41,7 @@ use request::{NaturalRequest, Progress};
 
 /// Requests and blocks. Every call either does all it was asked for or changes nothing.
 #[derive(Debug)]
-pub struct Manager {
+pub struct BlockManager {
     engine: Engine<BlockStore, NaturalRequest>,
     lengths: Lengths,
     hasher: BlockHasher,
@@ -63,7 +63,7 @@ fn known_row(handle: u64) -> usize {
     Requests::<NaturalRequest>::known_row(handle)
 }
 
-impl Manager {
+impl BlockManager {
     /// A manager over `store`.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Manager {
             return Err(Error::InvalidConfig("max_chunk is 0: no token could be computed".into()));
         }
         if config.policy != Policy::Lru {
-            store.order_by_worth()?;
+            store.order_by_priority()?;
         }
         let groups = config.groups.iter().copied();
         let outbox = Outbox {
@@ -304,7 +304,7 @@ impl Manager {
     }
 
     /// Carry out a plan: the blocks' owners and keys move now, the returned table changes tell
-    /// where to, and the bytes follow with the next [`Manager::take_copies`]. What is merely cached
+    /// where to, and the bytes follow with the next [`BlockManager::take_copies`]. What is merely cached
     /// in the slabs is dropped.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The priority of the content that a request leaves behind: what has the lowest is evicted first.
 
-use super::Manager;
+use super::BlockManager;
 use super::policy::Policy;
 use crate::error::Error;
 use crate::group::Group;
@@ -10,7 +10,7 @@ use crate::store::{BlockStore, Store};
 /// Checkpoints of a request that are not superseded when it ends.
 const NUM_KEPT: usize = 2;
 
-impl Manager {
+impl BlockManager {
     /// Say what priority the content of each of a request's hash blocks has once nobody holds it. For
     /// [`Policy::Explicit`]; content that nothing was said of has the lowest, 0.
     ///
@@ -79,7 +79,7 @@ impl Manager {
                 let block = self.engine.requests.table(row, group.id).blocks[position];
                 let num_tokens = (position as u32 + 1) * group.spec.block_size;
                 let priority = self.priority(row, &group, block, num_tokens);
-                self.engine.cache.store.set_worth(group.spec.pool, block, priority);
+                self.engine.cache.store.set_priority(group.spec.pool, block, priority);
             }
         }
     }
@@ -98,7 +98,7 @@ impl Manager {
         lengths.retain(|&num_tokens| find(first, num_tokens, store).is_some());
         let left_behind = lengths.len().saturating_sub(NUM_KEPT);
         for num_tokens in lengths.drain(..left_behind) {
-            if find(first, num_tokens, store).is_some_and(|at| self.history.is_shared(at)) {
+            if find(first, num_tokens, store).is_some_and(|at| self.history.is_slabbed(at)) {
                 continue;
             }
             for group in &states {
@@ -133,7 +133,7 @@ impl Manager {
                     priority = 0;
                 }
             }
-            self.engine.cache.store.set_worth(group.spec.pool, block, priority);
+            self.engine.cache.store.set_priority(group.spec.pool, block, priority);
             self.engine.cache.store.refresh(group.spec.pool, block);
         }
     }
@@ -154,7 +154,7 @@ impl Manager {
                 let length = self.engine.requests.progress(row).num_computed;
                 let bonus = model.bonus(length, request.num_turns, self.max_request_tokens);
                 let store = &self.engine.cache.store;
-                (store.now() + bonus).max(store.worth(group.spec.pool, block))
+                (store.now() + bonus).max(store.priority(group.spec.pool, block))
             }
             Policy::Explicit => {
                 let last = (num_tokens / self.config.hash_block_size).saturating_sub(1) as usize;

@@ -1,11 +1,11 @@
 //! Requests given as tokens: the manager hashes them itself.
 
-use super::{Manager, known_row};
+use super::{BlockManager, known_row};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::hash::{HashChain, Value};
 
-impl Manager {
+impl BlockManager {
     /// Register a request by its prompt. `extras` holds one entry for each full hash block, or
     /// nothing when no block has extra keys. Returns the handle.
     ///

@@ -38,7 +38,7 @@ impl<S: Store> Call<'_, S> {
         }
         // In slabs, a cached block that is held again may cost the others a whole slab, which no
         // count of blocks foretells.
-        if self.cache.store.is_shared() && !self.fits(None, counts, kept) {
+        if self.cache.store.is_slabbed() && !self.fits(None, counts, kept) {
             self.cache.undo_adopt(self.tables);
             return Ok(false);
         }

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::config::{Config, GroupConfig};
+use super::config::{GroupConfig, ManagerConfig};
 use crate::digest::Digest;
 use crate::engine::BlockCopy;
 use crate::engine::cache::Cache;
@@ -38,7 +38,7 @@ pub(super) struct StepOutputs {
 
 /// One request's call.
 pub(super) struct Call<'a, S> {
-    pub(super) config: &'a Config,
+    pub(super) config: &'a ManagerConfig,
     pub(super) cache: &'a mut Cache<S>,
     pub(super) outputs: &'a mut [StepOutputs],
     pub(super) handle: u64,

@@ -132,7 +132,7 @@ impl<S: Store> Call<'_, S> {
             return Ok(None);
         }
         let (pool, key) = (self.pool(group), self.key(group, num_tokens)?);
-        let grew = self.first_key(group, block).is_some_and(|(_, keyed)| keyed < num_tokens);
+        let grew = self.first_key(group, block).is_some_and(|(_, hashed)| hashed < num_tokens);
         let is_new = is_rewritten || !self.cache.store.prefix_index(pool).contains(&key, block);
         if is_rewritten || (is_new && grew) {
             self.drop_own_keys(group, block);
@@ -198,7 +198,7 @@ impl<S: Store> Call<'_, S> {
             self.drop_own_keys(group, block);
             return Ok(None);
         }
-        if self.first_key(group, block).is_some_and(|(_, keyed)| keyed == num_tokens) {
+        if self.first_key(group, block).is_some_and(|(_, hashed)| hashed == num_tokens) {
             return Ok(None);
         }
         self.key_tail(group, block, num_tokens, true)
@@ -232,9 +232,9 @@ impl<S: Store> Call<'_, S> {
         let Some(&block) = self.tables[group].blocks.get(position as usize) else {
             return Ok(None);
         };
-        let is_keyed = self.config.release.keys_running_state_once()
-            && self.first_key(group, block).is_some_and(|(_, keyed)| keyed == num_tokens);
-        if block.is_null() || is_keyed {
+        let is_hashed = self.config.release.keys_running_state_once()
+            && self.first_key(group, block).is_some_and(|(_, hashed)| hashed == num_tokens);
+        if block.is_null() || is_hashed {
             return Ok(None);
         }
         let key = self.key_tail(group, block, num_tokens, false)?;

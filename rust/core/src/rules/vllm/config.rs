@@ -72,7 +72,7 @@ impl Release {
 /// The whole configuration. Sizes are in tokens.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
-pub struct Config {
+pub struct ManagerConfig {
     /// Whose decisions these are.
     pub release: Release,
     /// The groups.
@@ -104,7 +104,7 @@ pub struct Config {
     pub watermark_blocks: u32,
 }
 
-impl Config {
+impl ManagerConfig {
     /// Whether prefixes are kept.
     #[must_use]
     pub fn enable_caching(&self) -> bool {

@@ -111,7 +111,7 @@ impl<S: Store> Call<'_, S> {
         let block = blocks[position];
         if block.is_null()
             || store.pool(pool).ref_count(block) != 1
-            || store.pool(pool).is_keyed(block)
+            || store.pool(pool).is_hashed(block)
         {
             return Err(Error::InvalidArgument(format!(
                 "draft block {block} cannot move: it is shared or holds a cached prefix"

@@ -1,6 +1,6 @@
 //! The longest prefix that can be found, as vLLM's coordinators find it.
 
-use super::config::{Config, Lookup};
+use super::config::{Lookup, ManagerConfig};
 use crate::engine::lookup::{Candidate, Finder, GroupBlocks};
 use crate::ids::GroupId;
 use crate::store::Store;
@@ -18,7 +18,7 @@ pub struct ComputedBlocks {
 
 /// The longest prefix of at most `limit` tokens.
 pub(super) fn longest_hit<S: Store>(
-    config: &Config,
+    config: &ManagerConfig,
     finder: &Finder<'_, S>,
     limit: u32,
 ) -> ComputedBlocks {
@@ -44,7 +44,7 @@ pub(super) fn longest_hit<S: Store>(
 
 /// What each group would find on its own; its length beside it.
 pub(super) fn hit_per_group<S: Store>(
-    config: &Config,
+    config: &ManagerConfig,
     finder: &Finder<'_, S>,
     limit: u32,
 ) -> (GroupBlocks, Vec<u32>) {

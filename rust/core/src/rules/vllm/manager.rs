@@ -1,7 +1,7 @@
-//! [`Manager`]: one call a scheduling decision.
+//! [`KvCacheManager`]: one call a scheduling decision.
 
 use super::call::{BoundaryState, Call, StepOutputs};
-use super::config::{Config, GroupConfig, Lookup};
+use super::config::{GroupConfig, Lookup, ManagerConfig};
 use super::lookup::{self, ComputedBlocks};
 use super::no_change::{NoChangeUntil, Step, VllmRequest};
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
@@ -17,22 +17,22 @@ use crate::store::Store;
 
 /// A block manager that decides as vLLM's does, block by block.
 ///
-/// A request is named by the handle that [`Manager::add`] gives. The handle of a freed request names
+/// A request is named by the handle that [`KvCacheManager::add`] gives. The handle of a freed request names
 /// nothing, ever: a call with it finds no blocks, frees none, and is refused where it needs a request.
 #[derive(Debug)]
-pub struct Manager<S> {
+pub struct KvCacheManager<S> {
     engine: Engine<S, VllmRequest>,
-    config: Config,
+    config: ManagerConfig,
     /// By group.
     outputs: Vec<StepOutputs>,
 }
 
-impl<S: Store> Manager<S> {
+impl<S: Store> KvCacheManager<S> {
     /// A manager without requests.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`].
-    pub fn new(store: S, config: Config) -> Result<Self, Error> {
+    pub fn new(store: S, config: ManagerConfig) -> Result<Self, Error> {
         config.check()?;
         let groups = config.groups.iter().map(GroupConfig::spec);
         let outbox = Outbox { enable_events: config.enable_events, ..Outbox::default() };
@@ -49,7 +49,7 @@ impl<S: Store> Manager<S> {
 
     /// The configuration.
     #[must_use]
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &ManagerConfig {
         &self.config
     }
 
@@ -151,7 +151,7 @@ impl<S: Store> Manager<S> {
         lookup::hit_per_group(&self.config, &self.finder(digests), limit)
     }
 
-    /// Whether [`Manager::allocate`] with nothing but new tokens would change nothing.
+    /// Whether [`KvCacheManager::allocate`] with nothing but new tokens would change nothing.
     #[inline]
     #[must_use]
     pub fn is_noop(
@@ -173,7 +173,7 @@ impl<S: Store> Manager<S> {
             && self.engine.requests.progress(row).covers(step, self.store().num_dropped())
     }
 
-    /// Whether [`Manager::commit`] would change nothing.
+    /// Whether [`KvCacheManager::commit`] would change nothing.
     #[inline]
     #[must_use]
     pub fn is_commit_noop(&self, handle: u64, num_computed: u32) -> bool {

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! config, progress <- call <- retention, checkpoint, demand, lookup
-//!                          <- adopt, extend, commit, no_change <- Manager
+//!                          <- adopt, extend, commit, no_change <- KvCacheManager
 //! ```
 
 mod adopt;
@@ -24,7 +24,7 @@ mod retention;
 
 pub use crate::engine::LookupGroup;
 pub use call::BoundaryState;
-pub use config::{Config, GroupConfig, Lookup, Release};
+pub use config::{GroupConfig, Lookup, ManagerConfig, Release};
 pub use lookup::ComputedBlocks;
-pub use manager::Manager;
+pub use manager::KvCacheManager;
 pub use progress::{AllocateArgs, RequestProgress, TokenCounts};

@@ -1,6 +1,6 @@
 //! Which full blocks of sparse groups are worth keeping.
 
-use super::config::{Config, GroupConfig};
+use super::config::{GroupConfig, ManagerConfig};
 use super::progress::RequestProgress;
 use crate::group::{GroupKind, window_blocks};
 
@@ -10,7 +10,7 @@ use crate::group::{GroupKind, window_blocks};
 /// A hit ends where every group can go on, so of a window group only the last window before such
 /// an end can be of use, and of a recurrent group only the state at it.
 pub(super) fn mask(
-    config: &Config,
+    config: &ManagerConfig,
     group: &GroupConfig,
     use_eagle: bool,
     (start, end): (u32, u32),
@@ -64,7 +64,7 @@ pub(super) fn mask(
 /// The same prompt sent again must compute its last token, a longer one need not; the two differ
 /// where the prompt ends with a block, and a drafter drops one block of either.
 fn reachable_boundaries(
-    config: &Config,
+    config: &ManagerConfig,
     group: &GroupConfig,
     request: &RequestProgress,
 ) -> Vec<i64> {
