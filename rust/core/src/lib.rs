@@ -50,6 +50,6 @@ pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use manager::{BlockCopy, Compaction, Config, Hashing, Manager, TableChange, TableRuns};
 pub use policy::{FlopModel, Policy};
 pub use pool::{BlockStates, QueuePool};
-pub use prefix_index::{Key, PrefixIndex, Trail};
+pub use prefix_index::{Key, PrefixIndex, RunCursor};
 pub use stats::Stats;
 pub use store::{BlockStore, FixedStore, Reservation, SlabStore, Store};

@@ -9,7 +9,7 @@ pub enum Policy {
     /// What was used least recently, where content that saves much recomputing for its bytes counts
     /// as used later than it was.
     FlopAware(FlopModel),
-    /// What has the least worth, as told by [`crate::Manager::set_worth`].
+    /// What has the least worth, as told by [`crate::Manager::set_priority`].
     Explicit,
 }
 

@@ -20,13 +20,13 @@ pub struct Key {
 
 /// What is stored of a block's first key beside its digest. It is an array because the allocator gives
 /// zeroed arrays without writing them: an index of a million blocks is made in microseconds.
-type Note = [u32; 3];
-/// Field of a [`Note`]: the group plus 1, or 0 if the block has no key.
+type KeyMeta = [u32; 3];
+/// Field of a [`KeyMeta`]: the group plus 1, or 0 if the block has no key.
 const GROUP: usize = 0;
 const NO_GROUP: u32 = 0;
-/// Field of a [`Note`]: the tokens up to the block's end.
+/// Field of a [`KeyMeta`]: the tokens up to the block's end.
 const TOKENS: usize = 1;
-/// Field of a [`Note`]: the block that was inserted right after this one.
+/// Field of a [`KeyMeta`]: the block that was inserted right after this one.
 const SUCCESSOR: usize = 2;
 /// Mark in the successor field: another block has carried the same first key for longer.
 const WAITS: u32 = 1 << 31;
@@ -35,26 +35,26 @@ const WAITS: u32 = 1 << 31;
 ///
 /// Blocks are mostly handed out in runs, such as 7, 8, 9. After 7 and 8, the cursor guesses 9.
 #[derive(Clone, Copy, Debug)]
-pub struct Trail {
+pub struct RunCursor {
     previous: BlockId,
     stride: u32,
 }
 
-impl Default for Trail {
+impl Default for RunCursor {
     /// The start of a run: nothing was found yet.
     fn default() -> Self {
         Self { previous: BlockId::NULL, stride: 0 }
     }
 }
 
-impl Trail {
+impl RunCursor {
     /// The place after blocks that were found one after the other.
     #[inline]
     #[must_use]
     pub fn of(found: &[BlockId]) -> Self {
-        let mut trail = Self::default();
-        found[found.len().saturating_sub(2)..].iter().for_each(|&block| trail.step(block));
-        trail
+        let mut cursor = Self::default();
+        found[found.len().saturating_sub(2)..].iter().for_each(|&block| cursor.step(block));
+        cursor
     }
 
     /// Moves on to the block found next.
@@ -100,7 +100,7 @@ struct ExtraKey {
 #[derive(Debug)]
 pub struct PrefixIndex {
     digests: Vec<[u8; Digest::MAX_LEN]>,
-    notes: Vec<Note>,
+    meta: Vec<KeyMeta>,
     /// Distinct keys.
     table: KeyTable,
     /// Later entries with the same key, by the entry that is in the table.
@@ -125,7 +125,7 @@ impl PrefixIndex {
         let num_blocks = num_blocks as usize;
         Self {
             digests: vec![[0; Digest::MAX_LEN]; num_blocks],
-            notes: vec![[0; 3]; num_blocks],
+            meta: vec![[0; 3]; num_blocks],
             table: KeyTable::new(num_blocks),
             duplicates: FxHashMap::default(),
             extra: Vec::new(),
@@ -155,7 +155,7 @@ impl PrefixIndex {
         match self.digests.get(entry as usize) {
             Some(digest) => {
                 digest == key.digest.as_bytes()
-                    && self.notes[entry as usize][GROUP] == key.group.0 + 1
+                    && self.meta[entry as usize][GROUP] == key.group.0 + 1
             }
             None => self.extra_entry(entry).is_some_and(|extra| extra.key == *key),
         }
@@ -164,7 +164,7 @@ impl PrefixIndex {
     fn key_of(&self, entry: u32) -> Option<Key> {
         match self.digests.get(entry as usize) {
             Some(&digest) => {
-                let group = self.notes[entry as usize][GROUP].checked_sub(1)?;
+                let group = self.meta[entry as usize][GROUP].checked_sub(1)?;
                 Some(Key { digest: digest.into(), group: GroupId(group) })
             }
             None => self.extra_entry(entry).map(|extra| extra.key),
@@ -202,27 +202,27 @@ impl PrefixIndex {
         self.first_key(block).map_or(0, |(key, _)| self.read_ahead(&key))
     }
 
-    /// As [`PrefixIndex::get`], after the look-ups of `trail`. It is faster where this content was
+    /// As [`PrefixIndex::get`], after the look-ups of `cursor`. It is faster where this content was
     /// inserted after theirs; the result is the same.
     #[inline]
     #[must_use]
-    pub fn get_after(&self, trail: Trail, key: &Key) -> Option<BlockId> {
+    pub fn get_after(&self, cursor: RunCursor, key: &Key) -> Option<BlockId> {
         // The guess needs no memory access, so its check starts before the successor has been read.
-        let guess = trail.previous.0.wrapping_add(trail.stride);
+        let guess = cursor.previous.0.wrapping_add(cursor.stride);
         if self.is_oldest(guess, key) {
             return Some(BlockId(guess));
         }
-        let next = self.notes[trail.previous.index()][SUCCESSOR] & !WAITS;
+        let next = self.meta[cursor.previous.index()][SUCCESSOR] & !WAITS;
         if self.is_oldest(next, key) { Some(BlockId(next)) } else { self.get(key) }
     }
 
     /// The blocks of `keys`, up to the first key that no block carries.
     #[inline]
     pub fn get_run(&self, keys: impl Iterator<Item = Key>) -> impl Iterator<Item = BlockId> {
-        let mut trail = Trail::default();
+        let mut cursor = RunCursor::default();
         keys.map_while(move |key| {
-            let block = self.get_after(trail, &key)?;
-            trail.step(block);
+            let block = self.get_after(cursor, &key)?;
+            cursor.step(block);
             Some(block)
         })
     }
@@ -230,7 +230,7 @@ impl PrefixIndex {
     /// Whether `key` is the first key of this block and no other block has carried it longer.
     #[inline]
     fn is_oldest(&self, block: u32, key: &Key) -> bool {
-        let Some(&[group, _, successor]) = self.notes.get(block as usize) else { return false };
+        let Some(&[group, _, successor]) = self.meta.get(block as usize) else { return false };
         group == key.group.0 + 1
             && successor & WAITS == 0
             && self.digests[block as usize] == *key.digest.as_bytes()
@@ -238,13 +238,13 @@ impl PrefixIndex {
 
     /// Remembers that `block` was inserted after `previous`.
     pub fn follow(&mut self, previous: BlockId, block: BlockId) {
-        let successor = &mut self.notes[previous.index()][SUCCESSOR];
+        let successor = &mut self.meta[previous.index()][SUCCESSOR];
         *successor = (*successor & WAITS) | block.0;
     }
 
     /// Marks whether another block has carried a block's first key for longer.
     fn set_waits(&mut self, entry: u32, waits: bool) {
-        if let Some([.., successor]) = self.notes.get_mut(entry as usize) {
+        if let Some([.., successor]) = self.meta.get_mut(entry as usize) {
             *successor = (*successor & !WAITS) | if waits { WAITS } else { 0 };
         }
     }
@@ -271,7 +271,7 @@ impl PrefixIndex {
     #[inline]
     #[must_use]
     pub fn first_key(&self, block: BlockId) -> Option<(Key, u32)> {
-        let &[group, num_tokens, _] = self.notes.get(block.index())?;
+        let &[group, num_tokens, _] = self.meta.get(block.index())?;
         (group != NO_GROUP).then(|| {
             let digest = self.digests[block.index()].into();
             (Key { digest, group: GroupId(group - 1) }, num_tokens)
@@ -287,12 +287,12 @@ impl PrefixIndex {
     /// Lets `block` be found under `key`.
     #[inline]
     pub(crate) fn insert(&mut self, block: BlockId, key: &Key, num_tokens: u32) -> Inserted {
-        let note = &mut self.notes[block.index()];
-        if note[GROUP] != NO_GROUP {
+        let meta = &mut self.meta[block.index()];
+        if meta[GROUP] != NO_GROUP {
             return self.insert_further(block, key);
         }
-        note[GROUP] = key.group.0 + 1;
-        note[TOKENS] = num_tokens;
+        meta[GROUP] = key.group.0 + 1;
+        meta[TOKENS] = num_tokens;
         self.digests[block.index()] = *key.digest.as_bytes();
         self.place(key, block.0)
     }
@@ -356,7 +356,7 @@ impl PrefixIndex {
         let Some((key, _)) = self.first_key(block) else { return };
         self.displace(&key, block.0);
         self.set_waits(block.0, false);
-        self.notes[block.index()][GROUP] = NO_GROUP;
+        self.meta[block.index()][GROUP] = NO_GROUP;
         removed.push(key);
         if self.extra_of.is_empty() {
             return;
@@ -411,7 +411,7 @@ impl PrefixIndex {
 
     /// Removes all keys.
     pub fn clear(&mut self) {
-        self.notes.fill([0; 3]);
+        self.meta.fill([0; 3]);
         self.table.clear();
         self.duplicates.clear();
         self.extra.clear();
@@ -422,7 +422,7 @@ impl PrefixIndex {
     /// Heap bytes held, but for duplicates and extra keys.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.digests.len() * (Digest::MAX_LEN + size_of::<Note>()) + self.table.memory_bytes()
+        self.digests.len() * (Digest::MAX_LEN + size_of::<KeyMeta>()) + self.table.memory_bytes()
     }
 
     /// Walks everything; an error describes the first contradiction.
@@ -437,7 +437,7 @@ impl PrefixIndex {
             for other in self.entries(&key) {
                 num_entries += 1;
                 let waits =
-                    self.notes.get(other as usize).is_some_and(|it| it[SUCCESSOR] & WAITS != 0);
+                    self.meta.get(other as usize).is_some_and(|it| it[SUCCESSOR] & WAITS != 0);
                 if waits != (other != entry) && (other as usize) < self.digests.len() {
                     return Err(format!("entry {other} behind {entry} is marked {waits}"));
                 }
@@ -446,7 +446,7 @@ impl PrefixIndex {
                 }
             }
         }
-        let first = self.notes.iter().filter(|note| note[GROUP] != NO_GROUP).count();
+        let first = self.meta.iter().filter(|meta| meta[GROUP] != NO_GROUP).count();
         let further = self.extra.iter().flatten().count();
         if num_entries != first + further {
             return Err(format!("{num_entries} entries; kept as {first} + {further}"));

@@ -46,7 +46,7 @@ pub(crate) struct Request {
     /// Lengths of the checkpoints that the request went on from and left.
     pub(crate) checkpoints: Vec<u32>,
     /// What the content of each hash block is worth, as far as was said.
-    pub(crate) worth: Vec<u64>,
+    pub(crate) priority: Vec<u64>,
     /// The match found last, with the number of cache changes before it.
     pub(crate) matched: Option<(Hit, u64)>,
 }
@@ -153,7 +153,7 @@ impl Requests {
         request.digests.clear();
         request.chain = None;
         request.checkpoints.clear();
-        request.worth.clear();
+        request.priority.clear();
         request.matched = None;
         let generation = (self.progress[row].generation + 1) % GENERATIONS;
         self.progress[row] = Progress { generation, next_commit: u32::MAX, ..Progress::default() };

@@ -311,8 +311,8 @@ proptest! {
                     }
                     let handle = engine.manager.add_prompt(&id, &tokens, &[]).unwrap();
                     if policy == Policy::Explicit {
-                        let worth = (0..20).map(|i| (number.unsigned_abs() * 7 + 3) % 11 * (20 - i)).collect();
-                        engine.manager.set_worth(handle, worth).unwrap();
+                        let priority = (0..20).map(|i| (number.unsigned_abs() * 7 + 3) % 11 * (20 - i)).collect();
+                        engine.manager.set_priority(handle, priority).unwrap();
                     }
                     engine.num_added += 1;
                     engine.requests.push(Request { handle, tokens, final_len, running: false });

@@ -459,7 +459,7 @@ fn content_that_is_computed_again_is_not_cached_twice() {
     manager.check_integrity().unwrap();
     let (store, pool) = (manager.store(), PoolId(0));
     let available = store.free_order(pool);
-    let kept = available.iter().filter(|&&block| store.pool(pool).is_keyed(block)).count();
+    let kept = available.iter().filter(|&&block| store.pool(pool).is_hashed(block)).count();
     assert_eq!(kept, cached + 10, "every key has one block");
 }
 

@@ -156,7 +156,7 @@ impl BlockManager {
         worth: PyReadonlyArray1<'_, u64>,
     ) -> PyResult<()> {
         let worth = worth.as_slice()?.to_vec();
-        self.manager.call(py, |manager| manager.set_worth(handle.0, worth))
+        self.manager.call(py, |manager| manager.set_priority(handle.0, worth))
     }
 
     fn set_alpha(&self, py: Python<'_>, alpha: f64) -> PyResult<()> {
@@ -292,7 +292,7 @@ impl BlockManager {
     #[getter]
     fn num_free_blocks(&self, py: Python<'_>) -> PyResult<u64> {
         self.manager.with(py, |manager| match manager.store() {
-            store if store.is_shared() => store.num_whole_slabs(),
+            store if store.is_slabbed() => store.num_whole_slabs(),
             store => store.num_available(PoolId(0)),
         })
     }

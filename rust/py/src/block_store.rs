@@ -293,7 +293,7 @@ fn checked(blocks: &[u32], num_ids: u32) -> PyResult<&[u32]> {
 /// A block without owner and content has nothing that could be found.
 fn require_content(store: &core::BlockStore, pool: PoolId, block: BlockId) -> Result<(), Error> {
     let blocks = store.pool(pool);
-    if blocks.ref_count(block) > 0 || blocks.is_keyed(block) {
+    if blocks.ref_count(block) > 0 || blocks.is_hashed(block) {
         Ok(())
     } else {
         Err(Error::NotLive { block })

@@ -7,7 +7,7 @@ use super::{Group, GroupKind, Table, chunked, full, sliding_window};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::ids::BlockId;
-use crate::prefix_index::{Key, Trail};
+use crate::prefix_index::{Key, RunCursor};
 use crate::store::{BlockStore, Store};
 
 impl Group {
@@ -92,10 +92,10 @@ impl Group {
         let num_skipped = self.num_skipped_blocks(hit).min(num_blocks);
         table.blocks.reserve(num_blocks as usize);
         table.blocks.resize(num_skipped as usize, BlockId::NULL);
-        let mut trail = Trail::default();
+        let mut cursor = RunCursor::default();
         for block in num_skipped..num_blocks {
             let key = self.key(digests, block as usize);
-            let Some(id) = store.get_after(self.spec.pool, trail, &key) else {
+            let Some(id) = store.get_after(self.spec.pool, cursor, &key) else {
                 return Err(Error::InvalidArgument(format!(
                     "group {}: block {block} of a hit of {hit} tokens is not cached",
                     self.id
@@ -103,9 +103,9 @@ impl Group {
             };
             store.touch(self.spec.pool, id)?;
             table.blocks.push(id);
-            trail.step(id);
+            cursor.step(id);
         }
-        table.num_keyed = num_blocks;
+        table.num_hashed = num_blocks;
         table.num_skipped = num_skipped;
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Group {
         table: &mut Table,
     ) -> Range<u32> {
         let num_full = num_computed / self.spec.block_size;
-        let new = table.num_keyed..num_full.max(table.num_keyed);
+        let new = table.num_hashed..num_full.max(table.num_hashed);
         let mut previous = match new.start.checked_sub(1) {
             Some(last) if !new.is_empty() => table.blocks[last as usize],
             _ => BlockId::NULL,
@@ -147,7 +147,7 @@ impl Group {
                 store.insert_sole(self.spec.pool, id, &key, (block + 1) * self.spec.block_size);
             }
         }
-        table.num_keyed = new.end;
+        table.num_hashed = new.end;
         new
     }
 

@@ -190,7 +190,7 @@ impl Group {
         num_computed: u32,
         table: &Table,
     ) -> u32 {
-        let block = table.num_keyed;
+        let block = table.num_hashed;
         if self.is_constant() || num_computed / self.spec.block_size <= block {
             return 0;
         }

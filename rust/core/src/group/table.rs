@@ -8,7 +8,7 @@ pub(crate) struct Table {
     /// Null where the content is not needed any more.
     pub(crate) blocks: Vec<BlockId>,
     /// Leading blocks that are in the prefix index or never will be.
-    pub(super) num_keyed: u32,
+    pub(super) num_hashed: u32,
     /// Leading blocks given back.
     pub(super) num_skipped: u32,
     /// The checkpoint that the request goes on from, held until it is copied.

@@ -85,7 +85,7 @@ impl Manager {
         {
             if self.config.enable_caching {
                 let new = group.commit(&mut self.store, &request.digests, num_computed, table);
-                // A twin goes before its key is stored again.
+                // A duplicate goes before its key is stored again.
                 let evicted = self.store.evicted().drain(..).map(Event::Removed);
                 if self.config.enable_events {
                     self.events.extend(evicted);

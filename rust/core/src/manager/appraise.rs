@@ -16,9 +16,9 @@ impl Manager {
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
-    pub fn set_worth(&mut self, handle: u64, worth: Vec<u64>) -> Result<(), Error> {
+    pub fn set_priority(&mut self, handle: u64, priority: Vec<u64>) -> Result<(), Error> {
         let row = self.requests.row(handle)?;
-        self.requests.rows[row].worth = worth;
+        self.requests.rows[row].priority = priority;
         Ok(())
     }
 
@@ -48,8 +48,8 @@ impl Manager {
                 let table = self.requests.table(row, group.id);
                 for (position, &block) in table.blocks.iter().enumerate() {
                     let num_tokens = (position as u32 + 1) * group.spec.block_size;
-                    let worth = self.worth(row, group, block, num_tokens);
-                    self.store.set_worth(group.spec.pool, block, worth);
+                    let priority = self.priority(row, group, block, num_tokens);
+                    self.store.set_priority(group.spec.pool, block, priority);
                 }
             }
         }
@@ -110,21 +110,27 @@ impl Manager {
                 .state_key(digests, num_tokens)
                 .and_then(|key| self.store.get(group.spec.pool, &key));
             let Some(block) = found else { continue };
-            let mut worth = self.worth(row, &group, block, num_tokens);
+            let mut priority = self.priority(row, &group, block, num_tokens);
             if self.config.policy == Policy::Explicit {
-                let superseded = worth <= longer;
-                longer = longer.max(worth);
+                let superseded = priority <= longer;
+                longer = longer.max(priority);
                 if superseded {
-                    worth = 0;
+                    priority = 0;
                 }
             }
-            self.store.set_worth(group.spec.pool, block, worth);
+            self.store.set_priority(group.spec.pool, block, priority);
             self.store.refresh(group.spec.pool, block);
         }
     }
 
     /// What a block is worth that holds the content up to `num_tokens` of a request.
-    pub(super) fn worth(&self, row: usize, group: &Group, block: BlockId, num_tokens: u32) -> u64 {
+    pub(super) fn priority(
+        &self,
+        row: usize,
+        group: &Group,
+        block: BlockId,
+        num_tokens: u32,
+    ) -> u64 {
         let request = &self.requests.rows[row];
         match &self.config.policy {
             Policy::Lru => 0,
@@ -132,11 +138,11 @@ impl Manager {
             Policy::FlopAware(model) => {
                 let length = self.requests.progress[row].num_computed;
                 let bonus = model.bonus(length, request.num_turns, self.max_request_tokens);
-                (self.store.now() + bonus).max(self.store.worth(group.spec.pool, block))
+                (self.store.now() + bonus).max(self.store.priority(group.spec.pool, block))
             }
             Policy::Explicit => {
                 let last = (num_tokens / self.config.hash_block_size).saturating_sub(1) as usize;
-                request.worth.get(last).copied().unwrap_or(0)
+                request.priority.get(last).copied().unwrap_or(0)
             }
         }
     }

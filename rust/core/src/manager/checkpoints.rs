@@ -81,8 +81,8 @@ impl Manager {
                 request.num_turns = self.lineage.go_on(src);
                 request.checkpoints.extend([self.lineage.spare(src), num_computed]);
             }
-            let worth = self.worth(row, &group, src, num_computed);
-            self.store.set_worth(group.spec.pool, src, worth);
+            let priority = self.priority(row, &group, src, num_computed);
+            self.store.set_priority(group.spec.pool, src, priority);
         }
     }
 
@@ -137,8 +137,8 @@ impl Manager {
                 self.copies.push(BlockCopy { group: group.id, src, dst });
                 self.key_state(row, group, dst);
             }
-            let worth = self.worth(row, group, dst, num_computed);
-            self.store.set_worth(pool, dst, worth);
+            let priority = self.priority(row, group, dst, num_computed);
+            self.store.set_priority(pool, dst, priority);
             self.store.free(pool, std::iter::once(dst))?;
             self.stats.checkpoints += 1;
         }
@@ -184,8 +184,8 @@ impl Manager {
             let table = self.requests.table(row, group.id);
             if let Some(slot) = Group::state_slot(table) {
                 self.key_state(row, &group, slot);
-                let worth = self.worth(row, &group, slot, progress.num_computed);
-                self.store.set_worth(group.spec.pool, slot, worth);
+                let priority = self.priority(row, &group, slot, progress.num_computed);
+                self.store.set_priority(group.spec.pool, slot, priority);
             }
         }
     }

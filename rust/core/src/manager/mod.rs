@@ -75,7 +75,7 @@ impl Manager {
             return Err(Error::InvalidConfig("max_chunk is 0: no token could be computed".into()));
         }
         if config.policy != Policy::Lru {
-            store.order_by_worth()?;
+            store.order_by_priority()?;
         }
         let coordinator = Coordinator::new(&config.groups, config.hash_block_size)?;
         let num_states =

@@ -77,7 +77,7 @@ impl BlockStates {
     /// Whether the block's content is in the prefix index.
     #[inline]
     #[must_use]
-    pub fn is_keyed(&self, block: BlockId) -> bool {
+    pub fn is_hashed(&self, block: BlockId) -> bool {
         self.words[block.index()] & HASHED != 0
     }
 

@@ -128,7 +128,7 @@ impl SlabPool {
                 self.cache(run)
             } else {
                 run.chunks(1).fold(0, |highest, one| {
-                    let is_hashed = self.blocks.is_keyed(BlockId(one[0]));
+                    let is_hashed = self.blocks.is_hashed(BlockId(one[0]));
                     highest.max(if is_hashed { self.cache(one) } else { 0 })
                 })
             };

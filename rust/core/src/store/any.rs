@@ -6,7 +6,7 @@ use super::{FixedStore, Reservation, SlabStore, Store};
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::BlockStates;
-use crate::prefix_index::{Key, PrefixIndex, Trail};
+use crate::prefix_index::{Key, PrefixIndex, RunCursor};
 
 /// A store whose kind is chosen at run time. Each call tests the kind once.
 #[derive(Debug)]
@@ -94,14 +94,14 @@ impl Store for BlockStore {
             pool: PoolId,
             blocks: impl Iterator<Item = BlockId> + Clone
         ) -> Result<(), Error>;
-        fn order_by_worth[&mut](self) -> Result<(), Error>;
-        fn set_worth[&mut](self, pool: PoolId, block: BlockId, priority: u64);
-        fn worth[&](self, pool: PoolId, block: BlockId) -> u64;
+        fn order_by_priority[&mut](self) -> Result<(), Error>;
+        fn set_priority[&mut](self, pool: PoolId, block: BlockId, priority: u64);
+        fn priority[&](self, pool: PoolId, block: BlockId) -> u64;
         fn refresh[&mut](self, pool: PoolId, block: BlockId);
         fn demote[&mut](self, pool: PoolId, block: BlockId);
         fn was_evicted[&](self, pool: PoolId, key: &Key) -> bool;
         fn get[&](self, pool: PoolId, key: &Key) -> Option<BlockId>;
-        fn get_after[&](self, pool: PoolId, trail: Trail, key: &Key) -> Option<BlockId>;
+        fn get_after[&](self, pool: PoolId, cursor: RunCursor, key: &Key) -> Option<BlockId>;
         fn read_ahead[&](self, pool: PoolId, block: BlockId, key: &Key) -> u32;
         fn insert_key[&mut](self, pool: PoolId, block: BlockId, key: &Key, n: u32) -> bool;
         fn insert_sole[&mut](self, pool: PoolId, block: BlockId, key: &Key, n: u32);

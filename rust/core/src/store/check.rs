@@ -27,7 +27,7 @@ impl SlabStore {
 /// A block is marked as hashed exactly when the index knows it.
 pub(super) fn check_index(states: &BlockStates, index: &PrefixIndex) -> Result<(), String> {
     index.check()?;
-    let differs = |&block: &BlockId| states.is_keyed(block) != index.first_key(block).is_some();
+    let differs = |&block: &BlockId| states.is_hashed(block) != index.first_key(block).is_some();
     match (1..states.num_ids()).map(BlockId).find(differs) {
         Some(block) => Err(format!("block {block}: pool and index disagree on its keys")),
         None => Ok(()),

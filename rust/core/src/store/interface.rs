@@ -7,7 +7,7 @@ use super::{Reservation, SlabStore};
 use crate::error::{Error, Unit};
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::BlockStates;
-use crate::prefix_index::{Inserted, Key, PrefixIndex, Trail};
+use crate::prefix_index::{Inserted, Key, PrefixIndex, RunCursor};
 
 /// What every store can do. Code that is generic over it is compiled once for each store.
 ///
@@ -58,13 +58,13 @@ pub trait Store: Parts + Debug {
     }
 
     /// Whether the pools share slabs.
-    fn is_shared(&self) -> bool {
+    fn is_slabbed(&self) -> bool {
         self.as_slabs().is_some()
     }
 
     /// What [`Error::OutOfBlocks`] and the slab counts of this store count.
     fn unit(&self) -> Unit {
-        if self.is_shared() { Unit::Slabs } else { Unit::Blocks }
+        if self.is_slabbed() { Unit::Slabs } else { Unit::Blocks }
     }
 
     /// Checks that `demand[pool]` blocks of every pool can be had together.
@@ -130,17 +130,17 @@ pub trait Store: Parts + Debug {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] where the order of eviction is fixed.
-    fn order_by_worth(&mut self) -> Result<(), Error> {
+    fn order_by_priority(&mut self) -> Result<(), Error> {
         Err(Error::InvalidConfig(
             "a fixed pool evicts by age; give the manager slabs for another policy".to_owned(),
         ))
     }
 
     /// Sets a block's priority from the next time it is cached, where blocks are evicted by priority.
-    fn set_worth(&mut self, _pool: PoolId, _block: BlockId, _priority: u64) {}
+    fn set_priority(&mut self, _pool: PoolId, _block: BlockId, _priority: u64) {}
 
     /// A block's priority. By age, the tick at which it last lost its last owner; 0 in a fixed store.
-    fn worth(&self, _pool: PoolId, _block: BlockId) -> u64 {
+    fn priority(&self, _pool: PoolId, _block: BlockId) -> u64 {
         0
     }
 
@@ -158,8 +158,8 @@ pub trait Store: Parts + Debug {
 
     /// As [`Store::get`], where the content before was found along `trail`.
     #[inline]
-    fn get_after(&self, pool: PoolId, trail: Trail, key: &Key) -> Option<BlockId> {
-        self.prefix_index(pool).get_after(trail, key)
+    fn get_after(&self, pool: PoolId, cursor: RunCursor, key: &Key) -> Option<BlockId> {
+        self.prefix_index(pool).get_after(cursor, key)
     }
 
     /// Whether content under `key` was evicted lately, if that is remembered; a fixed store never does.
@@ -215,7 +215,7 @@ pub trait Store: Parts + Debug {
 
     /// Gives all keys of `from` to `to`, which has none: the content was copied, `from` will change.
     fn move_keys(&mut self, pool: PoolId, from: BlockId, to: BlockId) {
-        if self.pool(pool).is_keyed(from) {
+        if self.pool(pool).is_hashed(from) {
             self.parts(pool).index.move_keys(from, to);
             self.clear_hashed(pool, from);
             self.parts(pool).states.set_hashed(to);
@@ -225,14 +225,14 @@ pub trait Store: Parts + Debug {
     /// Forgets what `block` contains; its keys are noted as evicted.
     fn drop_keys(&mut self, pool: PoolId, block: BlockId) {
         let states = self.pool(pool);
-        let is_live = states.is_keyed(block) && states.ref_count(block) > 0;
+        let is_live = states.is_hashed(block) && states.ref_count(block) > 0;
         self.journal_mut().num_dropped += u64::from(is_live);
         self.drop_own_keys(pool, block);
     }
 
     /// As [`Store::drop_keys`], for the block's only owner.
     fn drop_own_keys(&mut self, pool: PoolId, block: BlockId) {
-        if self.pool(pool).is_keyed(block) {
+        if self.pool(pool).is_hashed(block) {
             self.forget(pool, block);
             self.clear_hashed(pool, block);
         }

@@ -221,17 +221,17 @@ impl Store for SlabStore {
         Ok(())
     }
 
-    fn order_by_worth(&mut self) -> Result<(), Error> {
+    fn order_by_priority(&mut self) -> Result<(), Error> {
         self.by_priority = true;
         self.pools.iter_mut().for_each(|pool| pool.priorities.make_explicit());
         Ok(())
     }
 
-    fn set_worth(&mut self, pool: PoolId, block: BlockId, priority: u64) {
+    fn set_priority(&mut self, pool: PoolId, block: BlockId, priority: u64) {
         self.pools[pool.index()].priorities.set(block, priority);
     }
 
-    fn worth(&self, pool: PoolId, block: BlockId) -> u64 {
+    fn priority(&self, pool: PoolId, block: BlockId) -> u64 {
         self.pools[pool.index()].priorities.get(block)
     }
 

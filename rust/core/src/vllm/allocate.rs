@@ -210,7 +210,7 @@ impl Cache<'_> {
     fn relocate(&self, blocks: &mut Vec<BlockId>, position: usize) -> Result<(), Error> {
         let block = blocks[position];
         let pool = self.store.pool(POOL);
-        if block.is_null() || pool.ref_count(block) != 1 || pool.is_keyed(block) {
+        if block.is_null() || pool.ref_count(block) != 1 || pool.is_hashed(block) {
             return Err(Error::InvalidArgument(format!(
                 "draft block {block} cannot move: it is shared or holds a cached prefix"
             )));

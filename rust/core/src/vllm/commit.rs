@@ -89,7 +89,7 @@ impl Cache<'_> {
             .zip(blocks.iter().copied().skip(start as usize))
             .filter(|&(position, block)| !block.is_null() && is_wanted(position));
         for (position, block) in wanted.clone() {
-            if self.store.pool(POOL).is_keyed(block) {
+            if self.store.pool(POOL).is_hashed(block) {
                 self.drop_partial(block, (position + 1) * block_size)?;
             }
         }
@@ -118,10 +118,10 @@ impl Cache<'_> {
 
     /// Forget that a block, now full, held a part of its content.
     fn drop_partial(&mut self, block: BlockId, num_tokens: u32) -> Result<(), Error> {
-        let keyed_tokens = self.first_key(block).map_or(0, |(_, keyed)| keyed);
-        if keyed_tokens >= num_tokens {
+        let hashed_tokens = self.first_key(block).map_or(0, |(_, hashed)| hashed);
+        if hashed_tokens >= num_tokens {
             return Err(Error::InvalidArgument(format!(
-                "block {block} is full with {num_tokens} tokens but was cached with {keyed_tokens}"
+                "block {block} is full with {num_tokens} tokens but was cached with {hashed_tokens}"
             )));
         }
         self.drop_own_keys(block);
@@ -185,7 +185,7 @@ impl Cache<'_> {
             return Ok(None);
         }
         let key = self.key(request, group, num_tokens)?;
-        let grew = self.first_key(block).is_some_and(|(_, keyed)| keyed < num_tokens);
+        let grew = self.first_key(block).is_some_and(|(_, hashed)| hashed < num_tokens);
         let is_new = is_rewritten || !self.store.prefix_index(POOL).contains(&key, block);
         if is_rewritten || (is_new && grew) {
             self.drop_own_keys(block);
@@ -245,7 +245,7 @@ impl Cache<'_> {
             self.drop_own_keys(block);
             return Ok(None);
         }
-        if self.first_key(block).is_some_and(|(_, keyed)| keyed == num_tokens) {
+        if self.first_key(block).is_some_and(|(_, hashed)| hashed == num_tokens) {
             return Ok(None);
         }
         self.key_tail(request, group, block, num_tokens, true)
@@ -280,9 +280,9 @@ impl Cache<'_> {
         let Some(&block) = request.tables[group].blocks.get(position as usize) else {
             return Ok(None);
         };
-        let is_keyed = self.config.release.keys_running_state_once()
-            && self.first_key(block).is_some_and(|(_, keyed)| keyed == num_tokens);
-        if block.is_null() || is_keyed {
+        let is_hashed = self.config.release.keys_running_state_once()
+            && self.first_key(block).is_some_and(|(_, hashed)| hashed == num_tokens);
+        if block.is_null() || is_hashed {
             return Ok(None);
         }
         let key = self.key_tail(request, group, block, num_tokens, false)?;

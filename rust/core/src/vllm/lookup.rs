@@ -2,7 +2,7 @@
 
 use crate::digest::Digest;
 use crate::ids::{BlockId, GroupId};
-use crate::prefix_index::{Key, Trail};
+use crate::prefix_index::{Key, RunCursor};
 use crate::store::{FixedStore as BlockStore, Store};
 
 use super::cache::POOL;
@@ -168,7 +168,7 @@ impl Search<'_> {
         for (at, &group) in self.groups.iter().enumerate() {
             let key = Key { digest, group };
             let index = self.finder.store.prefix_index(POOL);
-            let Some(block) = index.get_after(Trail::of(&out[at]), &key) else {
+            let Some(block) = index.get_after(RunCursor::of(&out[at]), &key) else {
                 for list in &mut out[..at] {
                     list.pop();
                 }

@@ -361,8 +361,8 @@ impl Manager {
         let Some(request) = self.requests.get(request_id) else { return 0 };
         let index = store.prefix_index(POOL);
         let cached = |table: &Table| {
-            let keyed = table.blocks.iter().filter_map(|&block| index.first_key(block));
-            keyed.map(|(_, num_tokens)| num_tokens).max().unwrap_or(0)
+            let hashed = table.blocks.iter().filter_map(|&block| index.first_key(block));
+            hashed.map(|(_, num_tokens)| num_tokens).max().unwrap_or(0)
         };
         request.tables.iter().map(cached).min().unwrap_or(0)
     }

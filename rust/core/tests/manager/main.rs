@@ -153,7 +153,7 @@ impl Model {
         prop_assert_eq!(result.is_ok(), fits);
         let Ok(handle) = result else { return Ok(()) };
         prop_assert_eq!(self.manager.find(&id), Some(handle));
-        let keyed = vec![0; self.setup.groups.len()];
+        let hashed = vec![0; self.setup.groups.len()];
         self.requests.push(Request {
             id,
             handle,
@@ -162,7 +162,7 @@ impl Model {
             computed: 0,
             allocated: 0,
             promised: None,
-            keyed,
+            hashed,
         });
         Ok(())
     }
@@ -275,7 +275,7 @@ impl Model {
         if !request.running {
             request.running = true;
             request.computed = start;
-            request.keyed = self.setup.groups.iter().map(|g| start / g.block_size).collect();
+            request.hashed = self.setup.groups.iter().map(|g| start / g.block_size).collect();
         }
         request.allocated = request.allocated.max(target);
         let request = self.requests[at].clone();
@@ -409,7 +409,7 @@ impl Model {
         self.manager.free(&all).unwrap();
         self.requests.clear();
         let store = self.manager.store();
-        if store.is_shared() {
+        if store.is_slabbed() {
             prop_assert_eq!(store.num_whole_slabs(), u64::from(self.setup.size) - 1);
         }
         for pool in (0..store.num_pools()).map(hybrid_blocks::PoolId) {

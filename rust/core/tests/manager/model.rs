@@ -19,7 +19,7 @@ pub(crate) struct Request {
     pub(crate) allocated: u32,
     pub(crate) promised: Option<u32>,
     /// Leading blocks of each group that were entered into the cache or adopted from it.
-    pub(crate) keyed: Vec<u32>,
+    pub(crate) hashed: Vec<u32>,
 }
 
 pub(crate) struct Model {
@@ -157,14 +157,14 @@ impl Model {
         request.computed += num_new;
         for (group, spec) in self.setup.groups.iter().enumerate() {
             let full = request.computed / spec.block_size;
-            for block in request.keyed[group]..full {
+            for block in request.hashed[group]..full {
                 if !tables[group][block as usize].is_null() {
                     let end = ((block + 1) * spec.block_size) as usize;
                     let key = (group as u32, digest(&request.tokens[..end]));
                     *self.stored.entry(key).or_default() += 1;
                 }
             }
-            request.keyed[group] = request.keyed[group].max(full);
+            request.hashed[group] = request.hashed[group].max(full);
         }
     }
 

@@ -147,7 +147,7 @@ impl Blocks {
         num_tokens: Option<u32>,
     ) -> PyResult<bool> {
         let mut store = self.lock(py)?;
-        let ownerless = store.pool(POOL).is_available(id) && !store.pool(POOL).is_keyed(id);
+        let ownerless = store.pool(POOL).is_available(id) && !store.pool(POOL).is_hashed(id);
         if !ownerless {
             return Ok(store.insert_key(POOL, id, &key, num_tokens.unwrap_or(0)));
         }

@@ -139,8 +139,8 @@ impl AllocatedBlocks {
 impl AllocatedBlocks {
     fn unhashed(&self, py: Python<'_>, ids: &[BlockId], nulls: bool) -> PyResult<Vec<BlockId>> {
         let store = self.blocks.get().lock(py)?;
-        let is_keyed = |id: BlockId| store.prefix_index(POOL).first_key(id).is_some();
-        let wanted = |id: &BlockId| !is_keyed(*id) && (nulls || !id.is_null());
+        let is_hashed = |id: BlockId| store.prefix_index(POOL).first_key(id).is_some();
+        let wanted = |id: &BlockId| !is_hashed(*id) && (nulls || !id.is_null());
         Ok(ids.iter().copied().filter(wanted).collect())
     }
 }
