@@ -187,7 +187,7 @@ impl Table for HashTable<u32> {
 }
 
 const NUM_KEYS: u32 = 1 << 20;
-/// Operations after which the rest of an engine's step has driven the table out of the caches.
+/// Operations between two walks over 128 MiB, which stand for the rest of an engine's step.
 const BATCH: u32 = 2_048;
 
 /// A digest as random as a hash function's (splitmix64).
@@ -251,9 +251,8 @@ fn race(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, mut table: impl Ta
 
 /// A million keys, looked up one by one: the index's own table against `hashbrown`.
 ///
-/// `hashbrown` is the faster one here, above all for keys that are missing: it compares 16 tags with one
-/// instruction. The own table is smaller, can be read ahead for 16 keys at a time and never stops to
-/// rehash. This row keeps an eye on what those cost.
+/// `hashbrown` is the faster one here. The own table is smaller, can be read ahead for 16 keys at a
+/// time, and does not rehash while as many keys come as go. This row shows what those cost.
 fn key_tables(c: &mut Criterion) {
     let mut group = c.benchmark_group("blocks/key_table");
     group.sample_size(10).measurement_time(Duration::from_millis(50));
