@@ -25,6 +25,7 @@ NEED_VLLM = [
     *("e2e", "kernels", "vllm"),
     "hash/test_against_vllm.py",
     "plan/test_plan_equals_vllm.py",
+    "plan/test_plan_runs_in_vllm.py",
     "plan/test_plan_states_equal_vllm.py",
     "replay/test_verify_data.py",
 ]

@@ -206,7 +206,7 @@ def test_a_group_that_cannot_be_is_not_made() -> None:
         BlockManager([GroupSpec("full", 4, pool=2)], hasher, num_blocks=4)
     with pytest.raises(InvalidArgumentError, match="at least one group"):
         BlockManager([], hasher, num_blocks=4)
-    with pytest.raises(InvalidArgumentError, match="keeps nothing"):
+    with pytest.raises(InvalidArgumentError, match="window of at least 1"):
         BlockManager([GroupSpec("sliding_window", 4, window=0)], hasher, num_blocks=4)
     with pytest.raises(InvalidArgumentError, match="kind"):
         GroupSpec("dense", 4)

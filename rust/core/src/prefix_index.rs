@@ -204,7 +204,8 @@ impl PrefixIndex {
 
     /// As [`PrefixIndex::get`], after the look-ups of `cursor`. It is faster where this content was
     /// inserted after theirs; the result is the same.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "a call costs as much as a guess that is right")]
+    #[inline(always)]
     #[must_use]
     pub fn get_after(&self, cursor: RunCursor, key: &Key) -> Option<BlockId> {
         // The guess needs no memory access, so its check starts before the successor has been read.
@@ -212,6 +213,12 @@ impl PrefixIndex {
         if self.is_oldest(guess, key) {
             return Some(BlockId(guess));
         }
+        self.get_after_jump(cursor, key)
+    }
+
+    /// As [`PrefixIndex::get_after`], where the guess was wrong.
+    #[inline(never)]
+    fn get_after_jump(&self, cursor: RunCursor, key: &Key) -> Option<BlockId> {
         let next = self.meta[cursor.previous.index()][SUCCESSOR] & !WAITS;
         if self.is_oldest(next, key) { Some(BlockId(next)) } else { self.get(key) }
     }

@@ -196,7 +196,7 @@ impl System {
     pub(crate) fn set_priorities(&mut self, handle: u64, priority: Vec<u64>) -> Result<(), Error> {
         let args = json!([handle, priority]);
         let result = self.manager.set_priorities(handle, priority);
-        self.note("set_priority", || args, result.as_ref(), |&()| Value::Null);
+        self.note("set_worth", || args, result.as_ref(), |&()| Value::Null);
         result
     }
 

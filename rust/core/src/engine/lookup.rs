@@ -58,22 +58,25 @@ pub(crate) struct Candidate {
     pub(crate) num_tokens: u32,
     /// The longest length that a group was found to hold on the way.
     pub(crate) longest: u32,
-    found: Vec<Option<Found>>,
-    eagle_done: Vec<bool>,
+    /// By spec.
+    answers: Vec<Answer>,
+}
+
+/// What one spec answered so far.
+#[derive(Clone, Debug, Default)]
+struct Answer {
+    found: Option<Found>,
+    /// Whether it has dropped what the drafter must compute again.
+    eagle_done: bool,
 }
 
 impl Candidate {
     pub(crate) fn new(limit: u32, num_specs: usize) -> Self {
-        Self {
-            num_tokens: limit,
-            longest: 0,
-            found: vec![None; num_specs],
-            eagle_done: vec![false; num_specs],
-        }
+        Self { num_tokens: limit, longest: 0, answers: vec![Answer::default(); num_specs] }
     }
 
     pub(crate) fn found(&self, spec: usize) -> Option<&Found> {
-        self.found[spec].as_ref()
+        self.answers[spec].found.as_ref()
     }
 }
 
@@ -101,7 +104,7 @@ impl<S: Store> Finder<'_, S> {
                 if !asked(group) {
                     continue;
                 }
-                if let Some(found) = &candidate.found[at] {
+                if let Some(found) = &candidate.answers[at].found {
                     if group.kind().is_full() {
                         length = length.min(found.num_tokens);
                         continue;
@@ -110,16 +113,16 @@ impl<S: Store> Finder<'_, S> {
                         continue;
                     }
                 }
-                let drop_eagle = spec.use_eagle && !candidate.eagle_done[at];
+                let drop_eagle = spec.use_eagle && !candidate.answers[at].eagle_done;
                 let limit = if drop_eagle { self.with_eagle_margin(spec, length) } else { length };
                 let new = self.find(&spec.groups, limit, drop_eagle);
                 if drop_eagle {
-                    candidate.eagle_done[at] = true;
+                    candidate.answers[at].eagle_done = true;
                 } else if new.num_tokens < length {
-                    candidate.eagle_done.fill(false);
+                    candidate.answers.iter_mut().for_each(|answer| answer.eagle_done = false);
                 }
                 length = new.num_tokens;
-                candidate.found[at] = Some(new);
+                candidate.answers[at].found = Some(new);
                 candidate.longest = candidate.longest.max(length);
             }
             let is_stable = length >= candidate.num_tokens;
@@ -136,7 +139,7 @@ impl<S: Store> Finder<'_, S> {
         if candidate.num_tokens == 0 {
             return blocks;
         }
-        for (spec, found) in specs.iter().zip(candidate.found) {
+        for (spec, Answer { found, .. }) in specs.iter().zip(candidate.answers) {
             let first = self.first(spec);
             let keep = candidate.num_tokens.div_ceil(first.spec.block_size) as usize;
             for (group, mut own) in spec.groups.iter().zip(found.unwrap_or_default().blocks) {
@@ -213,10 +216,11 @@ impl<S: Store> Search<'_, S> {
         let index = self.store.prefix_index(self.all[group.index()].spec.pool);
         let mut run = index.get_run(keys);
         let Some(first) = run.next() else { return Vec::new() };
+        // Room for all of them at once: a push that might grow costs half as much as the look-up.
         let mut blocks =
-            Vec::with_capacity((self.digests.len() / per_block).min(num_blocks as usize));
-        blocks.push(first);
-        blocks.extend(run);
+            vec![first; num_blocks.min((self.digests.len() / per_block) as u32) as usize];
+        let found = blocks[1..].iter_mut().zip(run).map(|(slot, block)| *slot = block).count();
+        blocks.truncate(1 + found);
         blocks
     }
 

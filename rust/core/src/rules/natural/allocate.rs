@@ -152,12 +152,7 @@ impl BlockManager {
     }
 
     fn no_match(&self) -> Match {
-        Match {
-            blocks: vec![Vec::new(); self.engine.cache.groups.len()],
-            stamp: self.cache_stamp(),
-            is_promised: true,
-            ..Match::default()
-        }
+        Match { stamp: self.cache_stamp(), is_promised: true, ..Match::default() }
     }
 
     /// Where a request of `num_tokens` known tokens that goes on from `hit` leaves checkpoints.

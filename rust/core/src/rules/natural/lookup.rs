@@ -74,6 +74,9 @@ impl Lengths {
         finder.reconcile(&self.specs, |group| group.kind().is_full(), &mut candidate);
         let limit = self.limit_of_attention(finder, most, &candidate);
         let attention = candidate.num_tokens;
+        if attention == 0 {
+            return Match { hit: Hit { limit, ..Hit::default() }, ..Match::default() };
+        }
         finder.reconcile(&self.specs, |group| group.kind().is_window(), &mut candidate);
         let resumable = candidate.num_tokens;
         finder.reconcile(&self.specs, |_| true, &mut candidate);
@@ -178,8 +181,7 @@ impl BlockManager {
         let cache = &self.engine.cache;
         let stamp = self.cache_stamp();
         if !cache.enable_caching {
-            let blocks = vec![Vec::new(); cache.groups.len()];
-            return Match { blocks, stamp, ..Match::default() };
+            return Match { stamp, ..Match::default() };
         }
         let limit = limit.min(self.engine.requests.progress(row).num_tokens.saturating_sub(1));
         let finder = cache.finder(&self.engine.requests.rows[row].digests, self.lengths.alignment);

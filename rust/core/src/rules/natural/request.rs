@@ -52,6 +52,7 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Match {
     pub(crate) hit: Hit,
+    /// By group; none where nothing was found.
     pub(crate) blocks: GroupBlocks,
     /// Changes of the cache before it: while there are no more, the blocks are still there.
     pub(crate) stamp: (u64, u64),
