@@ -279,7 +279,7 @@ impl Cache<'_> {
         let Some(&block) = request.tables[group].blocks.get(position as usize) else {
             return Ok(None);
         };
-        let is_keyed = self.config.release.keys_running_state_once()
+        let is_keyed = self.config.release.rules().keys_running_state_once
             && self.first_key(block).is_some_and(|(_, keyed)| keyed == num_tokens);
         if block.is_null() || is_keyed {
             return Ok(None);
