@@ -15,6 +15,7 @@ use pyo3::sync::MutexExt;
 /// either may run the garbage collector and, through it, anything that waits for this lock.
 pub(crate) struct Engine(Mutex<State>);
 
+#[expect(clippy::large_enum_variant, reason = "an engine has one")]
 enum State {
     /// Under vLLM's own managers.
     Pool(BlockStore),

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use hybrid_blocks::vllm::{AllocateArgs, TokenCounts};
+use hybrid_blocks::vllm::{AllocateArgs, Manager, TokenCounts};
 use hybrid_blocks::{BlockId, GroupId};
 use hybrid_blocks_interop::{core_error, integrity_error};
 use pyo3::exceptions::PyValueError;
@@ -153,7 +153,7 @@ impl RustKVCacheManager {
     #[pyo3(name = "_free")]
     fn free_by_id(slf: &Bound<'_, Self>, request_id: &Bound<'_, PyString>) -> PyResult<()> {
         let (core, _) = Self::core(slf)?;
-        let freed = core.known(request_id, |manager, handle| manager.free(handle))?;
+        let freed = core.known(request_id, Manager::free)?;
         freed.unwrap_or(Ok(())).map_err(core_error)
     }
 
@@ -170,7 +170,7 @@ impl RustKVCacheManager {
         request_id: &Bound<'py, PyString>,
     ) -> PyResult<Bound<'py, PyList>> {
         let (core, _) = Self::core(slf)?;
-        let ids = core.known(request_id, |manager, handle| manager.pop(handle))?;
+        let ids = core.known(request_id, Manager::pop)?;
         Blocks::views(core.blocks.bind(slf.py()), &ids.unwrap_or_default())
     }
 
@@ -226,7 +226,7 @@ impl RustKVCacheManager {
 
     fn take_new_block_ids(slf: &Bound<'_, Self>) -> PyResult<Vec<u32>> {
         let (core, _) = Self::core(slf)?;
-        let blocks = core.engine().manager(slf.py(), |manager| manager.take_new_blocks())?;
+        let blocks = core.engine().manager(slf.py(), Manager::take_new_blocks)?;
         Ok(blocks.into_iter().map(|block| block.0).collect())
     }
 
@@ -243,7 +243,7 @@ impl RustKVCacheManager {
 
     fn take_boundary_state_offloads<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let (py, (core, _)) = (slf.py(), Self::core(slf)?);
-        let states = core.engine().manager(py, |manager| manager.take_boundary_states())?;
+        let states = core.engine().manager(py, Manager::take_boundary_states)?;
         let offloads = PyDict::new(py);
         for state in states {
             let entry = (state.group.0, state.block.0, state.num_tokens);
@@ -270,13 +270,13 @@ impl RustKVCacheManager {
 
     fn new_step_starts(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (core, _) = Self::core(slf)?;
-        core.engine().manager(slf.py(), |manager| manager.start_step())
+        core.engine().manager(slf.py(), Manager::start_step)
     }
 
     /// Pairs of blocks, source and destination, that the worker must copy.
     fn _take_copies<'py>(slf: &Bound<'py, Self>) -> PyResult<Vec<Bound<'py, PyList>>> {
         let (core, _) = Self::core(slf)?;
-        let pairs = core.engine().manager(slf.py(), |manager| manager.take_copies())?;
+        let pairs = core.engine().manager(slf.py(), Manager::take_copies)?;
         let blocks = core.blocks.bind(slf.py());
         pairs.into_iter().map(|(from, to)| Blocks::views(blocks, &[from, to])).collect()
     }
