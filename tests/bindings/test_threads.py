@@ -96,10 +96,7 @@ def test_every_class_of_the_extension_is_frozen() -> None:
     found = {match["name"]: match["options"] or "" for match in re.finditer(pattern, sources)}
     modules = (hybrid_blocks._core, hybrid_blocks._core.vllm)
     classes = {
-        name
-        for module in modules
-        for name, item in vars(module).items()
-        if isinstance(item, type)
+        name for module in modules for name, item in vars(module).items() if isinstance(item, type)
     }
     assert {"BlockHasher", "BlockManager", "BlockStore", "RustKVCacheManager"} <= classes
     assert classes == found.keys()

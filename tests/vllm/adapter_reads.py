@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ADAPTER = sorted((ROOT / "python/hybrid_blocks/vllm").glob("*.py"))
+PLUGIN = ROOT / "python/hybrid_blocks/vllm"
+ADAPTER = sorted([*PLUGIN.glob("*.py"), *PLUGIN.glob("releases/*.py")])
 RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))
 STUB = ROOT / "python/hybrid_blocks/_core/vllm.pyi"
 _IN_RUST = re.compile(r'(?:intern!\([^"]*|(?:number|size|list|object|truth|presence) )"(\w+)"')

@@ -1,23 +1,18 @@
 """The compiled core: typed here by hand, checked against the binary by stubtest."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import (
     Any,
-    ClassVar,
-    Self,
-    SupportsIndex,
     TypeAlias,
     TypedDict,
     final,
-    overload,
     type_check_only,
 )
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
-
 from hybrid_blocks._core import vllm
+from typing_extensions import Buffer
 
 __all__ = [
     "BlockHasher",

@@ -8,6 +8,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 
+from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 
 
@@ -20,7 +21,6 @@ def unsupported_reason(scheduler: Scheduler) -> str | None:
         ),
         "KV connector": scheduler.connector is not None,
         "encoder cache connector": scheduler.ec_connector is not None,
-        "auxiliary outputs": getattr(scheduler, "aux_output_connector", None) is not None,
         "LoRA": scheduler.lora_config is not None,
         "speculative decoding": scheduler.vllm_config.speculative_config is not None,
         "pipeline parallelism": scheduler.use_pp,
@@ -29,10 +29,10 @@ def unsupported_reason(scheduler: Scheduler) -> str | None:
         "encoder only": scheduler.is_mm_encoder_only,
         "sampling masks": scheduler.return_sampling_mask,
         "FLOP metrics": scheduler.perf_metrics is not None,
-        "prefill cadence": getattr(scheduler, "local_prefill_interval", 1) > 1,
         "more tokens a step than a batch holds": (
             scheduler.max_num_scheduled_tokens > config.max_num_batched_tokens
         ),
+        **releases.installed.only_one_by_one(scheduler),
     }
     return next((reason for reason, is_so in unsupported.items() if is_so), None)
 

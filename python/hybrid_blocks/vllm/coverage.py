@@ -9,7 +9,8 @@ from vllm.v1.core.single_type_kv_cache_manager import (
     SlidingWindowManager,
 )
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
-from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+
+from hybrid_blocks.vllm import releases
 
 COVERED = (
     FullAttentionManager,
@@ -37,18 +38,11 @@ def unsupported_reason(
         return "KV-cache residency metrics"
     for number, group in enumerate(kv_cache_config.kv_cache_groups):
         spec = group.kv_cache_spec
-        manager = _manager_class(spec, getattr(group, "role", None))
+        manager = releases.installed.manager_class(group)
         if manager not in COVERED:
             return f"group {number} is managed by {getattr(manager, '__name__', manager)}"
-        if not getattr(spec, "prefix_cacheable", True):
+        if not spec.prefix_cacheable:
             return f"group {number} takes no part in prefix caching"
         if isinstance(spec, MambaSpec) and spec.mamba_cache_mode not in ("none", "align"):
             return f"Mamba cache mode {spec.mamba_cache_mode!r}"
     return None
-
-
-def _manager_class(spec: Any, role: Any) -> type | None:
-    try:
-        return KVCacheSpecRegistry.get_manager_class(spec, role)
-    except TypeError:  # vLLM 0.32 knows no roles
-        return KVCacheSpecRegistry.get_manager_class(spec)

@@ -1,18 +1,19 @@
 """KV-cache events of what the core did, in vLLM's own words."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from vllm.distributed.kv_events import BlockStored
 from vllm.multimodal.utils import get_mm_features_in_window
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import (
-    generate_block_hash_extra_keys,
     maybe_convert_block_hash,
     resolve_block_hashes,
     to_event_extra_keys,
 )
 from vllm.v1.request import Request
+
+from hybrid_blocks.vllm import releases
 
 
 def note(
@@ -52,7 +53,7 @@ def _stored(
 ) -> BlockStored:
     start = looked_at.start
     hashes = resolve_block_hashes(request.block_hashes, pool.hash_block_size, block_size)
-    extra_keys_of = _extra_keys_of(pool)
+    extra_keys_of = releases.installed.event_extra_keys(pool)
     extra_keys = []
     mm_index = 0
     for position in positions:
@@ -69,7 +70,7 @@ def _stored(
         block_size=block_size,
         kv_cache_group_id=group,
         extra_keys_list=extra_keys,
-        **_lookahead(pool, request, ends),
+        **releases.installed.event_lookahead(pool, request, ends),
     )
 
 
@@ -78,7 +79,7 @@ def _stored_tail(pool: BlockPool, request: Request, group: int, num_tokens: int)
     number = num_tokens // size
     start = num_tokens - size
     hashes = request.block_hashes
-    extra_keys, _ = _extra_keys_of(pool)(
+    extra_keys, _ = releases.installed.event_extra_keys(pool)(
         request, start, num_tokens, _first_mm_feature(request, start, num_tokens)
     )
     lora = request.lora_request
@@ -93,7 +94,7 @@ def _stored_tail(pool: BlockPool, request: Request, group: int, num_tokens: int)
         extra_keys=to_event_extra_keys([extra_keys]),
         group_idx=group,
         session_id=request.session_id,
-        **_lookahead(pool, request, [num_tokens]),
+        **releases.installed.event_lookahead(pool, request, [num_tokens]),
     )
 
 
@@ -106,17 +107,3 @@ def _first_mm_feature(request: Request, start: int, end: int) -> int:
         return 0
     index, _ = get_mm_features_in_window(features, start, end)
     return index
-
-
-def _extra_keys_of(pool: BlockPool) -> Callable[[Request, int, int, int], tuple[Any, int]]:
-    """Return what gives a block's extra keys; in vLLM 0.32 the pool has no say in them."""
-    return getattr(pool, "_generate_event_extra_keys", generate_block_hash_extra_keys)
-
-
-def _lookahead(pool: BlockPool, request: Request, ends: list[int]) -> dict[str, Any]:
-    """Return the tokens that digests look ahead at, as an argument that vLLM 0.32 does not know."""
-    if not hasattr(pool, "num_hash_lookahead_tokens"):
-        return {}
-    if not pool.num_hash_lookahead_tokens:
-        return {"lookahead_token_ids": None}
-    return {"lookahead_token_ids": [pool._lookahead_token_ids(request, end) for end in ends]}

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import vllm
 from vllm.v1.core.kv_cache_coordinator import (
     HybridKVCacheCoordinator,
     KVCacheCoordinator,
@@ -17,7 +16,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from hybrid_blocks.vllm.support import release_of
+from hybrid_blocks.vllm import releases
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
     coordinator = manager.coordinator
     lookup, lookup_groups = _lookup(coordinator)
     return Geometry(
-        release=str(release_of(vllm.__version__)),
+        release=releases.installed.name,
         groups=[_group(single) for single in coordinator.single_type_managers],
         lookup=lookup,
         lookup_groups=lookup_groups,
@@ -74,8 +73,8 @@ def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
         enable_events=manager.block_pool.enable_kv_cache_events,
         retention_interval=coordinator.retention_interval,
         num_reprefillable=coordinator.num_reprefillable_tokens,
-        num_hash_lookahead=getattr(manager.block_pool, "num_hash_lookahead_tokens", 0),
-        drops_eagle_block=bool(_drop_eagle_group_ids(coordinator)),
+        num_hash_lookahead=releases.installed.num_hash_lookahead_tokens(manager.block_pool),
+        drops_eagle_block=bool(releases.installed.drop_eagle_group_ids(coordinator)),
         drops_eagle_checkpoint=use_eagle,
         shared_prefix_checkpoint=manager.mamba_shared_prefix_checkpoint,
         watermark_blocks=manager.watermark_blocks,
@@ -88,14 +87,9 @@ def _lookup(coordinator: KVCacheCoordinator) -> tuple[str, list[tuple[list[int],
             groups = [(group.group_ids, group.use_eagle) for group in coordinator.attention_groups]
             return "hybrid", groups
         case UnitaryKVCacheCoordinator():
-            return "unitary", [([0], 0 in _drop_eagle_group_ids(coordinator))]
+            return "unitary", [([0], 0 in releases.installed.drop_eagle_group_ids(coordinator))]
         case _:
             return "none", []
-
-
-def _drop_eagle_group_ids(coordinator: KVCacheCoordinator) -> set[int]:
-    """Return the groups that drop a block for a drafter; in vLLM 0.32 all that have one."""
-    return getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
 
 
 def _group(manager: SingleTypeKVCacheManager) -> Group:

@@ -1,6 +1,6 @@
 """What stands for vLLM's ``KVCacheManager``, at the level that the environment asks for."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -15,19 +15,21 @@ __all__ = ["KVCacheManager", "VllmKVCacheManager"]
 
 
 class KVCacheManager(VllmKVCacheManager):
-    """vLLM's manager over the pool in Rust; at level ``manager`` its native subclass, if it can."""
+    """vLLM's manager over the pool in Rust; where it can, its ``native`` subclass."""
 
     hybrid_blocks_level = Level.POOL
+    native: ClassVar[type["KVCacheManager"] | None] = None
+    """What decides in Rust, once it is installed."""
 
     def __new__(cls, kv_cache_config: KVCacheConfig, *_args: Any, **kwargs: Any) -> Self:
         """Make the native manager where that is asked for and covers the engine."""
         if (
             cls is KVCacheManager
+            and cls.native is not None
             and requested() is Level.MANAGER
             and unsupported_reason(kv_cache_config, **kwargs) is None
         ):
-            native = _native_manager()
-            return native.__new__(native)  # type: ignore[no-any-return,call-overload]
+            return cls.native.__new__(cls.native, kv_cache_config)  # type: ignore[return-value]
         return super().__new__(cls)
 
     def __init__(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
@@ -55,9 +57,3 @@ class KVCacheManager(VllmKVCacheManager):
             Sample("hybrid_blocks_blocks", "Blocks by state.", "gauge", {"state": state}, count)
             for state, count in counts.items()
         ]
-
-
-def _native_manager() -> type[Any]:
-    from hybrid_blocks.vllm import native_manager  # noqa: PLC0415 - derives from this module's
-
-    return native_manager.NativeKVCacheManager

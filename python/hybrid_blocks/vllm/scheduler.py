@@ -24,7 +24,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
 from hybrid_blocks._core.vllm import DecodeBatch, ScheduledDecodes
-from hybrid_blocks.vllm import batching
+from hybrid_blocks.vllm import batching, releases
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -57,7 +57,7 @@ class Scheduler(VllmScheduler):
             states=_STATES,
             max_model_len=self.max_model_len,
             hash_block_size=self.hash_block_size,
-            num_hash_lookahead_tokens=getattr(self, "num_hash_lookahead_tokens", 0),
+            num_hash_lookahead_tokens=releases.installed.num_hash_lookahead_tokens(self),
             is_async=isinstance(self, VllmAsyncScheduler),
         )
 
@@ -112,8 +112,8 @@ class Scheduler(VllmScheduler):
         """Add to a step's output what goes before it."""
         if not decodes.req_ids:
             return
-        if not output.total_num_scheduled_tokens and hasattr(self, "num_executed_steps"):
-            self.num_executed_steps += 1
+        if not output.total_num_scheduled_tokens:
+            releases.installed.count_step(self)
         cached = output.scheduled_cached_reqs
         cached.req_ids[:0] = decodes.req_ids
         cached.new_block_ids[:0] = decodes.new_block_ids

@@ -1,4 +1,5 @@
 //! `GroupKind`: the core's table of kinds, for whoever plans or checks with it.
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use hybrid_blocks as core;
 use hybrid_blocks_interop::invalid_argument;
@@ -27,7 +28,7 @@ impl Tokens<'_> {
                 if let Some(count) = counts.iter().find(|&&count| u32::try_from(count).is_err()) {
                     return Err(invalid_argument(format_args!("{count} is no number of tokens")));
                 }
-                let ruled = counts.mapv(|count| i64::from(rule(count as u32)));
+                let ruled = counts.mapv(|count| i64::from(rule(count.cast_unsigned() as u32)));
                 let ruled: Bound<'py, PyArrayDyn<i64>> = ruled.to_pyarray(py);
                 Ok(ruled.into_any())
             }

@@ -18,6 +18,7 @@ pub(crate) struct Engine(Mutex<State>);
 /// vLLM's rules over one pool of equal blocks.
 pub(crate) type Manager = vllm::KvCacheManager<FixedStore>;
 
+#[expect(clippy::large_enum_variant, reason = "an engine has one")]
 enum State {
     /// Under vLLM's own managers.
     Pool(FixedStore),

@@ -82,16 +82,16 @@ impl RequestHasher {
         } else {
             None
         };
-        let hasher = this.hasher(py)?;
-        let hasher = hasher.get();
+        let blocks = this.hasher(py)?;
+        let blocks = blocks.get();
         let digests = if let Some(last) = num_hashed.checked_sub(1) {
             let parent = hashes.get_item(last)?.cast_into::<PyBytes>()?;
             let tokens = token_ids(&tokens.get_slice(start, tokens.len()))?;
-            hasher.hash_sequence(py, &tokens, Some(parent), extra_keys.as_ref())?
+            blocks.hash_sequence(py, &tokens, Some(parent), extra_keys.as_ref())?
         } else {
-            hasher.hash_sequence(py, &token_ids(tokens)?, None, extra_keys.as_ref())?
+            blocks.hash_sequence(py, &token_ids(tokens)?, None, extra_keys.as_ref())?
         };
-        let new = PyList::new(py, digests.iter().map(|digest| hasher.bytes(py, digest)))?;
+        let new = PyList::new(py, digests.iter().map(|digest| blocks.bytes(py, digest)))?;
         if num_hashed == 0 {
             // The manager takes them from there, which saves reading them one by one.
             request.keep(Named::default(), digests)?;

@@ -86,6 +86,27 @@ def test_a_state_that_this_very_step_computes_is_hit_in_the_next_one() -> None:
     assert pair.ours.get_request_counts() == (3, 0)
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_counts_that_others_write_between_steps_are_obeyed(is_async: bool) -> None:
+    pair = Pair(Setup(ENGINES["mamba-align-0"], is_async), Random(0))
+    for _ in range(4):
+        pair.arrive(max_tokens=40)
+    for _ in range(8):
+        pair.step()
+    for scheduler in pair.schedulers:
+        # As if the last token computed had been found to be wrong.
+        scheduler.running[1].num_computed_tokens -= 1
+    for _ in range(4):
+        pair.step()
+    for scheduler in pair.schedulers:
+        limited = scheduler.running[0]
+        limited.num_output_placeholders += 1
+    scheduled = [scheduler.schedule() for scheduler in pair.schedulers]
+    theirs, ours = (step.num_scheduled_tokens for step in scheduled)
+    assert ours == theirs
+    assert len(ours) >= 3
+
+
 class Spy:
     """Passes calls on, and notes how many requests were dealt with."""
 
@@ -93,6 +114,7 @@ class Spy:
         self._decodes = decodes
         self._seen = seen
         self.take_outputs = decodes.take_outputs
+        self.forget = decodes.forget
 
     def schedule(self, *args: Any) -> Any:
         scheduled = self._decodes.schedule(*args)

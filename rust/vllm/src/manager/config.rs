@@ -1,11 +1,11 @@
 //! The core's configuration, as Python gives it.
 
-use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig, Release};
+use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig};
 use hybrid_blocks::{GroupId, GroupKind};
+use hybrid_blocks_interop::{core_error, invalid_argument};
 use pyo3::prelude::*;
 
 use crate::blocks::POOL;
-use hybrid_blocks_interop::invalid_argument;
 
 /// A group: kind, block size, whether hits drop blocks for a drafter, admission cap, whether new
 /// blocks are zeroed, and the kind's own parameters.
@@ -93,13 +93,8 @@ impl ConfigFields {
                 )));
             }
         };
-        let release = match self.release.as_str() {
-            "0.32" => Release::V0_32,
-            "0.33" => Release::V0_33,
-            other => return Err(invalid_argument(format_args!("no release {other:?} of vLLM"))),
-        };
         Ok(ManagerConfig {
-            release,
+            release: self.release.parse().map_err(core_error)?,
             groups: self.groups.iter().map(GroupFields::group).collect::<PyResult<_>>()?,
             lookup,
             hash_block_size: self.hash_block_size,

@@ -15,6 +15,7 @@ use super::allocate::Room;
 use super::core::Core;
 use super::result::{AllocatedBlocks, ids_of, ids_of_groups};
 use crate::blocks::Blocks;
+use crate::engine::Manager;
 use crate::request::RequestView;
 
 /// The base of the Python class. It is empty until `_start` is called, and asks for its
@@ -154,7 +155,7 @@ impl RustKVCacheManager {
     #[pyo3(name = "_free")]
     fn free_by_id(slf: &Bound<'_, Self>, request_id: &Bound<'_, PyString>) -> PyResult<()> {
         let (core, _) = Self::core(slf)?;
-        let freed = core.known(request_id, |manager, handle| manager.free(handle))?;
+        let freed = core.known(request_id, Manager::free)?;
         freed.unwrap_or(Ok(())).map_err(core_error)
     }
 
@@ -171,7 +172,7 @@ impl RustKVCacheManager {
         request_id: &Bound<'py, PyString>,
     ) -> PyResult<Bound<'py, PyList>> {
         let (core, _) = Self::core(slf)?;
-        let ids = core.known(request_id, |manager, handle| manager.pop(handle))?;
+        let ids = core.known(request_id, Manager::pop)?;
         Blocks::views(core.blocks.bind(slf.py()), &ids.unwrap_or_default())
     }
 
@@ -227,7 +228,7 @@ impl RustKVCacheManager {
 
     fn take_new_block_ids(slf: &Bound<'_, Self>) -> PyResult<Vec<u32>> {
         let (core, _) = Self::core(slf)?;
-        let blocks = core.engine().manager(slf.py(), |manager| manager.take_new_blocks())?;
+        let blocks = core.engine().manager(slf.py(), Manager::take_new_blocks)?;
         Ok(blocks.into_iter().map(|block| block.0).collect())
     }
 
@@ -275,13 +276,13 @@ impl RustKVCacheManager {
 
     fn new_step_starts(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (core, _) = Self::core(slf)?;
-        core.engine().manager(slf.py(), |manager| manager.start_step())
+        core.engine().manager(slf.py(), Manager::start_step)
     }
 
     /// Pairs of blocks, source and destination, that the worker must copy.
     fn _take_copies<'py>(slf: &Bound<'py, Self>) -> PyResult<Vec<Bound<'py, PyList>>> {
         let (core, _) = Self::core(slf)?;
-        let pairs = core.engine().manager(slf.py(), |manager| manager.take_copies())?;
+        let pairs = core.engine().manager(slf.py(), Manager::take_copies)?;
         let blocks = core.blocks.bind(slf.py());
         pairs.into_iter().map(|(from, to)| Blocks::views(blocks, &[from, to])).collect()
     }

@@ -98,12 +98,12 @@ pub(super) fn take_outputs(
         let mut is_new = row.is_new;
         let mut is_done = false;
         if let Outcome::Token { id: token, list } = outcome {
-            let stop = append(batch, row, &request, &mut counts, token, &list)?;
+            let end_of_output = append(batch, row, &request, &mut counts, token, &list)?;
             let output = batch.output_class.bind(py).call1((&id, &list))?;
             if is_new {
                 is_new = describe(batch, &request, &output)?;
             }
-            if let Some(stop) = stop {
+            if let Some(stop) = end_of_output {
                 end(step.scheduler, &request, &stop, &output, &list)?;
                 stopped.append(request.object)?;
                 is_done = true;
@@ -255,10 +255,10 @@ fn hash<'py>(request: &RequestView<'_, 'py>, tokens: &Bound<'py, PyList>) -> PyR
     if hasher.is_none() {
         return Ok(());
     }
-    let hashes = request.block_hashes()?;
-    if let (Ok(hasher), Ok(hashes)) = (hasher.cast::<RequestHasher>(), hashes.cast::<PyList>()) {
-        if let Some(new) = RequestHasher::new_hashes(hasher, request, tokens, hashes)? {
-            new.iter().try_for_each(|hash| hashes.append(hash))?;
+    let known = request.block_hashes()?;
+    if let (Ok(hasher), Ok(known)) = (hasher.cast::<RequestHasher>(), known.cast::<PyList>()) {
+        if let Some(new) = RequestHasher::new_hashes(hasher, request, tokens, known)? {
+            new.iter().try_for_each(|hash| known.append(hash))?;
         }
         return Ok(());
     }

@@ -56,16 +56,39 @@ pub enum Release {
     V0_33,
 }
 
-impl Release {
+/// What a release decides differently.
+pub(crate) struct Rules {
     /// Whether sparse retention keeps, for a drafter's group, the block below a junction too: a
     /// request that diverges right after the junction resumes there.
-    pub(crate) fn keeps_block_below_junction(self) -> bool {
-        self >= Self::V0_33
-    }
-
+    pub(crate) keeps_block_below_junction: bool,
     /// Whether a running state that has its key already is left alone.
-    pub(crate) fn keys_running_state_once(self) -> bool {
-        self >= Self::V0_33
+    pub(crate) keys_running_state_once: bool,
+}
+
+impl Release {
+    /// All differences between releases.
+    pub(crate) const fn rules(self) -> Rules {
+        match self {
+            Self::V0_32 => {
+                Rules { keeps_block_below_junction: false, keys_running_state_once: false }
+            }
+            Self::V0_33 => {
+                Rules { keeps_block_below_junction: true, keys_running_state_once: true }
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Release {
+    type Err = Error;
+
+    /// The release that vLLM calls itself, such as `0.33`.
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name {
+            "0.32" => Ok(Self::V0_32),
+            "0.33" => Ok(Self::V0_33),
+            _ => Err(Error::InvalidConfig(format!("no release {name:?} of vLLM is known"))),
+        }
     }
 }
 

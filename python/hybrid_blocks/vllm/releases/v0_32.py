@@ -1,0 +1,60 @@
+"""vLLM 0.32."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
+from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import KVCacheGroupSpec
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+from vllm.v1.request import Request
+
+ExtraKeysOf = Callable[[Request, int, int, int], tuple[Any, int]]
+"""Gives a block's extra keys: request, first token, end, first image to look at; and the next."""
+
+
+class Release:
+    """What the adapter asks of a release."""
+
+    name = "0.32"
+
+    def manager_class(self, group: KVCacheGroupSpec) -> type | None:
+        """Return vLLM's manager of a group."""
+        return KVCacheSpecRegistry.get_manager_class(group.kv_cache_spec)
+
+    def num_hash_lookahead_tokens(self, holder: BlockPool | Scheduler) -> int:  # noqa: ARG002
+        """Return the tokens after a block that its hash covers."""
+        return 0
+
+    def drop_eagle_group_ids(self, coordinator: KVCacheCoordinator) -> set[int]:
+        """Return the groups whose hits drop a block for a drafter."""
+        return coordinator.eagle_group_ids
+
+    def only_one_by_one(self, scheduler: Scheduler) -> dict[str, bool]:  # noqa: ARG002
+        """Return what of this release keeps requests from being scheduled in one call."""
+        return {}
+
+    def count_step(self, scheduler: Scheduler) -> None:
+        """Count a step that vLLM's code took for an empty one."""
+
+    def event_extra_keys(self, pool: BlockPool) -> ExtraKeysOf:  # noqa: ARG002
+        """Return what gives a block's extra keys in events."""
+        return generate_block_hash_extra_keys
+
+    def event_lookahead(
+        self,
+        pool: BlockPool,  # noqa: ARG002
+        request: Request,  # noqa: ARG002
+        ends: Sequence[int],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return what an event says of the tokens that the hashes of blocks look ahead at.
+
+        ``ends`` are the blocks' ends, in tokens.
+        """
+        return {}
+
+    def hasher_arguments(self, num_lookahead_tokens: int) -> tuple[int, ...]:  # noqa: ARG002
+        """Return what vLLM's own hasher takes beside block size and hash function."""
+        return ()

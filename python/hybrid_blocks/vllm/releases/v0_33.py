@@ -1,0 +1,59 @@
+"""vLLM 0.33: groups have roles, hashes can look ahead, drafters drop blocks group by group."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import KVCacheGroupSpec
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+from vllm.v1.request import Request
+
+from hybrid_blocks.vllm.releases import v0_32
+from hybrid_blocks.vllm.releases.v0_32 import ExtraKeysOf
+
+
+class Release(v0_32.Release):
+    """What changed since 0.32."""
+
+    name = "0.33"
+
+    def manager_class(self, group: KVCacheGroupSpec) -> type | None:
+        """Return vLLM's manager of a group, which may depend on its role."""
+        return KVCacheSpecRegistry.get_manager_class(group.kv_cache_spec, group.role)
+
+    def num_hash_lookahead_tokens(self, holder: BlockPool | Scheduler) -> int:
+        """Return the tokens after a block that its hash covers."""
+        return holder.num_hash_lookahead_tokens
+
+    def drop_eagle_group_ids(self, coordinator: KVCacheCoordinator) -> set[int]:
+        """Return the groups whose hits drop a block; not all that have a drafter do."""
+        return coordinator.drop_eagle_group_ids
+
+    def only_one_by_one(self, scheduler: Scheduler) -> dict[str, bool]:
+        """Return what of this release keeps requests from being scheduled in one call."""
+        return {
+            "auxiliary outputs": scheduler.aux_output_connector is not None,
+            "prefill cadence": scheduler.local_prefill_interval > 1,
+        }
+
+    def count_step(self, scheduler: Scheduler) -> None:
+        """Count a step that vLLM's code took for an empty one."""
+        scheduler.num_executed_steps += 1
+
+    def event_extra_keys(self, pool: BlockPool) -> ExtraKeysOf:
+        """Return what gives a block's extra keys in events: the pool has a say in them."""
+        return pool._generate_event_extra_keys
+
+    def event_lookahead(
+        self, pool: BlockPool, request: Request, ends: Sequence[int]
+    ) -> dict[str, Any]:
+        """Return the tokens that hashes cover after blocks that end at ``ends``, by block."""
+        if not pool.num_hash_lookahead_tokens:
+            return {"lookahead_token_ids": None}
+        return {"lookahead_token_ids": [pool._lookahead_token_ids(request, end) for end in ends]}
+
+    def hasher_arguments(self, num_lookahead_tokens: int) -> tuple[int, ...]:
+        """Return what vLLM's own hasher takes beside block size and hash function."""
+        return (num_lookahead_tokens,) if num_lookahead_tokens else ()
