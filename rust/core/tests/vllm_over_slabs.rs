@@ -188,8 +188,7 @@ impl Engine {
                 self.read(group, block, &content)?;
             }
         }
-        for group in 0..GROUPS.len() {
-            let (kind, size, _) = GROUPS[group];
+        for (group, (kind, size, pool)) in GROUPS.into_iter().enumerate() {
             let blocks = self.manager.blocks(handle, GroupId(group as u32)).to_vec();
             let first = if kind == GROUPS[2].0 { (end - 1) / size } else { start / size };
             for position in first..end.div_ceil(size) {
@@ -197,7 +196,7 @@ impl Engine {
                 let full_until = ((position + 1) * size).min(end) as usize;
                 prop_assert!(!block.is_null());
                 prop_assert_eq!(
-                    self.manager.store().pool(PoolId(GROUPS[group].2)).ref_count(block),
+                    self.manager.store().pool(PoolId(pool)).ref_count(block),
                     1,
                     "a shared block is written"
                 );
