@@ -176,7 +176,9 @@ def _sizes(trace: Trace, name: str, results: Callable[[Trace, Cache], Results]) 
 
 def _rust_results(trace: Trace, cache: Cache, limits: Sequence[RequestLimit] = ()) -> Results:
     for policy in PolicyName:
-        rust = apply_policy(policy, trace, cache, HIT_ENGINE, RustOptions(placement=CheckpointPolicy()))
+        rust = apply_policy(
+            policy, trace, cache, HIT_ENGINE, RustOptions(placement=CheckpointPolicy())
+        )
         yield f"rust {policy}", _replay(trace, cache, ManagerName.RUST, rust=rust, limits=limits)
 
 

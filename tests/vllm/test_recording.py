@@ -5,8 +5,9 @@ import json
 import pytest
 import vllm
 from hybrid_blocks.vllm.support import release_of
+from oracle.engines import RINGS, Engine
 from recording import fixture
-from recording.engines import recorded, rings
+from recording.engines import recorded
 from recording.lives import NUM_LIVES, Step, record
 
 RELEASE = release_of(vllm.__version__) or vllm.__version__
@@ -18,17 +19,16 @@ def lives_of(part: str) -> list[list[Step]]:
     return list(lives)
 
 
-@pytest.mark.parametrize(("part", "engines"), [("", recorded), ("-ring", rings)])
-def test_every_engine_has_its_lives_in_the_fixture(part: str, engines: object) -> None:
-    assert callable(engines)
+@pytest.mark.parametrize(("part", "engines"), [("", recorded()), ("-ring", RINGS)])
+def test_every_engine_has_its_lives_in_the_fixture(part: str, engines: dict[str, Engine]) -> None:
     named = [(life[0]["life"], life[0]["seed"]) for life in lives_of(part)]
-    assert named == [(name, seed) for name in engines() for seed in range(NUM_LIVES)]
+    assert named == [(name, seed) for name in engines for seed in range(NUM_LIVES)]
 
 
 # Every life would take a minute; which ones are taken depends on nothing but their order.
 @pytest.mark.parametrize(("part", "every"), [("", 11), ("-ring", 7)])
 def test_a_life_recorded_anew_is_the_one_in_the_fixture(part: str, every: int) -> None:
-    engines = recorded() | rings()
+    engines = recorded() | RINGS
     for expected in lives_of(part)[::every]:
         name, seed = expected[0]["life"], expected[0]["seed"]
         again = json.loads(json.dumps(record(name, engines[name], seed)))

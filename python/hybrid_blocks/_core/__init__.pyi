@@ -5,6 +5,7 @@ from typing import (
     Any,
     TypeAlias,
     TypedDict,
+    TypeVar,
     final,
     type_check_only,
 )
@@ -725,4 +726,3 @@ class BlockManager:
         Raises:
             IntegrityError: A promise is broken; the message says which.
         """
-

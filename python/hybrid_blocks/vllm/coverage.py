@@ -4,6 +4,7 @@ from typing import Any
 
 from vllm.v1.core.single_type_kv_cache_manager import (
     ChunkedLocalAttentionManager,
+    CircularBufferManager,
     FullAttentionManager,
     MambaManager,
     SlidingWindowManager,
@@ -17,6 +18,7 @@ COVERED = (
     SlidingWindowManager,
     ChunkedLocalAttentionManager,
     MambaManager,
+    CircularBufferManager,
 )
 
 
@@ -41,7 +43,7 @@ def unsupported_reason(
         manager = releases.installed.manager_class(group)
         if manager not in COVERED:
             return f"group {number} is managed by {getattr(manager, '__name__', manager)}"
-        if not spec.prefix_cacheable:
+        if not spec.prefix_cacheable and manager is not CircularBufferManager:
             return f"group {number} takes no part in prefix caching"
         if isinstance(spec, MambaSpec) and spec.mamba_cache_mode not in ("none", "align"):
             return f"Mamba cache mode {spec.mamba_cache_mode!r}"

@@ -12,6 +12,7 @@ from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     MambaSpec,
     SlidingWindowSpec,
 )
@@ -108,6 +109,8 @@ def _group(manager: SingleTypeKVCacheManager) -> Group:
                 window=spec.sliding_window,
                 extra_retained=spec.extra_retained_tokens,
             )
+        case CircularBufferSpec():
+            return Group("ring", **common)
         case ChunkedLocalAttentionSpec():
             return Group("chunked", **common, window=spec.attention_chunk_size)
         case MambaSpec(mamba_cache_mode="align"):

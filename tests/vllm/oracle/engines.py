@@ -1,5 +1,6 @@
 """Small engines: every kind of group, alone and mixed, with the options that change decisions."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ import vllm
 from hybrid_blocks.vllm.support import release_of
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -255,6 +257,30 @@ def _mamba() -> dict[str, Engine]:
     return engines
 
 
+def tight(engine: Engine) -> Engine:
+    """Return the engine with so few blocks that requests preempt each other."""
+    return replace(engine, num_blocks=max(12, engine.num_blocks // 4))
+
+
+def _rings() -> dict[str, Engine]:
+    """Return engines with a group that holds one block a request and caches nothing."""
+    ring = CircularBufferSpec(block_size=8, **_SIZES)
+    mixes: dict[str, tuple[KVCacheSpec, ...]] = {
+        "ring-full": (full(8), ring),
+        "ring-sliding": (full(8), ring, sliding(4, 9)),
+        "ring-mamba": (full(16), mamba(16, "align", 1), ring),
+        "ring-two": (ring, mla(8), ring, chunked(8, 16)),
+    }
+    engines = {}
+    for name, groups in mixes.items():
+        sizes = [spec.block_size for spec in groups]
+        engines[name] = Engine(groups, math.lcm(*sizes), math.gcd(*sizes), num_blocks=120)
+        engines[f"{name}-tight"] = tight(engines[name])
+    engines["ring-eagle"] = replace(engines["ring-full"], use_eagle=True, num_spec_tokens=1)
+    engines["ring-uncached"] = replace(engines["ring-full"], enable_caching=False)
+    return engines
+
+
 def _known(engines: dict[str, Engine]) -> dict[str, Engine]:
     """Return the engines that the installed vLLM has the options for."""
     hashes_ahead = release_of(vllm.__version__) != "0.32"
@@ -267,9 +293,5 @@ def _known(engines: dict[str, Engine]) -> dict[str, Engine]:
 
 ATTENTION = _known(_attention())
 MAMBA = _known(_mamba())
-ENGINES = ATTENTION | MAMBA
-
-
-def tight(engine: Engine) -> Engine:
-    """Return the engine with so few blocks that requests preempt each other."""
-    return replace(engine, num_blocks=max(12, engine.num_blocks // 4))
+RINGS = _rings()
+ENGINES = ATTENTION | MAMBA | RINGS

@@ -5,9 +5,10 @@ import sys
 
 import vllm
 from hybrid_blocks.vllm.support import release_of
+from oracle.engines import RINGS
 
 from . import fixture
-from .engines import recorded, rings
+from .engines import recorded
 from .lives import NUM_LIVES, record
 
 
@@ -15,7 +16,7 @@ def main() -> None:
     """Record every engine's lives."""
     logging.disable(logging.WARNING)
     release = release_of(vllm.__version__) or vllm.__version__
-    parts = {"": recorded(), "-ring": rings()}
+    parts = {"": recorded(), "-ring": RINGS}
     for part, engines in parts.items():
         lives = [
             record(name, engine, seed)

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from random import Random
 
 from hybrid_blocks.vllm.coverage import unsupported_reason
 from oracle.engines import (
-    _SIZES,
-    ENGINES,
+    ATTENTION,
+    MAMBA,
     Engine,
     chunked,
     full,
@@ -19,7 +18,7 @@ from oracle.engines import (
     tight,
 )
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.kv_cache_interface import CircularBufferSpec, KVCacheSpec
+from vllm.v1.kv_cache_interface import KVCacheSpec
 
 # Random mixes are named by a number, which draws them.
 NUM_MIXES = 60
@@ -27,28 +26,9 @@ NUM_MIXES = 60
 
 def recorded() -> dict[str, Engine]:
     """Return the engines by name, in a fixed order."""
-    engines = dict(ENGINES)
-    engines |= {f"{name}-tight": tight(engine) for name, engine in ENGINES.items()}
+    plain = ATTENTION | MAMBA
+    engines = plain | {f"{name}-tight": tight(engine) for name, engine in plain.items()}
     engines |= islice(_mixes(), NUM_MIXES)
-    return engines
-
-
-def rings() -> dict[str, Engine]:
-    """Return engines with a group that holds one block a request and caches nothing."""
-    ring = CircularBufferSpec(block_size=8, **_SIZES)
-    mixes: dict[str, tuple[KVCacheSpec, ...]] = {
-        "ring-full": (full(8), ring),
-        "ring-sliding": (full(8), ring, sliding(4, 9)),
-        "ring-mamba": (full(16), mamba(16, "align", 1), ring),
-        "ring-two": (ring, mla(8), ring, chunked(8, 16)),
-    }
-    engines = {}
-    for name, groups in mixes.items():
-        sizes = [spec.block_size for spec in groups]
-        engines[name] = Engine(groups, math.lcm(*sizes), math.gcd(*sizes), num_blocks=120)
-        engines[f"{name}-tight"] = tight(engines[name])
-    engines["ring-eagle"] = replace(engines["ring-full"], use_eagle=True, num_spec_tokens=1)
-    engines["ring-uncached"] = replace(engines["ring-full"], enable_caching=False)
     return engines
 
 

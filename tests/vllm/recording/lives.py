@@ -101,9 +101,6 @@ def record(name: str, engine: Engine, seed: int) -> list[Step]:
 
 def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> dict[str, Any]:
     config = asdict(geometry(manager, use_eagle=engine.use_eagle))
-    for group, spec in zip(config["groups"], engine.groups, strict=True):
-        if type(spec).__name__ == "CircularBufferSpec":
-            group["kind"] = "ring"
     return {
         "life": name,
         "seed": seed,
