@@ -8,7 +8,8 @@ from hybrid_blocks.vllm.support import release_of
 from oracle.engines import RINGS, Engine
 from recording import fixture
 from recording.engines import recorded
-from recording.lives import NUM_LIVES, Step, record
+from recording.lives import NUM_LIVES, record
+from recording.recorder import Step
 
 RELEASE = release_of(vllm.__version__) or vllm.__version__
 

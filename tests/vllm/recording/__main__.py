@@ -1,7 +1,6 @@
 """``python -m recording``: write the fixtures of the installed vLLM anew."""
 
 import logging
-import sys
 
 import vllm
 from hybrid_blocks.vllm.support import release_of
@@ -30,4 +29,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -37,7 +37,7 @@ def request_number(request_id: str) -> int:
 def events(queue: list[Any], digests: Digests) -> list[dict[str, list[Any]]]:
     """Return what happened to the prefix cache. One block's removals have no order in vLLM."""
     found: list[dict[str, list[Any]]] = []
-    removed: list[list[int]] = []
+    removed: list[list[int | None]] = []
     for event in queue:
         match event:
             case BlockRemoved():

@@ -205,7 +205,7 @@ class Recorder:
             freed.extend(block.block_id for block in blocks)
             own(blocks)
 
-        pool.free_blocks = free  # type: ignore[method-assign]
+        pool.free_blocks = free  # type: ignore[method-assign, assignment]
         try:
             act()
         finally:
