@@ -54,11 +54,11 @@ class Launch:
     """
 
     def __init__(
-        self, queue: LaunchQueue, operation: str, name: str, parameters: list[Parameter]
+        self, queue: LaunchQueue, function: c_void_p, name: str, parameters: list[Parameter]
     ) -> None:
         self.queue = queue
         self._driver = queue.driver
-        self.function = kernel(operation, name, queue.device)
+        self.function = function
         layout = np.dtype([(field, kind) for field, kind, _ in parameters])
         self._values = np.zeros(1, layout)
         for field, _, value in parameters:
@@ -164,7 +164,8 @@ def prepared(
     launch: Launch | None = owner.launches.get(key)
     if launch is None:
         with queue.lock, queue.activate():
-            launch = Launch(queue, operation, name, parameters(owner))
+            function = kernel(operation, name, queue.device)
+            launch = Launch(queue, function, name, parameters(owner))
             for table in owner.device_tables():
                 queue.guard(table, own_stream=True)
             owner.launches[key] = launch

@@ -13,15 +13,18 @@ struct alignas(4 * sizeof(T)) Four {
 
 struct Bf16 {
     using Stored = unsigned short;
+    static __device__ __forceinline__ Stored encode_by_integers(float x) {
+        const unsigned u = bits_of(x);
+        if ((u & 0x7fffffffu) > INFINITE) return static_cast<Stored>((u >> 16) | 0x40u);
+        return static_cast<Stored>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    }
     static __device__ __forceinline__ Stored encode(float x) {
 #ifdef __CUDA_ARCH__
         Stored b;
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(x));
         return b;
 #else
-        const unsigned u = bits_of(x);
-        if ((u & 0x7fffffffu) > INFINITE) return static_cast<Stored>((u >> 16) | 0x40u);
-        return static_cast<Stored>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+        return encode_by_integers(x);
 #endif
     }
     static __device__ __forceinline__ Four<Stored> encode_four(float4 x, float) {
@@ -113,6 +116,14 @@ struct E4m3 {
                                   __fmul_rn(x.z, factor), __fmul_rn(x.w, factor));
         return joined.bytes;
     }
+    static __device__ __forceinline__ float decode_by_integers(Stored b) {
+        const unsigned magnitude = b & 0x7fu;
+        const float normal = __uint_as_float((magnitude << 20) + (120u << 23));
+        const float tiny = static_cast<float>(magnitude) * 0x1p-9f;
+        float x = magnitude < 8u ? tiny : normal;
+        if (magnitude == 0x7fu) x = __uint_as_float(NOT_A_NUMBER);
+        return b & 0x80u ? -x : x;
+    }
     static __device__ __forceinline__ float decode(Stored b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
         unsigned halves;
@@ -121,12 +132,7 @@ struct E4m3 {
         asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<unsigned short>(halves)));
         return x;
 #else
-        const unsigned magnitude = b & 0x7fu;
-        const float normal = __uint_as_float((magnitude << 20) + (120u << 23));
-        const float tiny = static_cast<float>(magnitude) * 0x1p-9f;
-        float x = magnitude < 8u ? tiny : normal;
-        if (magnitude == 0x7fu) x = __uint_as_float(NOT_A_NUMBER);
-        return b & 0x80u ? -x : x;
+        return decode_by_integers(b);
 #endif
     }
 };

@@ -31,6 +31,14 @@ def _folder() -> Path:
     return folder
 
 
+def compile_host(name: str, text: str) -> ctypes.CDLL:
+    """Build C++ that includes ``cuda_on_cpu.hpp`` and load it."""
+    unit, library = (_folder() / f"{name}{end}" for end in (".cpp", ".so"))
+    unit.write_text(text)
+    _compile(unit, library)
+    return ctypes.CDLL(str(library))
+
+
 def _compile(unit: Path, library: Path) -> None:
     command = ["g++", "-std=c++20", *FLAGS, f"-I{HERE}", f"-I{SOURCES}", "-o", str(library)]
     subprocess.run([*command, str(unit), "-ldl"], check=True)

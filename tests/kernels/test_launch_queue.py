@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from ctypes import c_void_p
 from unittest import mock
 
 import numpy as np
@@ -39,6 +40,10 @@ def behind() -> Iterator[None]:
 @pytest.fixture
 def queue() -> LaunchQueue:
     return LaunchQueue(CPU, 99)
+
+
+def zeroing() -> c_void_p:
+    return cuda.kernel("zero_blocks", "zero_blocks", CPU)
 
 
 @pytest.mark.usefixtures("behind")
@@ -94,14 +99,14 @@ def test_parameters_of_the_wrong_size_never_reach_a_kernel(queue: LaunchQueue) -
     with pytest.raises(
         RuntimeError, match=r"kernel zero_blocks takes parameters of \[8, 8, 4, 2056"
     ):
-        cuda.Launch(queue, "zero_blocks", "zero_blocks", [("segments", "u8", 0)])
+        cuda.Launch(queue, zeroing(), "zero_blocks", [("segments", "u8", 0)])
 
 
 def test_a_launch_the_driver_refuses_is_an_error(queue: LaunchQueue) -> None:
     group = BlockTensors([torch.zeros(8, 64)])
     from hybrid_blocks.kernels.zero_blocks.cuda import _parameters  # noqa: PLC0415
 
-    run = cuda.Launch(queue, "zero_blocks", "zero_blocks", _parameters(group))
+    run = cuda.Launch(queue, zeroing(), "zero_blocks", _parameters(group))
     with pytest.raises(RuntimeError, match="cuLaunchKernelEx returned 1: fake error 1"):
         run((int32s(0),), (0, 256), num_items=1)
 
