@@ -228,10 +228,23 @@ __device__ __forceinline__ bool is_block(int id, int num_blocks) {
     return static_cast<unsigned>(id) < static_cast<unsigned>(num_blocks);
 }
 
+// The benchmark compiles with this to prove on how many SMs a launch with max_sms ran.
+#ifdef RECORD_SMS
+extern "C" __device__ unsigned sms_used[32] = {};
+__device__ __forceinline__ void record_sm() {
+    unsigned sm;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    if (threadIdx.x == 0) atomicOr(sms_used + sm / 32, 1u << sm % 32);
+}
+#else
+__device__ __forceinline__ void record_sm() {}
+#endif
+
 // Calls visit(index) for every index below total, one warp each; the warps of the grid stride over
 // them, so that any grid, a few SMs or all, does the whole work.
 template <class Visit>
 __device__ __forceinline__ void for_each_index(i64 total, Visit visit) {
+    record_sm();
     const int warps_a_block = blockDim.x / WARP;
     const i64 step = static_cast<i64>(gridDim.x) * warps_a_block;
     i64 index = static_cast<i64>(blockIdx.x) * warps_a_block + threadIdx.x / WARP;
