@@ -47,7 +47,7 @@ def move_slabs(
     if moves.on_host:
         queue.check_not_capturing()
     run.copy_blocks(queue, slabs, moves, max_sms)
-    if stream is not None:
+    if stream is not None and not moves.on_host:
         queue.guard(src, dst, own_stream=True)
 
 

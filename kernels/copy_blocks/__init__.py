@@ -53,5 +53,5 @@ def copy_blocks(
     if moves.on_host:
         queue.check_not_capturing()
     run.copy_blocks(queue, group, moves, max_sms)
-    if stream is not None:
+    if stream is not None and not moves.on_host:
         queue.guard(src, dst, own_stream=True)

@@ -5,7 +5,7 @@ from hybrid_blocks.kernels.blocks import BlockTensors
 from hybrid_blocks.kernels.launch_queue import LaunchQueue
 from hybrid_blocks.kernels.moves import Moves
 
-PIECES_A_UNIT = 4  # as in copy_blocks.cu
+PIECES_A_UNIT = launch.CUDA_UNIT_BYTES // 512  # as in copy_blocks.cu: 16 bytes a lane
 
 
 def copy_blocks(queue: LaunchQueue, group: BlockTensors, moves: Moves, max_sms: int | None) -> None:

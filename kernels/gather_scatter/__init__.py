@@ -96,13 +96,14 @@ def _move(
     function = getattr(run, f"{direction}_blocks")
     if host is None:
         function(queue, group, ids, staging, max_sms)
+        queue.guard(ids, own_stream=stream is not None)
     else:
         queue.check_not_capturing()
         for at in range(0, len(host), MAX_LIST):
             records = staging if at == 0 else staging[at * group.record_bytes :]
             function(queue, group, host[at : at + MAX_LIST], records, max_sms)
     if over_link or stream is not None:
-        queue.guard(ids, staging, own_stream=stream is not None)
+        queue.guard(staging, own_stream=stream is not None)
 
 
 def _over_link(

@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import hybrid_blocks.kernels
 from hybrid_blocks.kernels import cuda, driver
@@ -95,6 +94,5 @@ def fake_driver() -> FakeDriver:
 
 def install() -> None:
     """Let the CUDA versions launch here."""
-    code: Any = host_library
-    cuda.machine_code = code
+    vars(cuda)["machine_code"] = host_library
     driver.driver = fake_driver

@@ -45,7 +45,8 @@ def grid() -> Floats:
         near = np.array([0, 1, (1 << low) - 1, (1 << low - 1) - 1, 1 << low - 1], np.uint64)
         edges.append((tops[:, None] + near).ravel())
     patterns = np.concatenate((sampled, *edges)).astype(np.uint32)
-    return patterns.view(np.float32)
+    floats: Floats = patterns.view(np.float32)
+    return floats
 
 
 def encoded(format_: int, x: Floats) -> "npt.NDArray[np.uint16]":
