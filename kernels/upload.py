@@ -48,8 +48,9 @@ class ListRing:
     def put(self, lists: Sequence[Int32s]) -> list[int]:
         """Enqueue the copy of ``lists``; return where each begins, in ids from the ring's start.
 
-        :meth:`close` must follow the launch that reads them.
+        :meth:`close` must follow the launch that reads them; the next call does it otherwise.
         """
+        self.close()
         begins, length = [], 0
         for ids in lists:
             begins.append(length)
@@ -77,14 +78,22 @@ class ListRing:
     def _reserve(self, length: int) -> int:
         if length > RING_IDS:
             raise ValueError(f"{length} ids do not fit a ring of {RING_IDS}")
-        begin = self._head if self._head + length <= RING_IDS else 0
+        begin = self._head
+        if begin + length > RING_IDS:
+            # What lies behind the head is older than all before it, and is passed over.
+            while self._used and self._used[0][0] >= self._head:
+                self._free_oldest()
+            begin = 0
         end = begin + length
         while self._used and self._used[0][0] < end and begin < self._used[0][1]:
-            _, _, event = self._used.popleft()
-            if not self._driver.is_done(event):
-                self._driver.wait(event)
-            self._events.append(event)
-        if self._open is None:
-            self._open = begin
+            self._free_oldest()
+        self._open = begin
         self._head = end
         return begin
+
+    def _free_oldest(self) -> None:
+        """Wait until the launches that read the oldest place are done."""
+        _, _, event = self._used.popleft()
+        if not self._driver.is_done(event):
+            self._driver.wait(event)
+        self._events.append(event)

@@ -5,6 +5,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from ctypes import c_void_p
+from itertools import pairwise
 from unittest import mock
 
 import numpy as np
@@ -63,6 +64,20 @@ def test_a_ring_that_is_full_waits_for_the_oldest_launch_and_never_grows(
         queue.done()
     assert fake_driver().count("waits") == waits + 1, "a quarter makes room for many short lists"
     assert queue.ring.device_side.data_ptr() == address
+
+
+@pytest.mark.usefixtures("behind")
+@pytest.mark.parametrize("seed", range(5))
+def test_no_place_is_used_twice_while_a_launch_may_read_it(queue: LaunchQueue, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ids = np.zeros(RING_IDS, np.int32)
+    for _ in range(300):
+        queue.addresses([ids[: int(rng.integers(1, RING_IDS // 2))]])
+        if rng.random() < 0.7:  # else the next list comes before the launch was noted
+            queue.done()
+        used = sorted((begin, end) for begin, end, _ in queue.ring._used)
+        assert all(begin < end for begin, end in used)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(used))
 
 
 @pytest.mark.usefixtures("behind")
