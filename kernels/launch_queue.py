@@ -119,12 +119,13 @@ class LaunchQueue:
         if "ring" in self.__dict__:
             self.ring.close()
 
-    def guard(self, *tensors: Any, own_stream: bool) -> None:
+    def guard(self, *tensors: Any, own_stream: bool, may_capture: bool = True) -> None:
         """Keep the memory of tensors that launches on this stream still use.
 
         Memory of the device is recorded for the stream where the caller named one
         (``own_stream``); of pinned memory a reference is kept until the launches so far are done,
-        because torch's allocator does not see that a kernel reads or writes it.
+        because torch's allocator does not see that a kernel reads or writes it. Not so in a
+        capture, which host lists rule out (``may_capture=False``).
         """
         if self.device.type == "cpu":
             return
@@ -134,7 +135,7 @@ class LaunchQueue:
             if tensor.is_cuda:
                 if own_stream:
                     tensor.record_stream(self.stream)
-            elif not self.is_capturing():
+            elif not (may_capture and self.is_capturing()):
                 self.keep(tensor)
 
     def keep(self, tensor: "torch.Tensor") -> None:

@@ -31,7 +31,14 @@ from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
 from hybrid_blocks.kernels.upload import ListRing
 
 # Microseconds a call may take, by what is called: the host's share of a step.
-LIMITS = {"copy 1 pair": 15, "copy 8 pairs": 15, "copy 64 pairs": 15, "copy 4,096 pairs": 60}
+LIMITS = {
+    "copy 1 pair": 15,
+    "copy 8 pairs": 15,
+    "copy 64 pairs": 15,
+    "copy 4,096 pairs": 60,
+    "zero 64 blocks": 15,
+    "gather 64 blocks to pinned memory": 15,
+}
 CALLS, ROUNDS = 200, 15
 CUDA = torch.device("cuda", 0)
 
@@ -86,7 +93,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     few = chain[:64].copy()
     yield "zero 64 blocks", lambda: zero_blocks(pages, few)
     staging = torch.zeros(64 * pages.record_bytes, dtype=torch.uint8)
-    with mock.patch.object(torch.Tensor, "is_pinned", return_value=True):
+    with mock.patch.object(torch.Tensor, "is_pinned", partial(_answer, 1)):
         yield (
             "gather 64 blocks to pinned memory",
             lambda: gather_blocks(pages, few, staging, max_sms=4),

@@ -103,7 +103,7 @@ def _move(
             records = staging if at == 0 else staging[at * group.record_bytes :]
             function(queue, group, host[at : at + MAX_LIST], records, max_sms)
     if over_link or stream is not None:
-        queue.guard(staging, own_stream=stream is not None)
+        queue.guard(staging, own_stream=stream is not None, may_capture=host is None)
 
 
 def _over_link(

@@ -235,3 +235,18 @@ def test_a_device_that_was_measured_has_its_own_entry_and_others_the_prediction(
     assert other.takes_copy_engine("scatter", 28672, 16)
     assert not other.takes_copy_engine("scatter", 28672, 15)
     assert not other.takes_copy_engine("scatter", 28671, 1000)
+
+
+@pytest.mark.parametrize(("count", "uploads"), [(1, 0), (256, 0), (257, 1), (4096, 1)])
+def test_up_to_256_pairs_travel_in_the_parameters(count: int, uploads: int) -> None:
+    group = BlockTensors([torch.zeros(2 * count, 16)])
+    ids = np.arange(count, dtype=np.int32)
+    driver = fake_driver()
+    with (
+        running("cuda"),
+        mock.patch.object(driver, "copy_to_device", wraps=driver.copy_to_device) as upload,
+    ):
+        before = driver.count("launches")
+        copy_blocks(group, ids, ids + np.int32(count), backend="cuda")
+    assert upload.call_count == uploads
+    assert driver.count("launches") == before + 1
