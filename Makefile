@@ -145,8 +145,12 @@ test-gpu: ## The kernel tests on a CUDA device (GPU_PYTHON=path, ARGS)
 	HYBRID_BLOCKS_TEST_DEVICE=cuda $(ON_GPU) -m pytest -W default --confcutdir=tests/kernels \
 	  tests/kernels tests/kernels/on_device.py $(ARGS)
 
-bench-gpu: ## Kernels against the device's copy rate; writes benches/record/ (GPU_PYTHON, ARGS)
+bench-gpu: ## Kernels against the device's copy rate, 8 minutes; writes benches/record/ (GPU_PYTHON, ARGS)
 	$(ON_GPU) benches/kernels $(ARGS)
+
+.PHONY: bench-kernels-host
+bench-kernels-host: build/.vllm-env ## Host time of a kernel call with a fake driver, no GPU needed (ARGS=--check)
+	PYTHONPATH=python $(VLLM_VENV)/bin/python benches/kernels/host.py $(ARGS)
 
 .PHONY: test-vllm test-e2e
 test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with vLLM alone (LEVELS, SUITES, QUICK=1)

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 if TYPE_CHECKING:
     import torch
 
-Backend = Literal["naive", "triton", "cupy"]
+Backend = Literal["naive", "triton", "cuda", "copy_engine"]
 
 # Best first. CUDA C++ controls the width and the number of loads in flight; Triton is next.
-_ON_CUDA: tuple[Backend, ...] = ("cupy", "triton", "naive")
+_ON_CUDA: tuple[Backend, ...] = ("cuda", "triton", "naive")
+_NEEDS = {"cuda": "cuda.bindings", "triton": "triton", "copy_engine": "torch"}
+_RENAMED = {"cupy": "cuda"}  # CuPy compiled and launched the CUDA sources once
+
+_chosen: dict[tuple[str, str, str | None], Any] = {}
 
 
 def usable_backends(device: "torch.device | str") -> tuple[Backend, ...]:
@@ -20,6 +24,7 @@ def usable_backends(device: "torch.device | str") -> tuple[Backend, ...]:
 
     On a CUDA device a version counts when its package is installed. On the CPU ``naive`` is the
     only one, and ``triton`` beside it where ``TRITON_INTERPRET=1`` asks for Triton's interpreter.
+    ``copy_engine``, which only gathers and scatters have, is not listed.
     """
     kind = str(device).partition(":")[0]
     if kind == "cuda":
@@ -34,10 +39,22 @@ def implementation(package: str, device: "torch.device", backend: Backend | None
 
     Raises ``ValueError`` when ``backend`` names no version or one that cannot run there.
     """
+    key = (package, device.type, backend)
+    module = _chosen.get(key)
+    if module is None:
+        module = _chosen[key] = _choose(package, device, backend)
+    return module
+
+
+def _choose(package: str, device: "torch.device", backend: Backend | None) -> Any:
     usable = usable_backends(device)
-    name = usable[0] if backend is None else backend
+    name = usable[0] if backend is None else _RENAMED.get(backend, backend)
     if name not in get_args(Backend):
         raise ValueError(f"backend is {name!r}; it must be one of {', '.join(get_args(Backend))}")
+    if name == "copy_engine":
+        if find_spec(f"{package}.copy_engine") is None:
+            raise ValueError("backend 'copy_engine' only gathers and scatters blocks")
+        usable = (*usable, "copy_engine") if "cuda" in usable else usable
     if name not in usable:
         raise ValueError(
             f"backend {name!r} cannot run on {device}: usable here are {', '.join(usable)} "
@@ -47,12 +64,14 @@ def implementation(package: str, device: "torch.device", backend: Backend | None
 
 
 @cache
-def _installed(package: str) -> bool:
-    return find_spec(package) is not None
+def _installed(name: str) -> bool:
+    try:
+        return find_spec(_NEEDS[name]) is not None
+    except ModuleNotFoundError:  # the package around it is not there
+        return False
 
 
 def _missing(name: str, device: "torch.device") -> str:
     if not _installed(name):
-        extra = "cupy" if name == "cupy" else "torch"
-        return f"{name} is not installed; install hybrid-blocks[{extra}]"
+        return f"{_NEEDS[name]} is not installed; install hybrid-blocks[torch]"
     return f"it needs CUDA tensors and these are on {device.type}"

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from hybrid_blocks.kernels.ids import IdChecks
 
 if TYPE_CHECKING:
     import torch
 
-RECORD_ALIGNMENT = 16  # bytes: every segment starts a 16-byte vector of the staging record
+RECORD_ALIGNMENT = 128  # bytes: every segment of a staging record starts a line of the link
 MAX_RUNS = 1 << 16  # contiguous runs a block may have in one tensor
 
-Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 
@@ -74,7 +74,13 @@ class BlockTensors:
         self.segments[1:, 3] = np.cumsum(padded)[:-1]
         self.record_bytes = int(padded.sum())
         self.reach = _reach(self.segments, self.num_blocks)
+        self.checks = IdChecks(self.num_blocks)
+        # The launches that are laid out for these tensors, by stream and kernel.
+        self.launches: dict[tuple[int, str], Any] = {}
         self._tables: dict[int, DeviceTables] = {}
+        begins = self.segments[:, 0]
+        ends = begins + (self.num_blocks - 1) * self.segments[:, 1] + self.segments[:, 2]
+        self._extent = int(begins.min()), int(ends.max())
 
     @property
     def block_bytes(self) -> int:
@@ -89,6 +95,8 @@ class BlockTensors:
 
     def overlaps(self, address: int, num_bytes: int) -> bool:
         """Return whether ``num_bytes`` from ``address`` may share bytes with some block."""
+        if address >= self._extent[1] or address + num_bytes <= self._extent[0]:
+            return False
         begin = self.segments[:, 0]
         end = begin + (self.num_blocks - 1) * self.segments[:, 1] + self.segments[:, 2]
         return bool(np.any((begin < address + num_bytes) & (address < end)))
@@ -121,6 +129,11 @@ class BlockTensors:
                 unit_bytes,
             )
         return self._tables[unit_bytes]
+
+    def device_tables(self) -> "list[torch.Tensor]":
+        """Return the tables that lie on the device so far."""
+        made = self._tables.values()
+        return [table for tables in made for table in (tables.segments, tables.units)]
 
 
 def _common_num_blocks(tensors: Sequence["torch.Tensor"]) -> int:

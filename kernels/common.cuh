@@ -15,6 +15,22 @@ struct alignas(8) Unit {
     int index;  // which piece of UNIT_BYTES in the segment
 };
 
+// Ids in a kernel's parameters, or where `listed` points: a short list needs no transfer.
+constexpr int INLINE_IDS = 512;
+
+struct Ids {
+    const int* listed;
+    int inlined[INLINE_IDS];
+    __device__ int operator[](int i) const { return listed ? listed[i] : inlined[i]; }
+};
+
+struct Pairs {
+    const int *src, *dst;
+    int inlined[INLINE_IDS];
+    __device__ int from(int i) const { return src ? src[i] : inlined[i]; }
+    __device__ int to(int i) const { return src ? dst[i] : inlined[INLINE_IDS / 2 + i]; }
+};
+
 constexpr int WARP = 32;
 constexpr int UNROLL = 8;  // vectors in flight a lane
 constexpr int UNIT_BYTES = WARP * UNROLL * 16;
@@ -28,34 +44,105 @@ constexpr int UNIT_BYTES = WARP * UNROLL * 16;
 
 __device__ __forceinline__ unsigned lane_id() { return threadIdx.x % WARP; }
 
-// Blocks are read once and written once: neither side should push the model's lines out of L1.
-__device__ __forceinline__ uint4 load(const uint4* p) {
+// --- accesses ------------------------------------------------------------------------------------
+//
+// Named in PTX as accesses to device memory: where an address was an integer, the compiler does not
+// know that. 16, 8, 4, 2 or 1 bytes: uint4, uint2, unsigned, unsigned short, unsigned char.
+
+template <class V>
+__device__ __forceinline__ V load_written(const V* p) {
 #ifdef __CUDA_ARCH__
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
+    if constexpr (sizeof(V) == 16) {
+        V v;
+        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "l"(p)
+                     : "memory");
+        return v;
+    } else if constexpr (sizeof(V) == 8) {
+        V v;
+        asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+        return v;
+    } else {
+        unsigned v;
+        if constexpr (sizeof(V) == 4)
+            asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+        else if constexpr (sizeof(V) == 2)
+            asm volatile("ld.global.u16 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+        else
+            asm volatile("ld.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+        return static_cast<V>(v);
+    }
 #else
     return *p;
 #endif
 }
 
-__device__ __forceinline__ void store(uint4* p, uint4 v) {
+// What is loaded so is written by nobody during the launch; it may come over the read-only path.
+// Blocks are read once and written once: neither side should push the model's lines out of L1.
+template <class V>
+__device__ __forceinline__ V load(const V* p) {
 #ifdef __CUDA_ARCH__
-    asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
-                 "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
+    if constexpr (sizeof(V) == 16) {
+        V v;
+        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "l"(p));
+        return v;
+    }
+#endif
+    return load_written(p);
+}
+
+template <class V>
+__device__ __forceinline__ void store(V* p, V v) {
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof(V) == 16)
+        asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
+                     "r"(v.y), "r"(v.z), "r"(v.w)
+                     : "memory");
+    else if constexpr (sizeof(V) == 8)
+        asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(v.x), "r"(v.y) : "memory");
+    else if constexpr (sizeof(V) == 4)
+        asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+    else if constexpr (sizeof(V) == 2)
+        asm volatile("st.global.u16 [%0], %1;" ::"l"(p), "r"(static_cast<unsigned>(v)) : "memory");
+    else
+        asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(static_cast<unsigned>(v)) : "memory");
 #else
     *p = v;
 #endif
 }
 
-template <class V>
-__device__ __forceinline__ V load(const V* p) { return *p; }
+template <int BYTES> struct BitsOf;
+template <> struct BitsOf<16> { using Type = uint4; };
+template <> struct BitsOf<8> { using Type = uint2; };
+template <> struct BitsOf<4> { using Type = unsigned; };
+template <> struct BitsOf<2> { using Type = unsigned short; };
+template <> struct BitsOf<1> { using Type = unsigned char; };
 
-template <class V>
-__device__ __forceinline__ void store(V* p, V v) { *p = v; }
+template <class T>
+union AsBits {
+    T value;
+    typename BitsOf<sizeof(T)>::Type bits;
+};
+
+// The same for a value of any type of such a size.
+template <class T>
+__device__ __forceinline__ T load_value(const T* p) {
+    AsBits<T> held;
+    held.bits = load(reinterpret_cast<const decltype(held.bits)*>(p));
+    return held.value;
+}
+
+template <class T>
+__device__ __forceinline__ void store_value(T* p, T value) {
+    AsBits<T> held;
+    held.value = value;
+    store(reinterpret_cast<decltype(held.bits)*>(p), held.bits);
+}
+
+// --- runs of bytes -------------------------------------------------------------------------------
 
 // One round: every lane loads N vectors before it stores the first.
 template <int N, class V>
@@ -119,7 +206,8 @@ __device__ __forceinline__ void move_run(i64 source, i64 target, int bytes) {
     const int done = bytes / width * width;
     const int at = done + static_cast<int>(lane_id());
     if (at < bytes)
-        *reinterpret_cast<char*>(target + at) = *reinterpret_cast<const char*>(source + at);
+        store(reinterpret_cast<unsigned char*>(target + at),
+              load(reinterpret_cast<const unsigned char*>(source + at)));
 }
 
 __device__ __forceinline__ void zero_run(i64 target, int bytes) {
@@ -133,17 +221,30 @@ __device__ __forceinline__ void zero_run(i64 target, int bytes) {
     }
     const int done = bytes / width * width;
     const int at = done + static_cast<int>(lane_id());
-    if (at < bytes) *reinterpret_cast<char*>(target + at) = 0;
+    if (at < bytes) store(reinterpret_cast<unsigned char*>(target + at), static_cast<unsigned char>(0));
 }
 
 __device__ __forceinline__ bool is_block(int id, int num_blocks) {
     return static_cast<unsigned>(id) < static_cast<unsigned>(num_blocks);
 }
 
+// The benchmark compiles with this to prove on how many SMs a launch with max_sms ran.
+#ifdef RECORD_SMS
+extern "C" __device__ unsigned sms_used[32] = {};
+__device__ __forceinline__ void record_sm() {
+    unsigned sm;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    if (threadIdx.x == 0) atomicOr(sms_used + sm / 32, 1u << sm % 32);
+}
+#else
+__device__ __forceinline__ void record_sm() {}
+#endif
+
 // Calls visit(index) for every index below total, one warp each; the warps of the grid stride over
 // them, so that any grid, a few SMs or all, does the whole work.
 template <class Visit>
 __device__ __forceinline__ void for_each_index(i64 total, Visit visit) {
+    record_sm();
     const int warps_a_block = blockDim.x / WARP;
     const i64 step = static_cast<i64>(gridDim.x) * warps_a_block;
     i64 index = static_cast<i64>(blockIdx.x) * warps_a_block + threadIdx.x / WARP;

@@ -1,52 +1,219 @@
-"""CUDA C++ kernels through CuPy: compiled at the first call, launched on torch's stream."""
+"""CUDA C++ kernels: loaded once a device, launched from parameters that were laid out before."""
 
+from collections.abc import Callable
+from ctypes import addressof, c_void_p
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import cupy
 import numpy as np
-import torch
+from hybrid_blocks.kernels import driver as drivers
+from hybrid_blocks.kernels.blocks import BlockTensors
+from hybrid_blocks.kernels.build import machine_code
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.launch import CUDA_UNIT_BYTES
+from hybrid_blocks.kernels.launch_queue import LaunchQueue
 
-ROOT = Path(__file__).parent
-# The sources include nothing but common.cuh, so that they need no CUDA headers.
-OPTIONS = ("-std=c++17", f"-I{ROOT}")
+if TYPE_CHECKING:
+    import torch
+
+# Ids that travel in a kernel's parameters: 2 KiB of the 4 KiB that every driver takes.
+INLINE_IDS = 512
+INLINE_PAIRS = INLINE_IDS // 2
+
+# As in common.cuh: the ids themselves, unless a pointer says where they lie on the device.
+IDS = np.dtype([("listed", "u8"), ("inlined", "i4", (INLINE_IDS,))])
+PAIRS = np.dtype([("src", "u8"), ("dst", "u8"), ("inlined", "i4", (INLINE_IDS,))])
+
+# CUlaunchConfig: grid and block by dimension, dynamic shared memory, then the stream.
+_CONFIG = np.dtype(
+    [("sizes", "u4", (7,)), ("", "u4"), ("stream", "u8"), ("attributes", "u8"), ("count", "u8")]
+)
+_allowed: dict[tuple[int | None, int | None], int] = {}  # shared bytes, by kernel and device
+_BLOCKS, _THREADS, _SHARED = 0, 3, 6
+
+Parameter = tuple[str, Any, Any]  # name, dtype, value; None for what each call sets
 
 
-@cache
-def kernel(operation: str, name: str) -> Any:
-    """Return kernel ``name`` of ``<operation>/<operation>.cu``."""
-    source = (ROOT / operation / f"{operation}.cu").read_text()
-    return cupy.RawModule(code=source, options=OPTIONS).get_function(name)
+class HasLaunches(Protocol):
+    """What a launch is laid out for: it keeps its launches and the tables they read."""
+
+    launches: dict[tuple[int, str], Any]
+
+    def device_tables(self) -> "list[torch.Tensor]":
+        """Return the tables that lie on the device so far."""
 
 
-def launch(
-    function: Any,
-    grid: tuple[int, int],
-    device: torch.device,
-    args: tuple[torch.Tensor | np.integer[Any], ...],
-    shared_bytes: int = 0,
-) -> None:
-    """Launch ``function`` with ``(blocks, threads)`` on torch's current stream of ``device``.
+Owner = TypeVar("Owner", bound=HasLaunches)
 
-    Tensors are passed by address, NumPy scalars by value.
+
+class Launch:
+    """A kernel with its parameters in place, for one queue; a call sets what differs.
+
+    ``parameters`` are in the kernel's order, tensors given by address. Raises ``RuntimeError``
+    when their sizes are not those of the compiled kernel.
     """
-    values = tuple(np.int64(a.data_ptr()) if isinstance(a, torch.Tensor) else a for a in args)
-    handle = torch.cuda.current_stream(device).cuda_stream
-    with cupy.cuda.Device(device.index or 0), _stream(handle):
-        function((grid[0],), (grid[1],), values, shared_mem=shared_bytes)
+
+    def __init__(
+        self, queue: LaunchQueue, function: c_void_p, name: str, parameters: list[Parameter]
+    ) -> None:
+        self.queue = queue
+        self._driver = queue.driver
+        self.function = function
+        layout = np.dtype([(field, kind) for field, kind, _ in parameters])
+        self._values = np.zeros(1, layout)
+        for field, _, value in parameters:
+            if value is not None:
+                self._values[field] = value
+        _check_layout(self._driver, self.function, name, layout)
+        at = self._values.ctypes.data
+        offsets = [layout.fields[field][1] for field, _, _ in parameters]  # type: ignore[index]
+        self._pointers = (c_void_p * len(offsets))(*(at + offset for offset in offsets))
+        self._config = np.zeros(1, _CONFIG)
+        self._sizes = self._config["sizes"][0]
+        self._sizes[:] = 1
+        self._sizes[_SHARED] = 0
+        self._config["stream"] = queue.handle
+        self._arguments = (
+            c_void_p(self._config.ctypes.data),
+            self.function,
+            c_void_p(addressof(self._pointers)),
+            None,
+        )
+        #: Pieces of work a block is cut into, for the kernels that move blocks.
+        self.num_units = next((value for field, _, value in parameters if field == "num_units"), 0)
+        self.shared_bytes_allowed = 0
+        self._views: dict[str, Any] = {field: self._values[field] for field, _, _ in parameters}
+        for field, kind, _ in parameters:
+            if kind is IDS or kind is PAIRS:
+                self._lists = self._values[field]
+                self._inlined = self._lists["inlined"][0]
+                names = [name for name in kind.names or () if name != "inlined"]
+                self._listed = [self._lists[name] for name in names]
+
+    def allow_shared_bytes(self, num_bytes: int) -> None:
+        """Let calls take ``num_bytes`` of shared memory a thread block.
+
+        The limit belongs to the kernel, whatever it is launched for later, so it only grows.
+        """
+        key = (self.function.value, self.queue.device.index)
+        with self.queue.activate():
+            if num_bytes > _allowed.get(key, 0):
+                self._driver.allow_shared_bytes(self.function, num_bytes)
+                _allowed[key] = num_bytes
+        self.shared_bytes_allowed = num_bytes
+
+    def __call__(
+        self,
+        lists: tuple[IdList, ...],
+        grid: tuple[int, int],
+        shared_bytes: int = 0,
+        **values: int,
+    ) -> None:
+        """Launch ``grid`` (blocks, threads a block) over ``lists``, with the call's ``values``."""
+        if not self.queue.is_current_device():
+            with self.queue.activate():
+                self(lists, grid, shared_bytes, **values)
+            return
+        with self.queue.lock:
+            if lists:
+                self._set_lists(lists)
+            for field, value in values.items():
+                self._views[field][0] = value
+            sizes = self._sizes
+            sizes[_BLOCKS], sizes[_THREADS] = grid
+            if shared_bytes:
+                sizes[_SHARED] = shared_bytes
+            status = self._driver.launch_kernel(*self._arguments)
+            if status:  # perhaps only because this thread has no current context yet
+                with self.queue.activate():
+                    status = self._driver.launch_kernel(*self._arguments)
+            self._driver.check(status, "cuLaunchKernelEx")
+            self.queue.done()
+
+    def _set_lists(self, lists: tuple[IdList, ...]) -> None:
+        first = lists[0]
+        listed = self._listed
+        if not isinstance(first, np.ndarray):
+            for pointer, ids in zip(listed, lists, strict=True):
+                pointer[0] = ids.data_ptr()  # type: ignore[union-attr]
+            return
+        room = INLINE_IDS // len(listed)
+        length = len(first)
+        if length <= room:
+            listed[0][0] = 0
+            self._inlined[:length] = first
+            if len(listed) == 2:
+                self._inlined[room : room + length] = lists[1]
+            return
+        for pointer, address in zip(listed, self.queue.addresses(lists), strict=True):
+            pointer[0] = address
+
+
+def prepared(
+    owner: Owner,
+    queue: LaunchQueue,
+    operation: str,
+    name: str,
+    parameters: Callable[[Owner], list[Parameter]],
+) -> Launch:
+    """Return the launch of kernel ``name`` for ``owner`` and ``queue``, laid out at first use.
+
+    ``owner.launches`` keeps it; ``parameters(owner)`` is called where it has none yet.
+    """
+    key = (queue.handle, name)
+    launch: Launch | None = owner.launches.get(key)
+    if launch is None:
+        with queue.lock, queue.activate():
+            function = kernel(operation, name, queue.device)
+            launch = Launch(queue, function, name, parameters(owner))
+            for table in owner.device_tables():
+                queue.guard(table, own_stream=True)
+            owner.launches[key] = launch
+    return launch
+
+
+def shared(queue: LaunchQueue, operation: str, name: str, parameters: list[Parameter]) -> Launch:
+    """Return the launch of a kernel that belongs to no group, laid out at first use."""
+    return prepared(queue, queue, operation, name, lambda _: parameters)
+
+
+def tables_of(group: BlockTensors) -> list[Parameter]:
+    """Return the parameters with which every block kernel begins."""
+    tables = group.tables(CUDA_UNIT_BYTES)
+    return [
+        ("segments", "u8", tables.segments.data_ptr()),
+        ("units", "u8", tables.units.data_ptr()),
+        ("num_units", "i4", tables.num_units),
+    ]
+
+
+def kernel(operation: str, name: str, device: "torch.device") -> c_void_p:
+    """Return kernel ``name`` of ``<operation>/<operation>.cu``, loaded on ``device``."""
+    return drivers.driver().function(_module(operation, device.index or 0), name)
 
 
 @cache
-def _stream(handle: int) -> Any:
-    return cupy.cuda.Stream.from_external(_Handle(handle))
+def _module(operation: str, ordinal: int) -> c_void_p:
+    return drivers.driver().load(machine_code(operation, architecture(ordinal)))
 
 
-class _Handle:
-    """A raw stream as the CUDA stream protocol wants it."""
+@cache
+def attribute(ordinal: int, which: int) -> int:
+    """Return a ``CUdevice_attribute`` of a device."""
+    return drivers.driver().attribute(ordinal, which)
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
 
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return (0, self._handle)
+@cache
+def architecture(ordinal: int) -> str:
+    """Return what NVRTC compiles for on a device, such as ``sm_90``."""
+    major = attribute(ordinal, drivers.COMPUTE_MAJOR)
+    return f"sm_{major}{attribute(ordinal, drivers.COMPUTE_MINOR)}"
+
+
+def _check_layout(
+    driver: drivers.Driver, function: c_void_p, name: str, layout: "np.dtype[Any]"
+) -> None:
+    compiled = driver.parameter_bytes(function)
+    given = [layout[name].itemsize for name in layout.names or ()]
+    if compiled is not None and compiled != given:
+        raise RuntimeError(f"kernel {name} takes parameters of {compiled} bytes, was given {given}")

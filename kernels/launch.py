@@ -1,10 +1,4 @@
-"""How much of the device a launch takes, and on which stream."""
-
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
+"""How much of the device a launch takes."""
 
 # A warp of the CUDA kernels moves one unit at a time: 8 vectors of 16 bytes in each lane.
 CUDA_UNIT_BYTES = 32 * 8 * 16
@@ -14,7 +8,7 @@ FULL_THREADS = 256
 FEW_SM_THREADS = 1024
 
 TRITON_UNIT_BYTES = 8192
-TRITON_FEW_SM_UNIT_BYTES = 32768
+TRITON_FEW_SM_UNITS = 8  # a program of 32 warps moves so many at a time: 64 KiB in flight an SM
 
 MAX_GRID = 2**31 - 1
 
@@ -37,23 +31,3 @@ def check_max_sms(max_sms: int | None) -> None:
     """Raise ``ValueError`` unless ``max_sms`` is None or positive."""
     if max_sms is not None and max_sms < 1:
         raise ValueError(f"max_sms is {max_sms}; use at least 1, or None for the whole device")
-
-
-def on_device(device: "torch.device", stream: "torch.cuda.Stream | None") -> ExitStack:
-    """Return a context in which launches go to ``device`` and ``stream``.
-
-    Raises ``ValueError`` for a stream of another device, or any stream for CPU tensors.
-    """
-    context = ExitStack()
-    if device.type == "cpu":
-        if stream is not None:
-            raise ValueError("CPU tensors take no stream: the work is done when the call returns")
-        return context
-    import torch  # noqa: PLC0415
-
-    if stream is not None and stream.device != device:
-        raise ValueError(f"the stream is on {stream.device}, the tensors are on {device}")
-    context.enter_context(torch.cuda.device(device))
-    if stream is not None:
-        context.enter_context(torch.cuda.stream(stream))
-    return context

@@ -1,77 +1,99 @@
-"""Host lists reach the device without a wait, and without an allocation once warm."""
+"""Host lists reach the device through a ring of pinned memory that never grows."""
 
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from ctypes import c_void_p
+from typing import TYPE_CHECKING
 
-import numpy as np
-from hybrid_blocks.kernels.blocks import Int32s
+from hybrid_blocks.kernels.driver import Driver
+from hybrid_blocks.kernels.ids import Int32s
 
 if TYPE_CHECKING:
     import torch
 
+RING_IDS = 1 << 19  # int32 ids: 2 MiB of pinned memory, and as much on the device
+MAX_LIST = RING_IDS // 8  # pairs in one launch; a longer list takes several
+_ALIGNMENT = 4  # ids: every list starts on 16 bytes
 
-class UploadRing:
-    """Pinned buffers of one stream, each reused once the device has read it.
 
-    Kernels of the same stream read the device copy, so a later upload cannot overtake them; the
-    event guards only the pinned side. The ring grows while the host runs ahead of the device and
-    then stays as it is.
+class ListRing:
+    """Lists of one stream, on the pinned side and on the device side at the same places.
+
+    A place is used again after the launches that read it: an event behind them guards both sides.
+    When the device is so far behind that the ring is full, an upload waits for the oldest launch.
     """
 
-    def __init__(self, device: "torch.device") -> None:
-        self.device = device
-        self._free: deque[tuple[torch.Tensor, torch.Tensor, torch.cuda.Event]] = deque()
-
-    def upload(self, lists: Sequence[Int32s]) -> list["torch.Tensor"]:
-        """Copy ``lists`` to the device in one transfer on the current stream."""
+    def __init__(
+        self,
+        driver: Driver,
+        device: "torch.device",
+        stream: c_void_p,
+        new_event: Callable[[], c_void_p],
+    ) -> None:
         import torch  # noqa: PLC0415
 
-        starts = np.cumsum([0, *(-(-len(ids) // 4) * 4 for ids in lists)])
-        total = int(starts[-1])
-        pinned, device, event = self._buffer(total)
-        staged = pinned.numpy()
-        for start, ids in zip(starts, lists, strict=False):
-            staged[start : start + len(ids)] = ids
-        device[:total].copy_(pinned[:total], non_blocking=True)
-        event.record(torch.cuda.current_stream(self.device))
-        self._free.append((pinned, device, event))
-        return [device[s : s + len(ids)] for s, ids in zip(starts, lists, strict=False)]
+        self._driver = driver
+        self._new_event = new_event
+        self._stream = stream
+        self._pinned = torch.empty(RING_IDS, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.device_side = torch.empty(RING_IDS, dtype=torch.int32, device=device)
+        self._host = self._pinned.numpy()
+        self._host_at = self._pinned.data_ptr()
+        self._device_at = self.device_side.data_ptr()
+        self._head = 0
+        self._open: int | None = None  # where the part that no event guards yet begins
+        self._used: deque[tuple[int, int, c_void_p]] = deque()  # begin, end, event: oldest first
+        self._events: list[c_void_p] = []
 
-    def _buffer(self, length: int) -> tuple["torch.Tensor", "torch.Tensor", "torch.cuda.Event"]:
-        import torch  # noqa: PLC0415
+    def put(self, lists: Sequence[Int32s]) -> list[int]:
+        """Enqueue the copy of ``lists``; return where each begins, in ids from the ring's start.
 
-        if self._free and self._free[0][2].query():
-            buffer = self._free.popleft()
-            if len(buffer[0]) >= length:
-                return buffer
-        capacity = max(1024, 1 << (length - 1).bit_length())
-        return (
-            torch.empty(capacity, dtype=torch.int32, pin_memory=True),
-            torch.empty(capacity, dtype=torch.int32, device=self.device),
-            torch.cuda.Event(),
+        :meth:`close` must follow the launch that reads them; the next call does it otherwise.
+        """
+        self.close()
+        begins, length = [], 0
+        for ids in lists:
+            begins.append(length)
+            length += -(-len(ids) // _ALIGNMENT) * _ALIGNMENT
+        at = self._reserve(length)
+        for begin, ids in zip(begins, lists, strict=True):
+            self._host[at + begin : at + begin + len(ids)] = ids
+        self._driver.copy_to_device(
+            self._device_at + 4 * at, self._host_at + 4 * at, 4 * length, self._stream
         )
+        return [at + begin for begin in begins]
 
+    def address(self, at: int) -> int:
+        """Return the device address of a place of the ring."""
+        return self._device_at + 4 * at
 
-_rings: dict[Any, UploadRing] = {}
+    def close(self) -> None:
+        """Guard what was put since the last call by an event behind the launches so far."""
+        if self._open is not None:
+            event = self._events.pop() if self._events else self._new_event()
+            self._driver.record(event, self._stream)
+            self._used.append((self._open, self._head, event))
+            self._open = None
 
+    def _reserve(self, length: int) -> int:
+        if length > RING_IDS:
+            raise ValueError(f"{length} ids do not fit a ring of {RING_IDS}")
+        begin = self._head
+        if begin + length > RING_IDS:
+            # What lies behind the head is older than all before it, and is passed over.
+            while self._used and self._used[0][0] >= self._head:
+                self._free_oldest()
+            begin = 0
+        end = begin + length
+        while self._used and self._used[0][0] < end and begin < self._used[0][1]:
+            self._free_oldest()
+        self._open = begin
+        self._head = end
+        return begin
 
-def upload(device: "torch.device", lists: Sequence[Int32s]) -> list["torch.Tensor"]:
-    """Return ``lists`` as int32 tensors on ``device``, in the order of the current stream.
-
-    Raises ``RuntimeError`` while a CUDA graph is
-    captured: a replay would read buffers that were filled anew since.
-    """
-    import torch  # noqa: PLC0415
-
-    if device.type == "cpu":
-        return [torch.tensor(ids) for ids in lists]
-    if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            "host lists cannot be captured in a CUDA graph; pass int32 tensors on the device, "
-            "padded with -1, and refill them before each replay"
-        )
-    key = (device, torch.cuda.current_stream(device).cuda_stream)
-    if key not in _rings:
-        _rings[key] = UploadRing(device)
-    return _rings[key].upload(lists)
+    def _free_oldest(self) -> None:
+        """Wait until the launches that read the oldest place are done."""
+        _, _, event = self._used.popleft()
+        if not self._driver.is_done(event):
+            self._driver.wait(event)
+        self._events.append(event)

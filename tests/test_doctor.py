@@ -65,4 +65,4 @@ def test_another_vllm_than_the_known_ones_is_not_usable() -> None:
 
 def test_the_extras_are_those_that_the_project_can_use() -> None:
     names = {extra.distribution for extra in EXTRAS}
-    assert names == {"torch", "triton", "cupy-cuda13x", "vllm", "matplotlib"}
+    assert names == {"torch", "triton", "cuda-bindings", "vllm", "matplotlib"}

@@ -1,50 +1,51 @@
-"""What the same work costs without these kernels: torch's indexing and the driver's batches."""
+"""What the same work costs without these kernels: torch, the driver's batches, vLLM's kernels."""
 
-import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from hybrid_blocks.kernels.launch_queue import queue_of
 
-
-class _Location(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
-
-
-class _Attributes(ctypes.Structure):
-    _fields_ = (
-        ("src_access_order", ctypes.c_int),
-        ("src_location_hint", _Location),
-        ("dst_location_hint", _Location),
-        ("flags", ctypes.c_uint),
-    )
+Copies = Sequence[tuple[int, int, int]]  # target, source, bytes
 
 
 class BatchedCopies:
     """``cuMemcpyBatchAsync`` over fixed copies; its arrays are built once."""
 
-    def __init__(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        count = len(copies)
-        targets, sources, sizes = zip(*copies, strict=True)
-        self._call = ctypes.CDLL("libcuda.so.1").cuMemcpyBatchAsync_v2
-        self._arguments = (
-            (ctypes.c_uint64 * count)(*targets),
-            (ctypes.c_uint64 * count)(*sources),
-            (ctypes.c_size_t * count)(*sizes),
-            ctypes.c_size_t(count),
-            (_Attributes * 1)(_Attributes(src_access_order=1)),  # in the order of the stream
-            (ctypes.c_size_t * 1)(0),
-            ctypes.c_size_t(1),
-        )
+    def __init__(self, copies: Copies) -> None:
+        self._arrays = [np.array(column, np.uint64) for column in zip(*copies, strict=True)]
 
     def __call__(self) -> None:
         """Enqueue the batch on torch's current stream."""
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        status = self._call(*self._arguments, stream)
-        if status:
-            raise RuntimeError(f"cuMemcpyBatchAsync returned {status}")
+        queue = queue_of(torch.device("cuda", torch.cuda.current_device()), None)
+        addresses = [array.ctypes.data for array in self._arrays]
+        queue.driver.copy_batch(*addresses, len(self._arrays[0]), queue.pointer)
 
 
 def indexed_copy(tensors: Sequence[torch.Tensor], src: torch.Tensor, dst: torch.Tensor) -> None:
     """Copy blocks with ``index_select`` and ``index_copy_``, tensor by tensor."""
     for tensor in tensors:
         tensor.index_copy_(0, dst, tensor.index_select(0, src))
+
+
+def vllm_copies(copies: Copies) -> Callable[[], None] | None:
+    """Return vLLM's kernel for copies of states on the device; None where vLLM is missing."""
+    try:
+        from vllm.v1.worker.mamba_utils import batch_memcpy  # noqa: PLC0415
+    except ImportError:
+        return None
+    columns = zip(*copies, strict=True)
+    targets, sources, sizes = (torch.tensor(c, dtype=torch.int64, device="cuda") for c in columns)
+    return lambda: batch_memcpy(sources, targets, sizes)
+
+
+def vllm_swap(copies: Copies, run_bytes: int) -> Callable[[], None] | None:
+    """Return vLLM's kernel for short runs over the link; None where vLLM is missing."""
+    try:
+        from vllm.v1.kv_offload.cpu.swap_blocks_triton import swap_blocks_batch  # noqa: PLC0415
+    except ImportError:
+        return None
+    targets, sources, sizes = (
+        torch.tensor(column, dtype=torch.int64).pin_memory() for column in zip(*copies, strict=True)
+    )
+    return lambda: swap_blocks_batch(sources, targets, sizes, bytes_per_chunk=min(run_bytes, 8192))

@@ -1,7 +1,7 @@
 """A float32 state group beside the group that holds it in a smaller format."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from hybrid_blocks.kernels.blocks import BlockTensors, Int64s
@@ -69,6 +69,7 @@ class StateCodec:
         self.heads[:, 1] = np.arange(len(self.heads)) - np.repeat(
             np.cumsum(num_heads) - num_heads, num_heads
         )
+        self.launches: dict[tuple[int, str], Any] = {}
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
@@ -102,6 +103,10 @@ class StateCodec:
                 torch.from_numpy(self.heads).to(device),
             )
         return self._tables
+
+    def device_tables(self) -> "list[torch.Tensor]":
+        """Return the tables that lie on the device so far."""
+        return list(self._tables or ())
 
 
 def _packed_format(packed: BlockTensors) -> PackedFormat:

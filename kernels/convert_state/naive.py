@@ -4,9 +4,18 @@ from collections.abc import Iterator
 
 import torch
 from hybrid_blocks.kernels.convert_state.codec import LARGEST, SMALLEST_HEAD, StateCodec
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 
 
-def encode(codec: StateCodec, src: torch.Tensor, dst: torch.Tensor) -> None:
+@on_its_stream
+def encode(
+    queue: LaunchQueue,  # noqa: ARG001
+    codec: StateCodec,
+    src: IdList,
+    dst: IdList,
+    max_sms: int | None,  # noqa: ARG001
+) -> None:
     """Convert float32 blocks one by one, skipping padding."""
     for slot, block in _pairs(src, codec.state.num_blocks, dst, codec.packed.num_blocks):
         for layer, (state, packed) in enumerate(
@@ -20,7 +29,14 @@ def encode(codec: StateCodec, src: torch.Tensor, dst: torch.Tensor) -> None:
             codec.scales.tensors[layer][block] = scale
 
 
-def decode(codec: StateCodec, src: torch.Tensor, dst: torch.Tensor) -> None:
+@on_its_stream
+def decode(
+    queue: LaunchQueue,  # noqa: ARG001
+    codec: StateCodec,
+    src: IdList,
+    dst: IdList,
+    max_sms: int | None,  # noqa: ARG001
+) -> None:
     """Convert packed blocks back one by one, skipping padding."""
     for block, slot in _pairs(src, codec.packed.num_blocks, dst, codec.state.num_blocks):
         for layer, (state, packed) in enumerate(
@@ -51,9 +67,7 @@ def quantize(state: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, tor
     return scaled.to(dtype).reshape(state.shape), scale
 
 
-def _pairs(
-    src: torch.Tensor, num_src: int, dst: torch.Tensor, num_dst: int
-) -> Iterator[tuple[int, int]]:
+def _pairs(src: IdList, num_src: int, dst: IdList, num_dst: int) -> Iterator[tuple[int, int]]:
     for source, target in zip(src.tolist(), dst.tolist(), strict=True):
         if 0 <= source < num_src and 0 <= target < num_dst:
             yield source, target

@@ -1,42 +1,55 @@
 """Triton: one program a head; integer arithmetic for the formats, so that every target has them."""
 
-import torch
 import triton
 import triton.language as tl
 from hybrid_blocks.kernels.convert_state.codec import LARGEST, SMALLEST_HEAD, StateCodec
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.launch import MAX_GRID
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 
 # tl.max itself cannot be interpreted when Triton was imported before the interpreter was asked for.
 from triton.language.standard import _elementwise_max
 
 MAX_CHUNK = 16384  # elements a program holds at once
+VALUES_A_WARP = 1024  # 32 a lane: what a lane holds, scaled and packed, fits 64 registers
 
 INFINITE = tl.constexpr(0x7F800000)
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 TINY_HEAD = tl.constexpr(SMALLEST_HEAD)
 
 
-def encode(codec: StateCodec, src: torch.Tensor, dst: torch.Tensor) -> None:
+@on_its_stream
+def encode(
+    queue: LaunchQueue, codec: StateCodec, src: IdList, dst: IdList, max_sms: int | None
+) -> None:
     """Launch float32 to packed."""
-    _launch(_encode, codec, src, dst)
+    _launch(_encode, queue, codec, (src, dst), max_sms)
 
 
-def decode(codec: StateCodec, src: torch.Tensor, dst: torch.Tensor) -> None:
+@on_its_stream
+def decode(
+    queue: LaunchQueue, codec: StateCodec, src: IdList, dst: IdList, max_sms: int | None
+) -> None:
     """Launch packed to float32."""
-    _launch(_decode, codec, dst, src)
+    _launch(_decode, queue, codec, (dst, src), max_sms)
 
 
 def _launch(
     kernel: "triton.JITFunction[..., None]",
+    queue: LaunchQueue,
     codec: StateCodec,
-    slots: torch.Tensor,
-    blocks: torch.Tensor,
+    lists: tuple[IdList, IdList],
+    max_sms: int | None,
 ) -> None:
+    slots, blocks = queue.on_device(lists)
     layers, heads = codec.tables()
+    total = len(heads) * len(slots)
     chunk = min(MAX_CHUNK, triton.next_power_of_2(codec.head_elements))
-    kernel[(len(heads) * len(slots),)](
+    kernel[(min(total, MAX_GRID if max_sms is None else max_sms),)](
         layers,
         heads,
         len(heads),
+        total,
         slots,
         blocks,
         codec.state.num_blocks,
@@ -46,16 +59,16 @@ def _launch(
         VECTORISED=codec.vectorised,
         ONE_CHUNK=codec.head_elements <= chunk,
         CHUNK=chunk,
-        num_warps=8,
+        num_warps=min(max(chunk // VALUES_A_WARP, 4), 16),
         # A fused multiply-add would round once where the reference rounds twice.
         enable_fp_fusion=False,
     )
 
 
 @triton.jit
-def _locate(layers, heads, num_heads, slots, blocks, num_slots, num_blocks):
-    item = tl.program_id(0) // num_heads
-    head = heads + (tl.program_id(0) % num_heads) * 2
+def _locate(work, layers, heads, num_heads, slots, blocks, num_slots, num_blocks):
+    item = work // num_heads
+    head = heads + (work % num_heads) * 2
     layer = layers + tl.load(head) * 10
     index = tl.load(head + 1)
     slot = tl.load(slots + item).to(tl.int64)
@@ -115,9 +128,9 @@ def _pack(x, FORMAT: tl.constexpr, LARGEST: tl.constexpr):
         rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16
         stored = tl.where((u & MAGNITUDE) > INFINITE, (u >> 16) | 0x40, rounded).to(tl.uint16)
     elif FORMAT == "int8":
-        # Adding 1.5 * 2**23 leaves the nearest integer in the low bits.
-        clamped = tl.minimum(tl.maximum(x, -LARGEST), LARGEST)
-        stored = (_bits(clamped + 12582912.0) - 0x4B400000).to(tl.uint8)
+        # Adding 1.5 * 2**23 leaves the nearest integer in the low byte. A scaled value exceeds
+        # 127 by rounding only, so nothing is clamped.
+        stored = (_bits(x + 12582912.0) & 0xFF).to(tl.uint8)
     else:
         magnitude = tl.minimum(tl.abs(x), LARGEST)
         u = _bits(magnitude)
@@ -144,11 +157,12 @@ def _unpack(stored, FORMAT: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["num_heads", "num_slots", "num_blocks"])
+@triton.jit(do_not_specialize=["num_heads", "total", "num_slots", "num_blocks"])
 def _encode(
     layers,
     heads,
     num_heads,
+    total: tl.int64,
     slots,
     blocks,
     num_slots,
@@ -159,11 +173,26 @@ def _encode(
     ONE_CHUNK: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    count, state, packed, scale, valid = _locate(
-        layers, heads, num_heads, slots, blocks, num_slots, num_blocks
-    )
-    if not valid:
-        return
+    for work in tl.range(tl.program_id(0).to(tl.int64), total, tl.num_programs(0)):
+        count, state, packed, scale, valid = _locate(
+            work, layers, heads, num_heads, slots, blocks, num_slots, num_blocks
+        )
+        if valid:
+            _encode_head(count, state, packed, scale, FORMAT, LARGEST, VECTORISED, ONE_CHUNK, CHUNK)
+
+
+@triton.jit
+def _encode_head(
+    count,
+    state,
+    packed,
+    scale,
+    FORMAT: tl.constexpr,
+    LARGEST: tl.constexpr,
+    VECTORISED: tl.constexpr,
+    ONE_CHUNK: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     from_, inside = _state_lanes(state, 0, count, VECTORISED, CHUNK)
     x = tl.load(from_, mask=inside, other=0.0)
     if FORMAT == "bfloat16":
@@ -215,11 +244,12 @@ def _store_packed(
     tl.store(to, stored, mask=inside)
 
 
-@triton.jit(do_not_specialize=["num_heads", "num_slots", "num_blocks"])
+@triton.jit(do_not_specialize=["num_heads", "total", "num_slots", "num_blocks"])
 def _decode(
     layers,
     heads,
     num_heads,
+    total: tl.int64,
     slots,
     blocks,
     num_slots,
@@ -230,16 +260,16 @@ def _decode(
     ONE_CHUNK: tl.constexpr,  # noqa: ARG001
     CHUNK: tl.constexpr,
 ):
-    count, state, packed, scale, valid = _locate(
-        layers, heads, num_heads, slots, blocks, num_slots, num_blocks
-    )
-    if not valid:
-        return
-    factor = 1.0
-    if FORMAT != "bfloat16":
-        factor = tl.load(scale)
-    for first in tl.range(0, count, CHUNK):
-        from_, inside = _packed_lanes(packed, first, count, FORMAT, VECTORISED, CHUNK)
-        stored = tl.load(from_, mask=inside, other=0)
-        to, inside = _state_lanes(state, first, count, VECTORISED, CHUNK)
-        tl.store(to, _unpack(stored, FORMAT) * factor, mask=inside)
+    for work in tl.range(tl.program_id(0).to(tl.int64), total, tl.num_programs(0)):
+        count, state, packed, scale, valid = _locate(
+            work, layers, heads, num_heads, slots, blocks, num_slots, num_blocks
+        )
+        if valid:
+            factor = 1.0
+            if FORMAT != "bfloat16":
+                factor = tl.load(scale)
+            for first in tl.range(0, count, CHUNK):
+                from_, inside = _packed_lanes(packed, first, count, FORMAT, VECTORISED, CHUNK)
+                stored = tl.load(from_, mask=inside, other=0)
+                to, inside = _state_lanes(state, first, count, VECTORISED, CHUNK)
+                tl.store(to, _unpack(stored, FORMAT) * factor, mask=inside)

@@ -6,7 +6,8 @@ from hybrid_blocks.kernels import launch
 from hybrid_blocks.kernels.backend import Backend, implementation
 from hybrid_blocks.kernels.blocks import BlockTensors
 from hybrid_blocks.kernels.ids import IdList
-from hybrid_blocks.kernels.pairs import run_pairs
+from hybrid_blocks.kernels.launch_queue import queue_of
+from hybrid_blocks.kernels.moves import Moves, Order
 
 if TYPE_CHECKING:
     import torch
@@ -17,32 +18,40 @@ def copy_blocks(
     src: IdList,
     dst: IdList,
     *,
+    order: Order = "list",
     backend: Backend | None = None,
     stream: "torch.cuda.Stream | None" = None,
     max_sms: int | None = None,
 ) -> None:
-    """Copy block ``src[i]`` to block ``dst[i]`` in every tensor of ``group``.
+    """Copy block ``src[i]`` to block ``dst[i]`` in every tensor of ``group``, in one launch.
 
-    ``src`` and ``dst`` are int32 ``[n]``, on the host or on the group's device. Host lists mean
-    the same as the copies made one after another in list order, so ordered batches are handed
-    over as one concatenated list; the copies run in one launch, or in a few ordered ones where
-    a block is written after an earlier copy read it. Lists on the device are not read by the
-    host: there no id may be on both sides nor twice in ``dst``, and a pair with an id outside
-    ``[0, num_blocks)`` is skipped, so that -1 pads the lists of a captured graph.
+    ``src`` and ``dst`` are int32 ``[n]``, on the host or on the group's device. What a host list
+    means where a block is on both sides is its ``order``:
+
+    - ``"list"``: the copies are made one after another in list order, so that ordered batches
+      are handed over as one concatenated list;
+    - ``"gather_then_scatter"``: every source is read as it was before the call, as
+      ``cache[dst] = cache[src]`` does, which is how vLLM copies cache blocks.
+
+    Lists on the device are not read by the host: there no id may be on both sides nor twice in
+    ``dst``, and a pair with an id outside ``[0, num_blocks)`` is skipped, so that -1 pads the
+    lists of a captured graph.
 
     ``max_sms`` bounds the SMs that the launch occupies. Raises ``TypeError`` for ids that are
     not int32, ``IndexError`` for one out of bounds, ``ValueError`` for lists that differ in
-    length, lie apart, or name blocks that overlap in memory.
+    length, lie apart, name blocks that overlap in memory or, gathered before they are scattered,
+    a destination twice.
     """
     launch.check_max_sms(max_sms)
     run = implementation(__name__, group.device, backend)
-    run_pairs(
-        src,
-        dst,
-        lambda src, dst: run.copy_blocks(group, src, dst, max_sms),
-        what="ids",
-        num_ids=group.num_blocks,
-        device=group.device,
-        stream=stream,
-        reach=group.reach,
+    moves = Moves(
+        src, dst, group.checks, what="ids", order=order, device=group.device, reach=group.reach
     )
+    queue = queue_of(group.device, stream)
+    if not len(moves):
+        return
+    if moves.on_host:
+        queue.check_not_capturing()
+    run.copy_blocks(queue, group, moves, max_sms)
+    if stream is not None and not moves.on_host:
+        queue.guard(src, dst, own_stream=True)

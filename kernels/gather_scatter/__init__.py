@@ -7,7 +7,9 @@ from hybrid_blocks.kernels import launch
 from hybrid_blocks.kernels.backend import Backend, implementation
 from hybrid_blocks.kernels.blocks import BlockTensors
 from hybrid_blocks.kernels.ids import IdList
-from hybrid_blocks.kernels.upload import upload
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
+from hybrid_blocks.kernels.tuned import Direction, tuned_for
+from hybrid_blocks.kernels.upload import MAX_LIST
 
 if TYPE_CHECKING:
     import torch
@@ -26,15 +28,23 @@ def gather_blocks(
 
     ``staging`` is contiguous uint8 of at least ``n * group.record_bytes`` bytes, on the group's
     device or in pinned host memory, which the kernel then writes over the link. In a record the
-    segments of the group lie one after another, each from a multiple of 16 bytes; the bytes
-    between them are not written. ``ids`` is int32 ``[n]``; on the device an id outside
-    ``[0, num_blocks)`` leaves its record as it is. ``max_sms`` bounds the SMs occupied: 8 are
-    enough for a link, and the model keeps the rest.
+    segments of the group lie one after another, each from a multiple of 128 bytes; the bytes
+    between them are not written. A buffer that begins on 128 bytes keeps rows whole on the link.
+    ``ids`` is int32 ``[n]``; on the device an id outside ``[0, num_blocks)`` leaves its record
+    as it is.
+
+    ``max_sms`` bounds the SMs occupied. Without it a transfer over the link takes the fewest that
+    fill it (``hybrid_blocks.kernels.tuned``), a gather within the device all of them. Over the
+    link, host lists of long runs go to the copy engine, which occupies none
+    (``backend="copy_engine"`` asks for it).
+
+    The buffer may be dropped when the call returns: it is held, or recorded for ``stream``, until
+    the device is done. Not so in a captured graph, whose replays use it.
 
     Raises ``TypeError`` for ids that are not int32, ``IndexError`` for a host id out of bounds,
     ``ValueError`` for a buffer that is too small, out of reach, or part of the group.
     """
-    _move("gather_blocks", group, ids, staging, backend=backend, stream=stream, max_sms=max_sms)
+    _move("gather", group, ids, staging, backend=backend, stream=stream, max_sms=max_sms)
 
 
 def scatter_blocks(
@@ -50,11 +60,11 @@ def scatter_blocks(
 
     Host ids must differ from one another (``ValueError``); on the device that is a promise.
     """
-    _move("scatter_blocks", group, ids, staging, backend=backend, stream=stream, max_sms=max_sms)
+    _move("scatter", group, ids, staging, backend=backend, stream=stream, max_sms=max_sms)
 
 
 def _move(
-    operation: str,
+    direction: Direction,
     group: BlockTensors,
     ids: IdList,
     staging: "torch.Tensor",
@@ -64,21 +74,49 @@ def _move(
     max_sms: int | None,
 ) -> None:
     launch.check_max_sms(max_sms)
-    run = implementation(__name__, group.device, backend)
     host = lists.on_host("ids", ids)
     if host is None:
         lists.check_device("ids", group.device, ids)
     else:
-        lists.check_bounds("ids", host, group.num_blocks)
-        if operation == "scatter_blocks":
-            lists.check_unique("ids", host)
+        group.checks.bounds("ids", host)
+        if direction == "scatter":
+            group.checks.unique("ids", host)
             lists.check_apart("ids", host, host, group.reach)
     check_staging(group, len(ids), staging)
+    queue = queue_of(group.device, stream)
+    over_link = staging.device != group.device
+    if over_link and backend is None and max_sms is None and host is not None:
+        backend = _over_link(direction, queue, group, len(host))
+    run = implementation(__name__, group.device, backend)
     if len(ids) == 0:
         return
-    with launch.on_device(group.device, stream):
-        (device_ids,) = (ids,) if host is None else upload(group.device, [host])
-        getattr(run, operation)(group, device_ids, staging, max_sms)
+    if over_link and max_sms is None:
+        name = run.__name__.rpartition(".")[2]
+        max_sms = tuned_for(group.device).max_sms(direction, name)
+    function = getattr(run, f"{direction}_blocks")
+    if host is None:
+        function(queue, group, ids, staging, max_sms)
+        queue.guard(ids, own_stream=stream is not None)
+    else:
+        queue.check_not_capturing()
+        for at in range(0, len(host), MAX_LIST):
+            records = staging if at == 0 else staging[at * group.record_bytes :]
+            function(queue, group, host[at : at + MAX_LIST], records, max_sms)
+    if over_link or stream is not None:
+        queue.guard(staging, own_stream=stream is not None, may_capture=host is None)
+
+
+def _over_link(
+    direction: Direction, queue: LaunchQueue, group: BlockTensors, num_blocks: int
+) -> Backend | None:
+    """Return ``"copy_engine"`` where its runs are long and many enough, else None."""
+    if queue.handle == 0 or not queue.driver.has("cuMemcpyBatchAsync_v2"):
+        return None  # the legacy stream takes no batches
+    runs = len(group.segments)
+    wanted = tuned_for(group.device).takes_copy_engine(
+        direction, group.block_bytes // runs, runs * num_blocks
+    )
+    return "copy_engine" if wanted else None
 
 
 def check_staging(group: BlockTensors, num_records: int, staging: "torch.Tensor") -> None:

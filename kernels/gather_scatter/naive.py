@@ -4,11 +4,15 @@ from collections.abc import Iterator
 
 import torch
 from hybrid_blocks.kernels.blocks import BlockTensors
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 
 
+@on_its_stream
 def gather_blocks(
+    queue: LaunchQueue,  # noqa: ARG001
     group: BlockTensors,
-    ids: torch.Tensor,
+    ids: IdList,
     staging: torch.Tensor,
     max_sms: int | None,  # noqa: ARG001
 ) -> None:
@@ -17,9 +21,11 @@ def gather_blocks(
         in_record.copy_(in_block)
 
 
+@on_its_stream
 def scatter_blocks(
+    queue: LaunchQueue,  # noqa: ARG001
     group: BlockTensors,
-    ids: torch.Tensor,
+    ids: IdList,
     staging: torch.Tensor,
     max_sms: int | None,  # noqa: ARG001
 ) -> None:
@@ -29,7 +35,7 @@ def scatter_blocks(
 
 
 def _pairs(
-    group: BlockTensors, ids: torch.Tensor, staging: torch.Tensor
+    group: BlockTensors, ids: IdList, staging: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield each run of bytes of each block beside its place in the block's record."""
     flat = staging.reshape(-1)

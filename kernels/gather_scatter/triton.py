@@ -1,43 +1,50 @@
-"""Triton: one program a unit, either way."""
+"""Triton: one program a tile of units, either way."""
 
 import torch
 import triton
 import triton.language as tl
 from hybrid_blocks.kernels.blocks import BlockTensors
-from hybrid_blocks.kernels.triton_common import locate_unit, move_run, triton_grid, unit_bytes
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.launch import TRITON_UNIT_BYTES
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
+from hybrid_blocks.kernels.triton_common import locate_units, move_runs, triton_grid
 
 
+@on_its_stream
 def gather_blocks(
-    group: BlockTensors, ids: torch.Tensor, staging: torch.Tensor, max_sms: int | None
+    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
 ) -> None:
     """Launch blocks to records."""
-    _launch(group, ids, staging, max_sms, gather=True)
+    _launch(queue, group, ids, staging, max_sms, gather=True)
 
 
+@on_its_stream
 def scatter_blocks(
-    group: BlockTensors, ids: torch.Tensor, staging: torch.Tensor, max_sms: int | None
+    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
 ) -> None:
     """Launch records to blocks."""
-    _launch(group, ids, staging, max_sms, gather=False)
+    _launch(queue, group, ids, staging, max_sms, gather=False)
 
 
 def _launch(
+    queue: LaunchQueue,
     group: BlockTensors,
-    ids: torch.Tensor,
+    ids: IdList,
     staging: torch.Tensor,
     max_sms: int | None,
     *,
     gather: bool,
 ) -> None:
-    tables = group.tables(unit_bytes(max_sms))
+    (device_ids,) = queue.on_device((ids,))
+    tables = group.tables(TRITON_UNIT_BYTES)
     total = tables.num_units * len(ids)
-    programs, warps = triton_grid(total, max_sms)
+    programs, rows, warps = triton_grid(total, max_sms)
     address = staging.data_ptr() | 16
     _move_records[(programs,)](
         tables.segments,
         tables.units,
         tables.num_units,
-        ids,
+        device_ids,
         total,
         group.num_blocks,
         staging.data_ptr(),
@@ -45,6 +52,7 @@ def _launch(
         WIDTH=min(group.alignment, address & -address),
         UNIT_BYTES=tables.unit_bytes,
         GATHER=gather,
+        ROWS=rows,
         num_warps=warps,
     )
 
@@ -62,15 +70,21 @@ def _move_records(
     WIDTH: tl.constexpr,
     UNIT_BYTES: tl.constexpr,
     GATHER: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    for work in tl.range(tl.program_id(0).to(tl.int64), total, tl.num_programs(0)):
+    step = tl.num_programs(0).to(tl.int64) * ROWS
+    for begin in tl.range(tl.program_id(0).to(tl.int64) * ROWS, total, step):
+        work = begin + tl.arange(0, ROWS)
+        inside = work < total
         item = work // num_units
-        first, stride, nbytes, offset = locate_unit(segments, units, work % num_units, UNIT_BYTES)
-        block = tl.load(ids + item).to(tl.int64)
-        if (block >= 0) & (block < num_blocks):
-            in_block = first + block * stride
-            in_record = staging + item * record_bytes + offset
-            if GATHER:
-                move_run(in_block, in_record, nbytes, WIDTH, UNIT_BYTES)
-            else:
-                move_run(in_record, in_block, nbytes, WIDTH, UNIT_BYTES)
+        first, stride, nbytes, offset = locate_units(
+            segments, units, work % num_units, inside, UNIT_BYTES
+        )
+        block = tl.load(ids + item, mask=inside, other=-1).to(tl.int64)
+        nbytes = tl.where((block >= 0) & (block < num_blocks), nbytes, 0)
+        in_block = first + block * stride
+        in_record = staging + item * record_bytes + offset
+        if GATHER:
+            move_runs(in_block, in_record, nbytes, WIDTH, UNIT_BYTES)
+        else:
+            move_runs(in_record, in_block, nbytes, WIDTH, UNIT_BYTES)

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from hybrid_blocks.kernels import launch
 from hybrid_blocks.kernels.backend import Backend, implementation
+from hybrid_blocks.kernels.launch_queue import queue_of
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +37,10 @@ def slot_mapping(
     if out.numel() == 0:
         return
     run = implementation(__name__, out.device, backend)
-    with launch.on_device(out.device, stream):
-        run.slot_mapping(block_table, query_start, positions, block_size, out)
+    queue = queue_of(out.device, stream)
+    run.slot_mapping(queue, block_table, query_start, positions, block_size, out)
+    if stream is not None:
+        queue.guard(block_table, query_start, positions, out, own_stream=True)
 
 
 def _check(

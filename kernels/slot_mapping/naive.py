@@ -1,10 +1,13 @@
 """The reference: one token after another."""
 
 import torch
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 from hybrid_blocks.kernels.slot_mapping import PAD_SLOT
 
 
+@on_its_stream
 def slot_mapping(
+    queue: LaunchQueue,  # noqa: ARG001
     block_table: torch.Tensor,
     query_start: torch.Tensor,
     positions: torch.Tensor,

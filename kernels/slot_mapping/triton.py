@@ -3,13 +3,16 @@
 import torch
 import triton
 import triton.language as tl
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 from hybrid_blocks.kernels.slot_mapping import PAD_SLOT
 from hybrid_blocks.kernels.triton_common import last_not_after
 
 LANES = 256
 
 
+@on_its_stream
 def slot_mapping(
+    queue: LaunchQueue,  # noqa: ARG001
     block_table: torch.Tensor,
     query_start: torch.Tensor,
     positions: torch.Tensor,

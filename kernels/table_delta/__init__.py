@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from hybrid_blocks.kernels import ids, launch
+from hybrid_blocks.kernels import ids
 from hybrid_blocks.kernels.backend import Backend, implementation
-from hybrid_blocks.kernels.blocks import Int32s
-from hybrid_blocks.kernels.ids import IdList
-from hybrid_blocks.kernels.upload import upload
+from hybrid_blocks.kernels.ids import IdList, Int32s
+from hybrid_blocks.kernels.launch_queue import queue_of
 
 if TYPE_CHECKING:
     import torch
@@ -48,12 +47,14 @@ def apply_table_delta(
         ids.check_device("the delta's lists", table.device, *delta.values())
     if len(block_ids) == 0:
         return
-    with launch.on_device(table.device, stream):
-        if on_host:
-            uploaded = upload(table.device, [v for v in host.values() if v is not None])
-            run.apply_table_delta(table, *uploaded)
-        else:
-            run.apply_table_delta(table, *delta.values())
+    queue = queue_of(table.device, stream)
+    if on_host:
+        queue.check_not_capturing()
+        run.apply_table_delta(queue, table, *host.values())
+        return
+    run.apply_table_delta(queue, table, *delta.values())
+    if stream is not None:
+        queue.guard(*delta.values(), own_stream=True)
 
 
 def _check_table(table: "torch.Tensor") -> None:
@@ -75,7 +76,7 @@ def _check_runs(
             f"offsets must ascend from 0 to the {len(block_ids)} block_ids, "
             f"got {offsets[0]} to {offsets[-1]}"
         )
-    ids.check_bounds("rows", rows, table.shape[0])
+    ids.IdChecks(table.shape[0]).bounds("rows", rows)
     ends = starts.astype(np.int64) + lengths
     wrong = (starts < 0) | (ends > table.shape[1])
     if wrong.any():

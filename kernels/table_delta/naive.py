@@ -1,16 +1,21 @@
 """The reference: one torch copy a run."""
 
 import torch
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 
 
+@on_its_stream
 def apply_table_delta(
+    queue: LaunchQueue,  # noqa: ARG001
     table: torch.Tensor,
-    rows: torch.Tensor,
-    starts: torch.Tensor,
-    offsets: torch.Tensor,
-    block_ids: torch.Tensor,
+    rows: IdList,
+    starts: IdList,
+    offsets: IdList,
+    block_ids: IdList,
 ) -> None:
     """Write the runs one by one, skipping what falls outside the table."""
+    values = torch.as_tensor(block_ids, device=table.device)
     bounds = offsets.tolist()
     runs = zip(rows.tolist(), starts.tolist(), bounds, bounds[1:], strict=False)
     for row, start, begin, end in runs:
@@ -19,4 +24,4 @@ def apply_table_delta(
         skipped = max(0, -start)
         fits = min(end - begin, table.shape[1] - start)
         if skipped < fits:
-            table[row, start + skipped : start + fits] = block_ids[begin + skipped : begin + fits]
+            table[row, start + skipped : start + fits] = values[begin + skipped : begin + fits]

@@ -7,7 +7,8 @@ from hybrid_blocks.kernels import launch
 from hybrid_blocks.kernels.backend import Backend, implementation
 from hybrid_blocks.kernels.blocks import BlockTensors
 from hybrid_blocks.kernels.ids import IdList
-from hybrid_blocks.kernels.upload import upload
+from hybrid_blocks.kernels.launch_queue import queue_of
+from hybrid_blocks.kernels.upload import MAX_LIST
 
 if TYPE_CHECKING:
     import torch
@@ -30,12 +31,15 @@ def zero_blocks(
     launch.check_max_sms(max_sms)
     run = implementation(__name__, group.device, backend)
     host = lists.on_host("ids", ids)
+    queue = queue_of(group.device, stream)
     if host is None:
         lists.check_device("ids", group.device, ids)
-    else:
-        lists.check_bounds("ids", host, group.num_blocks)
-    if len(ids) == 0:
+        if len(ids):
+            run.zero_blocks(queue, group, ids, max_sms)
+            queue.guard(ids, own_stream=stream is not None)
         return
-    with launch.on_device(group.device, stream):
-        (device_ids,) = (ids,) if host is None else upload(group.device, [host])
-        run.zero_blocks(group, device_ids, max_sms)
+    group.checks.bounds("ids", host)
+    if len(host):
+        queue.check_not_capturing()
+    for at in range(0, len(host), MAX_LIST):
+        run.zero_blocks(queue, group, host[at : at + MAX_LIST], max_sms)

@@ -1,10 +1,17 @@
 """The reference: one torch fill a block and tensor."""
 
-import torch
 from hybrid_blocks.kernels.blocks import BlockTensors
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 
 
-def zero_blocks(group: BlockTensors, ids: torch.Tensor, max_sms: int | None) -> None:  # noqa: ARG001
+@on_its_stream
+def zero_blocks(
+    queue: LaunchQueue,  # noqa: ARG001
+    group: BlockTensors,
+    ids: IdList,
+    max_sms: int | None,  # noqa: ARG001
+) -> None:
     """Clear the listed blocks one by one, skipping padding."""
     for block in ids.tolist():
         if 0 <= block < group.num_blocks:

@@ -1,26 +1,31 @@
-"""Triton: one program a unit."""
+"""Triton: one program a tile of units."""
 
-import torch
 import triton
 import triton.language as tl
 from hybrid_blocks.kernels.blocks import BlockTensors
-from hybrid_blocks.kernels.triton_common import locate_unit, triton_grid, unit_bytes, zero_run
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.launch import TRITON_UNIT_BYTES
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
+from hybrid_blocks.kernels.triton_common import locate_units, triton_grid, zero_runs
 
 
-def zero_blocks(group: BlockTensors, ids: torch.Tensor, max_sms: int | None) -> None:
+@on_its_stream
+def zero_blocks(queue: LaunchQueue, group: BlockTensors, ids: IdList, max_sms: int | None) -> None:
     """Launch the clearing of all listed blocks."""
-    tables = group.tables(unit_bytes(max_sms))
+    (device_ids,) = queue.on_device((ids,))
+    tables = group.tables(TRITON_UNIT_BYTES)
     total = tables.num_units * len(ids)
-    programs, warps = triton_grid(total, max_sms)
+    programs, rows, warps = triton_grid(total, max_sms)
     _zero_blocks[(programs,)](
         tables.segments,
         tables.units,
         tables.num_units,
-        ids,
+        device_ids,
         total,
         group.num_blocks,
         WIDTH=group.alignment,
         UNIT_BYTES=tables.unit_bytes,
+        ROWS=rows,
         num_warps=warps,
     )
 
@@ -35,9 +40,15 @@ def _zero_blocks(
     num_blocks,
     WIDTH: tl.constexpr,
     UNIT_BYTES: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    for work in tl.range(tl.program_id(0).to(tl.int64), total, tl.num_programs(0)):
-        first, stride, nbytes, _ = locate_unit(segments, units, work % num_units, UNIT_BYTES)
-        block = tl.load(ids + work // num_units).to(tl.int64)
-        if (block >= 0) & (block < num_blocks):
-            zero_run(first + block * stride, nbytes, WIDTH, UNIT_BYTES)
+    step = tl.num_programs(0).to(tl.int64) * ROWS
+    for begin in tl.range(tl.program_id(0).to(tl.int64) * ROWS, total, step):
+        work = begin + tl.arange(0, ROWS)
+        inside = work < total
+        first, stride, nbytes, _ = locate_units(
+            segments, units, work % num_units, inside, UNIT_BYTES
+        )
+        block = tl.load(ids + work // num_units, mask=inside, other=-1).to(tl.int64)
+        nbytes = tl.where((block >= 0) & (block < num_blocks), nbytes, 0)
+        zero_runs(first + block * stride, nbytes, WIDTH, UNIT_BYTES)

@@ -10,22 +10,26 @@ from importlib import import_module
 from typing import Any
 
 import triton
+from machine_code import kernels_of
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 BLOCKS = {"segments": "*i64", "units": "*i64", "num_units": "i32", "total": "i64"}
-UNIT = {"WIDTH": 16, "UNIT_BYTES": 8192}
+UNIT = {"WIDTH": 16, "UNIT_BYTES": 8192, "ROWS": 1}
+FEW_SMS = UNIT | {"ROWS": 8}
 HEADS = {"layers": "*i64", "heads": "*i64", "num_heads": "i32", "slots": "*i32", "blocks": "*i32"}
 HEADS |= {"num_slots": "i32", "num_blocks": "i32"}
 POINTERS = {"src", "dst", "ids", "rows", "starts", "offsets", "block_ids", "table", "block_table"}
 POINTERS |= {"query_start"}
 
 KERNELS: list[tuple[str, str, dict[str, Any]]] = [
-    ("copy_blocks", "_copy_blocks", UNIT),
+    ("copy_blocks", "_copy_blocks", UNIT | {"ORDERED": False}),
+    ("copy_blocks", "_copy_blocks", UNIT | {"ORDERED": True}),
+    ("copy_blocks", "_copy_blocks", FEW_SMS | {"ORDERED": False}),
     ("zero_blocks", "_zero_blocks", UNIT),
     ("gather_scatter", "_move_records", UNIT | {"GATHER": True}),
-    ("gather_scatter", "_move_records", UNIT | {"GATHER": False}),
-    ("move_slabs", "_move_slabs", UNIT),
+    ("gather_scatter", "_move_records", FEW_SMS | {"GATHER": True}),
+    ("gather_scatter", "_move_records", FEW_SMS | {"GATHER": False}),
     ("table_delta", "_apply_table_delta", {"STEPS": 9, "LANES": 256}),
     ("slot_mapping", "_slot_mapping", {"PAD": -1, "STEPS": 9, "LANES": 256}),
     *(
@@ -60,7 +64,7 @@ def type_of(parameter: str) -> str:
 
 
 def main(arch: int) -> None:
-    """Print a list of {kernel, constants, wide, all} for compute capability ``arch``."""
+    """Print what became of each kernel for compute capability ``arch``."""
     report = []
     for operation, name, constants in KERNELS:
         module = import_module(f"hybrid_blocks.kernels.{operation}.triton")
@@ -68,15 +72,21 @@ def main(arch: int) -> None:
         signature = {p: "constexpr" if p in constants else type_of(p) for p in kernel.arg_names}
         source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
         target = GPUTarget("cuda", arch, 32)
-        compiled = triton.compile(source, target=target, options={"enable_fp_fusion": False})
+        warps = 32 if constants.get("ROWS") == 8 else 16 if constants.get("CHUNK") == 16384 else 4
+        options = {"enable_fp_fusion": False, "num_warps": warps}
+        compiled = triton.compile(source, target=target, options=options)
         ptx = compiled.asm["ptx"]
+        machine = kernels_of(compiled.asm["cubin"]).values()
         accesses = re.findall(r"(?:ld|st)\.global\S*", ptx)
-        assert compiled.asm["cubin"]
         report.append(
             {
                 "kernel": f"{operation}.{name}",
                 "constants": constants,
                 "wide": sum("v4.b32" in access for access in accesses),
+                "narrow_stores": sum(a.startswith("st") and "v4.b32" not in a for a in accesses),
+                "read_only": sum(".nc" in access for access in accesses),
+                "registers": max(code.registers for code in machine),
+                "stack_bytes": max(code.stack_bytes for code in machine),
                 "fused": len(re.findall(r"\bfma\.", ptx)),
             }
         )

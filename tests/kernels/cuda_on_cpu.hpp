@@ -7,11 +7,14 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #define __device__
+#define __grid_constant__
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
@@ -29,7 +32,15 @@ inline unsigned max(unsigned a, unsigned b) { return std::max(a, b); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
-inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    const unsigned long long bytes = static_cast<unsigned long long>(b) << 32 | a;
+    unsigned joined = 0;
+    for (int i = 0; i < 4; ++i)
+        joined |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    return joined;
+}
 
 // A thread block: one fiber a thread, run in turn up to its next barrier.
 struct Block {
@@ -109,17 +120,20 @@ inline void launch(bool barriers, unsigned grid, unsigned threads, unsigned shar
     }
 }
 
-// Returns the index of the first argument whose size is not the parameter's, or -1 after the run.
+// Runs a kernel on arguments given by address, as a launch passes them.
 template <class... A>
-int run(void (*kernel)(A...), bool barriers, unsigned grid, unsigned threads,
-        unsigned shared_bytes, void** values, const int* sizes, int count) {
-    if (count != sizeof...(A)) return count;
-    const int wanted[] = {static_cast<int>(sizeof(A))...};
-    for (int i = 0; i < count; ++i)
-        if (wanted[i] != sizes[i]) return i;
+void run(void (*kernel)(A...), bool barriers, unsigned grid, unsigned threads,
+         unsigned shared_bytes, void** values) {
     [&]<size_t... I>(std::index_sequence<I...>) {
-        auto arguments = std::make_tuple(*static_cast<A*>(values[I])...);
+        auto arguments = std::make_tuple(*static_cast<std::remove_const_t<A>*>(values[I])...);
         launch(barriers, grid, threads, shared_bytes, [&] { std::apply(kernel, arguments); });
     }(std::index_sequence_for<A...>{});
-    return -1;
+}
+
+// Writes the size of each parameter and returns how many there are.
+template <class... A>
+int parameter_bytes(void (*)(A...), size_t* sizes) {
+    size_t wanted[] = {sizeof(A)...};
+    std::copy(std::begin(wanted), std::end(wanted), sizes);
+    return sizeof...(A);
 }

@@ -1,112 +1,98 @@
-"""Run the CUDA C++ sources on the CPU, through the same launchers that feed a GPU.
+"""Run the CUDA C++ sources on the CPU, through the launcher that feeds a GPU.
 
-The sources are built for the host against ``cuda_on_cpu.hpp`` and take the place of
-``hybrid_blocks.kernels.cuda``. What stays unproven is what only a device has: the few lines of
-PTX, the memory model and the speed.
+The sources are built for the host against ``cuda_on_cpu.hpp``, and ``fake_driver.cpp`` takes the
+place of libcuda: parameters, rings, events and launches are those of a device. What stays unproven
+is what only a device has: the few lines of PTX, the memory model and the speed.
 """
 
+import atexit
 import ctypes
 import re
+import shutil
 import subprocess
-import sys
 import tempfile
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import hybrid_blocks.kernels
-import numpy as np
-import torch
+from hybrid_blocks.kernels import cuda, driver
 
 SOURCES = Path(hybrid_blocks.kernels.__file__).parent
-SHARED_BYTES = 232448  # an H100's or H200's opt-in limit
-
-
-class HostKernel:
-    """A kernel built for the host."""
-
-    def __init__(self, operation: str, name: str) -> None:
-        self.name = name
-        self.max_dynamic_shared_size_bytes = 0
-        self._run = getattr(_library(operation), f"run_{name}")
-
-    def __call__(
-        self, grid: tuple[int, int], values: list["np.integer[Any]"], shared_bytes: int
-    ) -> None:
-        assert shared_bytes <= self.max_dynamic_shared_size_bytes or shared_bytes == 0
-        cells = [np.array([value]) for value in values]
-        addresses = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
-        sizes = (ctypes.c_int * len(cells))(*(cell.itemsize for cell in cells))
-        wrong = self._run(grid[0], grid[1], shared_bytes, addresses, sizes, len(cells))
-        assert wrong == -1, f"{self.name}: argument {wrong} of {len(cells)} has the wrong size"
+HERE = Path(__file__).parent
+FLAGS = ["-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC", "-Wall"]
+FLAGS += ["-Wno-unknown-pragmas", "-Wno-unused-function"]
 
 
 @cache
-def _library(operation: str) -> ctypes.CDLL:
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="hybrid-blocks-cuda-on-cpu-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def compile_host(name: str, text: str) -> ctypes.CDLL:
+    """Build C++ that includes ``cuda_on_cpu.hpp`` and load it."""
+    unit, library = (_folder() / f"{name}{end}" for end in (".cpp", ".so"))
+    unit.write_text(text)
+    _compile(unit, library)
+    return ctypes.CDLL(str(library))
+
+
+def _compile(unit: Path, library: Path) -> None:
+    command = ["g++", "-std=c++20", *FLAGS, f"-I{HERE}", f"-I{SOURCES}", "-o", str(library)]
+    subprocess.run([*command, str(unit), "-ldl"], check=True)
+
+
+@cache
+def host_library(operation: str, arch: str = "host") -> bytes:  # noqa: ARG001
+    """Return the path of an operation built for the host, in place of its machine code."""
     source = SOURCES / operation / f"{operation}.cu"
     text = source.read_text()
     names = re.findall(r"__launch_bounds__\([^)]*\)\s+(\w+)\(", text)
     assert names, f"{source} has no kernel"
     barriers = "true" if "__syncthreads" in text else "false"
     runs = "\n".join(
-        f'extern "C" int run_{name}(unsigned grid, unsigned threads, unsigned shared_bytes, '
-        "void** values, const int* sizes, int count) "
-        f"{{ return run({name}, {barriers}, grid, threads, shared_bytes, values, sizes, count); }}"
+        f'extern "C" void run_{name}(unsigned grid, unsigned threads, unsigned shared_bytes, '
+        f"void** values) {{ run({name}, {barriers}, grid, threads, shared_bytes, values); }}\n"
+        f'extern "C" int parameters_{name}(size_t* sizes) '
+        f"{{ return parameter_bytes({name}, sizes); }}"
         for name in names
     )
-    folder = Path(tempfile.mkdtemp(prefix="hybrid-blocks-cuda-on-cpu-"))
-    unit, library = folder / "unit.cpp", folder / "unit.so"
+    unit, library = (_folder() / f"{operation}{end}" for end in (".cpp", ".so"))
     unit.write_text(f'#include "cuda_on_cpu.hpp"\n#include "{source}"\n{runs}\n')
-    command = ["g++", "-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-shared"]
-    command += ["-fPIC", "-Wno-unknown-pragmas", f"-I{Path(__file__).parent}"]
-    command += [f"-I{SOURCES}", "-o", str(library), str(unit)]
-    subprocess.run(command, check=True)
-    return ctypes.CDLL(str(library))
+    _compile(unit, library)
+    return str(library).encode()
+
+
+class FakeDriver(driver.Driver):
+    """``fake_driver.cpp`` with what it counts and can be told."""
+
+    def __init__(self) -> None:
+        path = _folder() / "libfakecuda.so"
+        _compile(HERE / "fake_driver.cpp", path)
+        super().__init__(str(path))
+        self._fake = ctypes.CDLL(str(path))
+
+    def count(self, name: str) -> int:
+        """Return ``launches``, ``waits`` or ``copies`` so far."""
+        return ctypes.c_long.in_dll(self._fake, f"fake_{name}").value
+
+    def last(self, name: str) -> int:
+        """Return the ``grid`` or the ``threads`` of the last launch."""
+        return ctypes.c_uint.in_dll(self._fake, f"fake_last_{name}").value
+
+    def tell(self, name: str, *, value: bool) -> None:
+        """Set ``runs_kernels``, ``device_is_behind`` or ``capturing``."""
+        ctypes.c_int.in_dll(self._fake, f"fake_{name}").value = int(value)
 
 
 @cache
-def kernel(operation: str, name: str) -> HostKernel:
-    return HostKernel(operation, name)
-
-
-def launch(
-    function: HostKernel,
-    grid: tuple[int, int],
-    device: torch.device,
-    args: tuple["torch.Tensor | np.integer[Any]", ...],
-    shared_bytes: int = 0,
-) -> None:
-    assert device.type == "cpu"
-    assert grid[0] > 0
-    values = [np.int64(a.data_ptr()) if isinstance(a, torch.Tensor) else a for a in args]
-    function(grid, values, shared_bytes)
+def fake_driver() -> FakeDriver:
+    """Return the driver that :func:`install` put in place."""
+    return FakeDriver()
 
 
 def install() -> None:
-    """Let the CUDA versions launch here; CuPy itself is not needed."""
-    module: Any = ModuleType("hybrid_blocks.kernels.cuda")
-    module.kernel, module.launch = kernel, launch
-    sys.modules[module.__name__] = module
-    hybrid_blocks.kernels.cuda = module  # type: ignore[attr-defined]
-
-    class Device:
-        attributes = {"MaxSharedMemoryPerBlockOptin": SHARED_BYTES}  # noqa: RUF012
-
-        def __init__(self, index: int) -> None:
-            assert index == 0
-
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *_: object) -> None: ...
-
-    cupy: Any = ModuleType("cupy")
-    cupy.cuda = SimpleNamespace(Device=Device)
-    there = sys.modules.get("cupy")
-    sys.modules["cupy"] = cupy
-    for launcher in SOURCES.glob("*/cupy.py"):
-        import_module(f"hybrid_blocks.kernels.{launcher.parent.name}.cupy")
-    del sys.modules["cupy"]
-    if there is not None:
-        sys.modules["cupy"] = there
+    """Let the CUDA versions launch here."""
+    vars(cuda)["machine_code"] = host_library
+    driver.driver = fake_driver

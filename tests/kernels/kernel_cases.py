@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from hybrid_blocks.kernels import Backend, BlockTensors, backend
+from hybrid_blocks.kernels.moves import Moves
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ if DEVICE.type == "cpu":
     DEVICE = torch.device("cpu")
 torch.set_num_threads(1)  # the tensors are small
 
-FAST: tuple[Backend, ...] = ("triton", "cupy")
+FAST: tuple[Backend, ...] = ("triton", "cuda")
 BACKENDS: tuple[Backend, ...] = ("naive", *FAST)
 
 # Triton's interpreter and emulated thread blocks take milliseconds a program.
@@ -50,12 +51,21 @@ def running(name: Backend) -> Iterator[Backend]:
     with (
         mock.patch.dict(os.environ, {"TRITON_INTERPRET": "1"}),
         mock.patch.object(backend, "usable_backends", return_value=BACKENDS),
+        mock.patch.dict(backend._chosen),
     ):
         yield name
 
 
 def int32s(*values: int) -> Int32s:
     return np.array(values, np.int32)
+
+
+def listed_on_device(src: torch.Tensor, dst: torch.Tensor) -> Moves:
+    """Return moves whose lists the host does not read, which on the CPU no public call makes."""
+    moves = Moves.__new__(Moves)
+    moves.src, moves.dst = src, dst
+    moves.order, moves.free, moves.on_host = "list", True, False
+    return moves
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:

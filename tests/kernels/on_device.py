@@ -1,17 +1,24 @@
 """What only a GPU can show: streams, graphs, warm-up and pinned memory (``make test-gpu``)."""
 
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hybrid_blocks.kernels import (
     Backend,
     BlockTensors,
+    build,
     copy_blocks,
+    cuda,
     gather_blocks,
+    move_slabs,
     scatter_blocks,
     usable_backends,
     zero_blocks,
 )
+from hybrid_blocks.kernels.launch_queue import queue_of
 from kernel_cases import DEVICE, FAST, int32s, raw
 
 
@@ -26,7 +33,7 @@ def on_device(*values: int) -> torch.Tensor:
 
 
 def test_the_device_runs_every_version() -> None:
-    assert usable_backends(DEVICE) == ("cupy", "triton", "naive")
+    assert usable_backends(DEVICE) == ("cuda", "triton", "naive")
 
 
 @pytest.mark.parametrize("backend", FAST)
@@ -108,3 +115,73 @@ def test_lists_in_two_places_are_refused() -> None:
         ValueError, match="src and dst must all be on the host or all on the device"
     ):
         copy_blocks(group, int32s(0), on_device(1))
+
+
+def test_instructions_convert_every_float_as_the_integer_arithmetic_does() -> None:
+    source = Path(__file__).with_name("formats_on_device.cu")
+    arch = cuda.architecture(DEVICE.index)
+    queue = queue_of(DEVICE, None)
+    code = build.compile_source(source.name, source.read_text(), arch).machine_code
+    function = queue.driver.function(queue.driver.load(code), "compare_formats")
+    wrong = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+    run = cuda.Launch(queue, function, "compare_formats", [("wrong", "u8", wrong.data_ptr())])
+    run((), (4096, 256))
+    assert wrong.tolist() == [0, 0, 0, 0]
+
+
+def test_a_launch_in_a_new_thread_finds_its_context() -> None:
+    group = group_of()
+    thread = threading.Thread(
+        target=copy_blocks, args=(group, int32s(0), int32s(1)), kwargs={"backend": "cuda"}
+    )
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    assert torch.equal(raw(group.tensors[0][1]), raw(group.tensors[0][0]))
+
+
+@pytest.mark.parametrize("direction", ["gather", "scatter"])
+def test_the_copy_engine_moves_the_records(direction: str) -> None:
+    group = group_of()
+    ids = np.random.default_rng(0).permutation(group.num_blocks)[:20].astype(np.int32)
+    staging = torch.full((20 * group.record_bytes,), 0xFF, dtype=torch.uint8).pin_memory()
+    stream = torch.cuda.Stream(DEVICE)
+    stream.wait_stream(torch.cuda.current_stream(DEVICE))
+    gather_blocks(group, ids, staging, backend="copy_engine", stream=stream)
+    before = [tensor.clone() for tensor in group.tensors]
+    stream.synchronize()
+    expected = torch.full_like(staging, 0xFF, device=DEVICE)
+    gather_blocks(group, ids, expected, backend="naive")
+    assert torch.equal(staging, expected.cpu())
+    if direction == "scatter":
+        zero_blocks(group, ids)
+        stream.wait_stream(torch.cuda.current_stream(DEVICE))
+        scatter_blocks(group, ids, staging, backend="copy_engine", stream=stream)
+        stream.synchronize()
+        for tensor, wanted in zip(group.tensors, before, strict=True):
+            assert torch.equal(raw(tensor), raw(wanted))
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_a_staging_buffer_may_be_dropped_when_the_call_returns(backend: Backend) -> None:
+    group = group_of()
+    stream = torch.cuda.Stream(DEVICE)
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+    staging = torch.zeros(group.record_bytes, dtype=torch.uint8).pin_memory()
+    address = staging.data_ptr()
+    gather_blocks(group, int32s(3), staging, backend=backend, stream=stream)
+    del staging
+    fresh = torch.zeros(group.record_bytes, dtype=torch.uint8).pin_memory()
+    assert fresh.data_ptr() != address
+    stream.synchronize()
+    assert not fresh.any()
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_a_compaction_is_one_ordered_launch(backend: Backend) -> None:
+    arena = torch.randint(0, 256, (2049 * 8192,), dtype=torch.uint8, device=DEVICE)
+    before = arena.view(2049, 8192).clone()
+    ids = np.arange(2048, dtype=np.int32)
+    move_slabs(arena, 8192, ids + np.int32(1), ids, backend=backend)
+    assert torch.equal(arena.view(2049, 8192)[:2048], before[1:])

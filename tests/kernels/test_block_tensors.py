@@ -43,10 +43,10 @@ def test_key_and_value_planes_are_two_segments() -> None:
     assert group.reach == 1
 
 
-def test_records_start_each_segment_at_a_vector() -> None:
+def test_records_start_each_segment_on_a_line_of_the_link() -> None:
     group = BlockTensors([torch.zeros(3, n, dtype=torch.uint8, device=DEVICE) for n in (5, 17, 16)])
-    assert group.segments[:, 3].tolist() == [0, 16, 48]
-    assert (group.record_bytes, group.block_bytes, group.alignment) == (64, 38, 1)
+    assert group.segments[:, 3].tolist() == [0, 128, 256]
+    assert (group.record_bytes, group.block_bytes, group.alignment) == (384, 38, 1)
 
 
 def test_views_in_granules_say_how_far_ids_must_be_apart() -> None:

@@ -1,6 +1,10 @@
+from importlib import import_module
+
 import pytest
 import torch
 from hybrid_blocks.kernels import Backend, BlockTensors, StateCodec, convert_state
+from hybrid_blocks.kernels.convert_state.cuda import shape_for
+from hybrid_blocks.kernels.launch_queue import queue_of
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import BACKENDS, DEVICE, FAST, FEW, int32s, running
@@ -56,13 +60,14 @@ def test_fast_versions_encode_and_decode_to_the_same_bits_as_naive(
     backend: Backend, dtype: torch.dtype
 ) -> None:
     @FEW
-    @given(states(), st.sampled_from((0, 1)))
-    def check(layers: list[torch.Tensor], pad: int) -> None:
+    @given(states(), st.sampled_from((0, 1)), st.sampled_from((None, 1, 2)))
+    def check(layers: list[torch.Tensor], pad: int, max_sms: int | None) -> None:
         expected, got = (codec_for(layers, dtype, 5, pad=pad) for _ in range(2))
         src, dst = int32s(3, 1, 1), int32s(0, 4, 2)
         convert_state(expected, src, dst, direction="encode", backend="naive")
         with running(backend):
-            convert_state(got, src, dst, direction="encode", backend=backend)
+            # On one SM a thread block has many heads, some in flight while another is encoded.
+            convert_state(got, src, dst, direction="encode", backend=backend, max_sms=max_sms)
         for mine, theirs in zip(got.packed.tensors, expected.packed.tensors, strict=True):
             nan = theirs.float().isnan()
             assert torch.equal(mine.float().isnan(), nan)
@@ -74,7 +79,8 @@ def test_fast_versions_encode_and_decode_to_the_same_bits_as_naive(
         back_naive = [torch.full_like(layer, torch.nan) for layer in layers]
         with running(backend):
             decoder = StateCodec(BlockTensors(back), got.packed, got.scales)
-            convert_state(decoder, int32s(4, 0), int32s(0, 2), direction="decode", backend=backend)
+            src, dst = int32s(4, 0), int32s(0, 2)
+            convert_state(decoder, src, dst, direction="decode", backend=backend, max_sms=max_sms)
         reference = StateCodec(BlockTensors(back_naive), expected.packed, expected.scales)
         convert_state(reference, int32s(4, 0), int32s(0, 2), direction="decode", backend="naive")
         for mine, theirs in zip(back, back_naive, strict=True):
@@ -166,6 +172,45 @@ def test_a_large_head_is_converted_again_after_a_small_one(backend: Backend) -> 
         with running(backend):
             convert_state(codec, int32s(0), int32s(0), direction="encode", backend=backend)
         assert codec.packed.tensors[0].abs().max() == 127
+
+
+@pytest.mark.parametrize(
+    ("elements", "block_bytes", "stages", "threads", "blocks_an_sm"),
+    [
+        (128 * 128, 232448, 3, 1024, 1),  # 64 KiB on an H100
+        (128 * 128, 166912, 2, 1024, 1),  # on an A100
+        (64 * 64, 232448, 3, 256, 4),
+        (50_000, 232448, 1, 1024, 1),
+        (60_000, 232448, 0, 1024, 2),
+        (16, 232448, 3, 64, 32),
+    ],
+)
+def test_as_many_heads_are_in_flight_as_shared_memory_holds(
+    elements: int, block_bytes: int, stages: int, threads: int, blocks_an_sm: int
+) -> None:
+    sm_bytes = block_bytes + 1024
+    shape = shape_for(
+        elements, staged=True, num_sms=132, block_bytes=block_bytes, sm_bytes=sm_bytes
+    )
+    assert (shape.stages, shape.threads, shape.blocks_an_sm) == (stages, threads, blocks_an_sm)
+    assert shape.shared_bytes <= block_bytes - 1024
+    assert blocks_an_sm * (shape.shared_bytes + 1024) <= sm_bytes
+    assert shape.grid(2304, None)[0] == min(2304, 132 * blocks_an_sm)
+    assert shape.grid(2304, 8) == (8, threads)
+
+
+def test_a_padded_list_skips_heads_between_others() -> None:
+    state = torch.randn(4, 2, 8, 8, device=DEVICE)
+    codec = codec_for([state], torch.int8, 4)
+    expected = codec_for([state], torch.int8, 4)
+    convert_state(expected, int32s(0, 3), int32s(1, 2), direction="encode", backend="naive")
+    src = torch.tensor([-1, 0, 99, 3, -1], dtype=torch.int32, device=DEVICE)
+    dst = torch.tensor([-1, 1, 0, 2, 9], dtype=torch.int32, device=DEVICE)
+    for backend in FAST:
+        with running(backend):
+            run = import_module(f"hybrid_blocks.kernels.convert_state.{backend}")
+            run.encode(queue_of(DEVICE, None), codec, src, dst, 1)
+        assert torch.equal(bits(codec.packed.tensors[0]), bits(expected.packed.tensors[0]))
 
 
 def test_codecs_that_do_not_fit_are_refused() -> None:

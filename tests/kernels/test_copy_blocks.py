@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from hybrid_blocks.kernels import Backend, BlockTensors, copy_blocks
+from hybrid_blocks.kernels.launch_queue import queue_of
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import (
@@ -14,6 +15,7 @@ from kernel_cases import (
     OddGroup,
     id_lists,
     int32s,
+    listed_on_device,
     odd_groups,
     raw,
     running,
@@ -111,7 +113,7 @@ def test_padding_in_a_list_on_the_device_is_skipped(backend: Backend) -> None:
     dst = torch.tensor([2, -1, 4, 3], dtype=torch.int32, device=DEVICE)
     with running(backend):
         run = import_module(f"hybrid_blocks.kernels.copy_blocks.{backend}")
-        run.copy_blocks(group, src, dst, None)
+        run.copy_blocks(queue_of(DEVICE, None), group, listed_on_device(src, dst), None)
     assert torch.equal(state[2], before[0])
     assert torch.equal(state[[0, 1, 3]], before[[0, 1, 3]])
 

@@ -1,60 +1,176 @@
+from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import hybrid_blocks.kernels
 import pytest
-from cuda.bindings import nvrtc
+from hybrid_blocks.kernels import build
+from machine_code import MachineCode, kernels_of, longest_flight
 
 ROOT = Path(hybrid_blocks.kernels.__file__).parent
-SOURCES = sorted(ROOT.glob("*/*.cu"))
+OPERATIONS = (
+    "convert_state",
+    "copy_blocks",
+    "gather_scatter",
+    "slot_mapping",
+    "table_delta",
+    "zero_blocks",
+)
+ARCHS = ("sm_80", "sm_90", "sm_100")
+
+LOAD, STORE = "LDG.E.NA.128.CONSTANT", "STG.E.NA.128"
+# Registers a thread. 64 let a block of 1,024 threads run; at 56 four blocks of 256 and more fit.
+REGISTERS = {"copy_blocks": 56, "gather_blocks": 56, "scatter_blocks": 56, "zero_blocks": 32}
 
 
-def compile_source(source: Path, arch: str) -> str:
-    """Compile to machine code and return the log, warnings of the assembler included."""
-    error, program = nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), 0, [], [])
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
-    options = [
-        "-std=c++17",
-        f"-I{ROOT}",
-        f"-arch={arch}",
-        "--ptxas-options=-warn-spills",
-        "--ptxas-options=-Werror",
+@cache
+def compiled(operation: str, arch: str) -> build.Build:
+    return build.compile_operation(operation, arch)
+
+
+@cache
+def kernel(operation: str, name: str, arch: str) -> MachineCode:
+    return kernels_of(compiled(operation, arch).machine_code)[name]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_runs_compiles_without_a_warning_and_fits_its_registers(
+    operation: str, arch: str
+) -> None:
+    assert compiled(operation, arch).log == ""
+    for name, code in kernels_of(compiled(operation, arch).machine_code).items():
+        assert code.registers <= REGISTERS.get(name, 64), name
+        assert code.stack_bytes == 0, name
+        assert code.count("LDL", "STL") == 0, name
+        assert ".ftz" not in compiled(operation, arch).assembly
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        ("copy_blocks", "copy_blocks"),
+        ("gather_scatter", "gather_blocks"),
+        ("gather_scatter", "scatter_blocks"),
+    ],
+)
+def test_a_lane_has_eight_loads_of_16_bytes_in_flight(operation: str, name: str, arch: str) -> None:
+    code = kernel(operation, name, arch)
+    assert longest_flight(code, "LDG", "STG") == 8
+    assert max(sum(line.startswith("STG") for line in block) for block in code.blocks) == 8
+    wide = [block for block in code.blocks if longest_flight_of(block) == 8]
+    assert any(all("128" in line for line in block if line.startswith("LDG")) for block in wide)
+    assert code.count("LD.", "ST.") == 0  # nothing is left to the generic path
+
+
+def longest_flight_of(block: tuple[str, ...]) -> int:
+    return longest_flight(MachineCode(0, 0, (block,)), "LDG", "STG")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_ordered_walk_reads_what_it_wrote(arch: str) -> None:
+    code = kernel("copy_blocks", "copy_in_order", arch)
+    batches = [block for block in code.blocks if longest_flight_of(block) == 4]
+    wide = [
+        block
+        for block in batches
+        if sum(line.startswith("LDG.E.128 ") for line in block) == 4
+        and sum(line.startswith("STG") and "128" in line for line in block) == 4
     ]
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
-    _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = bytearray(size)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    text = log.decode(errors="replace").strip("\0\n ")
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, text
-    _, machine_code = nvrtc.nvrtcGetCUBINSize(program)
-    assert machine_code > 0
-    return text
+    assert wide, "four pairs have their loads in flight together"
+    assert not any("CONSTANT" in line for block in wide for line in block)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-def test_a_source_compiles_without_a_warning_or_a_spilled_register(source: Path, arch: str) -> None:
-    assert compile_source(source, arch) == ""
+# Instructions of a thread for 16 values: loads, scaling, rounding, packing, stores, addresses.
+@pytest.mark.parametrize(
+    ("name", "arch", "most"),
+    [
+        ("encode_int8", "sm_80", 72),
+        ("encode_int8", "sm_90", 72),
+        ("encode_float8_e4m3fn", "sm_80", 240),
+        ("encode_float8_e4m3fn", "sm_90", 52),
+        ("encode_float8_e4m3fn", "sm_100", 60),
+    ],
+)
+def test_encoding_16_values_takes_few_instructions(name: str, arch: str, most: int) -> None:
+    rounds = [
+        block
+        for block in kernel("convert_state", name, arch).blocks
+        if sum(line.startswith("FMUL") for line in block) == 16
+        and sum(line.startswith("LDS.128") for line in block) == 4
+    ]
+    assert rounds
+    assert max(map(len, rounds)) <= most
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_heads_are_fetched_to_shared_memory_while_others_are_encoded(arch: str) -> None:
+    code = kernel("convert_state", "encode_int8", arch)
+    assert code.count("LDGSTS.E.BYPASS.128") > 0
+    conversions = kernel("convert_state", "encode_float8_e4m3fn", arch).count("F2FP.SATFINITE.E4M3")
+    assert (conversions > 0) == (arch != "sm_80")
 
 
 def test_every_operation_has_its_three_versions() -> None:
     operations = sorted(folder for folder in ROOT.iterdir() if (folder / "naive.py").exists())
-    assert [folder.name for folder in operations] == [
-        "convert_state",
-        "copy_blocks",
-        "gather_scatter",
-        "move_slabs",
-        "slot_mapping",
-        "table_delta",
-        "zero_blocks",
-    ]
+    assert [folder.name for folder in operations] == sorted(OPERATIONS)
     for folder in operations:
-        for version in ("triton.py", "cupy.py", f"{folder.name}.cu"):
+        for version in ("triton.py", "cuda.py", f"{folder.name}.cu"):
             assert (folder / version).exists()
 
 
-def test_a_warning_would_fail_the_compilation(tmp_path: Path) -> None:
-    source = tmp_path / "warns.cu"
-    source.write_text(
-        'extern "C" __global__ void warns(int* p) { int unused; *p = 1; return; *p = 2; }'
+WARNS = 'extern "C" __global__ void warns(int* p) { int unused; *p = 1; return; *p = 2; }'
+
+
+def test_a_warning_would_be_seen() -> None:
+    assert "warning" in build.compile_source("warns.cu", WARNS, "sm_90").log
+
+
+def test_a_source_that_does_not_compile_is_an_error_with_the_log() -> None:
+    with pytest.raises(
+        RuntimeError, match=r"(?s)could not compile wrong.cu for sm_90: .*undefined"
+    ):
+        build.compile_source("wrong.cu", "int a = b;", "sm_90")
+
+
+def test_an_edit_of_a_header_or_a_flag_makes_another_binary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS_CACHE", str(tmp_path))
+    first = build.machine_code("zero_blocks", "sm_90")
+    assert len(list(tmp_path.iterdir())) == 1
+    with mock.patch.object(build, "compile_source", side_effect=AssertionError("compiled again")):
+        assert build.machine_code("zero_blocks", "sm_90") == first
+    edited = dict(build.sources())
+    edited["common.cuh"] = edited["common.cuh"].replace("UNROLL = 8", "UNROLL = 4")
+    with mock.patch.object(build, "sources", return_value=edited):
+        assert build.machine_code("zero_blocks", "sm_90") != first
+    with mock.patch.object(build, "OPTIONS", (*build.OPTIONS, "-DX")):
+        build.machine_code("zero_blocks", "sm_90")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HYBRID_BLOCKS_CACHE", str(tmp_path / "file"))
+    assert (
+        build.machine_code("zero_blocks", "sm_90") == compiled("zero_blocks", "sm_90").machine_code
     )
-    assert "warning" in compile_source(source, "sm_90")
+
+
+def test_the_source_hash_covers_every_version() -> None:
+    before = build.source_hash()
+    assert len(before) == 16
+    read = Path.read_bytes
+
+    def edited(path: Path) -> bytes:
+        return read(path) + (b"#" if path.name == "triton.py" else b"")
+
+    build.source_hash.cache_clear()
+    with mock.patch.object(Path, "read_bytes", edited):
+        assert build.source_hash() != before
+    build.source_hash.cache_clear()
+    assert build.source_hash() == before

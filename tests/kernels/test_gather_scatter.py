@@ -67,11 +67,11 @@ def test_a_record_holds_the_segments_in_order_and_the_gaps_stay(backend: Backend
     staging = staging_for(group, 2)
     with running(backend):
         gather_blocks(group, int32s(3, 1), staging, backend=backend)
-    first, second = staging.view(2, 32).tolist()
+    first, second = staging.view(2, 256).tolist()
     assert first[:3] == [9, 10, 11]
-    assert first[16:20] == [6, 0, 7, 0]
+    assert first[128:132] == [6, 0, 7, 0]
     assert second[:3] == [3, 4, 5]
-    assert set(first[3:16] + first[20:]) == {POISON}
+    assert set(first[3:128] + first[132:]) == {POISON}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -89,10 +89,10 @@ def test_a_block_may_be_gathered_twice(backend: Backend) -> None:
 def test_staging_buffers_that_cannot_work_are_refused() -> None:
     state = torch.zeros(4, 8, device=DEVICE)
     group = BlockTensors([state])
-    with pytest.raises(ValueError, match="staging has 63 bytes; 2 records of 32 bytes need 64"):
+    with pytest.raises(ValueError, match="staging has 255 bytes; 2 records of 128 bytes need 256"):
         gather_blocks(group, int32s(0, 1), staging_for(group, 2)[1:])
     with pytest.raises(TypeError, match="staging must be uint8, got float32"):
-        gather_blocks(group, int32s(0), torch.zeros(64, device=DEVICE))
+        gather_blocks(group, int32s(0), torch.zeros(128, device=DEVICE))
     with pytest.raises(ValueError, match="staging must be contiguous"):
         gather_blocks(group, int32s(0), staging_for(group, 4)[::2])
     with pytest.raises(ValueError, match="staging lies inside the group's tensors"):

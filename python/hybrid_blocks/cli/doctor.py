@@ -67,8 +67,11 @@ def _check_triton(triton: Any) -> str:
     return f"compiles for {target.backend} {target.arch}"
 
 
-def _check_cupy(cupy: Any) -> str:
-    return f"{cupy.cuda.runtime.getDeviceCount()} CUDA devices"
+def _check_nvrtc(nvrtc: Any) -> str:
+    error, major, minor = nvrtc.nvrtcVersion()
+    if error:
+        raise RuntimeError(f"NVRTC answers {error}")
+    return f"NVRTC {major}.{minor} compiles the CUDA kernels"
 
 
 def _check_vllm(vllm: Any) -> str:
@@ -86,7 +89,7 @@ def _check_matplotlib(_: Any) -> str:
 EXTRAS = (
     Extra("torch", "torch", "kernels, vLLM adapter", _check_torch),
     Extra("triton", "triton", "kernels", _check_triton),
-    Extra("cupy-cuda13x", "cupy", "kernels", _check_cupy),
+    Extra("cuda-bindings", "cuda.bindings.nvrtc", "kernels", _check_nvrtc),
     Extra("vllm", "vllm", "vLLM adapter", _check_vllm),
     Extra("matplotlib", "matplotlib", "replay --plot", _check_matplotlib),
 )

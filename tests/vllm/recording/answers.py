@@ -49,7 +49,7 @@ def events(queue: list[Any], digests: Digests) -> list[dict[str, list[Any]]]:
     return found + _removed(removed)
 
 
-def _removed(keys: list[list[int]]) -> list[dict[str, list[Any]]]:
+def _removed(keys: list[list[int | None]]) -> list[dict[str, list[Any]]]:
     return [{"removed": key} for key in sorted(keys)]
 
 

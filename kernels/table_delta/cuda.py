@@ -1,0 +1,49 @@
+"""CUDA C++: one thread an entry."""
+
+import torch
+from hybrid_blocks.kernels import cuda
+from hybrid_blocks.kernels.ids import IdList
+from hybrid_blocks.kernels.launch_queue import LaunchQueue
+
+THREADS = 256
+
+
+def apply_table_delta(
+    queue: LaunchQueue,
+    table: torch.Tensor,
+    rows: IdList,
+    starts: IdList,
+    offsets: IdList,
+    block_ids: IdList,
+) -> None:
+    """Launch all runs at once."""
+    with queue.lock:
+        lists = queue.addresses((rows, starts, offsets, block_ids))
+        cuda.shared(queue, "table_delta", "table_delta", PARAMETERS)(
+            (),
+            (-(-len(block_ids) // THREADS), THREADS),
+            table=table.data_ptr(),
+            row_stride=table.stride(0),
+            num_rows=table.shape[0],
+            num_columns=table.shape[1],
+            rows=lists[0],
+            starts=lists[1],
+            offsets=lists[2],
+            num_runs=len(rows),
+            block_ids=lists[3],
+            num_entries=len(block_ids),
+        )
+
+
+PARAMETERS: list[cuda.Parameter] = [
+    ("table", "u8", None),
+    ("row_stride", "i8", None),
+    ("num_rows", "i4", None),
+    ("num_columns", "i4", None),
+    ("rows", "u8", None),
+    ("starts", "u8", None),
+    ("offsets", "u8", None),
+    ("num_runs", "i4", None),
+    ("block_ids", "u8", None),
+    ("num_entries", "i4", None),
+]

@@ -1,0 +1,152 @@
+// The part of libcuda that the kernels' launcher calls, on the host: a module is the path of a
+// library that was built from a CUDA source, a launch runs it and returns when it is done.
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int INVALID = 1, NOT_FOUND = 500, NOT_READY = 600;
+constexpr unsigned FREE_SHARED_BYTES = 48 << 10;
+
+struct Function {
+    void (*run)(unsigned, unsigned, unsigned, void**);
+    std::vector<size_t> parameters;
+    unsigned shared_limit = FREE_SHARED_BYTES;
+};
+
+struct Config {  // CUlaunchConfig
+    unsigned grid[3], block[3], shared_bytes;
+    void* stream;
+    void* attributes;
+    unsigned count;
+};
+
+struct Event {
+    bool done = true;
+};
+
+}  // namespace
+
+extern "C" {
+
+// What a test reads and sets.
+long fake_launches = 0, fake_waits = 0, fake_copies = 0;
+unsigned fake_last_grid = 0, fake_last_threads = 0;
+int fake_runs_kernels = 1;   // 0: a launch is counted and nothing more
+int fake_device_is_behind = 0;  // 1: an event is done only once the host waited for it
+int fake_capturing = 0;
+
+int cuGetErrorString(int status, const char** text) {
+    static thread_local char message[32];
+    std::snprintf(message, sizeof message, "fake error %d", status);
+    *text = message;
+    return 0;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+    *device = ordinal;
+    return ordinal == 0 ? 0 : INVALID;
+}
+
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+        case 16: *value = 2; return 0;        // multiprocessors
+        case 75: *value = 9; return 0;        // compute capability
+        case 76: *value = 0; return 0;
+        case 81: *value = 233472; return 0;   // shared memory of an SM, as an H100
+        case 97: *value = 232448; return 0;   // of a block, with the opt-in
+        default: return INVALID;
+    }
+}
+
+int cuModuleLoadData(void** module, const char* path) {
+    *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!*module) std::fprintf(stderr, "%s\n", dlerror());
+    return *module ? 0 : INVALID;
+}
+
+int cuModuleGetFunction(Function** function, void* module, const char* name) {
+    static std::map<std::pair<void*, std::string>, Function> functions;
+    static std::mutex lock;
+    const std::lock_guard<std::mutex> guard(lock);
+    Function& found = functions[{module, name}];
+    if (!found.run) {
+        found.run = reinterpret_cast<decltype(found.run)>(
+            dlsym(module, (std::string("run_") + name).c_str()));
+        auto* sizes = reinterpret_cast<int (*)(size_t*)>(
+            dlsym(module, (std::string("parameters_") + name).c_str()));
+        if (!found.run || !sizes) return NOT_FOUND;
+        found.parameters.resize(32);
+        found.parameters.resize(sizes(found.parameters.data()));
+    }
+    *function = &found;
+    return 0;
+}
+
+int cuFuncGetParamInfo(Function* function, size_t index, size_t* offset, size_t* size) {
+    if (index >= function->parameters.size()) return INVALID;
+    *offset = 0;
+    *size = function->parameters[index];
+    return 0;
+}
+
+int cuFuncSetAttribute(Function* function, int attribute, int value) {
+    if (attribute != 8 || value > 232448) return INVALID;
+    function->shared_limit = value;
+    return 0;
+}
+
+int cuLaunchKernelEx(const Config* config, Function* function, void** parameters, void**) {
+    if (!config->grid[0] || !config->block[0] || config->block[0] > 1024 ||
+        config->shared_bytes > function->shared_limit)
+        return INVALID;
+    ++fake_launches;
+    fake_last_grid = config->grid[0];
+    fake_last_threads = config->block[0];
+    if (fake_runs_kernels)
+        function->run(config->grid[0], config->block[0], config->shared_bytes, parameters);
+    return 0;
+}
+
+int cuMemcpyHtoDAsync_v2(void* target, const void* source, size_t bytes, void*) {
+    std::memcpy(target, source, bytes);
+    return 0;
+}
+
+int cuMemcpyBatchAsync_v2(void** targets, void** sources, size_t* sizes, size_t count, void*,
+                          size_t*, size_t, void*) {
+    for (size_t i = 0; i < count; ++i) std::memcpy(targets[i], sources[i], sizes[i]);
+    fake_copies += static_cast<long>(count);
+    return 0;
+}
+
+int cuEventCreate(Event** event, unsigned) {
+    *event = new Event;
+    return 0;
+}
+
+int cuEventRecord(Event* event, void*) {
+    event->done = !fake_device_is_behind;
+    return 0;
+}
+
+int cuEventQuery(Event* event) { return event->done ? 0 : NOT_READY; }
+
+int cuEventSynchronize(Event* event) {
+    ++fake_waits;
+    event->done = true;
+    return 0;
+}
+
+int cuStreamIsCapturing(void*, int* state) {
+    *state = fake_capturing;
+    return 0;
+}
+}

@@ -1,0 +1,252 @@
+"""What the host keeps of a stream: the ring of lists, held buffers and laid-out launches."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from ctypes import c_void_p
+from itertools import pairwise
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from cuda_on_cpu import fake_driver
+from hybrid_blocks.kernels import (
+    BlockTensors,
+    apply_table_delta,
+    copy_blocks,
+    cuda,
+    gather_scatter,
+    zero_blocks,
+)
+from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
+from hybrid_blocks.kernels.tuned import PREDICTED, entry
+from hybrid_blocks.kernels.upload import RING_IDS
+from kernel_cases import DEVICE, int32s, running
+
+pytestmark = pytest.mark.skipif(DEVICE.type != "cpu", reason="asks the fake driver")
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def behind() -> Iterator[None]:
+    """Let the device never be done before the host waits."""
+    fake_driver().tell("device_is_behind", value=True)
+    yield
+    fake_driver().tell("device_is_behind", value=False)
+
+
+@pytest.fixture
+def queue() -> LaunchQueue:
+    return LaunchQueue(CPU, 99)
+
+
+def zeroing() -> c_void_p:
+    return cuda.kernel("zero_blocks", "zero_blocks", CPU)
+
+
+@pytest.mark.usefixtures("behind")
+def test_a_ring_that_is_full_waits_for_the_oldest_launch_and_never_grows(
+    queue: LaunchQueue,
+) -> None:
+    ids = np.arange(RING_IDS // 4, dtype=np.int32)
+    address = queue.ring.device_side.data_ptr()
+    waits = fake_driver().count("waits")
+    for i in range(4):
+        queue.addresses([ids + np.int32(i)])
+        queue.done()
+    assert fake_driver().count("waits") == waits
+    for i in range(40):
+        (at,) = queue.addresses([ids[:1000] + np.int32(i)])
+        assert address <= at < address + 4 * RING_IDS
+        queue.done()
+    assert fake_driver().count("waits") == waits + 1, "a quarter makes room for many short lists"
+    assert queue.ring.device_side.data_ptr() == address
+
+
+@pytest.mark.usefixtures("behind")
+@pytest.mark.parametrize("seed", range(5))
+def test_no_place_is_used_twice_while_a_launch_may_read_it(queue: LaunchQueue, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ids = np.zeros(RING_IDS, np.int32)
+    for _ in range(300):
+        queue.addresses([ids[: int(rng.integers(1, RING_IDS // 2))]])
+        if rng.random() < 0.7:  # else the next list comes before the launch was noted
+            queue.done()
+        used = sorted((begin, end) for begin, end, _ in queue.ring._used)
+        assert all(begin < end for begin, end in used)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(used))
+
+
+@pytest.mark.usefixtures("behind")
+def test_what_no_launch_has_read_yet_is_not_written_over(queue: LaunchQueue) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        sizes = rng.integers(1, RING_IDS // 6, 2)
+        lists = [rng.integers(0, 1 << 30, size).astype(np.int32) for size in sizes]
+        places = queue.on_device_side(lists)
+        for ids, place in zip(lists, places, strict=True):
+            assert np.array_equal(place.numpy(), ids)
+        queue.done()
+
+
+def test_a_list_too_long_for_the_ring_is_copied_alone() -> None:
+    table = torch.zeros(4, RING_IDS, dtype=torch.int32)
+    ids = np.arange(RING_IDS, dtype=np.int32)
+    with running("cuda"):
+        apply_table_delta(table, int32s(2), int32s(0), int32s(0, RING_IDS), ids, backend="cuda")
+    assert torch.equal(table[2], torch.from_numpy(ids))
+
+
+def test_a_launch_is_laid_out_once_a_group_and_stream() -> None:
+    group = BlockTensors([torch.zeros(8, 64)])
+    with running("cuda"):
+        copy_blocks(group, int32s(0), int32s(1), backend="cuda")
+        with mock.patch.object(cuda, "Launch", side_effect=AssertionError("laid out again")):
+            for count in (1, 3):
+                ids = np.arange(count, dtype=np.int32)
+                copy_blocks(group, ids, ids + np.int32(4), backend="cuda")
+
+
+def test_parameters_of_the_wrong_size_never_reach_a_kernel(queue: LaunchQueue) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"kernel zero_blocks takes parameters of \[8, 8, 4, 2056"
+    ):
+        cuda.Launch(queue, zeroing(), "zero_blocks", [("segments", "u8", 0)])
+
+
+def test_a_launch_the_driver_refuses_is_an_error(queue: LaunchQueue) -> None:
+    group = BlockTensors([torch.zeros(8, 64)])
+    from hybrid_blocks.kernels.zero_blocks.cuda import _parameters  # noqa: PLC0415
+
+    run = cuda.Launch(queue, zeroing(), "zero_blocks", _parameters(group))
+    with pytest.raises(RuntimeError, match="cuLaunchKernelEx returned 1: fake error 1"):
+        run((int32s(0),), (0, 256), num_items=1)
+
+
+@pytest.mark.usefixtures("behind")
+def test_a_pinned_buffer_lives_until_the_device_is_done_with_it(queue: LaunchQueue) -> None:
+    buffer = torch.zeros(10)
+    alive = weakref.ref(buffer)
+    queue.keep(buffer)
+    del buffer
+    gc.collect()
+    queue.keep(torch.zeros(1))
+    assert alive() is not None
+    fake_driver().wait(queue._kept[0][0])
+    queue.keep(torch.zeros(1))
+    assert alive() is None
+
+
+def test_a_slab_group_dies_with_its_arena() -> None:
+    from hybrid_blocks.kernels.move_slabs import _slabs  # noqa: PLC0415
+
+    arena = torch.zeros(256, dtype=torch.uint8)
+    group = weakref.ref(_slabs(arena, 64))
+    assert _slabs(arena, 64) is group()
+    del arena
+    gc.collect()
+    assert group() is None
+
+
+def test_threads_that_share_a_stream_take_turns() -> None:
+    state = torch.arange(4000).view(-1, 1)
+    group = BlockTensors([state])
+    failures = []
+
+    def fork(first: int) -> None:
+        for i in range(100):
+            ids = np.arange(first + 10 * i, first + 10 * i + 10, dtype=np.int32)
+            try:
+                copy_blocks(group, ids, ids + np.int32(2000), backend="cuda")
+            except Exception as error:  # noqa: BLE001
+                failures.append(error)
+
+    with running("cuda"):
+        threads = [threading.Thread(target=fork, args=(first,)) for first in (0, 1000)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    assert torch.equal(state[2000:], state[:2000])
+
+
+def test_host_lists_are_refused_in_a_capture_and_device_lists_are_not() -> None:
+    queue = queue_of(CPU, None)
+    with (
+        mock.patch.object(type(queue), "is_capturing", return_value=True),
+        pytest.raises(RuntimeError, match="host lists cannot be captured in a CUDA graph"),
+    ):
+        zero_blocks(BlockTensors([torch.zeros(4, 1)]), int32s(0))
+
+
+@pytest.mark.parametrize("direction", ["gather", "scatter"])
+def test_the_copy_engine_moves_every_run(direction: str) -> None:
+    conv = torch.randint(0, 256, (9, 3, 40), dtype=torch.uint8)
+    state = torch.randn(2, 9, 12).transpose(0, 1)
+    group = BlockTensors([conv, state])
+    ids = int32s(7, 0, 3)
+    wanted = torch.full((3 * group.record_bytes,), 0xFF, dtype=torch.uint8)
+    gather_scatter.gather_blocks(group, ids, wanted, backend="naive")
+    before = fake_driver().count("copies")
+    with running("cuda"):
+        if direction == "gather":
+            got = torch.full_like(wanted, 0xFF)
+            gather_scatter.gather_blocks(group, ids, got, backend="copy_engine")
+            assert torch.equal(got, wanted)
+        else:
+            expected = [tensor.clone() for tensor in group.tensors]
+            for tensor in group.tensors:
+                tensor.zero_()
+            gather_scatter.scatter_blocks(group, ids, wanted, backend="copy_engine")
+            for tensor, held in zip(group.tensors, expected, strict=True):
+                assert torch.equal(tensor[[7, 0, 3]], held[[7, 0, 3]])
+                assert not tensor[[1, 2, 4, 5, 6, 8]].any()
+    assert fake_driver().count("copies") == before + 3 * 3
+
+
+def test_the_copy_engine_only_gathers_and_scatters() -> None:
+    group = BlockTensors([torch.zeros(4, 1)])
+    with running("cuda"), pytest.raises(ValueError, match="only gathers and scatters"):
+        zero_blocks(group, int32s(0), backend="copy_engine")
+
+
+TABLE = {
+    PREDICTED: {
+        "max_sms": {"gather": {"cuda": 4}, "scatter": {"cuda": 4}},
+        "copy_engine": {"gather": [[65536, 1]], "scatter": [[28672, 16]]},
+    },
+    "card": {
+        "max_sms": {"gather": {"cuda": 2}, "scatter": {"cuda": 3}},
+        "copy_engine": {"gather": [], "scatter": [[1, 1]]},
+    },
+}
+
+
+def test_a_device_that_was_measured_has_its_own_entry_and_others_the_prediction() -> None:
+    card, other = entry("card", TABLE), entry("another", TABLE)
+    assert (card.device, other.device) == ("card", PREDICTED)
+    assert card.max_sms("scatter", "cuda") == 3
+    assert card.max_sms("scatter", "naive") is None
+    assert not card.takes_copy_engine("gather", 1 << 20, 1000)
+    assert other.takes_copy_engine("scatter", 28672, 16)
+    assert not other.takes_copy_engine("scatter", 28672, 15)
+    assert not other.takes_copy_engine("scatter", 28671, 1000)
+
+
+@pytest.mark.parametrize(("count", "uploads"), [(1, 0), (256, 0), (257, 1), (4096, 1)])
+def test_up_to_256_pairs_travel_in_the_parameters(count: int, uploads: int) -> None:
+    group = BlockTensors([torch.zeros(2 * count, 16)])
+    ids = np.arange(count, dtype=np.int32)
+    driver = fake_driver()
+    with (
+        running("cuda"),
+        mock.patch.object(driver, "copy_to_device", wraps=driver.copy_to_device) as upload,
+    ):
+        before = driver.count("launches")
+        copy_blocks(group, ids, ids + np.int32(count), backend="cuda")
+    assert upload.call_count == uploads
+    assert driver.count("launches") == before + 1
