@@ -7,23 +7,15 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use hybrid_blocks::vllm::{
-    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, Release,
-    RequestProgress,
+    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
 };
-use hybrid_blocks::{FixedStore, GroupId, GroupKind, PoolId, Store};
+use hybrid_blocks::{FixedStore, GroupId, GroupKind, Store};
 
 use digests::{BLOCK_SIZE, digests};
 
 /// One group of full attention, and `num_sliding` of windows.
 fn config(num_sliding: u32) -> ManagerConfig {
-    let group = |kind| GroupConfig {
-        kind,
-        block_size: BLOCK_SIZE,
-        pool: PoolId(0),
-        use_eagle: false,
-        admission_cap: None,
-        zeroes_new_blocks: false,
-    };
+    let group = |kind| GroupConfig::new(kind, BLOCK_SIZE);
     let window = GroupKind::sliding_window(1024);
     let spec = |groups: Vec<u32>| LookupGroup {
         groups: groups.into_iter().map(GroupId).collect(),
@@ -35,24 +27,9 @@ fn config(num_sliding: u32) -> ManagerConfig {
         let specs = vec![spec(vec![0]), spec((1..=num_sliding).collect())];
         Lookup::Hybrid { specs, fine_grained: false }
     };
-    ManagerConfig {
-        release: Release::V0_33,
-        groups: std::iter::once(group(GroupKind::Full))
-            .chain((0..num_sliding).map(|_| group(window)))
-            .collect(),
-        lookup,
-        hash_block_size: BLOCK_SIZE,
-        scheduler_block_size: BLOCK_SIZE,
-        max_model_len: 1 << 20,
-        enable_events: false,
-        retention_interval: None,
-        num_reprefillable: 0,
-        num_hash_lookahead: 0,
-        drops_eagle_block: false,
-        drops_eagle_checkpoint: false,
-        shared_prefix_checkpoint: false,
-        watermark_blocks: 0,
-    }
+    let windows = (0..num_sliding).map(|_| group(window));
+    let groups = std::iter::once(group(GroupKind::Full)).chain(windows).collect();
+    ManagerConfig::new(groups, lookup, BLOCK_SIZE, BLOCK_SIZE, 1 << 20)
 }
 
 /// Whether the pool holds all prompts that come, until it is emptied, or evicts the oldest for each.

@@ -1,8 +1,7 @@
 //! Steps of a request that change nothing, and what makes it look at its groups again.
 
 use hybrid_blocks::vllm::{
-    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, Release,
-    RequestProgress,
+    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
 };
 use hybrid_blocks::{BlockId, Digest, FixedStore, GroupId, GroupKind, PoolId, Store};
 
@@ -10,31 +9,10 @@ const HASH_BLOCK: u32 = 16;
 const BLOCK: u32 = 32;
 
 fn manager() -> KvCacheManager<FixedStore> {
-    let group = GroupConfig {
-        kind: GroupKind::Full,
-        block_size: BLOCK,
-        pool: PoolId(0),
-        use_eagle: false,
-        admission_cap: None,
-        zeroes_new_blocks: false,
-    };
+    let group = GroupConfig::new(GroupKind::Full, BLOCK);
     let spec = LookupGroup { groups: vec![GroupId(0)], use_eagle: false };
-    let config = ManagerConfig {
-        release: Release::V0_33,
-        groups: vec![group],
-        lookup: Lookup::Hybrid { specs: vec![spec], fine_grained: true },
-        hash_block_size: HASH_BLOCK,
-        scheduler_block_size: HASH_BLOCK,
-        max_model_len: 1_024,
-        enable_events: false,
-        retention_interval: None,
-        num_reprefillable: 0,
-        num_hash_lookahead: 0,
-        drops_eagle_block: false,
-        drops_eagle_checkpoint: false,
-        shared_prefix_checkpoint: false,
-        watermark_blocks: 0,
-    };
+    let lookup = Lookup::Hybrid { specs: vec![spec], fine_grained: true };
+    let config = ManagerConfig::new(vec![group], lookup, HASH_BLOCK, HASH_BLOCK, 1_024);
     KvCacheManager::new(FixedStore::new(64).unwrap(), config).unwrap()
 }
 

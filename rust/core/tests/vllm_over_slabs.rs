@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use hybrid_blocks::vllm::{
-    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, Release,
-    RequestProgress,
+    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
 };
 use hybrid_blocks::{BlockId, Digest, GroupId, GroupKind, PoolId, SlabStore, Store};
 use proptest::prelude::*;
@@ -32,31 +31,14 @@ const GROUPS: [(GroupKind, u32, u32); 3] = [
 ];
 
 fn config() -> ManagerConfig {
-    let group = |(kind, block_size, pool): (GroupKind, u32, u32)| GroupConfig {
-        kind,
-        block_size,
+    let group = |(kind, block_size, pool)| GroupConfig {
         pool: PoolId(pool),
-        use_eagle: false,
-        admission_cap: None,
-        zeroes_new_blocks: false,
+        ..GroupConfig::new(kind, block_size)
     };
     let spec = |group| LookupGroup { groups: vec![GroupId(group)], use_eagle: false };
-    ManagerConfig {
-        release: Release::V0_33,
-        groups: GROUPS.map(group).to_vec(),
-        lookup: Lookup::Hybrid { specs: vec![spec(0), spec(1), spec(2)], fine_grained: false },
-        hash_block_size: HASH_BLOCK,
-        scheduler_block_size: STATE_BLOCK,
-        max_model_len: MAX_LEN,
-        enable_events: false,
-        retention_interval: None,
-        num_reprefillable: 0,
-        num_hash_lookahead: 0,
-        drops_eagle_block: false,
-        drops_eagle_checkpoint: false,
-        shared_prefix_checkpoint: false,
-        watermark_blocks: 0,
-    }
+    let specs = vec![spec(0), spec(1), spec(2)];
+    let lookup = Lookup::Hybrid { specs, fine_grained: false };
+    ManagerConfig::new(GROUPS.map(group).to_vec(), lookup, HASH_BLOCK, STATE_BLOCK, MAX_LEN)
 }
 
 /// What a unit of the arena was last written with: group, and the tokens that its block stands for.

@@ -23,6 +23,19 @@ pub struct GroupConfig {
 }
 
 impl GroupConfig {
+    /// A group of the first pool, with all that is optional switched off.
+    #[must_use]
+    pub fn new(kind: GroupKind, block_size: u32) -> Self {
+        Self {
+            kind,
+            block_size,
+            pool: PoolId(0),
+            use_eagle: false,
+            admission_cap: None,
+            zeroes_new_blocks: false,
+        }
+    }
+
     pub(crate) fn spec(&self) -> GroupSpec {
         GroupSpec { kind: self.kind, block_size: self.block_size, pool: self.pool }
     }
@@ -128,6 +141,33 @@ pub struct ManagerConfig {
 }
 
 impl ManagerConfig {
+    /// The newest release with all that is optional switched off. Sizes are in tokens.
+    #[must_use]
+    pub fn new(
+        groups: Vec<GroupConfig>,
+        lookup: Lookup,
+        hash_block_size: u32,
+        scheduler_block_size: u32,
+        max_model_len: u32,
+    ) -> Self {
+        Self {
+            release: Release::V0_33,
+            groups,
+            lookup,
+            hash_block_size,
+            scheduler_block_size,
+            max_model_len,
+            enable_events: false,
+            retention_interval: None,
+            num_reprefillable: 0,
+            num_hash_lookahead: 0,
+            drops_eagle_block: false,
+            drops_eagle_checkpoint: false,
+            shared_prefix_checkpoint: false,
+            watermark_blocks: 0,
+        }
+    }
+
     /// Whether prefixes are kept.
     #[must_use]
     pub fn enable_caching(&self) -> bool {
