@@ -15,7 +15,7 @@ TARGETS = {
     "blocks/match_6250": ("match of 100,000 tokens, 6,250 blocks cached", "µs", 1e-3, 60),
     "blocks/new_1m": ("a million blocks made, Rust", "ms", 1e-6, 50),
     "blocks/decode_1024": ("decode step of 1,024 requests, Rust", "ns/request", 1 / 1024, None),
-    "hybrid/admit_2000_tokens_6_groups": ("admission of 2,000 tokens, 6 groups", "µs", 1e-3, 5),
+    "hybrid/admit_2000_tokens_6_groups": ("room for 2,000 tokens, 6 groups", "µs", 1e-3, 5),
     "hybrid/returning_102400_tokens/match": (
         "match of a returning 102,400 tokens",
         "µs",

@@ -76,7 +76,7 @@ impl CheckpointHistory {
     }
 
     /// Whether several requests went on from a checkpoint, so that more may come.
-    pub(crate) fn is_slabbed(&self, block: BlockId) -> bool {
+    pub(crate) fn is_shared(&self, block: BlockId) -> bool {
         self.num_uses[block.index()] >= SHARED
     }
 
@@ -144,8 +144,8 @@ mod tests {
         history.leave(second, 1, Origin::End);
         assert_eq!(history.go_on(second), 2);
         assert_eq!(history.go_on(first), 0, "the conversation branches");
-        assert!(history.is_slabbed(prefix) && history.is_slabbed(first));
-        assert!(!history.is_slabbed(second));
+        assert!(history.is_shared(prefix) && history.is_shared(first));
+        assert!(!history.is_shared(second));
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl BlockManager {
         lengths.retain(|&num_tokens| find(first, num_tokens, store).is_some());
         let left_behind = lengths.len().saturating_sub(NUM_KEPT);
         for num_tokens in lengths.drain(..left_behind) {
-            if find(first, num_tokens, store).is_some_and(|at| self.history.is_slabbed(at)) {
+            if find(first, num_tokens, store).is_some_and(|at| self.history.is_shared(at)) {
                 continue;
             }
             for group in &states {
