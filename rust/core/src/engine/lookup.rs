@@ -229,8 +229,8 @@ impl<S: Store> Search<'_, S> {
         let Some(&digest) = self.digests.get(digest) else { return false };
         for (at, &group) in self.groups.iter().enumerate() {
             let key = Key { digest, group };
-            let pool = self.all[group.index()].spec.pool;
-            let Some(block) = self.store.get_after(pool, RunCursor::of(&out[at]), &key) else {
+            let index = self.store.prefix_index(self.all[group.index()].spec.pool);
+            let Some(block) = index.get_after(RunCursor::of(&out[at]), &key) else {
                 for list in &mut out[..at] {
                     list.pop();
                 }

@@ -12,7 +12,8 @@ use crate::ids::BlockId;
 pub(crate) struct Priorities {
     of: Box<[u64]>,
     queue: Option<EvictionQueue>,
-    now: u64,
+    /// The time, for the ages of what is cached.
+    pub(crate) now: u64,
 }
 
 impl Priorities {
@@ -27,11 +28,6 @@ impl Priorities {
 
     pub(super) fn is_explicit(&self) -> bool {
         self.queue.is_some()
-    }
-
-    /// Lets it know the time, for the ages of what is cached.
-    pub(crate) fn set_now(&mut self, now: u64) {
-        self.now = now;
     }
 
     /// A block's priority; by age, the tick at which it last lost its last owner.
