@@ -213,7 +213,9 @@ pub trait Store: Parts + Debug {
     #[inline]
     fn read_ahead(&self, pool: PoolId, block: BlockId, key: &Key) -> u32 {
         let index = self.prefix_index(pool);
-        self.pool(pool).read_ahead(block) ^ index.read_ahead(key) ^ index.read_ahead_of(block)
+        u32::from(self.pool(pool).is_hashed(block))
+            ^ index.read_ahead(key)
+            ^ index.read_ahead_of(block)
     }
 
     /// Lets `block` be found under `key`, which stands for `num_tokens` tokens. Returns whether it was
