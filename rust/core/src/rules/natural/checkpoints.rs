@@ -4,7 +4,7 @@ use super::checkpoint_history::Origin;
 use super::{BlockManager, known_row};
 use crate::engine::{BlockCopy, CacheEvent};
 use crate::error::Error;
-use crate::group::{Group, state_slot};
+use crate::group::{Group, state};
 use crate::ids::BlockId;
 use crate::store::Store;
 
@@ -38,7 +38,7 @@ impl BlockManager {
         for group in self.state_groups() {
             let (request, tables) = self.engine.requests.split_mut(row);
             let table = &mut tables[group.id.index()];
-            let Some(((_, src), dst)) = table.take_copy_source().zip(state_slot(table)) else {
+            let Some(((_, src), dst)) = table.take_copy_source().zip(state::slot(table)) else {
                 continue;
             };
             self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
@@ -90,13 +90,13 @@ impl BlockManager {
         let mut taken = Vec::with_capacity(missing.len());
         for group in &missing {
             let pool = group.spec.pool;
-            let slot = state_slot(self.engine.requests.table(row, group.id));
+            let slot = state::slot(self.engine.requests.table(row, group.id));
             let near = slot.and_then(|src| self.engine.cache.store.slab_of(pool, src));
             self.engine.cache.take(pool, 1, near, &mut taken)?;
         }
         for (group, &dst) in missing.iter().zip(&taken) {
             let pool = group.spec.pool;
-            if let Some(src) = state_slot(self.engine.requests.table(row, group.id)) {
+            if let Some(src) = state::slot(self.engine.requests.table(row, group.id)) {
                 self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
                 self.insert_state(row, group, dst);
             }
@@ -145,7 +145,7 @@ impl BlockManager {
         self.drop_following(row);
         self.engine.requests.rows[row].rest.checkpoints.push(progress.num_computed);
         for group in missing {
-            if let Some(slot) = state_slot(self.engine.requests.table(row, group.id)) {
+            if let Some(slot) = state::slot(self.engine.requests.table(row, group.id)) {
                 self.insert_state(row, &group, slot);
                 let priority = self.priority(row, &group, slot, progress.num_computed);
                 self.engine.cache.store.set_priority(group.spec.pool, slot, priority);
