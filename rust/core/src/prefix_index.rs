@@ -433,8 +433,13 @@ impl PrefixIndex {
     }
 
     /// Walks everything; an error describes the first contradiction.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// A block must be hashed exactly when it has a key.
+    pub(crate) fn check(&self, is_hashed: impl Fn(BlockId) -> bool) -> Result<(), String> {
         let mut num_entries = 0;
+        let mut blocks = (1..self.meta.len() as u32).map(BlockId);
+        if let Some(block) = blocks.find(|&it| is_hashed(it) != self.first_key(it).is_some()) {
+            return Err(format!("block {block}: pool and index disagree on its keys"));
+        }
         if let Some(entry) = self.table.iter().find(|&entry| self.key_of(entry).is_none()) {
             return Err(format!("the table holds a dead entry {entry}"));
         }

@@ -136,7 +136,7 @@ impl Engine {
         let num_tokens = tokens.len() as u32;
         let (mut start, mut computed) = (*num_computed, None);
         if !is_running {
-            let hit = self.manager.longest_hit_of(handle, num_tokens - 1);
+            let hit = self.manager.longest_hit(handle, num_tokens - 1);
             (start, computed) = (hit.num_tokens, Some(hit.blocks));
         }
         // A state is kept only where a chunk ends with its block.

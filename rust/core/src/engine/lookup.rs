@@ -1,7 +1,7 @@
 //! The longest prefix that can be found, per kind of group and for several groups together.
 
 use crate::digest::Digest;
-use crate::group::{Group, GroupKind, find};
+use crate::group::{Group, GroupKind, chunked, full, mamba_in_place, sliding_window, state};
 use crate::ids::{BlockId, GroupId};
 use crate::prefix_index::{Key, RunCursor};
 use crate::store::Store;
@@ -167,24 +167,16 @@ impl<S: Store> Finder<'_, S> {
 
     /// What groups of one spec hold of at most `limit` tokens.
     pub(crate) fn find(&self, groups: &[GroupId], limit: u32, drop_eagle: bool) -> Found {
-        let group = &self.groups[groups[0].index()];
-        let search = Search {
-            store: self.store,
-            all: self.groups,
-            groups,
-            digests: self.digests,
-            alignment: self.alignment,
-            first: group,
-        };
-        match group.kind() {
-            GroupKind::Full => find::full(&search, limit, drop_eagle),
+        let search = Search { finder: self, groups, first: &self.groups[groups[0].index()] };
+        match search.first.kind() {
+            GroupKind::Full => full::find(&search, limit, drop_eagle),
             GroupKind::SlidingWindow { window, .. } => {
-                find::sliding_window(&search, limit, window, drop_eagle)
+                sliding_window::find(&search, limit, window, drop_eagle)
             }
-            GroupKind::Chunked { chunk } => find::chunked(&search, limit, chunk),
-            GroupKind::State { .. } => find::state(&search, limit),
+            GroupKind::Chunked { chunk } => chunked::find(&search, limit, chunk),
+            GroupKind::State { .. } => state::find(&search, limit),
             GroupKind::MambaInPlace { .. } | GroupKind::MambaAligned { .. } => {
-                find::mamba(&search, limit)
+                mamba_in_place::find(&search, limit)
             }
             GroupKind::Cross { .. } | GroupKind::Ring => {
                 Found { blocks: search.none(), num_tokens: limit, num_present: 0 }
@@ -195,11 +187,8 @@ impl<S: Store> Finder<'_, S> {
 
 /// One search of groups that share a spec.
 pub(crate) struct Search<'a, S> {
-    store: &'a S,
-    all: &'a [Group],
+    pub(crate) finder: &'a Finder<'a, S>,
     pub(crate) groups: &'a [GroupId],
-    pub(crate) digests: &'a [Digest],
-    pub(crate) alignment: u32,
     first: &'a Group,
 }
 
@@ -211,14 +200,14 @@ impl<S: Store> Search<'_, S> {
     /// The blocks of one group for the leading `num_blocks` full blocks, as far as they are known.
     pub(crate) fn run(&self, group: GroupId, num_blocks: u32) -> Vec<BlockId> {
         let per_block = self.first.hash_blocks_per_block();
-        let ends = self.digests.iter().skip(per_block - 1).step_by(per_block);
+        let ends = self.finder.digests.iter().skip(per_block - 1).step_by(per_block);
         let keys = ends.map(|&digest| Key { digest, group }).take(num_blocks as usize);
-        let index = self.store.prefix_index(self.all[group.index()].spec.pool);
+        let index = self.finder.store.prefix_index(self.finder.groups[group.index()].spec.pool);
         let mut run = index.get_run(keys);
         let Some(first) = run.next() else { return Vec::new() };
         // Room for all of them at once: a push that might grow costs half as much as the look-up.
         let mut blocks =
-            vec![first; num_blocks.min((self.digests.len() / per_block) as u32) as usize];
+            vec![first; num_blocks.min((self.finder.digests.len() / per_block) as u32) as usize];
         let found = blocks[1..].iter_mut().zip(run).map(|(slot, block)| *slot = block).count();
         blocks.truncate(1 + found);
         blocks
@@ -226,11 +215,11 @@ impl<S: Store> Search<'_, S> {
 
     /// Push the blocks that hold the digest at an index, one a group, or none and say `false`.
     pub(crate) fn push(&self, digest: usize, out: &mut [Vec<BlockId>]) -> bool {
-        let Some(&digest) = self.digests.get(digest) else { return false };
+        let Some(&digest) = self.finder.digests.get(digest) else { return false };
         for (at, &group) in self.groups.iter().enumerate() {
             let key = Key { digest, group };
-            let pool = self.all[group.index()].spec.pool;
-            let Some(block) = self.store.get_after(pool, RunCursor::of(&out[at]), &key) else {
+            let index = self.finder.store.prefix_index(self.finder.groups[group.index()].spec.pool);
+            let Some(block) = index.get_after(RunCursor::of(&out[at]), &key) else {
                 for list in &mut out[..at] {
                     list.pop();
                 }
@@ -248,7 +237,8 @@ impl<S: Store> Search<'_, S> {
 
     /// Whether a hit may end inside a block.
     pub(crate) fn is_fine_grained(&self) -> bool {
-        self.alignment < self.block_size() && self.block_size().is_multiple_of(self.alignment)
+        self.finder.alignment < self.block_size()
+            && self.block_size().is_multiple_of(self.finder.alignment)
     }
 
     pub(crate) fn none(&self) -> GroupBlocks {
@@ -256,8 +246,8 @@ impl<S: Store> Search<'_, S> {
     }
 
     pub(crate) fn is_aligned(&self, num_blocks: u32) -> bool {
-        self.block_size() == self.alignment
-            || (num_blocks * self.block_size()).is_multiple_of(self.alignment)
+        self.block_size() == self.finder.alignment
+            || (num_blocks * self.block_size()).is_multiple_of(self.finder.alignment)
     }
 
     pub(crate) fn align_down(&self, mut num_blocks: u32) -> u32 {

@@ -46,13 +46,6 @@ pub enum CacheEvent {
     Cleared,
 }
 
-impl CacheEvent {
-    /// Whether nothing of the range that was looked at was stored.
-    pub(crate) fn stores_nothing(&self) -> bool {
-        matches!(self, Self::Stored { positions, .. } if positions.is_empty())
-    }
-}
-
 /// Bytes to be copied on the device before the next forward pass, from one block of a group to
 /// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! The table of kinds: which tokens and blocks each kind of layer still needs.
 
-use super::{chunked, cross, full, mamba_in_place, ring, sliding_window, state};
+use super::{chunked, sliding_window};
+
+/// Tokens that a recurrent layer looks at, as a window: the next one, and the state after the last.
+const STATE_WINDOW: u32 = 2;
 
 /// What the layers of a group keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +23,16 @@ pub enum GroupKind {
         /// Tokens a chunk, at least 1.
         chunk: u32,
     },
-    /// Attention over the tokens of an encoder.
+    /// Attention over the tokens of an encoder, whose blocks a request holds from admission to the end.
+    /// They are computed anew for every request and never cached. What the decoder's blocks owe to the
+    /// encoder's input belongs into their extra keys.
     Cross {
         /// Encoder tokens a request, at most.
         encoder_tokens: u32,
     },
     /// One block a request that is written in a circle, such as the raw keys of the tokens that a
-    /// compressor has not taken in yet. Never cached.
+    /// compressor has not taken in yet; vLLM's `CircularBufferSpec`. It is never cached and does not
+    /// shorten a hit: what it holds is computed anew from the last tokens.
     Ring,
     /// A recurrent state of fixed size. Its block size is the grain of lengths at which a checkpoint
     /// may be kept.
@@ -69,7 +75,7 @@ impl GroupKind {
             }
             Self::Chunked { chunk } => chunked::num_skipped_tokens(chunk, num_computed),
             Self::MambaInPlace { .. } | Self::MambaAligned { .. } => {
-                mamba_in_place::num_skipped_tokens(num_computed)
+                sliding_window::num_skipped_tokens(STATE_WINDOW, num_computed)
             }
             Self::Full | Self::Cross { .. } | Self::Ring | Self::State { .. } => 0,
         }
@@ -84,7 +90,7 @@ impl GroupKind {
             }
             Self::Chunked { chunk } => chunked::num_computed_until(chunk, num_skipped),
             Self::MambaInPlace { .. } | Self::MambaAligned { .. } => {
-                mamba_in_place::num_computed_until(num_skipped)
+                sliding_window::num_computed_until(STATE_WINDOW, num_skipped)
             }
             Self::Full | Self::Cross { .. } | Self::Ring | Self::State { .. } => u32::MAX,
         }
@@ -93,14 +99,15 @@ impl GroupKind {
     /// Blocks in the table of a request of `num_tokens` tokens, those given back included.
     #[must_use]
     pub fn table_len(self, num_tokens: u64, block_size: u32) -> u64 {
+        let by_position = num_tokens.div_ceil(u64::from(block_size));
         match self {
-            Self::State { slots } => state::table_len(slots),
-            Self::Cross { encoder_tokens } => cross::table_len(encoder_tokens, block_size),
-            Self::Ring => ring::TABLE_LEN,
+            Self::State { slots } => u64::from(slots),
+            Self::Cross { encoder_tokens } => u64::from(encoder_tokens.div_ceil(block_size)),
+            Self::Ring => 1,
             Self::MambaInPlace { num_speculative } | Self::MambaAligned { num_speculative, .. } => {
-                mamba_in_place::table_len(num_tokens, block_size, num_speculative)
+                by_position + u64::from(num_speculative)
             }
-            _ => full::table_len(num_tokens, block_size),
+            _ => by_position,
         }
     }
 

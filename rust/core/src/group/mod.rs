@@ -1,46 +1,31 @@
 //! Cache groups: which blocks a request needs in each kind of layer.
 //!
-//! A kind is one file and one row of the tables in `kind.rs`:
+//! A kind is one row of the tables in `kind.rs`, and one file if prefixes are looked for:
 //!
 //! | file | layers |
 //! |---|---|
 //! | `full` | attention over all tokens, MLA included |
 //! | `sliding_window`, `chunked` | attention over a part of the tokens |
-//! | `cross` | attention over an encoder's tokens |
-//! | `ring` | raw keys of the token group that is still being compressed |
 //! | `state` | recurrent states in slots that a request keeps for life |
 //! | `mamba_in_place`, `mamba_aligned` | recurrent states as vLLM keeps them |
 
-mod chunked;
-mod cross;
-mod full;
+pub(crate) mod chunked;
+pub(crate) mod full;
 mod kind;
 pub(crate) mod mamba_aligned;
-mod mamba_in_place;
-mod ring;
-mod sliding_window;
-mod state;
+pub(crate) mod mamba_in_place;
+pub(crate) mod sliding_window;
+pub(crate) mod state;
 mod table;
 
 pub use kind::GroupKind;
 pub(crate) use kind::gcd;
-pub(crate) use sliding_window::window_blocks;
-pub(crate) use state::slot as state_slot;
 pub(crate) use table::Table;
 
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::ids::{GroupId, PoolId};
 use crate::prefix_index::Key;
-
-/// How each kind finds the longest prefix that it can restore.
-pub(crate) mod find {
-    pub(crate) use super::chunked::find as chunked;
-    pub(crate) use super::full::find as full;
-    pub(crate) use super::mamba_in_place::find as mamba;
-    pub(crate) use super::sliding_window::find as sliding_window;
-    pub(crate) use super::state::find as state;
-}
 
 /// A group as configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

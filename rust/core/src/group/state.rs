@@ -8,10 +8,6 @@ use crate::engine::lookup::{Found, Search};
 use crate::ids::BlockId;
 use crate::store::Store;
 
-pub(super) fn table_len(slots: u32) -> u64 {
-    u64::from(slots)
-}
-
 /// The slot that holds the state of the tokens computed so far.
 pub(crate) fn slot(table: &Table) -> Option<BlockId> {
     table.blocks.first().copied()
@@ -20,11 +16,11 @@ pub(crate) fn slot(table: &Table) -> Option<BlockId> {
 /// The longest aligned prefix whose end has a checkpoint.
 pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32) -> Found {
     let mut blocks = search.none();
-    let scale = search.alignment / search.block_size();
-    let ends = (1..=limit / search.alignment).rev();
+    let scale = search.finder.alignment / search.block_size();
+    let ends = (1..=limit / search.finder.alignment).rev();
     for end in ends {
         if search.push(search.digest_of(end * scale - 1), &mut blocks) {
-            return Found { blocks, num_tokens: end * search.alignment, num_present: 1 };
+            return Found { blocks, num_tokens: end * search.finder.alignment, num_present: 1 };
         }
     }
     Found { blocks, ..Found::default() }

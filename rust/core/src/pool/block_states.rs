@@ -92,12 +92,6 @@ impl BlockStates {
         self.words[block as usize] & EVICTABLE != 0
     }
 
-    /// Reads the block's word, so that it is in the CPU's cache when it is needed.
-    #[inline]
-    pub(crate) fn read_ahead(&self, block: BlockId) -> u32 {
-        self.words[block.index()]
-    }
-
     /// Marks a block whose content has just entered the prefix index.
     #[inline]
     pub(crate) fn set_hashed(&mut self, block: BlockId) {

@@ -12,7 +12,8 @@ use crate::ids::BlockId;
 pub(crate) struct Priorities {
     of: Box<[u64]>,
     queue: Option<EvictionQueue>,
-    now: u64,
+    /// The time, for the ages of what is cached.
+    pub(crate) now: u64,
 }
 
 impl Priorities {
@@ -29,11 +30,6 @@ impl Priorities {
         self.queue.is_some()
     }
 
-    /// Lets it know the time, for the ages of what is cached.
-    pub(crate) fn set_now(&mut self, now: u64) {
-        self.now = now;
-    }
-
     /// A block's priority; by age, the tick at which it last lost its last owner.
     pub(crate) fn get(&self, block: BlockId) -> u64 {
         self.of[block.index()]
@@ -46,24 +42,16 @@ impl Priorities {
         }
     }
 
-    /// Takes in a block that has just been cached.
-    pub(super) fn enter(&mut self, block: u32) {
-        match &mut self.queue {
-            Some(queue) => queue.push(self.of[block as usize], block),
-            None => self.of[block as usize] = self.now,
-        }
-    }
-
     /// Takes in blocks that have just been cached. Returns the highest of their priorities.
-    pub(super) fn enter_all(&mut self, blocks: &[u32]) -> u64 {
-        if self.queue.is_none() {
+    pub(super) fn enter(&mut self, blocks: &[u32]) -> u64 {
+        if !self.is_explicit() {
             for &block in blocks {
                 self.of[block as usize] = self.now;
             }
             return self.now;
         }
         blocks.iter().fold(0, |highest, &block| {
-            self.enter(block);
+            self.restore(block);
             highest.max(self.of[block as usize])
         })
     }
@@ -71,9 +59,7 @@ impl Priorities {
     /// Gives a cached block the lowest priority.
     pub(super) fn drop_to_lowest(&mut self, block: u32) {
         self.of[block as usize] = 0;
-        if let Some(queue) = &mut self.queue {
-            queue.push(0, block);
-        }
+        self.restore(block);
     }
 
     /// Puts a block, which is cached again after an undone touch, back to its place.

@@ -100,11 +100,9 @@ impl SlabPool {
         blocks: impl Iterator<Item = BlockId> + Clone,
     ) -> Result<(), Error> {
         let all_hashed = self.blocks.remove_owners(blocks, &mut self.orphaned)?;
-        if !self.orphaned.is_empty() {
-            let orphaned = std::mem::take(&mut self.orphaned);
-            self.put_back(&orphaned, all_hashed);
-            self.orphaned = orphaned;
-        }
+        let orphaned = std::mem::take(&mut self.orphaned);
+        self.put_back(&orphaned, all_hashed);
+        self.orphaned = orphaned;
         Ok(())
     }
 
@@ -146,16 +144,15 @@ impl SlabPool {
         for &block in blocks {
             self.blocks.words[block as usize] |= EVICTABLE;
         }
-        self.priorities.enter_all(blocks)
+        self.priorities.enter(blocks)
     }
 
     fn on_dead(&mut self, slab: SlabId, count: u32, num_free: u32, highest: u64) {
         self.slabs.on_dead(slab, count, num_free, highest);
-        if self.slabs.is_all_free(slab) {
-            self.emptied.push(slab);
-        } else if self.priorities.is_explicit() && self.slabs.num_live_in(slab) == 0 {
+        self.note_emptied(slab);
+        if self.priorities.is_explicit() && self.slabs.num_live_in(slab) == 0 {
             // The block that had the highest priority may be gone since.
-            self.slabs.set_priority(slab, self.highest_in(slab));
+            self.slabs.priority[slab.index()] = self.highest_in(slab);
         }
     }
 
@@ -186,7 +183,11 @@ impl SlabPool {
         self.blocks.num_cached -= 1;
         self.push_free(block);
         let slab = self.slabs.slab_of(block.0);
-        self.slabs.on_content_lost(slab);
+        self.slabs.add_free(slab, 1);
+        self.note_emptied(slab);
+    }
+
+    fn note_emptied(&mut self, slab: SlabId) {
         if self.slabs.is_all_free(slab) {
             self.emptied.push(slab);
         }

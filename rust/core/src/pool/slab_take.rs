@@ -105,8 +105,8 @@ impl SlabPool {
         if self.blocks.is_evictable(block.0) {
             self.links.remove(block.0);
             self.links.push_back(self.cached_list(), block.0);
-            self.priorities.enter(block.0);
-            self.slabs.refresh(self.slabs.slab_of(block.0), self.priorities.get(block));
+            let priority = self.priorities.enter(&[block.0]);
+            self.slabs.refresh(self.slabs.slab_of(block.0), priority);
         }
     }
 

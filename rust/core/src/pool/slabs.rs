@@ -21,7 +21,7 @@ pub(crate) struct Slabs {
     pub(super) occupied: Vec<u64>,
     idle: Links,
     /// The highest priority of a cached block since the slab was adopted.
-    priority: Vec<u64>,
+    pub(super) priority: Vec<u64>,
     pub(super) num_owned: u32,
     num_idle: u32,
     slack: u64,
@@ -112,12 +112,6 @@ impl Slabs {
         self.occupied[(free as usize - 1) / 64] |= 1 << ((free - 1) % 64);
     }
 
-    fn set_free(&mut self, slab: SlabId, free: u32) {
-        self.leave_bucket(slab);
-        self.free[slab.index()] = free;
-        self.enter_bucket(slab);
-    }
-
     /// The slab with the fewest free blocks, but at least one.
     pub(crate) fn fullest_with_room(&self) -> Option<SlabId> {
         let word = self.occupied.iter().position(|&word| word != 0)?;
@@ -189,7 +183,9 @@ impl Slabs {
     /// `count` blocks of `slab` got an owner, of which `num_free` kept no content.
     pub(crate) fn on_live(&mut self, slab: SlabId, count: u32, num_free: u32) {
         if num_free > 0 {
-            self.set_free(slab, self.free[slab.index()] - num_free);
+            self.leave_bucket(slab);
+            self.free[slab.index()] -= num_free;
+            self.enter_bucket(slab);
         }
         let live = &mut self.live[slab.index()];
         if *live == 0 {
@@ -206,22 +202,32 @@ impl Slabs {
     /// is the highest of the others.
     pub(crate) fn on_dead(&mut self, slab: SlabId, count: u32, num_free: u32, priority: u64) {
         self.priority[slab.index()] = self.priority[slab.index()].max(priority);
-        let live = &mut self.live[slab.index()];
-        *live -= count;
-        if *live == 0 {
-            self.slack -= u64::from(self.blocks_per_slab - count);
+        if self.lose_live(slab, count) {
             self.enter_idle(slab);
-        } else {
-            self.slack += u64::from(count);
         }
         if num_free > 0 {
-            self.set_free(slab, self.free[slab.index()] + num_free);
+            self.add_free(slab, num_free);
         }
     }
 
-    /// Sets the highest priority of the slab's cached blocks.
-    pub(crate) fn set_priority(&mut self, slab: SlabId, priority: u64) {
-        self.priority[slab.index()] = priority;
+    /// `num_free` more blocks of `slab` are free.
+    pub(super) fn add_free(&mut self, slab: SlabId, num_free: u32) {
+        self.leave_bucket(slab);
+        self.free[slab.index()] += num_free;
+        self.enter_bucket(slab);
+    }
+
+    /// Takes `count` live blocks from the counts. Says whether they were the slab's last ones.
+    fn lose_live(&mut self, slab: SlabId, count: u32) -> bool {
+        let live = &mut self.live[slab.index()];
+        *live -= count;
+        let is_idle = *live == 0;
+        if is_idle {
+            self.slack -= u64::from(self.blocks_per_slab - count);
+        } else {
+            self.slack += u64::from(count);
+        }
+        is_idle
     }
 
     /// A cached block of the slab has a higher priority again.
@@ -244,20 +250,10 @@ impl Slabs {
 
     /// Undo the latest [`Slabs::on_live`] of a cached block.
     pub(crate) fn undo_live(&mut self, slab: SlabId) {
-        let live = &mut self.live[slab.index()];
-        *live -= 1;
-        if *live == 0 {
-            self.slack -= u64::from(self.blocks_per_slab) - 1;
+        if self.lose_live(slab, 1) {
             self.idle.restore(slab.0);
             self.num_idle += 1;
-        } else {
-            self.slack += 1;
         }
-    }
-
-    /// A block without an owner became free.
-    pub(crate) fn on_content_lost(&mut self, slab: SlabId) {
-        self.set_free(slab, self.free[slab.index()] + 1);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

@@ -1,12 +1,11 @@
 //! [`BlockStore`]: a store of either kind.
 
-use super::journal::Journal;
-use super::parts::{Parts, PoolParts};
+use super::parts::{Journal, Parts, PoolParts};
 use super::{FixedStore, Reservation, SlabStore, Store};
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::BlockStates;
-use crate::prefix_index::{Key, PrefixIndex, RunCursor};
+use crate::prefix_index::{Key, PrefixIndex};
 
 /// A store whose kind is chosen at run time. Each call tests the kind once.
 #[derive(Debug)]
@@ -53,11 +52,9 @@ macro_rules! delegate {
 impl Parts for BlockStore {
     delegate! {
         fn journal[&](self) -> &Journal;
-        fn journal_mut[&mut](self) -> &mut Journal;
         fn parts[&mut](self, pool: PoolId) -> PoolParts<'_>;
-        fn forget[&mut](self, pool: PoolId, block: BlockId);
         fn clear_hashed[&mut](self, pool: PoolId, block: BlockId);
-        fn clear[&mut](self, pool: PoolId);
+        fn reset_pool[&mut](self, pool: PoolId);
         fn drop_duplicate[&mut](self, pool: PoolId, key: &Key, kept: BlockId);
         fn collect_emptied[&mut](self, pool: PoolId);
     }
@@ -65,20 +62,11 @@ impl Parts for BlockStore {
 
 impl Store for BlockStore {
     delegate! {
-        fn num_pools[&](self) -> u32;
         fn pool[&](self, pool: PoolId) -> &BlockStates;
         fn prefix_index[&](self, pool: PoolId) -> &PrefixIndex;
-        fn num_available[&](self, pool: PoolId) -> u64;
         fn free_order[&](self, pool: PoolId) -> Vec<BlockId>;
-        fn num_slabs[&](self) -> u64;
-        fn num_free_slabs[&](self) -> u32;
-        fn num_whole_slabs[&](self) -> u64;
-        fn blocks_per_slab[&](self, pool: PoolId) -> u32;
-        fn slab_of[&](self, pool: PoolId, block: BlockId) -> Option<SlabId>;
         fn as_slabs[&](self) -> Option<&SlabStore>;
         fn as_slabs_mut[&mut](self) -> Option<&mut SlabStore>;
-        fn reserve[&](self, demand: &[u64], room: &mut Reservation) -> Result<(), Error>;
-        fn has_room[&](self, demand: &[u64], headroom: u64, packed: bool) -> bool;
         fn take[&mut](
             self,
             pool: PoolId,
@@ -94,25 +82,13 @@ impl Store for BlockStore {
             pool: PoolId,
             blocks: impl Iterator<Item = BlockId> + Clone
         ) -> Result<(), Error>;
-        fn order_by_priority[&mut](self) -> Result<(), Error>;
-        fn set_priority[&mut](self, pool: PoolId, block: BlockId, priority: u64);
-        fn priority[&](self, pool: PoolId, block: BlockId) -> u64;
-        fn refresh[&mut](self, pool: PoolId, block: BlockId);
-        fn demote[&mut](self, pool: PoolId, block: BlockId);
-        fn was_evicted[&](self, pool: PoolId, key: &Key) -> bool;
-        fn get[&](self, pool: PoolId, key: &Key) -> Option<BlockId>;
-        fn get_after[&](self, pool: PoolId, cursor: RunCursor, key: &Key) -> Option<BlockId>;
         fn read_ahead[&](self, pool: PoolId, block: BlockId, key: &Key) -> u32;
-        fn insert_key[&mut](self, pool: PoolId, block: BlockId, key: &Key, n: u32) -> bool;
-        fn insert_sole[&mut](self, pool: PoolId, block: BlockId, key: &Key, n: u32);
-        fn follow[&mut](self, pool: PoolId, previous: BlockId, block: BlockId);
         fn insert_run[&mut](
             self,
             pool: PoolId,
             before: Option<BlockId>,
             entries: impl Iterator<Item = (BlockId, Key, u32)> + Clone
         );
-        fn tick[&mut](self);
         fn memory_bytes[&](self) -> usize;
         fn check_integrity[&](self) -> Result<(), String>;
     }

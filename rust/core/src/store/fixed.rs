@@ -1,10 +1,8 @@
 //! [`FixedStore`]: one pool of equal blocks, whose decisions are vLLM's.
 
-use super::check::check_index;
-use super::journal::Journal;
-use super::parts::{Parts, PoolParts};
+use super::parts::{Journal, Parts, PoolParts};
 use super::{Reservation, Store};
-use crate::error::{Error, Unit};
+use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::{BlockStates, QueuePool};
 use crate::prefix_index::PrefixIndex;
@@ -55,19 +53,10 @@ impl Parts for FixedStore {
         &self.journal
     }
 
-    fn journal_mut(&mut self) -> &mut Journal {
-        &mut self.journal
-    }
-
     #[inline]
     fn parts(&mut self, _pool: PoolId) -> PoolParts<'_> {
         let Self { pool, index, journal } = self;
-        PoolParts { states: &mut pool.blocks, index, journal }
-    }
-
-    #[inline]
-    fn forget(&mut self, _pool: PoolId, block: BlockId) {
-        self.journal.forget(&mut self.index, block);
+        PoolParts { states: &mut pool.blocks, index, journal, lost_keys: None }
     }
 
     #[inline]
@@ -75,17 +64,12 @@ impl Parts for FixedStore {
         self.pool.clear_hashed(block);
     }
 
-    fn clear(&mut self, _pool: PoolId) {
-        self.index.clear();
+    fn reset_pool(&mut self, _pool: PoolId) {
         self.pool.reset();
     }
 }
 
 impl Store for FixedStore {
-    fn num_pools(&self) -> u32 {
-        1
-    }
-
     #[inline]
     fn pool(&self, pool: PoolId) -> &BlockStates {
         debug_assert_eq!(pool.0, 0, "a fixed store has one pool");
@@ -97,36 +81,8 @@ impl Store for FixedStore {
         &self.index
     }
 
-    fn num_available(&self, _pool: PoolId) -> u64 {
-        self.num_whole_slabs()
-    }
-
     fn free_order(&self, _pool: PoolId) -> Vec<BlockId> {
         self.pool.iter_available().collect()
-    }
-
-    fn num_slabs(&self) -> u64 {
-        u64::from(self.pool.blocks.num_ids()) - 1
-    }
-
-    fn num_free_slabs(&self) -> u32 {
-        self.pool.blocks.num_free()
-    }
-
-    fn num_whole_slabs(&self) -> u64 {
-        u64::from(self.pool.blocks.num_available())
-    }
-
-    fn reserve(&self, demand: &[u64], _reservation: &mut Reservation) -> Result<(), Error> {
-        let (needed, available) = (demand[0], self.num_whole_slabs());
-        if needed > available {
-            return Err(Error::OutOfBlocks { unit: Unit::Blocks, needed, available });
-        }
-        Ok(())
-    }
-
-    fn has_room(&self, demand: &[u64], headroom: u64, _packed: bool) -> bool {
-        demand[0] + headroom <= self.num_whole_slabs()
     }
 
     fn take(
@@ -168,6 +124,6 @@ impl Store for FixedStore {
 
     fn check_integrity(&self) -> Result<(), String> {
         self.pool.check()?;
-        check_index(&self.pool.blocks, &self.index)
+        self.index.check(|block| self.pool.blocks.is_hashed(block))
     }
 }

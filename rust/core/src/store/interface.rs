@@ -7,45 +7,20 @@ use super::{Reservation, SlabStore};
 use crate::error::{Error, Unit};
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::BlockStates;
-use crate::prefix_index::{Inserted, Key, PrefixIndex, RunCursor};
+use crate::prefix_index::{Inserted, Key, PrefixIndex};
 
 /// What every store can do. Code that is generic over it is compiled once for each store.
 ///
 /// An eviction drops the keys of the evicted block and appends them to [`Store::evicted`].
 pub trait Store: Parts + Debug {
-    /// Pools.
-    fn num_pools(&self) -> u32;
-
     /// Counts of a pool's blocks, and the owners of each.
     fn pool(&self, pool: PoolId) -> &BlockStates;
 
     /// What a pool's blocks contain.
     fn prefix_index(&self, pool: PoolId) -> &PrefixIndex;
 
-    /// Blocks of `pool` that could be allocated if nothing else were.
-    fn num_available(&self, pool: PoolId) -> u64;
-
     /// Ownerless blocks of `pool`; in a fixed store, the next to be allocated first.
     fn free_order(&self, pool: PoolId) -> Vec<BlockId>;
-
-    /// Slabs that can hold something. A fixed store counts each block as a slab here and below.
-    fn num_slabs(&self) -> u64;
-
-    /// Slabs that no pool owns.
-    fn num_free_slabs(&self) -> u32;
-
-    /// Slabs that can be had whole: those that no pool owns and those without a live block.
-    fn num_whole_slabs(&self) -> u64;
-
-    /// Blocks a slab of `pool`.
-    fn blocks_per_slab(&self, _pool: PoolId) -> u32 {
-        1
-    }
-
-    /// The slab of a block; `None` for the null block and in a fixed store.
-    fn slab_of(&self, _pool: PoolId, _block: BlockId) -> Option<SlabId> {
-        None
-    }
 
     /// This store, if its pools share slabs.
     fn as_slabs(&self) -> Option<&SlabStore> {
@@ -67,15 +42,71 @@ pub trait Store: Parts + Debug {
         if self.is_slabbed() { Unit::Slabs } else { Unit::Blocks }
     }
 
+    /// Pools.
+    fn num_pools(&self) -> u32 {
+        self.as_slabs().map_or(1, |slabs| slabs.pools.len() as u32)
+    }
+
+    /// Blocks of `pool` that could be allocated if nothing else were.
+    fn num_available(&self, pool: PoolId) -> u64 {
+        let slack = self.as_slabs().map_or(0, |slabs| slabs.slabs(pool).slack());
+        slack + self.num_whole_slabs() * u64::from(self.blocks_per_slab(pool))
+    }
+
+    /// Slabs that can hold something. A fixed store counts each block as a slab here and below.
+    fn num_slabs(&self) -> u64 {
+        let slabs = self.as_slabs().map(|slabs| slabs.arena.num_slabs());
+        u64::from(slabs.unwrap_or_else(|| self.pool(PoolId(0)).num_ids())) - 1
+    }
+
+    /// Slabs that no pool owns.
+    fn num_free_slabs(&self) -> u32 {
+        let slabs = self.as_slabs().map(|slabs| slabs.arena.num_free());
+        slabs.unwrap_or_else(|| self.pool(PoolId(0)).num_free())
+    }
+
+    /// Slabs that can be had whole: those that no pool owns and those without a live block.
+    fn num_whole_slabs(&self) -> u64 {
+        let whole = self.as_slabs().map(SlabStore::num_whole);
+        whole.unwrap_or_else(|| self.pool(PoolId(0)).num_available().into())
+    }
+
+    /// Blocks a slab of `pool`.
+    fn blocks_per_slab(&self, pool: PoolId) -> u32 {
+        self.as_slabs().map_or(1, |slabs| slabs.slabs(pool).blocks_per_slab())
+    }
+
+    /// The slab of a block; `None` for the null block and in a fixed store.
+    fn slab_of(&self, pool: PoolId, block: BlockId) -> Option<SlabId> {
+        let slabs = self.as_slabs().filter(|_| !block.is_null())?;
+        Some(slabs.slabs(pool).slab_of(block.0))
+    }
+
     /// Checks that `demand[pool]` blocks of every pool can be had together.
     ///
     /// # Errors
     /// [`Error::OutOfBlocks`].
-    fn reserve(&self, demand: &[u64], reservation: &mut Reservation) -> Result<(), Error>;
+    fn reserve(&self, demand: &[u64], reservation: &mut Reservation) -> Result<(), Error> {
+        let available = self.num_whole_slabs();
+        let needed = match self.as_slabs() {
+            Some(slabs) => reservation.set_needed(slabs, demand),
+            None => demand[0],
+        };
+        if needed > available {
+            return Err(Error::OutOfBlocks { unit: self.unit(), needed, available });
+        }
+        reservation.slabs_spare = available - needed;
+        Ok(())
+    }
 
     /// Whether `demand[pool]` blocks of every pool can be had together and leave `headroom` whole slabs;
     /// `packed`, if the live blocks of each pool were moved together first.
-    fn has_room(&self, demand: &[u64], headroom: u64, packed: bool) -> bool;
+    fn has_room(&self, demand: &[u64], headroom: u64, packed: bool) -> bool {
+        match self.as_slabs() {
+            Some(slabs) => slabs.has_slabs(demand, headroom, packed),
+            None => demand[0] + headroom <= self.num_whole_slabs(),
+        }
+    }
 
     /// Appends `num_blocks` new blocks of `pool` to `out`, each with one owner, from slab `near` first.
     /// They must have been reserved.
@@ -131,24 +162,41 @@ pub trait Store: Parts + Debug {
     /// # Errors
     /// [`Error::InvalidConfig`] where the order of eviction is fixed.
     fn order_by_priority(&mut self) -> Result<(), Error> {
-        Err(Error::InvalidConfig(
-            "a fixed pool evicts by age; give the manager slabs for another policy".to_owned(),
-        ))
+        let Some(slabs) = self.as_slabs_mut() else {
+            return Err(Error::InvalidConfig(
+                "a fixed pool evicts by age; give the manager slabs for another policy".to_owned(),
+            ));
+        };
+        slabs.by_priority = true;
+        slabs.pools.iter_mut().for_each(|pool| pool.priorities.make_explicit());
+        Ok(())
     }
 
     /// Sets a block's priority from the next time it is cached, where blocks are evicted by priority.
-    fn set_priority(&mut self, _pool: PoolId, _block: BlockId, _priority: u64) {}
+    fn set_priority(&mut self, pool: PoolId, block: BlockId, priority: u64) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools[pool.index()].priorities.set(block, priority);
+        }
+    }
 
     /// A block's priority. By age, the tick at which it last lost its last owner; 0 in a fixed store.
-    fn priority(&self, _pool: PoolId, _block: BlockId) -> u64 {
-        0
+    fn priority(&self, pool: PoolId, block: BlockId) -> u64 {
+        self.as_slabs().map_or(0, |slabs| slabs.pools[pool.index()].priorities.get(block))
     }
 
     /// Treats a cached block as if it had just lost its last owner. Does nothing in a fixed store.
-    fn refresh(&mut self, _pool: PoolId, _block: BlockId) {}
+    fn refresh(&mut self, pool: PoolId, block: BlockId) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools[pool.index()].refresh(block);
+        }
+    }
 
     /// Makes a cached block the next to be evicted. Does nothing in a fixed store.
-    fn demote(&mut self, _pool: PoolId, _block: BlockId) {}
+    fn demote(&mut self, pool: PoolId, block: BlockId) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools[pool.index()].demote(block);
+        }
+    }
 
     /// The block that has carried a key longest.
     #[inline]
@@ -156,22 +204,18 @@ pub trait Store: Parts + Debug {
         self.prefix_index(pool).get(key)
     }
 
-    /// As [`Store::get`], where the content before was found along `trail`.
-    #[inline]
-    fn get_after(&self, pool: PoolId, cursor: RunCursor, key: &Key) -> Option<BlockId> {
-        self.prefix_index(pool).get_after(cursor, key)
-    }
-
     /// Whether content under `key` was evicted lately, if that is remembered; a fixed store never does.
-    fn was_evicted(&self, _pool: PoolId, _key: &Key) -> bool {
-        false
+    fn was_evicted(&self, pool: PoolId, key: &Key) -> bool {
+        self.as_slabs().is_some_and(|slabs| slabs.lost_keys[pool.index()].contains(key))
     }
 
     /// Reads what an insertion of `key` for `block` looks at, so that it is in the CPU's cache then.
     #[inline]
     fn read_ahead(&self, pool: PoolId, block: BlockId, key: &Key) -> u32 {
         let index = self.prefix_index(pool);
-        self.pool(pool).read_ahead(block) ^ index.read_ahead(key) ^ index.read_ahead_of(block)
+        u32::from(self.pool(pool).is_hashed(block))
+            ^ index.read_ahead(key)
+            ^ index.read_ahead_of(block)
     }
 
     /// Lets `block` be found under `key`, which stands for `num_tokens` tokens. Returns whether it was
@@ -181,7 +225,8 @@ pub trait Store: Parts + Debug {
         self.parts(pool).insert(block, key, num_tokens) != Inserted::Known
     }
 
-    /// As [`Store::insert_sole`] for blocks that will be looked for in a row, after `before`.
+    /// As [`Store::insert_key`] for blocks that will be looked for in a row, after `before`. A slab store
+    /// also frees an ownerless block that contains the same.
     fn insert_run(
         &mut self,
         pool: PoolId,
@@ -191,26 +236,14 @@ pub trait Store: Parts + Debug {
         while entries.clone().next().is_some() {
             self.parts(pool).read_ahead(entries.clone().take(READ_AHEAD));
             for (block, key, num_tokens) in entries.by_ref().take(READ_AHEAD) {
-                self.insert_sole(pool, block, &key, num_tokens);
+                if self.parts(pool).insert(block, &key, num_tokens) != Inserted::Sole {
+                    self.drop_duplicate(pool, &key, block);
+                }
                 if let Some(before) = before.replace(block) {
-                    self.follow(pool, before, block);
+                    self.parts(pool).index.follow(before, block);
                 }
             }
         }
-    }
-
-    /// As [`Store::insert_key`]; a slab store also frees an ownerless block that contains the same.
-    #[inline]
-    fn insert_sole(&mut self, pool: PoolId, block: BlockId, key: &Key, num_tokens: u32) {
-        if self.parts(pool).insert(block, key, num_tokens) != Inserted::Sole {
-            self.drop_duplicate(pool, key, block);
-        }
-    }
-
-    /// Remembers that `block` was inserted after `previous`, for the next look-up.
-    #[inline]
-    fn follow(&mut self, pool: PoolId, previous: BlockId, block: BlockId) {
-        self.parts(pool).index.follow(previous, block);
     }
 
     /// Gives all keys of `from` to `to`, which has none: the content was copied, `from` will change.
@@ -233,7 +266,7 @@ pub trait Store: Parts + Debug {
     /// As [`Store::drop_keys`], for the block's only owner.
     fn drop_own_keys(&mut self, pool: PoolId, block: BlockId) {
         if self.pool(pool).is_hashed(block) {
-            self.forget(pool, block);
+            self.parts(pool).forget(block);
             self.clear_hashed(pool, block);
         }
     }
@@ -259,7 +292,11 @@ pub trait Store: Parts + Debug {
             return Err(Error::BlocksInUse { num_blocks });
         }
         self.journal_mut().num_changes += 1;
-        pools.for_each(|pool| self.clear(pool));
+        for pool in pools {
+            self.parts(pool).index.clear();
+            self.reset_pool(pool);
+            self.collect_emptied(pool);
+        }
         Ok(())
     }
 
@@ -282,6 +319,10 @@ pub trait Store: Parts + Debug {
     /// Lets time pass. The clock only orders ages; one tick a scheduler step is enough.
     fn tick(&mut self) {
         self.journal_mut().now += 1;
+        let now = self.now();
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools.iter_mut().for_each(|pool| pool.priorities.now = now);
+        }
     }
 
     /// Ticks since the start.

@@ -8,11 +8,9 @@
 
 mod any;
 mod arena;
-mod check;
 mod compaction;
 mod fixed;
 mod interface;
-mod journal;
 mod lost_keys;
 mod parts;
 mod reservation;

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use super::journal::Journal;
+use super::lost_keys::LostKeys;
 use crate::ids::{BlockId, PoolId};
 use crate::pool::BlockStates;
 use crate::prefix_index::{Inserted, Key, PrefixIndex};
@@ -12,12 +12,22 @@ use crate::prefix_index::{Inserted, Key, PrefixIndex};
 /// the other each would be waited for.
 pub(super) const READ_AHEAD: usize = 16;
 
-/// The parts of a store that an insertion changes.
+/// What happened to the contents of a store: evicted keys, and counts of changes.
+#[derive(Debug, Default)]
+pub struct Journal {
+    pub(super) evicted: Vec<Key>,
+    pub(super) num_changes: u64,
+    pub(super) num_dropped: u64,
+    pub(super) now: u64,
+}
+
+/// The parts of a store that change with the contents of one pool.
 #[derive(Debug)]
 pub struct PoolParts<'a> {
     pub(super) states: &'a mut BlockStates,
     pub(super) index: &'a mut PrefixIndex,
     pub(super) journal: &'a mut Journal,
+    pub(super) lost_keys: Option<&'a mut LostKeys>,
 }
 
 impl PoolParts<'_> {
@@ -35,6 +45,20 @@ impl PoolParts<'_> {
         self.journal.num_changes += u64::from(inserted != Inserted::Known);
         inserted
     }
+
+    /// Takes a block's keys out of the index and notes them as evicted.
+    #[inline]
+    pub(super) fn forget(self, block: BlockId) {
+        let before = self.journal.evicted.len();
+        self.index.remove_block(block, &mut self.journal.evicted);
+        let keys = &self.journal.evicted[before..];
+        self.journal.num_changes += keys.len() as u64;
+        if let Some(lost_keys) = self.lost_keys {
+            for key in keys {
+                lost_keys.insert(key);
+            }
+        }
+    }
 }
 
 /// Access to a store's parts.
@@ -42,20 +66,19 @@ pub trait Parts {
     /// What happened to the contents.
     fn journal(&self) -> &Journal;
 
-    /// What happened to the contents.
-    fn journal_mut(&mut self) -> &mut Journal;
-
-    /// What an insertion into `pool` changes.
+    /// What changes with the contents of `pool`.
     fn parts(&mut self, pool: PoolId) -> PoolParts<'_>;
 
-    /// Takes a block's keys out of the index and notes them as evicted.
-    fn forget(&mut self, pool: PoolId, block: BlockId);
+    /// What happened to the contents.
+    fn journal_mut(&mut self) -> &mut Journal {
+        self.parts(PoolId(0)).journal
+    }
 
     /// Notes that a block is in no index any more.
     fn clear_hashed(&mut self, pool: PoolId, block: BlockId);
 
-    /// Drops all cached content of a pool without a live block.
-    fn clear(&mut self, pool: PoolId);
+    /// Makes every cached block of a pool a free one.
+    fn reset_pool(&mut self, pool: PoolId);
 
     /// Drops an ownerless block that contains what `kept` contains under `key`. A fixed store keeps it,
     /// as vLLM does.
@@ -70,7 +93,7 @@ pub trait Parts {
             let index = &*self.parts(pool).index;
             black_box(blocks.iter().fold(0, |all, &block| all ^ index.read_ahead_of(block)));
             for &block in blocks {
-                self.forget(pool, block);
+                self.parts(pool).forget(block);
             }
         }
     }

@@ -1,7 +1,6 @@
 //! [`Reservation`]: room promised to one allocation that spans several pools.
 
 use super::{SlabStore, Store};
-use crate::error::{Error, Unit};
 use crate::ids::PoolId;
 
 /// How many more whole slabs each pool may start on without taking what the others of the same
@@ -9,10 +8,22 @@ use crate::ids::PoolId;
 #[derive(Debug, Default)]
 pub struct Reservation {
     slabs_needed: Vec<u64>,
-    slabs_spare: u64,
+    pub(super) slabs_spare: u64,
 }
 
 impl Reservation {
+    /// Sets how many slabs each pool needs for its demand. Returns how many that are together.
+    ///
+    /// Room in slabs with live blocks serves their own pool only; the rest of each demand needs whole
+    /// slabs, and those are shared. So all demands fit exactly when the whole slabs they need, summed,
+    /// are there.
+    pub(super) fn set_needed(&mut self, slabs: &SlabStore, demand: &[u64]) -> u64 {
+        self.slabs_needed.clear();
+        let pools = (0..).map(PoolId).zip(demand);
+        self.slabs_needed.extend(pools.map(|(pool, &n)| slabs.slabs_needed(pool, n)));
+        self.slabs_needed.iter().sum()
+    }
+
     /// Whether `pool` may take a slab that holds no live block.
     pub(super) fn may_start_slab(&self, pool: PoolId) -> bool {
         self.slabs_needed[pool.index()] > 0 || self.slabs_spare > 0
@@ -41,25 +52,7 @@ impl SlabStore {
         (slabs.num_live() + num_blocks).div_ceil(u64::from(slabs.blocks_per_slab()))
     }
 
-    /// Room in slabs with live blocks serves their own pool only; the rest of each demand needs whole
-    /// slabs, and those are shared. So all demands fit exactly when the whole slabs they need, summed,
-    /// are there.
-    pub(super) fn reserve_slabs(
-        &self,
-        demand: &[u64],
-        reservation: &mut Reservation,
-    ) -> Result<(), Error> {
-        let needed = &mut reservation.slabs_needed;
-        needed.clear();
-        needed.extend((0..).zip(demand).map(|(pool, &n)| self.slabs_needed(PoolId(pool), n)));
-        let (needed, available) = (needed.iter().sum(), self.num_whole_slabs());
-        if needed > available {
-            return Err(Error::OutOfBlocks { unit: Unit::Slabs, needed, available });
-        }
-        reservation.slabs_spare = available - needed;
-        Ok(())
-    }
-
+    /// As [`Store::has_room`].
     pub(super) fn has_slabs(&self, demand: &[u64], headroom: u64, packed: bool) -> bool {
         let demand = (0..).map(PoolId).zip(demand);
         let (needed, available): (u64, u64) = if packed {

@@ -1,9 +1,8 @@
 //! [`SlabStore`]: pools of blocks of several sizes that share one arena of slabs.
 
 use super::arena::Arena;
-use super::journal::Journal;
 use super::lost_keys::LostKeys;
-use super::parts::{Parts, PoolParts};
+use super::parts::{Journal, Parts, PoolParts};
 use super::{Reservation, Store};
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
@@ -17,7 +16,7 @@ pub struct SlabStore {
     pub(super) arena: Arena,
     pub(super) pools: Vec<SlabPool>,
     pub(super) indexes: Vec<PrefixIndex>,
-    lost_keys: Vec<LostKeys>,
+    pub(super) lost_keys: Vec<LostKeys>,
     journal: Journal,
     pub(super) by_priority: bool,
     /// Evicted blocks of the current allocation whose keys are still in the index.
@@ -60,6 +59,12 @@ impl SlabStore {
         &self.pools[pool.index()].slabs
     }
 
+    /// As [`Store::num_whole_slabs`].
+    pub(super) fn num_whole(&self) -> u64 {
+        let idle = self.pools.iter().map(|pool| u64::from(pool.slabs.num_idle()));
+        u64::from(self.arena.num_free()) + idle.sum::<u64>()
+    }
+
     /// Drops what is cached in a slab without live blocks, so that it comes free.
     pub(crate) fn drop_cached_in(&mut self, pool: PoolId, slab: SlabId) {
         let cached: Vec<_> = self.pools[pool.index()].cached_in(slab).collect();
@@ -75,24 +80,13 @@ impl Parts for SlabStore {
         &self.journal
     }
 
-    fn journal_mut(&mut self) -> &mut Journal {
-        &mut self.journal
-    }
-
     #[inline]
     fn parts(&mut self, pool: PoolId) -> PoolParts<'_> {
         PoolParts {
             states: &mut self.pools[pool.index()].blocks,
             index: &mut self.indexes[pool.index()],
             journal: &mut self.journal,
-        }
-    }
-
-    fn forget(&mut self, pool: PoolId, block: BlockId) {
-        let keys = self.journal.forget(&mut self.indexes[pool.index()], block);
-        let lost_keys = &mut self.lost_keys[pool.index()];
-        for key in keys {
-            lost_keys.insert(key);
+            lost_keys: Some(&mut self.lost_keys[pool.index()]),
         }
     }
 
@@ -100,10 +94,8 @@ impl Parts for SlabStore {
         self.pools[pool.index()].clear_hashed(block);
     }
 
-    fn clear(&mut self, pool: PoolId) {
-        self.indexes[pool.index()].clear();
+    fn reset_pool(&mut self, pool: PoolId) {
         self.pools[pool.index()].reset();
-        self.collect_emptied(pool);
     }
 
     /// There is hardly ever more than one duplicate. One that has further keys stays.
@@ -117,7 +109,7 @@ impl Parts for SlabStore {
         });
         if let Some(duplicate) = duplicate {
             // The key is not lost: `kept` carries it.
-            self.journal.forget(&mut self.indexes[pool.index()], duplicate);
+            PoolParts { lost_keys: None, ..self.parts(pool) }.forget(duplicate);
             self.clear_hashed(pool, duplicate);
             self.collect_emptied(pool);
         }
@@ -132,10 +124,6 @@ impl Parts for SlabStore {
 }
 
 impl Store for SlabStore {
-    fn num_pools(&self) -> u32 {
-        self.pools.len() as u32
-    }
-
     #[inline]
     fn pool(&self, pool: PoolId) -> &BlockStates {
         &self.pools[pool.index()].blocks
@@ -146,34 +134,8 @@ impl Store for SlabStore {
         &self.indexes[pool.index()]
     }
 
-    fn num_available(&self, pool: PoolId) -> u64 {
-        let slabs = self.slabs(pool);
-        slabs.slack() + self.num_whole_slabs() * u64::from(slabs.blocks_per_slab())
-    }
-
     fn free_order(&self, pool: PoolId) -> Vec<BlockId> {
         self.pools[pool.index()].iter_available().collect()
-    }
-
-    fn num_slabs(&self) -> u64 {
-        u64::from(self.arena.num_slabs()) - 1
-    }
-
-    fn num_free_slabs(&self) -> u32 {
-        self.arena.num_free()
-    }
-
-    fn num_whole_slabs(&self) -> u64 {
-        let idle = self.pools.iter().map(|pool| u64::from(pool.slabs.num_idle()));
-        u64::from(self.arena.num_free()) + idle.sum::<u64>()
-    }
-
-    fn blocks_per_slab(&self, pool: PoolId) -> u32 {
-        self.slabs(pool).blocks_per_slab()
-    }
-
-    fn slab_of(&self, pool: PoolId, block: BlockId) -> Option<SlabId> {
-        (!block.is_null()).then(|| self.slabs(pool).slab_of(block.0))
     }
 
     fn as_slabs(&self) -> Option<&SlabStore> {
@@ -184,23 +146,26 @@ impl Store for SlabStore {
         Some(self)
     }
 
-    fn reserve(&self, demand: &[u64], reservation: &mut Reservation) -> Result<(), Error> {
-        self.reserve_slabs(demand, reservation)
-    }
-
-    fn has_room(&self, demand: &[u64], headroom: u64, packed: bool) -> bool {
-        self.has_slabs(demand, headroom, packed)
-    }
-
     fn take(
         &mut self,
         pool: PoolId,
         num_blocks: u64,
-        near: Option<SlabId>,
+        mut near: Option<SlabId>,
         reservation: &mut Reservation,
         out: &mut Vec<BlockId>,
     ) {
-        self.take_reserved(pool, num_blocks, near, reservation, out);
+        out.reserve(num_blocks as usize);
+        let mut left = num_blocks;
+        while left > 0 {
+            let taken = self.take_some(pool, near, left, reservation, out);
+            if taken == 0 {
+                debug_assert!(false, "a reserved block is missing");
+                break;
+            }
+            left -= u64::from(taken);
+            near = out.last().map(|block| self.slabs(pool).slab_of(block.0));
+        }
+        self.forget_evicted(pool);
     }
 
     #[inline]
@@ -222,38 +187,6 @@ impl Store for SlabStore {
         Ok(())
     }
 
-    fn order_by_priority(&mut self) -> Result<(), Error> {
-        self.by_priority = true;
-        self.pools.iter_mut().for_each(|pool| pool.priorities.make_explicit());
-        Ok(())
-    }
-
-    fn set_priority(&mut self, pool: PoolId, block: BlockId, priority: u64) {
-        self.pools[pool.index()].priorities.set(block, priority);
-    }
-
-    fn priority(&self, pool: PoolId, block: BlockId) -> u64 {
-        self.pools[pool.index()].priorities.get(block)
-    }
-
-    fn refresh(&mut self, pool: PoolId, block: BlockId) {
-        self.pools[pool.index()].refresh(block);
-    }
-
-    fn demote(&mut self, pool: PoolId, block: BlockId) {
-        self.pools[pool.index()].demote(block);
-    }
-
-    fn was_evicted(&self, pool: PoolId, key: &Key) -> bool {
-        self.lost_keys[pool.index()].contains(key)
-    }
-
-    fn tick(&mut self) {
-        self.journal.now += 1;
-        let now = self.journal.now;
-        self.pools.iter_mut().for_each(|pool| pool.priorities.set_now(now));
-    }
-
     fn memory_bytes(&self) -> usize {
         self.pools.iter().map(SlabPool::memory_bytes).sum::<usize>()
             + self.indexes.iter().map(PrefixIndex::memory_bytes).sum::<usize>()
@@ -261,6 +194,16 @@ impl Store for SlabStore {
     }
 
     fn check_integrity(&self) -> Result<(), String> {
-        self.check()
+        let mut owners = vec![0u32; self.arena.num_slabs() as usize];
+        self.arena.free_slabs().iter().for_each(|slab| owners[slab.index()] += 1);
+        for (pool, index) in self.pools.iter().zip(&self.indexes) {
+            pool.check()?;
+            index.check(|block| pool.blocks.is_hashed(block))?;
+            pool.slabs.owned().for_each(|slab| owners[slab.index()] += 1);
+        }
+        match owners.iter().skip(1).position(|&count| count != 1) {
+            Some(slab) => Err(format!("slab {} has {} owners", slab + 1, owners[slab + 1])),
+            None => Ok(()),
+        }
     }
 }

@@ -5,33 +5,8 @@ use super::{Reservation, SlabStore};
 use crate::ids::{BlockId, PoolId, SlabId};
 
 impl SlabStore {
-    /// Appends `num_blocks` reserved blocks to `out`, from slab `near` first.
-    pub(super) fn take_reserved(
-        &mut self,
-        pool: PoolId,
-        num_blocks: u64,
-        mut near: Option<SlabId>,
-        reservation: &mut Reservation,
-        out: &mut Vec<BlockId>,
-    ) {
-        out.reserve(num_blocks as usize);
-        let mut left = num_blocks;
-        while left > 0 {
-            let taken = self.take_some(pool, near, left, reservation, out);
-            if taken == 0 {
-                debug_assert!(false, "a reserved block is missing");
-                break;
-            }
-            left -= u64::from(taken);
-            near = out.last().map(|block| self.slabs(pool).slab_of(block.0));
-        }
-        if !self.unforgotten.is_empty() {
-            self.forget_evicted(pool);
-        }
-    }
-
     /// Takes up to `most` blocks of one slab. Returns how many.
-    fn take_some(
+    pub(super) fn take_some(
         &mut self,
         pool: PoolId,
         near: Option<SlabId>,
@@ -93,7 +68,10 @@ impl SlabStore {
     }
 
     /// Drops the keys of the blocks just evicted, in order.
-    fn forget_evicted(&mut self, pool: PoolId) {
+    pub(super) fn forget_evicted(&mut self, pool: PoolId) {
+        if self.unforgotten.is_empty() {
+            return;
+        }
         let mut evicted = std::mem::take(&mut self.unforgotten);
         self.forget_all(pool, &evicted);
         evicted.clear();

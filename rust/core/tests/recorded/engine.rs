@@ -44,7 +44,7 @@ impl Engine {
 
     /// Blocks, tokens, and tokens after them that only some groups hold.
     pub(crate) fn hit(&self, request: u32, limit: u32) -> (Blocks, u32, u32) {
-        let hit = self.manager.longest_hit_of(self.handle(request), limit);
+        let hit = self.manager.longest_hit(self.handle(request), limit);
         (numbers(&hit.blocks), hit.num_tokens, hit.num_uncached)
     }
 

@@ -137,7 +137,7 @@ impl RustKVCacheManager {
         let (handle, digests) = core.open(configured, &view, id)?;
         let hit = core.engine().request(py, id, |manager| {
             *manager.digests_mut(handle)? = digests;
-            Ok(manager.longest_hit_of(handle, limit))
+            Ok(manager.longest_hit(handle, limit))
         })?;
         let hit = hit.map_err(core_error)?;
         let junction = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };

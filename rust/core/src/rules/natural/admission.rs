@@ -1,6 +1,7 @@
 //! Whether a request could be carried through its prompt, and in chunks of how many tokens.
 
 use super::{BlockManager, known_row};
+use crate::engine::cache::Cache;
 use crate::error::Error;
 use crate::ids::PoolId;
 use crate::store::Store;
@@ -22,10 +23,11 @@ impl BlockManager {
 
     /// Slabs (blocks of a fixed pool) that a request of `num_tokens` tokens alone needs at most.
     fn slabs_for(&self, num_tokens: u64) -> u64 {
-        let demand = self.peak_demand(num_tokens);
-        let slabs = demand.iter().enumerate().map(|(pool, &blocks)| {
-            let per_slab = self.engine.cache.store.blocks_per_slab(PoolId(pool as u32));
-            blocks.div_ceil(u64::from(per_slab))
+        let Cache { store, groups, .. } = &self.engine.cache;
+        let slabs = (0..store.num_pools()).map(PoolId).map(|pool| {
+            let own = groups.iter().filter(|group| group.spec.pool == pool);
+            let blocks = own.map(|group| group.peak_blocks(num_tokens, self.config.max_chunk));
+            blocks.sum::<u64>().div_ceil(u64::from(store.blocks_per_slab(pool)))
         });
         slabs.sum()
     }

@@ -117,7 +117,9 @@ impl BlockManager {
             self.engine.cache.undo_adopt(tables);
             if self.num_running == 0 && hit.num_tokens > 0 {
                 // Alone it fits only without holding a checkpoint beside its own state.
-                self.engine.requests.rows[row].rest.matched = Some(self.no_match());
+                let stamp = self.cache_stamp();
+                self.engine.requests.rows[row].rest.matched =
+                    Some(Match { stamp, is_promised: true, ..Match::default() });
             }
             return Ok(lacking);
         }
@@ -131,7 +133,9 @@ impl BlockManager {
         if num_tokens > progress.room {
             self.unfinished.push(row as u32);
         }
-        self.count_admission(num_tokens, hit);
+        self.stats.queries += u64::from(num_tokens);
+        self.stats.hits += u64::from(hit.num_tokens);
+        self.stats.limits[hit.limit as usize] += 1;
         self.fork(row);
         let mut plan = self.checkpoint_plan(num_tokens, hit);
         plan.end =
@@ -151,10 +155,6 @@ impl BlockManager {
         Ok(0)
     }
 
-    fn no_match(&self) -> Match {
-        Match { stamp: self.cache_stamp(), is_promised: true, ..Match::default() }
-    }
-
     /// Where a request of `num_tokens` known tokens that goes on from `hit` leaves checkpoints.
     pub(super) fn checkpoint_plan(&self, num_tokens: u32, hit: Hit) -> CheckpointPlan {
         let alignment = self.lengths.alignment;
@@ -165,12 +165,6 @@ impl BlockManager {
         let past_margin = hit.num_tokens.saturating_add(margin);
         let branch = if hit.branch > past_margin { hit.branch } else { 0 };
         CheckpointPlan { prompt_end, branch, ..CheckpointPlan::default() }
-    }
-
-    fn count_admission(&mut self, num_tokens: u32, hit: Hit) {
-        self.stats.queries += u64::from(num_tokens);
-        self.stats.hits += u64::from(hit.num_tokens);
-        self.stats.limits[hit.limit as usize] += 1;
     }
 
     /// Make room for `num_tokens` tokens in every group, or change nothing.

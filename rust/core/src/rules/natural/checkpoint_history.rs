@@ -16,58 +16,56 @@ pub(crate) enum Origin {
     End,
 }
 
+/// Who went on from one checkpoint.
+#[derive(Clone, Copy, Debug, Default)]
+struct Checkpoint {
+    num_uses: u8,
+    num_turns: u8,
+    is_end: bool,
+    /// The shorter checkpoint that its request kept beside it, 0 for none.
+    spare: u32,
+}
+
 /// Who went on from each checkpoint of a pool, by block.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointHistory {
-    num_uses: Vec<u8>,
-    num_turns: Vec<u8>,
-    is_end: Vec<bool>,
-    /// The shorter checkpoint that its request kept beside each, 0 for none.
-    spare: Vec<u32>,
+    of: Vec<Checkpoint>,
     ends: Ends,
 }
 
 impl CheckpointHistory {
     pub(crate) fn new(num_ids: u32) -> Self {
-        let num_ids = num_ids as usize;
-        Self {
-            num_uses: vec![0; num_ids],
-            num_turns: vec![0; num_ids],
-            is_end: vec![false; num_ids],
-            spare: vec![0; num_ids],
-            ends: Ends::default(),
-        }
+        Self { of: vec![Checkpoint::default(); num_ids as usize], ends: Ends::default() }
     }
 
     /// A new checkpoint, left in the turn `num_turns` of a conversation. At a branch, two requests
     /// have come by already.
     pub(crate) fn leave(&mut self, block: BlockId, num_turns: u8, origin: Origin) {
-        self.num_uses[block.index()] = if origin == Origin::Branch { SHARED } else { 0 };
-        self.num_turns[block.index()] = num_turns;
-        self.is_end[block.index()] = origin == Origin::End;
-        self.spare[block.index()] = 0;
+        let num_uses = if origin == Origin::Branch { SHARED } else { 0 };
+        let is_end = origin == Origin::End;
+        self.of[block.index()] = Checkpoint { num_uses, num_turns, is_end, spare: 0 };
     }
 
     /// A request goes on from a checkpoint. Returns which turn of a conversation that is: 0 unless the
     /// request is the first to go on from there.
     pub(crate) fn go_on(&mut self, block: BlockId) -> u8 {
-        let num_uses = &mut self.num_uses[block.index()];
-        *num_uses = num_uses.saturating_add(1);
-        if *num_uses > 1 {
+        let checkpoint = &mut self.of[block.index()];
+        checkpoint.num_uses = checkpoint.num_uses.saturating_add(1);
+        if checkpoint.num_uses > 1 {
             return 0;
         }
-        self.ends.used += u32::from(self.is_end[block.index()]);
-        self.num_turns[block.index()].saturating_add(1)
+        self.ends.used += u32::from(checkpoint.is_end);
+        checkpoint.num_turns.saturating_add(1)
     }
 
     /// A request ended and keeps a checkpoint of `num_tokens` beside this one.
     pub(crate) fn set_spare(&mut self, block: BlockId, num_tokens: u32) {
-        self.spare[block.index()] = num_tokens;
+        self.of[block.index()].spare = num_tokens;
     }
 
     /// The length of the checkpoint kept beside this one, 0 for none.
     pub(crate) fn spare(&self, block: BlockId) -> u32 {
-        self.spare[block.index()]
+        self.of[block.index()].spare
     }
 
     /// Whether the end of one more request is to be kept.
@@ -77,16 +75,12 @@ impl CheckpointHistory {
 
     /// Whether several requests went on from a checkpoint, so that more may come.
     pub(crate) fn is_shared(&self, block: BlockId) -> bool {
-        self.num_uses[block.index()] >= SHARED
+        self.of[block.index()].num_uses >= SHARED
     }
 
     /// A checkpoint was moved to another block.
     pub(crate) fn relocate(&mut self, src: BlockId, dst: BlockId) {
-        let (src, dst) = (src.index(), dst.index());
-        self.num_uses[dst] = self.num_uses[src];
-        self.num_turns[dst] = self.num_turns[src];
-        self.is_end[dst] = self.is_end[src];
-        self.spare[dst] = self.spare[src];
+        self.of[dst.index()] = self.of[src.index()];
     }
 }
 

@@ -1,23 +1,27 @@
 //! Checkpoints: copies of recurrent states that later requests go on from.
 
+use super::BlockManager;
 use super::checkpoint_history::Origin;
-use super::{BlockManager, known_row};
 use crate::engine::{BlockCopy, CacheEvent};
 use crate::error::Error;
-use crate::group::{Group, state_slot};
+use crate::group::{Group, state};
 use crate::ids::BlockId;
 use crate::store::Store;
 
 impl BlockManager {
+    /// Whether checkpoints of recurrent states are kept for later requests.
+    fn keeps_states(&self) -> bool {
+        self.config.enable_caching && self.lengths.has_states()
+    }
+
     /// The next length at which a prefill has to pause so that a checkpoint can be taken: a chunk
     /// must not run across it.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
     pub fn next_boundary(&self, handle: u64) -> Result<Option<u32>, Error> {
-        self.engine.requests.row(handle)?;
-        let row = known_row(handle);
-        if !self.config.enable_caching || !self.lengths.has_states() {
+        let row = self.engine.requests.row(handle)?;
+        if !self.keeps_states() {
             return Ok(None);
         }
         let request = &self.engine.requests.rows[row].rest;
@@ -25,7 +29,7 @@ impl BlockManager {
         let (plan, start) = if progress.running {
             (request.plan, progress.num_computed)
         } else {
-            let hit = request.matched.as_ref().map_or_else(Default::default, |it| it.hit);
+            let hit = request.matched.as_ref().map(|it| it.hit).unwrap_or_default();
             (self.checkpoint_plan(progress.num_tokens, hit), hit.num_tokens)
         };
         Ok(self.config.checkpoints.next(&plan, start, self.lengths.alignment))
@@ -38,7 +42,7 @@ impl BlockManager {
         for group in self.state_groups() {
             let (request, tables) = self.engine.requests.split_mut(row);
             let table = &mut tables[group.id.index()];
-            let Some(((_, src), dst)) = table.take_copy_source().zip(state_slot(table)) else {
+            let Some(((_, src), dst)) = table.take_copy_source().zip(state::slot(table)) else {
                 continue;
             };
             self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
@@ -48,15 +52,14 @@ impl BlockManager {
                 request.rest.num_turns = self.history.go_on(src);
                 request.rest.checkpoints.extend([self.history.spare(src), num_computed]);
             }
-            let priority = self.priority(row, &group, src, num_computed);
-            self.engine.cache.store.set_priority(group.spec.pool, src, priority);
+            self.prioritize(row, &group, src, num_computed);
         }
     }
 
     /// Keep a copy of the state if the request has just reached a length where one is wanted and
     /// memory allows it.
     pub(super) fn leave_checkpoint(&mut self, row: usize) -> Result<(), Error> {
-        if !self.config.enable_caching || !self.lengths.has_states() {
+        if !self.keeps_states() {
             return Ok(());
         }
         let num_computed = self.engine.requests.progress(row).num_computed;
@@ -90,19 +93,16 @@ impl BlockManager {
         let mut taken = Vec::with_capacity(missing.len());
         for group in &missing {
             let pool = group.spec.pool;
-            let slot = state_slot(self.engine.requests.table(row, group.id));
+            let slot = state::slot(self.engine.requests.table(row, group.id));
             let near = slot.and_then(|src| self.engine.cache.store.slab_of(pool, src));
             self.engine.cache.take(pool, 1, near, &mut taken)?;
         }
         for (group, &dst) in missing.iter().zip(&taken) {
-            let pool = group.spec.pool;
-            if let Some(src) = state_slot(self.engine.requests.table(row, group.id)) {
+            if let Some(src) = state::slot(self.engine.requests.table(row, group.id)) {
                 self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
                 self.insert_state(row, group, dst);
             }
-            let priority = self.priority(row, group, dst, num_computed);
-            self.engine.cache.store.set_priority(pool, dst, priority);
-            self.engine.cache.store.free(pool, std::iter::once(dst))?;
+            self.engine.cache.store.free(group.spec.pool, std::iter::once(dst))?;
             self.stats.checkpoints += 1;
         }
         self.engine.cache.note_evictions();
@@ -130,8 +130,7 @@ impl BlockManager {
     pub(super) fn keep_final_state(&mut self, row: usize) {
         let progress = *self.engine.requests.progress(row);
         if !self.engine.requests.rows[row].rest.plan.end
-            || !self.config.enable_caching
-            || !self.lengths.has_states()
+            || !self.keeps_states()
             || !progress.running
             || progress.num_computed == 0
             || !progress.num_computed.is_multiple_of(self.lengths.alignment)
@@ -145,10 +144,8 @@ impl BlockManager {
         self.drop_following(row);
         self.engine.requests.rows[row].rest.checkpoints.push(progress.num_computed);
         for group in missing {
-            if let Some(slot) = state_slot(self.engine.requests.table(row, group.id)) {
+            if let Some(slot) = state::slot(self.engine.requests.table(row, group.id)) {
                 self.insert_state(row, &group, slot);
-                let priority = self.priority(row, &group, slot, progress.num_computed);
-                self.engine.cache.store.set_priority(group.spec.pool, slot, priority);
             }
         }
     }
@@ -158,15 +155,15 @@ impl BlockManager {
         let num_computed = self.engine.requests.progress(row).num_computed;
         let digests = &self.engine.requests.rows[row].digests;
         let mut groups = self.state_groups();
+        let store = &self.engine.cache.store;
         groups.retain(|group| {
-            group
-                .key_at(digests, num_computed)
-                .is_some_and(|key| self.engine.cache.store.get(group.spec.pool, &key).is_none())
+            let key = group.key_at(digests, num_computed);
+            key.is_some_and(|key| store.get(group.spec.pool, &key).is_none())
         });
         groups
     }
 
-    /// Let a block be found as the state where the request is.
+    /// Let a block be found as the state where the request is, and give it its priority.
     fn insert_state(&mut self, row: usize, group: &Group, block: BlockId) {
         let num_tokens = self.engine.requests.progress(row).num_computed;
         let request = &self.engine.requests.rows[row];
@@ -183,6 +180,7 @@ impl BlockManager {
             };
             self.history.leave(block, request.rest.num_turns, origin);
         }
+        self.prioritize(row, group, block, num_tokens);
         let handle = self.engine.requests.handle(row);
         self.engine.cache.note(|| CacheEvent::StoredTail {
             handle,

@@ -286,7 +286,10 @@ impl BlockManager {
     /// Changes of the prefix cache since the last call.
     pub fn take_events(&mut self) -> Vec<CacheEvent> {
         let mut events = std::mem::take(&mut self.engine.cache.outbox.events);
-        events.retain(|event| !event.stores_nothing());
+        events.retain(|event| match event {
+            CacheEvent::Stored { positions, .. } => !positions.is_empty(),
+            _ => true,
+        });
         events
     }
 
@@ -344,15 +347,5 @@ impl BlockManager {
     /// What is wrong, in words.
     pub fn check_integrity(&self) -> Result<(), String> {
         self.engine.check_integrity()
-    }
-
-    /// Blocks of every pool that a request of `num_tokens` tokens alone holds at most.
-    #[must_use]
-    pub fn peak_demand(&self, num_tokens: u64) -> Vec<u64> {
-        let mut demand = vec![0; self.engine.cache.store.num_pools() as usize];
-        for group in &self.engine.cache.groups {
-            demand[group.spec.pool.index()] += group.peak_blocks(num_tokens, self.config.max_chunk);
-        }
-        demand
     }
 }

@@ -78,10 +78,21 @@ impl BlockManager {
             for position in 0..self.engine.requests.table(row, group.id).blocks.len() {
                 let block = self.engine.requests.table(row, group.id).blocks[position];
                 let num_tokens = (position as u32 + 1) * group.spec.block_size;
-                let priority = self.priority(row, &group, block, num_tokens);
-                self.engine.cache.store.set_priority(group.spec.pool, block, priority);
+                self.prioritize(row, &group, block, num_tokens);
             }
         }
+    }
+
+    /// Give a block that holds the content up to `num_tokens` of a request its priority.
+    pub(super) fn prioritize(
+        &mut self,
+        row: usize,
+        group: &Group,
+        block: BlockId,
+        num_tokens: u32,
+    ) {
+        let priority = self.priority(row, group, block, num_tokens);
+        self.engine.cache.store.set_priority(group.spec.pool, block, priority);
     }
 
     /// Let the checkpoints go first that the request has left behind, and keep the rest of `lengths`,
@@ -139,13 +150,7 @@ impl BlockManager {
     }
 
     /// The priority of a block that holds the content up to `num_tokens` of a request.
-    pub(super) fn priority(
-        &self,
-        row: usize,
-        group: &Group,
-        block: BlockId,
-        num_tokens: u32,
-    ) -> u64 {
+    fn priority(&self, row: usize, group: &Group, block: BlockId, num_tokens: u32) -> u64 {
         let request = &self.engine.requests.rows[row].rest;
         match &self.config.policy {
             Policy::Lru => 0,

@@ -4,7 +4,6 @@ use rustc_hash::FxHashSet;
 
 use super::config::{GroupConfig, ManagerConfig};
 use crate::digest::Digest;
-use crate::engine::BlockCopy;
 use crate::engine::cache::Cache;
 use crate::error::Error;
 use crate::group::{Group, Table};
@@ -93,26 +92,5 @@ impl<S: Store> Call<'_, S> {
     ) -> Result<(), Error> {
         let pool = self.pool(group);
         self.cache.take(pool, u64::from(num_blocks), None, out)
-    }
-
-    /// Have a block copied. Both stay owned until whoever copies frees them.
-    pub(super) fn copy(&mut self, group: usize, src: BlockId, dst: BlockId) {
-        let group = GroupId(group as u32);
-        self.cache.outbox.copies.push(BlockCopy { group, src, dst });
-    }
-
-    /// Check that a block is where the table is said to have it.
-    pub(super) fn check_position(
-        &self,
-        group: usize,
-        position: u32,
-        block: BlockId,
-    ) -> Result<(), Error> {
-        if self.tables[group].blocks.get(position as usize) == Some(&block) {
-            return Ok(());
-        }
-        Err(Error::InvalidArgument(format!(
-            "block {block} is not at position {position} of group {group}"
-        )))
     }
 }

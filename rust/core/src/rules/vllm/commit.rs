@@ -1,7 +1,6 @@
 //! Entering computed blocks into the prefix cache.
 
 use super::call::{BoundaryState, Call};
-use super::checkpoint::checkpoint_position;
 use super::config::GroupConfig;
 use super::progress::RequestProgress;
 use super::retention::mask;
@@ -181,16 +180,11 @@ impl<S: Store> Call<'_, S> {
                 "the checkpoint's position {position} is past the end of group {group}'s table"
             )));
         };
-        let drops_eagle = self.config.drops_eagle_checkpoint;
         let ends_prompt = num_tokens
-            == checkpoint_position(
-                progress.num_prompt,
-                self.config.hit_alignment(),
-                drops_eagle,
-                self.config.num_hash_lookahead,
-            );
+            == self.checkpoint_position(progress.num_prompt, self.config.hit_alignment());
         let is_retained = num_tokens.is_multiple_of(config.block_size) && {
             let at = num_tokens / config.block_size - 1;
+            let drops_eagle = self.config.drops_eagle_checkpoint;
             mask(self.config, &config, drops_eagle, (at, at + 1), None).is_none_or(|mask| mask[0])
         };
         if !ends_prompt && !is_retained && num_tokens != progress.shared_prefix_boundary {
@@ -215,12 +209,7 @@ impl<S: Store> Call<'_, S> {
         if num_tokens == 0 || !num_tokens.is_multiple_of(hash_block) {
             return Ok(None);
         }
-        let prompt_end = checkpoint_position(
-            progress.num_prompt,
-            hash_block,
-            self.config.drops_eagle_checkpoint,
-            self.config.num_hash_lookahead,
-        );
+        let prompt_end = self.checkpoint_position(progress.num_prompt, hash_block);
         let ends_junction = self.config.shared_prefix_checkpoint
             && num_tokens == progress.shared_prefix_boundary
             && progress.num_computed < num_tokens

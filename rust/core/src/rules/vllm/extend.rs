@@ -1,6 +1,7 @@
 //! New blocks for new tokens.
 
 use super::call::{BoundaryState, Call};
+use crate::engine::BlockCopy;
 use crate::error::Error;
 use crate::group::GroupKind;
 use crate::ids::{BlockId, GroupId};
@@ -48,11 +49,29 @@ impl<S: Store> Call<'_, S> {
         source: BlockId,
         copy: BlockId,
     ) -> Result<(), Error> {
-        self.check_position(group, position, source)?;
+        self.copy(group, position, source, copy)?;
         self.tables[group].blocks[position as usize] = copy;
-        self.copy(group, source, copy);
         let pool = self.pool(group);
         self.cache.store.touch(pool, copy)
+    }
+
+    /// Have the block at a position of the table copied. Both blocks stay owned until whoever copies
+    /// frees them.
+    fn copy(
+        &mut self,
+        group: usize,
+        position: u32,
+        src: BlockId,
+        dst: BlockId,
+    ) -> Result<(), Error> {
+        if self.tables[group].blocks.get(position as usize) != Some(&src) {
+            return Err(Error::InvalidArgument(format!(
+                "block {src} is not at position {position} of group {group}"
+            )));
+        }
+        let group = GroupId(group as u32);
+        self.cache.outbox.copies.push(BlockCopy { group, src, dst });
+        Ok(())
     }
 
     /// Positions before the state's are null; the state and the blocks for drafts end the table.
@@ -131,10 +150,9 @@ impl<S: Store> Call<'_, S> {
         source: BlockId,
         copy: BlockId,
     ) -> Result<(), Error> {
-        self.check_position(group, position, source)?;
+        self.copy(group, position, source, copy)?;
         let pool = self.pool(group);
         self.cache.store.move_keys(pool, source, copy);
-        self.copy(group, source, copy);
         self.cache.store.touch(pool, source)?;
         if let Some((_, num_tokens)) = self.tables[group].moving_mut().producer_tail.take() {
             self.outputs[group].boundary_states.push(BoundaryState {

@@ -1,7 +1,9 @@
 //! The longest prefix that can be found, as vLLM's coordinators find it.
 
-use super::config::{Lookup, ManagerConfig};
-use crate::engine::lookup::{Candidate, Finder, GroupBlocks};
+use super::KvCacheManager;
+use super::config::Lookup;
+use crate::digest::Digest;
+use crate::engine::lookup::{Candidate, Finder, Found, GroupBlocks};
 use crate::ids::GroupId;
 use crate::store::Store;
 
@@ -16,49 +18,58 @@ pub struct ComputedBlocks {
     pub num_uncached: u32,
 }
 
-/// The longest prefix of at most `limit` tokens.
-pub(super) fn longest_hit<S: Store>(
-    config: &ManagerConfig,
-    finder: &Finder<'_, S>,
-    limit: u32,
-) -> ComputedBlocks {
-    match &config.lookup {
-        Lookup::None => ComputedBlocks {
-            blocks: vec![Vec::new(); config.groups.len()],
-            ..ComputedBlocks::default()
-        },
-        Lookup::Unitary { use_eagle } => {
-            let found = finder.find(&[GroupId(0)], limit, *use_eagle);
-            ComputedBlocks { blocks: found.blocks, num_tokens: found.num_tokens, num_uncached: 0 }
-        }
-        Lookup::Hybrid { specs, .. } => {
-            let mut candidate = Candidate::new(limit, specs.len());
-            finder.reconcile(specs, |_| true, &mut candidate);
-            let num_tokens = candidate.num_tokens;
-            let num_uncached = candidate.longest.saturating_sub(num_tokens);
-            let blocks = finder.agreed(specs, candidate);
-            ComputedBlocks { blocks, num_tokens, num_uncached }
-        }
+impl<S: Store> KvCacheManager<S> {
+    fn finder<'a>(&'a self, digests: &'a [Digest]) -> Finder<'a, S> {
+        let alignment = match &self.config.lookup {
+            Lookup::Unitary { .. } => self.config.groups[0].block_size,
+            _ => self.config.hit_alignment(),
+        };
+        self.engine.cache.finder(digests, alignment)
     }
-}
 
-/// What each group would find on its own; its length beside it.
-pub(super) fn hit_per_group<S: Store>(
-    config: &ManagerConfig,
-    finder: &Finder<'_, S>,
-    limit: u32,
-) -> (GroupBlocks, Vec<u32>) {
-    let mut blocks = vec![Vec::new(); config.groups.len()];
-    let mut lengths = vec![0; config.groups.len()];
-    if let Lookup::Hybrid { specs, .. } = &config.lookup {
-        for spec in specs {
-            let limit = if spec.use_eagle { finder.with_eagle_margin(spec, limit) } else { limit };
-            let found = finder.find(&spec.groups, limit, spec.use_eagle);
-            for (group, own) in spec.groups.iter().zip(found.blocks) {
-                blocks[group.index()] = own;
-                lengths[group.index()] = found.num_tokens;
+    /// The longest cached prefix of at most `limit` tokens of a request; none of a request that is not
+    /// known. Takes nothing.
+    #[must_use]
+    pub fn longest_hit(&self, handle: u64, limit: u32) -> ComputedBlocks {
+        let finder = self.finder(self.digests(handle));
+        match &self.config.lookup {
+            Lookup::None => ComputedBlocks {
+                blocks: vec![Vec::new(); self.config.groups.len()],
+                ..ComputedBlocks::default()
+            },
+            Lookup::Unitary { use_eagle } => {
+                let Found { blocks, num_tokens, .. } =
+                    finder.find(&[GroupId(0)], limit, *use_eagle);
+                ComputedBlocks { blocks, num_tokens, num_uncached: 0 }
+            }
+            Lookup::Hybrid { specs, .. } => {
+                let mut candidate = Candidate::new(limit, specs.len());
+                finder.reconcile(specs, |_| true, &mut candidate);
+                let num_tokens = candidate.num_tokens;
+                let num_uncached = candidate.longest.saturating_sub(num_tokens);
+                let blocks = finder.agreed(specs, candidate);
+                ComputedBlocks { blocks, num_tokens, num_uncached }
             }
         }
     }
-    (blocks, lengths)
+
+    /// The longest cached prefix of each group on its own, with its tokens.
+    #[must_use]
+    pub fn hit_per_group(&self, digests: &[Digest], limit: u32) -> (GroupBlocks, Vec<u32>) {
+        let finder = self.finder(digests);
+        let mut blocks = vec![Vec::new(); self.config.groups.len()];
+        let mut lengths = vec![0; self.config.groups.len()];
+        if let Lookup::Hybrid { specs, .. } = &self.config.lookup {
+            for spec in specs {
+                let eagle = spec.use_eagle;
+                let limit = if eagle { finder.with_eagle_margin(spec, limit) } else { limit };
+                let found = finder.find(&spec.groups, limit, eagle);
+                for (group, own) in spec.groups.iter().zip(found.blocks) {
+                    blocks[group.index()] = own;
+                    lengths[group.index()] = found.num_tokens;
+                }
+            }
+        }
+        (blocks, lengths)
+    }
 }

@@ -1,15 +1,13 @@
 //! [`KvCacheManager`]: one call a scheduling decision.
 
 use super::call::{BoundaryState, Call, StepOutputs};
-use super::config::{GroupConfig, Lookup, ManagerConfig};
-use super::lookup::{self, ComputedBlocks};
-use super::no_change::{NoChangeUntil, Step, VllmRequest};
+use super::config::{GroupConfig, ManagerConfig};
+use super::no_change::{NoChangeUntil, VllmRequest};
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
-use crate::engine::lookup::{Finder, GroupBlocks};
 use crate::engine::outbox::Outbox;
-use crate::engine::{CacheEvent, Engine};
+use crate::engine::{CacheEvent, Engine, GroupBlocks};
 use crate::error::Error;
 use crate::group::Table;
 use crate::ids::{BlockId, GroupId};
@@ -21,8 +19,8 @@ use crate::store::Store;
 /// nothing, ever: a call with it finds no blocks, frees none, and is refused where it needs a request.
 #[derive(Debug)]
 pub struct KvCacheManager<S> {
-    engine: Engine<S, VllmRequest>,
-    config: ManagerConfig,
+    pub(super) engine: Engine<S, VllmRequest>,
+    pub(super) config: ManagerConfig,
     /// By group.
     outputs: Vec<StepOutputs>,
 }
@@ -125,32 +123,6 @@ impl<S: Store> KvCacheManager<S> {
         Ok(())
     }
 
-    fn finder<'a>(&'a self, digests: &'a [Digest]) -> Finder<'a, S> {
-        let alignment = match &self.config.lookup {
-            Lookup::Unitary { .. } => self.config.groups[0].block_size,
-            _ => self.config.hit_alignment(),
-        };
-        self.engine.cache.finder(digests, alignment)
-    }
-
-    /// The longest cached prefix of at most `limit` tokens. Takes nothing.
-    #[must_use]
-    pub fn longest_hit(&self, digests: &[Digest], limit: u32) -> ComputedBlocks {
-        lookup::longest_hit(&self.config, &self.finder(digests), limit)
-    }
-
-    /// The same for the digests of a known request.
-    #[must_use]
-    pub fn longest_hit_of(&self, handle: u64, limit: u32) -> ComputedBlocks {
-        self.longest_hit(self.digests(handle), limit)
-    }
-
-    /// The longest cached prefix of each group on its own, with its tokens.
-    #[must_use]
-    pub fn hit_per_group(&self, digests: &[Digest], limit: u32) -> (GroupBlocks, Vec<u32>) {
-        lookup::hit_per_group(&self.config, &self.finder(digests), limit)
-    }
-
     /// Whether [`KvCacheManager::allocate`] with nothing but new tokens would change nothing.
     #[inline]
     #[must_use]
@@ -162,15 +134,9 @@ impl<S: Store> KvCacheManager<S> {
         num_lookahead: u32,
     ) -> bool {
         let Some(row) = self.row(handle) else { return false };
-        let num_main = progress.num_computed + num_new;
-        let step = Step {
-            start: progress.num_computed,
-            end: num_main,
-            slots: num_main + num_lookahead,
-            processed: progress.num_computed.saturating_sub(progress.num_in_flight),
-        };
-        num_main <= self.config.max_model_len
-            && self.engine.requests.progress(row).covers(step, self.store().num_dropped())
+        let (until, num_dropped) = (self.engine.requests.progress(row), self.store().num_dropped());
+        progress.num_computed + num_new <= self.config.max_model_len
+            && until.covers(progress, num_new, num_lookahead, num_dropped)
     }
 
     /// Whether [`KvCacheManager::commit`] would change nothing.
@@ -205,33 +171,27 @@ impl<S: Store> KvCacheManager<S> {
         } else {
             0
         };
-        let prefill_end = progress.num_prompt.max(progress.num_tokens.saturating_sub(1));
-        if args.full_sequence_must_fit {
-            let num_tokens = progress.num_tokens.min(max_len);
-            let counts = TokenCounts {
-                num_tokens,
-                num_main: num_tokens,
-                num_computed,
-                num_local,
-                prefill_end,
-                is_admission: true,
-            };
-            if !call.fits(args.computed, counts, watermark + args.withheld_blocks) {
-                return Ok(None);
-            }
-        }
         let num_main = num_computed + args.num_new;
         let num_slots = (num_main + args.num_lookahead).min(max_len);
-        let num_processed = num_computed.saturating_sub(progress.num_in_flight);
-        call.release_skipped(num_processed)?;
         let counts = TokenCounts {
             num_tokens: num_slots,
             num_main,
             num_computed: num_local + args.num_external,
             num_local,
-            prefill_end,
+            prefill_end: progress.num_prompt.max(progress.num_tokens.saturating_sub(1)),
             is_admission: false,
         };
+        if args.full_sequence_must_fit {
+            let num_tokens = progress.num_tokens.min(max_len);
+            let num_main = num_tokens;
+            let all =
+                TokenCounts { num_tokens, num_main, num_computed, is_admission: true, ..counts };
+            if !call.fits(args.computed, all, watermark + args.withheld_blocks) {
+                return Ok(None);
+            }
+        }
+        let num_processed = num_computed.saturating_sub(progress.num_in_flight);
+        call.release_skipped(num_processed)?;
         // The blocks that were just released count.
         let kept = watermark + args.withheld_blocks + args.reserved_blocks.cast_signed();
         if !call.fits(args.computed, counts, kept) {

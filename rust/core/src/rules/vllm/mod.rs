@@ -5,8 +5,8 @@
 //! several pools too.
 //!
 //! ```text
-//! config, progress <- call <- retention, checkpoint, demand, lookup
-//!                          <- adopt, extend, commit, no_change <- KvCacheManager
+//! config, progress <- call <- retention, checkpoint, demand
+//!                          <- adopt, extend, commit, no_change <- KvCacheManager <- lookup
 //! ```
 
 mod adopt;

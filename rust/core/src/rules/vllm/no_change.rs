@@ -39,31 +39,23 @@ pub(super) struct NoChangeUntil {
     is_known: bool,
 }
 
-/// A step, in tokens.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
-    /// Computed before it.
-    pub(super) start: u32,
-    /// Computed after it.
-    pub(super) end: u32,
-    /// With those that a drafter looks ahead to.
-    pub(super) slots: u32,
-    /// Computed for good before it.
-    pub(super) processed: u32,
-}
-
 impl NoChangeUntil {
-    /// Whether `step` changes nothing.
+    /// Whether a step of `num_new` tokens, and room for `num_lookahead` more, changes nothing.
     #[inline]
-    pub(super) fn covers(&self, step: Step, num_dropped: u64) -> bool {
-        self.is_known
-            && self.num_dropped == num_dropped
-            && step.start >= self.from
-            && step.slots <= self.room
-            && step.end <= self.main_room
-            && step.processed <= self.processed
-            && step.end <= self.committed
-            && step.end - step.start <= self.step
+    pub(super) fn covers(
+        &self,
+        progress: &RequestProgress,
+        num_new: u32,
+        num_lookahead: u32,
+        num_dropped: u64,
+    ) -> bool {
+        let (start, end) = (progress.num_computed, progress.num_computed + num_new);
+        self.covers_commit(end, num_dropped)
+            && start >= self.from
+            && end + num_lookahead <= self.room
+            && end <= self.main_room
+            && start.saturating_sub(progress.num_in_flight) <= self.processed
+            && num_new <= self.step
     }
 
     /// Whether committing `num_computed` tokens changes nothing.

@@ -2,7 +2,7 @@
 
 use super::config::{GroupConfig, ManagerConfig};
 use super::progress::RequestProgress;
-use crate::group::{GroupKind, window_blocks};
+use crate::group::{GroupKind, sliding_window};
 
 /// Which blocks of `start..end` to keep, or `None` for all of them. `request` is asked for the
 /// boundaries that are kept whatever the interval.
@@ -22,7 +22,7 @@ pub(super) fn mask(
     let (need, shift) = match group.kind {
         GroupKind::SlidingWindow { .. } if !alignment.is_multiple_of(block) => return None,
         GroupKind::SlidingWindow { window, .. } => {
-            (window_blocks(window, block, use_eagle), u32::from(use_eagle))
+            (sliding_window::window_blocks(window, block, use_eagle), u32::from(use_eagle))
         }
         kind if kind.is_mamba() => (1, 0),
         _ => return None,
