@@ -99,7 +99,7 @@ impl BlockManager {
             due: Vec::new(),
             unfinished: Vec::new(),
         };
-        manager.max_request_tokens = manager.longest_request();
+        manager.max_request_tokens = manager.longest_request()?;
         Ok(manager)
     }
 
