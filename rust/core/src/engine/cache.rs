@@ -74,9 +74,6 @@ impl<S: Store> Cache<S> {
     }
 
     /// Have the blocks of `demand` set aside, so that no group takes what another was promised.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBlocks`]; then nothing was.
     pub(crate) fn reserve(&mut self) -> Result<(), Error> {
         self.store.reserve(&self.demand, &mut self.reservation)
     }
@@ -109,9 +106,6 @@ impl<S: Store> Cache<S> {
     }
 
     /// Give one group room for `num_tokens` tokens. Returns the positions of the new blocks.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBlocks`] where less was reserved.
     pub(crate) fn extend(
         &mut self,
         row: usize,
@@ -135,9 +129,6 @@ impl<S: Store> Cache<S> {
 
     /// Take a share in the blocks of a hit, given by position, for a request that goes on after
     /// `num_computed` tokens. What those tokens leave behind is not held.
-    ///
-    /// # Errors
-    /// [`Error::ForeignBlock`] for a block that is none.
     pub(crate) fn adopt(
         &mut self,
         group: usize,
@@ -183,9 +174,6 @@ impl<S: Store> Cache<S> {
 
     /// Let the full blocks before position `end` be found, those that `mask` wants of them. `mask`
     /// starts where the table's cached blocks end.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] where a block is full that was cached as fuller.
     pub(crate) fn commit_full(
         &mut self,
         handle: u64,
@@ -247,9 +235,6 @@ impl<S: Store> Cache<S> {
     }
 
     /// Give back what nothing computed after `num_processed` tokens looks at, the last block first.
-    ///
-    /// # Errors
-    /// [`Error::NotLive`] where others freed the blocks.
     pub(crate) fn release_skipped(
         &mut self,
         row: usize,
@@ -277,9 +262,6 @@ impl<S: Store> Cache<S> {
 
     /// Give back all blocks of a request, the last ones first, so that the end of a prefix goes
     /// before its start.
-    ///
-    /// # Errors
-    /// [`Error::NotLive`] where others freed the blocks.
     pub(crate) fn release(&mut self, tables: &mut [Table]) -> Result<(), Error> {
         for (group, table) in self.groups.iter().zip(tables) {
             let held = &table.blocks[(table.num_skipped as usize).min(table.blocks.len())..];
