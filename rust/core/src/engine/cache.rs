@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::delta;
 use super::lookup::Finder;
 use super::outbox::{CacheEvent, Outbox};
 use crate::digest::Digest;
@@ -119,10 +118,8 @@ impl<S: Store> Cache<S> {
         if num_missing > 0 {
             let near = table.blocks.last().and_then(|&block| self.store.slab_of(spec.pool, block));
             self.take(spec.pool, num_missing, near, &mut table.blocks)?;
-            if self.outbox.enable_delta {
-                let new = start as u32..table.blocks.len() as u32;
-                delta::note(&mut self.outbox.delta, row, id, new, &table.blocks);
-            }
+            let new = start as u32..table.blocks.len() as u32;
+            self.outbox.note_table(row, id, new, &table.blocks);
         }
         Ok(start..table.blocks.len())
     }
@@ -254,9 +251,7 @@ impl<S: Store> Cache<S> {
         let held = blocks.iter().rev().copied().filter(|block| !block.is_null());
         self.store.free(spec.pool, held)?;
         blocks.fill(BlockId::NULL);
-        if self.outbox.enable_delta {
-            delta::note(&mut self.outbox.delta, row, id, skipped, &table.blocks);
-        }
+        self.outbox.note_table(row, id, skipped, &table.blocks);
         Ok(())
     }
 

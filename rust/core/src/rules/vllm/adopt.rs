@@ -100,10 +100,8 @@ impl<S: Store> Call<'_, S> {
             _ => num_total.div_ceil(config.block_size),
         };
         let missing = required.saturating_sub(held as u32);
-        let mut blocks = std::mem::take(&mut self.tables[group].blocks);
-        let taken = self.take(group, missing, &mut blocks);
-        self.tables[group].blocks = blocks;
-        taken?;
+        let (pool, blocks) = (self.pool(group), &mut self.tables[group].blocks);
+        self.cache.take(pool, missing.into(), None, blocks)?;
         if config.zeroes_new_blocks && zero {
             let new = &self.tables[group].blocks[held..];
             self.outputs[group].new_blocks.extend_from_slice(new);

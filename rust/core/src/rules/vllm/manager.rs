@@ -316,15 +316,13 @@ impl<S: Store> KvCacheManager<S> {
     pub fn num_cached_tokens(&self, handle: u64) -> u32 {
         let Some(row) = self.row(handle) else { return 0 };
         let cache = &self.engine.cache;
-        let cacheable = cache.groups.iter().filter(|group| group.kind().is_cacheable());
-        let cached = cacheable.map(|group| (group, self.engine.requests.table(row, group.id))).map(
-            |(group, table)| {
-                let blocks = table.blocks.iter();
-                let known = blocks
-                    .filter_map(|&it| cache.store.prefix_index(group.spec.pool).first_key(it));
+        let tables = cache.groups.iter().zip(self.engine.requests.tables(row));
+        let cached =
+            tables.filter(|(group, _)| group.kind().is_cacheable()).map(|(group, table)| {
+                let index = cache.store.prefix_index(group.spec.pool);
+                let known = table.blocks.iter().filter_map(|&block| index.first_key(block));
                 known.map(|(_, num_tokens)| num_tokens).max().unwrap_or(0)
-            },
-        );
+            });
         cached.min().unwrap_or(0)
     }
 
