@@ -1,7 +1,8 @@
 //! Whether a request could be carried through its prompt, and in chunks of how many tokens.
 
-use super::{BlockManager, known_row};
+use super::BlockManager;
 use crate::engine::cache::Cache;
+use crate::engine::requests::known_row;
 use crate::error::Error;
 use crate::ids::PoolId;
 use crate::store::Store;

@@ -1,9 +1,10 @@
 //! Room for new tokens.
 
+use super::BlockManager;
 use super::checkpoint_policy::CheckpointPlan;
 use super::hit::Hit;
 use super::request::Match;
-use super::{BlockManager, known_row};
+use crate::engine::requests::known_row;
 use crate::error::Error;
 use crate::store::Store;
 
