@@ -34,17 +34,11 @@ const WAITS: u32 = 1 << 31;
 /// A place in a run of look-ups: the block found last, and its distance from the one before.
 ///
 /// Blocks are mostly handed out in runs, such as 7, 8, 9. After 7 and 8, the cursor guesses 9.
-#[derive(Clone, Copy, Debug)]
+/// The default is the start of a run, where nothing was found yet.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct RunCursor {
     previous: BlockId,
     stride: u32,
-}
-
-impl Default for RunCursor {
-    /// The start of a run: nothing was found yet.
-    fn default() -> Self {
-        Self { previous: BlockId::NULL, stride: 0 }
-    }
 }
 
 impl RunCursor {

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::delta;
 use super::lookup::Finder;
 use super::outbox::{CacheEvent, Outbox};
 use crate::digest::Digest;
@@ -74,9 +73,6 @@ impl<S: Store> Cache<S> {
     }
 
     /// Have the blocks of `demand` set aside, so that no group takes what another was promised.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBlocks`]; then nothing was.
     pub(crate) fn reserve(&mut self) -> Result<(), Error> {
         self.store.reserve(&self.demand, &mut self.reservation)
     }
@@ -109,9 +105,6 @@ impl<S: Store> Cache<S> {
     }
 
     /// Give one group room for `num_tokens` tokens. Returns the positions of the new blocks.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBlocks`] where less was reserved.
     pub(crate) fn extend(
         &mut self,
         row: usize,
@@ -125,19 +118,14 @@ impl<S: Store> Cache<S> {
         if num_missing > 0 {
             let near = table.blocks.last().and_then(|&block| self.store.slab_of(spec.pool, block));
             self.take(spec.pool, num_missing, near, &mut table.blocks)?;
-            if self.outbox.enable_delta {
-                let new = start as u32..table.blocks.len() as u32;
-                delta::note(&mut self.outbox.delta, row, id, new, &table.blocks);
-            }
+            let new = start as u32..table.blocks.len() as u32;
+            self.outbox.note_table(row, id, new, &table.blocks);
         }
         Ok(start..table.blocks.len())
     }
 
     /// Take a share in the blocks of a hit, given by position, for a request that goes on after
     /// `num_computed` tokens. What those tokens leave behind is not held.
-    ///
-    /// # Errors
-    /// [`Error::ForeignBlock`] for a block that is none.
     pub(crate) fn adopt(
         &mut self,
         group: usize,
@@ -183,9 +171,6 @@ impl<S: Store> Cache<S> {
 
     /// Let the full blocks before position `end` be found, those that `mask` wants of them. `mask`
     /// starts where the table's cached blocks end.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] where a block is full that was cached as fuller.
     pub(crate) fn commit_full(
         &mut self,
         handle: u64,
@@ -247,9 +232,6 @@ impl<S: Store> Cache<S> {
     }
 
     /// Give back what nothing computed after `num_processed` tokens looks at, the last block first.
-    ///
-    /// # Errors
-    /// [`Error::NotLive`] where others freed the blocks.
     pub(crate) fn release_skipped(
         &mut self,
         row: usize,
@@ -269,17 +251,12 @@ impl<S: Store> Cache<S> {
         let held = blocks.iter().rev().copied().filter(|block| !block.is_null());
         self.store.free(spec.pool, held)?;
         blocks.fill(BlockId::NULL);
-        if self.outbox.enable_delta {
-            delta::note(&mut self.outbox.delta, row, id, skipped, &table.blocks);
-        }
+        self.outbox.note_table(row, id, skipped, &table.blocks);
         Ok(())
     }
 
     /// Give back all blocks of a request, the last ones first, so that the end of a prefix goes
     /// before its start.
-    ///
-    /// # Errors
-    /// [`Error::NotLive`] where others freed the blocks.
     pub(crate) fn release(&mut self, tables: &mut [Table]) -> Result<(), Error> {
         for (group, table) in self.groups.iter().zip(tables) {
             let held = &table.blocks[(table.num_skipped as usize).min(table.blocks.len())..];

@@ -7,9 +7,6 @@ use crate::store::Store;
 
 impl<S: Store, R: RequestState> Engine<S, R> {
     /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree.
-    ///
-    /// # Errors
-    /// What is wrong, in words.
     pub(crate) fn check_integrity(&self) -> Result<(), String> {
         let store = &self.cache.store;
         store.check_integrity()?;

@@ -39,15 +39,8 @@ pub(crate) struct Moved {
     pub(crate) blocks: Vec<(PoolId, BlockId, BlockId)>,
 }
 
-/// Where a block stands in the tables: row, group and position.
-type Places = FxHashMap<BlockId, Vec<(usize, GroupId, u32)>>;
-
-/// What the moves within one pool look up.
-#[derive(Clone)]
-struct Moving {
-    places: Places,
-    targets: std::vec::IntoIter<BlockId>,
-}
+/// Where each block stands in the tables: row, group and position.
+type Places = FxHashMap<(PoolId, BlockId), Vec<(usize, GroupId, u32)>>;
 
 impl<S: Store, R: RequestState> Engine<S, R> {
     /// Find up to `num_slabs` slabs whose live blocks fit into other slabs of their pool, those with
@@ -64,9 +57,6 @@ impl<S: Store, R: RequestState> Engine<S, R> {
 
     /// Carry out a plan: the blocks' owners and keys move now, the bytes follow with the next copies.
     /// What is merely cached in the slabs is dropped.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if anything happened since the plan was made; then nothing changed.
     pub(crate) fn apply_compaction(&mut self, plan: &Compaction) -> Result<Moved, Error> {
         if plan.version != self.version {
             return Err(Error::InvalidArgument(
@@ -75,24 +65,22 @@ impl<S: Store, R: RequestState> Engine<S, R> {
         }
         self.version += 1;
         let mut moved = Moved::default();
-        let mut moving: Vec<Option<Moving>> = vec![None; self.cache.demand.len()];
-        for &(pool, _) in &plan.slabs {
-            let Some(store) = self.cache.store.as_slabs() else { continue };
-            moving[pool.index()].get_or_insert_with(|| Moving {
-                places: self.places(pool, &plan.slabs),
-                targets: store.move_targets(pool, plan.num_moves, &plan.slabs),
-            });
-        }
+        let places = self.places(&plan.slabs);
+        let mut targets = vec![None; self.cache.demand.len()];
         for &(pool, slab) in &plan.slabs {
-            let Some(Moving { places, targets }) = &mut moving[pool.index()] else { continue };
-            let live = self.cache.store.as_slabs().map(|store| store.live_in(pool, slab));
-            for src in live.unwrap_or_default() {
-                let Some(store) = self.cache.store.as_slabs_mut() else { break };
+            let Some(store) = self.cache.store.as_slabs_mut() else { break };
+            let targets = targets[pool.index()]
+                .get_or_insert_with(|| store.move_targets(pool, plan.num_moves, &plan.slabs));
+            for src in store.live_in(pool, slab) {
                 let Some(dst) = store.relocate(pool, src, &plan.slabs, targets) else {
                     debug_assert!(false, "a planned move has no room");
                     continue;
                 };
-                let group = self.group_of(pool, dst, src, places);
+                let found = places.get(&(pool, src)).map_or(&[][..], Vec::as_slice);
+                // Whose layers the bytes belong to.
+                let key = store.prefix_index(pool).first_key(dst);
+                let group = found.first().map(|&(_, group, _)| group);
+                let group = group.or(key.map(|(key, _)| key.group)).unwrap_or_default();
                 self.cache.outbox.copies.push(BlockCopy { group, src, dst });
                 moved.blocks.push((pool, src, dst));
                 for held in self.held.iter_mut().chain(&mut self.copied) {
@@ -100,15 +88,13 @@ impl<S: Store, R: RequestState> Engine<S, R> {
                         held.1 = dst;
                     }
                 }
-                for &(row, group, position) in places.get(&src).into_iter().flatten() {
+                for &(row, group, position) in found {
                     let (_, tables) = self.requests.split_mut(row);
                     tables[group.index()].blocks[position as usize] = dst;
                     moved.tables.push(TableChange { row: row as u32, group, position, block: dst });
                 }
             }
-            if let Some(store) = self.cache.store.as_slabs_mut() {
-                store.drop_cached_in(pool, slab);
-            }
+            store.drop_cached_in(pool, slab);
         }
         self.cache.note_evictions();
         if self.cache.outbox.enable_delta {
@@ -117,29 +103,23 @@ impl<S: Store, R: RequestState> Engine<S, R> {
         Ok(moved)
     }
 
-    /// The tables that name a block of the pool's slabs among `slabs`.
-    fn places(&self, pool: PoolId, slabs: &[(PoolId, SlabId)]) -> Places {
+    /// The tables that name a block of `slabs`.
+    fn places(&self, slabs: &[(PoolId, SlabId)]) -> Places {
         let mut places = Places::default();
         for row in self.requests.taken() {
             for (group, table) in self.cache.groups.iter().zip(self.requests.tables(row)) {
-                if group.spec.pool != pool {
+                let pool = group.spec.pool;
+                if slabs.iter().all(|&(other, _)| other != pool) {
                     continue;
                 }
-                for (position, &block) in table.blocks.iter().enumerate() {
+                for (position, &block) in (0..).zip(&table.blocks) {
                     let slab = self.cache.store.slab_of(pool, block);
                     if slab.is_some_and(|slab| slabs.contains(&(pool, slab))) {
-                        places.entry(block).or_default().push((row, group.id, position as u32));
+                        places.entry((pool, block)).or_default().push((row, group.id, position));
                     }
                 }
             }
         }
         places
-    }
-
-    /// Whose layers a block's bytes belong to.
-    fn group_of(&self, pool: PoolId, dst: BlockId, src: BlockId, places: &Places) -> GroupId {
-        let table = places.get(&src).and_then(|found| found.first());
-        let key = self.cache.store.prefix_index(pool).first_key(dst);
-        table.map(|&(_, group, _)| group).or(key.map(|(key, _)| key.group)).unwrap_or(GroupId(0))
     }
 }

@@ -1,7 +1,5 @@
 //! Changes of block tables, for whoever keeps a copy of them.
 
-use std::ops::Range;
-
 use crate::ids::{BlockId, GroupId};
 
 /// One changed entry of a block table.
@@ -16,22 +14,6 @@ pub struct TableChange {
     pub position: u32,
     /// What stands there now.
     pub block: BlockId,
-}
-
-/// Note what stands at `positions` of a table now.
-pub(crate) fn note(
-    delta: &mut Vec<TableChange>,
-    row: usize,
-    group: GroupId,
-    positions: Range<u32>,
-    blocks: &[BlockId],
-) {
-    delta.extend(positions.map(|position| TableChange {
-        row: row as u32,
-        group,
-        position,
-        block: blocks[position as usize],
-    }));
 }
 
 /// Changed entries of one group's tables, as runs of neighbours: run `i` is

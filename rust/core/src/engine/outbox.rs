@@ -1,5 +1,8 @@
 //! What happened since it was last asked for: [`Outbox`].
 
+use std::ops::Range;
+
+use super::TableChange;
 use crate::digest::Digest;
 use crate::ids::{BlockId, GroupId};
 use crate::prefix_index::Key;
@@ -69,5 +72,23 @@ pub(crate) struct Outbox {
     pub(crate) events: Vec<CacheEvent>,
     /// In the order in which they were asked for.
     pub(crate) copies: Vec<BlockCopy>,
-    pub(crate) delta: Vec<super::delta::TableChange>,
+    pub(crate) delta: Vec<TableChange>,
+}
+
+impl Outbox {
+    /// Note what stands at `positions` of a table now.
+    pub(crate) fn note_table(
+        &mut self,
+        row: usize,
+        group: GroupId,
+        positions: Range<u32>,
+        blocks: &[BlockId],
+    ) {
+        if self.enable_delta {
+            self.delta.extend(positions.map(|position| {
+                let block = blocks[position as usize];
+                TableChange { row: row as u32, group, position, block }
+            }));
+        }
+    }
 }

@@ -54,6 +54,12 @@ pub(crate) struct Requests<R: RequestState> {
 /// have the bit set: no handle carries it.
 const VACANT: u32 = 1 << 31;
 
+/// The row of a handle that is known to be good.
+#[inline]
+pub(crate) fn known_row(handle: u64) -> usize {
+    handle as u32 as usize
+}
+
 impl<R: RequestState> Requests<R> {
     pub(crate) fn new(num_groups: usize) -> Self {
         Self {
@@ -96,16 +102,10 @@ impl<R: RequestState> Requests<R> {
         self.by_id.get(id).map(|&row| self.handle(row as usize))
     }
 
-    /// The row of a handle that is known to be good.
-    #[inline]
-    pub(crate) fn known_row(handle: u64) -> usize {
-        handle as u32 as usize
-    }
-
     /// The row of a handle.
     #[inline]
     pub(crate) fn row(&self, handle: u64) -> Result<usize, Error> {
-        let (row, generation) = (Self::known_row(handle), (handle >> 32) as u32);
+        let (row, generation) = (known_row(handle), (handle >> 32) as u32);
         match self.slots.get(row) {
             Some(slot) if slot.generation == generation => Ok(row),
             _ => Err(Error::UnknownRequest { handle }),
@@ -192,7 +192,7 @@ mod tests {
     fn a_handle_of_a_freed_request_names_nothing_even_when_its_row_is_used_again() {
         let mut requests = Requests::<NoRules>::new(1);
         let first = requests.add("a").unwrap();
-        requests.remove(Requests::<NoRules>::known_row(first));
+        requests.remove(known_row(first));
         assert_eq!(requests.row(first), Err(Error::UnknownRequest { handle: first }));
         let second = requests.add("b").unwrap();
         assert_eq!(second as u32, first as u32, "the row is used again");
@@ -206,7 +206,7 @@ mod tests {
         let mut requests = Requests::<NoRules>::new(0);
         let handle = requests.add("a").unwrap();
         assert_eq!(requests.add("a"), Err(Error::DuplicateRequest("a".to_owned())));
-        requests.remove(Requests::<NoRules>::known_row(handle));
+        requests.remove(known_row(handle));
         assert!(requests.add("a").is_ok());
         assert_eq!((requests.len(), requests.taken().count()), (1, 1));
     }

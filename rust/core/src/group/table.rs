@@ -3,15 +3,13 @@
 use super::mamba_aligned::MovingState;
 use crate::ids::BlockId;
 
-/// Not admitted yet, in [`Table::num_cached`].
-const NOT_ADMITTED: u32 = u32::MAX;
-
 /// The blocks of a group by position, or the state slots of a recurrent one. 48 bytes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Table {
     /// Null where the content is not needed any more.
     pub(crate) blocks: Vec<BlockId>,
-    num_cached: u32,
+    /// [`Table::num_cached`] plus 1, or 0 for none.
+    num_cached_plus_1: u32,
     /// Leading blocks given back, or never taken because a hit skipped them.
     pub(crate) num_skipped: u32,
     /// See [`Table::copy_source`]; null for none.
@@ -19,29 +17,17 @@ pub(crate) struct Table {
     moving: Option<Box<MovingState>>,
 }
 
-impl Default for Table {
-    fn default() -> Self {
-        Self {
-            blocks: Vec::new(),
-            num_cached: NOT_ADMITTED,
-            num_skipped: 0,
-            copy_source: (0, BlockId::NULL),
-            moving: None,
-        }
-    }
-}
-
 impl Table {
     /// Leading blocks that were entered into the prefix index, or never will be; `None` before the
     /// request is admitted.
     #[inline]
     pub(crate) fn num_cached(&self) -> Option<u32> {
-        (self.num_cached != NOT_ADMITTED).then_some(self.num_cached)
+        self.num_cached_plus_1.checked_sub(1)
     }
 
     #[inline]
     pub(crate) fn set_num_cached(&mut self, num_cached: u32) {
-        self.num_cached = num_cached;
+        self.num_cached_plus_1 = num_cached + 1;
     }
 
     /// A block that others hold, or will, to be copied before the request writes on: its position,

@@ -41,12 +41,6 @@ impl BlockHasher {
         Self { algorithm, message: Vec::with_capacity(512), memo: Memo::default() }
     }
 
-    /// The algorithm.
-    #[must_use]
-    pub const fn algorithm(&self) -> Algorithm {
-        self.algorithm
-    }
-
     /// The digest of the tokens up to the block's end, given that of those before it. The first
     /// block's parent is the digest of a seed.
     pub fn hash_block<T: Token>(&mut self, parent: &Digest, key: &BlockKey<'_, T>) -> Digest {
@@ -57,16 +51,6 @@ impl BlockHasher {
                 pickle::encode_block(&mut self.message, &mut self.memo, parent, key);
             }
             Encoding::Cbor => cbor::encode_block(&mut self.message, parent, key),
-        }
-        self.algorithm.digest_of(&self.message)
-    }
-
-    /// The digest of one value, such as a seed.
-    pub fn hash_value(&mut self, value: &Value) -> Digest {
-        self.message.clear();
-        match self.algorithm.encoding() {
-            Encoding::Pickle => pickle::encode_value(&mut self.message, &mut self.memo, value),
-            Encoding::Cbor => cbor::encode_value(&mut self.message, value),
         }
         self.algorithm.digest_of(&self.message)
     }

@@ -33,7 +33,7 @@ pub(super) fn encode_block<T: Token>(out: &mut Vec<u8>, parent: &[u8], key: &Blo
 }
 
 /// Appends one value.
-pub(super) fn encode_value(out: &mut Vec<u8>, value: &Value) {
+fn encode_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::None => out.push(NULL),
         Value::Bool(value) => out.push(if *value { TRUE } else { FALSE }),

@@ -79,13 +79,6 @@ pub(super) fn encode_block<T: Token>(
     pickler.finish();
 }
 
-/// Appends the pickle of one value.
-pub(super) fn encode_value(out: &mut Vec<u8>, memo: &mut Memo, value: &Value) {
-    let mut pickler = Pickler::new(out, memo);
-    pickler.value(value);
-    pickler.finish();
-}
-
 struct Pickler<'a> {
     out: &'a mut Vec<u8>,
     memo: &'a mut Memo,

@@ -103,9 +103,6 @@ impl QueuePool {
 
     /// Takes one owner from each block. Blocks without owner and content go to the front of the queue,
     /// cached blocks to its end, both in the order given.
-    ///
-    /// # Errors
-    /// [`Error::NotLive`] for a block that has no (further) owner; then nothing was freed.
     pub(crate) fn free(
         &mut self,
         blocks: impl Iterator<Item = BlockId> + Clone,
@@ -165,9 +162,6 @@ impl QueuePool {
 
     /// As [`Self::free`], but every block ends at the end of the queue, hashed or not: its content
     /// stays readable until the block is handed out again.
-    ///
-    /// # Errors
-    /// As [`Self::free`].
     pub(crate) fn free_warm(
         &mut self,
         blocks: impl Iterator<Item = BlockId> + Clone,

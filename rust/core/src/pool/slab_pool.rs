@@ -92,9 +92,6 @@ impl SlabPool {
 
     /// Takes one owner from each block. Blocks without owner and content become free in their slab,
     /// cached blocks go to the end of the eviction order, both in the order given.
-    ///
-    /// # Errors
-    /// [`Error::NotLive`] for a block that has no (further) owner; then nothing was freed.
     pub(crate) fn free(
         &mut self,
         blocks: impl Iterator<Item = BlockId> + Clone,

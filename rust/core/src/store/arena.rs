@@ -5,18 +5,14 @@ use crate::ids::SlabId;
 /// Slabs of equal size. A slab is free here or owned by one pool.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    num_slabs: u32,
-    free: Vec<SlabId>,
+    pub(super) num_slabs: u32,
+    pub(super) free: Vec<SlabId>,
 }
 
 impl Arena {
-    /// All slabs from `first` on are free; those below are kept back for the null block.
-    pub(crate) fn new(num_slabs: u32, first: u32) -> Self {
-        Self { num_slabs, free: (first..num_slabs).rev().map(SlabId).collect() }
-    }
-
-    pub(crate) fn num_slabs(&self) -> u32 {
-        self.num_slabs
+    /// All slabs are free but the first, which is kept back for the null block.
+    pub(crate) fn new(num_slabs: u32) -> Self {
+        Self { num_slabs, free: (1..num_slabs).rev().map(SlabId).collect() }
     }
 
     pub(crate) fn num_free(&self) -> u32 {
@@ -31,9 +27,5 @@ impl Arena {
     pub(crate) fn give_back(&mut self, slab: SlabId) {
         debug_assert!(slab.0 < self.num_slabs);
         self.free.push(slab);
-    }
-
-    pub(crate) fn free_slabs(&self) -> &[SlabId] {
-        &self.free
     }
 }

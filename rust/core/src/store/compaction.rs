@@ -60,7 +60,8 @@ impl SlabStore {
         let free = self.pools[pool.index()].take_free_beside_live(outside);
         let dst = free.or_else(|| {
             let dst = targets.next()?;
-            self.evict_now(pool, dst);
+            self.evict(pool, dst);
+            self.forget_evicted(pool);
             Some(dst)
         })?;
         self.indexes[pool.index()].move_keys(src, dst);

@@ -55,7 +55,7 @@ pub trait Store: Parts + Debug {
 
     /// Slabs that can hold something. A fixed store counts each block as a slab here and below.
     fn num_slabs(&self) -> u64 {
-        let slabs = self.as_slabs().map(|slabs| slabs.arena.num_slabs());
+        let slabs = self.as_slabs().map(|slabs| slabs.arena.num_slabs);
         u64::from(slabs.unwrap_or_else(|| self.pool(PoolId(0)).num_ids())) - 1
     }
 

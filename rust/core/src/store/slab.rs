@@ -44,7 +44,7 @@ impl SlabStore {
             .collect::<Result<Vec<_>, _>>()?;
         let num_ids = pools.iter().map(|pool| pool.blocks.num_ids());
         Ok(Self {
-            arena: Arena::new(num_slabs, 1),
+            arena: Arena::new(num_slabs),
             indexes: num_ids.clone().map(PrefixIndex::new).collect(),
             lost_keys: num_ids.map(LostKeys::new).collect(),
             pools,
@@ -194,8 +194,8 @@ impl Store for SlabStore {
     }
 
     fn check_integrity(&self) -> Result<(), String> {
-        let mut owners = vec![0u32; self.arena.num_slabs() as usize];
-        self.arena.free_slabs().iter().for_each(|slab| owners[slab.index()] += 1);
+        let mut owners = vec![0u32; self.arena.num_slabs as usize];
+        self.arena.free.iter().for_each(|slab| owners[slab.index()] += 1);
         for (pool, index) in self.pools.iter().zip(&self.indexes) {
             pool.check()?;
             index.check(|block| pool.blocks.is_hashed(block))?;

@@ -56,15 +56,9 @@ impl SlabStore {
     }
 
     /// Gives a cached block a new owner. [`Self::forget_evicted`] must follow.
-    fn evict(&mut self, pool: PoolId, block: BlockId) {
+    pub(super) fn evict(&mut self, pool: PoolId, block: BlockId) {
         self.pools[pool.index()].evict(block);
         self.unforgotten.push(block);
-    }
-
-    /// Gives a cached block a new owner and drops its keys.
-    pub(super) fn evict_now(&mut self, pool: PoolId, block: BlockId) {
-        self.evict(pool, block);
-        self.forget_evicted(pool);
     }
 
     /// Drops the keys of the blocks just evicted, in order.

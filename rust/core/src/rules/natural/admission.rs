@@ -1,7 +1,8 @@
 //! Whether a request could be carried through its prompt, and in chunks of how many tokens.
 
-use super::{BlockManager, known_row};
+use super::BlockManager;
 use crate::engine::cache::Cache;
+use crate::engine::requests::known_row;
 use crate::error::Error;
 use crate::ids::PoolId;
 use crate::store::Store;
@@ -33,18 +34,10 @@ impl BlockManager {
     }
 
     /// Tokens of the longest request that fits alone.
-    pub(super) fn longest_request(&self) -> u32 {
+    pub(super) fn longest_request(&self) -> Result<u32, Error> {
         let available = self.engine.cache.store.num_slabs();
-        let (mut low, mut high) = (0, u32::MAX / 2);
-        while low < high {
-            let middle = low + (high - low).div_ceil(2);
-            if self.slabs_for(u64::from(middle)) <= available {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        low
+        let fits = |num_tokens| Ok(self.slabs_for(u64::from(num_tokens)) <= available);
+        largest(u32::MAX / 2 + 1, fits)
     }
 
     /// Whether all known tokens of a waiting request have room at once, beside those of the requests
@@ -79,15 +72,7 @@ impl BlockManager {
         if !self.lengths.has_windows || most <= grain || self.chunk_fits(handle, most)? {
             return Ok(most);
         }
-        let (mut fits, mut too_many) = (0, most.div_ceil(grain));
-        while fits + 1 < too_many {
-            let middle = u32::midpoint(fits, too_many);
-            if self.chunk_fits(handle, middle * grain)? {
-                fits = middle;
-            } else {
-                too_many = middle;
-            }
-        }
+        let fits = largest(most.div_ceil(grain), |grains| self.chunk_fits(handle, grains * grain))?;
         Ok(if fits == 0 { most } else { fits * grain })
     }
 
@@ -151,4 +136,21 @@ impl BlockManager {
         }
         Ok(num_tokens)
     }
+}
+
+/// The largest number below `too_many` that `fits`, if all smaller ones do; 0 if none.
+fn largest(
+    mut too_many: u32,
+    mut fits: impl FnMut(u32) -> Result<bool, Error>,
+) -> Result<u32, Error> {
+    let mut largest = 0;
+    while largest + 1 < too_many {
+        let middle = u32::midpoint(largest, too_many);
+        if fits(middle)? {
+            largest = middle;
+        } else {
+            too_many = middle;
+        }
+    }
+    Ok(largest)
 }

@@ -1,6 +1,7 @@
 //! What follows when tokens were computed.
 
-use super::{BlockManager, known_row};
+use super::BlockManager;
+use crate::engine::requests::known_row;
 use crate::error::Error;
 
 /// Requests whose memory is fetched at a time.

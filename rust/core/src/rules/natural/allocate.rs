@@ -1,10 +1,10 @@
 //! Room for new tokens.
 
+use super::BlockManager;
 use super::checkpoint_policy::CheckpointPlan;
 use super::hit::Hit;
 use super::request::Match;
-use super::{BlockManager, known_row};
-use crate::engine::delta;
+use crate::engine::requests::known_row;
 use crate::error::Error;
 use crate::store::Store;
 
@@ -143,13 +143,11 @@ impl BlockManager {
         let request = &mut self.engine.requests.rows[row].rest;
         request.plan = plan;
         request.matched = None;
-        if self.config.enable_delta {
-            let cache = &mut self.engine.cache;
-            for (group, table) in cache.groups.iter().zip(self.engine.requests.tables(row)) {
-                if !group.kind().is_constant() {
-                    let adopted = 0..hit.num_tokens / group.spec.block_size;
-                    delta::note(&mut cache.outbox.delta, row, group.id, adopted, &table.blocks);
-                }
+        let cache = &mut self.engine.cache;
+        for (group, table) in cache.groups.iter().zip(self.engine.requests.tables(row)) {
+            if !group.kind().is_constant() {
+                let adopted = 0..hit.num_tokens / group.spec.block_size;
+                cache.outbox.note_table(row, group.id, adopted, &table.blocks);
             }
         }
         Ok(0)

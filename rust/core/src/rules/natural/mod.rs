@@ -29,7 +29,7 @@ pub use stats::Stats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::engine::outbox::Outbox;
-use crate::engine::requests::Requests;
+use crate::engine::requests::known_row;
 use crate::engine::{BlockCopy, CacheEvent, Compaction, Engine, TableChange};
 use crate::error::Error;
 use crate::hash::BlockHasher;
@@ -55,12 +55,6 @@ pub struct BlockManager {
     due: Vec<u32>,
     /// Rows that were admitted with a part of their known tokens.
     unfinished: Vec<u32>,
-}
-
-/// The row of a handle that is known to be good.
-#[inline]
-fn known_row(handle: u64) -> usize {
-    Requests::<NaturalRequest>::known_row(handle)
 }
 
 impl BlockManager {
@@ -99,7 +93,7 @@ impl BlockManager {
             due: Vec::new(),
             unfinished: Vec::new(),
         };
-        manager.max_request_tokens = manager.longest_request();
+        manager.max_request_tokens = manager.longest_request()?;
         Ok(manager)
     }
 

@@ -5,7 +5,7 @@ use super::policy::Policy;
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
-use crate::store::{BlockStore, Store};
+use crate::store::Store;
 
 /// Checkpoints of a request that are not superseded when it ends.
 const NUM_KEPT: usize = 2;
@@ -95,31 +95,33 @@ impl BlockManager {
         self.engine.cache.store.set_priority(group.spec.pool, block, priority);
     }
 
+    /// The checkpoint of a group after `num_tokens` tokens of a request, if there is one.
+    fn checkpoint(&self, row: usize, group: &Group, num_tokens: u32) -> Option<BlockId> {
+        let key = group.key_at(&self.engine.requests.rows[row].digests, num_tokens)?;
+        self.engine.cache.store.get(group.spec.pool, &key)
+    }
+
     /// Let the checkpoints go first that the request has left behind, and keep the rest of `lengths`,
     /// ascending. The last one is where the next turn goes on, the one before is for when that turn
     /// does not repeat everything, and shared ones serve others.
     fn demote_superseded(&mut self, row: usize, lengths: &mut Vec<u32>) {
         let states = self.state_groups();
         let Some(first) = states.first() else { return };
-        let store = &mut self.engine.cache.store;
-        let digests = &self.engine.requests.rows[row].digests;
-        let find = |group: &Group, num_tokens: u32, store: &BlockStore| {
-            store.get(group.spec.pool, &group.key_at(digests, num_tokens)?)
-        };
-        lengths.retain(|&num_tokens| find(first, num_tokens, store).is_some());
+        lengths.retain(|&num_tokens| self.checkpoint(row, first, num_tokens).is_some());
         let left_behind = lengths.len().saturating_sub(NUM_KEPT);
         for num_tokens in lengths.drain(..left_behind) {
-            if find(first, num_tokens, store).is_some_and(|at| self.history.is_shared(at)) {
+            let checkpoint = self.checkpoint(row, first, num_tokens);
+            if checkpoint.is_some_and(|block| self.history.is_shared(block)) {
                 continue;
             }
             for group in &states {
-                if let Some(block) = find(group, num_tokens, store) {
-                    store.demote(group.spec.pool, block);
+                if let Some(block) = self.checkpoint(row, group, num_tokens) {
+                    self.engine.cache.store.demote(group.spec.pool, block);
                 }
             }
         }
         if let &mut [spare, last] = lengths.as_mut_slice()
-            && let Some(block) = find(first, last, store)
+            && let Some(block) = self.checkpoint(row, first, last)
         {
             self.history.set_spare(block, spare);
         }
@@ -131,11 +133,7 @@ impl BlockManager {
     fn score_states(&mut self, row: usize, group: Group, lengths: &[u32]) {
         let mut longer = 0;
         for &num_tokens in lengths.iter().rev() {
-            let digests = &self.engine.requests.rows[row].digests;
-            let store = &self.engine.cache.store;
-            let key = group.key_at(digests, num_tokens);
-            let found = key.and_then(|key| store.get(group.spec.pool, &key));
-            let Some(block) = found else { continue };
+            let Some(block) = self.checkpoint(row, &group, num_tokens) else { continue };
             let mut priority = self.priority(row, &group, block, num_tokens);
             if self.config.policy == Policy::Explicit {
                 let superseded = priority <= longer;

@@ -1,7 +1,8 @@
 //! Requests given as tokens: the manager hashes them itself.
 
-use super::{BlockManager, known_row};
+use super::BlockManager;
 use crate::digest::Digest;
+use crate::engine::requests::known_row;
 use crate::error::Error;
 use crate::hash::{HashChain, Value};
 

@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::demand::ends_inside_block;
-use super::progress::TokenCounts;
+use super::progress::{AllocateArgs, TokenCounts};
 use crate::error::Error;
 use crate::group::GroupKind;
 use crate::ids::BlockId;
@@ -15,13 +15,11 @@ impl<S: Store> Call<'_, S> {
     /// All hits are adopted before any block is taken, so that no group evicts another one's hit.
     pub(super) fn admit(
         &mut self,
-        computed: Option<&[Vec<BlockId>]>,
-        num_external: u32,
-        unzeroed_groups: &[u32],
+        args: &AllocateArgs<'_>,
         counts: TokenCounts,
         kept: i64,
     ) -> Result<bool, Error> {
-        let hit = |group: usize| computed.map_or(&[][..], |blocks| &blocks[group]);
+        let hit = |group: usize| args.computed.map_or(&[][..], |blocks| &blocks[group]);
         let mut groups = 0..self.tables.len();
         if self.is_running() {
             return match groups.find(|&group| !hit(group).is_empty()) {
@@ -32,7 +30,7 @@ impl<S: Store> Call<'_, S> {
                 ))),
             };
         }
-        let num_local = counts.num_local;
+        let (num_local, num_external) = (counts.num_local, args.num_external);
         for group in groups.clone() {
             self.adopt(group, hit(group), num_local, num_external)?;
         }
@@ -44,7 +42,7 @@ impl<S: Store> Call<'_, S> {
         }
         if num_external > 0 {
             for group in groups {
-                let zero = !unzeroed_groups.contains(&(group as u32));
+                let zero = !args.unzeroed_groups.contains(&(group as u32));
                 self.take_external(group, num_local + num_external, num_external, zero)?;
             }
         }
@@ -102,10 +100,8 @@ impl<S: Store> Call<'_, S> {
             _ => num_total.div_ceil(config.block_size),
         };
         let missing = required.saturating_sub(held as u32);
-        let mut blocks = std::mem::take(&mut self.tables[group].blocks);
-        let taken = self.take(group, missing, &mut blocks);
-        self.tables[group].blocks = blocks;
-        taken?;
+        let (pool, blocks) = (self.pool(group), &mut self.tables[group].blocks);
+        self.cache.take(pool, missing.into(), None, blocks)?;
         if config.zeroes_new_blocks && zero {
             let new = &self.tables[group].blocks[held..];
             self.outputs[group].new_blocks.extend_from_slice(new);

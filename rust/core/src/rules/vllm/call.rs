@@ -3,6 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::config::{GroupConfig, ManagerConfig};
+use super::progress::RequestProgress;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::error::Error;
@@ -42,6 +43,7 @@ pub(super) struct Call<'a, S> {
     pub(super) outputs: &'a mut [StepOutputs],
     pub(super) handle: u64,
     pub(super) row: usize,
+    pub(super) progress: RequestProgress,
     pub(super) digests: &'a [Digest],
     pub(super) tables: &'a mut [Table],
 }

@@ -29,7 +29,8 @@ impl<S: Store> Call<'_, S> {
         else {
             return None;
         };
-        if counts.num_main < counts.prefill_end {
+        // The end of the prefill counts only where nothing but the ends of prompts is retained.
+        if self.config.retention_interval == Some(0) && counts.num_main < counts.prefill_end {
             return None;
         }
         let (start, end) = (counts.num_computed, counts.num_main);

@@ -2,7 +2,6 @@
 
 use super::call::{BoundaryState, Call};
 use super::config::GroupConfig;
-use super::progress::RequestProgress;
 use super::retention::mask;
 use crate::engine::CacheEvent;
 use crate::error::Error;
@@ -34,11 +33,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// Enter what `num_computed` tokens complete, in every group.
-    pub(super) fn commit(
-        &mut self,
-        progress: &RequestProgress,
-        num_computed: u32,
-    ) -> Result<(), Error> {
+    pub(super) fn commit(&mut self, num_computed: u32) -> Result<(), Error> {
         if !self.cache.enable_caching {
             return Ok(());
         }
@@ -49,13 +44,13 @@ impl<S: Store> Call<'_, S> {
             }
             let num_tokens = self.num_cacheable(num_computed, &config);
             let before = self.tables[group].num_cached().unwrap_or(0);
-            self.commit_full(group, progress, num_tokens)?;
+            self.commit_full(group, num_tokens)?;
             if config.kind.is_full() && config.block_size != self.config.hash_block_size {
-                self.commit_prompt_tail(group, progress, num_tokens)?;
+                self.commit_prompt_tail(group, num_tokens)?;
             } else if config.kind.is_mamba() {
                 let after = self.tables[group].num_cached().unwrap_or(0);
                 if config.kind.is_aligned() {
-                    self.commit_state_tail(group, progress, num_tokens)?;
+                    self.commit_state_tail(group, num_tokens)?;
                 }
                 self.announce_states(group, before..after);
             }
@@ -63,12 +58,7 @@ impl<S: Store> Call<'_, S> {
         Ok(())
     }
 
-    fn commit_full(
-        &mut self,
-        group: usize,
-        progress: &RequestProgress,
-        num_tokens: u32,
-    ) -> Result<(), Error> {
+    fn commit_full(&mut self, group: usize, num_tokens: u32) -> Result<(), Error> {
         let config = self.config_of(group);
         let start = self.tables[group].num_cached().unwrap_or(0);
         let num_hashed = self.digests.len() as u32 * self.config.hash_block_size;
@@ -76,7 +66,7 @@ impl<S: Store> Call<'_, S> {
         if start >= end {
             return Ok(());
         }
-        let mask = mask(self.config, &config, config.use_eagle, (start, end), Some(progress));
+        let mask = mask(self.config, &config, config.use_eagle, (start, end), Some(&self.progress));
         let (digests, table) = (self.digests, &mut self.tables[group]);
         self.cache.commit_full(self.handle, group, digests, table, end, mask.as_deref())
     }
@@ -96,14 +86,9 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// A prompt that ends inside a block of full attention can be hit up to its last hash block.
-    fn commit_prompt_tail(
-        &mut self,
-        group: usize,
-        progress: &RequestProgress,
-        num_tokens: u32,
-    ) -> Result<(), Error> {
+    fn commit_prompt_tail(&mut self, group: usize, num_tokens: u32) -> Result<(), Error> {
         let config = self.config_of(group);
-        let boundary = self.prompt_tail(&config, progress);
+        let boundary = self.prompt_tail(&config);
         if boundary == 0 || boundary > num_tokens || boundary.is_multiple_of(config.block_size) {
             return Ok(());
         }
@@ -113,8 +98,8 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// The last hash block's end in the prompt that a later request can match.
-    pub(super) fn prompt_tail(&self, config: &GroupConfig, progress: &RequestProgress) -> u32 {
-        let limit = progress.num_prompt.saturating_sub(u32::from(!config.use_eagle));
+    pub(super) fn prompt_tail(&self, config: &GroupConfig) -> u32 {
+        let limit = self.progress.num_prompt.saturating_sub(u32::from(!config.use_eagle));
         let hash_block = self.config.hash_block_size;
         (limit / hash_block).min(self.digests.len() as u32) * hash_block
     }
@@ -152,15 +137,10 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// A state at a hash block's end, inside or at the end of its block.
-    fn commit_state_tail(
-        &mut self,
-        group: usize,
-        progress: &RequestProgress,
-        num_tokens: u32,
-    ) -> Result<(), Error> {
+    fn commit_state_tail(&mut self, group: usize, num_tokens: u32) -> Result<(), Error> {
         let key = match self.tables[group].moving().checkpoint {
-            Some(checkpoint) => self.commit_checkpoint(group, progress, checkpoint)?,
-            None => self.commit_running_state(group, progress, num_tokens)?,
+            Some(checkpoint) => self.commit_checkpoint(group, checkpoint)?,
+            None => self.commit_running_state(group, num_tokens)?,
         };
         if let Some(key) = key {
             self.outputs[group].cached_this_step.insert(key.digest);
@@ -171,7 +151,6 @@ impl<S: Store> Call<'_, S> {
     fn commit_checkpoint(
         &mut self,
         group: usize,
-        progress: &RequestProgress,
         (num_tokens, position): (u32, u32),
     ) -> Result<Option<Key>, Error> {
         let config = self.config_of(group);
@@ -181,13 +160,13 @@ impl<S: Store> Call<'_, S> {
             )));
         };
         let ends_prompt = num_tokens
-            == self.checkpoint_position(progress.num_prompt, self.config.hit_alignment());
+            == self.checkpoint_position(self.progress.num_prompt, self.config.hit_alignment());
         let is_retained = num_tokens.is_multiple_of(config.block_size) && {
             let at = num_tokens / config.block_size - 1;
             let drops_eagle = self.config.drops_eagle_checkpoint;
             mask(self.config, &config, drops_eagle, (at, at + 1), None).is_none_or(|mask| mask[0])
         };
-        if !ends_prompt && !is_retained && num_tokens != progress.shared_prefix_boundary {
+        if !ends_prompt && !is_retained && num_tokens != self.progress.shared_prefix_boundary {
             // The slot holds a state that nobody can resume from.
             self.drop_own_keys(group, block);
             return Ok(None);
@@ -201,7 +180,6 @@ impl<S: Store> Call<'_, S> {
     fn commit_running_state(
         &mut self,
         group: usize,
-        progress: &RequestProgress,
         num_tokens: u32,
     ) -> Result<Option<Key>, Error> {
         let config = self.config_of(group);
@@ -209,11 +187,11 @@ impl<S: Store> Call<'_, S> {
         if num_tokens == 0 || !num_tokens.is_multiple_of(hash_block) {
             return Ok(None);
         }
-        let prompt_end = self.checkpoint_position(progress.num_prompt, hash_block);
+        let prompt_end = self.checkpoint_position(self.progress.num_prompt, hash_block);
         let ends_junction = self.config.shared_prefix_checkpoint
-            && num_tokens == progress.shared_prefix_boundary
-            && progress.num_computed < num_tokens
-            && num_tokens <= progress.num_prompt;
+            && num_tokens == self.progress.shared_prefix_boundary
+            && self.progress.num_computed < num_tokens
+            && num_tokens <= self.progress.num_prompt;
         if num_tokens != prompt_end && !ends_junction {
             return Ok(None);
         }

@@ -21,7 +21,6 @@ impl<S: Store> Call<'_, S> {
             self.cache.demand[0] = needed.max(0).cast_unsigned();
             return self.cache.reserve().is_ok();
         }
-        let counts = self.without_prefill_end(counts);
         self.cache.demand.fill(0);
         for group in 0..self.tables.len() {
             let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
@@ -33,19 +32,10 @@ impl<S: Store> Call<'_, S> {
         self.cache.store.has_room(&self.cache.demand, kept, false) && self.cache.reserve().is_ok()
     }
 
-    /// The end of the prefill counts only where nothing but the ends of prompts is retained.
-    fn without_prefill_end(&self, mut counts: TokenCounts) -> TokenCounts {
-        if self.config.retention_interval != Some(0) {
-            counts.prefill_end = 0;
-        }
-        counts
-    }
-
     /// Blocks that all groups together would take. `computed` has the hit's blocks by group.
     ///
     /// An aligned group that holds more than it needs counts below zero, as in vLLM.
     pub(super) fn demand(&mut self, computed: Option<&[Vec<BlockId>]>, counts: TokenCounts) -> i64 {
-        let counts = self.without_prefill_end(counts);
         (0..self.tables.len())
             .map(|group| {
                 let computed = computed.map_or(&[][..], |blocks| &blocks[group]);

@@ -45,12 +45,6 @@ impl<S: Store> KvCacheManager<S> {
         })
     }
 
-    /// The configuration.
-    #[must_use]
-    pub fn config(&self) -> &ManagerConfig {
-        &self.config
-    }
-
     /// The blocks.
     #[inline]
     #[must_use]
@@ -110,11 +104,12 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// One request's call, and what it knew of changes to come.
-    fn open(&mut self, handle: u64) -> Result<Call<'_, S>, Error> {
+    fn open(&mut self, handle: u64, progress: RequestProgress) -> Result<Call<'_, S>, Error> {
         let row = self.engine.requests.row(handle)?;
         let Self { engine: Engine { cache, requests, .. }, config, outputs } = self;
         let (request, tables) = requests.split_mut(row);
-        Ok(Call { config, cache, outputs, handle, row, digests: &request.digests, tables })
+        let digests = &request.digests;
+        Ok(Call { config, cache, outputs, handle, row, progress, digests, tables })
     }
 
     fn forget_no_change(&mut self, handle: u64) -> Result<(), Error> {
@@ -162,7 +157,7 @@ impl<S: Store> KvCacheManager<S> {
         args: &AllocateArgs<'_>,
     ) -> Result<Option<GroupBlocks>, Error> {
         self.forget_no_change(handle)?;
-        let mut call = self.open(handle)?;
+        let mut call = self.open(handle, *progress)?;
         let max_len = call.config.max_model_len;
         let num_local = progress.num_computed + args.num_new_computed;
         let num_computed = (num_local + args.num_external).min(max_len);
@@ -197,11 +192,9 @@ impl<S: Store> KvCacheManager<S> {
         if !call.fits(args.computed, counts, kept) {
             return Ok(None);
         }
-        if args.computed.is_some() || args.num_external > 0 {
-            let (num_external, unzeroed) = (args.num_external, args.unzeroed_groups);
-            if !call.admit(args.computed, num_external, unzeroed, counts, kept)? {
-                return Ok(None);
-            }
+        let has_computed = args.computed.is_some() || args.num_external > 0;
+        if has_computed && !call.admit(args, counts, kept)? {
+            return Ok(None);
         }
         let mut new = Vec::with_capacity(call.tables.len());
         for group in 0..call.tables.len() {
@@ -210,9 +203,9 @@ impl<S: Store> KvCacheManager<S> {
         call.cache.note_evictions();
         if !args.delay_commit {
             let num_committed = num_main.min(progress.num_tokens);
-            call.commit(progress, num_committed)?;
+            call.commit(num_committed)?;
             if num_computed >= progress.num_prompt {
-                let until = call.no_change_until(progress, num_processed, num_committed);
+                let until = call.no_change_until(num_processed, num_committed);
                 let row = call.row;
                 *self.engine.requests.progress_mut(row) = until;
             }
@@ -230,7 +223,7 @@ impl<S: Store> KvCacheManager<S> {
         computed: Option<&[Vec<BlockId>]>,
         counts: TokenCounts,
     ) -> Result<i64, Error> {
-        Ok(self.open(handle)?.demand(computed, counts))
+        Ok(self.open(handle, RequestProgress::default())?.demand(computed, counts))
     }
 
     /// Enter what `num_computed` tokens complete into the prefix cache.
@@ -245,7 +238,7 @@ impl<S: Store> KvCacheManager<S> {
         num_computed: u32,
     ) -> Result<(), Error> {
         self.forget_no_change(handle)?;
-        self.open(handle)?.commit(progress, num_computed)
+        self.open(handle, *progress)?.commit(num_computed)
     }
 
     /// Give back what a request need not keep once `num_processed` tokens are computed for good.
@@ -253,7 +246,7 @@ impl<S: Store> KvCacheManager<S> {
     /// # Errors
     /// [`Error::UnknownRequest`], and [`Error::NotLive`] where others freed its blocks.
     pub fn release_skipped(&mut self, handle: u64, num_processed: u32) -> Result<(), Error> {
-        self.open(handle)?.release_skipped(num_processed)
+        self.open(handle, RequestProgress::default())?.release_skipped(num_processed)
     }
 
     /// Forget a request and give its blocks back, the last ones first to go.
@@ -323,15 +316,13 @@ impl<S: Store> KvCacheManager<S> {
     pub fn num_cached_tokens(&self, handle: u64) -> u32 {
         let Some(row) = self.row(handle) else { return 0 };
         let cache = &self.engine.cache;
-        let cacheable = cache.groups.iter().filter(|group| group.kind().is_cacheable());
-        let cached = cacheable.map(|group| (group, self.engine.requests.table(row, group.id))).map(
-            |(group, table)| {
-                let blocks = table.blocks.iter();
-                let known = blocks
-                    .filter_map(|&it| cache.store.prefix_index(group.spec.pool).first_key(it));
+        let tables = cache.groups.iter().zip(self.engine.requests.tables(row));
+        let cached =
+            tables.filter(|(group, _)| group.kind().is_cacheable()).map(|(group, table)| {
+                let index = cache.store.prefix_index(group.spec.pool);
+                let known = table.blocks.iter().filter_map(|&block| index.first_key(block));
                 known.map(|(_, num_tokens)| num_tokens).max().unwrap_or(0)
-            },
-        );
+            });
         cached.min().unwrap_or(0)
     }
 

@@ -71,14 +71,9 @@ impl NoChangeUntil {
 impl<S: Store> Call<'_, S> {
     /// How far the request can go, after a step that left nothing to give back for `num_processed`
     /// tokens and nothing to enter for `num_committed`.
-    pub(super) fn no_change_until(
-        &self,
-        progress: &RequestProgress,
-        num_processed: u32,
-        num_committed: u32,
-    ) -> NoChangeUntil {
+    pub(super) fn no_change_until(&self, num_processed: u32, num_committed: u32) -> NoChangeUntil {
         let mut until = NoChangeUntil {
-            from: progress.num_prompt,
+            from: self.progress.num_prompt,
             room: u32::MAX,
             main_room: u32::MAX,
             processed: u32::MAX,
@@ -111,7 +106,7 @@ impl<S: Store> Call<'_, S> {
             }
             until.processed = until.processed.min(group.next_skip(num_processed) - 1);
             if self.cache.enable_caching && config.kind.is_cacheable() {
-                if self.has_open_tail(config, progress, num_committed) {
+                if self.has_open_tail(config, num_committed) {
                     return NoChangeUntil::default();
                 }
                 until.committed = until.committed.min(self.next_commit(config, table) - 1);
@@ -122,19 +117,14 @@ impl<S: Store> Call<'_, S> {
 
     /// Whether the end of the prompt, at which a block can be hit inside, is still to be entered at
     /// a token count that completes no block.
-    fn has_open_tail(
-        &self,
-        config: &GroupConfig,
-        progress: &RequestProgress,
-        num_committed: u32,
-    ) -> bool {
+    fn has_open_tail(&self, config: &GroupConfig, num_committed: u32) -> bool {
         let hash_block = self.config.hash_block_size;
         if !config.kind.is_full() || config.block_size == hash_block {
             return false;
         }
-        let is_hashed = self.digests.len() >= (progress.num_prompt / hash_block) as usize;
+        let is_hashed = self.digests.len() >= (self.progress.num_prompt / hash_block) as usize;
         let is_lagging = config.use_eagle || self.config.num_reprefillable > 0;
-        let tail = self.prompt_tail(config, progress);
+        let tail = self.prompt_tail(config);
         !is_hashed || (is_lagging && tail > self.num_cacheable(num_committed, config))
     }
 
