@@ -48,12 +48,13 @@ impl RequestHasher {
         request: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let py = request.py();
-        let view = RequestView::new(request)?;
-        let (tokens, hashes) = (view.tokens()?, view.block_hashes()?.cast_into::<PyList>()?);
-        match Self::new_hashes(slf, &view, &tokens, &hashes)? {
-            Some(new) => Ok(new),
-            None => Ok(PyList::empty(py)),
+        let tokens = request.getattr(intern!(py, "_all_token_ids"))?.cast_into::<PyList>()?;
+        let hashes = request.getattr(intern!(py, "block_hashes"))?.cast_into::<PyList>()?;
+        if slf.get().num_full(&tokens) <= hashes.len() {
+            return Ok(PyList::empty(py));
         }
+        let new = Self::new_hashes(slf, &RequestView::new(request)?, &tokens, &hashes)?;
+        Ok(new.unwrap_or_else(|| PyList::empty(py)))
     }
 }
 
@@ -66,8 +67,7 @@ impl RequestHasher {
         hashes: &Bound<'py, PyList>,
     ) -> PyResult<Option<Bound<'py, PyList>>> {
         let (py, this) = (slf.py(), slf.get());
-        let num_full = tokens.len().saturating_sub(this.num_lookahead_tokens) / this.block_size;
-        let num_hashed = hashes.len();
+        let (num_full, num_hashed) = (this.num_full(tokens), hashes.len());
         if num_full <= num_hashed {
             return Ok(None);
         }
@@ -97,6 +97,11 @@ impl RequestHasher {
             request.keep(Named::default(), digests)?;
         }
         Ok(Some(new))
+    }
+
+    /// Blocks that so many tokens fill.
+    fn num_full(&self, tokens: &Bound<'_, PyList>) -> usize {
+        tokens.len().saturating_sub(self.num_lookahead_tokens) / self.block_size
     }
 
     /// The hasher for vLLM's first parent.
