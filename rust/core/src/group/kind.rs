@@ -268,5 +268,8 @@ mod tests {
         assert_eq!(live(GroupKind::Cross { encoder_tokens: 7 }), [7; 5]);
         assert_eq!(live(GroupKind::State { slots: 2 }), [0; 5]);
         assert_eq!(live(GroupKind::Ring), [0; 5]);
+        for kind in [GroupKind::State { slots: 2 }, GroupKind::Ring] {
+            assert_eq!(kind.peak_tokens(100, 4), 0, "slots hold no tokens");
+        }
     }
 }
