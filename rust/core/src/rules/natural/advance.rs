@@ -1,11 +1,8 @@
 //! What follows when tokens were computed.
 
-use super::BlockManager;
+use super::{BlockManager, READ_AHEAD};
 use crate::engine::requests::known_row;
 use crate::error::Error;
-
-/// Requests whose memory is fetched at a time.
-const READ_AHEAD: usize = 16;
 
 impl BlockManager {
     /// Record that `num_tokens[i]` more tokens of each request were computed. Blocks that became

@@ -1,15 +1,12 @@
 //! Room for new tokens.
 
-use super::BlockManager;
 use super::checkpoint_policy::CheckpointPlan;
 use super::hit::Hit;
 use super::request::Match;
+use super::{BlockManager, READ_AHEAD};
 use crate::engine::requests::known_row;
 use crate::error::Error;
 use crate::store::Store;
-
-/// Requests whose memory is fetched at a time.
-const READ_AHEAD: usize = 16;
 
 impl BlockManager {
     /// Make room for `num_new_tokens[i]` more tokens of each request, and for `lookahead` more that

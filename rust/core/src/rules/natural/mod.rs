@@ -39,6 +39,9 @@ use checkpoint_history::CheckpointHistory;
 use lookup::Lengths;
 use request::{NaturalRequest, Progress};
 
+/// Requests whose memory is fetched at a time.
+const READ_AHEAD: usize = 16;
+
 /// Requests and blocks. Every call either does all it was asked for or changes nothing.
 #[derive(Debug)]
 pub struct BlockManager {
