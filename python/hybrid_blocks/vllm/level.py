@@ -17,6 +17,8 @@ class Level(StrEnum):
     """``BlockPool``, under vLLM's own managers."""
     MANAGER = "manager"
     """``KVCacheManager`` with everything below it, where it covers the engine."""
+    NATURAL = "natural"
+    """``KVCacheManager``, and the plan of the memory: slabs instead of equal blocks."""
 
 
 def requested() -> Level:

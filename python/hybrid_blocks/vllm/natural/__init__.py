@@ -1,0 +1,1 @@
+"""Level ``natural``: this project's geometry inside vLLM."""

@@ -1,0 +1,37 @@
+"""What level ``natural`` tells scheduler and workers of the arena."""
+
+from dataclasses import dataclass
+
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
+
+
+@dataclass
+class NaturalKVCacheConfig(KVCacheConfig):
+    """vLLM's configuration over slabs: ``num_blocks`` counts slabs, the null slab included.
+
+    A slab that belongs to pool ``p`` is cut into ``blocks_per_slab[p]`` blocks, and block ``i`` of
+    slab ``s`` has the id ``s * blocks_per_slab[p] + i``. Ids of different pools are different
+    number spaces. A state slot is a whole slab, so its id is the slab's number.
+    """
+
+    pools: tuple[int, ...] = ()
+    """Pool of each group; groups of one pool have blocks of one stride."""
+    blocks_per_slab: tuple[int, ...] = ()
+    """Blocks of a slab, by pool."""
+
+    def blocks_per_slab_of(self, group: int) -> int:
+        """Return how many blocks of a group a slab holds."""
+        return self.blocks_per_slab[self.pools[group]]
+
+    def num_slots(self, group: int) -> int:
+        """Return the token slots that a group addresses: its largest slot-mapping value plus 1."""
+        block_size: int = self.kv_cache_groups[group].kv_cache_spec.block_size
+        return self.num_blocks * self.blocks_per_slab_of(group) * block_size
+
+    def num_blocks_of(self, tensor: KVCacheTensor) -> int:
+        """Return the blocks that the views of a tensor's layers address."""
+        first = tensor.layers[0]
+        for number, group in enumerate(self.kv_cache_groups):
+            if first in group.layer_names:
+                return self.num_blocks * self.blocks_per_slab_of(number)
+        raise ValueError(f"layer {first!r} belongs to no group")
