@@ -286,7 +286,7 @@ def _rings() -> dict[str, Engine]:
 
 
 def _context_parallel() -> dict[str, Engine]:
-    """Return engines whose ranks share out the tokens of a block: it holds ``dcp`` times as many."""
+    """Return engines whose ranks share out each block, which holds ``dcp`` times the tokens."""
     mixes: dict[str, tuple[KVCacheSpec, ...]] = {
         "full": (full(4),),
         "mla-two": (mla(4), mla(8)),
