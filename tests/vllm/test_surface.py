@@ -1,4 +1,4 @@
-"""`surface.toml` leaves nothing out: what the adapter names of vLLM is listed, and is there."""
+"""The record leaves nothing out: what the adapter names of vLLM is listed, and is there."""
 
 import dataclasses
 import importlib
@@ -29,11 +29,12 @@ _OWN_BY_NAME = {"hybrid_blocks_level", "_hybrid_blocks"}
 
 
 def listed() -> set[str]:
-    names = {
+    names = {name for part in SURFACE["fields"].values() for name in part}
+    names |= {
         name
-        for section in ("attributes", "live", "fields")
+        for section in ("parts", "live")
         for part in SURFACE[section].values()
-        for name in part
+        for name in part["attributes"]
     }
     names |= {method for methods in SURFACE["callables"].values() for method in methods}
     return names | {name for module in SURFACE["names"].values() for name in module}
@@ -42,6 +43,16 @@ def listed() -> set[str]:
 def test_every_import_from_vllm_is_listed_and_nothing_else() -> None:
     names = {module: set(found) for module, found in SURFACE["names"].items() if module != "vllm"}
     assert names == adapter_reads.imports()
+
+
+def test_each_tier_lists_what_it_imports_beside_the_tiers_before_it() -> None:
+    entry = ("hybrid_blocks.vllm.plugin", "hybrid_blocks.vllm.installation")
+    pool = adapter_reads.imported_with(*entry)
+    manager = adapter_reads.imported_with(*entry, "hybrid_blocks.vllm.native_manager")
+    scheduler = adapter_reads.imported_with("hybrid_blocks.vllm.scheduler")
+    assert pool < manager
+    assert set(SURFACE["tiers"]["pool"]["names"]) == pool
+    assert set(SURFACE["tiers"]["scheduler"]["names"]) == scheduler - manager
 
 
 @pytest.mark.parametrize("module", SURFACE["names"])
@@ -117,7 +128,7 @@ def test_a_live_scheduler_has_these_attributes(pair: Pair, which: int, path: str
         return found[int(step)] if step.isdigit() else getattr(found, step)
 
     found = reduce(follow, filter(None, path.split(".")), pair.schedulers[which])
-    for attribute in SURFACE["live"][path]:
+    for attribute in SURFACE["live"][path]["attributes"]:
         assert hasattr(found, attribute) or not is_present(attribute), attribute
 
 

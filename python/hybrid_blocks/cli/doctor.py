@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybrid_blocks._core import build_info
-from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm import support, surface
 
 
 class Extra(NamedTuple):
@@ -75,11 +75,13 @@ def _check_nvrtc(nvrtc: Any) -> str:
 
 
 def _check_vllm(vllm: Any) -> str:
-    if not support.is_supported(vllm.__version__):
-        raise RuntimeError(
-            f"the adapter knows {support.supported_versions()} and stays off for {vllm.__version__}"
-        )
-    return "a version that the adapter knows"
+    found = surface.differences(vllm.__version__)
+    for tier, lines in found.items():
+        if lines:
+            raise RuntimeError(f"differs from what tier {tier} needs: {lines[0]}")
+    if not support.is_tested(vllm.__version__):
+        return f"untested, but equal in all that is used to {support.nearest(vllm.__version__)}"
+    return "a tested version"
 
 
 def _check_matplotlib(_: Any) -> str:

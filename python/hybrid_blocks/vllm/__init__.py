@@ -13,9 +13,19 @@ __all__ = ["AsyncScheduler", "Scheduler"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the schedulers when they are asked for: vLLM's own modules come with them."""
+    """Import the schedulers when they are asked for: vLLM's own modules come with them.
+
+    Where the installed vLLM lacks what they need, vLLM's own take their place.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hybrid_blocks.vllm import grant  # noqa: PLC0415
+
+    granted = grant.scheduler_grant()
+    if granted.differences:
+        from hybrid_blocks.vllm import plain_scheduler  # noqa: PLC0415
+
+        return plain_scheduler.explained(name, str(granted.reason))
     from hybrid_blocks.vllm import scheduler  # noqa: PLC0415
 
     return getattr(scheduler, name)

@@ -25,8 +25,6 @@ COVERED = (
 def unsupported_reason(
     kv_cache_config: KVCacheConfig,
     *,
-    dcp_world_size: int = 1,
-    pcp_world_size: int = 1,
     metrics_collector: object | None = None,
     **_: Any,
 ) -> str | None:
@@ -34,8 +32,6 @@ def unsupported_reason(
 
     Takes what vLLM's ``KVCacheManager`` is given.
     """
-    if dcp_world_size > 1 or pcp_world_size > 1:
-        return "context parallelism"
     if metrics_collector is not None:
         return "KV-cache residency metrics"
     for number, group in enumerate(kv_cache_config.kv_cache_groups):

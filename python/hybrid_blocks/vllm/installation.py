@@ -8,7 +8,7 @@ from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 from hybrid_blocks.vllm import metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
@@ -22,9 +22,15 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
 )
 
 
-def install() -> None:
-    """Put this package's classes in place of vLLM's. A second call changes nothing."""
-    KVCacheManager.native = NativeKVCacheManager
+def install(level: Level = Level.MANAGER) -> None:
+    """Put this package's classes in place of vLLM's. A second call changes nothing.
+
+    Level ``pool`` does not import what only the levels above it need of vLLM.
+    """
+    if level is not Level.POOL:
+        from hybrid_blocks.vllm.native_manager import NativeKVCacheManager  # noqa: PLC0415
+
+        KVCacheManager.native = NativeKVCacheManager
     for original, replacement in _REPLACEMENTS:
         swap(original, replacement)
     metrics.register()

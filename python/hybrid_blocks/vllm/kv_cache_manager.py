@@ -7,7 +7,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.metrics.stats import PrefixCacheStats
 
 from hybrid_blocks.vllm import notice
-from hybrid_blocks.vllm.coverage import unsupported_reason
+from hybrid_blocks.vllm.grant import grant
 from hybrid_blocks.vllm.level import Level, requested
 from hybrid_blocks.vllm.metrics import Publisher, Sample
 
@@ -27,7 +27,7 @@ class KVCacheManager(VllmKVCacheManager):
             cls is KVCacheManager
             and cls.native is not None
             and requested() is Level.MANAGER
-            and unsupported_reason(kv_cache_config, **kwargs) is None
+            and cls.native.unsupported_reason(kv_cache_config, **kwargs) is None
         ):
             return cls.native.__new__(cls.native, kv_cache_config)  # type: ignore[return-value]
         return super().__new__(cls)
@@ -36,9 +36,16 @@ class KVCacheManager(VllmKVCacheManager):
         super().__init__(kv_cache_config, *args, **kwargs)
         reason = None
         if self.hybrid_blocks_level is not requested():
-            reason = unsupported_reason(kv_cache_config, **kwargs)
+            reason = grant(requested()).reason
+            if reason is None and self.native is not None:
+                reason = self.native.unsupported_reason(kv_cache_config, **kwargs)
         notice.log(self.hybrid_blocks_level, kv_cache_config, reason)
         self._publisher = Publisher()
+
+    @classmethod
+    def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:  # noqa: ARG003
+        """Return why an engine cannot have this manager, or ``None`` if it can."""
+        return None
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Return vLLM's statistics since the last call, once a step; publish ours."""

@@ -10,7 +10,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks._core.vllm import AllocatedBlocks, Block, RustKVCacheManager
-from hybrid_blocks.vllm import events
+from hybrid_blocks.vllm import coverage, events
 from hybrid_blocks.vllm.geometry import Geometry, geometry
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.level import Level
@@ -44,6 +44,11 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
         )
         self._uses_eagle = use_eagle
         self._show_requests()
+
+    @classmethod
+    def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
+        """Return why an engine needs vLLM's own managers, or ``None`` if it does not."""
+        return coverage.unsupported_reason(kv_cache_config, **kwargs)
 
     def _show_requests(self) -> None:
         """Let vLLM's coordinator and managers tell of the requests that the core holds."""

@@ -3,7 +3,7 @@
 import vllm
 from vllm.logger import init_logger
 
-from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm import grant, support
 from hybrid_blocks.vllm.level import VARIABLE, Level, requested
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -12,19 +12,31 @@ logger = init_logger("vllm.hybrid_blocks")
 def register() -> None:
     """Replace vLLM's block management at the level that the environment asks for.
 
+    A vLLM that lacks what the level needs gets the next lower one, and the log says what it lacks.
     vLLM may call this more than once. Raises ``InvalidArgumentError`` for an unknown level.
     """
     level = requested()
-    if level is Level.OFF:
-        return
-    if not support.is_supported(vllm.__version__):
+    granted = grant.grant(level)
+    if granted.level is not level:
         logger.warning_once(
-            "hybrid_blocks is off: it supports vLLM %s, and this is %s. %s=off silences this.",
-            support.supported_versions(),
+            "hybrid_blocks runs at level %s, not %s: %s. %s=%s silences this.",
+            granted.level,
+            level,
+            granted.reason,
+            VARIABLE,
+            granted.level,
+        )
+    elif level is not Level.OFF and not grant.is_tested():
+        logger.warning_once(
+            "hybrid_blocks was tested with vLLM %s; %s has all that level %s needs. "
+            "%s=off switches it off.",
+            support.tested_versions(),
             vllm.__version__,
+            level,
             VARIABLE,
         )
+    if granted.level is Level.OFF:
         return
     from hybrid_blocks.vllm import installation  # noqa: PLC0415 - imports what off never needs
 
-    installation.install()
+    installation.install(granted.level)

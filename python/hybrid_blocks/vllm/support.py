@@ -1,8 +1,9 @@
-"""Which vLLM this package can work inside."""
+"""Which releases of vLLM this package was tested inside, and which one another is nearest to."""
 
 import re
 
-SUPPORTED = ("0.32", "0.33")
+TESTED = ("0.32", "0.33")
+"""In ascending order."""
 
 
 def release_of(version: str) -> str | None:
@@ -11,11 +12,28 @@ def release_of(version: str) -> str | None:
     return release[0] if release else None
 
 
-def is_supported(version: str) -> bool:
-    """Return whether ``version`` belongs to one of the supported releases."""
-    return release_of(version) in SUPPORTED
+def ordered(release: str) -> tuple[int, ...]:
+    """Return what orders releases: 0.9 comes before 0.33."""
+    return tuple(map(int, release.split(".")))
 
 
-def supported_versions() -> str:
-    """Return the supported releases in words."""
-    return " and ".join(SUPPORTED)
+def is_tested(version: str) -> bool:
+    """Return whether ``version`` belongs to one of the tested releases."""
+    return release_of(version) in TESTED
+
+
+def nearest(version: str) -> str:
+    """Return the newest tested release that is not after ``version``, else the oldest one.
+
+    A version without a number, as of a development build, counts as the newest.
+    """
+    release = release_of(version)
+    if release is None:
+        return TESTED[-1]
+    before = [tested for tested in TESTED if ordered(tested) <= ordered(release)]
+    return before[-1] if before else TESTED[0]
+
+
+def tested_versions() -> str:
+    """Return the tested releases in words."""
+    return " and ".join(TESTED)

@@ -74,6 +74,8 @@ class Engine:
     num_prefill_lookahead: int = 0
     num_hash_lookahead: int = 0
     junctions: bool = False
+    dcp: int = 1
+    pcp: int = 1
 
     def config(self) -> KVCacheConfig:
         return KVCacheConfig(
@@ -99,6 +101,8 @@ class Engine:
             "log_stats": True,
             "enable_kv_cache_events": True,
             "watermark": self.watermark,
+            "dcp_world_size": self.dcp,
+            "pcp_world_size": self.pcp,
             "enable_mamba_shared_prefix_checkpoint": self.junctions,
             **self.hash_lookahead(),
         }
@@ -281,6 +285,32 @@ def _rings() -> dict[str, Engine]:
     return engines
 
 
+def _context_parallel() -> dict[str, Engine]:
+    """Return engines whose ranks share out each block, which holds ``dcp`` times the tokens."""
+    mixes: dict[str, tuple[KVCacheSpec, ...]] = {
+        "full": (full(4),),
+        "mla-two": (mla(4), mla(8)),
+        "full-mamba": (full(8), mamba(16, "align", 1)),
+        "mla-mamba": (mla(4), mamba(16, "align"), mamba(16, "align")),
+        "full-mamba-wide": (full(16), mamba(16, "align")),
+    }
+    engines = {}
+    for name, groups in mixes.items():
+        for dcp in (2, 4):
+            sharded = [spec.block_size * (dcp if spec.dcp_sharded else 1) for spec in groups]
+            scheduler_block = math.lcm(*sharded)
+            # One group alone is hashed by its own blocks.
+            for hash_block in {math.gcd(*sharded), 4 if len(groups) > 1 else sharded[0]}:
+                engines[f"dcp{dcp}-{name}-{hash_block}"] = Engine(
+                    groups, scheduler_block, hash_block, num_blocks=120, dcp=dcp
+                )
+    engines["dcp2-tight"] = tight(engines["dcp2-full-mamba-4"])
+    engines["dcp2-eagle"] = replace(engines["dcp2-full-8"], use_eagle=True, num_spec_tokens=1)
+    engines["pcp2-full"] = Engine((full(4),), 4, 4, pcp=2)
+    engines["pcp2-dcp2-mla-two"] = replace(engines["dcp2-mla-two-8"], pcp=2)
+    return engines
+
+
 def _known(engines: dict[str, Engine]) -> dict[str, Engine]:
     """Return the engines that the installed vLLM has the options for."""
     hashes_ahead = release_of(vllm.__version__) != "0.32"
@@ -294,4 +324,5 @@ def _known(engines: dict[str, Engine]) -> dict[str, Engine]:
 ATTENTION = _known(_attention())
 MAMBA = _known(_mamba())
 RINGS = _rings()
-ENGINES = ATTENTION | MAMBA | RINGS
+CONTEXT_PARALLEL = _context_parallel()
+ENGINES = ATTENTION | MAMBA | RINGS | CONTEXT_PARALLEL

@@ -67,10 +67,10 @@ def test_a_kind_of_group_that_is_not_covered_falls_back_with_its_name(spec: Any,
     assert type(make(engine)) is KVCacheManager
 
 
-def test_context_parallelism_and_residency_metrics_fall_back() -> None:
+def test_residency_metrics_fall_back() -> None:
     config = ENGINES["full"].config()
     assert unsupported_reason(config) is None
-    assert unsupported_reason(config, dcp_world_size=2) == "context parallelism"
+    assert unsupported_reason(config, dcp_world_size=2, pcp_world_size=2) is None
     assert unsupported_reason(config, metrics_collector=object()) == "KV-cache residency metrics"
 
 

@@ -1,15 +1,17 @@
 """vLLM 0.32."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
 from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 from vllm.v1.request import Request
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler
 
 ExtraKeysOf = Callable[[Request, int, int, int], tuple[Any, int]]
 """Gives a block's extra keys: request, first token, end, first image to look at; and the next."""
@@ -24,7 +26,7 @@ class Release:
         """Return vLLM's manager of a group."""
         return KVCacheSpecRegistry.get_manager_class(group.kv_cache_spec)
 
-    def num_hash_lookahead_tokens(self, holder: BlockPool | Scheduler) -> int:  # noqa: ARG002
+    def num_hash_lookahead_tokens(self, holder: "BlockPool | Scheduler") -> int:  # noqa: ARG002
         """Return the tokens after a block that its hash covers."""
         return 0
 
@@ -32,11 +34,11 @@ class Release:
         """Return the groups whose hits drop a block for a drafter."""
         return coordinator.eagle_group_ids
 
-    def only_one_by_one(self, scheduler: Scheduler) -> dict[str, bool]:  # noqa: ARG002
+    def only_one_by_one(self, scheduler: "Scheduler") -> dict[str, bool]:  # noqa: ARG002
         """Return what of this release keeps requests from being scheduled in one call."""
         return {}
 
-    def count_step(self, scheduler: Scheduler) -> None:
+    def count_step(self, scheduler: "Scheduler") -> None:
         """Count a step that vLLM's code took for an empty one."""
 
     def event_extra_keys(self, pool: BlockPool) -> ExtraKeysOf:  # noqa: ARG002

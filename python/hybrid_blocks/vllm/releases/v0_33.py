@@ -1,17 +1,19 @@
 """vLLM 0.33: groups have roles, hashes can look ahead, drafters drop blocks group by group."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 from vllm.v1.request import Request
 
 from hybrid_blocks.vllm.releases import v0_32
 from hybrid_blocks.vllm.releases.v0_32 import ExtraKeysOf
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler
 
 
 class Release(v0_32.Release):
@@ -23,7 +25,7 @@ class Release(v0_32.Release):
         """Return vLLM's manager of a group, which may depend on its role."""
         return KVCacheSpecRegistry.get_manager_class(group.kv_cache_spec, group.role)
 
-    def num_hash_lookahead_tokens(self, holder: BlockPool | Scheduler) -> int:
+    def num_hash_lookahead_tokens(self, holder: "BlockPool | Scheduler") -> int:
         """Return the tokens after a block that its hash covers."""
         return holder.num_hash_lookahead_tokens
 
@@ -31,14 +33,14 @@ class Release(v0_32.Release):
         """Return the groups whose hits drop a block; not all that have a drafter do."""
         return coordinator.drop_eagle_group_ids
 
-    def only_one_by_one(self, scheduler: Scheduler) -> dict[str, bool]:
+    def only_one_by_one(self, scheduler: "Scheduler") -> dict[str, bool]:
         """Return what of this release keeps requests from being scheduled in one call."""
         return {
             "auxiliary outputs": scheduler.aux_output_connector is not None,
             "prefill cadence": scheduler.local_prefill_interval > 1,
         }
 
-    def count_step(self, scheduler: Scheduler) -> None:
+    def count_step(self, scheduler: "Scheduler") -> None:
         """Count a step that vLLM's code took for an empty one."""
         scheduler.num_executed_steps += 1
 

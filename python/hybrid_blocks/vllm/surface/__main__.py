@@ -1,0 +1,17 @@
+"""``python -m hybrid_blocks.vllm.surface``: how the installed vLLM differs from the record."""
+
+import sys
+
+import vllm
+
+from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm.surface.compare import differences
+
+if __name__ == "__main__":
+    found = differences(vllm.__version__)
+    print(f"vLLM {vllm.__version__}, compared with {support.nearest(vllm.__version__)}:")
+    for tier, lines in found.items():
+        print(f"  {tier}: " + ("equal" if not lines else f"{len(lines)} differences"))
+        for line in lines:
+            print(f"    {line}")
+    sys.exit(any(found.values()))

@@ -1,0 +1,69 @@
+"""``recorded.toml``, as one release of vLLM should match it."""
+
+import tomllib
+from functools import cached_property
+from importlib.resources import files
+from typing import Any
+
+from hybrid_blocks.vllm import support
+
+
+class Surface:
+    """What the adapter needs of one release.
+
+    Owners are written ``module:Class``, or ``module:`` for a module's own functions.
+    """
+
+    def __init__(self, release: str) -> None:
+        self._release = release
+        self._since: dict[str, str] = self.recorded["since"]
+        self._older: dict[str, dict[str, list[str]]] = self.recorded["older"].get(release, {})
+
+    @cached_property
+    def recorded(self) -> dict[str, Any]:
+        """The file, parsed."""
+        return tomllib.loads((files(__package__) / "recorded.toml").read_text())
+
+    def tier_of_name(self, name: str) -> str:
+        """Return the lowest tier that imports ``module:name``."""
+        return self._tier("names", name)
+
+    def tier_of_owner(self, owner: str) -> str:
+        """Return the lowest tier that uses members of an owner."""
+        return self._tier("owners", owner)
+
+    def _tier(self, what: str, name: str) -> str:
+        tiers: dict[str, dict[str, list[str]]] = self.recorded["tiers"]
+        return next((tier for tier, listed in tiers.items() if name in listed[what]), "manager")
+
+    def is_present(self, name: str) -> bool:
+        """Return whether the release is new enough to have what is listed."""
+        since = self._since.get(name)
+        return since is None or support.ordered(since) <= support.ordered(self._release)
+
+    def callables(self) -> dict[str, dict[str, list[str]]]:
+        """Return the parameters of each owner's callables."""
+        return {
+            owner: {
+                name: self._older.get(owner, {}).get(name, parameters)
+                for name, parameters in methods.items()
+                if self.is_present(f"{owner}.{name}")
+            }
+            for owner, methods in self.recorded["callables"].items()
+        }
+
+    def attributes(self) -> dict[str, set[str]]:
+        """Return the attributes that an owner, or an object of it, has."""
+        found = {owner: set(names) for owner, names in self.recorded["fields"].items()}
+        for part in (*self.recorded["live"].values(), *self.recorded["parts"].values()):
+            names = {name for name in part["attributes"] if self.is_present(name)}
+            found.setdefault(part["class"], set()).update(names)
+        return found
+
+    def names(self) -> dict[str, list[str]]:
+        """Return what is imported from each module."""
+        return dict(self.recorded["names"])
+
+    def closed(self) -> list[str]:
+        """Return the classes of which no method may be unknown: ours stands in their place."""
+        return list(self.recorded["closed"]["owners"])
