@@ -1,8 +1,10 @@
 """vLLM's scheduler on its own, over the cache groups of a kind of model, without weights."""
 
 import json
+import math
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -24,6 +26,8 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
+
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
 HASH_BLOCK_SIZE = 16
 
@@ -72,10 +76,32 @@ class Groups(StrEnum):
 
     def config(self, num_blocks: int) -> KVCacheConfig:
         """Return what a worker would have reported."""
-        groups = [
-            KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(self.specs())
-        ]
+        groups = _groups(self.specs())
         return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+    def natural_config(self, num_blocks: int, max_model_len: int) -> NaturalKVCacheConfig:
+        """Return the same bytes at level ``natural``: a slab holds what a block held.
+
+        Attention has blocks of 16 tokens, and a state one block for life.
+        """
+        longest = -(-max_model_len // HASH_BLOCK_SIZE) * HASH_BLOCK_SIZE
+        specs = [
+            replace(spec, block_size=longest if is_state else HASH_BLOCK_SIZE)
+            for spec in self.specs()
+            for is_state in [isinstance(spec, MambaSpec)]
+        ]
+        pools = [int(isinstance(spec, MambaSpec)) for spec in specs]
+        return NaturalKVCacheConfig(
+            num_blocks=num_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=_groups(specs),
+            pools=tuple(pools),
+            blocks_per_slab=(self.block_size // HASH_BLOCK_SIZE, 1)[: max(pools) + 1],
+        )
+
+
+def _groups(specs: list[KVCacheSpec]) -> list[KVCacheGroupSpec]:
+    return [KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(specs)]
 
 
 # Any decoder will do: the scheduler asks for its name and its length.
@@ -98,8 +124,12 @@ def make_scheduler(
     max_model_len: int,
     max_num_batched_tokens: int = 8192,
     scheduler_cls: type[Scheduler] = AsyncScheduler,
+    is_natural: bool = False,
 ) -> Scheduler:
-    """Return an asynchronous scheduler with prefix caching over ``num_blocks`` blocks."""
+    """Return an asynchronous scheduler with prefix caching over ``num_blocks`` blocks.
+
+    ``is_natural`` lays them out in slabs.
+    """
     init_none_hash(sha256)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(
@@ -120,15 +150,20 @@ def make_scheduler(
                 async_scheduling=True,
             ),
         )
+    if is_natural:
+        cache_config: KVCacheConfig = groups.natural_config(num_blocks, max_model_len)
+    else:
+        cache_config = groups.config(num_blocks)
+    sizes = [group.kv_cache_spec.block_size for group in cache_config.kv_cache_groups]
     # Configuring a model without state layers, or for a CPU, may have changed these.
-    cache.block_size = groups.block_size
+    cache.block_size = min(sizes)
     cache.mamba_cache_mode = "align" if groups is Groups.HYBRID else "none"
     cache.num_gpu_blocks = num_blocks
     register_all_kvcache_specs(config)  # type: ignore[no-untyped-call]
     return scheduler_cls(
         vllm_config=config,
-        kv_cache_config=groups.config(num_blocks),
-        block_size=groups.block_size,
+        kv_cache_config=cache_config,
+        block_size=math.lcm(*sizes),
         hash_block_size=HASH_BLOCK_SIZE,
         log_stats=True,
         structured_output_manager=StructuredOutputManager(config),

@@ -1,5 +1,6 @@
 """What takes the place of what."""
 
+import sys
 from typing import Any
 
 from vllm.v1.core import block_pool as vllm_block_pool
@@ -25,12 +26,16 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
 def install(level: Level = Level.MANAGER) -> None:
     """Put this package's classes in place of vLLM's. A second call changes nothing.
 
-    Level ``pool`` does not import what only the levels above it need of vLLM.
+    A level does not import what only the levels above it need of vLLM.
     """
     if level is not Level.POOL:
         from hybrid_blocks.vllm.native_manager import NativeKVCacheManager  # noqa: PLC0415
 
         KVCacheManager.native = NativeKVCacheManager
+    if level is Level.NATURAL:
+        from hybrid_blocks.vllm.natural import installation as natural  # noqa: PLC0415
+
+        natural.install()
     for original, replacement in _REPLACEMENTS:
         swap(original, replacement)
     metrics.register()
@@ -40,6 +45,8 @@ def uninstall() -> None:
     """Put vLLM's classes back. Objects that exist already stay what they are."""
     for original, replacement in _REPLACEMENTS:
         swap(replacement, original)
+    if natural := sys.modules.get("hybrid_blocks.vllm.natural.installation"):
+        natural.uninstall()
 
 
 def is_installed() -> bool:

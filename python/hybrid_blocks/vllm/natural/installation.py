@@ -1,0 +1,18 @@
+"""What takes the place of what at level ``natural``, beside the managers."""
+
+from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.natural import chunks, planning
+from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
+
+
+def install() -> None:
+    """Let vLLM plan its memory in slabs, and the manager over slabs serve it."""
+    KVCacheManager.natural = NaturalKVCacheManager
+    chunks.install()
+    planning.install()
+
+
+def uninstall() -> None:
+    """Let vLLM plan and split as it would by itself."""
+    chunks.uninstall()
+    planning.uninstall()
