@@ -9,7 +9,7 @@ from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 from hybrid_blocks.vllm import metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
-from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.level import Level, requested
 from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
@@ -23,11 +23,13 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
 )
 
 
-def install(level: Level = Level.MANAGER) -> None:
-    """Put this package's classes in place of vLLM's. A second call changes nothing.
+def install(level: Level | None = None) -> None:
+    """Put this package's classes in place of vLLM's; the level is the one asked for if not given.
 
-    A level does not import what only the levels above it need of vLLM.
+    A level does not import what only the levels above it need of vLLM. A second call changes
+    nothing.
     """
+    level = level or requested()
     if level is not Level.POOL:
         from hybrid_blocks.vllm.native_manager import NativeKVCacheManager  # noqa: PLC0415
 
