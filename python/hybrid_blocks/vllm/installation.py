@@ -24,7 +24,7 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
 
 
 def install(level: Level | None = None) -> None:
-    """Put this package's classes in place of vLLM's; the level is the one asked for if not given.
+    """Put this package's classes in place of vLLM's, by default at the level that is asked for.
 
     A level does not import what only the levels above it need of vLLM. A second call changes
     nothing.
