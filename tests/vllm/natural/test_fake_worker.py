@@ -1,0 +1,177 @@
+"""Every request reads what its own tokens wrote: vLLM's scheduler drives a fake worker."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hybrid_blocks.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.level import Level
+from oracle.engines import chunked, full, mamba, mla, sliding
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+
+from .fake_worker import CorruptedError, FakeWorker
+from .fake_worker_engine import FakeEngine, unowned_units
+
+NUM_STEPS = int(os.environ.get("HYBRID_BLOCKS_ORACLE_STEPS", "4000"))
+MAX_MODEL_LEN = 160
+MAX_NUM_REQUESTS = 8
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Groups of a model, and how many units give its requests reason to preempt each other."""
+
+    groups: tuple[Any, ...]
+    num_blocks: int
+    num_drafts: int = 0
+    enable_caching: bool = True
+    hash_block_size: int = 16
+
+    def config(self) -> KVCacheConfig:
+        return KVCacheConfig(
+            num_blocks=self.num_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[
+                KVCacheGroupSpec([f"layer.{number}"], spec)
+                for number, spec in enumerate(self.groups)
+            ],
+        )
+
+
+def state(num_drafts: int = 0, mode: str = "align", block_size: int = 16) -> Any:
+    return mamba(block_size, mode, num_drafts)
+
+
+MIXES = {
+    "full": Mix((full(16),), 30),
+    "full-drafts": Mix((full(16),), 30, num_drafts=3),
+    "mla": Mix((mla(16),), 30),
+    "full-sliding": Mix((full(16), sliding(16, 33), sliding(16, 20)), 60),
+    "full-chunked": Mix((full(16), chunked(16, 32)), 40),
+    "full-state": Mix((full(16), state()), 40),
+    "full-3-states": Mix((full(16), state(), state(), state()), 60),
+    "full-state-drafts": Mix((full(16), state(3), state(3)), 70, num_drafts=3),
+    "full-state-fine": Mix((full(16), state(), state()), 50, hash_block_size=4),
+    "full-state-fine-drafts": Mix((full(16), state(2)), 50, 2, hash_block_size=4),
+    "mla-state": Mix((mla(16), state()), 40),
+    "full-sliding-state": Mix((full(16), sliding(16, 33), state(1)), 60, num_drafts=1),
+    "state-alone": Mix((state(),), 12),
+    "uncached-states": Mix((full(16), state(2, "none", MAX_MODEL_LEN)), 40, 2, False),
+}
+
+
+def live(
+    mix: Mix,
+    level: Level,
+    seed: int,
+    num_steps: int,
+    *,
+    is_async: bool,
+    tamper: Callable[[SchedulerOutput], object] = lambda _: None,
+) -> FakeEngine:
+    """Live a random life and return the engine after it."""
+    if level is not Level.OFF:
+        installation.install()
+    try:
+        random = Random(seed)
+        scheduler = scheduler_over(
+            mix.config(),
+            num_requests=MAX_NUM_REQUESTS,
+            max_model_len=MAX_MODEL_LEN,
+            max_num_batched_tokens=random.choice((24, 37, 64, 203)),
+            hash_block_size=mix.hash_block_size,
+            scheduler_cls=AsyncScheduler if is_async else Scheduler,
+            num_draft_tokens=mix.num_drafts,
+            enable_caching=mix.enable_caching,
+        )
+        worker = FakeWorker(
+            mix.config(),
+            num_drafts=mix.num_drafts,
+            is_async=is_async,
+            unowned=unowned_units(scheduler),
+            random=random,
+        )
+        engine = FakeEngine(
+            scheduler,
+            worker,
+            make_hasher(mix.hash_block_size),
+            random,
+            max_model_len=MAX_MODEL_LEN,
+            is_async=is_async,
+            tamper=tamper,
+        )
+        engine.live(num_steps, MAX_NUM_REQUESTS)
+    finally:
+        installation.uninstall()
+    return engine
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("level", [Level.OFF, Level.MANAGER])
+def test_every_request_reads_what_its_tokens_wrote(level: Level, mix: str, is_async: bool) -> None:
+    num_steps = -(-NUM_STEPS // (2 * len(MIXES)))
+    engine = live(MIXES[mix], level, 7, num_steps, is_async=is_async)
+    assert engine.num_finished > num_steps // 20
+    assert engine.worker.num_checked > num_steps
+
+
+@pytest.mark.parametrize("level", [Level.OFF, Level.MANAGER])
+def test_lives_see_hits_copies_and_preemptions(level: Level) -> None:
+    engine = live(MIXES["full-state-fine"], level, 3, 400, is_async=False)
+    assert engine.num_cached_tokens > 0
+    assert engine.num_preemptions > 0
+    assert engine.worker.num_copies > 0
+
+
+def forget_copies(output: SchedulerOutput) -> None:
+    output.kv_cache_block_copies = None
+
+
+def forget_zeroing(output: SchedulerOutput) -> None:
+    output.new_block_ids_to_zero = None
+
+
+def swap_tables(output: SchedulerOutput) -> None:
+    """Two requests that start in one step get each other's first block of the first group."""
+    for one, other in pairwise(output.scheduled_new_reqs):
+        ours, theirs = one.block_ids[0], other.block_ids[0]
+        ours[0], theirs[0] = theirs[0], ours[0]
+
+
+def copy_in_turn(output: SchedulerOutput) -> None:
+    """Copies are made in a chain, whose links vLLM gathers before it scatters any."""
+    copies = output.kv_cache_block_copies or []
+    if len(copies) > 1:
+        copies[1] = type(copies[1])(copies[0][1], copies[1][1])
+
+
+def zero_too_much(output: SchedulerOutput) -> None:
+    """Blocks of a hit are zeroed too."""
+    for new in output.scheduled_new_reqs:
+        if new.num_computed_tokens and output.new_block_ids_to_zero:
+            output.new_block_ids_to_zero.append(new.block_ids[0][0])
+
+
+@pytest.mark.parametrize(
+    ("fault", "mix"),
+    [
+        (forget_copies, "full-state-fine"),
+        (forget_zeroing, "full-state"),
+        (swap_tables, "full-state"),
+        (copy_in_turn, "full-state-fine"),
+        (zero_too_much, "full-state"),
+    ],
+)
+def test_a_fault_in_the_schedulers_output_is_noticed(fault: Any, mix: str) -> None:
+    with pytest.raises(CorruptedError):
+        live(MIXES[mix], Level.OFF, 3, 3_000, is_async=False, tamper=fault)
