@@ -3,7 +3,7 @@
 import pytest
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.geometry.natural import MAX_GROUPS
+from hybrid_blocks.plan.geometry.layout import MAX_GROUPS
 from hybrid_blocks.plan.geometry.slab import Demand, choose
 from hybrid_blocks.plan.report.budget import natural_budget, vllm_budget
 

@@ -1,5 +1,6 @@
 """What takes the place of what."""
 
+import sys
 from typing import Any
 
 from vllm.v1.core import block_pool as vllm_block_pool
@@ -8,6 +9,7 @@ from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 from hybrid_blocks.vllm import metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
+from hybrid_blocks.vllm.level import Level, requested
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
@@ -28,12 +30,23 @@ def install() -> None:
     for original, replacement in _REPLACEMENTS:
         swap(original, replacement)
     metrics.register()
+    if requested() is Level.NATURAL:
+        install_planning()
+
+
+def install_planning() -> None:
+    """Let vLLM plan its memory in slabs."""
+    from hybrid_blocks.vllm.natural import planning  # noqa: PLC0415 - for this level only
+
+    planning.install()
 
 
 def uninstall() -> None:
     """Put vLLM's classes back. Objects that exist already stay what they are."""
     for original, replacement in _REPLACEMENTS:
         swap(replacement, original)
+    if planning := sys.modules.get("hybrid_blocks.vllm.natural.planning"):
+        planning.uninstall()
 
 
 def is_installed() -> bool:

@@ -6,7 +6,8 @@ it into ``blocks_per_slab`` blocks of ``block_stride`` bytes:
     block id = slab * blocks_per_slab + index
     address  = arena + block id * block_stride        (blocks_per_slab * block_stride = slab_bytes)
 
-Groups whose slabs are cut alike share a pool.
+With ``num_regions`` above 1, this holds in each region with a ``num_regions``-th of the stride;
+see ``geometry/layout.py``. Groups whose slabs are cut alike share a pool. A state slot is a slab.
 """
 
 import msgspec
@@ -85,6 +86,16 @@ class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     decode_tokens: int
     in_flight_tokens: int
+    num_regions: int = 1
+
+    def num_slots(self, group: GroupPlan) -> int | None:
+        """Token slots that a group addresses: its largest slot-mapping value plus 1.
+
+        ``num_slabs * blocks_per_slab * block_tokens``; None for states, which have no slots.
+        """
+        if group.slots_per_request is not None:
+            return None
+        return self.num_slabs * group.blocks_per_slab * group.block_tokens
 
     @property
     def usable_slabs(self) -> int:

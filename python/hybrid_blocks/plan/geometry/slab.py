@@ -5,7 +5,7 @@ let memory move between pools at a fine grain, large ones need less padding. The
 a share of the memory:
 
     padding   sum over groups of (bytes a typical request has in the group / all its bytes)
-              * (stride / block - 1)
+              * (stride / content of a block - 1)
     grain     slab / memory * (1 + OPEN_SLABS * pools that cut their slabs): the null slab, and the
               holes in slabs that are neither full nor free; a pool of whole slabs has none
 
@@ -25,6 +25,7 @@ from typing import Final
 import msgspec
 
 from hybrid_blocks.arithmetic import round_up
+from hybrid_blocks.model import PlanError
 
 STRIDE_ALIGNMENT: Final = 128
 """Bytes; a GPU cache line. Rows and vectors of every kernel start aligned."""
@@ -39,12 +40,23 @@ REFERENCE_BYTES: Final = 24 * 2**30
 REFERENCE_REQUESTS: Final = 400
 """Typical requests by which the memory of a small model is judged."""
 
+MOST_BLOCKS: Final = 100_000
+"""Most blocks of the largest size that a slab may be tried with."""
+
 
 class Demand(msgspec.Struct, frozen=True):
-    """Bytes of a group's block, and the bytes that a typical request has in the group."""
+    """What a group asks of the slab.
+
+    ``block_bytes`` is the room that a block takes, ``content_bytes`` what of it is used, and
+    ``typical_bytes`` what a typical request has in the group. A ``whole`` group takes a slab for
+    each block; the blocks of a ``dense`` one fill the slab without padding.
+    """
 
     block_bytes: int
+    content_bytes: int
     typical_bytes: int
+    whole: bool = False
+    dense: bool = False
 
 
 class Slab(msgspec.Struct, frozen=True):
@@ -55,33 +67,43 @@ class Slab(msgspec.Struct, frozen=True):
     cost: float
 
 
-def choose(demands: Sequence[Demand]) -> Slab:
-    """Cheapest slab for groups with the given blocks; the smaller of two that cost the same."""
-    shares = _shares(demands)
+def choose(demands: Sequence[Demand], num_regions: int = 1) -> Slab:
+    """Cheapest slab for groups with the given blocks; the smaller of two that cost the same.
+
+    ``num_regions`` equal parts of a slab must each hold whole, aligned strides.
+
+    Raises:
+        PlanError: no slab holds the dense blocks without padding.
+
+    """
     typical = sum(demand.typical_bytes for demand in demands)
     memory = min(REFERENCE_BYTES, REFERENCE_REQUESTS * typical)
-    cut_pools = 1 if len(shares) > 1 else 0
-    best_cost, best_bytes, best_cuts = inf, 0, dict.fromkeys(shares, 1)
-    for size in merge(*(count(round_up(max(shares), block), block) for block in shares)):
-        if size / memory * (1 + OPEN_SLABS * cut_pools) > best_cost:
+    blocks = sorted({demand.block_bytes for demand in demands})
+    cut_pools = 1 if len(blocks) > 1 else 0
+    best: Slab | None = None
+    for size in merge(*(count(round_up(blocks[-1], block), block) for block in blocks)):
+        if best is not None and size / memory * (1 + OPEN_SLABS * cut_pools) > best.cost:
             break  # sizes ascend, and the grain alone costs more by now
-        cuts = {block: size // block for block in shares}
-        slab_bytes = round_up(size, STRIDE_ALIGNMENT * lcm(*cuts.values()))
+        if size > MOST_BLOCKS * blocks[-1]:
+            break
+        cuts = tuple(1 if demand.whole else size // demand.block_bytes for demand in demands)
+        slab_bytes = round_up(size, STRIDE_ALIGNMENT * num_regions * lcm(*cuts))
+        if any(
+            demand.dense and cut * demand.block_bytes != slab_bytes
+            for demand, cut in zip(demands, cuts, strict=True)
+        ):
+            continue
         padding = sum(
-            share * (slab_bytes / (cuts[block] * block) - 1) for block, share in shares.items()
+            demand.typical_bytes / typical * (slab_bytes / (cut * demand.content_bytes) - 1)
+            for demand, cut in zip(demands, cuts, strict=True)
         )
-        open_slabs = OPEN_SLABS * sum(cut > 1 for cut in set(cuts.values()))
+        open_slabs = OPEN_SLABS * sum(cut > 1 for cut in set(cuts))
         cost = padding + slab_bytes / memory * (1 + open_slabs)
-        if cost < best_cost:
-            best_cost, best_bytes, best_cuts = cost, slab_bytes, cuts
-    return Slab(best_bytes, tuple(best_cuts[demand.block_bytes] for demand in demands), best_cost)
-
-
-def _shares(demands: Sequence[Demand]) -> dict[int, float]:
-    """Share of a typical request's bytes that lies in blocks of each size."""
-    typical = sum(demand.typical_bytes for demand in demands)
-    shares: dict[int, float] = {}
-    for demand in demands:
-        share = demand.typical_bytes / typical
-        shares[demand.block_bytes] = shares.get(demand.block_bytes, 0.0) + share
-    return shares
+        if cost < (best.cost if best else inf):
+            best = Slab(slab_bytes, cuts, cost)
+    if best is None:
+        raise PlanError(
+            f"no slab is whole blocks of {blocks} bytes and a multiple of {STRIDE_ALIGNMENT} bytes "
+            f"in each of {num_regions} regions"
+        )
+    return best

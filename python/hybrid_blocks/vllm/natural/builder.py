@@ -1,0 +1,50 @@
+"""The planning of memory as vLLM 0.33 asks for it."""
+
+from vllm.config import VllmConfig
+from vllm.v1.core import kv_cache_planning
+from vllm.v1.core.kv_cache_config_builder import KVCacheConfigBuilder
+from vllm.v1.core.kv_cache_planning import DefaultKVCacheConfigBuilder
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
+
+from hybrid_blocks.vllm.natural import groups as natural
+from hybrid_blocks.vllm.natural import notes, refusal
+
+vllm_max_memory_usage_bytes_from_groups = kv_cache_planning._max_memory_usage_bytes_from_groups
+
+
+class NaturalKVCacheConfigBuilder(DefaultKVCacheConfigBuilder):
+    """Plans slabs, and what vLLM plans where level ``natural`` is refused."""
+
+    def get_kv_cache_groups(
+        self, vllm_config: VllmConfig, kv_cache_spec: dict[str, KVCacheSpec]
+    ) -> list[KVCacheGroupSpec]:
+        """Split the layers into groups."""
+        if why := refusal.reason_to_plan(vllm_config, kv_cache_spec):
+            notes.refused(why)
+            return super().get_kv_cache_groups(vllm_config, kv_cache_spec)
+        return natural.make_groups(kv_cache_spec)
+
+    def get_kv_cache_config_from_groups(
+        self, vllm_config: VllmConfig, kv_cache_groups: list[KVCacheGroupSpec], num_blocks: int
+    ) -> KVCacheConfig:
+        """Place the groups in ``num_blocks`` slabs."""
+        if natural.are_natural(kv_cache_groups):
+            return natural.make_config(vllm_config, kv_cache_groups, num_blocks)
+        return super().get_kv_cache_config_from_groups(vllm_config, kv_cache_groups, num_blocks)
+
+    def _get_pool_bytes_per_block(
+        self, vllm_config: VllmConfig, kv_cache_groups: list[KVCacheGroupSpec]
+    ) -> int | None:
+        """Return the bytes of a slab."""
+        if natural.are_natural(kv_cache_groups):
+            return natural.layout_of(kv_cache_groups).slab_bytes
+        return super()._get_pool_bytes_per_block(vllm_config, kv_cache_groups)
+
+
+def max_memory_usage_bytes_from_groups(
+    builder: KVCacheConfigBuilder, vllm_config: VllmConfig, kv_cache_groups: list[KVCacheGroupSpec]
+) -> int:
+    """Return the bytes that one request of the maximum length needs."""
+    if natural.are_natural(kv_cache_groups):
+        return natural.needed_bytes(vllm_config, kv_cache_groups)
+    return vllm_max_memory_usage_bytes_from_groups(builder, vllm_config, kv_cache_groups)

@@ -1,0 +1,28 @@
+"""The capacity that an engine logs and publishes."""
+
+from vllm.config import VllmConfig
+from vllm.v1.core.kv_cache_utils import (
+    get_max_concurrency_for_kv_cache_config as vllm_get_max_concurrency_for_kv_cache_config,
+)
+from vllm.v1.kv_cache_interface import KVCacheConfig
+
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.vllm.natural import notes, stock
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.natural.groups import arena_plan
+
+
+def get_max_concurrency_for_kv_cache_config(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
+) -> float:
+    """Return how many requests of the maximum length fit, as ``hybrid-blocks plan`` counts them."""
+    if not isinstance(kv_cache_config, NaturalKVCacheConfig):
+        return vllm_get_max_concurrency_for_kv_cache_config(vllm_config, kv_cache_config)
+    plan = arena_plan(vllm_config, kv_cache_config)
+    config = stock.config(vllm_config, kv_cache_config.kv_cache_groups, plan.arena_bytes)
+    theirs = config and (
+        config.num_blocks,
+        vllm_get_max_concurrency_for_kv_cache_config(vllm_config, config),
+    )
+    notes.planned(vllm_config, plan, theirs)
+    return capacity.concurrency(plan, vllm_config.model_config.max_model_len)

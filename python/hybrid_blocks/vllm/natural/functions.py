@@ -1,0 +1,61 @@
+"""The planning of memory as vLLM 0.32 asks for it: functions, where 0.33 has a builder."""
+
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
+
+from hybrid_blocks.vllm.natural import groups as natural
+from hybrid_blocks.vllm.natural import notes, refusal
+
+_utils: Any = kv_cache_utils
+vllm_get_kv_cache_groups = _utils.get_kv_cache_groups
+vllm_get_kv_cache_config_from_groups = _utils.get_kv_cache_config_from_groups
+vllm_pool_bytes_per_block = _utils._pool_bytes_per_block
+vllm_max_memory_usage_bytes_from_groups = _utils._max_memory_usage_bytes_from_groups
+
+
+def get_kv_cache_groups(
+    vllm_config: VllmConfig, kv_cache_spec: dict[str, KVCacheSpec]
+) -> list[KVCacheGroupSpec]:
+    """Split the layers into groups."""
+    if why := refusal.reason_to_plan(vllm_config, kv_cache_spec):
+        notes.refused(why)
+        return vllm_get_kv_cache_groups(vllm_config, kv_cache_spec)
+    groups = natural.make_groups(kv_cache_spec)
+    _utils._annotate_eagle_groups(
+        vllm_config,
+        kv_cache_spec,
+        groups,
+        use_trailing_layer_fallback=_utils._uses_trailing_mtp_layers(vllm_config),
+    )
+    _utils._warn_if_unannotated_eagle_mamba(vllm_config, groups)
+    return groups
+
+
+def get_kv_cache_config_from_groups(
+    vllm_config: VllmConfig, kv_cache_groups: list[KVCacheGroupSpec], available_memory: int
+) -> KVCacheConfig:
+    """Place the groups in as many slabs as fit, or as the user asks for."""
+    if not natural.are_natural(kv_cache_groups):
+        return vllm_get_kv_cache_config_from_groups(vllm_config, kv_cache_groups, available_memory)
+    num_slabs = available_memory // natural.layout_of(kv_cache_groups).slab_bytes
+    num_slabs = _utils.may_override_num_blocks(vllm_config, num_slabs)
+    return natural.make_config(vllm_config, kv_cache_groups, num_slabs)
+
+
+def pool_bytes_per_block(vllm_config: VllmConfig, kv_cache_groups: list[KVCacheGroupSpec]) -> int:
+    """Return the bytes of a slab."""
+    if natural.are_natural(kv_cache_groups):
+        return natural.layout_of(kv_cache_groups).slab_bytes
+    return vllm_pool_bytes_per_block(vllm_config, kv_cache_groups)
+
+
+def max_memory_usage_bytes_from_groups(
+    vllm_config: VllmConfig, kv_cache_groups: list[KVCacheGroupSpec]
+) -> int:
+    """Return the bytes that one request of the maximum length needs."""
+    if natural.are_natural(kv_cache_groups):
+        return natural.needed_bytes(vllm_config, kv_cache_groups)
+    return vllm_max_memory_usage_bytes_from_groups(vllm_config, kv_cache_groups)

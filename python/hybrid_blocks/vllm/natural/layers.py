@@ -1,0 +1,70 @@
+"""vLLM's layers as the geometry sees them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+from hybrid_blocks.model.kind import GroupKind
+from hybrid_blocks.plan.geometry.layout import CachedLayer, LayerGroup
+
+
+def cached_layers(specs: Mapping[str, KVCacheSpec]) -> list[CachedLayer]:
+    """Return what the layout asks of each layer, in vLLM's order. One layer must have attention."""
+    block_tokens = attention_block(specs.values())
+    return [_cached(name, spec, block_tokens) for name, spec in specs.items()]
+
+
+def layer_groups(groups: Iterable[KVCacheGroupSpec]) -> list[LayerGroup]:
+    """Return the groups of the layout that vLLM's groups are."""
+    groups = list(groups)
+    block_tokens = attention_block(group.kv_cache_spec for group in groups)
+    return [
+        LayerGroup(
+            f"{_kind(group.kv_cache_spec).name}.{number}",
+            tuple(_cached(name, group.kv_cache_spec, block_tokens) for name in group.layer_names),
+        )
+        for number, group in enumerate(groups)
+    ]
+
+
+def attention_block(specs: Iterable[KVCacheSpec]) -> int:
+    """Return the tokens of an attention block."""
+    return next(spec.block_size for spec in specs if isinstance(spec, AttentionSpec))
+
+
+def _cached(name: str, spec: KVCacheSpec, block_tokens: int) -> CachedLayer:
+    state = isinstance(spec, MambaSpec)
+    return CachedLayer(
+        name=name,
+        identity=spec,
+        family=_kind(spec).name,
+        kind=_kind(spec),
+        page_bytes=spec.page_size_bytes,
+        block_tokens=block_tokens,
+        slots=1 + spec.num_speculative_blocks if state else None,
+        dense=isinstance(spec, MLAAttentionSpec),
+    )
+
+
+def _kind(spec: Any) -> GroupKind:
+    match spec:
+        case MambaSpec():
+            return GroupKind(name="state")
+        case MLAAttentionSpec():
+            return GroupKind(name="mla")
+        case SlidingWindowSpec():
+            retained = spec.sliding_window + spec.extra_retained_tokens
+            return GroupKind(name="sliding_window", window=retained)
+        case ChunkedLocalAttentionSpec():
+            return GroupKind(name="chunked", window=spec.attention_chunk_size)
+        case _:
+            return GroupKind(name="full")

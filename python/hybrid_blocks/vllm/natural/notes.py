@@ -1,0 +1,49 @@
+"""What an engine's log says of its plan."""
+
+from vllm.config import VllmConfig
+from vllm.logger import init_logger
+
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.units import human
+
+logger = init_logger("vllm.hybrid_blocks")
+
+
+def refused(why: str) -> None:
+    """Say that an engine runs at level ``manager`` instead."""
+    logger.info_once("hybrid_blocks: level manager, as level natural is refused: %s", why)
+
+
+def planned(vllm_config: VllmConfig, plan: ArenaPlan, vllm: tuple[int, float] | None) -> None:
+    """Say what the bytes hold here and in vLLM's plan: ``vllm`` is its blocks and concurrency."""
+    length = vllm_config.model_config.max_model_len
+    theirs = "no plan" if vllm is None else f"{vllm[1]:.2f}x in {vllm[0]:,} blocks"
+    logger.info_once(
+        "hybrid_blocks: %s hold %.2fx requests of %s tokens in %s slabs of %s; vLLM's plan: %s",
+        human(plan.arena_bytes),
+        capacity.concurrency(plan, length),
+        f"{length:,}",
+        f"{plan.num_slabs:,}",
+        human(plan.slab_bytes),
+        theirs,
+    )
+    for group in plan.groups:
+        slots = plan.num_slots(group)
+        logger.info_once(
+            "hybrid_blocks: group %s: %s layers, pool %s, %s blocks a slab%s",
+            group.name,
+            len(group.page_bytes),
+            group.pool,
+            f"{group.blocks_per_slab:,}",
+            "" if slots is None else f", {slots:,} token slots",
+        )
+    limit = vllm_config.scheduler_config.max_num_seqs
+    if capacity.state_slots(plan) is not None and limit > plan.num_slabs:
+        logger.warning_once(
+            "hybrid_blocks: max_num_seqs %s exceeds the %s slabs, and vLLM refuses to capture full "
+            "CUDA graphs then; set --max-num-seqs %s, give more memory, or HYBRID_BLOCKS=manager",
+            f"{limit:,}",
+            f"{plan.num_slabs:,}",
+            plan.num_slabs,
+        )

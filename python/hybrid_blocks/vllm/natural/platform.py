@@ -1,0 +1,65 @@
+"""What workers do before memory is planned: they size blocks, and mark what cannot be served."""
+
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.config.cache import CacheConfig
+from vllm.logger import init_logger
+from vllm.platforms.interface import Platform
+from vllm.v1.attention.backend import AttentionBackend
+from vllm.v1.kv_cache_interface import AttentionSpec
+from vllm.v1.worker.utils import customize_attention_spec as vllm_customize_attention_spec
+
+from hybrid_blocks.arithmetic import round_up
+from hybrid_blocks.vllm.natural import refusal
+
+logger = init_logger("vllm.hybrid_blocks")
+
+vllm_align_hybrid_block_size: Any = Platform.__dict__["_align_hybrid_block_size"]
+
+
+def customize_attention_spec(backend: type[AttentionBackend], spec: AttentionSpec) -> AttentionSpec:
+    """Return the backend's spec of a layer, marked where level ``natural`` cannot serve it."""
+    return refusal.mark(backend, vllm_customize_attention_spec(backend, spec))
+
+
+def align_hybrid_block_size(
+    cls: type[Platform], vllm_config: VllmConfig, backend_cls: type[AttentionBackend]
+) -> None:
+    """Size the blocks of a hybrid model; as vLLM does where level ``natural`` is refused."""
+    from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec  # noqa: PLC0415 - for workers only
+
+    cache = vllm_config.cache_config
+    before = cache.block_size, cache.mamba_block_size, cache.mamba_page_size_padded
+    size_blocks(cls, vllm_config, backend_cls)
+    why = refusal.reason(vllm_config, get_kv_cache_spec(vllm_config))
+    if why is None:
+        return
+    cache.block_size, cache.mamba_block_size, cache.mamba_page_size_padded = before
+    logger.info_once("hybrid_blocks: level natural is refused: %s", why)
+    vllm_align_hybrid_block_size.__func__(cls, vllm_config, backend_cls)
+
+
+def size_blocks(
+    cls: type[Platform], vllm_config: VllmConfig, backend_cls: type[AttentionBackend]
+) -> None:
+    """Give attention its kernels' block, and states one column for a request's life.
+
+    A Mamba block is longer than any request with its drafts, a multiple of the attention block, and
+    is not padded.
+    """
+    cache = vllm_config.cache_config
+    if not cache.user_specified_block_size:
+        backends = cls._find_non_ssm_backends(vllm_config) or [backend_cls]
+        cache.block_size = cls._preferred_block_size_for_backends(
+            backends, CacheConfig.DEFAULT_BLOCK_SIZE, vllm_config
+        )
+    if cache.mamba_cache_mode == "align":
+        longest = vllm_config.model_config.max_model_len + vllm_config.num_speculative_tokens
+        cache.mamba_block_size = round_up(longest + 1, cache.block_size)
+    cache.mamba_page_size_padded = None
+
+
+def builder_class(cls: type[Platform], vllm_config: VllmConfig) -> str:  # noqa: ARG001
+    """Name what plans memory, as vLLM 0.33 asks its platform to."""
+    return "hybrid_blocks.vllm.natural.builder.NaturalKVCacheConfigBuilder"

@@ -1,0 +1,137 @@
+"""Which engines level ``natural`` refuses. They run at level ``manager``."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.platforms import current_platform
+from vllm.platforms.interface import Platform
+from vllm.v1.attention.backend import AttentionBackend
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+ATTENTION = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
+"""Kinds of attention that are served; classes derived from them are not."""
+
+STRIDED = ("CPU_ATTN",)
+"""Backends that declare no layout with blocks outside layers, and read such blocks all the same."""
+
+DENSE_ONLY = 1
+"""``block_stride_alignment`` of layers whose kernels read blocks as one dense run.
+
+To vLLM it says what None says. Workers know the backends and the engine core knows the layers'
+specs, so this is how the core learns of them.
+"""
+
+
+def reason(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:
+    """Return why an engine is refused, or ``None`` if it is not.
+
+    ``specs`` are the layers' as workers report them. Workers ask before they size blocks, the
+    engine core before it plans; both get the same answer, as nothing here depends on sizes that
+    follow from it.
+    """
+    return _of_config(vllm_config) or _of_layers(vllm_config, specs)
+
+
+def mark(backend: type[AttentionBackend], spec: AttentionSpec) -> AttentionSpec:
+    """Mark the spec of a layer whose kernels cannot read blocks of several layers side by side."""
+    if backend.is_mla() or backend.get_name() in STRIDED:
+        return spec
+    layouts = backend.supported_kv_cache_layouts()
+    if layouts is None or any(layout.is_block_outermost for layout in layouts):
+        return spec
+    return replace(spec, block_stride_alignment=DENSE_ONLY)
+
+
+def _of_config(config: VllmConfig) -> str | None:
+    parallel, cache, model = config.parallel_config, config.cache_config, config.model_config
+    observability = getattr(config, "observability_config", None)
+    builder: Any = getattr(current_platform, "get_kv_cache_config_builder_cls", None)
+    stock = Platform.__dict__.get("get_kv_cache_config_builder_cls")
+    refused = {
+        "pipeline parallelism": parallel.pipeline_parallel_size > 1,
+        "context parallelism": parallel.decode_context_parallel_size > 1
+        or parallel.prefill_context_parallel_size > 1,
+        "a KV connector": config.kv_transfer_config is not None,
+        "auxiliary outputs": config.aux_output_config.enabled,
+        "HiSparse": config.attention_config.hisparse_config is not None,
+        "ReplaySSM": cache.use_replayssm,
+        "KV-cache residency metrics": bool(getattr(observability, "kv_cache_metrics", False)),
+        "layers without KV quantization": bool(cache.kv_cache_dtype_skip_layers),
+        "no hybrid KV cache manager": bool(config.scheduler_config.disable_hybrid_kv_cache_manager),
+        "a model that groups its own layers": bool(
+            getattr(model, "supports_kv_cache_grouping", False)
+        ),
+        f"platform {current_platform.device_name}": not (
+            current_platform.is_cuda() or current_platform.is_cpu()
+        )
+        or (stock is not None and builder.__func__ is not stock.__func__),
+    }
+    return next((name for name, applies in refused.items() if applies), None)
+
+
+def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:
+    attention = [spec for spec in specs.values() if not isinstance(spec, MambaSpec)]
+    if not attention:
+        return "no attention layer"
+    for name, spec in specs.items():
+        if why := _of_layer(spec):
+            return f"{why} ({name})"
+    sizes = sorted({spec.block_size for spec in attention})
+    if len(sizes) > 1:
+        return f"attention blocks of {sizes} tokens"
+    states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
+    if len({spec.shapes for spec in states}) > 1:
+        return "recurrent states of several shapes"
+    unit = config.cache_config.prefix_match_unit
+    if states and unit not in (None, sizes[0]):
+        return f"prefix_match_unit {unit} beside attention blocks of {sizes[0]} tokens"
+    return None
+
+
+def _of_layer(spec: Any) -> str | None:
+    if type(spec) is MambaSpec:
+        if spec.mamba_cache_mode not in ("none", "align"):
+            return f"Mamba cache mode {spec.mamba_cache_mode!r}"
+        return None
+    if type(spec) not in ATTENTION:
+        return f"a cache of kind {type(spec).__name__.removesuffix('Spec')}"
+    if spec.block_stride_alignment == DENSE_ONLY:
+        return "an attention backend that reads blocks as one dense run"
+    if spec.page_size_padded is not None:
+        return "padded attention pages"
+    if spec.tokens_per_state != 1:
+        return "compressed attention"
+    if type(spec) is MLAAttentionSpec and (
+        spec.model_version is not None or spec.topk_buffer_width is not None
+    ):
+        return "sparse latent attention"
+    return None
+
+
+def reason_to_plan(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:
+    """Return why the engine core must not plan slabs, or ``None`` if it may.
+
+    Besides `reason`: workers must have sized states as `size_blocks` in ``platform`` does, so that
+    a state keeps its one column for a request's life.
+    """
+    if why := reason(vllm_config, specs):
+        return why
+    length = vllm_config.model_config.max_model_len
+    for spec in specs.values():
+        if not isinstance(spec, MambaSpec):
+            continue
+        if spec.page_size_padded is not None:
+            return "workers that pad states"
+        if spec.mamba_cache_mode == "align" and spec.block_size <= length:
+            return f"Mamba blocks of {spec.block_size} tokens, below the maximum length {length}"
+    return None

@@ -1,0 +1,77 @@
+"""What vLLM would have planned with the same bytes, for comparison."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import (
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+)
+
+from hybrid_blocks.arithmetic import ceil_div
+from hybrid_blocks.plan.vllm.align import LATENT_KERNEL_BLOCK_TOKENS
+from hybrid_blocks.vllm import releases
+
+CPU_BLOCK_TOKENS = 128
+"""vLLM's block on a CPU where ``--block-size`` does not say."""
+
+
+def config(
+    vllm_config: VllmConfig, groups: Iterable[KVCacheGroupSpec], memory_bytes: int
+) -> KVCacheConfig | None:
+    """Return vLLM's own configuration for layers of level ``natural``; ``None`` if it has none."""
+    specs = {name: group.kv_cache_spec for group in groups for name in group.layer_names}
+    try:
+        with _quiet():
+            return releases.installed.stock_config(
+                vllm_config, _inflated(vllm_config, specs), memory_bytes
+            )
+    except (ValueError, AssertionError, NotImplementedError):
+        return None
+
+
+def _inflated(vllm_config: VllmConfig, specs: dict[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
+    """Return the specs with attention blocks that hold a state, and padded states.
+
+    Follows ``Platform._align_hybrid_block_size``, but for the grain of internal checkpoints.
+    """
+    states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
+    if not states:
+        return dict(specs)
+    first: Any = next(spec for spec in specs.values() if not isinstance(spec, MambaSpec))
+    per_token, block = first.page_size_bytes // first.block_size, first.block_size
+    if current_platform.is_cpu() and not vllm_config.cache_config.user_specified_block_size:
+        block = CPU_BLOCK_TOKENS
+    if isinstance(first, MLAAttentionSpec):
+        block = max(block, LATENT_KERNEL_BLOCK_TOKENS)
+    inflated = block * ceil_div(max(s.page_size_bytes for s in states), block * per_token)
+    align = states[0].mamba_cache_mode == "align"
+    length = vllm_config.model_config.max_model_len
+    return {
+        name: replace(
+            spec,
+            block_size=inflated if align else length,
+            page_size_padded=inflated * per_token,
+        )
+        if isinstance(spec, MambaSpec)
+        else spec.copy_with_new_block_size(inflated)
+        for name, spec in specs.items()
+    }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what vLLM says of a plan that is not carried out from the log."""
+    logger = releases.installed.planning_logger()
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled

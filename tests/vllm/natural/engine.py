@@ -1,0 +1,233 @@
+"""The planning of an engine, run through vLLM's own functions on the layers of a model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from hybrid_blocks.model import Layer, Model
+from hybrid_blocks.model.layer import (
+    ChunkedAttention,
+    LatentAttention,
+    SlidingWindow,
+    State,
+)
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.vllm.natural import planning
+import plan_oracle
+from vllm.config import VllmConfig
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.platforms.interface import Platform
+from vllm.v1.attention.backend import MultipleOf
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+from vllm.v1.core.kv_cache_planning import get_global_kv_cache_groups, get_kv_cache_configs
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+from vllm.v1.worker.gpu import attn_utils
+
+
+class Backend:
+    """Stands for CUDA's dense attention backends."""
+
+    latent = False
+    layouts: tuple[Any, ...] | None = None
+
+    @classmethod
+    def is_mla(cls) -> bool:
+        return cls.latent
+
+    @staticmethod
+    def is_ssm() -> bool:
+        return False
+
+    @staticmethod
+    def get_name() -> str:
+        return "DENSE"
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(_spec: KVCacheSpec | None = None) -> list[Any]:
+        return [MultipleOf(16)]
+
+    @staticmethod
+    def get_preferred_block_size(default: int) -> int:
+        return default
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[Any, ...] | None:
+        return cls.layouts
+
+    @staticmethod
+    def supports_block_size(size: int | None) -> bool:
+        return size is None or size % 16 == 0
+
+    @staticmethod
+    def customize_spec(spec: KVCacheSpec) -> KVCacheSpec:
+        return spec
+
+
+class LatentBackend(Backend):
+    """Stands for CUDA's latent attention backends: one block of 64 tokens."""
+
+    latent = True
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(_spec: KVCacheSpec | None = None) -> list[Any]:
+        return [64]
+
+    @staticmethod
+    def get_preferred_block_size(_default: int) -> int:
+        return 64
+
+
+class AttentionLayer(AttentionLayerBase):
+    """An attention layer that knows nothing but its cache."""
+
+    def __init__(self, layer: Layer, oracle: "Engine") -> None:
+        self.layer, self.oracle = layer, oracle
+        self.is_draft_layer = layer.draft
+        self.kv_cache: Any = None
+        self.backend: Any = oracle.backend
+
+    def get_attn_backend(self) -> Any:
+        return self.backend
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:
+        self.kv_cache = kv_cache
+
+    def get_kv_cache_spec(self, vllm_config: VllmConfig) -> KVCacheSpec:
+        return attention_spec(self.layer, self.oracle, vllm_config.cache_config.block_size)
+
+
+class StateLayer(MambaBase):
+    """A recurrent layer: vLLM's own base class, over shapes and formats of a model."""
+
+    is_draft_layer = False
+
+    def __init__(self, cache: State, oracle: "Engine") -> None:
+        self.shapes, self.dtypes = oracle.state(cache)
+
+    @property
+    def mamba_type(self) -> MambaAttentionBackendEnum:
+        return MambaAttentionBackendEnum.MAMBA2
+
+    def get_state_shape(self) -> Any:
+        return self.shapes
+
+    def get_state_dtype(self) -> Any:
+        return self.dtypes
+
+
+def attention_spec(layer: Layer, oracle: "Engine", block_size: int) -> KVCacheSpec:
+    """vLLM's spec of an attention layer."""
+    cache: Any = layer.cache
+    common: dict[str, Any] = {"block_size": block_size, "dtype": oracle._dtype()}
+    if isinstance(cache, LatentAttention):
+        return MLAAttentionSpec(num_kv_heads=1, head_size=cache.latent_dim, **common)
+    heads = max(1, cache.kv_heads // oracle.deployment.tp)
+    common |= {"num_kv_heads": heads, "head_size": cache.head_dim}
+    if isinstance(cache, SlidingWindow):
+        return SlidingWindowSpec(sliding_window=cache.window, dcp_sharded=False, **common)
+    if isinstance(cache, ChunkedAttention):
+        return ChunkedLocalAttentionSpec(attention_chunk_size=cache.chunk, **common)
+    return FullAttentionSpec(**common)
+
+
+class Engine(plan_oracle.Oracle):
+    """What an engine core and its worker plan for a model at level ``natural``."""
+
+    def __init__(
+        self,
+        model: Model,
+        deployment: Deployment,
+        memory_bytes: int,
+        *,
+        backend: type[Backend] | None = None,
+        layout: str = "LBNHC",
+        **config: Any,
+    ) -> None:
+        self.model, self.deployment = model, deployment
+        latent = any(layer.cache.kind == "mla" for layer in model.layers)
+        self.backend = backend or (LatentBackend if latent else Backend)
+        self.config = plan_oracle._vllm_config(model, deployment)
+        self.config.cache_config.kv_cache_layout = layout
+        self.config.cache_config.block_size = 64 if latent else 16
+        self.config.cache_config.mamba_block_size = deployment.length(model)
+        if deployment.num_speculative_tokens:
+            self.config.speculative_config = speculation(deployment.num_speculative_tokens)
+        for name, value in config.items():
+            holder: Any = self.config
+            *path, last = name.split("__")
+            for part in path:
+                holder = getattr(holder, part)
+            setattr(holder, last, value)
+        layers = model.active_layers(deployment.num_speculative_tokens)
+        self.layers: dict[str, Any] = {
+            f"layers.{layer.depth}.{layer.cache.kind}": StateLayer(layer.cache, self)
+            if isinstance(layer.cache, State)
+            else AttentionLayer(layer, self)
+            for layer in layers
+        }
+        self.config.compilation_config.static_forward_context = self.layers
+        with self._worker():
+            if model.is_hybrid:
+                Platform._align_hybrid_block_size(self.config, self.backend)  # type: ignore[arg-type]
+            self.specs = attn_utils.get_kv_cache_spec(self.config)
+        self.groups = get_global_kv_cache_groups(self.config, [self.specs])
+        self.kv_cache_config: KVCacheConfig = get_kv_cache_configs(
+            self.config, [self.specs], [memory_bytes], self.groups
+        )[0]
+
+    @contextmanager
+    def _worker(self) -> Iterator[None]:
+        """Let vLLM find the states of the model, and only the backend above."""
+        states = [layer for layer in self.layers.values() if isinstance(layer, StateLayer)]
+        model_class = SimpleNamespace(
+            get_mamba_state_shape_from_config=lambda _: states[0].shapes,
+            get_mamba_state_dtype_from_config=lambda _: states[0].dtypes,
+        )
+        with (
+            patch.object(Platform, "_find_non_ssm_backends", lambda _: [self.backend]),
+            patch.object(
+                plan_oracle.ModelRegistry, "resolve_model_cls", lambda *_, **__: (model_class, "")
+            ),
+        ):
+            yield
+
+    def scheduler_config(self) -> KVCacheConfig:
+        """The configuration that the scheduler gets."""
+        return generate_scheduler_kv_cache_config([self.kv_cache_config])
+
+    def capacity(self) -> tuple[int, float]:
+        """Tokens and requests of the maximum length, as vLLM logs them."""
+        return get_kv_cache_capacity(self.config, self.scheduler_config())
+
+
+def speculation(num_tokens: int) -> Any:
+    """A drafter without layers of its own kind, as n-gram speculation."""
+    return SimpleNamespace(
+        num_speculative_tokens=num_tokens,
+        method="ngram",
+        use_eagle=lambda: False,
+        use_eagle_block_drop=lambda: False,
+        compute_hash=lambda: "",
+    )
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Level ``natural``'s planning in vLLM's place."""
+    planning.install()
+    try:
+        yield
+    finally:
+        planning.uninstall()

@@ -1,0 +1,51 @@
+"""An engine plans what ``hybrid-blocks plan`` says."""
+
+import copy
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from hybrid_blocks.model import load_model
+from hybrid_blocks.model.table import entries
+from hybrid_blocks.plan import Deployment, plan_natural
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from natural.engine import Engine, installed
+
+MEMORY = 24 * 2**30
+
+
+@pytest.fixture(autouse=True)
+def natural() -> Iterator[None]:
+    with installed():
+        yield
+
+
+@pytest.mark.parametrize("speculative", [0, 2])
+@pytest.mark.parametrize("name", entries())
+def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> None:
+    model = load_model(name)
+    deployment = Deployment(max_model_len=16_384, num_speculative_tokens=speculative)
+    plan = plan_natural(model, MEMORY, deployment)
+    engine = Engine(model, deployment, MEMORY)
+    config = engine.kv_cache_config
+    assert isinstance(config, NaturalKVCacheConfig)
+    assert config.num_blocks == plan.num_slabs
+    assert {tensor.size for tensor in config.kv_cache_tensors} == {plan.arena_bytes}
+    assert config.blocks_per_slab == plan.pools
+    assert config.pools == tuple(group.pool for group in plan.groups)
+    for number, group in enumerate(plan.groups):
+        names = config.kv_cache_groups[number].layer_names
+        assert [int(name.split(".")[1]) for name in names] == list(group.layers)
+        if group.slots_per_request is None:
+            assert config.num_slots(number) == plan.num_slots(group)
+    length = deployment.length(model)
+    assert engine.capacity()[1] == capacity.concurrency(plan, length)
+    assert engine.capacity()[0] == capacity.tokens(plan, length)
+
+
+def test_a_configuration_reaches_workers_whole() -> None:
+    config = Engine(load_model("Qwen3.5-27B"), Deployment(max_model_len=16_384), MEMORY)
+    for sent in (copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))):
+        assert sent(config.kv_cache_config) == config.kv_cache_config
+        assert isinstance(sent(config.kv_cache_config), NaturalKVCacheConfig)
