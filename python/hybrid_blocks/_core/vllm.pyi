@@ -86,6 +86,35 @@ class Blocks:
     """
 
     def __new__(cls, num_blocks: int, *, keep_evicted: bool = False) -> Self: ...
+    @staticmethod
+    def over_slabs(
+        num_slabs: int, blocks_per_slab: Sequence[int], *, keep_evicted: bool = False
+    ) -> list[Blocks]:
+        """Return the blocks of several pools over one arena of slabs, the null slab included.
+
+        ``blocks_per_slab`` has one entry a pool. ``InvalidConfigError`` for fewer than 2 slabs.
+        """
+
+    @property
+    def num_slabs(self) -> int:
+        """Slabs that can hold something; without slabs, each block counts as one here."""
+
+    @property
+    def num_whole_slabs(self) -> int:
+        """Slabs of all pools in which no block has an owner."""
+
+    @property
+    def num_owned_slabs(self) -> int:
+        """Slabs that belong to this pool."""
+
+    @property
+    def num_steals(self) -> int:
+        """Slabs that pools took from each other so far."""
+
+    @property
+    def num_live(self) -> int:
+        """Blocks that have an owner."""
+
     def bind(self, owner: object, head: object, tail: object, block_class: type) -> None:
         """Set what blocks give as their pool and their class, and the ends of the free queue."""
 
@@ -238,10 +267,11 @@ class RustKVCacheManager:
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
     def _start(
-        self, blocks: Blocks, num_groups: int, waiting: Sequence[object], class_: type
+        self, blocks: Blocks, pools: Sequence[Blocks], waiting: Sequence[object], class_: type
     ) -> AllocatedBlocks:
-        """Begin over a pool's blocks and return the one result that stands for no blocks.
+        """Begin over an engine's blocks and return the one result that stands for no blocks.
 
+        ``pools`` are the blocks that each group draws from; ``blocks`` are those of the first pool.
         ``waiting`` are the states of requests that are to be admitted, ``class_`` is what results
         claim to be. The first other call asks ``self._geometry()`` for a
         :class:`hybrid_blocks.vllm.geometry.Geometry`, and raises ``InvalidArgumentError`` for sizes
@@ -305,7 +335,13 @@ class RustKVCacheManager:
         """Return the tokens of a request that every group has cached, at least."""
 
     def take_new_block_ids(self) -> list[int]:
-        """Return the blocks to be zeroed since the last call."""
+        """Return the blocks to be zeroed since the last call.
+
+        Over slabs: the slabs that attention started on, or their blocks where those are zeroed.
+        """
+
+    def next_boundary(self, request: Any, start: int, end: int) -> int:
+        """Return where a prefill's chunk ends that may end at ``end``; counts are tokens."""
 
     def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
         """Have a request's blocks zeroed again, from a token on that starts a block.
@@ -326,6 +362,8 @@ class RustKVCacheManager:
     def _free(self, request_id: str) -> None: ...
     def _pop(self, request_id: str) -> list[Block]: ...
     def _take_copies(self) -> list[list[Block]]: ...
+    def _take_disjoint_copies(self) -> list[tuple[int, int]]: ...
+    def _counts(self) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]: ...
     def _demand(
         self,
         request_id: str,

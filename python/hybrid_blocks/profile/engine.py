@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from math import lcm
 from pathlib import Path
@@ -32,6 +33,8 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
+
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
 HASH_BLOCK_SIZE = 16
 
@@ -80,10 +83,32 @@ class Groups(StrEnum):
 
     def config(self, num_blocks: int) -> KVCacheConfig:
         """Return what a worker would have reported."""
-        groups = [
-            KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(self.specs())
-        ]
+        groups = _groups(self.specs())
         return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+    def natural_config(self, num_blocks: int, max_model_len: int) -> NaturalKVCacheConfig:
+        """Return the same bytes at level ``natural``: a slab holds what a block held.
+
+        Attention has blocks of 16 tokens, and a state one block for life.
+        """
+        longest = -(-max_model_len // HASH_BLOCK_SIZE) * HASH_BLOCK_SIZE
+        specs = [
+            replace(spec, block_size=longest if is_state else HASH_BLOCK_SIZE)
+            for spec in self.specs()
+            for is_state in [isinstance(spec, MambaSpec)]
+        ]
+        pools = [int(isinstance(spec, MambaSpec)) for spec in specs]
+        return NaturalKVCacheConfig(
+            num_blocks=num_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=_groups(specs),
+            pools=tuple(pools),
+            blocks_per_slab=(self.block_size // HASH_BLOCK_SIZE, 1)[: max(pools) + 1],
+        )
+
+
+def _groups(specs: list[KVCacheSpec]) -> list[KVCacheGroupSpec]:
+    return [KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(specs)]
 
 
 # Any decoder will do: the scheduler asks for its name and its length.
@@ -106,10 +131,18 @@ def make_scheduler(
     max_model_len: int,
     max_num_batched_tokens: int = 8192,
     scheduler_cls: type[Scheduler] = AsyncScheduler,
+    is_natural: bool = False,
 ) -> Scheduler:
-    """Return an asynchronous scheduler with prefix caching over ``num_blocks`` blocks."""
+    """Return an asynchronous scheduler with prefix caching over ``num_blocks`` blocks.
+
+    ``is_natural`` lays them out in slabs.
+    """
+    if is_natural:
+        config: KVCacheConfig = groups.natural_config(num_blocks, max_model_len)
+    else:
+        config = groups.config(num_blocks)
     return scheduler_over(
-        groups.config(num_blocks),
+        config,
         num_requests=num_requests,
         max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,

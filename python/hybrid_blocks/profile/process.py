@@ -14,7 +14,7 @@ import msgspec
 
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.profile.result import Findings
-from hybrid_blocks.profile.workload import BATCHED, Settings
+from hybrid_blocks.profile.workload import Settings, level_of
 from hybrid_blocks.vllm.level import VARIABLE, Level
 
 
@@ -36,9 +36,7 @@ class LevelProcess:
         self._output = folder / "output.txt"
         request = folder / "settings.json"
         request.write_bytes(msgspec.json.encode(settings))
-        environment = os.environ | {
-            VARIABLE: Level.MANAGER if settings.level == BATCHED else settings.level
-        }
+        environment = os.environ | {VARIABLE: level_of(settings.level)}
         environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
         environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         waiting, signal = os.pipe()
@@ -117,9 +115,11 @@ def profile(settings: Settings, levels: Iterable[str]) -> dict[str, Findings]:
 
 
 def check_agreement(findings: Mapping[str, Findings]) -> None:
-    """Raise ``ProfileError`` unless all levels decided and said the same."""
-    first, *others = findings
-    for level in others:
+    """Raise ``ProfileError`` unless all levels over the same layout decided and said the same."""
+    first: dict[bool, str] = {}
+    for level in findings:
+        # Another layout of the memory leads to other decisions.
+        same = first.setdefault(level_of(level) is Level.NATURAL, level)
         for what in ("decisions", "outputs"):
-            if getattr(findings[level], what) != getattr(findings[first], what):
-                raise ProfileError(f"the {what} of levels {first} and {level} differ")
+            if getattr(findings[level], what) != getattr(findings[same], what):
+                raise ProfileError(f"the {what} of levels {same} and {level} differ")

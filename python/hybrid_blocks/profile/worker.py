@@ -14,7 +14,14 @@ from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.profile.loop import Loop
 from hybrid_blocks.profile.probes import Probes, Step
 from hybrid_blocks.profile.result import Findings, summarize
-from hybrid_blocks.profile.workload import BATCHED, Settings, of_trace, steady
+from hybrid_blocks.profile.workload import (
+    BATCHED,
+    NATURAL_BATCHED,
+    Settings,
+    level_of,
+    of_trace,
+    steady,
+)
 from hybrid_blocks.trace import read_trace
 from hybrid_blocks.vllm import plugin
 from hybrid_blocks.vllm.level import Level
@@ -36,12 +43,14 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
         )
         longest = settings.prompt_tokens + settings.output_tokens
     groups = Groups(settings.groups)
+    is_batched = settings.level in (BATCHED, NATURAL_BATCHED)
     scheduler = make_scheduler(
         groups,
         num_requests=settings.requests,
         num_blocks=settings.num_blocks or _enough(groups, settings.requests, longest),
         max_model_len=longest + 1,
-        scheduler_cls=BatchedScheduler if settings.level == BATCHED else AsyncScheduler,
+        scheduler_cls=BatchedScheduler if is_batched else AsyncScheduler,
+        is_natural=level_of(settings.level) is Level.NATURAL,
     )
     _check_level(scheduler, settings.level)
     hasher = make_hasher()
@@ -80,7 +89,7 @@ def _enough(groups: Groups, requests: int, longest: int) -> int:
 def _check_level(scheduler: Scheduler, level: str) -> None:
     active: str = getattr(scheduler.kv_cache_manager, "hybrid_blocks_level", Level.OFF)
     if getattr(scheduler, "_decodes", None) is not None:
-        active = BATCHED
+        active = BATCHED if active == Level.MANAGER else NATURAL_BATCHED
     if active != level:
         raise RuntimeError(f"level {level} was asked for and the engine runs at level {active}")
 

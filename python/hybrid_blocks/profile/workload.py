@@ -6,9 +6,18 @@ import msgspec
 import numpy as np
 
 from hybrid_blocks.trace import Trace
+from hybrid_blocks.vllm.level import Level
 
 BATCHED = "batched"
 """Level ``manager`` with this package's scheduler."""
+NATURAL_BATCHED = "natural-batched"
+"""Level ``natural`` with this package's scheduler."""
+
+
+def level_of(name: str) -> Level:
+    """Return the level of the block manager where a profile is named so."""
+    batched = {BATCHED: Level.MANAGER, NATURAL_BATCHED: Level.NATURAL}
+    return batched.get(name) or Level(name)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

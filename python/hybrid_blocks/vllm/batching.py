@@ -48,13 +48,13 @@ def fits_for_sure(scheduler: Scheduler) -> bool:
     By priority, a request that finds no room takes it from any other, those scheduled before it in
     the same step included.
     """
-    manager = scheduler.kv_cache_manager
+    manager: Any = scheduler.kv_cache_manager
     tokens = scheduler.max_num_scheduled_tokens
-    needed = sum(
+    needed = [
         tokens // size + _BLOCKS_BESIDE_TOKENS * len(scheduler.running)
         for size in manager.coordinator.group_block_sizes
-    )
-    return needed <= manager.block_pool.get_num_free_blocks()
+    ]
+    return sum(manager.num_units(needed)) <= manager.block_pool.get_num_free_blocks()
 
 
 def is_plain(scheduled: SchedulerOutput, output: ModelRunnerOutput) -> bool:

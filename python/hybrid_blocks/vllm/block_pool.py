@@ -35,8 +35,11 @@ class BlockPool(VllmBlockPool):
         super().__init__(1, *args, **kwargs)
         self.num_gpu_blocks = num_gpu_blocks
         # Any: what stands in for vLLM's classes is not derived from them.
-        keep_evicted = self.enable_kv_cache_events
-        self._blocks = cast("Any", Blocks(num_gpu_blocks, keep_evicted=keep_evicted))
+        self._show(Blocks(num_gpu_blocks, keep_evicted=self.enable_kv_cache_events))
+
+    def _show(self, blocks: Blocks) -> None:
+        """Let vLLM see these blocks as the pool's."""
+        self._blocks = cast("Any", blocks)
         queue = cast("Any", FreeBlockQueue(self._blocks))
         self._blocks.bind(self, queue.fake_free_list_head, queue.fake_free_list_tail, KVCacheBlock)
         self.blocks = self._blocks

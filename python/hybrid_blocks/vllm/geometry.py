@@ -34,6 +34,7 @@ class Group:
     num_speculative: int = 0
     checkpoint_alignment: int | None = None
     has_checkpoint_blocks: bool = False
+    pool: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Geometry:
     drops_eagle_checkpoint: bool
     shared_prefix_checkpoint: bool
     watermark_blocks: int
+    places_checkpoints: bool = False
+    zeroes_blocks: bool = False
 
 
 def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:

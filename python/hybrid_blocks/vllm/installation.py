@@ -11,6 +11,8 @@ from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.level import Level, requested
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm.natural import chunks
+from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
@@ -27,8 +29,10 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
 def install() -> None:
     """Put this package's classes in place of vLLM's. A second call changes nothing."""
     KVCacheManager.native = NativeKVCacheManager
+    KVCacheManager.natural = NaturalKVCacheManager
     for original, replacement in _REPLACEMENTS:
         swap(original, replacement)
+    chunks.install()
     metrics.register()
     if requested() is Level.NATURAL:
         install_planning()
@@ -47,6 +51,7 @@ def uninstall() -> None:
         swap(replacement, original)
     if planning := sys.modules.get("hybrid_blocks.vllm.natural.planning"):
         planning.uninstall()
+    chunks.uninstall()
 
 
 def is_installed() -> bool:

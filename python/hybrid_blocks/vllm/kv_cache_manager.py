@@ -6,10 +6,12 @@ from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.metrics.stats import PrefixCacheStats
 
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.vllm import notice
 from hybrid_blocks.vllm.coverage import unsupported_reason
-from hybrid_blocks.vllm.level import Level, requested
+from hybrid_blocks.vllm.level import VARIABLE, Level, requested
 from hybrid_blocks.vllm.metrics import Publisher, Sample
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
 __all__ = ["KVCacheManager", "VllmKVCacheManager"]
 
@@ -20,17 +22,25 @@ class KVCacheManager(VllmKVCacheManager):
     hybrid_blocks_level = Level.POOL
     native: ClassVar[type["KVCacheManager"] | None] = None
     """What decides in Rust, once it is installed."""
+    natural: ClassVar[type["KVCacheManager"] | None] = None
+    """The same over slabs."""
 
     def __new__(cls, kv_cache_config: KVCacheConfig, *_args: Any, **kwargs: Any) -> Self:
         """Make the native manager where that is asked for and covers the engine."""
-        if (
-            cls is KVCacheManager
-            and cls.native is not None
-            and requested() is Level.MANAGER
-            and unsupported_reason(kv_cache_config, **kwargs) is None
-        ):
-            return cls.native.__new__(cls.native, kv_cache_config)  # type: ignore[return-value]
-        return super().__new__(cls)
+        if cls is not KVCacheManager or requested() not in (Level.MANAGER, Level.NATURAL):
+            return super().__new__(cls)
+        chosen: type[KVCacheManager] | None = cls.native
+        reason = unsupported_reason(kv_cache_config, **kwargs)
+        if isinstance(kv_cache_config, NaturalKVCacheConfig):
+            chosen = cls.natural
+            if reason is not None:
+                raise InvalidArgumentError(
+                    f"the KV cache is laid out in slabs, which only level natural manages, and it "
+                    f"does not cover {reason}; set {VARIABLE}=manager"
+                )
+        if chosen is None or reason is not None:
+            return super().__new__(cls)
+        return chosen.__new__(chosen, kv_cache_config)  # type: ignore[return-value]
 
     def __init__(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(kv_cache_config, *args, **kwargs)

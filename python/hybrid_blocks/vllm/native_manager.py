@@ -9,7 +9,7 @@ from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request, RequestStatus
 
-from hybrid_blocks._core.vllm import AllocatedBlocks, Block, RustKVCacheManager
+from hybrid_blocks._core.vllm import AllocatedBlocks, Block, Blocks, RustKVCacheManager
 from hybrid_blocks.vllm import events
 from hybrid_blocks.vllm.geometry import Geometry, geometry
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
@@ -36,14 +36,24 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
         **kwargs: Any,
     ) -> None:
         KVCacheManager.__init__(self, kv_cache_config, *args, use_eagle=use_eagle, **kwargs)
+        pools = self._pools_of_groups()
         self.empty_kv_cache_blocks = self._start(  # type: ignore[assignment]
             self.block_pool._blocks,  # type: ignore[attr-defined]
-            self.num_kv_cache_groups,
+            pools,
             _WAITING,
             KVCacheBlocks,
         )
         self._uses_eagle = use_eagle
         self._show_requests()
+
+    def _pools_of_groups(self) -> list[Blocks]:
+        """Return the blocks that each group draws from."""
+        pool: Any = self.block_pool
+        return [pool._blocks] * self.num_kv_cache_groups
+
+    def num_units(self, blocks: list[int]) -> list[int]:
+        """Return what so many blocks of each group come to in units of the pool, at most."""
+        return blocks
 
     def _show_requests(self) -> None:
         """Let vLLM's coordinator and managers tell of the requests that the core holds."""

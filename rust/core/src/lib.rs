@@ -46,8 +46,8 @@ pub use group::{GroupKind, GroupSpec};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};
-pub use rules::natural::{
-    BlockManager, CheckpointPolicy, Config, FlopModel, Hashing, Hit, HitLimit, Policy, Stats,
-};
+pub use rules::checkpoint_policy::CheckpointPolicy;
+pub use rules::hit::{Hit, HitLimit};
+pub use rules::natural::{BlockManager, Config, FlopModel, Hashing, Policy, Stats};
 pub use rules::vllm;
 pub use store::{BlockStore, FixedStore, Reservation, SlabStore, Store};

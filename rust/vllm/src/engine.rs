@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use hybrid_blocks::FixedStore;
+use hybrid_blocks::BlockStore;
 use hybrid_blocks::vllm::{self, ManagerConfig};
 use hybrid_blocks_interop::{caught, core_error, integrity_error};
 use pyo3::prelude::*;
@@ -15,18 +15,18 @@ use pyo3::sync::MutexExt;
 /// either may run the garbage collector and, through it, anything that waits for this lock.
 pub(crate) struct Engine(Mutex<State>);
 
-/// vLLM's rules over one pool of equal blocks.
-pub(crate) type Manager = vllm::KvCacheManager<FixedStore>;
+/// vLLM's rules, over one pool of equal blocks or over slabs.
+pub(crate) type Manager = vllm::KvCacheManager<BlockStore>;
 
 #[expect(clippy::large_enum_variant, reason = "an engine has one")]
 enum State {
     /// Under vLLM's own managers.
-    Pool(FixedStore),
+    Pool(BlockStore),
     Managed(Manager),
 }
 
 impl Engine {
-    pub(crate) fn new(store: FixedStore) -> Self {
+    pub(crate) fn new(store: BlockStore) -> Self {
         Self(Mutex::new(State::Pool(store)))
     }
 
@@ -41,7 +41,7 @@ impl Engine {
     pub(crate) fn configure(&self, py: Python<'_>, config: ManagerConfig) -> PyResult<()> {
         config.check().map_err(core_error)?;
         let mut state = self.lock(py)?;
-        let placeholder = State::Pool(FixedStore::new(1).map_err(core_error)?);
+        let placeholder = State::Pool(BlockStore::fixed(1).map_err(core_error)?);
         *state = match std::mem::replace(&mut *state, placeholder) {
             State::Pool(store) => State::Managed(Manager::new(store, config).map_err(core_error)?),
             managed @ State::Managed(_) => managed,
@@ -53,7 +53,7 @@ impl Engine {
     pub(crate) fn store<R>(
         &self,
         py: Python<'_>,
-        call: impl FnOnce(&mut FixedStore) -> R,
+        call: impl FnOnce(&mut BlockStore) -> R,
     ) -> PyResult<R> {
         let mut state = self.lock(py)?;
         caught(

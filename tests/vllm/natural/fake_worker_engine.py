@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
+from hybrid_blocks.vllm.natural.slab_pool import SlabPool
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
@@ -140,10 +141,23 @@ class FakeEngine:
 
 
 def unowned_units(scheduler: Any) -> Callable[[], Iterable[int]]:
-    """Return what names the units that nobody owns and no key leads to, of vLLM's pool."""
+    """Return what names the units that nobody owns and no key leads to."""
     pool = scheduler.kv_cache_manager.block_pool
-    return lambda: [
-        block.block_id
-        for block in pool.free_block_queue.get_all_free_blocks()
-        if block.block_hash is None
-    ]
+    if not isinstance(pool, SlabPool):
+        return lambda: [
+            block.block_id
+            for block in pool.free_block_queue.get_all_free_blocks()
+            if block.block_hash is None
+        ]
+    num_slabs = pool.pools[0].num_slabs + 1
+
+    def empty_slabs() -> Iterable[int]:
+        held = {
+            number // (len(blocks) // num_slabs)
+            for blocks in pool.pools
+            for number, block in enumerate(blocks)
+            if block.ref_cnt or block.block_hash
+        }
+        return [slab for slab in range(1, num_slabs) if slab not in held]
+
+    return empty_slabs

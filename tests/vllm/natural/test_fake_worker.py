@@ -1,8 +1,8 @@
 """Every request reads what its own tokens wrote: vLLM's scheduler drives a fake worker."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -11,11 +11,18 @@ import pytest
 from hybrid_blocks.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
 from oracle.engines import chunked, full, mamba, mla, sliding
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+)
 
 from .fake_worker import CorruptedError, FakeWorker
 from .fake_worker_engine import FakeEngine, unowned_units
@@ -23,6 +30,8 @@ from .fake_worker_engine import FakeEngine, unowned_units
 NUM_STEPS = int(os.environ.get("HYBRID_BLOCKS_ORACLE_STEPS", "4000"))
 MAX_MODEL_LEN = 160
 MAX_NUM_REQUESTS = 8
+NATURAL_BLOCK_SIZE = 4
+LEVELS = [Level.OFF, Level.MANAGER, Level.NATURAL]
 
 
 @dataclass(frozen=True)
@@ -35,15 +44,36 @@ class Mix:
     enable_caching: bool = True
     hash_block_size: int = 16
 
-    def config(self) -> KVCacheConfig:
-        return KVCacheConfig(
-            num_blocks=self.num_blocks,
-            kv_cache_tensors=[],
-            kv_cache_groups=[
-                KVCacheGroupSpec([f"layer.{number}"], spec)
-                for number, spec in enumerate(self.groups)
-            ],
+    def config(self, level: Level) -> KVCacheConfig:
+        """Return the configuration over blocks, or over as many bytes in slabs."""
+        if level is Level.NATURAL:
+            return self._natural_config()
+        return KVCacheConfig(self.num_blocks, [], _groups(self.groups))
+
+    def _natural_config(self) -> NaturalKVCacheConfig:
+        """Cut slabs into 5 blocks of full attention, or 3 of what sees less, or one state."""
+        specs = [
+            replace(spec, block_size=MAX_MODEL_LEN)
+            if isinstance(spec, MambaSpec)
+            else replace(spec, block_size=NATURAL_BLOCK_SIZE)
+            for spec in self.groups
+        ]
+        sizes = [
+            1 if isinstance(spec, MambaSpec) else 5 if isinstance(spec, FullAttentionSpec) else 3
+            for spec in specs
+        ]
+        kinds = list(dict.fromkeys(sizes))
+        return NaturalKVCacheConfig(
+            self.num_blocks,
+            [],
+            _groups(specs),
+            pools=tuple(kinds.index(size) for size in sizes),
+            blocks_per_slab=tuple(kinds),
         )
+
+
+def _groups(specs: Iterable[Any]) -> list[KVCacheGroupSpec]:
+    return [KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(specs)]
 
 
 def state(num_drafts: int = 0, mode: str = "align", block_size: int = 16) -> Any:
@@ -78,31 +108,35 @@ def live(
     tamper: Callable[[SchedulerOutput], object] = lambda _: None,
 ) -> FakeEngine:
     """Live a random life and return the engine after it."""
+    config = mix.config(level)
+    is_natural = level is Level.NATURAL
     if level is not Level.OFF:
         installation.install()
     try:
         random = Random(seed)
+        hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
         scheduler = scheduler_over(
-            mix.config(),
+            config,
             num_requests=MAX_NUM_REQUESTS,
             max_model_len=MAX_MODEL_LEN,
             max_num_batched_tokens=random.choice((24, 37, 64, 203)),
-            hash_block_size=mix.hash_block_size,
+            hash_block_size=hash_block_size,
             scheduler_cls=AsyncScheduler if is_async else Scheduler,
             num_draft_tokens=mix.num_drafts,
             enable_caching=mix.enable_caching,
         )
         worker = FakeWorker(
-            mix.config(),
+            config,
             num_drafts=mix.num_drafts,
             is_async=is_async,
+            zeroes_units=not (is_natural and zeroes_single_blocks()),
             unowned=unowned_units(scheduler),
             random=random,
         )
         engine = FakeEngine(
             scheduler,
             worker,
-            make_hasher(mix.hash_block_size),
+            make_hasher(hash_block_size),
             random,
             max_model_len=MAX_MODEL_LEN,
             is_async=is_async,
@@ -117,15 +151,15 @@ def live(
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("level", [Level.OFF, Level.MANAGER])
+@pytest.mark.parametrize("level", LEVELS)
 def test_every_request_reads_what_its_tokens_wrote(level: Level, mix: str, is_async: bool) -> None:
-    num_steps = -(-NUM_STEPS // (2 * len(MIXES)))
+    num_steps = -(-NUM_STEPS // (len(LEVELS) * len(MIXES)))
     engine = live(MIXES[mix], level, 7, num_steps, is_async=is_async)
     assert engine.num_finished > num_steps // 20
     assert engine.worker.num_checked > num_steps
 
 
-@pytest.mark.parametrize("level", [Level.OFF, Level.MANAGER])
+@pytest.mark.parametrize("level", LEVELS)
 def test_lives_see_hits_copies_and_preemptions(level: Level) -> None:
     engine = live(MIXES["full-state-fine"], level, 3, 400, is_async=False)
     assert engine.num_cached_tokens > 0

@@ -60,6 +60,11 @@ impl Slabs {
         self.free[slab.index()] != NOT_OWNED
     }
 
+    /// Owned slabs.
+    pub(crate) fn num_owned(&self) -> u32 {
+        self.num_owned
+    }
+
     /// Owned slabs without a live block.
     pub(crate) fn num_idle(&self) -> u32 {
         self.num_idle

@@ -3,6 +3,10 @@
 //! - `natural`: our own rules. Checkpoints of states are kept where later requests are likely to go
 //!   on, and content is evicted by what it is worth.
 //! - `vllm`: vLLM's rules, so that every decision is the one that vLLM would take.
+//!
+//! Both may place checkpoints by a `CheckpointPolicy` and tell why a hit ends where it does.
 
+pub(crate) mod checkpoint_policy;
+pub(crate) mod hit;
 pub(crate) mod natural;
 pub mod vllm;

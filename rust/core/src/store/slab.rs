@@ -21,6 +21,10 @@ pub struct SlabStore {
     pub(super) by_priority: bool,
     /// Evicted blocks of the current allocation whose keys are still in the index.
     pub(super) unforgotten: Vec<BlockId>,
+    /// Slabs that pools started on since they were last asked for, if anybody asks.
+    pub(super) started: Option<Vec<(PoolId, SlabId)>>,
+    /// Slabs that a pool took from another one.
+    pub(super) num_steals: u64,
 }
 
 impl SlabStore {
@@ -51,7 +55,31 @@ impl SlabStore {
             journal: Journal::default(),
             by_priority: false,
             unforgotten: Vec::new(),
+            started: None,
+            num_steals: 0,
         })
+    }
+
+    /// Note from now on which slabs pools start on, for [`SlabStore::take_started`].
+    pub fn note_started_slabs(&mut self) {
+        self.started.get_or_insert_default();
+    }
+
+    /// Slabs that pools started on since the last call: what they hold is another pool's, or nothing.
+    pub fn take_started(&mut self) -> Vec<(PoolId, SlabId)> {
+        self.started.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Slabs that a pool owns.
+    #[must_use]
+    pub fn num_owned(&self, pool: PoolId) -> u32 {
+        self.slabs(pool).num_owned()
+    }
+
+    /// Slabs that pools took from each other so far.
+    #[must_use]
+    pub fn num_steals(&self) -> u64 {
+        self.num_steals
     }
 
     /// The slabs of a pool.

@@ -40,6 +40,9 @@ impl SlabStore {
         });
         if let Some(slab) = slab {
             reservation.start_slab(pool);
+            if let Some(started) = &mut self.started {
+                started.push((pool, slab));
+            }
             return self.pools[pool.index()].adopt(slab, most, out);
         }
         let Some(block) = own else { return 0 };
@@ -95,6 +98,7 @@ impl SlabStore {
         // Evictions are noted in the order in which they happen.
         self.forget_evicted(taker);
         self.drop_cached_in(pool, slab);
+        self.num_steals += 1;
         self.arena.take()
     }
 }

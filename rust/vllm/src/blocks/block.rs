@@ -1,13 +1,13 @@
 //! [`Block`]: one block as vLLM's managers and connectors see it.
 
-use hybrid_blocks::{BlockId, Key, Store};
+use hybrid_blocks::{BlockId, Key, PoolId, Store};
 use pyo3::exceptions::{PyAssertionError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 
 use super::blocks::Blocks;
-use super::{POOL, key};
+use super::key;
 use crate::engine::Engine;
 use hybrid_blocks_interop::core_error;
 
@@ -23,8 +23,12 @@ impl Block {
         self.blocks.get().engine()
     }
 
+    fn pool(&self) -> PoolId {
+        self.blocks.get().pool()
+    }
+
     fn first_key(&self, py: Python<'_>) -> PyResult<Option<(Key, u32)>> {
-        self.engine().store(py, |store| store.prefix_index(POOL).first_key(self.id))
+        self.engine().store(py, |store| store.prefix_index(self.pool()).first_key(self.id))
     }
 }
 
@@ -40,20 +44,20 @@ impl Block {
         self.id.is_null()
     }
 
-    #[getter]
-    fn pool<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+    #[getter(pool)]
+    fn owner<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.blocks.get().owner(py)
     }
 
     #[getter]
     fn ref_cnt(&self, py: Python<'_>) -> PyResult<u32> {
-        self.engine().store(py, |store| store.pool(POOL).ref_count(self.id))
+        self.engine().store(py, |store| store.pool(self.pool()).ref_count(self.id))
     }
 
     #[setter]
     fn set_ref_cnt(&self, py: Python<'_>, count: u32) -> PyResult<()> {
         self.engine().store(py, |store| {
-            let now = store.pool(POOL).ref_count(self.id);
+            let now = store.pool(self.pool()).ref_count(self.id);
             if (now == 0) != (count == 0) {
                 return Err(PyValueError::new_err(format!(
                     "ref_cnt of block {} cannot go from {now} to {count}: only the pool's touch \
@@ -62,10 +66,10 @@ impl Block {
                 )));
             }
             for _ in now..count {
-                store.touch(POOL, self.id).map_err(core_error)?;
+                store.touch(self.pool(), self.id).map_err(core_error)?;
             }
             for _ in count..now {
-                store.free(POOL, std::iter::once(self.id)).map_err(core_error)?;
+                store.free(self.pool(), std::iter::once(self.id)).map_err(core_error)?;
             }
             Ok(())
         })?

@@ -1,9 +1,9 @@
 //! [`Blocks`]: all blocks of a pool as a sequence, and what vLLM's `BlockPool` does with many of them.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use hybrid_blocks::{BlockId, FixedStore, Key, Store};
+use hybrid_blocks::{BlockId, BlockStore, Key, PoolId, SlabStore, Store};
 use pyo3::exceptions::{PyAssertionError, PyIndexError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyList, PySlice};
 
 use super::block::Block;
-use super::{POOL, key};
+use super::key;
 use crate::engine::Engine;
 use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument};
 
@@ -32,7 +32,8 @@ struct Bindings {
 
 #[pyclass(frozen, sequence, weakref, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct Blocks {
-    engine: Engine,
+    engine: Arc<Engine>,
+    pool: PoolId,
     bindings: Mutex<Bindings>,
     len: u32,
     keep_evicted: bool,
@@ -41,6 +42,26 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
+    fn of_pool(engine: &Arc<Engine>, pool: PoolId, len: u32, keep_evicted: bool) -> Self {
+        let pages = (len as usize).div_ceil(PAGE);
+        let bindings = Bindings {
+            pages: std::iter::repeat_with(|| None).take(pages).collect(),
+            ..Bindings::default()
+        };
+        Self {
+            engine: Arc::clone(engine),
+            pool,
+            bindings: Mutex::new(bindings),
+            len,
+            keep_evicted,
+            free_offset: AtomicI64::new(0),
+        }
+    }
+
+    pub(crate) fn pool(&self) -> PoolId {
+        self.pool
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -103,8 +124,10 @@ impl Blocks {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, this) = (slf.py(), slf.get());
         let found = this.engine.store(py, |store| {
+            // Blocks in slabs wait in no queue.
+            let BlockStore::Fixed(store) = store else { return None };
             let queue = store.queue();
-            if block.is_some_and(|block| !store.pool(POOL).is_available(block)) {
+            if block.is_some_and(|block| !store.pool(this.pool).is_available(block)) {
                 return None;
             }
             let next =
@@ -155,14 +178,15 @@ impl Blocks {
     ) -> PyResult<bool> {
         let num_tokens = num_tokens.unwrap_or(0);
         let inserted = self.engine.store(py, |store| {
-            let ownerless = store.pool(POOL).is_available(id) && !store.pool(POOL).is_hashed(id);
+            let ownerless =
+                store.pool(self.pool).is_available(id) && !store.pool(self.pool).is_hashed(id);
             if !ownerless {
-                return Ok(store.insert_key(POOL, id, &key, num_tokens));
+                return Ok(store.insert_key(self.pool, id, &key, num_tokens));
             }
             // Content without an owner belongs among the cached blocks.
-            store.touch(POOL, id)?;
-            let new = store.insert_key(POOL, id, &key, num_tokens);
-            store.free(POOL, std::iter::once(id))?;
+            store.touch(self.pool, id)?;
+            let new = store.insert_key(self.pool, id, &key, num_tokens);
+            store.free(self.pool, std::iter::once(id))?;
             Ok(new)
         })?;
         inserted.map_err(core_error)
@@ -171,7 +195,7 @@ impl Blocks {
     pub(super) fn remove_keys(&self, py: Python<'_>, id: BlockId) -> PyResult<Vec<Key>> {
         self.engine.store(py, |store| {
             let earlier = std::mem::take(store.evicted());
-            store.drop_keys(POOL, id);
+            store.drop_keys(self.pool, id);
             std::mem::replace(store.evicted(), earlier)
         })
     }
@@ -192,19 +216,56 @@ impl Blocks {
     #[new]
     #[pyo3(signature = (num_blocks, *, keep_evicted = false))]
     fn new(num_blocks: u32, keep_evicted: bool) -> PyResult<Self> {
-        let engine = Engine::new(FixedStore::new(num_blocks).map_err(core_error)?);
-        let pages = (num_blocks as usize).div_ceil(PAGE);
-        let bindings = Bindings {
-            pages: std::iter::repeat_with(|| None).take(pages).collect(),
-            ..Bindings::default()
-        };
-        Ok(Self {
-            engine,
-            bindings: Mutex::new(bindings),
-            len: num_blocks,
-            keep_evicted,
-            free_offset: AtomicI64::new(0),
+        let engine = Engine::new(BlockStore::fixed(num_blocks).map_err(core_error)?);
+        Ok(Self::of_pool(&Arc::new(engine), PoolId(0), num_blocks, keep_evicted))
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (num_slabs, blocks_per_slab, *, keep_evicted = false))]
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands lists over by value")]
+    fn over_slabs(
+        num_slabs: u32,
+        blocks_per_slab: Vec<u32>,
+        keep_evicted: bool,
+    ) -> PyResult<Vec<Self>> {
+        let store = BlockStore::shared(num_slabs, &blocks_per_slab).map_err(core_error)?;
+        let engine = Arc::new(Engine::new(store));
+        let pools = (0..).map(PoolId).zip(blocks_per_slab);
+        let blocks = pools
+            .map(|(pool, blocks)| Self::of_pool(&engine, pool, num_slabs * blocks, keep_evicted));
+        Ok(blocks.collect())
+    }
+
+    /// Slabs that can hold something; a pool without slabs counts each block as one, here and below.
+    #[getter]
+    fn num_slabs(&self, py: Python<'_>) -> PyResult<u64> {
+        self.engine.store(py, |store| store.num_slabs())
+    }
+
+    /// Slabs without a live block, whoever owns them.
+    #[getter]
+    fn num_whole_slabs(&self, py: Python<'_>) -> PyResult<u64> {
+        self.engine.store(py, |store| store.num_whole_slabs())
+    }
+
+    /// Slabs that belong to this pool.
+    #[getter]
+    fn num_owned_slabs(&self, py: Python<'_>) -> PyResult<u64> {
+        self.engine.store(py, |store| {
+            store.as_slabs().map_or(store.num_slabs(), |slabs| slabs.num_owned(self.pool).into())
         })
+    }
+
+    /// Slabs that pools took from each other.
+    #[getter]
+    fn num_steals(&self, py: Python<'_>) -> PyResult<u64> {
+        self.engine.store(py, |store| store.as_slabs().map_or(0, SlabStore::num_steals))
+    }
+
+    /// Blocks that have an owner.
+    #[getter]
+    fn num_live(&self, py: Python<'_>) -> PyResult<u32> {
+        self.engine.store(py, |store| store.pool(self.pool).num_live())
     }
 
     fn bind(
@@ -250,32 +311,32 @@ impl Blocks {
 
     #[getter]
     fn num_free(&self, py: Python<'_>) -> PyResult<i64> {
-        let actual = self.engine.store(py, |store| store.pool(POOL).num_available())?;
+        let actual = self.engine.store(py, |store| store.pool(self.pool).num_available())?;
         Ok(i64::from(actual) + self.free_offset())
     }
 
     #[setter]
     fn set_num_free(&self, py: Python<'_>, count: i64) -> PyResult<()> {
-        let actual = self.engine.store(py, |store| store.pool(POOL).num_available())?;
+        let actual = self.engine.store(py, |store| store.pool(self.pool).num_available())?;
         self.free_offset.store(count - i64::from(actual), Ordering::Relaxed);
         Ok(())
     }
 
     #[getter]
     fn num_cached(&self, py: Python<'_>) -> PyResult<u32> {
-        self.engine.store(py, |store| store.pool(POOL).num_cached())
+        self.engine.store(py, |store| store.pool(self.pool).num_cached())
     }
 
     #[getter]
     fn num_keys(&self, py: Python<'_>) -> PyResult<usize> {
-        self.engine.store(py, |store| store.prefix_index(POOL).len())
+        self.engine.store(py, |store| store.prefix_index(self.pool).len())
     }
 
     fn allocate<'py>(slf: &Bound<'py, Self>, num_blocks: u64) -> PyResult<Bound<'py, PyList>> {
         let this = slf.get();
         let mut ids = Vec::with_capacity(num_blocks as usize);
         let allocated = this.engine.store(slf.py(), |store| {
-            store.allocate(POOL, num_blocks, &mut ids)?;
+            store.allocate(this.pool, num_blocks, &mut ids)?;
             if !this.keep_evicted {
                 store.evicted().clear();
             }
@@ -296,10 +357,9 @@ impl Blocks {
         if let Some(block) = foreign.first() {
             return Err(PyTypeError::new_err(format!("{block} is not a block of this pool")));
         }
-        let touched = slf
-            .get()
-            .engine
-            .store(slf.py(), |store| ids.into_iter().try_for_each(|id| store.touch(POOL, id)))?;
+        let touched = slf.get().engine.store(slf.py(), |store| {
+            ids.into_iter().try_for_each(|id| store.touch(slf.get().pool, id))
+        })?;
         touched.map_err(core_error)
     }
 
@@ -309,22 +369,26 @@ impl Blocks {
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let mut foreign = Vec::new();
         let ids = Self::own_ids(slf, blocks, &mut foreign)?;
-        let freed =
-            slf.get().engine.store(slf.py(), |store| store.free(POOL, ids.iter().copied()))?;
+        let freed = slf
+            .get()
+            .engine
+            .store(slf.py(), |store| store.free(slf.get().pool, ids.iter().copied()))?;
         freed.map_err(core_error)?;
         Ok(foreign)
     }
 
     fn free_warm<'py>(slf: &Bound<'py, Self>, blocks: &Bound<'py, PyAny>) -> PyResult<()> {
         let ids = Self::own_ids(slf, blocks, &mut Vec::new())?;
-        let freed =
-            slf.get().engine.store(slf.py(), |store| store.free_warm(ids.iter().copied()))?;
+        let freed = slf.get().engine.store(slf.py(), |store| match store {
+            BlockStore::Fixed(store) => store.free_warm(ids.iter().copied()),
+            BlockStore::Slab(store) => store.free(slf.get().pool, ids.iter().copied()),
+        })?;
         freed.map_err(core_error)
     }
 
     fn get<'py>(slf: &Bound<'py, Self>, key: &[u8]) -> PyResult<Option<Bound<'py, Block>>> {
         let key = key::parse(key)?;
-        let found = slf.get().engine.store(slf.py(), |store| store.get(POOL, &key))?;
+        let found = slf.get().engine.store(slf.py(), |store| store.get(slf.get().pool, &key))?;
         found.map(|id| Self::view(slf, id)).transpose()
     }
 
@@ -335,10 +399,9 @@ impl Blocks {
     ) -> PyResult<Option<Bound<'py, PyList>>> {
         let keys = groups.into_iter().map(|group| key::new(block_hash, group));
         let keys = keys.collect::<PyResult<Vec<_>>>()?;
-        let ids: Option<Vec<_>> = slf
-            .get()
-            .engine
-            .store(slf.py(), |store| keys.iter().map(|key| store.get(POOL, key)).collect())?;
+        let ids: Option<Vec<_>> = slf.get().engine.store(slf.py(), |store| {
+            keys.iter().map(|key| store.get(slf.get().pool, key)).collect()
+        })?;
         ids.map(|ids| Self::views(slf, &ids)).transpose()
     }
 
@@ -347,13 +410,14 @@ impl Blocks {
         let ids: Vec<_> = slf
             .get()
             .engine
-            .store(slf.py(), |store| store.prefix_index(POOL).blocks(&key).collect())?;
+            .store(slf.py(), |store| store.prefix_index(slf.get().pool).blocks(&key).collect())?;
         Self::views(slf, &ids)
     }
 
     fn contains(&self, py: Python<'_>, key: &[u8], block_id: u32) -> PyResult<bool> {
         let key = key::parse(key)?;
-        self.engine.store(py, |store| store.prefix_index(POOL).contains(&key, BlockId(block_id)))
+        self.engine
+            .store(py, |store| store.prefix_index(self.pool).contains(&key, BlockId(block_id)))
     }
 
     #[pyo3(signature = (key, block, num_tokens = None))]
@@ -397,17 +461,17 @@ impl Blocks {
             let key = key::new(hash.cast::<PyBytes>()?.as_bytes(), group)?;
             let num_tokens = (at as u32 + 1) * block_size;
             this.engine.store(py, |store| {
-                if let Some((_, known)) = store.prefix_index(POOL).first_key(id) {
+                if let Some((_, known)) = store.prefix_index(this.pool).first_key(id) {
                     // A block that is cached up to a point inside it may be promoted, nothing else.
                     if known == 0 || known >= num_tokens {
                         return Err(PyAssertionError::new_err(format!(
                             "block {id} is cached for {known} tokens and cannot be for {num_tokens}"
                         )));
                     }
-                    store.drop_keys(POOL, id);
+                    store.drop_keys(this.pool, id);
                     store.evicted().clear();
                 }
-                store.insert_key(POOL, id, &key, num_tokens);
+                store.insert_key(this.pool, id, &key, num_tokens);
                 Ok(())
             })??;
         }
@@ -424,7 +488,7 @@ impl Blocks {
 
     fn further_keys<'py>(&self, py: Python<'py>, block_id: u32) -> PyResult<Bound<'py, PyList>> {
         let keys: Vec<_> = self.engine.store(py, |store| {
-            store.prefix_index(POOL).further_keys(BlockId(block_id)).collect()
+            store.prefix_index(self.pool).further_keys(BlockId(block_id)).collect()
         })?;
         Self::bytes_of(py, &keys)
     }
@@ -436,12 +500,12 @@ impl Blocks {
     ) -> PyResult<()> {
         let (source, target) = (Self::own_id(slf, source)?, Self::own_id(slf, target)?);
         slf.get().engine.store(slf.py(), |store| {
-            if store.prefix_index(POOL).first_key(target).is_some() {
+            if store.prefix_index(slf.get().pool).first_key(target).is_some() {
                 return Err(PyAssertionError::new_err(format!(
                     "block {target} has a hash already"
                 )));
             }
-            store.move_keys(POOL, source, target);
+            store.move_keys(slf.get().pool, source, target);
             Ok(())
         })?
     }
@@ -458,12 +522,12 @@ impl Blocks {
 
     fn all_free<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
         let engine = &slf.get().engine;
-        let ids = engine.store(slf.py(), |store| store.free_order(POOL))?;
+        let ids = engine.store(slf.py(), |store| store.free_order(slf.get().pool))?;
         Self::views(slf, &ids)
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.engine.store(py, FixedStore::reset)?.map_err(core_error)
+        self.engine.store(py, |store| store.reset())?.map_err(core_error)
     }
 
     fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {

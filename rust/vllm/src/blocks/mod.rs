@@ -1,4 +1,4 @@
-//! vLLM's blocks: the blocks of one fixed pool, seen one by one as Python objects and worked on many
+//! vLLM's blocks: the blocks of one pool, seen one by one as Python objects and worked on many
 //! at a time.
 
 mod block;
@@ -8,5 +8,3 @@ pub(crate) mod key;
 
 pub(crate) use block::Block;
 pub(crate) use blocks::Blocks;
-
-pub(crate) const POOL: hybrid_blocks::PoolId = hybrid_blocks::PoolId(0);

@@ -1,11 +1,9 @@
 //! The core's configuration, as Python gives it.
 
 use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig};
-use hybrid_blocks::{GroupId, GroupKind};
+use hybrid_blocks::{CheckpointPolicy, GroupId, GroupKind, PoolId};
 use hybrid_blocks_interop::{core_error, invalid_argument};
 use pyo3::prelude::*;
-
-use crate::blocks::POOL;
 
 /// A group: kind, block size, whether hits drop blocks for a drafter, admission cap, whether new
 /// blocks are zeroed, and the kind's own parameters.
@@ -21,6 +19,7 @@ pub(super) struct GroupFields {
     num_speculative: u32,
     checkpoint_alignment: Option<u32>,
     has_checkpoint_blocks: bool,
+    pool: u32,
 }
 
 /// The rest.
@@ -43,6 +42,8 @@ pub(super) struct ConfigFields {
     drops_eagle_checkpoint: bool,
     shared_prefix_checkpoint: bool,
     watermark_blocks: u32,
+    places_checkpoints: bool,
+    pub(super) zeroes_blocks: bool,
 }
 
 impl GroupFields {
@@ -67,7 +68,7 @@ impl GroupFields {
         Ok(GroupConfig {
             kind,
             block_size: self.block_size,
-            pool: POOL,
+            pool: PoolId(self.pool),
             use_eagle: self.use_eagle,
             admission_cap: self.admission_cap,
             zeroes_new_blocks: self.zeroes_new_blocks,
@@ -108,6 +109,7 @@ impl ConfigFields {
             drops_eagle_checkpoint: self.drops_eagle_checkpoint,
             shared_prefix_checkpoint: self.shared_prefix_checkpoint,
             watermark_blocks: self.watermark_blocks,
+            checkpoints: self.places_checkpoints.then(CheckpointPolicy::default),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! [`Core`]: what a manager was started and configured with.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use hybrid_blocks::vllm::ManagerConfig;
 use hybrid_blocks::{BlockId, CacheEvent, Digest, Error};
@@ -12,7 +12,7 @@ use pyo3::types::{PyString, PyType};
 
 use super::config::ConfigFields;
 use super::methods::RustKVCacheManager;
-use super::result::AllocatedBlocks;
+use super::result::{AllocatedBlocks, GroupPools};
 use super::{digests, events};
 use crate::blocks::Blocks;
 use crate::engine::{Engine, Manager};
@@ -20,6 +20,8 @@ use crate::request::{Named, RequestView};
 
 pub(super) struct Core {
     pub(super) blocks: Py<Blocks>,
+    /// The blocks of each group, all of one engine.
+    pub(super) pools: GroupPools,
     /// The one answer that stands for no blocks at all.
     pub(super) empty: Py<AllocatedBlocks>,
     pub(super) class: Py<PyType>,
@@ -37,6 +39,10 @@ pub(super) struct Configured {
     pub(super) heeds_boundary: bool,
     pub(super) enable_caching: bool,
     pub(super) enable_events: bool,
+    /// Whether checkpoints are placed by our own rules.
+    pub(super) places_checkpoints: bool,
+    /// Whether the worker zeroes single blocks, not slabs.
+    pub(super) zeroes_blocks: bool,
 }
 
 impl RustKVCacheManager {
@@ -57,6 +63,7 @@ impl RustKVCacheManager {
             return Err(integrity_error("the manager was not started".to_owned()));
         };
         let fields: ConfigFields = slf.call_method0(intern!(slf.py(), "_geometry"))?.extract()?;
+        let zeroes_blocks = fields.zeroes_blocks;
         let config: ManagerConfig = fields.config()?;
         let configured = Configured {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -65,6 +72,8 @@ impl RustKVCacheManager {
             heeds_boundary: config.heeds_shared_prefix_boundary(),
             enable_caching: config.enable_caching(),
             enable_events: config.enable_events,
+            places_checkpoints: config.checkpoints.is_some(),
+            zeroes_blocks,
         };
         core.engine().configure(slf.py(), config)?;
         // Another thread may have been first, with the same answer.
@@ -86,8 +95,8 @@ impl Core {
         if AllocatedBlocks::is_empty(&ids) {
             return Ok(self.empty.bind(py).clone());
         }
-        let blocks = self.blocks.clone_ref(py);
-        Bound::new(py, AllocatedBlocks { ids, blocks, class: self.class.clone_ref(py) })
+        let (pools, class) = (Arc::clone(&self.pools), self.class.clone_ref(py));
+        Bound::new(py, AllocatedBlocks { ids, pools, class })
     }
 
     /// The handle that a request was last known by here, `hint` if there is one; it may be stale.

@@ -1,9 +1,9 @@
 //! [`RustKVCacheManager`]: what vLLM's scheduler calls for every request of every step.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use hybrid_blocks::vllm::{AllocateArgs, TokenCounts};
-use hybrid_blocks::{BlockId, GroupId};
+use hybrid_blocks::vllm::{AllocateArgs, RequestProgress, TokenCounts};
+use hybrid_blocks::{BlockId, GroupId, HitLimit, Store};
 use hybrid_blocks_interop::{core_error, integrity_error};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -13,7 +13,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use super::allocate::Room;
 use super::core::Core;
-use super::result::{AllocatedBlocks, ids_of, ids_of_groups};
+use super::result::{AllocatedBlocks, GroupPools, ids_of, ids_of_groups};
 use crate::blocks::Blocks;
 use crate::engine::Manager;
 use crate::request::RequestView;
@@ -34,19 +34,21 @@ impl RustKVCacheManager {
     fn _start<'py>(
         &self,
         blocks: &Bound<'py, Blocks>,
-        num_groups: usize,
+        pools: Vec<Py<Blocks>>,
         waiting: Vec<Py<PyAny>>,
         class: &Bound<'py, PyType>,
     ) -> PyResult<Bound<'py, AllocatedBlocks>> {
         let py = blocks.py();
+        let pools: GroupPools = pools.into();
         let empty = AllocatedBlocks {
-            ids: vec![Vec::new(); num_groups],
-            blocks: blocks.clone().unbind(),
+            ids: vec![Vec::new(); pools.len()],
+            pools: Arc::clone(&pools),
             class: class.clone().unbind(),
         };
         let empty = Bound::new(py, empty)?;
         let core = Core {
             blocks: blocks.clone().unbind(),
+            pools,
             empty: empty.clone().unbind(),
             class: class.clone().unbind(),
             waiting,
@@ -127,17 +129,19 @@ impl RustKVCacheManager {
         if !configured.enable_caching || view.skips_prefix_cache()? {
             return Ok((core.empty.bind(py).clone(), 0, 0));
         }
-        let limit = match max_cache_hit_length {
-            Some(limit) => limit,
-            // The last token is always computed, for its logits.
-            None => view.num_tokens()?.saturating_sub(1),
-        };
+        let num_tokens = view.num_tokens()?;
+        // The last token is always computed, for its logits.
+        let limit = max_cache_hit_length.unwrap_or(num_tokens.saturating_sub(1));
         let id = view.id()?;
         let id = id.to_str()?;
         let (handle, digests) = core.open(configured, &view, id)?;
         let hit = core.engine().request(py, id, |manager| {
             *manager.digests_mut(handle)? = digests;
-            Ok(manager.longest_hit(handle, limit))
+            Ok(if manager.store().is_slabbed() {
+                manager.longest_usable_hit(handle, limit, num_tokens)
+            } else {
+                manager.longest_hit(handle, limit)
+            })
         })?;
         let hit = hit.map_err(core_error)?;
         let junction = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
@@ -149,7 +153,14 @@ impl RustKVCacheManager {
     }
 
     fn free(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<()> {
-        Self::free_by_id(slf, &RequestView::new(request)?.id()?)
+        let (core, configured) = Self::core(slf)?;
+        let request = RequestView::new(request)?;
+        let id = request.id()?;
+        if configured.places_checkpoints && core.known(&id, |_, _| ())?.is_some() {
+            let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
+            Core::change(slf, &request, |manager, handle| manager.keep_states(handle, &progress))?;
+        }
+        Self::free_by_id(slf, &id)
     }
 
     #[pyo3(name = "_free")]
@@ -172,6 +183,11 @@ impl RustKVCacheManager {
         request_id: &Bound<'py, PyString>,
     ) -> PyResult<Bound<'py, PyList>> {
         let (core, _) = Self::core(slf)?;
+        if core.pools.iter().any(|pool| !pool.is(&core.blocks)) {
+            return Err(integrity_error(
+                "blocks of several pools cannot be handed over to be freed later".to_owned(),
+            ));
+        }
         let ids = core.known(request_id, Manager::pop)?;
         Blocks::views(core.blocks.bind(slf.py()), &ids.unwrap_or_default())
     }
@@ -227,9 +243,15 @@ impl RustKVCacheManager {
     }
 
     fn take_new_block_ids(slf: &Bound<'_, Self>) -> PyResult<Vec<u32>> {
-        let (core, _) = Self::core(slf)?;
-        let blocks = core.engine().manager(slf.py(), Manager::take_new_blocks)?;
-        Ok(blocks.into_iter().map(|block| block.0).collect())
+        let (core, configured) = Self::core(slf)?;
+        let blocks = core.engine().manager(slf.py(), |manager| {
+            if manager.store().is_slabbed() {
+                manager.take_started_slabs(configured.zeroes_blocks)
+            } else {
+                manager.take_new_blocks().into_iter().map(|block| block.0).collect()
+            }
+        })?;
+        Ok(blocks)
     }
 
     fn record_blocks_for_zeroing(
@@ -287,6 +309,44 @@ impl RustKVCacheManager {
         pairs.into_iter().map(|(from, to)| Blocks::views(blocks, &[from, to])).collect()
     }
 
+    /// Ids to copy from and to; nothing is owned for their sake any more.
+    fn _take_disjoint_copies(slf: &Bound<'_, Self>) -> PyResult<Vec<(u32, u32)>> {
+        let (core, _) = Self::core(slf)?;
+        let copies = core.engine().manager(slf.py(), Manager::take_disjoint_copies)?;
+        Ok(copies.map_err(core_error)?.into_iter().map(|(src, dst)| (src.0, dst.0)).collect())
+    }
+
+    fn next_boundary(
+        slf: &Bound<'_, Self>,
+        request: &Bound<'_, PyAny>,
+        start: u32,
+        end: u32,
+    ) -> PyResult<u32> {
+        let (core, configured) = Self::core(slf)?;
+        let request = RequestView::new(request)?;
+        let progress = request.complete(RequestProgress::default(), configured.heeds_boundary)?;
+        core.engine().manager(slf.py(), |manager| manager.next_boundary(&progress, start, end))
+    }
+
+    /// Counts since the start, by name; those of hits by what ended them.
+    fn _counts(
+        slf: &Bound<'_, Self>,
+    ) -> PyResult<(Vec<(&'static str, u64)>, Vec<(&'static str, u64)>)> {
+        let (core, _) = Self::core(slf)?;
+        let stats = core.engine().manager(slf.py(), |manager| *manager.stats())?;
+        let limits = HitLimit::ALL.iter().map(|limit| limit.name()).zip(stats.limits).collect();
+        let counts = vec![
+            ("forks", stats.forks),
+            ("prompt", stats.prompt),
+            ("followed", stats.followed),
+            ("kept", stats.kept),
+            ("superseded", stats.superseded),
+            ("no_room", stats.no_room),
+            ("shortened", stats.shortened),
+        ];
+        Ok((counts, limits))
+    }
+
     #[expect(clippy::too_many_arguments, reason = "those of vLLM's coordinator")]
     fn _demand(
         slf: &Bound<'_, Self>,
@@ -327,7 +387,8 @@ impl RustKVCacheManager {
         let ids = core
             .known(request_id, |manager, handle| manager.blocks(handle, GroupId(group)).to_vec())?;
         let ids = ids.filter(|ids| !ids.is_empty());
-        ids.map(|ids| Blocks::views(core.blocks.bind(slf.py()), &ids)).transpose()
+        let Some(pool) = core.pools.get(group as usize) else { return Ok(None) };
+        ids.map(|ids| Blocks::views(pool.bind(slf.py()), &ids)).transpose()
     }
 
     fn _num_cached_blocks(
@@ -364,6 +425,7 @@ impl RustKVCacheManager {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let Some(core) = self.0.get() else { return Ok(()) };
         visit.call(&core.blocks)?;
+        core.pools.iter().try_for_each(|pool| visit.call(pool))?;
         visit.call(&core.empty)?;
         core.waiting.iter().try_for_each(|state| visit.call(state))
     }

@@ -1,5 +1,7 @@
 //! [`AllocatedBlocks`]: vLLM's `KVCacheBlocks` as ids. Block objects are made when asked for.
 
+use std::sync::Arc;
+
 use hybrid_blocks::BlockId;
 use hybrid_blocks::Store;
 use pyo3::exceptions::{PyAssertionError, PyIndexError};
@@ -7,13 +9,16 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
 
-use crate::blocks::{Blocks, POOL};
+use crate::blocks::Blocks;
+
+/// The pool of each group.
+pub(super) type GroupPools = Arc<[Py<Blocks>]>;
 
 /// Ids by group, and what it takes to make blocks of them.
 #[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct AllocatedBlocks {
     pub(super) ids: Vec<Vec<BlockId>>,
-    pub(super) blocks: Py<Blocks>,
+    pub(super) pools: GroupPools,
     /// vLLM's own class, which `isinstance` asks for.
     pub(super) class: Py<PyType>,
 }
@@ -24,7 +29,7 @@ impl AllocatedBlocks {
     }
 
     fn with_ids(&self, py: Python<'_>, ids: Vec<Vec<BlockId>>) -> Self {
-        Self { ids, blocks: self.blocks.clone_ref(py), class: self.class.clone_ref(py) }
+        Self { ids, pools: Arc::clone(&self.pools), class: self.class.clone_ref(py) }
     }
 }
 
@@ -53,9 +58,9 @@ impl AllocatedBlocks {
         if Self::is_empty(&self.ids) {
             return PyTuple::new(py, self.ids.iter().map(|_| PyTuple::empty(py)));
         }
-        let blocks = self.blocks.bind(py);
+        let groups = self.ids.iter().zip(&*self.pools);
         let views: PyResult<Vec<_>> =
-            self.ids.iter().map(|ids| Blocks::views(blocks, ids)).collect();
+            groups.map(|(ids, pool)| Blocks::views(pool.bind(py), ids)).collect();
         PyTuple::new(py, views?)
     }
 
@@ -91,14 +96,15 @@ impl AllocatedBlocks {
                 self.ids.len()
             )));
         };
-        list(py, &self.unhashed(py, ids, true)?)
+        list(py, &self.unhashed(py, 0, ids, true)?)
     }
 
     fn get_unhashed_block_ids_all_groups<'py>(
         &self,
         py: Python<'py>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let lists = self.ids.iter().map(|ids| list(py, &self.unhashed(py, ids, false)?));
+        let groups = self.ids.iter().enumerate();
+        let lists = groups.map(|(group, ids)| list(py, &self.unhashed(py, group, ids, false)?));
         PyList::new(py, lists.collect::<PyResult<Vec<_>>>()?)
     }
 
@@ -132,14 +138,21 @@ impl AllocatedBlocks {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.blocks)
+        self.pools.iter().try_for_each(|pool| visit.call(pool))
     }
 }
 
 impl AllocatedBlocks {
-    fn unhashed(&self, py: Python<'_>, ids: &[BlockId], nulls: bool) -> PyResult<Vec<BlockId>> {
-        self.blocks.get().engine().store(py, |store| {
-            let is_hashed = |id: BlockId| store.prefix_index(POOL).first_key(id).is_some();
+    fn unhashed(
+        &self,
+        py: Python<'_>,
+        group: usize,
+        ids: &[BlockId],
+        nulls: bool,
+    ) -> PyResult<Vec<BlockId>> {
+        let blocks = self.pools[group].get();
+        blocks.engine().store(py, |store| {
+            let is_hashed = |id: BlockId| store.prefix_index(blocks.pool()).first_key(id).is_some();
             let wanted = |id: &BlockId| !is_hashed(*id) && (nulls || !id.is_null());
             ids.iter().copied().filter(wanted).collect()
         })

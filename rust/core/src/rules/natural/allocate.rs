@@ -1,11 +1,11 @@
 //! Room for new tokens.
 
-use super::checkpoint_policy::CheckpointPlan;
-use super::hit::Hit;
 use super::request::Match;
 use super::{BlockManager, READ_AHEAD};
 use crate::engine::requests::known_row;
 use crate::error::Error;
+use crate::rules::checkpoint_policy::CheckpointPlan;
+use crate::rules::hit::Hit;
 use crate::store::Store;
 
 impl BlockManager {

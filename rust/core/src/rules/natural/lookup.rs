@@ -1,13 +1,13 @@
 //! The longest prefix after which every group can go on, and why it is not longer.
 
 use super::BlockManager;
-use super::hit::{Hit, HitLimit};
 use super::request::Match;
 use crate::engine::LookupGroup;
 use crate::engine::lookup::{Candidate, Finder};
 use crate::error::Error;
 use crate::group::{Group, GroupSpec, gcd};
 use crate::ids::GroupId;
+use crate::rules::hit::{Hit, HitLimit};
 use crate::store::Store;
 
 /// What the groups' block sizes and kinds mean for prefixes.

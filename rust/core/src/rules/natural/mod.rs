@@ -1,18 +1,16 @@
 //! Our own rules: [`BlockManager`].
 //!
 //! ```text
-//! policy, checkpoint_policy, checkpoint_history, hit <- request, lookup, priority <- admission
-//!                                                    <- allocate, advance, checkpoints <- BlockManager
+//! policy, checkpoint_history <- request, lookup, priority <- admission
+//!                               <- allocate, advance, checkpoints <- BlockManager
 //! ```
 
 mod admission;
 mod advance;
 mod allocate;
 mod checkpoint_history;
-mod checkpoint_policy;
 mod checkpoints;
 mod config;
-mod hit;
 mod lookup;
 mod policy;
 mod priority;
@@ -20,9 +18,7 @@ mod request;
 mod stats;
 mod tokens;
 
-pub use checkpoint_policy::CheckpointPolicy;
 pub use config::{Config, Hashing};
-pub use hit::{Hit, HitLimit};
 pub use policy::{FlopModel, Policy};
 pub use stats::Stats;
 

@@ -1,10 +1,10 @@
 //! What the rules remember of a request.
 
-use super::checkpoint_policy::CheckpointPlan;
-use super::hit::Hit;
 use crate::engine::GroupBlocks;
 use crate::engine::requests::RequestState;
 use crate::hash::HashChain;
+use crate::rules::checkpoint_policy::CheckpointPlan;
+use crate::rules::hit::Hit;
 
 /// Marks the requests of these rules.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Counters since the start.
 
-use super::hit::HitLimit;
+use crate::rules::hit::HitLimit;
 
 /// What happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

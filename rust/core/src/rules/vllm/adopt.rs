@@ -17,6 +17,7 @@ impl<S: Store> Call<'_, S> {
         &mut self,
         args: &AllocateArgs<'_>,
         counts: TokenCounts,
+        all: Option<TokenCounts>,
         kept: i64,
     ) -> Result<bool, Error> {
         let hit = |group: usize| args.computed.map_or(&[][..], |blocks| &blocks[group]);
@@ -36,9 +37,12 @@ impl<S: Store> Call<'_, S> {
         }
         // In slabs, a cached block that is held again may cost the others a whole slab, which no
         // count of blocks foretells.
-        if self.cache.store.is_slabbed() && !self.fits(None, counts, kept) {
-            self.cache.undo_adopt(self.tables);
-            return Ok(false);
+        if self.cache.store.is_slabbed() {
+            let has_room = all.is_none_or(|all| self.fits(None, all, kept));
+            if !has_room || !self.fits(None, counts, kept) {
+                self.cache.undo_adopt(self.tables);
+                return Ok(false);
+            }
         }
         if num_external > 0 {
             for group in groups {
@@ -77,6 +81,9 @@ impl<S: Store> Call<'_, S> {
                 table.set_copy_source(position, block);
             }
             table.set_num_cached(position);
+            if config.kind.is_aligned() {
+                table.moving_mut().last_kept = num_local;
+            }
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use rustc_hash::FxHashSet;
 
 use super::config::{GroupConfig, ManagerConfig};
 use super::progress::RequestProgress;
+use super::stats::Stats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::error::Error;
@@ -41,6 +42,7 @@ pub(super) struct Call<'a, S> {
     pub(super) config: &'a ManagerConfig,
     pub(super) cache: &'a mut Cache<S>,
     pub(super) outputs: &'a mut [StepOutputs],
+    pub(super) stats: &'a mut Stats,
     pub(super) handle: u64,
     pub(super) row: usize,
     pub(super) progress: RequestProgress,

@@ -6,17 +6,6 @@ use crate::group::GroupKind;
 use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
-    /// The last multiple of `unit` in a prefill of `num_tokens` from which a later request can resume.
-    ///
-    /// Some tokens must be left to compute for the logits, and to complete the digest where that looks
-    /// ahead; a drafter drops one unit, which leaves enough.
-    pub(super) fn checkpoint_position(&self, num_tokens: u32, unit: u32) -> u32 {
-        if self.config.drops_eagle_checkpoint {
-            return (num_tokens / unit * unit).saturating_sub(unit);
-        }
-        num_tokens.saturating_sub(self.config.num_hash_lookahead.max(1)) / unit * unit
-    }
-
     /// The checkpoint that the chunk ending with `counts` writes into a block of its own, if it does:
     /// its tokens and the position of its block.
     pub(super) fn checkpoint_in(&self, group: usize, counts: TokenCounts) -> Option<(u32, u32)> {
@@ -34,7 +23,7 @@ impl<S: Store> Call<'_, S> {
             return None;
         }
         let (start, end) = (counts.num_computed, counts.num_main);
-        let position = self.checkpoint_position(end, self.config.hit_alignment());
+        let position = self.config.checkpoint_position(end, self.config.hit_alignment());
         let alignment = checkpoint_alignment?;
         let hash_block = self.config.hash_block_size;
         let column = i64::from(end.div_ceil(config.block_size)) - 2;

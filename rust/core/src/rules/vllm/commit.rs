@@ -49,7 +49,7 @@ impl<S: Store> Call<'_, S> {
                 self.commit_prompt_tail(group, num_tokens)?;
             } else if config.kind.is_mamba() {
                 let after = self.tables[group].num_cached().unwrap_or(0);
-                if config.kind.is_aligned() {
+                if config.kind.is_aligned() && self.config.checkpoints.is_none() {
                     self.commit_state_tail(group, num_tokens)?;
                 }
                 self.announce_states(group, before..after);
@@ -71,7 +71,7 @@ impl<S: Store> Call<'_, S> {
         self.cache.commit_full(self.handle, group, digests, table, end, mask.as_deref())
     }
 
-    fn key(&self, group: usize, num_tokens: u32) -> Result<Key, Error> {
+    pub(super) fn key(&self, group: usize, num_tokens: u32) -> Result<Key, Error> {
         let at = (num_tokens / self.config.hash_block_size) as usize;
         at.checked_sub(1)
             .and_then(|at| self.digests.get(at))
@@ -105,7 +105,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// Let `block` be hit up to `num_tokens`, beside or instead of what it was known for.
-    fn key_tail(
+    pub(super) fn key_tail(
         &mut self,
         group: usize,
         block: BlockId,
@@ -160,7 +160,9 @@ impl<S: Store> Call<'_, S> {
             )));
         };
         let ends_prompt = num_tokens
-            == self.checkpoint_position(self.progress.num_prompt, self.config.hit_alignment());
+            == self
+                .config
+                .checkpoint_position(self.progress.num_prompt, self.config.hit_alignment());
         let is_retained = num_tokens.is_multiple_of(config.block_size) && {
             let at = num_tokens / config.block_size - 1;
             let drops_eagle = self.config.drops_eagle_checkpoint;
@@ -187,7 +189,7 @@ impl<S: Store> Call<'_, S> {
         if num_tokens == 0 || !num_tokens.is_multiple_of(hash_block) {
             return Ok(None);
         }
-        let prompt_end = self.checkpoint_position(self.progress.num_prompt, hash_block);
+        let prompt_end = self.config.checkpoint_position(self.progress.num_prompt, hash_block);
         let ends_junction = self.config.shared_prefix_checkpoint
             && num_tokens == self.progress.shared_prefix_boundary
             && self.progress.num_computed < num_tokens

@@ -4,6 +4,7 @@ use crate::engine::LookupGroup;
 use crate::error::Error;
 use crate::group::{GroupKind, GroupSpec};
 use crate::ids::PoolId;
+use crate::rules::checkpoint_policy::CheckpointPolicy;
 
 /// One group.
 #[derive(Clone, Copy, Debug)]
@@ -136,8 +137,11 @@ pub struct ManagerConfig {
     pub drops_eagle_checkpoint: bool,
     /// Whether recurrent groups keep a checkpoint where requests were seen to diverge.
     pub shared_prefix_checkpoint: bool,
-    /// Blocks that an admission leaves free.
+    /// Blocks that an admission leaves free; slabs, where pools share slabs.
     pub watermark_blocks: u32,
+    /// Where states are kept for later requests by our own rules; `None` for vLLM's. With it, a state
+    /// stays in the block that its request got first, and what is kept of it are copies.
+    pub checkpoints: Option<CheckpointPolicy>,
 }
 
 impl ManagerConfig {
@@ -165,6 +169,7 @@ impl ManagerConfig {
             drops_eagle_checkpoint: false,
             shared_prefix_checkpoint: false,
             watermark_blocks: 0,
+            checkpoints: None,
         }
     }
 
@@ -193,6 +198,17 @@ impl ManagerConfig {
         if self.is_fine_grained() { self.hash_block_size } else { self.scheduler_block_size }
     }
 
+    /// The last multiple of `unit` in a prefill of `num_tokens` from which a later request can resume.
+    ///
+    /// Some tokens must be left to compute for the logits, and to complete the digest where that looks
+    /// ahead; a drafter drops one unit, which leaves enough.
+    pub(super) fn checkpoint_position(&self, num_tokens: u32, unit: u32) -> u32 {
+        if self.drops_eagle_checkpoint {
+            return (num_tokens / unit * unit).saturating_sub(unit);
+        }
+        num_tokens.saturating_sub(self.num_hash_lookahead.max(1)) / unit * unit
+    }
+
     /// Whether a manager can be made of it.
     ///
     /// # Errors
@@ -202,6 +218,7 @@ impl ManagerConfig {
         if self.scheduler_block_size == 0 {
             return refuse("scheduler_block_size is 0 tokens; give at least 1".to_owned());
         }
+        self.check_checkpoints()?;
         match &self.lookup {
             Lookup::Unitary { .. } if self.groups.len() != 1 => {
                 refuse(format!("{} groups, but a lookup for one", self.groups.len()))
@@ -216,5 +233,31 @@ impl ManagerConfig {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Copies are of whole slabs: no state may move to another block by itself, and no block of
+    /// attention may have to be copied.
+    fn check_checkpoints(&self) -> Result<(), Error> {
+        if self.checkpoints.is_none() {
+            return Ok(());
+        }
+        for (group, config) in self.groups.iter().enumerate() {
+            let size = config.block_size;
+            if config.kind.is_aligned() && size < self.max_model_len {
+                return Err(Error::InvalidConfig(format!(
+                    "group {group} has a state block of {size} tokens; it must hold the longest \
+                     request, {} tokens",
+                    self.max_model_len
+                )));
+            }
+            if config.kind.is_full() && self.is_fine_grained() && size != self.hash_block_size {
+                return Err(Error::InvalidConfig(format!(
+                    "group {group} has attention blocks of {size} tokens; hits end at multiples of \
+                     {}, and a block cannot be copied: make them equal",
+                    self.hash_block_size
+                )));
+            }
+        }
+        Ok(())
     }
 }

@@ -16,7 +16,7 @@ impl<S: Store> Call<'_, S> {
         counts: TokenCounts,
         kept: i64,
     ) -> bool {
-        if self.cache.demand.len() == 1 {
+        if !self.cache.store.is_slabbed() {
             let needed = self.demand(computed, counts) + kept;
             self.cache.demand[0] = needed.max(0).cast_unsigned();
             return self.cache.reserve().is_ok();

@@ -113,6 +113,7 @@ impl<S: Store> Call<'_, S> {
                 self.preserve(group, position, source, copy)?;
             } else {
                 self.redirect(group, position, source, copy)?;
+                self.stats.forks += 1;
                 returned.insert(0, copy);
             }
         }

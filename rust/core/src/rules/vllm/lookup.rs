@@ -5,6 +5,7 @@ use super::config::Lookup;
 use crate::digest::Digest;
 use crate::engine::lookup::{Candidate, Finder, Found, GroupBlocks};
 use crate::ids::GroupId;
+use crate::rules::hit::HitLimit;
 use crate::store::Store;
 
 /// Blocks of every group for a prefix.
@@ -51,6 +52,27 @@ impl<S: Store> KvCacheManager<S> {
                 ComputedBlocks { blocks, num_tokens, num_uncached }
             }
         }
+    }
+
+    /// Count what ended a hit of a request.
+    pub(super) fn note_limit(&mut self, handle: u64, limit: u32, hit: &ComputedBlocks) {
+        let Lookup::Hybrid { specs, .. } = &self.config.lookup else { return };
+        let grain = self.config.hit_alignment();
+        let cache = &self.engine.cache;
+        let has_states = self.config.groups.iter().any(|group| group.kind.is_mamba());
+        let group = &cache.groups[specs[0].groups[0].index()];
+        let next = group.key_at(self.digests(handle), hit.num_tokens + group.spec.block_size);
+        let ended_by = if hit.num_tokens == limit / grain * grain {
+            HitLimit::Complete
+        } else if hit.num_uncached > 0 {
+            if has_states { HitLimit::NoCheckpoint } else { HitLimit::WindowEvicted }
+        } else if next.is_some_and(|key| cache.store.was_evicted(group.spec.pool, &key)) {
+            HitLimit::AttentionEvicted
+        } else {
+            HitLimit::Unseen
+        };
+        let at = HitLimit::ALL.iter().position(|&other| other == ended_by);
+        self.stats.limits[at.unwrap_or_default()] += 1;
     }
 
     /// The longest cached prefix of each group on its own, with its tokens.

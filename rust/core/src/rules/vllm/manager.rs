@@ -3,7 +3,9 @@
 use super::call::{BoundaryState, Call, StepOutputs};
 use super::config::{GroupConfig, ManagerConfig};
 use super::no_change::{NoChangeUntil, VllmRequest};
+use super::placement::Placement;
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
+use super::stats::Stats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::engine::outbox::Outbox;
@@ -22,7 +24,10 @@ pub struct KvCacheManager<S> {
     pub(super) engine: Engine<S, VllmRequest>,
     pub(super) config: ManagerConfig,
     /// By group.
-    outputs: Vec<StepOutputs>,
+    pub(super) outputs: Vec<StepOutputs>,
+    /// The request beside which nobody is admitted, by its id.
+    pub(super) alone: Option<String>,
+    pub(super) stats: Stats,
 }
 
 impl<S: Store> KvCacheManager<S> {
@@ -30,8 +35,11 @@ impl<S: Store> KvCacheManager<S> {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`].
-    pub fn new(store: S, config: ManagerConfig) -> Result<Self, Error> {
+    pub fn new(mut store: S, config: ManagerConfig) -> Result<Self, Error> {
         config.check()?;
+        if let Some(slabs) = store.as_slabs_mut() {
+            slabs.note_started_slabs();
+        }
         let groups = config.groups.iter().map(GroupConfig::spec);
         let outbox = Outbox { enable_events: config.enable_events, ..Outbox::default() };
         let enable_caching = config.enable_caching();
@@ -42,6 +50,8 @@ impl<S: Store> KvCacheManager<S> {
                 .take(config.groups.len())
                 .collect(),
             config,
+            alone: None,
+            stats: Stats::default(),
         })
     }
 
@@ -84,7 +94,7 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     #[inline]
-    fn row(&self, handle: u64) -> Option<usize> {
+    pub(super) fn row(&self, handle: u64) -> Option<usize> {
         self.engine.requests.row(handle).ok()
     }
 
@@ -103,13 +113,19 @@ impl<S: Store> KvCacheManager<S> {
         Ok(&mut self.engine.requests.rows[row].digests)
     }
 
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
     /// One request's call, and what it knew of changes to come.
     fn open(&mut self, handle: u64, progress: RequestProgress) -> Result<Call<'_, S>, Error> {
         let row = self.engine.requests.row(handle)?;
-        let Self { engine: Engine { cache, requests, .. }, config, outputs } = self;
+        let Self { engine: Engine { cache, requests, .. }, config, outputs, stats, .. } = self;
         let (request, tables) = requests.split_mut(row);
         let digests = &request.digests;
-        Ok(Call { config, cache, outputs, handle, row, progress, digests, tables })
+        Ok(Call { config, cache, outputs, stats, handle, row, progress, digests, tables })
     }
 
     fn forget_no_change(&mut self, handle: u64) -> Result<(), Error> {
@@ -157,6 +173,23 @@ impl<S: Store> KvCacheManager<S> {
         args: &AllocateArgs<'_>,
     ) -> Result<Option<GroupBlocks>, Error> {
         self.forget_no_change(handle)?;
+        let row = self.engine.requests.row(handle)?;
+        if self.must_wait(row) {
+            return Ok(None);
+        }
+        let new = self.try_allocate(handle, progress, args)?;
+        if new.is_none() {
+            self.note_stuck(row);
+        }
+        Ok(new)
+    }
+
+    fn try_allocate(
+        &mut self,
+        handle: u64,
+        progress: &RequestProgress,
+        args: &AllocateArgs<'_>,
+    ) -> Result<Option<GroupBlocks>, Error> {
         let mut call = self.open(handle, *progress)?;
         let max_len = call.config.max_model_len;
         let num_local = progress.num_computed + args.num_new_computed;
@@ -176,25 +209,36 @@ impl<S: Store> KvCacheManager<S> {
             prefill_end: progress.num_prompt.max(progress.num_tokens.saturating_sub(1)),
             is_admission: false,
         };
-        if args.full_sequence_must_fit {
+        let all = args.full_sequence_must_fit.then(|| {
             let num_tokens = progress.num_tokens.min(max_len);
             let num_main = num_tokens;
-            let all =
-                TokenCounts { num_tokens, num_main, num_computed, is_admission: true, ..counts };
-            if !call.fits(args.computed, all, watermark + args.withheld_blocks) {
-                return Ok(None);
-            }
+            TokenCounts { num_tokens, num_main, num_computed, is_admission: true, ..counts }
+        });
+        if let Some(all) = all
+            && !call.fits(args.computed, all, watermark + args.withheld_blocks)
+        {
+            return Ok(None);
         }
+        let reason = call.plan_copies();
         let num_processed = num_computed.saturating_sub(progress.num_in_flight);
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
         let kept = watermark + args.withheld_blocks + args.reserved_blocks.cast_signed();
         if !call.fits(args.computed, counts, kept) {
-            return Ok(None);
+            if reason.is_none() {
+                return Ok(None);
+            }
+            call.cancel_copies();
+            if !call.fits(args.computed, counts, kept) {
+                return Ok(None);
+            }
         }
         let has_computed = args.computed.is_some() || args.num_external > 0;
-        if has_computed && !call.admit(args, counts, kept)? {
+        if has_computed && !call.admit(args, counts, all, kept)? {
             return Ok(None);
+        }
+        if let Some(reason) = reason {
+            call.key_copies(reason)?;
         }
         let mut new = Vec::with_capacity(call.tables.len());
         for group in 0..call.tables.len() {
@@ -205,7 +249,7 @@ impl<S: Store> KvCacheManager<S> {
             let num_committed = num_main.min(progress.num_tokens);
             call.commit(num_committed)?;
             if num_computed >= progress.num_prompt {
-                let until = call.no_change_until(num_processed, num_committed);
+                let until = call.no_change_until(num_main, num_processed, num_committed);
                 let row = call.row;
                 *self.engine.requests.progress_mut(row) = until;
             }
@@ -247,6 +291,24 @@ impl<S: Store> KvCacheManager<S> {
     /// [`Error::UnknownRequest`], and [`Error::NotLive`] where others freed its blocks.
     pub fn release_skipped(&mut self, handle: u64, num_processed: u32) -> Result<(), Error> {
         self.open(handle, RequestProgress::default())?.release_skipped(num_processed)
+    }
+
+    /// Keep the states of a request that is about to be freed where our own rules ask for it, so
+    /// that it, or one that begins with the same tokens, can go on from them.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn keep_states(&mut self, handle: u64, progress: &RequestProgress) -> Result<(), Error> {
+        self.open(handle, *progress)?.keep_states()
+    }
+
+    /// Where a chunk of a prefill from `start` on has to end that could end at `end`, so that
+    /// checkpoints can be taken; counts are tokens.
+    #[must_use]
+    pub fn next_boundary(&self, progress: &RequestProgress, start: u32, end: u32) -> u32 {
+        let prefill_end = progress.num_prompt.max(progress.num_tokens.saturating_sub(1));
+        let placement = Placement::of(&self.config, progress);
+        placement.map_or(end, |placement| placement.chunk_end(start, end, prefill_end))
     }
 
     /// Forget a request and give its blocks back, the last ones first to go.
@@ -319,6 +381,9 @@ impl<S: Store> KvCacheManager<S> {
         let tables = cache.groups.iter().zip(self.engine.requests.tables(row));
         let cached =
             tables.filter(|(group, _)| group.kind().is_cacheable()).map(|(group, table)| {
+                if self.config.checkpoints.is_some() && group.kind().is_aligned() {
+                    return table.moving().last_kept;
+                }
                 let index = cache.store.prefix_index(group.spec.pool);
                 let known = table.blocks.iter().filter_map(|&block| index.first_key(block));
                 known.map(|(_, num_tokens)| num_tokens).max().unwrap_or(0)

@@ -5,22 +5,30 @@
 //! several pools too.
 //!
 //! ```text
-//! config, progress <- call <- retention, checkpoint, demand
-//!                          <- adopt, extend, commit, no_change <- KvCacheManager <- lookup
+//! config, progress, stats <- call <- retention, checkpoint, demand
+//!                                 <- adopt, extend, commit, placement, no_change
+//!                                 <- KvCacheManager <- lookup, copies, alone
 //! ```
+//!
+//! `placement`, `copies` and `alone` are not vLLM's: they keep copies of states by our own rules and
+//! let what is admitted over slabs come to its end.
 
 mod adopt;
+mod alone;
 mod call;
 mod checkpoint;
 mod commit;
 mod config;
+mod copies;
 mod demand;
 mod extend;
 mod lookup;
 mod manager;
 mod no_change;
+mod placement;
 mod progress;
 mod retention;
+mod stats;
 
 pub use crate::engine::LookupGroup;
 pub use call::BoundaryState;
@@ -28,3 +36,4 @@ pub use config::{GroupConfig, Lookup, ManagerConfig, Release};
 pub use lookup::ComputedBlocks;
 pub use manager::KvCacheManager;
 pub use progress::{AllocateArgs, RequestProgress, TokenCounts};
+pub use stats::Stats;

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::config::GroupConfig;
+use super::placement::Placement;
 use super::progress::RequestProgress;
 use crate::engine::requests::RequestState;
 use crate::group::{GroupKind, Table};
@@ -69,9 +70,14 @@ impl NoChangeUntil {
 }
 
 impl<S: Store> Call<'_, S> {
-    /// How far the request can go, after a step that left nothing to give back for `num_processed`
-    /// tokens and nothing to enter for `num_committed`.
-    pub(super) fn no_change_until(&self, num_processed: u32, num_committed: u32) -> NoChangeUntil {
+    /// How far the request can go on from `num_next` tokens, after a step that left nothing to give
+    /// back for `num_processed` tokens and nothing to enter for `num_committed`.
+    pub(super) fn no_change_until(
+        &self,
+        num_next: u32,
+        num_processed: u32,
+        num_committed: u32,
+    ) -> NoChangeUntil {
         let mut until = NoChangeUntil {
             from: self.progress.num_prompt,
             room: u32::MAX,
@@ -96,6 +102,9 @@ impl<S: Store> Call<'_, S> {
                     || (self.cache.enable_caching && self.config.num_reprefillable > 0)
                 {
                     return NoChangeUntil::default();
+                }
+                if let Some(placement) = Placement::of(self.config, &self.progress) {
+                    until.main_room = placement.next_move(num_next);
                 }
                 if has_checkpoint_blocks {
                     until.step = self.config.hash_block_size - 1;

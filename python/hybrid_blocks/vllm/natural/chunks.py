@@ -1,0 +1,42 @@
+"""Where prefill chunks end: at the lengths at which checkpoints are taken."""
+
+from typing import Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
+
+_vllm_split = Scheduler._mamba_block_aligned_split
+
+
+def _split(
+    self: Any,
+    request: Request,
+    num_new_tokens: int,
+    num_new_local_computed_tokens: int = 0,
+    num_external_computed_tokens: int = 0,
+) -> int:
+    """Return how many of the tokens a request may compute in this step."""
+    manager = self.kv_cache_manager
+    if not isinstance(manager, NaturalKVCacheManager):
+        return _vllm_split(
+            self,
+            request,
+            num_new_tokens,
+            num_new_local_computed_tokens,
+            num_external_computed_tokens,
+        )
+    before = num_new_local_computed_tokens + num_external_computed_tokens
+    start = request.num_computed_tokens + before
+    return manager.next_boundary(request, start, start + num_new_tokens) - start
+
+
+def install() -> None:
+    """Let vLLM's schedulers end chunks where level ``natural`` wants them to."""
+    Scheduler._mamba_block_aligned_split = _split  # type: ignore[method-assign]
+
+
+def uninstall() -> None:
+    """Let vLLM's schedulers end chunks as they would by themselves."""
+    Scheduler._mamba_block_aligned_split = _vllm_split  # type: ignore[method-assign]

@@ -1,0 +1,117 @@
+"""vLLM's ``KVCacheManager`` at level ``natural``: several pools over one arena of slabs."""
+
+from dataclasses import replace
+from typing import Any
+
+from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
+
+from hybrid_blocks._core.vllm import Blocks
+from hybrid_blocks.vllm.geometry import Geometry
+from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.metrics import Sample
+from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.natural.slab_pool import SlabPool
+from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
+
+
+class NaturalKVCacheManager(NativeKVCacheManager):
+    """vLLM's protocol over slabs. What vLLM counts in blocks is counted in slabs.
+
+    Ids are each group's own: attention blocks by number, state slots by slab. A state stays in the
+    slab that its request got first; forks and checkpoints are copies of slabs.
+    """
+
+    hybrid_blocks_level = Level.NATURAL
+    kv_cache_config: NaturalKVCacheConfig
+
+    def _pools_of_groups(self) -> list[Blocks]:
+        coordinator: Any = self.coordinator
+        pool = SlabPool.over(coordinator.block_pool, self.kv_cache_config)
+        self.block_pool = coordinator.block_pool = pool
+        for manager in coordinator.single_type_managers:
+            manager.block_pool = pool
+            manager._null_block = pool.null_block
+        return [pool.pools[number] for number in self.kv_cache_config.pools]
+
+    def _geometry(self) -> Geometry:
+        geometry = super()._geometry()
+        pools = self.kv_cache_config.pools
+        groups = [
+            replace(group, pool=pool) for group, pool in zip(geometry.groups, pools, strict=True)
+        ]
+        return replace(
+            geometry,
+            groups=groups,
+            # Copies are placed by our own rules, and windows are kept wherever a hit may end.
+            retention_interval=None,
+            places_checkpoints=any(group.kind == "mamba_aligned" for group in groups),
+            zeroes_blocks=zeroes_single_blocks(),
+        )
+
+    def num_units(self, blocks: list[int]) -> list[int]:
+        """Return the slabs that so many blocks of each group fill, at most."""
+        sizes = map(self.kv_cache_config.blocks_per_slab_of, range(len(blocks)))
+        return [-(-count // size) for count, size in zip(blocks, sizes, strict=True)]
+
+    def num_slots(self, group: int) -> int:
+        """Return the token slots that a group addresses: its largest slot-mapping value plus 1."""
+        return self.kv_cache_config.num_slots(group)
+
+    def take_kv_cache_block_copies(self) -> Any:
+        """Return the copies of slabs to make since the last call; none is held any longer.
+
+        No slab is both read and written, since the worker reads all before it writes any.
+        """
+        return [KVCacheBlockCopy(source, copy) for source, copy in self._take_disjoint_copies()], []
+
+    def _samples(self) -> list[Sample]:
+        pool: Any = self.block_pool
+        counts, limits = self._counts()
+        owners = {f"pool{number}": one.num_owned_slabs for number, one in enumerate(pool.pools)}
+        owners["nobody"] = pool.pools[0].num_slabs - sum(owners.values())
+        samples = [
+            _gauge("hybrid_blocks_slabs", "Slabs by owner.", count, owner=owner)
+            for owner, count in owners.items()
+        ]
+        for number, one in enumerate(pool.pools):
+            blocks = one.num_owned_slabs * self.kv_cache_config.blocks_per_slab[number]
+            states = {"live": one.num_live, "cached": one.num_cached}
+            states["free"] = blocks - sum(states.values())
+            samples += [
+                _gauge(
+                    "hybrid_blocks_blocks", "Blocks by state.", count, pool=str(number), state=state
+                )
+                for state, count in states.items()
+            ]
+        return samples + _counters(dict(counts), dict(limits), pool.pools[0].num_steals)
+
+
+def _gauge(name: str, documentation: str, value: float, **labels: str) -> Sample:
+    return Sample(name, documentation, "gauge", labels, value)
+
+
+def _counter(name: str, documentation: str, value: float, **labels: str) -> Sample:
+    return Sample(f"hybrid_blocks_{name}", documentation, "counter", labels, value)
+
+
+def _counters(counts: dict[str, int], limits: dict[str, int], num_steals: int) -> list[Sample]:
+    written, dropped = ("prompt", "followed", "kept"), ("superseded", "no_room")
+    return [
+        _counter("forks", "States copied for requests that went on from them.", counts["forks"]),
+        *(
+            _counter("checkpoints_written", "States kept, by place.", counts[place], place=place)
+            for place in written
+        ),
+        *(
+            _counter("checkpoints_dropped", "States not kept, by reason.", counts[why], reason=why)
+            for why in dropped
+        ),
+        *(
+            _counter("hits", "Look-ups by what ended them.", count, ended_by=limit)
+            for limit, count in limits.items()
+        ),
+        _counter("hits_shortened", "Hits too scattered to go on from.", counts["shortened"]),
+        _counter("slab_steals", "Slabs that a pool took from another.", num_steals),
+        _counter("compactions", "Slabs emptied by moving blocks.", 0),
+    ]

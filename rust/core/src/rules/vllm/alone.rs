@@ -1,0 +1,129 @@
+//! What is admitted comes to its end, though blocks never move.
+//!
+//! A hit may lie scattered: one live block holds a whole slab, whose rest serves the same pool only.
+//! A request that holds slabs in this way may find none for its states, or for another pool, even
+//! when it is the only one. Two rules prevent that.
+//!
+//! - A hit is shortened until the request could come to its end with it if it were alone: the pools'
+//!   slabs, each the greater of what the hit spreads over and what the longest request fills, are no
+//!   more than there are.
+//! - A request may also be scattered by others that ran beside it and have ended. When it cannot grow
+//!   although nobody else holds anything, it is preempted, as vLLM does. Once it is admitted anew,
+//!   nobody is admitted beside it.
+
+use super::KvCacheManager;
+use super::lookup::ComputedBlocks;
+use super::placement::Placement;
+use super::progress::RequestProgress;
+use crate::engine::GroupBlocks;
+use crate::group::{Group, GroupKind};
+use crate::store::Store;
+
+impl<S: Store> KvCacheManager<S> {
+    /// The longest cached prefix of at most `limit` tokens with which the request can come to its end.
+    pub fn longest_usable_hit(
+        &mut self,
+        handle: u64,
+        limit: u32,
+        num_tokens: u32,
+    ) -> ComputedBlocks {
+        let mut hit = self.longest_hit(handle, limit);
+        self.note_limit(handle, limit, &hit);
+        while hit.num_tokens > 0 && !self.finishes_with(&hit.blocks, num_tokens) {
+            self.stats.shortened += 1;
+            hit = self.longest_hit(handle, hit.num_tokens / 2);
+        }
+        let placement = Placement::of(&self.config, &RequestProgress::default());
+        let branch = hit.num_tokens + hit.num_uncached;
+        if placement.is_some_and(|placement| !placement.is_branch(hit.num_tokens, branch)) {
+            hit.num_uncached = 0;
+        }
+        hit
+    }
+
+    /// Whether a request of `num_tokens` known tokens that starts with these blocks comes to its end
+    /// when it is alone.
+    fn finishes_with(&self, hit: &GroupBlocks, num_tokens: u32) -> bool {
+        let store = &self.engine.cache.store;
+        if !store.is_slabbed() {
+            return true;
+        }
+        let spread: Vec<u64> = (0..store.num_pools()).map(|pool| self.spread(hit, pool)).collect();
+        let num_forks = self
+            .groups()
+            .filter(|(group, _)| group.kind().is_aligned())
+            .filter(|(group, _)| hit[group.id.index()].iter().any(|block| !block.is_null()));
+        let num_forks = num_forks.count() as u64;
+        let longest = self.config.max_model_len;
+        // The sources of forks are held until their copies are made, at admission.
+        self.slabs_for(longest, &spread) <= store.num_slabs()
+            && self.slabs_for(num_tokens.min(longest), &spread) + num_forks <= store.num_slabs()
+    }
+
+    /// Slabs of a pool that hold attention blocks of a hit.
+    fn spread(&self, hit: &GroupBlocks, pool: u32) -> u64 {
+        let own = self
+            .groups()
+            .filter(|(group, _)| group.spec.pool.0 == pool && !group.kind().is_aligned());
+        let store = &self.engine.cache.store;
+        let mut slabs = Vec::new();
+        for (group, _) in own {
+            for &block in &hit[group.id.index()] {
+                let slab = store.slab_of(group.spec.pool, block);
+                if slab.is_some() && slabs.last() != Some(&slab) {
+                    slabs.push(slab);
+                }
+            }
+        }
+        slabs.sort_unstable();
+        slabs.dedup();
+        slabs.len() as u64
+    }
+
+    /// Most slabs that a request of `num_tokens` tokens holds at once, if it starts on so many.
+    fn slabs_for(&self, num_tokens: u32, spread: &[u64]) -> u64 {
+        let store = &self.engine.cache.store;
+        let mut blocks = vec![0; spread.len()];
+        for (group, cap) in self.groups() {
+            let most = match group.kind() {
+                GroupKind::MambaAligned { num_speculative, .. } => 1 + u64::from(num_speculative),
+                _ => group.table_len(u64::from(num_tokens)),
+            };
+            blocks[group.spec.pool.index()] += cap.map_or(most, |cap| most.min(u64::from(cap)));
+        }
+        let pools = (0..).map(crate::ids::PoolId).zip(blocks.into_iter().zip(spread));
+        pools
+            .map(|(pool, (blocks, &spread))| {
+                blocks.div_ceil(u64::from(store.blocks_per_slab(pool))).max(spread)
+            })
+            .sum()
+    }
+
+    fn groups(&self) -> impl Iterator<Item = (&Group, Option<u32>)> {
+        let caps = self.config.groups.iter().map(|group| group.admission_cap);
+        self.engine.cache.groups.iter().zip(caps)
+    }
+
+    /// Whether a request that holds nothing yet must wait for another one, which runs alone.
+    pub(super) fn must_wait(&self, row: usize) -> bool {
+        let Some(alone) = &self.alone else { return false };
+        let requests = &self.engine.requests;
+        requests.find(alone).is_some_and(|handle| {
+            self.row(handle).is_some_and(|other| other != row && self.holds_blocks(other))
+        }) && !self.holds_blocks(row)
+    }
+
+    /// Note that a request could not grow. If nobody else holds blocks it runs alone from now on.
+    pub(super) fn note_stuck(&mut self, row: usize) {
+        if !self.store().is_slabbed() || !self.holds_blocks(row) {
+            return;
+        }
+        if self.engine.requests.taken().all(|other| other == row || !self.holds_blocks(other)) {
+            self.alone = Some(self.engine.requests.rows[row].id.clone());
+        }
+    }
+
+    fn holds_blocks(&self, row: usize) -> bool {
+        self.engine.requests.tables(row).iter().any(|table| !table.blocks.is_empty())
+    }
+}

@@ -1,0 +1,71 @@
+//! Copies for a worker that reads all sources of a step before it writes any destination.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::KvCacheManager;
+use crate::error::Error;
+use crate::ids::{BlockId, PoolId, SlabId};
+use crate::store::{SlabStore, Store};
+
+impl<S: Store> KvCacheManager<S> {
+    /// Blocks to copy, source and destination, since the last call: no block is both, and none is a
+    /// destination twice. Nothing is owned for their sake any more: what takes their place is
+    /// written in a later step.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where a block is to be read and overwritten in one step.
+    pub fn take_disjoint_copies(&mut self) -> Result<Vec<(BlockId, BlockId)>, Error> {
+        let copies = std::mem::take(&mut self.engine.cache.outbox.copies);
+        if copies.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A copy of a copy is one of what was copied first.
+        let mut source_of = FxHashMap::default();
+        let mut resolved: Vec<(BlockId, BlockId)> = Vec::with_capacity(copies.len());
+        for copy in &copies {
+            let pool = self.engine.cache.groups[copy.group.index()].spec.pool;
+            let src = source_of.get(&(pool, copy.src)).copied().unwrap_or(copy.src);
+            if source_of.insert((pool, copy.dst), src).is_some() {
+                return Err(overwritten(copy.dst));
+            }
+            resolved.push((src, copy.dst));
+        }
+        let sources: FxHashSet<BlockId> = resolved.iter().map(|&(src, _)| src).collect();
+        if let Some(&(_, dst)) = resolved.iter().find(|(_, dst)| sources.contains(dst)) {
+            return Err(overwritten(dst));
+        }
+        for copy in copies {
+            let pool = self.engine.cache.groups[copy.group.index()].spec.pool;
+            self.engine.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
+        }
+        Ok(resolved)
+    }
+
+    /// Slabs that groups whose new blocks are zeroed started on since the last call: what they hold
+    /// is another group's. With `by_block`, the ids of their blocks.
+    pub fn take_started_slabs(&mut self, by_block: bool) -> Vec<u32> {
+        let store = &mut self.engine.cache.store;
+        let mut started = store.as_slabs_mut().map(SlabStore::take_started).unwrap_or_default();
+        let zeroed = |pool| {
+            self.config.groups.iter().any(|group| group.zeroes_new_blocks && group.pool == pool)
+        };
+        started.retain(|&(pool, _)| zeroed(pool));
+        // What they zero block by block is what a fixed store names.
+        self.outputs.iter_mut().for_each(|outputs| outputs.new_blocks.clear());
+        let blocks = |(pool, slab): (PoolId, SlabId)| {
+            let size = if by_block { self.store().blocks_per_slab(pool) } else { 1 };
+            slab.0 * size..(slab.0 + 1) * size
+        };
+        let mut ids: Vec<u32> = started.into_iter().flat_map(blocks).collect();
+        // Another pool may have started on a slab in the same step.
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+fn overwritten(block: BlockId) -> Error {
+    Error::InvalidArgument(format!(
+        "block {block} is copied from or to, and overwritten, in one step"
+    ))
+}

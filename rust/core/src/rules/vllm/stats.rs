@@ -1,0 +1,24 @@
+//! [`Stats`]: what happened so far, by counts.
+
+use crate::rules::hit::HitLimit;
+
+/// Counts since the start. Checkpoints and forks are states, one a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// States copied for requests that went on from them.
+    pub forks: u64,
+    /// Checkpoints left in prompts.
+    pub prompt: u64,
+    /// Checkpoints that followed a generation.
+    pub followed: u64,
+    /// States kept in their blocks when their request ended or was preempted.
+    pub kept: u64,
+    /// Checkpoints given up for a longer one of the same request.
+    pub superseded: u64,
+    /// Checkpoints not made because there was no room.
+    pub no_room: u64,
+    /// Hits shortened because the request could not have come to its end with them.
+    pub shortened: u64,
+    /// Look-ups by what ended them, in the order of [`HitLimit::ALL`].
+    pub limits: [u64; HitLimit::ALL.len()],
+}
