@@ -16,12 +16,15 @@ NUM_BLOCKS = 60
 full = pytest.mark.full
 CASES = [
     pytest.param(("qwen3_next", "manager")),
+    pytest.param(("qwen3_next", "natural")),
     pytest.param(("qwen3_next", "batched"), marks=full),
     pytest.param(("qwen3_next", "pool"), marks=full),
     pytest.param(("granitemoehybrid", "manager"), marks=full),
+    pytest.param(("granitemoehybrid", "natural"), marks=full),
     pytest.param(("granitemoehybrid", "pool"), marks=full),
     pytest.param(("granitemoehybrid", "batched"), marks=full),
     pytest.param(("gemma3_text", "manager"), marks=full),
+    pytest.param(("gemma3_text", "natural"), marks=full),
     pytest.param(("gemma3_text", "pool"), marks=full),
     pytest.param(("gemma3_text", "batched"), marks=full),
 ]
