@@ -67,6 +67,24 @@ def command(model: Path, port: int, *options: str) -> list[str]:
     ]
 
 
+def environment(level: str) -> dict[str, str]:
+    """Return the environment variables of a vLLM that computes on the CPU, at a plugin level."""
+    variables = os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "HYBRID_BLOCKS": level,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",  # for /pause and /resume
+        "VLLM_TARGET_DEVICE": "cpu",  # the version of 0.33 does not name the CPU
+    }
+    # Set to nothing, 0.33 takes the GPU build's Triton for usable and fails at the first request.
+    variables.pop("CUDA_VISIBLE_DEVICES", None)
+    return variables
+
+
 @contextmanager
 def serve(model: Path, level: str, log: Path, *options: str) -> Iterator[Server]:
     """Serve ``model`` at a plugin level for the time of the context.
@@ -76,19 +94,9 @@ def serve(model: Path, level: str, log: Path, *options: str) -> Iterator[Server]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "HYBRID_BLOCKS": level,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONHASHSEED": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_SERVER_DEV_MODE": "1",  # for /pause and /resume
-    }
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command(model, port, *options), env=environment, stdout=output, stderr=output
+            command(model, port, *options), env=environment(level), stdout=output, stderr=output
         )
         try:
             server = Server(f"http://127.0.0.1:{port}", log)

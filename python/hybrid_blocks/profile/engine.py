@@ -1,15 +1,22 @@
 """vLLM's scheduler on its own, over the cache groups of a kind of model, without weights."""
 
 import json
-import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
+from math import lcm
 from pathlib import Path
 
 import torch
-from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import (
+    CacheConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
 from vllm.utils.hashing import sha256
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_utils import BlockHash, init_none_hash
@@ -130,7 +137,38 @@ def make_scheduler(
 
     ``is_natural`` lays them out in slabs.
     """
+    if is_natural:
+        config: KVCacheConfig = groups.natural_config(num_blocks, max_model_len)
+    else:
+        config = groups.config(num_blocks)
+    return scheduler_over(
+        config,
+        num_requests=num_requests,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=max_num_batched_tokens,
+        hash_block_size=HASH_BLOCK_SIZE,
+        scheduler_cls=scheduler_cls,
+    )
+
+
+def scheduler_over(
+    kv_cache_config: KVCacheConfig,
+    *,
+    num_requests: int,
+    max_model_len: int,
+    max_num_batched_tokens: int,
+    hash_block_size: int,
+    scheduler_cls: type[Scheduler] = AsyncScheduler,
+    num_draft_tokens: int = 0,
+    enable_caching: bool = True,
+) -> Scheduler:
+    """Return a scheduler over the groups of a configuration; drafts are those of n-grams."""
     init_none_hash(sha256)
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    block_sizes = [spec.block_size for spec in specs]
+    has_aligned_states = any(
+        isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align" for spec in specs
+    )
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(
             json.dumps(_MODEL | {"max_position_embeddings": max_model_len})
@@ -138,39 +176,45 @@ def make_scheduler(
         model = ModelConfig(
             model=folder, dtype="float16", skip_tokenizer_init=True, max_model_len=max_model_len
         )
-        cache = CacheConfig(block_size=groups.block_size, enable_prefix_caching=True)
+        cache = CacheConfig(block_size=min(block_sizes), enable_prefix_caching=enable_caching)
+        drafts = None
+        if num_draft_tokens:
+            drafts = SpeculativeConfig(
+                target_model_config=model,
+                target_parallel_config=ParallelConfig(),
+                method="ngram",
+                num_speculative_tokens=num_draft_tokens,
+            )
         config = VllmConfig(
             model_config=model,
             cache_config=cache,
+            speculative_config=drafts,
             scheduler_config=SchedulerConfig(
                 max_num_seqs=num_requests,
                 max_num_batched_tokens=max_num_batched_tokens,
                 max_model_len=max_model_len,
                 is_encoder_decoder=False,
-                async_scheduling=True,
+                # vLLM does not take drafts of n-grams along asynchronously; its scheduler can.
+                async_scheduling=not num_draft_tokens,
             ),
         )
-    if is_natural:
-        cache_config: KVCacheConfig = groups.natural_config(num_blocks, max_model_len)
-    else:
-        cache_config = groups.config(num_blocks)
-    sizes = [group.kv_cache_spec.block_size for group in cache_config.kv_cache_groups]
     # Configuring a model without state layers, or for a CPU, may have changed these.
-    cache.block_size = min(sizes)
-    cache.mamba_cache_mode = "align" if groups is Groups.HYBRID else "none"
-    cache.num_gpu_blocks = num_blocks
+    config.scheduler_config.async_scheduling = issubclass(scheduler_cls, AsyncScheduler)
+    cache.block_size = min(block_sizes)
+    cache.mamba_cache_mode = "align" if has_aligned_states else "none"
+    cache.num_gpu_blocks = kv_cache_config.num_blocks
     register_all_kvcache_specs(config)  # type: ignore[no-untyped-call]
     return scheduler_cls(
         vllm_config=config,
-        kv_cache_config=cache_config,
-        block_size=math.lcm(*sizes),
-        hash_block_size=HASH_BLOCK_SIZE,
+        kv_cache_config=kv_cache_config,
+        block_size=lcm(*block_sizes),
+        hash_block_size=hash_block_size,
         log_stats=True,
         structured_output_manager=StructuredOutputManager(config),
     )
 
 
-def make_hasher() -> Callable[[Request], list[BlockHash]]:
+def make_hasher(block_size: int = HASH_BLOCK_SIZE) -> Callable[[Request], list[BlockHash]]:
     """Return what hashes a new request's blocks, as the engine makes it at the level that runs."""
     # By its name in vLLM: the plugin changes what vLLM's modules name, and none of this package's.
-    return kv_cache_utils.get_request_block_hasher(HASH_BLOCK_SIZE, sha256)
+    return kv_cache_utils.get_request_block_hasher(block_size, sha256)

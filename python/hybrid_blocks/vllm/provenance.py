@@ -1,0 +1,303 @@
+"""``HYBRID_BLOCKS_CHECK=1``: every hit, copy, zeroing and hand-out is checked against the past.
+
+Workers do what the scheduler's output says, so that is what is read here, after each step: which
+blocks requests were handed, what is zeroed, what is copied. For each block it is remembered whose
+tokens its content follows from. Nothing of the managers' own books is used, so the check holds at
+any level. Where a step hands out nothing, it costs a look at the output.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import KVCacheConfig
+
+from hybrid_blocks.errors import IntegrityError
+from hybrid_blocks.vllm.provenance_life import Content, Group, Life, group_of
+
+Slot = tuple[int, int]
+"""A pool and a block in it."""
+
+
+class Provenance:
+    """Whose tokens the content of each block follows from.
+
+    ``requests`` are the scheduler's, by id. ``zeroes_blocks`` says that ids to zero name blocks of
+    full attention, not slabs.
+    """
+
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        hash_block_size: int,
+        requests: Mapping[str, Any],
+        *,
+        num_drafts: int = 0,
+        is_async: bool = False,
+        zeroes_blocks: bool = False,
+    ) -> None:
+        self._requests = requests
+        self._hash_block_size = hash_block_size
+        self._num_drafts = num_drafts
+        # What was accepted of the drafts in flight is not known when their step is copied from.
+        self._is_exact = not (is_async and num_drafts)
+        self._zeroes_blocks = zeroes_blocks
+        self._groups = [group_of(config, number) for number in range(len(config.kv_cache_groups))]
+        self._per_slab = {group.pool: group.per_slab for group in self._groups}
+        self._state_pool = next((g.pool for g in self._groups if g.is_state), 0)
+        self._lives: dict[str, Life] = {}
+        self._contents: dict[Slot, Content] = {}
+        self._holders: dict[Slot, list[tuple[Life, Group, int]]] = {}
+        self._slab_pools: dict[int, int] = {}
+        self._fresh: dict[Slot, tuple[Life, Group, int]] = {}
+        self._copied: set[Slot] = set()
+        self._scheduled: Mapping[str, int] = {}
+        self.num_checked = 0
+
+    # --- a step -------------------------------------------------------------
+
+    def check(self, output: SchedulerOutput) -> None:
+        """Check a step's output and remember what it changes.
+
+        Raises ``IntegrityError`` that names request, group and block.
+        """
+        self._scheduled = output.num_scheduled_tokens
+        for id_ in output.finished_req_ids:
+            self._end(id_)
+        for id_ in output.preempted_req_ids or ():
+            self._end(id_)
+        cached = output.scheduled_cached_reqs
+        changed = cached.new_block_ids
+        starts = [(new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs]
+        for new in output.scheduled_new_reqs:
+            self._begin(new.req_id, new.num_computed_tokens, new.block_ids)
+        if changed.count(None) < len(changed):
+            for index, new_ids in enumerate(changed):
+                if new_ids is None:
+                    continue
+                id_, computed = cached.req_ids[index], cached.num_computed_tokens[index]
+                if id_ in cached.resumed_req_ids:
+                    self._begin(id_, computed, new_ids)
+                    starts.append((id_, computed))
+                else:
+                    self._hand_out(self._lives[id_], new_ids, computed)
+        if output.new_block_ids_to_zero:
+            self._check_zeroing(output.new_block_ids_to_zero)
+        if output.kv_cache_block_copies:
+            self._check_copies([(copy[0], copy[1]) for copy in output.kv_cache_block_copies])
+        for id_, computed in starts:
+            if computed:
+                self._check_hit(self._lives[id_], computed)
+        if self._fresh:
+            self._note_written()
+        if self._num_drafts or output.total_num_scheduled_tokens > len(self._scheduled):
+            self._note_lengths(output.scheduled_spec_decode_tokens)
+
+    def preempt(self, request: Any) -> None:
+        """Note how far a request came that is about to start again."""
+        if life := self._lives.get(request.request_id):
+            life.final = request.num_computed_tokens
+
+    def _note_written(self) -> None:
+        for slot, (life, _, column) in self._fresh.items():
+            self._contents[slot] = Content(life, column)
+        self._fresh = {}
+        self._copied = set()
+
+    def _note_lengths(self, drafts: Mapping[str, list[int]]) -> None:
+        """Remember where chunks end, and what a running state's first slot holds after them."""
+        for id_, count in self._scheduled.items():
+            num_drafts = len(drafts.get(id_, ()))
+            if self._num_drafts or count > 1:
+                life = self._lives[id_]
+                life.note_chunk(life.request.num_computed_tokens, num_drafts, count)
+
+    # --- lives --------------------------------------------------------------
+
+    def _begin(self, id_: str, computed: int, ids: Iterable[list[int]]) -> None:
+        self._end(id_)
+        self._lives[id_] = life = Life(self._requests[id_], [[] for _ in self._groups])
+        self._hand_out(life, ids, computed)
+
+    def _end(self, id_: str) -> None:
+        life = self._lives.pop(id_, None)
+        if life is None:
+            return
+        if life.final is None:
+            life.final = life.request.num_computed_tokens
+        for group, table in zip(self._groups, life.tables, strict=True):
+            for block in table:
+                slot = group.pool, block
+                if holders := self._holders.get(slot):
+                    holders[:] = [holder for holder in holders if holder[0] is not life]
+                    if not holders:
+                        del self._holders[slot]
+
+    def _num_before(self, life: Life) -> int:
+        """Return how many tokens a life had computed before the step at hand."""
+        if life.final is not None:
+            return life.final
+        request = life.request
+        return int(request.num_computed_tokens - self._scheduled.get(request.request_id, 0))
+
+    def _reader(self, slot: Slot) -> tuple[Life, Group, int] | None:
+        """Return who still reads a block; who does not any more holds it no longer."""
+        holders = self._holders.get(slot)
+        if holders is None:
+            return None
+        for holder in holders:
+            life, group, column = holder
+            if column >= group.first_needed(self._num_before(life)):
+                return holder
+        del self._holders[slot]
+        return None
+
+    # --- hand-outs and zeroing ----------------------------------------------
+
+    def _hand_out(self, life: Life, new_ids: Iterable[list[int]], computed: int) -> None:
+        """Blocks of a hit are shared; no other may be one that somebody still reads."""
+        for group, table, ids in zip(self._groups, life.tables, new_ids, strict=True):
+            # A partly filled block is the request's own copy.
+            first_own = computed // group.block_size
+            if group.is_state:
+                first_own = group.first_own_state(computed)
+            for column, block in enumerate(ids, len(table)):
+                slot = group.pool, block
+                if block and column >= first_own and block not in table:
+                    self._take(slot, life, group)
+                    self._fresh[slot] = life, group, column
+                if block:
+                    self._holders.setdefault(slot, []).append((life, group, column))
+            table.extend(ids)
+
+    def _take(self, slot: Slot, life: Life, group: Group) -> None:
+        self.num_checked += 1
+        if holder := self._reader(slot):
+            raise _error(life, group, slot, f"is handed out while {_name(*holder)} reads it")
+        slab = slot[1] // group.per_slab
+        owner = self._slab_pools.get(slab)
+        if owner is not None and owner != slot[0]:
+            for other in self._slots_of(slab, owner):
+                if holder := self._reader(other):
+                    raise _error(
+                        life,
+                        group,
+                        slot,
+                        f"lies in slab {slab}, where {_name(*holder)} reads block {other[1]}",
+                    )
+                self._contents.pop(other, None)
+        self._slab_pools[slab] = slot[0]
+        self._contents.pop(slot, None)
+
+    def _slots_of(self, slab: int, pool: int) -> Iterable[Slot]:
+        size = self._per_slab[pool]
+        return ((pool, block) for block in range(slab * size, (slab + 1) * size))
+
+    def _check_zeroing(self, ids: Iterable[int]) -> None:
+        """What is zeroed must be new to whoever holds it."""
+        for id_ in ids:
+            if self._zeroes_blocks:
+                pools = {group.pool for group in self._groups if group.is_zeroed}
+                slots: Iterable[Slot] = ((pool, id_) for pool in pools)
+            else:
+                slots = (slot for pool in self._per_slab for slot in self._slots_of(id_, pool))
+            for slot in slots:
+                self.num_checked += 1
+                if slot in self._fresh:
+                    continue
+                if holder := self._reader(slot):
+                    raise _error(*holder[:2], slot, "is zeroed while it is read")
+                self._contents.pop(slot, None)
+
+    # --- copies and hits ----------------------------------------------------
+
+    def _check_copies(self, copies: list[tuple[int, int]]) -> None:
+        """All sources are read before any destination is written."""
+        pool = self._state_pool
+        sources = {source for source, _ in copies}
+        read = []
+        for source, target in copies:
+            content = self._contents.get((pool, source))
+            if content is None:
+                raise IntegrityError(
+                    f"block {source} is copied to block {target}, and nothing is known of its "
+                    "content"
+                )
+            read.append((content, self._length(content), (pool, target)))
+        for content, length, slot in read:
+            self.num_checked += 1
+            if slot in self._copied or slot[1] in sources:
+                raise IntegrityError(
+                    f"block {slot[1]} is the destination of a copy, and of another or a source"
+                )
+            self._copied.add(slot)
+            if slot in self._fresh:
+                life, group, column = self._fresh[slot]
+                self._check_content(content, length, life, group, column, slot)
+            elif holder := self._reader(slot):
+                raise _error(*holder[:2], slot, "is overwritten by a copy while it is read")
+            else:
+                self._contents[slot] = Content(content.life, content.column, length)
+                self._slab_pools[slot[1] // self._per_slab[pool]] = pool
+
+    def _length(self, content: Content) -> int | None:
+        """Return how many tokens a state is after, before the step at hand."""
+        if content.length is not None or not self._is_exact:
+            return content.length
+        size = next((g.block_size for g in self._groups if g.is_state), 0)
+        return content.life.state_length(content.column, size, self._num_before(content.life))
+
+    def _check_hit(self, life: Life, computed: int) -> None:
+        """What a request goes on from must be what its own tokens would have written."""
+        for group, table in zip(self._groups, life.tables, strict=True):
+            if not group.is_cached:
+                continue
+            last = (computed - 1) // group.block_size
+            first = last if group.is_state else group.first_needed(computed)
+            for column in range(last, first - 1, -1):
+                self.num_checked += 1
+                slot = group.pool, table[column]
+                if slot in self._copied:
+                    continue
+                content = self._contents.get(slot)
+                if not table[column] or content is None or slot in self._fresh:
+                    raise _error(life, group, slot, f"stands for tokens up to {computed} unwritten")
+                length = self._length(content) if group.is_state else None
+                self._check_content(content, length, life, group, column, slot)
+
+    def _check_content(
+        self,
+        content: Content,
+        length: int | None,
+        life: Life,
+        group: Group,
+        column: int,
+        slot: Slot,
+    ) -> None:
+        """Check that a block holds what a request reads in a column."""
+        computed = self._num_before(life)
+        other = content.life
+        if group.is_state:
+            end = computed
+            if length is not None and length != end:
+                raise _error(life, group, slot, f"holds a state after {length} tokens, not {end}")
+        else:
+            end = min(computed, (column + 1) * group.block_size)
+            if content.column != column:
+                raise _error(life, group, slot, f"stands at {column}, written at {content.column}")
+            if other.num_written < end:
+                raise _error(life, group, slot, f"is read up to {end}, before {_id(other)} wrote it")
+        if not life.agrees(other, end, self._hash_block_size):
+            raise _error(life, group, slot, f"holds tokens of {_id(other)}, which differ before {end}")
+
+
+def _id(life: Life) -> str:
+    return f"request {life.request.request_id}"
+
+
+def _name(life: Life, group: Group, column: int) -> str:
+    return f"{_id(life)} (group {group.number}, column {column})"
+
+
+def _error(life: Life, group: Group, slot: Slot, what: str) -> IntegrityError:
+    return IntegrityError(f"{_id(life)}, group {group.number}: block {slot[1]} {what}")

@@ -1,0 +1,121 @@
+"""Requests and blocks as a check of provenance remembers them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+
+@dataclass(eq=False)
+class Life:
+    """A request from an admission to its end or its preemption."""
+
+    request: Any
+    tables: list[list[int]]
+    stops: set[int] = field(default_factory=set)
+    """Lengths at which chunks of several tokens ended."""
+    after_drafts: tuple[int, int] | None = None
+    """Tokens that the last chunk ended after, drafts included, and without them."""
+    final: int | None = None
+    """Tokens computed when it ended."""
+
+    @property
+    def num_written(self) -> int:
+        """Tokens whose content is written, those of the step at hand included."""
+        computed: int = self.request.num_computed_tokens if self.final is None else self.final
+        return computed
+
+    def note_chunk(self, end: int, num_drafts: int, count: int) -> None:
+        """Remember where a chunk ends that is about to be computed."""
+        if count > 1 + num_drafts:
+            self.stops.add(end)
+        self.after_drafts = (end, end - num_drafts) if num_drafts else None
+
+    def state_length(self, column: int, block_size: int, num_before: int) -> int | None:
+        """Return after how many tokens the state in a column is; ``None`` if it passed them by."""
+        end, length = self.after_drafts or (num_before, num_before)
+        if column >= (end - 1) // block_size:
+            return length
+        border = (column + 1) * block_size
+        decodes = border >= self.request.num_prompt_tokens
+        return border if decodes or border in self.stops else -1
+
+    def agrees(self, other: "Life", length: int, hash_block_size: int) -> bool:
+        """Return whether both have the same first ``length`` tokens, as their digests say."""
+        if self.request is other.request:
+            return True
+        full, rest = divmod(length, hash_block_size)
+        ours, theirs = self.request, other.request
+        if full and (
+            len(ours.block_hashes) < full
+            or len(theirs.block_hashes) < full
+            or ours.block_hashes[full - 1] != theirs.block_hashes[full - 1]
+        ):
+            return False
+        start = length - rest
+        same: bool = ours.all_token_ids[start:length] == theirs.all_token_ids[start:length]
+        return same
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What a block holds: the part of a life's tokens at ``column`` of its table.
+
+    A state that was copied to a slot of its own is that after ``length`` tokens.
+    """
+
+    life: Life
+    column: int
+    length: int | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """What must be known of a group to tell which of its blocks a request still reads."""
+
+    number: int
+    pool: int
+    per_slab: int
+    block_size: int
+    is_state: bool
+    is_cached: bool
+    is_zeroed: bool
+    window: int
+    chunk: int
+
+    def first_needed(self, num_computed: int) -> int:
+        """Return the first column that a request reads which goes on after so many tokens."""
+        if self.is_state:
+            return max(0, num_computed - 1) // self.block_size
+        if self.window:
+            return max(0, num_computed - self.window + 1) // self.block_size
+        if self.chunk:
+            return num_computed // self.chunk * self.chunk // self.block_size
+        return 0
+
+    def first_own_state(self, num_computed: int) -> int:
+        """Return the first column that a request which hits so many tokens writes itself."""
+        return -(-num_computed // self.block_size)
+
+
+def group_of(config: KVCacheConfig, number: int) -> Group:
+    """Return what is known of a group of a configuration, over blocks or over slabs."""
+    spec: Any = config.kv_cache_groups[number].kv_cache_spec
+    slabs: Any = config if hasattr(config, "blocks_per_slab_of") else None
+    return Group(
+        number=number,
+        pool=slabs.pools[number] if slabs else 0,
+        per_slab=slabs.blocks_per_slab_of(number) if slabs else 1,
+        block_size=spec.block_size,
+        is_state=isinstance(spec, MambaSpec),
+        is_cached=getattr(spec, "prefix_cacheable", True),
+        is_zeroed=isinstance(spec, FullAttentionSpec),
+        window=spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0,
+        chunk=spec.attention_chunk_size if isinstance(spec, ChunkedLocalAttentionSpec) else 0,
+    )

@@ -1,0 +1,120 @@
+"""The memory of a fake worker: what blocks of all groups hold, in the bytes that they share."""
+
+from dataclasses import dataclass
+from math import lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+
+Cells = NDArray[np.uint64]
+Ids = NDArray[np.int64]
+
+NOT_A_NUMBER = np.uint64(2**64 - 1)
+"""What a free unit is filled with; zeroing must have removed it before anything is computed."""
+STALE = np.uint64(2**64 - 2)
+"""What a block that is handed out without zeroing holds: finite, and nobody's content."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a group's blocks lie in the units: ``per_unit`` blocks of ``size`` cells a unit."""
+
+    per_unit: int
+    size: int
+
+    def unit_and_cell(self, ids: Ids) -> tuple[Ids, Ids]:
+        """Return the unit and the first cell of each block."""
+        return ids // self.per_unit, ids % self.per_unit * self.size
+
+
+class Memory:
+    """Units, as many as ``num_blocks`` says, that blocks of all groups are views of.
+
+    A unit is a page of stock vLLM, or a slab of level ``natural``. An attention block keeps one
+    cell for each token. A state slot keeps ``num_columns`` cells of convolution window, and its
+    temporal state in all the rest.
+    """
+
+    def __init__(self, config: KVCacheConfig, num_columns: int) -> None:
+        groups = config.kv_cache_groups
+        counts = [_blocks_per_unit(config, group) for group in range(len(groups))]
+        needed = max(
+            (num_columns + 1 if isinstance(spec, MambaSpec) else spec.block_size) * count
+            for spec, count in zip((g.kv_cache_spec for g in groups), counts, strict=True)
+        )
+        num_cells = -(-needed // lcm(*counts)) * lcm(*counts)
+        self.layouts = [Layout(count, num_cells // count) for count in counts]
+        self.units: Cells = np.zeros((config.num_blocks, num_cells), dtype=np.uint64)
+        self.num_columns = num_columns
+        # At level natural attention and state views of one slab are two; each is copied on its own.
+        self.num_views = 2 if max(counts) > 1 else 1
+
+    # --- what the scheduler's output asks for -------------------------------
+
+    def fill(self, units: Ids, value: np.uint64) -> None:
+        """Fill whole units."""
+        self.units[units] = value
+
+    def make_stale(self, group: int, ids: Ids) -> None:
+        """Overwrite blocks that were handed out, but for those that were poisoned while free."""
+        for cells in self._blocks(group, ids):
+            if cells[0] != NOT_A_NUMBER:
+                cells[:] = STALE
+
+    def zero(self, ids: Ids) -> None:
+        """Zero units, as ``new_block_ids_to_zero`` asks."""
+        self.units[ids] = 0
+
+    def zero_blocks(self, group: int, ids: Ids) -> None:
+        """Zero blocks of one group."""
+        for cells in self._blocks(group, ids):
+            cells[:] = 0
+
+    def copy(self, sources: Ids, destinations: Ids) -> None:
+        """Gather all units, then scatter them; once for each view of the same bytes."""
+        for _ in range(self.num_views):
+            self.units[destinations] = self.units[sources]
+
+    def _blocks(self, group: int, ids: Ids) -> list[Cells]:
+        layout = self.layouts[group]
+        units, first = layout.unit_and_cell(ids)
+        return [
+            self.units[unit, cell : cell + layout.size]
+            for unit, cell in zip(units, first, strict=True)
+        ]
+
+    # --- attention ----------------------------------------------------------
+
+    def read_tokens(self, group: int, ids: Ids, offsets: Ids) -> Cells:
+        """Return the cells at ``offsets`` within the blocks ``ids``, one of each."""
+        units, first = self.layouts[group].unit_and_cell(ids)
+        cells: Cells = self.units[units, first + offsets]
+        return cells
+
+    def write_tokens(self, group: int, ids: Ids, offsets: Ids, values: Cells) -> None:
+        """Write one cell in each of the blocks ``ids``."""
+        units, first = self.layouts[group].unit_and_cell(ids)
+        self.units[units, first + offsets] = values
+
+    def has_poison(self, group: int, ids: Ids, block_size: int) -> bool:
+        """Return whether any cell of a block is not a number."""
+        units, first = self.layouts[group].unit_and_cell(ids)
+        cells = self.units[units[:, None], first[:, None] + np.arange(block_size)]
+        return bool((cells == NOT_A_NUMBER).any())
+
+    # --- states -------------------------------------------------------------
+
+    def window(self, group: int, id_: int) -> Cells:
+        """Return a view of a slot's convolution window."""
+        return self._blocks(group, np.array([id_]))[0][: self.num_columns]
+
+    def state(self, group: int, id_: int) -> Cells:
+        """Return a view of a slot's temporal state."""
+        return self._blocks(group, np.array([id_]))[0][self.num_columns :]
+
+
+def _blocks_per_unit(config: Any, group: int) -> int:
+    per_slab = getattr(config, "blocks_per_slab_of", None)
+    return per_slab(group) if per_slab else 1

@@ -1,0 +1,230 @@
+"""Every request reads what its own tokens wrote: vLLM's scheduler drives a fake worker."""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hybrid_blocks.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.natural import manager
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from oracle.engines import chunked, full, mamba, mla, sliding
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+)
+
+from .fake_worker import CorruptedError, FakeWorker
+from .fake_worker_engine import FakeEngine, unowned_units
+
+NUM_STEPS = int(os.environ.get("HYBRID_BLOCKS_ORACLE_STEPS", "4000"))
+MAX_MODEL_LEN = 160
+MAX_NUM_REQUESTS = 8
+NATURAL_BLOCK_SIZE = 4
+_ZEROED_BY_BLOCK = (FullAttentionSpec, MambaSpec)
+LEVELS = [Level.OFF, Level.MANAGER, Level.NATURAL]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Groups of a model, and how many units give its requests reason to preempt each other."""
+
+    groups: tuple[Any, ...]
+    num_blocks: int
+    num_drafts: int = 0
+    enable_caching: bool = True
+    hash_block_size: int = 16
+
+    @property
+    def is_zeroed_by_block(self) -> bool:
+        """Whether vLLM's CPU runner, which zeroes blocks of full attention alone, may serve it."""
+        return not any(spec for spec in self.groups if not isinstance(spec, _ZEROED_BY_BLOCK))
+
+    def config(self, level: Level) -> KVCacheConfig:
+        """Return the configuration over blocks, or over as many bytes in slabs."""
+        if level is Level.NATURAL:
+            return self._natural_config()
+        return KVCacheConfig(self.num_blocks, [], _groups(self.groups))
+
+    def _natural_config(self) -> NaturalKVCacheConfig:
+        """Cut slabs into 5 blocks of full attention, or 3 of what sees less, or one state."""
+        specs = [
+            replace(spec, block_size=MAX_MODEL_LEN)
+            if isinstance(spec, MambaSpec)
+            else replace(spec, block_size=NATURAL_BLOCK_SIZE)
+            for spec in self.groups
+        ]
+        sizes = [
+            1 if isinstance(spec, MambaSpec) else 5 if isinstance(spec, FullAttentionSpec) else 3
+            for spec in specs
+        ]
+        kinds = list(dict.fromkeys(sizes))
+        # Slabs go further than blocks: fewer of them let requests preempt each other.
+        return NaturalKVCacheConfig(
+            self.num_blocks // 2,
+            [],
+            _groups(specs),
+            pools=tuple(kinds.index(size) for size in sizes),
+            blocks_per_slab=tuple(kinds),
+        )
+
+
+def _groups(specs: Iterable[Any]) -> list[KVCacheGroupSpec]:
+    return [KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(specs)]
+
+
+def state(num_drafts: int = 0, mode: str = "align", block_size: int = 16) -> Any:
+    return mamba(block_size, mode, num_drafts)
+
+
+MIXES = {
+    "full": Mix((full(16),), 30),
+    "full-drafts": Mix((full(16),), 30, num_drafts=3),
+    "mla": Mix((mla(16),), 30),
+    "full-sliding": Mix((full(16), sliding(16, 33), sliding(16, 20)), 60),
+    "full-chunked": Mix((full(16), chunked(16, 32)), 40),
+    "full-state": Mix((full(16), state()), 40),
+    "full-3-states": Mix((full(16), state(), state(), state()), 60),
+    "full-state-drafts": Mix((full(16), state(3), state(3)), 70, num_drafts=3),
+    "full-state-fine": Mix((full(16), state(), state()), 50, hash_block_size=4),
+    "full-state-fine-drafts": Mix((full(16), state(2)), 50, 2, hash_block_size=4),
+    "mla-state": Mix((mla(16), state()), 40),
+    "full-sliding-state": Mix((full(16), sliding(16, 33), state(1)), 60, num_drafts=1),
+    "state-alone": Mix((state(),), 12),
+    "uncached-states": Mix((full(16), state(2, "none", MAX_MODEL_LEN)), 40, 2, False),
+}
+
+
+def live(
+    mix: Mix,
+    level: Level,
+    seed: int,
+    num_steps: int,
+    *,
+    is_async: bool,
+    tamper: Callable[[SchedulerOutput], object] = lambda _: None,
+) -> FakeEngine:
+    """Live a random life and return the engine after it.
+
+    At level ``natural`` the worker zeroes single blocks, as vLLM's on the CPU, if it is synchronous.
+    """
+    monkeypatch = pytest.MonkeyPatch()
+    config = mix.config(level)
+    is_natural = level is Level.NATURAL
+    zeroes_blocks = is_natural and mix.is_zeroed_by_block and not is_async
+    if level is not Level.OFF:
+        installation.install()
+    try:
+        monkeypatch.setattr(manager, "zeroes_single_blocks", lambda: zeroes_blocks)
+        random = Random(seed)
+        hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
+        scheduler = scheduler_over(
+            config,
+            num_requests=MAX_NUM_REQUESTS,
+            max_model_len=MAX_MODEL_LEN,
+            max_num_batched_tokens=random.choice((24, 37, 64, 203)),
+            hash_block_size=hash_block_size,
+            scheduler_cls=AsyncScheduler if is_async else Scheduler,
+            num_draft_tokens=mix.num_drafts,
+            enable_caching=mix.enable_caching,
+        )
+        worker = FakeWorker(
+            config,
+            num_drafts=mix.num_drafts,
+            is_async=is_async,
+            zeroes_units=not zeroes_blocks,
+            unowned=unowned_units(scheduler),
+            random=random,
+        )
+        engine = FakeEngine(
+            scheduler,
+            worker,
+            make_hasher(hash_block_size),
+            random,
+            max_model_len=MAX_MODEL_LEN,
+            is_async=is_async,
+            tamper=tamper,
+        )
+        engine.live(num_steps, MAX_NUM_REQUESTS)
+    finally:
+        installation.uninstall()
+        monkeypatch.undo()
+    return engine
+
+
+# Level natural needs an attention layer.
+CASES = [
+    (level, mix) for level in LEVELS for mix in MIXES if level != "natural" or mix != "state-alone"
+]
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(("level", "mix"), CASES)
+def test_every_request_reads_what_its_tokens_wrote(level: Level, mix: str, is_async: bool) -> None:
+    num_steps = -(-NUM_STEPS // (2 * len(CASES)))
+    engine = live(MIXES[mix], level, 7, num_steps, is_async=is_async)
+    assert engine.num_finished > num_steps // 20
+    assert engine.worker.num_checked > num_steps
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_lives_see_hits_copies_and_preemptions(level: Level) -> None:
+    engine = live(MIXES["full-state-fine"], level, 3, 400, is_async=False)
+    assert engine.num_cached_tokens > 0
+    assert engine.num_preemptions > 0
+    assert engine.worker.num_copies > 0
+
+
+def forget_copies(output: SchedulerOutput) -> None:
+    output.kv_cache_block_copies = None
+
+
+def forget_zeroing(output: SchedulerOutput) -> None:
+    output.new_block_ids_to_zero = None
+
+
+def swap_tables(output: SchedulerOutput) -> None:
+    """Two requests that start in one step get each other's first block of the first group."""
+    for one, other in pairwise(output.scheduled_new_reqs):
+        ours, theirs = one.block_ids[0], other.block_ids[0]
+        ours[0], theirs[0] = theirs[0], ours[0]
+
+
+def copy_in_turn(output: SchedulerOutput) -> None:
+    """Copies are made in a chain, whose links vLLM gathers before it scatters any."""
+    copies = output.kv_cache_block_copies or []
+    if len(copies) > 1:
+        copies[1] = type(copies[1])(copies[0][1], copies[1][1])
+
+
+def zero_too_much(output: SchedulerOutput) -> None:
+    """Blocks of a hit are zeroed too."""
+    for new in output.scheduled_new_reqs:
+        if new.num_computed_tokens and output.new_block_ids_to_zero:
+            output.new_block_ids_to_zero.append(new.block_ids[0][0])
+
+
+@pytest.mark.parametrize(
+    ("fault", "mix"),
+    [
+        (forget_copies, "full-state-fine"),
+        (forget_zeroing, "full-state"),
+        (swap_tables, "full-state"),
+        (copy_in_turn, "full-state-fine"),
+        (zero_too_much, "full-state"),
+    ],
+)
+def test_a_fault_in_the_schedulers_output_is_noticed(fault: Any, mix: str) -> None:
+    with pytest.raises(CorruptedError):
+        live(MIXES[mix], Level.OFF, 3, 3_000, is_async=False, tamper=fault)
