@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import plan_oracle
 import torch
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
@@ -16,10 +17,10 @@ from hybrid_blocks.model.layer import (
 )
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.vllm.natural import planning
-import plan_oracle
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.model_executor.models import ModelRegistry
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
@@ -197,9 +198,7 @@ class Engine(plan_oracle.Oracle):
         )
         with (
             patch.object(Platform, "_find_non_ssm_backends", lambda _: [self.backend]),
-            patch.object(
-                plan_oracle.ModelRegistry, "resolve_model_cls", lambda *_, **__: (model_class, "")
-            ),
+            patch.object(ModelRegistry, "resolve_model_cls", lambda *_, **__: (model_class, "")),
         ):
             yield
 

@@ -10,6 +10,7 @@ from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, plan_natural
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+
 from natural.engine import Engine, installed
 
 MEMORY = 24 * 2**30
@@ -45,7 +46,8 @@ def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> No
 
 
 def test_a_configuration_reaches_workers_whole() -> None:
-    config = Engine(load_model("Qwen3.5-27B"), Deployment(max_model_len=16_384), MEMORY)
-    for sent in (copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))):
-        assert sent(config.kv_cache_config) == config.kv_cache_config
-        assert isinstance(sent(config.kv_cache_config), NaturalKVCacheConfig)
+    engine = Engine(load_model("Qwen3.5-27B"), Deployment(max_model_len=16_384), MEMORY)
+    config = engine.kv_cache_config
+    for received in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        assert isinstance(received, NaturalKVCacheConfig)
+        assert received == config

@@ -74,7 +74,7 @@ class LayerGroup(msgspec.Struct, frozen=True):
         held: dict[int, list[CachedLayer]] = {}
         for layer in self.layers:
             held.setdefault(layer.stage, []).append(layer)
-        return tuple(max(held.values(), key=len))
+        return tuple(max(held.values(), key=_num_layers))
 
     def layers_per_region(self, num_regions: int) -> int:
         """Most layers of a stage that have their pages in one region."""
@@ -186,3 +186,7 @@ def _demand(group: LayerGroup, num_regions: int) -> slab.Demand:
         whole=group.is_state,
         dense=first.dense,
     )
+
+
+def _num_layers(layers: list[CachedLayer]) -> int:
+    return len(layers)

@@ -111,9 +111,12 @@ def _cached(
     layer: Layer, rank: Rank, block_tokens: int, deployment: Deployment, stage: int
 ) -> CachedLayer:
     cache, kind = layer.cache, kind_of(layer.cache)
-    state = isinstance(cache, State)
-    page = cache.state_bytes(rank) if state else cache.token_bytes(rank) * block_tokens
-    family = cache.family if state else cache.kind
+    slots: int | None = None
+    if isinstance(cache, State):
+        family, page = cache.family, cache.state_bytes(rank)
+        slots = 1 + deployment.num_speculative_tokens
+    else:
+        family, page = cache.kind, cache.token_bytes(rank) * block_tokens
     return CachedLayer(
         name=layer,
         identity=(kind, family, page),
@@ -121,7 +124,7 @@ def _cached(
         kind=kind,
         page_bytes=page,
         block_tokens=block_tokens,
-        slots=1 + deployment.num_speculative_tokens if state else None,
+        slots=slots,
         dense=isinstance(cache, LatentAttention),
         stage=stage,
     )

@@ -47,16 +47,20 @@ MOST_BLOCKS: Final = 100_000
 class Demand(msgspec.Struct, frozen=True):
     """What a group asks of the slab.
 
-    ``block_bytes`` is the room that a block takes, ``content_bytes`` what of it is used, and
-    ``typical_bytes`` what a typical request has in the group. A ``whole`` group takes a slab for
-    each block; the blocks of a ``dense`` one fill the slab without padding.
+    ``block_bytes`` is the room that a block takes, ``typical_bytes`` what a typical request has in
+    the group, and ``content_bytes`` what of a block is used, all if that is not said. A ``whole``
+    group takes a slab for each block; the blocks of a ``dense`` one fill the slab without padding.
     """
 
     block_bytes: int
-    content_bytes: int
     typical_bytes: int
+    content_bytes: int | None = None
     whole: bool = False
     dense: bool = False
+
+    def padding(self, slab_bytes: int, cut: int) -> float:
+        """Padding of ``cut`` blocks a slab, as a share of their content."""
+        return slab_bytes / (cut * (self.content_bytes or self.block_bytes)) - 1
 
 
 class Slab(msgspec.Struct, frozen=True):
@@ -94,7 +98,7 @@ def choose(demands: Sequence[Demand], num_regions: int = 1) -> Slab:
         ):
             continue
         padding = sum(
-            demand.typical_bytes / typical * (slab_bytes / (cut * demand.content_bytes) - 1)
+            demand.typical_bytes / typical * demand.padding(slab_bytes, cut)
             for demand, cut in zip(demands, cuts, strict=True)
         )
         open_slabs = OPEN_SLABS * sum(cut > 1 for cut in set(cuts))

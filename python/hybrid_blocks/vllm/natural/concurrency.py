@@ -1,15 +1,17 @@
 """The capacity that an engine logs and publishes."""
 
 from vllm.config import VllmConfig
-from vllm.v1.core.kv_cache_utils import (
-    get_max_concurrency_for_kv_cache_config as vllm_get_max_concurrency_for_kv_cache_config,
-)
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.vllm.natural import notes, stock
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.groups import arena_plan
+
+vllm_get_max_concurrency_for_kv_cache_config = (
+    kv_cache_utils.get_max_concurrency_for_kv_cache_config
+)
 
 
 def get_max_concurrency_for_kv_cache_config(
@@ -20,9 +22,9 @@ def get_max_concurrency_for_kv_cache_config(
         return vllm_get_max_concurrency_for_kv_cache_config(vllm_config, kv_cache_config)
     plan = arena_plan(vllm_config, kv_cache_config)
     config = stock.config(vllm_config, kv_cache_config.kv_cache_groups, plan.arena_bytes)
-    theirs = config and (
-        config.num_blocks,
-        vllm_get_max_concurrency_for_kv_cache_config(vllm_config, config),
-    )
+    theirs = None
+    if config is not None:
+        runs = vllm_get_max_concurrency_for_kv_cache_config(vllm_config, config)
+        theirs = config.num_blocks, runs
     notes.planned(vllm_config, plan, theirs)
     return capacity.concurrency(plan, vllm_config.model_config.max_model_len)

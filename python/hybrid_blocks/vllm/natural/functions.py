@@ -1,5 +1,6 @@
 """The planning of memory as vLLM 0.32 asks for it: functions, where 0.33 has a builder."""
 
+from collections.abc import Callable
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -10,10 +11,14 @@ from hybrid_blocks.vllm.natural import groups as natural
 from hybrid_blocks.vllm.natural import notes, refusal
 
 _utils: Any = kv_cache_utils
-vllm_get_kv_cache_groups = _utils.get_kv_cache_groups
-vllm_get_kv_cache_config_from_groups = _utils.get_kv_cache_config_from_groups
-vllm_pool_bytes_per_block = _utils._pool_bytes_per_block
-vllm_max_memory_usage_bytes_from_groups = _utils._max_memory_usage_bytes_from_groups
+vllm_get_kv_cache_groups: Callable[..., list[KVCacheGroupSpec]] = _utils.get_kv_cache_groups
+vllm_get_kv_cache_config_from_groups: Callable[..., KVCacheConfig] = (
+    _utils.get_kv_cache_config_from_groups
+)
+vllm_pool_bytes_per_block: Callable[..., int] = _utils._pool_bytes_per_block
+vllm_max_memory_usage_bytes_from_groups: Callable[..., int] = (
+    _utils._max_memory_usage_bytes_from_groups
+)
 
 
 def get_kv_cache_groups(

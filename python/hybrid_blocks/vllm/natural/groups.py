@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
+from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import (
@@ -79,7 +79,7 @@ def _tensors(group: LayerGroup, layout: Layout, cut: int, num_slabs: int) -> lis
     place = group.layers[0].place_bytes
     run = layout.slab_bytes // layout.num_regions
     region = run * num_slabs
-    common = {"size": layout.slab_bytes * num_slabs, "block_stride": run // cut}
+    common: dict[str, Any] = {"size": layout.slab_bytes * num_slabs, "block_stride": run // cut}
     if layout.num_regions == 1:
         return [KVCacheTensor(layers=names, layer_stride=place, **common)]
     rows = range(group.layers_per_region(layout.num_regions))

@@ -42,7 +42,6 @@ def attention_block(specs: Iterable[KVCacheSpec]) -> int:
 
 
 def _cached(name: str, spec: KVCacheSpec, block_tokens: int) -> CachedLayer:
-    state = isinstance(spec, MambaSpec)
     return CachedLayer(
         name=name,
         identity=spec,
@@ -50,7 +49,7 @@ def _cached(name: str, spec: KVCacheSpec, block_tokens: int) -> CachedLayer:
         kind=_kind(spec),
         page_bytes=spec.page_size_bytes,
         block_tokens=block_tokens,
-        slots=1 + spec.num_speculative_blocks if state else None,
+        slots=1 + spec.num_speculative_blocks if isinstance(spec, MambaSpec) else None,
         dense=isinstance(spec, MLAAttentionSpec),
     )
 

@@ -8,13 +8,14 @@ from vllm.logger import init_logger
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import AttentionBackend
 from vllm.v1.kv_cache_interface import AttentionSpec
-from vllm.v1.worker.utils import customize_attention_spec as vllm_customize_attention_spec
+from vllm.v1.worker import utils
 
 from hybrid_blocks.arithmetic import round_up
 from hybrid_blocks.vllm.natural import refusal
 
 logger = init_logger("vllm.hybrid_blocks")
 
+vllm_customize_attention_spec = utils.customize_attention_spec
 vllm_align_hybrid_block_size: Any = Platform.__dict__["_align_hybrid_block_size"]
 
 

@@ -92,6 +92,10 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     if len({spec.shapes for spec in states}) > 1:
         return "recurrent states of several shapes"
+    pages = {spec.page_size_bytes for spec in attention if isinstance(spec, FullAttentionSpec)}
+    if states and len(pages) > 1 and current_platform.is_cpu():
+        # A CPU worker clears the blocks it is told of in all full-attention layers alike.
+        return f"full-attention pages of {sorted(pages)} bytes on a CPU"
     unit = config.cache_config.prefix_match_unit
     if states and unit not in (None, sizes[0]):
         return f"prefix_match_unit {unit} beside attention blocks of {sizes[0]} tokens"
@@ -100,22 +104,20 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
 
 def _of_layer(spec: Any) -> str | None:
     if type(spec) is MambaSpec:
-        if spec.mamba_cache_mode not in ("none", "align"):
-            return f"Mamba cache mode {spec.mamba_cache_mode!r}"
-        return None
+        known = spec.mamba_cache_mode in ("none", "align")
+        return None if known else f"Mamba cache mode {spec.mamba_cache_mode!r}"
     if type(spec) not in ATTENTION:
         return f"a cache of kind {type(spec).__name__.removesuffix('Spec')}"
-    if spec.block_stride_alignment == DENSE_ONLY:
-        return "an attention backend that reads blocks as one dense run"
-    if spec.page_size_padded is not None:
-        return "padded attention pages"
-    if spec.tokens_per_state != 1:
-        return "compressed attention"
-    if type(spec) is MLAAttentionSpec and (
-        spec.model_version is not None or spec.topk_buffer_width is not None
-    ):
-        return "sparse latent attention"
-    return None
+    latent = type(spec) is MLAAttentionSpec
+    refused = {
+        "an attention backend that reads blocks as one dense run": spec.block_stride_alignment
+        == DENSE_ONLY,
+        "padded attention pages": spec.page_size_padded is not None,
+        "compressed attention": spec.tokens_per_state != 1,
+        "sparse latent attention": latent
+        and (spec.model_version is not None or spec.topk_buffer_width is not None),
+    }
+    return next((name for name, applies in refused.items() if applies), None)
 
 
 def reason_to_plan(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:

@@ -79,7 +79,7 @@ class Release:
         )
 
     def platform_methods(self) -> dict[str, Any]:
-        """Return the class methods of vLLM's platform that are replaced besides the blocks' size."""
+        """Return what else is replaced of vLLM's platform than how it sizes blocks."""
         return {}
 
     def planning_logger(self) -> Logger:

@@ -1,0 +1,145 @@
+"""What level ``natural`` refuses, and that worker and engine core agree on it."""
+
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hybrid_blocks.model import Layer, Model, load_model
+from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.vllm.natural import notes, planning, platform, refusal
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from vllm.platforms import current_platform
+from vllm.platforms.interface import Platform
+from vllm.v1.kv_cache_interface import KVCacheLayout
+
+from natural.engine import Backend, Engine, installed
+
+MEMORY = 24 * 2**30
+DEPLOYMENT = Deployment(max_model_len=16_384)
+STATE = Mamba2(inner_dim=64, groups=1, heads=4, head_dim=16, state_dim=32, conv_kernel=4)
+
+
+@pytest.fixture(autouse=True)
+def natural() -> Iterator[None]:
+    with installed():
+        yield
+
+
+class FlatBackend(Backend):
+    """A backend that flattens blocks and tokens, as FlexAttention."""
+
+    layouts = (KVCacheLayout.LBNHC,)
+
+
+class PackedBackend(Backend):
+    """A backend that takes blocks of all layers, as FlashInfer on some GPUs."""
+
+    layouts = (KVCacheLayout.LBHNC, KVCacheLayout.BLHNC)
+
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "a KV connector": {"kv_transfer_config": SimpleNamespace(has_connector=lambda _: False)},
+    "auxiliary outputs": {"aux_output_config__enable_return_routed_experts": True},
+    "ReplaySSM": {"cache_config__use_replayssm": True},
+    "KV-cache residency metrics": {"observability_config__kv_cache_metrics": True},
+    "no hybrid KV cache manager": {"scheduler_config__disable_hybrid_kv_cache_manager": True},
+    "an attention backend that reads blocks as one dense run": {"backend": FlatBackend},
+    "prefix_match_unit": {"cache_config__prefix_match_unit": 8},
+}
+
+
+REFUSED = [(name, why) for name in ("Qwen3.5-27B", "Gemma-3-27B") for why in CONFIGURATIONS]
+# Without states vLLM itself checks the unit.
+REFUSED.remove(("Gemma-3-27B", "prefix_match_unit"))
+
+
+@pytest.mark.parametrize(("name", "why"), REFUSED)
+def test_a_refused_engine_plans_as_vllm_does(name: str, why: str) -> None:
+    options = CONFIGURATIONS[why]
+    engine = Engine(load_model(name), DEPLOYMENT, MEMORY, **options)
+    said = refusal.reason_to_plan(engine.config, engine.specs)
+    assert said is not None
+    assert why in said or "Mamba blocks of" in said
+    assert not isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
+    planning.uninstall()
+    stock = Engine(load_model(name), DEPLOYMENT, MEMORY, **options)
+    assert engine.kv_cache_config.num_blocks == stock.kv_cache_config.num_blocks
+    assert engine.kv_cache_config.kv_cache_tensors == stock.kv_cache_config.kv_cache_tensors
+    assert engine.config.cache_config.block_size == stock.config.cache_config.block_size
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("pipeline_parallel_size", "pipeline parallelism"),
+        ("decode_context_parallel_size", "context parallelism"),
+        ("prefill_context_parallel_size", "context parallelism"),
+    ],
+)
+def test_parallelism_over_layers_or_tokens_is_refused(option: str, why: str) -> None:
+    engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
+    setattr(engine.config.parallel_config, option, 2)
+    assert refusal.reason(engine.config, engine.specs) == why
+
+
+def test_backends_that_take_blocks_of_all_layers_are_served() -> None:
+    engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY, backend=PackedBackend)
+    assert isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
+
+
+def test_a_core_without_its_workers_part_plans_as_vllm_does() -> None:
+    """Workers without the plugin inflate blocks; the core sees it in the layers' specs."""
+    with patch.object(Platform, "_align_hybrid_block_size", platform.vllm_align_hybrid_block_size):
+        engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
+    assert not isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
+
+
+def test_a_platform_with_a_builder_of_its_own_keeps_it() -> None:
+    engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
+    own = classmethod(lambda _cls, _config: "some.Builder")
+    with patch.object(type(current_platform), "get_kv_cache_config_builder_cls", own):
+        said = refusal.reason(engine.config, engine.specs)
+    assert said is not None
+    assert said.startswith("platform")
+
+
+def test_kinds_of_layers_that_are_refused() -> None:
+    def why(*caches: Any) -> str | None:
+        layers = tuple(Layer(depth, cache) for depth, cache in enumerate(caches))
+        model = Model(name="made", model_type="made", num_layers=len(layers), layers=layers)
+        engine = Engine(model, Deployment(max_model_len=256), 2**28)
+        return refusal.reason_to_plan(engine.config, engine.specs)
+
+    full = FullAttention(kv_heads=1, head_dim=32)
+    assert why(full, SlidingWindow(kv_heads=4, head_dim=32, window=64), STATE) is None
+    wide = Mamba2(inner_dim=64, groups=1, heads=4, head_dim=16, state_dim=64, conv_kernel=4)
+    assert why(full, STATE, wide) == "recurrent states of several shapes"
+    other = FullAttention(kv_heads=2, head_dim=32)
+    assert why(full, other, STATE) == "full-attention pages of [2048, 4096] bytes on a CPU"
+
+
+def test_more_requests_than_slabs_are_warned_of_with_the_number() -> None:
+    class Notes(logging.Handler):
+        records: list[str] = []  # noqa: RUF012 - one handler, one test
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.records.append(record.getMessage())
+
+    heard = Notes()
+    with patch.object(notes.logger, "handlers", [heard]):
+        engine = Engine(
+            load_model("Nemotron-H-47B"),
+            DEPLOYMENT,
+            MEMORY,
+            scheduler_config__max_num_seqs=1024,
+        )
+        engine.capacity()
+    said = " ".join(heard.records)
+    assert "max_num_seqs 1,024 exceeds the 169 slabs" in said
+    assert "--max-num-seqs 169" in said
+    assert "slabs of 145" in said
+    assert "vLLM's plan:" in said
