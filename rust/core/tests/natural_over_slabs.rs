@@ -99,6 +99,9 @@ struct Request {
     is_running: bool,
     /// The slot that holds the state of the last accepted token.
     column: usize,
+    num_preemptions: u32,
+    /// Whether it ends by a token, so that nobody knows when before that is sampled.
+    ends_unforeseen: bool,
 }
 
 impl Request {
@@ -137,6 +140,7 @@ fn digests(tokens: &[u8]) -> Vec<Digest> {
 #[derive(Debug)]
 struct Work {
     id: String,
+    num_preemptions: u32,
     start: u32,
     end: u32,
     num_drafts: u32,
@@ -237,7 +241,9 @@ impl Engine {
             let mut num_drafts = 0;
             let mut num_new = (known + placeholder).saturating_sub(start).min(budget);
             let is_decode = start + 1 >= known + placeholder;
-            if start + placeholder >= request.length || num_new == 0 {
+            num_new = num_new.min(MAX_LEN - 1 - start);
+            let is_full = known + placeholder >= request.length && !request.ends_unforeseen;
+            if is_full || num_new == 0 {
                 at += 1;
                 continue;
             }
@@ -267,7 +273,8 @@ impl Engine {
             request.num_computed += num_new;
             request.num_in_flight += num_new;
             let (end, id) = (start + num_new, request.id.clone());
-            work.push(Work { id, start, end, num_drafts, accepted });
+            let num_preemptions = request.num_preemptions;
+            work.push(Work { id, num_preemptions, start, end, num_drafts, accepted });
             budget -= num_new;
             at += 1;
         }
@@ -291,7 +298,8 @@ impl Engine {
             (request.num_computed, request.num_in_flight) = (end, end - start);
             (request.is_running, request.column) = (true, 0);
             let accepted = end - start;
-            work.push(Work { id: request.id.clone(), start, end, num_drafts: 0, accepted });
+            let (id, num_preemptions) = (request.id.clone(), request.num_preemptions);
+            work.push(Work { id, num_preemptions, start, end, num_drafts: 0, accepted });
             budget -= end - start;
             self.running.push(request);
         }
@@ -308,7 +316,10 @@ impl Engine {
             request.known.push(request.token(request.known.len() as u32));
         }
         (request.num_computed, request.num_in_flight) = (0, 0);
-        self.waiting.push_front(request);
+        request.num_preemptions += 1;
+        if (request.known.len() as u32) < request.length {
+            self.waiting.push_front(request);
+        }
     }
 
     fn unit(group: usize, block: BlockId, within: u32) -> usize {
@@ -333,7 +344,9 @@ impl Engine {
             self.device[Self::slab(dst.0)].copy_from_slice(&content);
         }
         for one in work {
-            let at = self.running.iter().position(|request| request.id == one.id);
+            let at = self.running.iter().position(|request| {
+                request.id == one.id && request.num_preemptions == one.num_preemptions
+            });
             // Whoever was preempted in the step that it was scheduled in computes nothing.
             if let Some(at) = at {
                 self.compute(at, one)?;
@@ -414,8 +427,7 @@ impl Engine {
             };
             let request = &mut self.running[at];
             let num_new = one.end - one.start;
-            if request.num_in_flight < num_new {
-                // It was preempted and admitted anew since.
+            if request.num_preemptions != one.num_preemptions {
                 continue;
             }
             request.num_in_flight -= num_new;
@@ -434,8 +446,7 @@ impl Engine {
             let handle = self.manager.find(&one.id).unwrap();
             let (progress, digests) = (Self::progress(request), digests(&request.known));
             let num_done = request.num_computed.min(request.known.len() as u32);
-            let is_done = request.known.len() as u32 >= request.length
-                && request.num_computed + 1 >= request.length;
+            let is_done = request.known.len() as u32 >= request.length;
             *self.manager.digests_mut(handle).unwrap() = digests;
             if self.is_async && !self.manager.is_commit_noop(handle, num_done) {
                 self.manager.commit(handle, &progress, num_done).unwrap();
@@ -505,6 +516,8 @@ fn live(
                     boundary: 0,
                     is_running: false,
                     column: 0,
+                    num_preemptions: 0,
+                    ends_unforeseen: answer % 2 == 0,
                 });
                 num_added += 1;
             }
