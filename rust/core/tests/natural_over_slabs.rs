@@ -394,7 +394,6 @@ impl Engine {
                 }
                 continue;
             }
-            let pool = PoolId(self::kind(group, 0).2);
             let first = kind.num_skipped_tokens(start);
             for position in first..start {
                 let block = blocks[(position / BLOCK) as usize];
@@ -406,7 +405,6 @@ impl Engine {
             for position in start..end {
                 let block = blocks[(position / BLOCK) as usize];
                 prop_assert!(!block.is_null());
-                prop_assert_eq!(self.manager.store().pool(pool).ref_count(block), 1);
                 let unit = Self::unit(group, block, position % BLOCK);
                 // The kernel multiplies what it masks by 0, and not a number stays one.
                 prop_assert!(
@@ -572,7 +570,7 @@ fn live(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
     fn requests_read_what_their_tokens_wrote_and_come_to_their_end(
