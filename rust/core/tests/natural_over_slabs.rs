@@ -486,7 +486,7 @@ fn live(
     let num_slabs = 1 + enough_slabs(drafts) + extra_slabs;
     let mut engine = Engine::new(num_slabs, is_async, drafts);
     let mut in_flight = VecDeque::new();
-    let mut num_added = 0;
+    let mut num_added: u32 = 0;
     let step = |engine: &mut Engine, in_flight: &mut VecDeque<Vec<Work>>| {
         let work = engine.schedule();
         engine.run(&work)?;
@@ -570,7 +570,7 @@ fn live(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn requests_read_what_their_tokens_wrote_and_come_to_their_end(
