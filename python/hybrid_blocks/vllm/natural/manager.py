@@ -67,7 +67,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
 
     def _samples(self) -> list[Sample]:
         pool: Any = self.block_pool
-        counts, limits = self._counts()
+        counts, limits = dict(self._counts()), dict(self._hit_limits())
         owners = {f"pool{number}": one.num_owned_slabs for number, one in enumerate(pool.pools)}
         owners["nobody"] = pool.pools[0].num_slabs - sum(owners.values())
         samples = [
@@ -84,7 +84,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
                 )
                 for state, count in states.items()
             ]
-        return samples + _counters(dict(counts), dict(limits), pool.pools[0].num_steals)
+        return samples + _counters(counts, limits, pool.pools[0].num_steals)
 
 
 def _gauge(name: str, documentation: str, value: float, **labels: str) -> Sample:

@@ -300,6 +300,7 @@ fn config(config: &fixture::Config) -> ManagerConfig {
         drops_eagle_checkpoint: config.drops_eagle_checkpoint,
         shared_prefix_checkpoint: config.shared_prefix_checkpoint,
         watermark_blocks: config.watermark_blocks,
+        checkpoints: None,
     }
 }
 

@@ -222,7 +222,6 @@ impl Blocks {
 
     #[staticmethod]
     #[pyo3(signature = (num_slabs, blocks_per_slab, *, keep_evicted = false))]
-    #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands lists over by value")]
     fn over_slabs(
         num_slabs: u32,
         blocks_per_slab: Vec<u32>,
@@ -527,7 +526,7 @@ impl Blocks {
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.engine.store(py, |store| store.reset())?.map_err(core_error)
+        self.engine.store(py, Store::reset)?.map_err(core_error)
     }
 
     fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {

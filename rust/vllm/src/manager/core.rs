@@ -31,6 +31,7 @@ pub(super) struct Core {
 }
 
 /// Answers of the configuration that are asked for in every call.
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
 pub(super) struct Configured {
     /// Tells this manager from others that a request may have been through.
     number: u64,

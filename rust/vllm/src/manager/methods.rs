@@ -328,14 +328,11 @@ impl RustKVCacheManager {
         core.engine().manager(slf.py(), |manager| manager.next_boundary(&progress, start, end))
     }
 
-    /// Counts since the start, by name; those of hits by what ended them.
-    fn _counts(
-        slf: &Bound<'_, Self>,
-    ) -> PyResult<(Vec<(&'static str, u64)>, Vec<(&'static str, u64)>)> {
+    /// Counts since the start, by name.
+    fn _counts(slf: &Bound<'_, Self>) -> PyResult<Vec<(&'static str, u64)>> {
         let (core, _) = Self::core(slf)?;
         let stats = core.engine().manager(slf.py(), |manager| *manager.stats())?;
-        let limits = HitLimit::ALL.iter().map(|limit| limit.name()).zip(stats.limits).collect();
-        let counts = vec![
+        Ok(vec![
             ("forks", stats.forks),
             ("prompt", stats.prompt),
             ("followed", stats.followed),
@@ -343,8 +340,14 @@ impl RustKVCacheManager {
             ("superseded", stats.superseded),
             ("no_room", stats.no_room),
             ("shortened", stats.shortened),
-        ];
-        Ok((counts, limits))
+        ])
+    }
+
+    /// Look-ups since the start, by what ended them.
+    fn _hit_limits(slf: &Bound<'_, Self>) -> PyResult<Vec<(&'static str, u64)>> {
+        let (core, _) = Self::core(slf)?;
+        let limits = core.engine().manager(slf.py(), |manager| manager.stats().limits)?;
+        Ok(HitLimit::ALL.iter().map(|limit| limit.name()).zip(limits).collect())
     }
 
     #[expect(clippy::too_many_arguments, reason = "those of vLLM's coordinator")]

@@ -1,0 +1,591 @@
+//! vLLM's rules over slabs with copies of states placed by our own rules: whatever a request reads is
+//! what its tokens wrote, on a worker that zeroes, copies and computes in vLLM's order, and every
+//! request that fits alone comes to its end.
+
+use std::collections::VecDeque;
+
+use hybrid_blocks::vllm::{
+    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
+};
+use hybrid_blocks::{
+    BlockId, CheckpointPolicy, Digest, GroupId, GroupKind, PoolId, SlabStore, Store,
+};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+/// Tokens of a hash block and of an attention block.
+const BLOCK: u32 = 2;
+const MAX_LEN: u32 = 64;
+const UNITS_PER_SLAB: u32 = 6;
+/// Attention with and without a window; states; attention with wider pages.
+const BLOCKS_PER_SLAB: [u32; 3] = [3, 1, 2];
+const WINDOW: u32 = 5;
+/// Tokens of a step.
+const BUDGET: u32 = 16;
+/// Blocks of the window group that a request holds at a time, with two steps in flight.
+const WINDOW_CAP: u32 = (WINDOW - 1 + 2 * BUDGET) / BLOCK + 1;
+const STATES: [usize; 2] = [2, 3];
+const NUM_GROUPS: usize = 5;
+
+fn kind(group: usize, drafts: u32) -> (GroupKind, u32, u32) {
+    let state = GroupKind::MambaAligned {
+        num_speculative: drafts,
+        checkpoint_alignment: None,
+        has_checkpoint_blocks: false,
+    };
+    match group {
+        0 => (GroupKind::Full, BLOCK, 0),
+        1 => (GroupKind::sliding_window(WINDOW), BLOCK, 0),
+        2 | 3 => (state, MAX_LEN, 1),
+        _ => (GroupKind::Full, BLOCK, 2),
+    }
+}
+
+/// Slabs that the longest request fills, without the null slab.
+fn enough_slabs(drafts: u32) -> u32 {
+    let blocks = MAX_LEN.div_ceil(BLOCK);
+    (blocks + WINDOW_CAP).div_ceil(BLOCKS_PER_SLAB[0])
+        + STATES.len() as u32 * (1 + drafts)
+        + blocks.div_ceil(BLOCKS_PER_SLAB[2])
+}
+
+fn config(drafts: u32) -> ManagerConfig {
+    let groups = (0..NUM_GROUPS).map(|group| {
+        let (kind, block_size, pool) = kind(group, drafts);
+        GroupConfig {
+            pool: PoolId(pool),
+            admission_cap: (group == 1).then_some(WINDOW_CAP),
+            zeroes_new_blocks: !STATES.contains(&group),
+            ..GroupConfig::new(kind, block_size)
+        }
+    });
+    let spec = |groups: &[u32]| LookupGroup {
+        groups: groups.iter().copied().map(GroupId).collect(),
+        use_eagle: false,
+    };
+    let lookup = Lookup::Hybrid {
+        specs: vec![spec(&[0, 4]), spec(&[1]), spec(&[2, 3])],
+        fine_grained: true,
+    };
+    ManagerConfig {
+        checkpoints: Some(CheckpointPolicy { follow_every: 4, ..CheckpointPolicy::default() }),
+        ..ManagerConfig::new(groups.collect(), lookup, BLOCK, MAX_LEN, MAX_LEN)
+    }
+}
+
+/// What a unit of the arena was last written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// Nothing that may be read: bytes of nobody, a bad number for whoever takes them for his.
+    Garbage,
+    Zero,
+    /// Group, and the hash of all tokens up to and with the one that it stands for.
+    Token(usize, u64),
+    /// Group, and the hash of all tokens computed.
+    State(usize, u64),
+}
+
+#[derive(Debug)]
+struct Request {
+    id: String,
+    prompt: Vec<u8>,
+    /// Tokens to end with.
+    length: u32,
+    /// Tokens that the scheduler knows.
+    known: Vec<u8>,
+    num_computed: u32,
+    num_in_flight: u32,
+    boundary: u32,
+    is_running: bool,
+    /// The slot that holds the state of the last accepted token.
+    column: usize,
+    num_preemptions: u32,
+    /// Whether it ends by a token, so that nobody knows when before that is sampled.
+    ends_unforeseen: bool,
+}
+
+impl Request {
+    /// The token at a position, whether or not it is known already.
+    fn token(&self, at: u32) -> u8 {
+        let at = at as usize;
+        self.prompt.get(at).copied().unwrap_or_else(|| {
+            let own =
+                self.prompt.iter().fold(7u32, |sum, &token| sum * 31 % 1009 + u32::from(token));
+            ((own + at as u32 * 13) % 5) as u8
+        })
+    }
+
+    fn hash(&self, num_tokens: u32) -> u64 {
+        (0..num_tokens).fold(0xcbf2_9ce4_8422_2325, |hash, at| step_hash(hash, self.token(at)))
+    }
+}
+
+fn step_hash(hash: u64, token: u8) -> u64 {
+    (hash ^ (u64::from(token) + 1)).wrapping_mul(0x0100_0000_01b3)
+}
+
+fn digests(tokens: &[u8]) -> Vec<Digest> {
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let mut digests = Vec::new();
+    for block in tokens.chunks_exact(BLOCK as usize) {
+        hash = block.iter().fold(hash, |hash, &token| step_hash(hash, token));
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&hash.to_le_bytes());
+        digests.push(Digest::from(bytes));
+    }
+    digests
+}
+
+/// What was scheduled for one request in one step.
+#[derive(Debug)]
+struct Work {
+    id: String,
+    num_preemptions: u32,
+    start: u32,
+    end: u32,
+    num_drafts: u32,
+    accepted: u32,
+}
+
+struct Engine {
+    manager: KvCacheManager<SlabStore>,
+    device: Vec<Content>,
+    waiting: VecDeque<Request>,
+    running: Vec<Request>,
+    is_async: bool,
+    drafts: u32,
+    num_hits: u32,
+    random: u32,
+}
+
+impl Engine {
+    fn new(num_slabs: u32, is_async: bool, drafts: u32) -> Self {
+        let store = SlabStore::new(num_slabs, &BLOCKS_PER_SLAB).unwrap();
+        Self {
+            manager: KvCacheManager::new(store, config(drafts)).unwrap(),
+            device: vec![Content::Garbage; (num_slabs * UNITS_PER_SLAB) as usize],
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            is_async,
+            drafts,
+            num_hits: 0,
+            random: 1,
+        }
+    }
+
+    fn draw(&mut self, below: u32) -> u32 {
+        self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.random >> 8) % below
+    }
+
+    fn progress(request: &Request) -> RequestProgress {
+        RequestProgress {
+            num_computed: request.num_computed,
+            num_tokens: request.known.len() as u32,
+            num_prompt: request.prompt.len() as u32,
+            num_in_flight: request.num_in_flight,
+            shared_prefix_boundary: request.boundary,
+            is_waiting: !request.is_running,
+        }
+    }
+
+    fn give_back(&mut self, request: &Request) {
+        if let Some(handle) = self.manager.find(&request.id) {
+            *self.manager.digests_mut(handle).unwrap() = digests(&request.known);
+            self.manager.keep_states(handle, &Self::progress(request)).unwrap();
+            self.manager.free(handle).unwrap();
+        }
+    }
+
+    /// Room for `num_new` tokens of a request, whose hit is `computed`.
+    fn allocate(
+        &mut self,
+        request: &Request,
+        num_new: u32,
+        num_hit: u32,
+        computed: Option<&[Vec<BlockId>]>,
+    ) -> bool {
+        let handle = self.manager.add(&request.id);
+        *self.manager.digests_mut(handle).unwrap() = digests(&request.known);
+        let args = AllocateArgs {
+            num_new,
+            num_new_computed: num_hit,
+            computed,
+            full_sequence_must_fit: computed.is_some(),
+            has_scheduled: !self.running.is_empty(),
+            ..AllocateArgs::default()
+        };
+        let progress = Self::progress(request);
+        let is_noop = computed.is_none() && self.manager.is_noop(handle, &progress, num_new, 0);
+        let before = is_noop.then(|| self.manager.store().num_changes());
+        let new = self.manager.allocate(handle, &progress, &args).unwrap();
+        if is_noop {
+            let new = new.as_ref().unwrap();
+            assert!(new.iter().all(Vec::is_empty), "a call that was said to change nothing");
+            assert_eq!(before, Some(self.manager.store().num_changes()));
+        }
+        new.is_some()
+    }
+
+    fn schedule(&mut self) -> Vec<Work> {
+        self.manager.start_step();
+        let mut work = Vec::new();
+        let mut budget = BUDGET;
+        let mut at = 0;
+        let mut has_preempted = false;
+        while at < self.running.len() && budget > 0 {
+            let request = &self.running[at];
+            let (start, known) = (request.num_computed, request.known.len() as u32);
+            // In an asynchronous step the token before is sampled by a step in flight.
+            let placeholder = u32::from(request.num_in_flight > 0 && start >= known);
+            let mut num_drafts = 0;
+            let mut num_new = (known + placeholder).saturating_sub(start).min(budget);
+            let is_decode = start + 1 >= known + placeholder;
+            num_new = num_new.min(MAX_LEN - 1 - start);
+            let is_full = known + placeholder >= request.length && !request.ends_unforeseen;
+            if is_full || num_new == 0 {
+                at += 1;
+                continue;
+            }
+            if is_decode && start + 1 >= request.prompt.len() as u32 {
+                let room = (MAX_LEN - 1).saturating_sub(start + num_new).min(budget - num_new);
+                num_drafts = self.drafts.min(room);
+                num_new += num_drafts;
+            } else {
+                let end = self.manager.next_boundary(
+                    &Self::progress(&self.running[at]),
+                    start,
+                    start + num_new,
+                );
+                num_new = end - start;
+            }
+            let request = self.running.remove(at);
+            let has_room = self.allocate(&request, num_new, 0, None);
+            self.running.insert(at, request);
+            if !has_room {
+                let victim = self.running.pop().unwrap();
+                self.preempt(victim);
+                has_preempted = true;
+                continue;
+            }
+            let accepted = if num_drafts > 0 { 1 + self.draw(num_drafts + 1) } else { num_new };
+            let request = &mut self.running[at];
+            request.num_computed += num_new;
+            request.num_in_flight += num_new;
+            let (end, id) = (start + num_new, request.id.clone());
+            let num_preemptions = request.num_preemptions;
+            work.push(Work { id, num_preemptions, start, end, num_drafts, accepted });
+            budget -= num_new;
+            at += 1;
+        }
+        while !has_preempted && budget > 0 && self.running.len() < 6 {
+            let Some(mut request) = self.waiting.pop_front() else { break };
+            let known = request.known.len() as u32;
+            let handle = self.manager.add(&request.id);
+            *self.manager.digests_mut(handle).unwrap() = digests(&request.known);
+            let hit = self.manager.longest_usable_hit(handle, known - 1, known);
+            request.boundary =
+                if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
+            let start = hit.num_tokens;
+            let end = (start + budget).min(known);
+            let end = self.manager.next_boundary(&Self::progress(&request), start, end);
+            if !self.allocate(&request, end - start, start, Some(&hit.blocks)) {
+                self.manager.free(handle).unwrap();
+                self.waiting.push_front(request);
+                break;
+            }
+            self.num_hits += u32::from(start > 0);
+            (request.num_computed, request.num_in_flight) = (end, end - start);
+            (request.is_running, request.column) = (true, 0);
+            let accepted = end - start;
+            let (id, num_preemptions) = (request.id.clone(), request.num_preemptions);
+            work.push(Work { id, num_preemptions, start, end, num_drafts: 0, accepted });
+            budget -= end - start;
+            self.running.push(request);
+        }
+        work
+    }
+
+    /// A request starts anew. What a step in flight samples for it arrives nevertheless.
+    fn preempt(&mut self, mut request: Request) {
+        self.give_back(&request);
+        request.is_running = false;
+        let sampled =
+            request.num_in_flight > 0 && request.num_computed >= request.known.len() as u32;
+        if sampled && (request.known.len() as u32) < request.length {
+            request.known.push(request.token(request.known.len() as u32));
+        }
+        (request.num_computed, request.num_in_flight) = (0, 0);
+        request.num_preemptions += 1;
+        if (request.known.len() as u32) < request.length {
+            self.waiting.push_front(request);
+        }
+    }
+
+    fn unit(group: usize, block: BlockId, within: u32) -> usize {
+        let size = UNITS_PER_SLAB / BLOCKS_PER_SLAB[kind(group, 0).2 as usize];
+        (block.0 * size + within) as usize
+    }
+
+    /// Zero, copy and compute, as a worker does.
+    fn run(&mut self, work: &[Work]) -> Result<(), TestCaseError> {
+        for slab in self.manager.take_started_slabs(false) {
+            self.device[Self::slab(slab)].fill(Content::Zero);
+        }
+        let copies = self.manager.take_disjoint_copies().unwrap();
+        for &(src, dst) in &copies {
+            prop_assert!(copies.iter().all(|copy| copy.0 != dst), "{dst} is read and written");
+            prop_assert_eq!(copies.iter().filter(|copy| copy.1 == dst).count(), 1);
+            prop_assert!(!src.is_null() && !dst.is_null());
+        }
+        let read = copies.iter().map(|copy| self.device[Self::slab(copy.0.0)].to_vec());
+        let read: Vec<_> = read.collect();
+        for ((_, dst), content) in copies.iter().zip(read) {
+            self.device[Self::slab(dst.0)].copy_from_slice(&content);
+        }
+        for one in work {
+            let at = self.running.iter().position(|request| {
+                request.id == one.id && request.num_preemptions == one.num_preemptions
+            });
+            // Whoever was preempted in the step that it was scheduled in computes nothing.
+            if let Some(at) = at {
+                self.compute(at, one)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn slab(slab: u32) -> std::ops::Range<usize> {
+        (slab * UNITS_PER_SLAB) as usize..((slab + 1) * UNITS_PER_SLAB) as usize
+    }
+
+    fn compute(&mut self, at: usize, work: &Work) -> Result<(), TestCaseError> {
+        let handle = self.manager.find(&work.id).unwrap();
+        let Work { start, end, num_drafts, accepted, .. } = *work;
+        let num_sure = if num_drafts > 0 { start + accepted } else { end };
+        let request = &self.running[at];
+        let mut hashes = vec![request.hash(0)];
+        for position in 0..end {
+            let token = request.token(position);
+            // A draft that is rejected is another token.
+            let token = if position < num_sure { token } else { token ^ 64 };
+            hashes.push(step_hash(hashes[position as usize], token));
+        }
+        let column = request.column;
+        for group in 0..NUM_GROUPS {
+            let (kind, ..) = kind(group, self.drafts);
+            let blocks = self.manager.blocks(handle, GroupId(group as u32)).to_vec();
+            if STATES.contains(&group) {
+                prop_assert_eq!(blocks.len(), 1 + self.drafts as usize);
+                if start > 0 {
+                    let expected = Content::State(group, hashes[start as usize]);
+                    let found = self.device[Self::slab(blocks[column].0)][0];
+                    prop_assert_eq!(found, expected, "state of {} at {}", &work.id, start);
+                }
+                // Without drafts one state is written; with them, one a token.
+                let written: Vec<(usize, u32)> = if num_drafts > 0 {
+                    (0..=num_drafts).map(|nth| (nth as usize, start + nth + 1)).collect()
+                } else {
+                    vec![(0, end)]
+                };
+                for (column, num_tokens) in written {
+                    let slab = Self::slab(blocks[column].0);
+                    self.device[slab].fill(Content::State(group, hashes[num_tokens as usize]));
+                }
+                continue;
+            }
+            let first = kind.num_skipped_tokens(start);
+            for position in first..start {
+                let block = blocks[(position / BLOCK) as usize];
+                prop_assert!(!block.is_null());
+                let found = self.device[Self::unit(group, block, position % BLOCK)];
+                let expected = Content::Token(group, hashes[position as usize + 1]);
+                prop_assert_eq!(found, expected, "token {} of {}", position, &work.id);
+            }
+            for position in start..end {
+                let block = blocks[(position / BLOCK) as usize];
+                prop_assert!(!block.is_null());
+                let unit = Self::unit(group, block, position % BLOCK);
+                // The kernel multiplies what it masks by 0, and not a number stays one.
+                prop_assert!(
+                    !matches!(self.device[unit], Content::Garbage | Content::State(..)),
+                    "block {block} of group {group} was not zeroed"
+                );
+                self.device[unit] = Content::Token(group, hashes[position as usize + 1]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Take in what a step sampled.
+    fn update(&mut self, work: &[Work]) {
+        for one in work {
+            let Some(at) = self.running.iter().position(|request| request.id == one.id) else {
+                continue;
+            };
+            let request = &mut self.running[at];
+            let num_new = one.end - one.start;
+            if request.num_preemptions != one.num_preemptions {
+                continue;
+            }
+            request.num_in_flight -= num_new;
+            let done = one.start + one.accepted;
+            if one.num_drafts > 0 {
+                request.num_computed -= num_new - one.accepted;
+                request.column = one.accepted as usize - 1;
+            } else {
+                request.column = 0;
+            }
+            while (request.known.len() as u32) <= done
+                && (request.known.len() as u32) < request.length
+            {
+                request.known.push(request.token(request.known.len() as u32));
+            }
+            let handle = self.manager.find(&one.id).unwrap();
+            let (progress, digests) = (Self::progress(request), digests(&request.known));
+            let num_done = request.num_computed.min(request.known.len() as u32);
+            let is_done = request.known.len() as u32 >= request.length;
+            *self.manager.digests_mut(handle).unwrap() = digests;
+            if self.is_async && !self.manager.is_commit_noop(handle, num_done) {
+                self.manager.commit(handle, &progress, num_done).unwrap();
+            }
+            if is_done {
+                let request = self.running.remove(at);
+                self.give_back(&request);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Add { family: u8, shared: u8, own: u8, answer: u8 },
+    Steps(u8),
+    Abort(u8),
+    Preempt,
+    Reset,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0u8..3, 0u8..40, 1u8..24, 1u8..30)
+            .prop_map(|(family, shared, own, answer)| Op::Add { family, shared, own, answer }),
+        6 => (1u8..12).prop_map(Op::Steps),
+        1 => any::<u8>().prop_map(Op::Abort),
+        1 => Just(Op::Preempt),
+        1 => Just(Op::Reset),
+    ]
+}
+
+fn live(
+    extra_slabs: u32,
+    is_async: bool,
+    drafts: u32,
+    ops: &[Op],
+) -> Result<Engine, TestCaseError> {
+    let num_slabs = 1 + enough_slabs(drafts) + extra_slabs;
+    let mut engine = Engine::new(num_slabs, is_async, drafts);
+    let mut in_flight = VecDeque::new();
+    let mut num_added: u32 = 0;
+    let step = |engine: &mut Engine, in_flight: &mut VecDeque<Vec<Work>>| {
+        let work = engine.schedule();
+        engine.run(&work)?;
+        in_flight.push_back(work);
+        while in_flight.len() > usize::from(is_async) {
+            engine.update(&in_flight.pop_front().unwrap());
+        }
+        engine.manager.check_integrity().map_err(TestCaseError::fail)
+    };
+    for op in ops {
+        match *op {
+            Op::Add { family, shared, own, answer } => {
+                let common = (0..shared).map(|at| (family * 7 + at % (family + 2)) % 32);
+                let own = (0..own).map(|at| (num_added as u8 % 4 * 11 + at) % 32);
+                let mut prompt: Vec<u8> = common.chain(own).collect();
+                prompt.truncate(MAX_LEN as usize - 2);
+                let length = (prompt.len() as u32 + u32::from(answer)).min(MAX_LEN);
+                engine.waiting.push_back(Request {
+                    id: format!("r{num_added}"),
+                    known: prompt.clone(),
+                    prompt,
+                    length,
+                    num_computed: 0,
+                    num_in_flight: 0,
+                    boundary: 0,
+                    is_running: false,
+                    column: 0,
+                    num_preemptions: 0,
+                    ends_unforeseen: answer % 2 == 0,
+                });
+                num_added += 1;
+            }
+            Op::Steps(count) => {
+                for _ in 0..count {
+                    step(&mut engine, &mut in_flight)?;
+                }
+            }
+            Op::Abort(which) => {
+                if !engine.running.is_empty() {
+                    let at = usize::from(which) % engine.running.len();
+                    let request = engine.running.remove(at);
+                    engine.give_back(&request);
+                }
+            }
+            Op::Preempt => {
+                if let Some(request) = engine.running.pop() {
+                    engine.preempt(request);
+                }
+            }
+            Op::Reset => {
+                while let Some(request) = engine.running.pop() {
+                    engine.preempt(request);
+                }
+                engine.run(&[])?;
+                engine.manager.store_mut().reset().unwrap();
+                prop_assert_eq!(
+                    u64::from(engine.manager.store().num_free_slabs()),
+                    engine.manager.store().num_slabs(),
+                    "a reset gives all slabs back"
+                );
+            }
+        }
+    }
+    // Every request needs fewer steps than this when it is alone.
+    let most = 80 * (engine.waiting.len() + engine.running.len() + 1);
+    for _ in 0..most {
+        if engine.waiting.is_empty() && engine.running.is_empty() {
+            break;
+        }
+        step(&mut engine, &mut in_flight)?;
+    }
+    prop_assert!(
+        engine.waiting.is_empty() && engine.running.is_empty(),
+        "{} requests wait and {} run for ever",
+        engine.waiting.len(),
+        engine.running.len()
+    );
+    engine.run(&[])?;
+    prop_assert_eq!(engine.manager.store().num_whole_slabs(), u64::from(num_slabs) - 1);
+    Ok(engine)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn requests_read_what_their_tokens_wrote_and_come_to_their_end(
+        extra_slabs in 0u32..40,
+        is_async in any::<bool>(),
+        ops in prop::collection::vec(op(), 1..40),
+    ) {
+        live(extra_slabs, is_async, 0, &ops)?;
+    }
+
+    #[test]
+    fn so_they_do_when_drafts_are_accepted_and_rejected(
+        extra_slabs in 0u32..40,
+        ops in prop::collection::vec(op(), 1..40),
+    ) {
+        live(extra_slabs, false, 2, &ops)?;
+    }
+}

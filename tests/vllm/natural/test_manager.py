@@ -1,0 +1,288 @@
+"""vLLM's schedulers over the manager of level natural, with a worker that reads what it is told."""
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.level import VARIABLE, Level
+from hybrid_blocks.vllm.natural import manager as natural
+from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
+from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request, RequestStatus
+
+from .manager_worker import Worker, next_turn
+
+BLOCKS_PER_SLAB = 528 // 16
+MAX_LEN = 700
+
+
+@pytest.fixture(autouse=True)
+def level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(VARIABLE, Level.NATURAL)
+    monkeypatch.setattr(natural, "zeroes_single_blocks", lambda: False)
+    installation.install()
+    yield
+    installation.uninstall()
+
+
+class Engine:
+    """A scheduler over ``num_slabs`` slabs and its worker; outputs are a step late if asked."""
+
+    def __init__(self, num_slabs: int, cls: type[Scheduler] = AsyncScheduler) -> None:
+        self.scheduler: Any = make_scheduler(
+            Groups.HYBRID,
+            num_requests=16,
+            num_blocks=num_slabs,
+            max_model_len=MAX_LEN,
+            max_num_batched_tokens=256,
+            scheduler_cls=cls,
+            is_natural=True,
+        )
+        self.manager: Any = self.scheduler.kv_cache_manager
+        self.worker = Worker(BLOCKS_PER_SLAB)
+        self.worker.num_known = self._num_known
+        self.lag = int(isinstance(self.scheduler, AsyncScheduler))
+        self.in_flight: deque[Any] = deque()
+        self.hasher = make_hasher()
+        self.num_added = 0
+        self.outputs: list[str] = []
+        self.hits: dict[str, int] = {}
+
+    def _num_known(self, request_id: str) -> int:
+        request = self.scheduler.requests[request_id]
+        return int(request.num_tokens)
+
+    def add(self, prompt: list[int], max_tokens: int) -> Request:
+        request = Request(
+            request_id=f"request{self.num_added}",
+            prompt_token_ids=prompt,
+            sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+            pooling_params=None,
+            block_hasher=self.hasher,
+        )
+        self.num_added += 1
+        self.scheduler.add_request(request)
+        return request
+
+    def step(self) -> Any:
+        output = self.scheduler.schedule()
+        for new in output.scheduled_new_reqs:
+            self.hits[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        starts = zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+        self.hits |= {one: start for one, start in starts if one in cached.resumed_req_ids}
+        self.in_flight.append((output, self.worker.run(output)))
+        while len(self.in_flight) > self.lag:
+            self.scheduler.update_from_output(*self.in_flight.popleft())
+        self.manager.block_pool.pools[0].check_integrity()
+        return output
+
+    def finish(self, most: int = 4000) -> None:
+        for _ in range(most):
+            if not self.scheduler.requests:
+                break
+            self.step()
+        assert not self.scheduler.requests, "some request runs for ever"
+        while self.in_flight:
+            self.scheduler.update_from_output(*self.in_flight.popleft())
+
+    def counts(self) -> dict[str, int]:
+        return dict(self.manager._counts())
+
+
+def test_the_configuration_decides_which_manager_there_is() -> None:
+    engine = Engine(20)
+    assert type(engine.manager) is NaturalKVCacheManager
+    assert engine.manager.hybrid_blocks_level is Level.NATURAL
+    assert engine.manager.num_slots(0) == 20 * BLOCKS_PER_SLAB * 16
+
+
+def test_slabs_cannot_be_managed_by_managers_that_do_not_know_them() -> None:
+    config = Groups.HYBRID.natural_config(20, MAX_LEN)
+    with pytest.raises(
+        InvalidArgumentError, match="context parallelism; set HYBRID_BLOCKS=manager"
+    ):
+        KVCacheManager(config, MAX_LEN, 704, 16, dcp_world_size=2)
+
+
+def test_a_request_takes_slots_for_its_states_once_and_blocks_by_number() -> None:
+    engine = Engine(20)
+    engine.add(list(range(40)), 100)
+    (new,) = engine.step().scheduled_new_reqs
+    attention, *states = new.block_ids
+    assert [len(table) for table in (attention, *states)] == [2, 1, 1, 1]
+    slabs = {attention[0] // BLOCKS_PER_SLAB, *(slot for (slot,) in states)}
+    assert len(slabs) == 4
+    assert 0 not in slabs
+    pool = engine.manager.block_pool
+    assert pool.get_num_free_blocks() == 19 - 4
+    assert pool.get_usage() == pytest.approx(4 / 19)
+    engine.finish()
+    assert pool.get_num_free_blocks() == 19
+
+
+def test_attention_that_starts_on_a_slab_has_it_zeroed_once() -> None:
+    engine = Engine(20)
+    engine.add(list(range(40)), 10)
+    first = engine.step()
+    (slab,) = first.new_block_ids_to_zero
+    assert slab == first.scheduled_new_reqs[0].block_ids[0][0] // BLOCKS_PER_SLAB
+    engine.add(list(range(100, 140)), 10)
+    assert engine.step().new_block_ids_to_zero is None, "the second shares the first one's slab"
+
+
+def test_vllms_first_cpu_runner_is_told_the_blocks_of_the_slab(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(natural, "zeroes_single_blocks", lambda: True)
+    engine = Engine(20)
+    engine.add(list(range(40)), 10)
+    output = engine.scheduler.schedule()
+    (table, *_) = output.scheduled_new_reqs[0].block_ids
+    first = table[0] // BLOCKS_PER_SLAB * BLOCKS_PER_SLAB
+    assert output.new_block_ids_to_zero == list(range(first, first + BLOCKS_PER_SLAB))
+
+
+@pytest.mark.parametrize("num_prompt", [20, 40, 100, 300, 500])
+def test_a_short_prompt_that_returns_is_hit(num_prompt: int) -> None:
+    engine = Engine(40)
+    prompt = list(range(num_prompt))
+    engine.add(prompt, 4)
+    engine.finish()
+    again = engine.add(prompt, 4)
+    engine.finish()
+    margin = min(128, num_prompt // 8)
+    assert engine.hits[again.request_id] == (num_prompt - margin) // 16 * 16
+    assert engine.counts()["forks"] == 3
+
+
+def test_the_next_turn_goes_on_from_the_answer() -> None:
+    engine = Engine(40)
+    prompt = list(range(100))
+    engine.add(prompt, 200)
+    engine.finish()
+    following = engine.add(next_turn(prompt, 200, list(range(500, 520))), 4)
+    engine.finish()
+    assert engine.hits[following.request_id] >= 299 // 64 * 64
+    counts = engine.counts()
+    assert counts["followed"] >= 9
+    assert counts["superseded"] >= 6, "one copy follows, not one a border"
+
+
+def test_prompts_that_share_a_prefix_meet_at_its_end() -> None:
+    engine = Engine(60)
+    shared = list(range(320))
+    for number in range(3):
+        request = engine.add(shared + [600 + number] * 150, 4)
+        engine.finish()
+        if number == 2:
+            assert engine.hits[request.request_id] == 320, (
+                "the second one left a state at the branch"
+            )
+
+
+def test_a_preempted_request_goes_on_from_a_copy() -> None:
+    engine = Engine(40)
+    request = engine.add(list(range(100)), 300)
+    for _ in range(150):
+        engine.step()
+    engine.scheduler.running.remove(request)
+    engine.scheduler._preempt_request(request, 0.0)
+    engine.finish()
+    assert request.num_preemptions == 1
+    assert engine.counts()["forks"] == 3
+    assert engine.hits[request.request_id] >= 249 // 64 * 64
+
+
+def test_a_reset_gives_all_slabs_back() -> None:
+    engine = Engine(40)
+    engine.add(list(range(300)), 20)
+    engine.finish()
+    pools = engine.manager.block_pool.pools
+    assert any(pool.num_owned_slabs for pool in pools)
+    assert engine.scheduler.reset_prefix_cache()
+    assert [pool.num_owned_slabs for pool in pools] == [0, 0]
+
+
+def test_figures_say_where_slabs_and_states_are() -> None:
+    engine = Engine(40)
+    engine.add(list(range(300)), 200)
+    for _ in range(120):
+        engine.step()
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value for sample in engine.manager._samples()
+    }
+    slabs = {key[1]: value for key, value in samples.items() if key[0] == "hybrid_blocks_slabs"}
+    assert sum(slabs.values()) == 39
+    assert slabs["pool1"] >= 3
+    assert samples["hybrid_blocks_blocks", "1", "live"] == 3
+    assert samples["hybrid_blocks_checkpoints_written", "followed"] >= 3
+    assert samples["hybrid_blocks_hits", "unseen"] == 1
+    assert samples["hybrid_blocks_compactions",] == 0
+
+
+def _life(engine: Engine, seed: int, num_requests: int = 24) -> None:
+    """Requests with shared prefixes and later turns arrive, run, hang up and are preempted."""
+    draw = Random(seed)
+    told: list[tuple[list[int], int]] = []
+    for _ in range(num_requests):
+        shared = Random(draw.randrange(3)).choices(range(500), k=400)
+        more = draw.choices(range(500, 900), k=draw.choice((1, 5, 16, 17, 90)))
+        if told and draw.random() < 0.4:
+            prompt = next_turn(*draw.choice(told), more)
+        else:
+            prompt = shared[: draw.choice((0, 16, 31, 160, 333))] + more
+        max_tokens = draw.choice((1, 2, 20, 70, 150))
+        if len(prompt) + max_tokens < MAX_LEN:
+            engine.add(prompt, max_tokens)
+            told.append((prompt, max_tokens))
+        for _ in range(draw.choice((0, 1, 3, 20))):
+            engine.outputs.append(_decided(engine.step()))
+        if draw.random() < 0.1 and engine.scheduler.requests:
+            gone = draw.choice(sorted(engine.scheduler.requests))
+            engine.scheduler.finish_requests(gone, RequestStatus.FINISHED_ABORTED)
+        if draw.random() < 0.1:
+            engine.scheduler.reset_prefix_cache(reset_running_requests=draw.random() < 0.5)
+    engine.finish()
+    pool = engine.manager.block_pool
+    assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+
+
+def _decided(output: Any) -> str:
+    cached = output.scheduled_cached_reqs
+    new = [
+        (one.req_id, one.block_ids, one.num_computed_tokens) for one in output.scheduled_new_reqs
+    ]
+    copies = [(c.src_block_id, c.dst_block_id) for c in output.kv_cache_block_copies or ()]
+    resumed = sorted(cached.resumed_req_ids)
+    tokens = output.num_scheduled_tokens
+    return json.dumps([new, cached.req_ids, cached.new_block_ids, resumed, copies, tokens])
+
+
+@pytest.mark.parametrize("cls", [AsyncScheduler, Scheduler, BatchedScheduler])
+@pytest.mark.parametrize("num_slabs", [7, 9, 14, 60])
+def test_every_request_reads_what_its_own_tokens_wrote(
+    num_slabs: int, cls: type[Scheduler]
+) -> None:
+    for seed in range(4):
+        _life(Engine(num_slabs, cls), seed)
+
+
+@pytest.mark.parametrize("num_slabs", [9, 60])
+def test_scheduling_in_one_call_decides_the_same(num_slabs: int) -> None:
+    for seed in range(4):
+        one_by_one, at_once = Engine(num_slabs), Engine(num_slabs, BatchedScheduler)
+        _life(one_by_one, seed)
+        _life(at_once, seed)
+        assert one_by_one.outputs == at_once.outputs
+        assert at_once.scheduler._decodes is not None
