@@ -39,9 +39,7 @@ def test_every_listed_reader_is_there(found: list[tuple[str, str]]) -> None:
         f"{entry['path']}: {function}"
         for entry in LISTED
         for function in entry["functions"]
-        if not any(
-            fnmatch(path, entry["path"]) and function in ("*", name) for path, name in found
-        )
+        if not any(fnmatch(path, entry["path"]) and function in ("*", name) for path, name in found)
     ]
     assert not gone, f"take {gone} out of readers.toml"
 
