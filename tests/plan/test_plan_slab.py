@@ -5,6 +5,7 @@ from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.plan.geometry.layout import MAX_GROUPS
 from hybrid_blocks.plan.geometry.slab import Demand, choose
+from hybrid_blocks.plan.report import make_report
 from hybrid_blocks.plan.report.budget import natural_budget, vllm_budget
 
 CONVERSATION = 1366
@@ -80,3 +81,25 @@ def test_pages_of_a_block_lie_one_after_the_other() -> None:
         ends = [a + b for a, b in zip(group.page_offsets, group.page_bytes, strict=True)]
         assert [0, *ends[:-1]] == list(group.page_offsets)
         assert ends[-1] == group.block_bytes
+
+
+def test_a_group_addresses_all_slots_of_all_slabs() -> None:
+    model = load_model("Qwen3.5-27B")
+    geometry = plan_natural(model, 24 * 2**30, Deployment(max_model_len=16_384))
+    slots = {group.kind: geometry.num_slots(group) for group in geometry.groups}
+    assert slots == {"state": None, "full": 664 * 37 * 16}
+    report = make_report(model, 24 * 2**30, Deployment(max_model_len=16_384))
+    assert {group.kind: group.num_slots for group in report.groups} == slots
+
+
+def test_latent_layers_have_regions_of_their_own_and_dense_blocks() -> None:
+    geometry = plan_natural(load_model("Kimi-Linear-48B-A3B"), 24 * 2**30, Deployment())
+    latent = next(group for group in geometry.groups if group.kind == "mla")
+    assert geometry.num_regions == len(latent.layers) == 7
+    assert latent.block_stride == latent.block_bytes
+
+
+def test_a_plan_that_no_engine_carries_out_says_so() -> None:
+    model = load_model("Qwen3.5-27B")
+    warnings = make_report(model, 24 * 2**30, Deployment(max_model_len=4096, pp=2)).warnings
+    assert "natural: vLLM runs at level manager (pipeline parallelism)" in warnings

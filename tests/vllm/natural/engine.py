@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -128,6 +129,13 @@ class StateLayer(MambaBase):
         return self.dtypes
 
 
+def _state_bytes(layer: StateLayer) -> int:
+    return sum(
+        prod(shape) * dtype.itemsize
+        for shape, dtype in zip(layer.shapes, layer.dtypes, strict=True)
+    )
+
+
 def attention_spec(layer: Layer, oracle: "Engine", block_size: int) -> KVCacheSpec:
     """vLLM's spec of an attention layer."""
     cache: Any = layer.cache
@@ -192,9 +200,10 @@ class Engine(plan_oracle.Oracle):
     def _worker(self) -> Iterator[None]:
         """Let vLLM find the states of the model, and only the backend above."""
         states = [layer for layer in self.layers.values() if isinstance(layer, StateLayer)]
+        largest = max(states, key=_state_bytes, default=None)
         model_class = SimpleNamespace(
-            get_mamba_state_shape_from_config=lambda _: states[0].shapes,
-            get_mamba_state_dtype_from_config=lambda _: states[0].dtypes,
+            get_mamba_state_shape_from_config=lambda _: largest and largest.shapes,
+            get_mamba_state_dtype_from_config=lambda _: largest and largest.dtypes,
         )
         with (
             patch.object(Platform, "_find_non_ssm_backends", lambda _: [self.backend]),

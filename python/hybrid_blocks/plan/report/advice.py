@@ -6,7 +6,7 @@ from hybrid_blocks.model import Model
 from hybrid_blocks.model.layer import Attention
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
-from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
 from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
 
@@ -25,6 +25,7 @@ def advise(
     warnings = [
         *_about_model(model, deployment),
         *_about_natural(deployment, geometry, deployment.length(model)),
+        *_about_engines(deployment, geometry),
     ]
     if vllm is None:
         return (*warnings, f"vLLM cannot serve this model: {refusal}")
@@ -70,6 +71,26 @@ def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> 
     if fits < length:
         warnings.append(_too_long("natural", fits, length))
     return warnings
+
+
+def _about_engines(deployment: Deployment, geometry: ArenaPlan) -> list[str]:
+    """What keeps vLLM from running at level natural: the plan then holds for the replay only."""
+    states = {group.block_bytes // len(group.page_bytes) for group in _states(geometry)}
+    refused = {
+        "pipeline parallelism": deployment.pp > 1,
+        "cross attention": any(group.kind == "cross" for group in geometry.groups),
+        "no attention layer": len(_states(geometry)) == len(geometry.groups),
+        "recurrent states of several shapes": len(states) > 1,
+    }
+    return [
+        f"natural: vLLM runs at level manager ({name})"
+        for name, applies in refused.items()
+        if applies
+    ]
+
+
+def _states(geometry: ArenaPlan) -> list[GroupPlan]:
+    return [group for group in geometry.groups if group.kind == "state"]
 
 
 def _about_blocks(deployment: Deployment, vllm: VllmPlan) -> list[str]:

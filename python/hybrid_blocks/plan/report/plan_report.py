@@ -25,7 +25,10 @@ class FullOf(AtLength, frozen=True, kw_only=True):
 
 
 class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table of groups. ``page_bytes`` is the sum over the layers of one block."""
+    """A row of the table of groups. ``page_bytes`` is the sum over the layers of one block.
+
+    ``num_slots`` token slots are addressed: the largest slot-mapping value plus 1.
+    """
 
     name: str
     kind: str
@@ -39,6 +42,7 @@ class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     blocks_per_slab: int | None = None
     pool: int | None = None
+    num_slots: int | None = None
 
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +106,7 @@ def report_natural(geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[
                 window=group.window,
                 blocks_per_slab=group.blocks_per_slab,
                 pool=group.pool,
+                num_slots=geometry.num_slots(group),
             )
             for group in geometry.groups
         ),
@@ -146,6 +151,9 @@ def report_vllm(plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int]) ->
                 blocks_per_request=group.spec.blocks(limit, plan.in_flight_tokens),
                 slots_per_request=group.spec.slots,
                 window=group.spec.window,
+                num_slots=None
+                if group.spec.slots is not None
+                else plan.num_blocks * group.spec.block_tokens,
             )
             for index, group in enumerate(plan.groups)
         ),

@@ -72,6 +72,7 @@ def _groups(title: str, plan: PlanReport) -> Table:
         "stride",
         "slots",
         "a request",
+        "token slots",
         "a slab" if plan.slab_bytes else "",
     )
     for group, count in _alike(plan.groups):
@@ -87,6 +88,7 @@ def _groups(title: str, plan: PlanReport) -> Table:
             human(group.block_bytes),
             f"{group.slots_per_request}" if state else "",
             f"{group.blocks_per_request:,}",
+            f"{group.num_slots:,}" if group.num_slots else "",
             f"{group.blocks_per_slab:,}" if group.blocks_per_slab else "",
         )
     return table

@@ -86,20 +86,21 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
     for name, spec in specs.items():
         if why := _of_layer(spec):
             return f"{why} ({name})"
-    sizes = sorted({spec.block_size for spec in attention})
-    if len(sizes) > 1:
-        return f"attention blocks of {sizes} tokens"
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
-    if len({spec.shapes for spec in states}) > 1:
-        return "recurrent states of several shapes"
+    sizes = sorted({spec.block_size for spec in attention})
     pages = {spec.page_size_bytes for spec in attention if isinstance(spec, FullAttentionSpec)}
-    if states and len(pages) > 1 and current_platform.is_cpu():
-        # A CPU worker clears the blocks it is told of in all full-attention layers alike.
-        return f"full-attention pages of {sorted(pages)} bytes on a CPU"
     unit = config.cache_config.prefix_match_unit
-    if states and unit not in (None, sizes[0]):
-        return f"prefix_match_unit {unit} beside attention blocks of {sizes[0]} tokens"
-    return None
+    refused = {
+        f"attention blocks of {sizes} tokens": len(sizes) > 1,
+        "recurrent states of several shapes": len({spec.shapes for spec in states}) > 1,
+        # A CPU worker clears the blocks that it is told of in all full-attention layers alike.
+        f"full-attention pages of {sorted(pages)} bytes on a CPU": bool(states)
+        and len(pages) > 1
+        and current_platform.is_cpu(),
+        f"prefix_match_unit {unit} beside attention blocks of {sizes[0]} tokens": bool(states)
+        and unit not in (None, sizes[0]),
+    }
+    return next((name for name, applies in refused.items() if applies), None)
 
 
 def _of_layer(spec: Any) -> str | None:
