@@ -119,7 +119,7 @@ def check_agreement(findings: Mapping[str, Findings]) -> None:
     first: dict[bool, str] = {}
     for level in findings:
         # Another layout of the memory leads to other decisions.
-        same = first.setdefault(level_of(level) is Level.NATURAL, level)
+        same = first.setdefault(level_of(level) == Level.NATURAL, level)
         for what in ("decisions", "outputs"):
             if getattr(findings[level], what) != getattr(findings[same], what):
                 raise ProfileError(f"the {what} of levels {same} and {level} differ")

@@ -50,7 +50,7 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
         num_blocks=settings.num_blocks or _enough(groups, settings.requests, longest),
         max_model_len=longest + 1,
         scheduler_cls=BatchedScheduler if is_batched else AsyncScheduler,
-        is_natural=level_of(settings.level) is Level.NATURAL,
+        is_natural=level_of(settings.level) == Level.NATURAL,
     )
     _check_level(scheduler, settings.level)
     hasher = make_hasher()

@@ -14,10 +14,9 @@ NATURAL_BATCHED = "natural-batched"
 """Level ``natural`` with this package's scheduler."""
 
 
-def level_of(name: str) -> Level:
+def level_of(name: str) -> str:
     """Return the level of the block manager where a profile is named so."""
-    batched = {BATCHED: Level.MANAGER, NATURAL_BATCHED: Level.NATURAL}
-    return batched.get(name) or Level(name)
+    return {BATCHED: Level.MANAGER, NATURAL_BATCHED: Level.NATURAL}.get(name, name)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -589,3 +589,107 @@ proptest! {
         live(extra_slabs, false, 2, &ops)?;
     }
 }
+
+/// A manager of attention and states, `k` blocks of attention a slab, and its requests.
+fn small(num_slabs: u32, max_len: u32) -> KvCacheManager<SlabStore> {
+    let state = GroupKind::MambaAligned {
+        num_speculative: 0,
+        checkpoint_alignment: None,
+        has_checkpoint_blocks: false,
+    };
+    let groups = vec![
+        GroupConfig::new(GroupKind::Full, 2),
+        GroupConfig { pool: PoolId(1), ..GroupConfig::new(state, max_len) },
+    ];
+    let specs = [0, 1].map(|group| LookupGroup { groups: vec![GroupId(group)], use_eagle: false });
+    let lookup = Lookup::Hybrid { specs: specs.to_vec(), fine_grained: true };
+    let config = ManagerConfig {
+        checkpoints: Some(CheckpointPolicy::default()),
+        ..ManagerConfig::new(groups, lookup, 2, max_len, max_len)
+    };
+    KvCacheManager::new(SlabStore::new(num_slabs, &[4, 1]).unwrap(), config).unwrap()
+}
+
+/// Compute `tokens` of a request that has `num_computed` of them.
+fn compute(
+    manager: &mut KvCacheManager<SlabStore>,
+    id: &str,
+    tokens: &[u8],
+    num_computed: u32,
+) -> bool {
+    let handle = manager.add(id);
+    *manager.digests_mut(handle).unwrap() = digests(tokens);
+    let num_tokens = tokens.len() as u32;
+    let progress = RequestProgress {
+        num_computed,
+        num_tokens,
+        num_prompt: num_tokens,
+        is_waiting: num_computed == 0,
+        ..RequestProgress::default()
+    };
+    let args = AllocateArgs { num_new: num_tokens - num_computed, ..AllocateArgs::default() };
+    manager.start_step();
+    let new = manager.allocate(handle, &progress, &args).unwrap();
+    manager.take_disjoint_copies().unwrap();
+    new.is_some()
+}
+
+#[test]
+fn who_cannot_grow_alone_runs_alone_when_it_is_admitted_anew() {
+    // 5 slabs: `long` needs 4 for 32 tokens, and 1 for its state.
+    let mut manager = small(6, 32);
+    let long: Vec<u8> = (0..32).collect();
+    assert!(compute(&mut manager, "long", &long[..4], 0));
+    // Another one fills the first slab's other half, and a third slab with its state.
+    assert!(compute(&mut manager, "other", &[60; 4], 0));
+    assert!(!compute(&mut manager, "long", &long, 4), "it does not fit beside the other");
+    assert!(compute(&mut manager, "late", &[70; 2], 0), "nobody runs alone yet");
+    for id in ["other", "late"] {
+        let handle = manager.find(id).unwrap();
+        manager.free(handle).unwrap();
+    }
+    // Somebody else holds slabs of the store that the manager knows nothing of.
+    let mut taken = Vec::new();
+    manager.store_mut().allocate(PoolId(1), 1, &mut taken).unwrap();
+    assert!(!compute(&mut manager, "long", &long, 4), "it cannot grow though it is alone");
+    let handle = manager.find("long").unwrap();
+    manager.free(handle).unwrap();
+    manager.store_mut().free(PoolId(1), taken.into_iter()).unwrap();
+    assert!(compute(&mut manager, "long", &long[..4], 0));
+    assert!(!compute(&mut manager, "late", &[70; 2], 0), "nobody is admitted beside it");
+    assert!(compute(&mut manager, "long", &long, 4));
+    let handle = manager.find("long").unwrap();
+    manager.free(handle).unwrap();
+    assert!(compute(&mut manager, "late", &[70; 2], 0));
+}
+
+#[test]
+fn a_hit_that_holds_too_many_slabs_is_shortened() {
+    // 9 slabs; 32 tokens fill 4 of them, and the state 1.
+    let mut manager = small(10, 32);
+    let long: Vec<u8> = (0..32).collect();
+    // Its blocks come to lie one in a slab, each beside three of others that stay.
+    for end in (2..=16).step_by(2) {
+        assert!(compute(&mut manager, "long", &long[..end], end as u32 - 2));
+        manager.store_mut().allocate(PoolId(0), 3, &mut Vec::new()).unwrap();
+    }
+    let handle = manager.find("long").unwrap();
+    let blocks = manager.blocks(handle, GroupId(0)).to_vec();
+    let slabs: std::collections::HashSet<u32> = blocks.iter().map(|block| block.0 / 4).collect();
+    assert_eq!(slabs.len(), 8, "{blocks:?}");
+    let progress = RequestProgress {
+        num_computed: 16,
+        num_tokens: 17,
+        num_prompt: 16,
+        ..RequestProgress::default()
+    };
+    manager.keep_states(handle, &progress).unwrap();
+    manager.free(handle).unwrap();
+    let handle = manager.add("again");
+    *manager.digests_mut(handle).unwrap() = digests(&long);
+    assert_eq!(manager.longest_hit(handle, 31).num_tokens, 16);
+    // 8 slabs of attention and 1 of the state are all there are; the fork's source needs one more.
+    let usable = manager.longest_usable_hit(handle, 31, 32);
+    assert_eq!(usable.num_tokens, 0, "no shorter one has a state");
+    assert_eq!(manager.stats().shortened, 1);
+}

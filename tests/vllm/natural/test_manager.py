@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -229,6 +230,64 @@ def test_figures_say_where_slabs_and_states_are() -> None:
     assert samples["hybrid_blocks_checkpoints_written", "followed"] >= 3
     assert samples["hybrid_blocks_hits", "unseen"] == 1
     assert samples["hybrid_blocks_compactions",] == 0
+
+
+@pytest.mark.parametrize("groups", [Groups.FULL, Groups.SWA])
+def test_attention_alone_is_laid_out_in_slabs_too(groups: Groups) -> None:
+    scheduler: Any = make_scheduler(
+        groups, num_requests=4, num_blocks=400, max_model_len=MAX_LEN, is_natural=True
+    )
+    hasher = make_hasher()
+    hits = []
+    for number in range(3):
+        request = Request(
+            request_id=str(number),
+            prompt_token_ids=list(range(100)),
+            sampling_params=SamplingParams(max_tokens=1),
+            pooling_params=None,
+            block_hasher=hasher,
+        )
+        scheduler.add_request(request)
+        (new,) = scheduler.schedule().scheduled_new_reqs
+        hits.append(new.num_computed_tokens)
+        scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+    assert hits == [0, 96, 96]
+    assert scheduler.reset_prefix_cache()
+
+
+def test_drafts_get_slots_of_their_own_and_no_copy_follows_them() -> None:
+    config = Groups.HYBRID.natural_config(60, MAX_LEN)
+    for group in config.kv_cache_groups[1:]:
+        group.kv_cache_spec = replace(group.kv_cache_spec, num_speculative_blocks=2)
+    manager: Any = KVCacheManager(config, MAX_LEN, 704, 16, max_in_flight_tokens=256)
+    prompt = list(range(100))
+    request = Request(
+        request_id="drafts",
+        prompt_token_ids=prompt,
+        sampling_params=SamplingParams(max_tokens=300),
+        pooling_params=None,
+        block_hasher=make_hasher(),
+    )
+    blocks, num_hit, _ = manager.get_computed_blocks(request)
+    assert num_hit == 0
+    # The prompt's checkpoint is 12 tokens before its end, rounded down to 80.
+    assert manager.next_boundary(request, 0, 100) == 80
+    new = manager.allocate_slots(request, 80, 0, blocks)
+    assert [len(ids) for ids in new.get_block_ids()] == [5, 3, 3, 3]
+    request.num_computed_tokens = 80
+    assert manager.allocate_slots(request, 20) is not None
+    copies, held = manager.take_kv_cache_block_copies()
+    assert len(copies) == 3
+    assert held == []
+    request.num_computed_tokens = 100
+    while request.num_tokens < 250:
+        request.append_output_token_ids([7, 8])
+        more = manager.allocate_slots(request, 3)
+        assert not any(more.get_block_ids()[1:]), "the slots are taken once"
+        request.num_computed_tokens += 2
+    assert manager.take_kv_cache_block_copies() == ([], [])
+    assert dict(manager._counts())["prompt"] == 3
+    assert dict(manager._counts())["followed"] == 0
 
 
 def _life(engine: Engine, seed: int, num_requests: int = 24) -> None:

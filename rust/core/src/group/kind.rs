@@ -204,6 +204,16 @@ impl GroupKind {
         matches!(self, Self::MambaAligned { .. })
     }
 
+    /// Blocks for the states after draft tokens.
+    pub(crate) fn num_speculative(self) -> u32 {
+        match self {
+            Self::MambaInPlace { num_speculative } | Self::MambaAligned { num_speculative, .. } => {
+                num_speculative
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether the layers look back over a part of the tokens only.
     pub(crate) fn is_window(self) -> bool {
         matches!(self, Self::SlidingWindow { .. } | Self::Chunked { .. })

@@ -55,9 +55,12 @@ impl<S: Store> KvCacheManager<S> {
             .filter(|(group, _)| hit[group.id.index()].iter().any(|block| !block.is_null()));
         let num_forks = num_forks.count() as u64;
         let longest = self.config.max_model_len;
+        // A drafter may look ahead as far as it drafts.
+        let num_drafts = self.groups().map(|(group, _)| group.kind().num_speculative()).max();
+        let num_admitted = num_tokens + num_drafts.unwrap_or(0);
         // The sources of forks are held until their copies are made, at admission.
         self.slabs_for(longest, &spread) <= store.num_slabs()
-            && self.slabs_for(num_tokens.min(longest), &spread) + num_forks <= store.num_slabs()
+            && self.slabs_for(num_admitted.min(longest), &spread) + num_forks <= store.num_slabs()
     }
 
     /// Slabs of a pool that hold attention blocks of a hit.
@@ -86,7 +89,7 @@ impl<S: Store> KvCacheManager<S> {
         let mut blocks = vec![0; spread.len()];
         for (group, cap) in self.groups() {
             let most = match group.kind() {
-                GroupKind::MambaAligned { num_speculative, .. } => 1 + u64::from(num_speculative),
+                kind @ GroupKind::MambaAligned { .. } => 1 + u64::from(kind.num_speculative()),
                 _ => group.table_len(u64::from(num_tokens)),
             };
             blocks[group.spec.pool.index()] += cap.map_or(most, |cap| most.min(u64::from(cap)));

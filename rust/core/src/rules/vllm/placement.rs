@@ -8,7 +8,6 @@ use super::call::Call;
 use super::config::ManagerConfig;
 use super::progress::RequestProgress;
 use crate::error::Error;
-use crate::group::GroupKind;
 use crate::ids::BlockId;
 use crate::rules::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
 use crate::store::Store;
@@ -113,13 +112,7 @@ impl<S: Store> Call<'_, S> {
     /// Whether the states hold exactly `num_tokens` tokens, which have a digest. A step with drafts
     /// leaves states of tokens that are then rejected.
     fn is_state_at(&self, num_tokens: u32) -> bool {
-        let has_drafts = self.config.groups.iter().any(|group| {
-            matches!(
-                group.kind,
-                GroupKind::MambaAligned { num_speculative: 1.., .. }
-                    | GroupKind::MambaInPlace { num_speculative: 1.. }
-            )
-        });
+        let has_drafts = self.config.groups.iter().any(|it| it.kind.num_speculative() > 0);
         let hash_block = self.config.hash_block_size;
         num_tokens > 0
             && num_tokens.is_multiple_of(self.config.hit_alignment())
