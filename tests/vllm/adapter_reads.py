@@ -8,7 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "python/hybrid_blocks/vllm"
-ADAPTER = sorted([*PLUGIN.glob("*.py"), *PLUGIN.glob("releases/*.py")])
+ADAPTER = sorted(
+    file for folder in ("", "releases/", "natural/") for file in PLUGIN.glob(f"{folder}*.py")
+)
 PACKAGE = "hybrid_blocks.vllm"
 RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))
 STUB = ROOT / "python/hybrid_blocks/_core/vllm.pyi"
