@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import Deployment, plan_natural
+from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.vllm.natural import concurrency, stock
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
 from natural.engine import Engine, installed
@@ -43,6 +44,22 @@ def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> No
     length = deployment.length(model)
     assert engine.capacity()[1] == capacity.concurrency(plan, length)
     assert engine.capacity()[0] == capacity.tokens(plan, length)
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen3.5-27B", "Nemotron-H-8B", "Kimi-Linear-48B-A3B", "LFM2-1.2B", "Gemma-3-27B"]
+)
+def test_what_is_said_of_vllms_own_plan_is_what_the_planner_says(name: str) -> None:
+    model, deployment = load_model(name), Deployment(max_model_len=16_384)
+    engine = Engine(model, deployment, MEMORY, cache_config__user_specified_block_size=True)
+    config = engine.kv_cache_config
+    memory = config.kv_cache_tensors[0].size
+    theirs = stock.config(engine.config, config.kv_cache_groups, memory)
+    assert theirs is not None
+    planned = plan_vllm(model, memory, deployment)
+    assert theirs.num_blocks == planned.num_blocks
+    runs = concurrency.vllm_get_max_concurrency_for_kv_cache_config(engine.config, theirs)
+    assert runs == planned.max_concurrency
 
 
 def test_a_configuration_reaches_workers_whole() -> None:
