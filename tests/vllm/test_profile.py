@@ -18,7 +18,7 @@ from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.request_hasher import RequestHasher
 from typer.testing import CliRunner
 
-LEVELS = ["off", "pool", "manager", "batched"]
+LEVELS = ["off", "pool", "manager", "batched", "natural", "natural-batched"]
 
 STEP = Step(
     begin=0, admitted=10_000, scheduled=50_000, resumed=60_000, updated=90_000,
@@ -153,6 +153,10 @@ def test_levels_that_decide_differently_are_an_error() -> None:
     check_agreement({"off": one, "pool": one})
     with pytest.raises(ProfileError, match="the decisions of levels off and pool differ"):
         check_agreement({"off": one, "pool": other})
+    # Another layout of the memory leads to other decisions.
+    check_agreement({"off": one, "natural": other, "natural-batched": other})
+    with pytest.raises(ProfileError, match="of levels natural and natural-batched differ"):
+        check_agreement({"off": one, "natural": one, "natural-batched": other})
 
 
 def test_an_allocation_for_many_counts_as_one_each() -> None:
@@ -166,6 +170,7 @@ def test_parts_are_what_the_spans_say_and_the_rest() -> None:
         Span("match", 11_000, 2_000),
         Span("allocate", 20_000, 8_000),
         Span("hashing", 61_000, 1_000),
+        Span("copies", 30_000, 1_000),
         Span("free", 70_000, 5_000),
     ]
     result = summarize([STEP], [STEP], spans)
@@ -174,7 +179,8 @@ def test_parts_are_what_the_spans_say_and_the_rest() -> None:
         "match": 2.0,
         "allocate": 8.0,
         "free": 5.0,
-        "rest of schedule": 30.0,
+        "copies": 1.0,
+        "rest of schedule": 29.0,
         "rest of update": 24.0,
     }
     assert (result.schedule_us_p50, result.update_us_p50, result.step_us_p50) == (40, 30, 70)

@@ -28,7 +28,11 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         typer.Option(exists=True, dir_okay=False, help="Run a trace's requests instead."),
     ] = None,
     levels: Annotated[
-        str, typer.Option(help="Levels to compare, separated by commas.")
+        str,
+        typer.Option(
+            help="Levels to compare, separated by commas: off, pool, manager, natural; batched and "
+            "natural-batched are the latter two with this package's scheduler."
+        ),
     ] = "off,pool,manager,batched",
     prompt_tokens: Annotated[int, typer.Option(min=1)] = DEFAULTS.prompt_tokens,
     shared_tokens: Annotated[

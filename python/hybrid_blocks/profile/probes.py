@@ -75,6 +75,7 @@ class Probes:
             ("match", "get_computed_blocks"),
             ("allocate", "allocate_slots"),
             ("free", "free"),
+            ("copies", "take_kv_cache_block_copies"),
         ):
             setattr(manager, method, self.timed(part, getattr(manager, method)))
         if getattr(scheduler, "_decodes", None) is not None:

@@ -16,7 +16,7 @@ def make_table(results: Mapping[str, LevelResult], gpu_step_ms: float) -> Table:
     table = Table(title="a scheduler step, in µs")
     table.add_column("")
     for level in results:
-        table.add_column(level, justify="right")
+        table.add_column(level, justify="right", no_wrap=True)
 
     def row(name: str, values: list[str]) -> None:
         table.add_row(name, *values)

@@ -7,7 +7,15 @@ import numpy as np
 
 from hybrid_blocks.profile.probes import Span, Step
 
-PARTS = ("hashing", "match", "allocate", "free", "rest of schedule", "rest of update")
+PARTS = (
+    "hashing",
+    "match",
+    "allocate",
+    "free",
+    "copies",
+    "rest of schedule",
+    "rest of update",
+)
 NS_PER_US = 1e3
 
 

@@ -54,8 +54,9 @@ def fits_for_sure(scheduler: Scheduler) -> bool:
         tokens // size + _BLOCKS_BESIDE_TOKENS * len(scheduler.running)
         for size in manager.coordinator.group_block_sizes
     ]
+    units: list[int] = manager.num_units(needed)
     num_free: int = manager.block_pool.get_num_free_blocks()
-    return sum(manager.num_units(needed)) <= num_free
+    return sum(units) <= num_free
 
 
 def is_plain(scheduled: SchedulerOutput, output: ModelRunnerOutput) -> bool:

@@ -258,7 +258,8 @@ def test_attention_alone_is_laid_out_in_slabs_too(groups: Groups) -> None:
 def test_drafts_get_slots_of_their_own_and_no_copy_follows_them() -> None:
     config = Groups.HYBRID.natural_config(60, MAX_LEN)
     for group in config.kv_cache_groups[1:]:
-        group.kv_cache_spec = replace(group.kv_cache_spec, num_speculative_blocks=2)
+        spec: Any = group.kv_cache_spec
+        group.kv_cache_spec = replace(spec, num_speculative_blocks=2)
     manager: Any = KVCacheManager(config, MAX_LEN, 704, 16, max_in_flight_tokens=256)
     prompt = list(range(100))
     request = Request(
