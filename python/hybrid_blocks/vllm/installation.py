@@ -6,10 +6,10 @@ from typing import Any
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
-from hybrid_blocks.vllm import metrics
+from hybrid_blocks.vllm import checking, metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
-from hybrid_blocks.vllm.level import Level, requested
+from hybrid_blocks.vllm.level import Level, is_checked, requested
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hybrid_blocks.vllm.natural import chunks
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
@@ -36,6 +36,8 @@ def install() -> None:
     metrics.register()
     if requested() is Level.NATURAL:
         install_planning()
+    if is_checked():
+        checking.install()
 
 
 def install_planning() -> None:
@@ -52,6 +54,7 @@ def uninstall() -> None:
     if planning := sys.modules.get("hybrid_blocks.vllm.natural.planning"):
         planning.uninstall()
     chunks.uninstall()
+    checking.uninstall()
 
 
 def is_installed() -> bool:

@@ -49,6 +49,7 @@ class Provenance:
         self._contents: dict[Slot, Content] = {}
         self._holders: dict[Slot, list[tuple[Life, Group, int]]] = {}
         self._slab_pools: dict[int, int] = {}
+        self._held: list[tuple[Slot, tuple[Life, Group, int]]] = []
         self._fresh: dict[Slot, tuple[Life, Group, int]] = {}
         self._copied: set[Slot] = set()
         self._scheduled: Mapping[str, int] = {}
@@ -81,6 +82,11 @@ class Provenance:
                     starts.append((id_, computed))
                 else:
                     self._hand_out(self._lives[id_], new_ids, computed)
+        for slot, holder in self._held:
+            # A life that ended in this very step holds nothing.
+            if holder[0].final is None:
+                self._holders.setdefault(slot, []).append(holder)
+        self._held.clear()
         if output.new_block_ids_to_zero:
             self._check_zeroing(output.new_block_ids_to_zero)
         if output.kv_cache_block_copies:
@@ -159,20 +165,21 @@ class Provenance:
         for group, table, ids in zip(self._groups, life.tables, new_ids, strict=True):
             # A partly filled block is the request's own copy.
             first_own = computed // group.block_size
-            if group.is_state:
-                first_own = group.first_own_state(computed)
             for column, block in enumerate(ids, len(table)):
                 slot = group.pool, block
-                if block and column >= first_own and block not in table:
-                    self._take(slot, life, group)
+                if block and column >= first_own:
+                    # Slots of drafts move on in the table with the state that they follow.
+                    if not (group.is_state and block in table):
+                        self._take(slot, life, group)
                     self._fresh[slot] = life, group, column
                 if block:
-                    self._holders.setdefault(slot, []).append((life, group, column))
+                    self._held.append((slot, (life, group, column)))
             table.extend(ids)
 
     def _take(self, slot: Slot, life: Life, group: Group) -> None:
         self.num_checked += 1
-        if holder := self._reader(slot):
+        # Another request of this step may hit what is handed out here: it holds it only then.
+        if holder := self._fresh.get(slot) or self._reader(slot):
             raise _error(life, group, slot, f"is handed out while {_name(*holder)} reads it")
         slab = slot[1] // group.per_slab
         owner = self._slab_pools.get(slab)
@@ -260,7 +267,10 @@ class Provenance:
                 if slot in self._copied:
                     continue
                 content = self._contents.get(slot)
-                if not table[column] or content is None or slot in self._fresh:
+                if (fresh := self._fresh.get(slot)) and not group.is_state:
+                    # All requests of a step write their tokens before any reads.
+                    content = Content(fresh[0], fresh[2])
+                if not table[column] or content is None:
                     raise _error(life, group, slot, f"stands for tokens up to {computed} unwritten")
                 length = self._length(content) if group.is_state else None
                 self._check_content(content, length, life, group, column, slot)
@@ -286,9 +296,9 @@ class Provenance:
             if content.column != column:
                 raise _error(life, group, slot, f"stands at {column}, written at {content.column}")
             if other.num_written < end:
-                raise _error(life, group, slot, f"is read up to {end}, before {_id(other)} wrote it")
+                raise _error(life, group, slot, f"is read to {end} and {_id(other)} wrote less")
         if not life.agrees(other, end, self._hash_block_size):
-            raise _error(life, group, slot, f"holds tokens of {_id(other)}, which differ before {end}")
+            raise _error(life, group, slot, f"holds other tokens than its own, of {_id(other)}")
 
 
 def _id(life: Life) -> str:
