@@ -63,18 +63,6 @@ class Life:
         return same
 
 
-@dataclass(frozen=True, eq=False)
-class Content:
-    """What a block holds: the part of a life's tokens at ``column`` of its table.
-
-    A state that was copied to a slot of its own is that after ``length`` tokens.
-    """
-
-    life: Life
-    column: int
-    length: int | None = None
-
-
 @dataclass(frozen=True)
 class Group:
     """What must be known of a group to tell which of its blocks a request still reads."""
@@ -98,6 +86,19 @@ class Group:
         if self.chunk:
             return num_computed // self.chunk * self.chunk // self.block_size
         return 0
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What a block holds: the part of a life's tokens at ``column`` of its table.
+
+    A state that was copied to a slot of its own is that after ``length`` tokens.
+    """
+
+    life: Life
+    group: Group
+    column: int
+    length: int | None = None
 
 
 def group_of(config: KVCacheConfig, number: int) -> Group:
