@@ -14,8 +14,8 @@ import msgspec
 
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.profile.result import Findings
-from hybrid_blocks.profile.workload import Settings, level_of
-from hybrid_blocks.vllm.level import VARIABLE, Level
+from hybrid_blocks.profile.workload import CHECKED, Settings, level_of
+from hybrid_blocks.vllm.level import CHECK, VARIABLE, Level
 
 
 class ProfileError(HybridBlocksError):
@@ -36,7 +36,10 @@ class LevelProcess:
         self._output = folder / "output.txt"
         request = folder / "settings.json"
         request.write_bytes(msgspec.json.encode(settings))
-        environment = os.environ | {VARIABLE: level_of(settings.level)}
+        environment = os.environ | {
+            VARIABLE: level_of(settings.level),
+            CHECK: "1" if settings.level.endswith(CHECKED) else "0",
+        }
         environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
         environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         waiting, signal = os.pipe()

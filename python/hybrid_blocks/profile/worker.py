@@ -16,6 +16,7 @@ from hybrid_blocks.profile.probes import Probes, Step
 from hybrid_blocks.profile.result import Findings, summarize
 from hybrid_blocks.profile.workload import (
     BATCHED,
+    CHECKED,
     NATURAL_BATCHED,
     Settings,
     level_of,
@@ -43,16 +44,17 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
         )
         longest = settings.prompt_tokens + settings.output_tokens
     groups = Groups(settings.groups)
-    is_batched = settings.level in (BATCHED, NATURAL_BATCHED)
+    level = settings.level.removesuffix(CHECKED)
+    is_batched = level in (BATCHED, NATURAL_BATCHED)
     scheduler = make_scheduler(
         groups,
         num_requests=settings.requests,
         num_blocks=settings.num_blocks or _enough(groups, settings.requests, longest),
         max_model_len=longest + 1,
         scheduler_cls=BatchedScheduler if is_batched else AsyncScheduler,
-        is_natural=level_of(settings.level) == Level.NATURAL,
+        is_natural=level_of(level) is Level.NATURAL,
     )
-    _check_level(scheduler, settings.level)
+    _check_level(scheduler, level)
     hasher = make_hasher()
     loop = Loop(scheduler, jobs, hasher, settings.requests)
     loop.run(settings.warmup_steps)

@@ -12,11 +12,15 @@ BATCHED = "batched"
 """Level ``manager`` with this package's scheduler."""
 NATURAL_BATCHED = "natural-batched"
 """Level ``natural`` with this package's scheduler."""
+CHECKED = "+check"
+"""What ends the name of a level that runs with ``HYBRID_BLOCKS_CHECK=1``."""
 
 
-def level_of(name: str) -> str:
+def level_of(name: str) -> Level:
     """Return the level of the block manager where a profile is named so."""
-    return {BATCHED: Level.MANAGER, NATURAL_BATCHED: Level.NATURAL}.get(name, name)
+    batched = {BATCHED: Level.MANAGER, NATURAL_BATCHED: Level.NATURAL}
+    name = name.removesuffix(CHECKED)
+    return batched.get(name) or Level(name)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

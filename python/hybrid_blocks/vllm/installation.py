@@ -9,7 +9,7 @@ from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 from hybrid_blocks.vllm import metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
-from hybrid_blocks.vllm.level import Level, requested
+from hybrid_blocks.vllm.level import Level, is_checked, requested
 from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
@@ -41,14 +41,19 @@ def install(level: Level | None = None) -> None:
     for original, replacement in _REPLACEMENTS:
         swap(original, replacement)
     metrics.register()
+    if is_checked():
+        from hybrid_blocks.vllm import checking  # noqa: PLC0415
+
+        checking.install()
 
 
 def uninstall() -> None:
     """Put vLLM's classes back. Objects that exist already stay what they are."""
     for original, replacement in _REPLACEMENTS:
         swap(replacement, original)
-    if natural := sys.modules.get("hybrid_blocks.vllm.natural.installation"):
-        natural.uninstall()
+    for name in ("natural.installation", "checking"):
+        if further := sys.modules.get(f"hybrid_blocks.vllm.{name}"):
+            further.uninstall()
 
 
 def is_installed() -> bool:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from hybrid_blocks.errors import InvalidArgumentError
 
 VARIABLE = "HYBRID_BLOCKS"
+CHECK = "HYBRID_BLOCKS_CHECK"
 
 
 class Level(StrEnum):
@@ -32,3 +33,8 @@ def requested() -> Level:
     except ValueError:
         levels = ", ".join(Level)
         raise InvalidArgumentError(f"{VARIABLE}={value!r} names no level; use {levels}") from None
+
+
+def is_checked() -> bool:
+    """Return whether the environment asks for a check of where each block's content comes from."""
+    return os.environ.get(CHECK, "0") not in ("", "0")

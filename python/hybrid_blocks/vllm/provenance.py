@@ -7,6 +7,7 @@ any level. Where a step hands out nothing, it costs a look at the output.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -17,6 +18,9 @@ from hybrid_blocks.vllm.provenance_life import Content, Group, Life, group_of
 
 Slot = tuple[int, int]
 """A pool and a block in it."""
+
+Holder = tuple[Life, Group, int]
+"""Who has a block in its table: in which group, and at which column."""
 
 
 class Provenance:
@@ -47,9 +51,10 @@ class Provenance:
         self._state_pool = next((g.pool for g in self._groups if g.is_state), 0)
         self._lives: dict[str, Life] = {}
         self._contents: dict[Slot, Content] = {}
-        self._holders: dict[Slot, list[tuple[Life, Group, int]]] = {}
+        self._holders: dict[Slot, list[Holder]] = {}
         self._slab_pools: dict[int, int] = {}
-        self._fresh: dict[Slot, tuple[Life, Group, int]] = {}
+        self._held: list[tuple[Slot, Holder]] = []
+        self._fresh: dict[Slot, Holder] = {}
         self._copied: set[Slot] = set()
         self._scheduled: Mapping[str, int] = {}
         self.num_checked = 0
@@ -66,11 +71,26 @@ class Provenance:
             self._end(id_)
         for id_ in output.preempted_req_ids or ():
             self._end(id_)
-        cached = output.scheduled_cached_reqs
-        changed = cached.new_block_ids
+        starts = self._follow_tables(output)
+        if output.new_block_ids_to_zero:
+            self._check_zeroing(output.new_block_ids_to_zero)
+        if output.kv_cache_block_copies:
+            self._check_copies([(copy[0], copy[1]) for copy in output.kv_cache_block_copies])
+        for id_, computed in starts:
+            if computed:
+                self._check_hit(self._lives[id_], computed)
+        if self._fresh or self._copied:
+            self._note_written()
+        if self._num_drafts or output.total_num_scheduled_tokens > len(self._scheduled):
+            self._note_lengths(output.scheduled_spec_decode_tokens)
+
+    def _follow_tables(self, output: SchedulerOutput) -> list[tuple[str, int]]:
+        """Take in what requests were handed; return who starts, and after how many tokens."""
         starts = [(new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs]
         for new in output.scheduled_new_reqs:
             self._begin(new.req_id, new.num_computed_tokens, new.block_ids)
+        cached = output.scheduled_cached_reqs
+        changed = cached.new_block_ids
         if changed.count(None) < len(changed):
             for index, new_ids in enumerate(changed):
                 if new_ids is None:
@@ -81,17 +101,10 @@ class Provenance:
                     starts.append((id_, computed))
                 else:
                     self._hand_out(self._lives[id_], new_ids, computed)
-        if output.new_block_ids_to_zero:
-            self._check_zeroing(output.new_block_ids_to_zero)
-        if output.kv_cache_block_copies:
-            self._check_copies([(copy[0], copy[1]) for copy in output.kv_cache_block_copies])
-        for id_, computed in starts:
-            if computed:
-                self._check_hit(self._lives[id_], computed)
-        if self._fresh:
-            self._note_written()
-        if self._num_drafts or output.total_num_scheduled_tokens > len(self._scheduled):
-            self._note_lengths(output.scheduled_spec_decode_tokens)
+        for slot, holder in self._held:
+            self._holders.setdefault(slot, []).append(holder)
+        self._held.clear()
+        return starts
 
     def preempt(self, request: Any) -> None:
         """Note how far a request came that is about to start again."""
@@ -99,8 +112,8 @@ class Provenance:
             life.final = request.num_computed_tokens
 
     def _note_written(self) -> None:
-        for slot, (life, _, column) in self._fresh.items():
-            self._contents[slot] = Content(life, column)
+        for slot, holder in self._fresh.items():
+            self._contents[slot] = Content(*holder)
         self._fresh = {}
         self._copied = set()
 
@@ -140,7 +153,7 @@ class Provenance:
         request = life.request
         return int(request.num_computed_tokens - self._scheduled.get(request.request_id, 0))
 
-    def _reader(self, slot: Slot) -> tuple[Life, Group, int] | None:
+    def _reader(self, slot: Slot) -> Holder | None:
         """Return who still reads a block; who does not any more holds it no longer."""
         holders = self._holders.get(slot)
         if holders is None:
@@ -159,20 +172,21 @@ class Provenance:
         for group, table, ids in zip(self._groups, life.tables, new_ids, strict=True):
             # A partly filled block is the request's own copy.
             first_own = computed // group.block_size
-            if group.is_state:
-                first_own = group.first_own_state(computed)
             for column, block in enumerate(ids, len(table)):
                 slot = group.pool, block
-                if block and column >= first_own and block not in table:
-                    self._take(slot, life, group)
+                if block and column >= first_own:
+                    # Slots of drafts move on in the table with the state that they follow.
+                    if not (group.is_state and block in table):
+                        self._take(slot, life, group)
                     self._fresh[slot] = life, group, column
                 if block:
-                    self._holders.setdefault(slot, []).append((life, group, column))
+                    self._held.append((slot, (life, group, column)))
             table.extend(ids)
 
     def _take(self, slot: Slot, life: Life, group: Group) -> None:
         self.num_checked += 1
-        if holder := self._reader(slot):
+        # Another request of this step may hit what is handed out here: it holds it only then.
+        if holder := self._fresh.get(slot) or self._reader(slot):
             raise _error(life, group, slot, f"is handed out while {_name(*holder)} reads it")
         slab = slot[1] // group.per_slab
         owner = self._slab_pools.get(slab)
@@ -232,20 +246,19 @@ class Provenance:
                 )
             self._copied.add(slot)
             if slot in self._fresh:
-                life, group, column = self._fresh[slot]
-                self._check_content(content, length, life, group, column, slot)
+                self._check_content(content, length, self._fresh[slot], slot)
             elif holder := self._reader(slot):
                 raise _error(*holder[:2], slot, "is overwritten by a copy while it is read")
             else:
-                self._contents[slot] = Content(content.life, content.column, length)
+                self._contents[slot] = replace(content, length=length)
                 self._slab_pools[slot[1] // self._per_slab[pool]] = pool
 
     def _length(self, content: Content) -> int | None:
         """Return how many tokens a state is after, before the step at hand."""
         if content.length is not None or not self._is_exact:
             return content.length
-        size = next((g.block_size for g in self._groups if g.is_state), 0)
-        return content.life.state_length(content.column, size, self._num_before(content.life))
+        size, before = content.group.block_size, self._num_before(content.life)
+        return content.life.state_length(content.column, size, before)
 
     def _check_hit(self, life: Life, computed: int) -> None:
         """What a request goes on from must be what its own tokens would have written."""
@@ -260,23 +273,27 @@ class Provenance:
                 if slot in self._copied:
                     continue
                 content = self._contents.get(slot)
-                if not table[column] or content is None or slot in self._fresh:
+                if (fresh := self._fresh.get(slot)) and not group.is_state:
+                    # All requests of a step write their tokens before any reads.
+                    content = Content(*fresh)
+                if not table[column] or content is None:
                     raise _error(life, group, slot, f"stands for tokens up to {computed} unwritten")
                 length = self._length(content) if group.is_state else None
-                self._check_content(content, length, life, group, column, slot)
+                self._check_content(content, length, (life, group, column), slot)
 
     def _check_content(
         self,
         content: Content,
         length: int | None,
-        life: Life,
-        group: Group,
-        column: int,
+        reader: Holder,
         slot: Slot,
     ) -> None:
         """Check that a block holds what a request reads in a column."""
+        life, group, column = reader
         computed = self._num_before(life)
         other = content.life
+        if content.group is not group:
+            raise _error(life, group, slot, f"holds what group {content.group.number} wrote")
         if group.is_state:
             end = computed
             if length is not None and length != end:
@@ -286,9 +303,9 @@ class Provenance:
             if content.column != column:
                 raise _error(life, group, slot, f"stands at {column}, written at {content.column}")
             if other.num_written < end:
-                raise _error(life, group, slot, f"is read up to {end}, before {_id(other)} wrote it")
+                raise _error(life, group, slot, f"is read to {end} and {_id(other)} wrote less")
         if not life.agrees(other, end, self._hash_block_size):
-            raise _error(life, group, slot, f"holds tokens of {_id(other)}, which differ before {end}")
+            raise _error(life, group, slot, f"holds other tokens than its own, of {_id(other)}")
 
 
 def _id(life: Life) -> str:

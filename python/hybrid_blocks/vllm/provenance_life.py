@@ -18,8 +18,8 @@ class Life:
 
     request: Any
     tables: list[list[int]]
-    stops: set[int] = field(default_factory=set)
-    """Lengths at which chunks of several tokens ended."""
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    """Begin and end of chunks of several tokens: their states in between are nowhere."""
     after_drafts: tuple[int, int] | None = None
     """Tokens that the last chunk ended after, drafts included, and without them."""
     final: int | None = None
@@ -34,17 +34,17 @@ class Life:
     def note_chunk(self, end: int, num_drafts: int, count: int) -> None:
         """Remember where a chunk ends that is about to be computed."""
         if count > 1 + num_drafts:
-            self.stops.add(end)
+            self.chunks.append((end - count, end))
         self.after_drafts = (end, end - num_drafts) if num_drafts else None
 
-    def state_length(self, column: int, block_size: int, num_before: int) -> int | None:
-        """Return after how many tokens the state in a column is; ``None`` if it passed them by."""
+    def state_length(self, column: int, block_size: int, num_before: int) -> int:
+        """Return after how many tokens the state in a column is; -1 if it holds none."""
         end, length = self.after_drafts or (num_before, num_before)
         if column >= (end - 1) // block_size:
             return length
         border = (column + 1) * block_size
-        decodes = border >= self.request.num_prompt_tokens
-        return border if decodes or border in self.stops else -1
+        is_inside = any(begin < border < end for begin, end in self.chunks)
+        return -1 if is_inside else border
 
     def agrees(self, other: "Life", length: int, hash_block_size: int) -> bool:
         """Return whether both have the same first ``length`` tokens, as their digests say."""
@@ -61,18 +61,6 @@ class Life:
         start = length - rest
         same: bool = ours.all_token_ids[start:length] == theirs.all_token_ids[start:length]
         return same
-
-
-@dataclass(frozen=True, eq=False)
-class Content:
-    """What a block holds: the part of a life's tokens at ``column`` of its table.
-
-    A state that was copied to a slot of its own is that after ``length`` tokens.
-    """
-
-    life: Life
-    column: int
-    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,9 +87,18 @@ class Group:
             return num_computed // self.chunk * self.chunk // self.block_size
         return 0
 
-    def first_own_state(self, num_computed: int) -> int:
-        """Return the first column that a request which hits so many tokens writes itself."""
-        return -(-num_computed // self.block_size)
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What a block holds: the part of a life's tokens at ``column`` of its table.
+
+    A state that was copied to a slot of its own is that after ``length`` tokens.
+    """
+
+    life: Life
+    group: Group
+    column: int
+    length: int | None = None
 
 
 def group_of(config: KVCacheConfig, number: int) -> Group:

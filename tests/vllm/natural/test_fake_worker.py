@@ -3,13 +3,14 @@
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
 from hybrid_blocks.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import checking, installation
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.natural import manager
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
@@ -113,10 +114,12 @@ def live(
     *,
     is_async: bool,
     tamper: Callable[[SchedulerOutput], object] = lambda _: None,
+    fault: Callable[[SchedulerOutput], object] | None = None,
 ) -> FakeEngine:
     """Live a random life and return the engine after it.
 
-    At level ``natural`` the worker zeroes single blocks, as vLLM's on the CPU, if it is synchronous.
+    ``fault`` changes what the scheduler says before it is checked, ``tamper`` after that.
+    At level ``natural`` a synchronous worker zeroes single blocks, as vLLM's on the CPU does.
     """
     monkeypatch = pytest.MonkeyPatch()
     config = mix.config(level)
@@ -125,7 +128,8 @@ def live(
     if level is not Level.OFF:
         installation.install()
     try:
-        monkeypatch.setattr(manager, "zeroes_single_blocks", lambda: zeroes_blocks)
+        for module in (manager, checking):
+            monkeypatch.setattr(module, "zeroes_single_blocks", lambda: zeroes_blocks)
         random = Random(seed)
         hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
         scheduler = scheduler_over(
@@ -146,6 +150,9 @@ def live(
             unowned=unowned_units(scheduler),
             random=random,
         )
+        if fault:
+            scheduler.schedule = partial(_schedule, scheduler.schedule, fault)  # type: ignore[method-assign]
+        checking.attach(scheduler)
         engine = FakeEngine(
             scheduler,
             worker,
@@ -160,6 +167,12 @@ def live(
         installation.uninstall()
         monkeypatch.undo()
     return engine
+
+
+def _schedule(schedule: Callable[..., SchedulerOutput], fault: Any, *args: Any) -> SchedulerOutput:
+    output = schedule(*args)
+    fault(output)
+    return output
 
 
 # Level natural needs an attention layer.

@@ -1,0 +1,67 @@
+"""Attaches the check of provenance to vLLM's schedulers, where the environment asks for it."""
+
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from hybrid_blocks.vllm.level import CHECK
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
+from hybrid_blocks.vllm.provenance import Provenance
+
+logger = init_logger("vllm.hybrid_blocks")
+
+_vllm_init = Scheduler.__init__
+
+
+def install() -> None:
+    """Check what each scheduler made from now on says. A second call changes nothing."""
+    Scheduler.__init__ = _init  # type: ignore[method-assign]
+
+
+def uninstall() -> None:
+    """Leave schedulers made from now on as they are."""
+    Scheduler.__init__ = _vllm_init  # type: ignore[method-assign]
+
+
+def _init(self: Any, *args: Any, **kwargs: Any) -> None:
+    _vllm_init(self, *args, **kwargs)
+    if self.connector is not None:
+        logger.warning(
+            "hybrid_blocks: %s: not checked, as a KV connector brings content of its own", CHECK
+        )
+        return
+    attach(self)
+    logger.info("hybrid_blocks: %s: hits, copies, zeroing and hand-outs are checked", CHECK)
+
+
+def attach(scheduler: Any) -> Provenance:
+    """Check the steps of a scheduler from now on, and return what remembers them."""
+    config = scheduler.kv_cache_config
+    provenance = Provenance(
+        config,
+        scheduler.hash_block_size,
+        scheduler.requests,
+        num_drafts=scheduler.num_spec_tokens,
+        is_async=isinstance(scheduler, AsyncScheduler),
+        zeroes_blocks=isinstance(config, NaturalKVCacheConfig) and zeroes_single_blocks(),
+    )
+    # The class's own methods, or those of a class derived from it: ours, of one call.
+    schedule, preempt = scheduler.schedule, scheduler._preempt_request
+
+    def checked_schedule(*args: Any, **kwargs: Any) -> SchedulerOutput:
+        output: SchedulerOutput = schedule(*args, **kwargs)
+        provenance.check(output)
+        return output
+
+    def noted_preempt(request: Any, *args: Any, **kwargs: Any) -> Any:
+        provenance.preempt(request)
+        return preempt(request, *args, **kwargs)
+
+    scheduler.schedule = checked_schedule
+    scheduler._preempt_request = noted_preempt
+    scheduler.hybrid_blocks_provenance = provenance
+    return provenance

@@ -1,0 +1,161 @@
+"""``HYBRID_BLOCKS_CHECK=1`` names request, group and block of whatever is not as it must be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hybrid_blocks.errors import IntegrityError
+from hybrid_blocks.vllm import checking, installation
+from hybrid_blocks.vllm.level import CHECK, Level, is_checked
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from .test_fake_worker import MIXES, live
+
+LEVELS = [Level.OFF, Level.MANAGER, Level.NATURAL]
+NUM_STEPS = 3_000
+
+
+class Fault:
+    """Plants one violation, the first time that it can."""
+
+    def __init__(self, plant: Callable[["Fault", SchedulerOutput], bool]) -> None:
+        self.plant = plant
+        self.tables: dict[str, list[list[int]]] = {}
+        self.done = False
+
+    def __call__(self, output: SchedulerOutput) -> None:
+        for id_ in (*output.finished_req_ids, *(output.preempted_req_ids or ())):
+            self.tables.pop(id_, None)
+        if not self.done:
+            self.done = self.plant(self, output)
+        for new in output.scheduled_new_reqs:
+            self.tables[new.req_id] = [list(ids) for ids in new.block_ids]
+
+    def held(self, group: int, besides: str) -> list[int]:
+        """Return blocks that running requests read."""
+        return [
+            block
+            for id_, table in self.tables.items()
+            if id_ != besides
+            for block in table[group]
+            if block
+        ]
+
+
+def hit_of_another(fault: Fault, output: SchedulerOutput) -> bool:
+    """A request that hits is given a block of somebody else's tokens."""
+    for new in output.scheduled_new_reqs:
+        others = [block for block in fault.held(0, new.req_id) if block not in new.block_ids[0]]
+        if new.num_computed_tokens >= 16 and others:
+            new.block_ids[0][0] = others[-1]
+            return True
+    return False
+
+
+def hand_out_twice(fault: Fault, output: SchedulerOutput) -> bool:
+    """A new block is one that another request reads."""
+    for new in output.scheduled_new_reqs:
+        others = fault.held(0, new.req_id)
+        if not new.num_computed_tokens and others:
+            new.block_ids[0][0] = others[0]
+            return True
+    return False
+
+
+def state_in_use(fault: Fault, output: SchedulerOutput) -> bool:
+    """A new state is another request's."""
+    for new in output.scheduled_new_reqs:
+        others = fault.held(1, new.req_id)
+        if not new.num_computed_tokens and others:
+            new.block_ids[1][0] = others[-1]
+            return True
+    return False
+
+
+def zero_what_is_read(fault: Fault, output: SchedulerOutput) -> bool:
+    """A block that a request reads is zeroed."""
+    if output.new_block_ids_to_zero and (held := fault.held(0, "")):
+        output.new_block_ids_to_zero.append(held[0])
+        return True
+    return False
+
+
+def copy_from_another(_: Fault, output: SchedulerOutput) -> bool:
+    """Two forks get each other's source."""
+    copies = output.kv_cache_block_copies or []
+    new = {id_ for one in output.scheduled_new_reqs for ids in one.block_ids[1:] for id_ in ids}
+    forks = [copy for copy in copies if copy[1] in new]
+    for fork in forks:
+        others = [copy for copy in copies if copy[0] != fork[0]]
+        if others:
+            copies[copies.index(fork)] = type(fork)(others[0][0], fork[1])
+            return True
+    return False
+
+
+def copy_onto_a_state(fault: Fault, output: SchedulerOutput) -> bool:
+    """A copy overwrites the state of a running request."""
+    copies = output.kv_cache_block_copies or []
+    known = [ids[0] for table in fault.tables.values() if (ids := table[1]) and ids[0]]
+    targets = [block for block in known if all(block not in copy for copy in copies)]
+    if copies and targets:
+        copies[0] = type(copies[0])(copies[0][0], targets[0])
+        return True
+    return False
+
+
+def copy_in_a_chain(_: Fault, output: SchedulerOutput) -> bool:
+    """A copy's destination is another one's source."""
+    copies = output.kv_cache_block_copies or []
+    if len(copies) > 1:
+        copies[1] = type(copies[1])(copies[0][0], copies[0][1])
+        return True
+    return False
+
+
+WHO = r"request request\d+, group {}: block \d+ "
+FAULTS: dict[str, tuple[Any, str, str]] = {
+    "hit": (hit_of_another, "full", WHO.format(0) + "(holds|stands|is read)"),
+    "hand-out": (hand_out_twice, "full", WHO.format(0) + "is handed out while request"),
+    "state": (state_in_use, "full-state", WHO.format(1) + "is handed out while request"),
+    "zeroing": (zero_what_is_read, "full-state", WHO.format(0) + "is zeroed while it is read"),
+    "fork": (
+        copy_from_another,
+        "full-state-fine",
+        r"request request\d+, group \d: block \d+ holds",
+    ),
+    "chain": (copy_in_a_chain, "full-state-fine", r"block \d+ is the destination of a copy"),
+}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_violation_is_named(level: Level, fault: str) -> None:
+    plant, mix, message = FAULTS[fault]
+    with pytest.raises(IntegrityError, match=message):
+        live(MIXES[mix], level, 5, NUM_STEPS, is_async=False, fault=Fault(plant))
+
+
+def test_a_copy_onto_a_state_that_is_read_is_named() -> None:
+    fault = Fault(copy_onto_a_state)
+    with pytest.raises(IntegrityError, match=WHO.format(r"\d") + "(is overwritten|holds)"):
+        live(MIXES["full-state-fine"], Level.NATURAL, 5, NUM_STEPS, is_async=False, fault=fault)
+
+
+def test_the_check_is_attached_where_the_environment_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = Scheduler.__init__
+    assert not is_checked()
+    installation.install()
+    assert Scheduler.__init__ is original
+    installation.uninstall()
+    monkeypatch.setenv(CHECK, "1")
+    installation.install()
+    try:
+        assert Scheduler.__init__ is checking._init
+    finally:
+        installation.uninstall()
+    assert Scheduler.__init__ is original
