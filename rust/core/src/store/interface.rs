@@ -55,13 +55,13 @@ pub trait Store: Parts + Debug {
 
     /// Slabs that can hold something. A fixed store counts each block as a slab here and below.
     fn num_slabs(&self) -> u64 {
-        let slabs = self.as_slabs().map(|slabs| slabs.arena.num_slabs);
+        let slabs = self.as_slabs().map(|slabs| slabs.num_slabs);
         u64::from(slabs.unwrap_or_else(|| self.pool(PoolId(0)).num_ids())) - 1
     }
 
     /// Slabs that no pool owns.
     fn num_free_slabs(&self) -> u32 {
-        let slabs = self.as_slabs().map(|slabs| slabs.arena.num_free());
+        let slabs = self.as_slabs().map(|slabs| slabs.free_slabs.len() as u32);
         slabs.unwrap_or_else(|| self.pool(PoolId(0)).num_free())
     }
 
