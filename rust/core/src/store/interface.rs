@@ -249,9 +249,11 @@ pub trait Store: Parts + Debug {
     /// Gives all keys of `from` to `to`, which has none: the content was copied, `from` will change.
     fn move_keys(&mut self, pool: PoolId, from: BlockId, to: BlockId) {
         if self.pool(pool).is_hashed(from) {
-            self.parts(pool).index.move_keys(from, to);
+            let parts = self.parts(pool);
+            parts.index.move_keys(from, to);
+            parts.states.set_hashed(to);
+            parts.journal.num_changes += 1;
             self.clear_hashed(pool, from);
-            self.parts(pool).states.set_hashed(to);
         }
     }
 
@@ -305,7 +307,7 @@ pub trait Store: Parts + Debug {
         &mut self.journal_mut().evicted
     }
 
-    /// Keys inserted and evicted so far, and resets. While it stays the same, every look-up gives the
+    /// Keys inserted, moved and evicted so far, and resets. While it stays the same, every look-up gives the
     /// same result.
     fn num_changes(&self) -> u64 {
         self.journal().num_changes
