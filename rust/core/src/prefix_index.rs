@@ -518,4 +518,19 @@ mod tests {
         let keys = [1, 2, 4, 3].map(key).into_iter();
         assert_eq!(index.get_run(keys).collect::<Vec<_>>(), [BlockId(1), BlockId(3)]);
     }
+
+    #[test]
+    fn a_block_with_a_thousand_keys_makes_the_table_grow_by_a_quarter_at_a_time() {
+        let mut index = PrefixIndex::new(2);
+        for number in 0..1_000u32 {
+            let mut bytes = [0; 32];
+            bytes[..4].copy_from_slice(&number.wrapping_mul(0x9E37_79B9).to_le_bytes());
+            bytes[4..8].copy_from_slice(&number.wrapping_mul(0x85EB_CA6B).to_be_bytes());
+            index.insert(BlockId(1), &Key { digest: Digest::from(bytes), group: GroupId(0) }, 16);
+            assert!(!index.table.is_crowded());
+        }
+        assert_eq!((index.len(), index.check(|block| block.0 == 1)), (1_000, Ok(())));
+        let bytes = index.table.memory_bytes();
+        assert!(bytes < 10_000, "{bytes} bytes");
+    }
 }

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use ops::{Input, Op, Setup};
+use ops::{Input, Op, Setup, World};
 
 const NUM_INPUTS: u64 = 300;
 const NUM_OPS: usize = 60;
@@ -27,10 +27,13 @@ fn input(number: u64) -> Input {
     Input::decode(&bytes)
 }
 
-/// One line an input: the 64-bit FNV-1a hash of all calls and answers.
+/// One line an input: the 64-bit FNV-1a hash of all calls, answers and statistics.
 fn decisions(number: u64) -> String {
-    let calls = input(number).transcript().expect("a promise is broken");
-    let text = serde_json::to_string(&calls).expect("calls are JSON");
+    let input = input(number);
+    let mut world = World::new(&input.setup).with_transcript();
+    input.run_in(&mut world).expect("a promise is broken");
+    let calls = serde_json::to_string(&world.take_transcript()).expect("calls are JSON");
+    let text = format!("{calls} {:?}", world.stats());
     let hash = text.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
     });
