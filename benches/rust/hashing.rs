@@ -26,7 +26,7 @@ fn prompt(c: &mut Criterion) {
     for algorithm in Algorithm::ALL {
         let mut hasher = BlockHasher::new(algorithm);
         let mut digests = Vec::with_capacity(NUM_TOKENS / BLOCK_SIZE);
-        group.bench_function(BenchmarkId::from_parameter(algorithm), |b| {
+        group.bench_function(BenchmarkId::from_parameter(algorithm.name()), |b| {
             b.iter(|| {
                 digests.clear();
                 let mut chain = HashChain::new(BLOCK_SIZE, 0, Digest::from([1; 32])).unwrap();
@@ -44,7 +44,7 @@ fn block(c: &mut Criterion) {
     let mut group = c.benchmark_group("hash/block");
     for algorithm in Algorithm::ALL {
         let mut hasher = BlockHasher::new(algorithm);
-        group.bench_function(BenchmarkId::from_parameter(algorithm), |b| {
+        group.bench_function(BenchmarkId::from_parameter(algorithm.name()), |b| {
             b.iter(|| {
                 hasher.hash_block(
                     black_box(&parent),

@@ -66,6 +66,8 @@ impl fmt::Debug for Digest {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::BuildHasher;
+
     use super::*;
 
     #[test]
@@ -88,5 +90,16 @@ mod tests {
         bytes[31] = 2;
         assert_ne!(a, Digest::from(bytes));
         assert_eq!(a.prefix(), Digest::from(bytes).prefix());
+    }
+
+    #[test]
+    fn only_the_first_eight_bytes_are_fed_to_a_hasher() {
+        let hash = |bytes| rustc_hash::FxBuildHasher.hash_one(Digest::from(bytes));
+        let mut bytes = [1; 32];
+        let first = hash(bytes);
+        bytes[8] = 2;
+        assert_eq!(hash(bytes), first);
+        bytes[7] = 2;
+        assert_ne!(hash(bytes), first);
     }
 }

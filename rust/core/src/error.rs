@@ -101,3 +101,13 @@ pub enum Error {
         num_groups: u32,
     },
 }
+
+/// Returns an `Err` with a message from an integrity check unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+pub(crate) use ensure;

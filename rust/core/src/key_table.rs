@@ -1,5 +1,7 @@
 //! [`KeyTable`]: a hash table of 32-bit entries whose buckets are cache lines.
 
+use crate::error::ensure;
+
 /// Entries of a bucket.
 const SLOTS: usize = 12;
 const VACANT: u8 = 0;
@@ -229,9 +231,7 @@ impl KeyTable {
                     continue;
                 }
                 let hash = hash_of(entry);
-                if tag != tag_of(hash) {
-                    return Err(format!("entry {entry} of bucket {at} has the tag of another"));
-                }
+                ensure!(tag == tag_of(hash), "entry {entry} of bucket {at} has another's tag");
                 let mut from = self.home(hash);
                 while from != at {
                     passed[from][Passed::class(hash) as usize] += 1;
@@ -243,16 +243,13 @@ impl KeyTable {
         for (at, (bucket, passed)) in self.buckets.iter().zip(&passed).enumerate() {
             for (class, &actual) in (0..).zip(passed) {
                 let counted = bucket.passed.count(class);
-                if counted != actual && counted != Passed::FULL {
-                    return Err(format!(
-                        "bucket {at} counts {counted} passed entries of class {class}, not {actual}"
-                    ));
-                }
+                ensure!(
+                    counted == actual || counted == Passed::FULL,
+                    "bucket {at} counts {counted} passed entries of class {class}, not {actual}"
+                );
             }
         }
-        if len != self.len {
-            return Err(format!("the table counts {} entries, not {len}", self.len));
-        }
+        ensure!(len == self.len, "the table counts {} entries, not {len}", self.len);
         Ok(())
     }
 }
@@ -296,6 +293,31 @@ mod tests {
         let num_buckets: u32 = absent.map(num_asked).sum();
         let mean = f64::from(num_buckets) / CAPACITY as f64;
         assert!(mean < 1.3, "{mean} buckets");
+    }
+
+    #[test]
+    fn a_wrong_tag_counter_or_length_is_noticed() {
+        // 20 entries of one hash fill a bucket and a part of the next.
+        let table = || {
+            let mut table = KeyTable::new(48);
+            (0..20).for_each(|entry| table.insert(7, entry));
+            table
+        };
+        let hash_of = |_| 7;
+        assert_eq!(table().check(hash_of), Ok(()));
+        let changes: [fn(&mut KeyTable); 5] = [
+            |table| table.buckets[0].tags[3] += 1,
+            |table| table.buckets[1].tags[3] = VACANT,
+            |table| table.buckets[0].passed = Passed(0),
+            |table| table.buckets[1].passed.add(7),
+            |table| table.len += 1,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut table = table();
+            change(&mut table);
+            assert!(table.check(hash_of).is_err(), "change {number}");
+        }
+        assert!(table().check(|_| 1 << 63).is_err());
     }
 
     proptest! {

@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
+use slab::Slab;
 
 use crate::digest::Digest;
+use crate::error::ensure;
 use crate::ids::{BlockId, GroupId};
 use crate::key_table::{KeyTable, Slot};
 
@@ -99,8 +101,7 @@ pub struct PrefixIndex {
     table: KeyTable,
     /// Later entries with the same key, by the entry that is in the table.
     duplicates: FxHashMap<u32, VecDeque<u32>>,
-    extra: Vec<Option<ExtraKey>>,
-    vacant_extra: Vec<u32>,
+    extra: Slab<ExtraKey>,
     /// A block's entries in `extra`, oldest first.
     extra_of: FxHashMap<u32, Vec<u32>>,
 }
@@ -122,8 +123,7 @@ impl PrefixIndex {
             meta: vec![[0; 3]; num_blocks],
             table: KeyTable::new(num_blocks),
             duplicates: FxHashMap::default(),
-            extra: Vec::new(),
-            vacant_extra: Vec::new(),
+            extra: Slab::new(),
             extra_of: FxHashMap::default(),
         }
     }
@@ -141,7 +141,7 @@ impl PrefixIndex {
     }
 
     fn extra_entry(&self, entry: u32) -> Option<&ExtraKey> {
-        self.extra.get((entry as usize).checked_sub(self.digests.len())?)?.as_ref()
+        self.extra.get((entry as usize).checked_sub(self.digests.len())?)
     }
 
     #[inline]
@@ -304,19 +304,10 @@ impl PrefixIndex {
         if self.entry_is(block.0, key) || self.contains(key, block) {
             return Inserted::Known;
         }
-        let entry = self.new_extra(ExtraKey { key: *key, block: block.0 });
+        let extra = self.extra.insert(ExtraKey { key: *key, block: block.0 });
+        let entry = (self.digests.len() + extra) as u32;
+        self.extra_of.entry(block.0).or_default().push(entry);
         self.place(key, entry)
-    }
-
-    fn new_extra(&mut self, extra: ExtraKey) -> u32 {
-        let at = self.vacant_extra.pop().unwrap_or_else(|| {
-            self.extra.push(None);
-            self.extra.len() as u32 - 1
-        });
-        let entry = self.digests.len() as u32 + at;
-        self.extra_of.entry(extra.block).or_default().push(entry);
-        self.extra[at as usize] = Some(extra);
-        entry
     }
 
     #[inline]
@@ -363,13 +354,11 @@ impl PrefixIndex {
             return;
         }
         for entry in self.extra_of.remove(&block.0).unwrap_or_default() {
-            if let Some(key) = self.key_of(entry) {
-                self.displace(&key, entry);
-                removed.push(key);
-            }
-            let at = entry - self.digests.len() as u32;
-            self.extra[at as usize] = None;
-            self.vacant_extra.push(at);
+            let at = entry as usize - self.digests.len();
+            let key = self.extra[at].key;
+            self.displace(&key, entry);
+            self.extra.remove(at);
+            removed.push(key);
         }
     }
 
@@ -416,7 +405,6 @@ impl PrefixIndex {
         self.table.clear();
         self.duplicates.clear();
         self.extra.clear();
-        self.vacant_extra.clear();
         self.extra_of.clear();
     }
 
@@ -429,34 +417,120 @@ impl PrefixIndex {
     /// Walks everything; an error describes the first contradiction.
     /// A block must be hashed exactly when it has a key.
     pub(crate) fn check(&self, is_hashed: impl Fn(BlockId) -> bool) -> Result<(), String> {
+        for block in (1..self.meta.len() as u32).map(BlockId) {
+            ensure!(
+                is_hashed(block) == self.first_key(block).is_some(),
+                "block {block}: pool and index disagree on its keys"
+            );
+        }
         let mut num_entries = 0;
-        let mut blocks = (1..self.meta.len() as u32).map(BlockId);
-        if let Some(block) = blocks.find(|&it| is_hashed(it) != self.first_key(it).is_some()) {
-            return Err(format!("block {block}: pool and index disagree on its keys"));
-        }
-        if let Some(entry) = self.table.iter().find(|&entry| self.key_of(entry).is_none()) {
-            return Err(format!("the table holds a dead entry {entry}"));
-        }
-        self.table.check(|entry| self.key_of(entry).map_or(0, |key| hash_of(&key)))?;
-        for entry in self.table.iter() {
-            let Some(key) = self.key_of(entry) else { continue };
-            for other in self.entries(&key) {
+        for head in self.table.iter() {
+            let Some(key) = self.key_of(head) else {
+                return Err(format!("the table holds a dead entry {head}"));
+            };
+            for entry in self.entries(&key) {
                 num_entries += 1;
-                let waits =
-                    self.meta.get(other as usize).is_some_and(|it| it[SUCCESSOR] & WAITS != 0);
-                if waits != (other != entry) && (other as usize) < self.digests.len() {
-                    return Err(format!("entry {other} behind {entry} is marked {waits}"));
-                }
-                if !self.entry_is(other, &key) {
-                    return Err(format!("entry {other} waits under a key that it does not have"));
-                }
+                ensure!(self.entry_is(entry, &key), "entry {entry} is found by the key of another");
+                let waits = self.meta.get(entry as usize).map(|meta| meta[SUCCESSOR] & WAITS != 0);
+                ensure!(
+                    waits.is_none_or(|waits| waits == (entry != head)),
+                    "entry {entry} behind {head} is marked {waits:?}"
+                );
             }
         }
+        self.table.check(|entry| self.key_of(entry).map_or(0, |key| hash_of(&key)))?;
         let first = self.meta.iter().filter(|meta| meta[GROUP] != NO_GROUP).count();
-        let further = self.extra.iter().flatten().count();
-        if num_entries != first + further {
-            return Err(format!("{num_entries} entries; kept as {first} + {further}"));
-        }
+        let further = self.extra.len();
+        ensure!(
+            num_entries == first + further,
+            "{num_entries} entries; kept as {first} + {further}"
+        );
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u8) -> Key {
+        Key { digest: Digest::from([number; 32]), group: GroupId(u32::from(number)) }
+    }
+
+    /// Blocks 1 to 3 carry key 1, of which 1 carries it longest; block 3 carries key 2 too, and block
+    /// 4 key 3.
+    fn index() -> PrefixIndex {
+        let mut index = PrefixIndex::new(6);
+        for (block, number) in [(1, 1), (2, 1), (3, 1), (3, 2), (4, 3)] {
+            index.insert(BlockId(block), &key(number), 16);
+        }
+        index
+    }
+
+    fn check(index: &PrefixIndex) -> Result<(), String> {
+        index.check(|block| (1..=4).contains(&block.0))
+    }
+
+    #[test]
+    fn a_wrong_entry_is_noticed() {
+        assert_eq!(check(&index()), Ok(()));
+        for block in 1..=4 {
+            let changes: [fn(&mut PrefixIndex, usize); 4] = [
+                |index, block| index.digests[block][0] ^= 1,
+                |index, block| index.meta[block][GROUP] += 1,
+                |index, block| index.meta[block][GROUP] = NO_GROUP,
+                |index, block| index.meta[block][SUCCESSOR] ^= WAITS,
+            ];
+            for (number, change) in changes.into_iter().enumerate() {
+                let mut index = index();
+                change(&mut index, block);
+                assert!(check(&index).is_err(), "change {number} of block {block}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_lists_beside_the_table_miss_is_noticed() {
+        let changes: [fn(&mut PrefixIndex); 4] = [
+            |index| index.duplicates.clear(),
+            |index| index.extra.clear(),
+            |index| index.table.clear(),
+            |index| index.meta[5][GROUP] = 1,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut index = index();
+            change(&mut index);
+            assert!(check(&index).is_err(), "change {number}");
+        }
+        assert!(index().check(|_| true).is_err());
+    }
+
+    #[test]
+    fn a_guess_serves_a_run_only_where_it_was_inserted_in_a_row() {
+        let mut index = index();
+        index.follow(BlockId(4), BlockId(1));
+        for blocks in [&[][..], &[4], &[4, 1], &[3, 4], &[2, 3], &[0, 1]] {
+            let cursor = RunCursor::of(&blocks.iter().copied().map(BlockId).collect::<Vec<_>>());
+            let found = [1, 2, 3, 4].map(|number| index.get_after(cursor, &key(number)));
+            let expected = [Some(BlockId(1)), Some(BlockId(3)), Some(BlockId(4)), None];
+            assert_eq!(found, expected, "after {blocks:?}");
+        }
+        let keys = [1, 2, 4, 3].map(key).into_iter();
+        assert_eq!(index.get_run(keys).collect::<Vec<_>>(), [BlockId(1), BlockId(3)]);
+    }
+
+    #[test]
+    fn a_block_with_a_thousand_keys_makes_the_table_grow_by_a_quarter_at_a_time() {
+        let mut index = PrefixIndex::new(2);
+        for number in 0..1_000u32 {
+            let mut bytes = [0; 32];
+            bytes[..4].copy_from_slice(&number.wrapping_mul(0x9E37_79B9).to_le_bytes());
+            bytes[4..8].copy_from_slice(&number.wrapping_mul(0x85EB_CA6B).to_be_bytes());
+            index.insert(BlockId(1), &Key { digest: Digest::from(bytes), group: GroupId(0) }, 16);
+            assert!(!index.table.is_crowded());
+        }
+        assert_eq!((index.len(), index.check(|block| block.0 == 1)), (1_000, Ok(())));
+        let bytes = index.table.memory_bytes();
+        assert!(bytes < 10_000, "{bytes} bytes");
     }
 }

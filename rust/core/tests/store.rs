@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{ModelStore, key};
-use hybrid_blocks::{BlockId, Error, FixedStore, PoolId, SlabStore, Store};
+use hybrid_blocks::{BlockId, Error, FixedStore, Key, PoolId, SlabStore, Store};
 use proptest::prelude::*;
 
 const POOL: PoolId = PoolId(0);
@@ -13,8 +15,13 @@ const POOL: PoolId = PoolId(0);
 enum Op {
     Allocate(u64),
     Touch(u32),
+    TouchAndUndo(Vec<u32>),
     Free(Vec<u32>),
+    FreeWarm(Vec<u32>),
     Insert(u32, u8, u32),
+    InsertRun(Vec<u32>, u8, u32),
+    MoveKeys(u32, u32),
+    Discard(u8, u32),
     DropKeys(u32),
     Get(u8, u32),
     Reset,
@@ -24,8 +31,14 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (0u64..6).prop_map(Op::Allocate),
         2 => any::<u32>().prop_map(Op::Touch),
+        1 => prop::collection::vec(any::<u32>(), 1..4).prop_map(Op::TouchAndUndo),
+        1 => prop::collection::vec(any::<u32>(), 1..4).prop_map(Op::FreeWarm),
         4 => prop::collection::vec(any::<u32>(), 1..6).prop_map(Op::Free),
         4 => (any::<u32>(), 0u8..6, 0u32..3).prop_map(|(b, k, g)| Op::Insert(b, k, g)),
+        2 => (prop::collection::vec(any::<u32>(), 1..20), 0u8..6, 0u32..3)
+            .prop_map(|(b, k, g)| Op::InsertRun(b, k, g)),
+        1 => (any::<u32>(), any::<u32>()).prop_map(|(from, to)| Op::MoveKeys(from, to)),
+        1 => (0u8..6, 0u32..3).prop_map(|(k, g)| Op::Discard(k, g)),
         1 => any::<u32>().prop_map(Op::DropKeys),
         3 => (0u8..6, 0u32..3).prop_map(|(k, g)| Op::Get(k, g)),
         1 => Just(Op::Reset),
@@ -36,8 +49,90 @@ fn ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.0).collect()
 }
 
+/// Everything that can be seen of a fixed store is what the model has.
+fn same(store: &mut FixedStore, model: &mut ModelStore) -> Result<(), TestCaseError> {
+    store.check_integrity().map_err(TestCaseError::fail)?;
+    prop_assert_eq!(ids(&store.free_order(POOL)), model.queue.clone());
+    let queue = store.queue();
+    let next = |block: &BlockId| queue.next_available(Some(*block));
+    let forward: Vec<_> = std::iter::successors(queue.next_available(None), next).collect();
+    prop_assert_eq!(ids(&forward), model.queue.clone());
+    let previous = |block: &BlockId| queue.previous_available(Some(*block));
+    let mut back: Vec<_> =
+        std::iter::successors(queue.previous_available(None), previous).collect();
+    back.reverse();
+    prop_assert_eq!(ids(&back), model.queue.clone());
+    let (states, index) = (store.pool(POOL), store.prefix_index(POOL));
+    for (block, expected) in model.blocks.iter().enumerate() {
+        let block = BlockId(block as u32);
+        prop_assert_eq!(states.ref_count(block), expected.refs);
+        prop_assert_eq!(states.is_hashed(block), !expected.keys.is_empty());
+        prop_assert_eq!(states.is_available(block), model.queue.contains(&block.0));
+        let first = expected.keys.first().map(|&key| (key, expected.num_tokens));
+        prop_assert_eq!(index.first_key(block), first);
+        let further: Vec<_> = index.further_keys(block).collect();
+        prop_assert_eq!(&further, expected.keys.get(1..).unwrap_or_default());
+    }
+    for (key, blocks) in &model.carriers {
+        prop_assert_eq!(&ids(&index.blocks(key).collect::<Vec<_>>()), blocks);
+        for block in 0..model.blocks.len() as u32 {
+            prop_assert_eq!(index.contains(key, BlockId(block)), blocks.contains(&block));
+        }
+    }
+    for group in 0..3 {
+        let keys = (0..6).map(|number| key(number, group));
+        let found: Vec<_> = index.get_run(keys.clone()).map(|block| block.0).collect();
+        prop_assert_eq!(found, keys.map_while(|key| model.get(key)).collect::<Vec<_>>());
+    }
+    prop_assert_eq!(index.len(), model.carriers.len());
+    prop_assert_eq!(index.is_empty(), model.carriers.is_empty());
+    let num_live = model.blocks.iter().filter(|block| block.refs > 0).count();
+    prop_assert_eq!(states.num_live() as usize, num_live);
+    prop_assert_eq!(store.num_available(POOL), model.queue.len() as u64);
+    prop_assert_eq!(store.num_free_slabs() + states.num_cached(), model.queue.len() as u32);
+    prop_assert_eq!(store.num_dropped(), model.num_dropped);
+    prop_assert_eq!(std::mem::take(store.evicted()), std::mem::take(&mut model.evicted));
+    Ok(())
+}
+
+/// Whether blocks of all pools fit together is what counting slabs says.
+fn check_room(
+    store: &SlabStore,
+    sizes: &[u32],
+    live: &[(PoolId, BlockId)],
+) -> Result<(), TestCaseError> {
+    let num_slabs = store.num_slabs();
+    let mut whole = num_slabs;
+    let pools: Vec<(u64, u64, u64)> = (0..)
+        .zip(sizes)
+        .map(|(pool, &size)| {
+            let own = live.iter().filter(|(other, _)| other.0 == pool);
+            let blocks: BTreeSet<u32> = own.map(|(_, block)| block.0).collect();
+            let slabs: BTreeSet<u32> = blocks.iter().map(|block| block / size).collect();
+            whole -= slabs.len() as u64;
+            (size.into(), blocks.len() as u64, slabs.len() as u64 * u64::from(size))
+        })
+        .collect();
+    prop_assert_eq!(store.num_whole_slabs(), whole);
+    for (demand, headroom) in [(0, 0), (1, 0), (3, 1), (5, 0), (8, 2)] {
+        let demands = vec![demand; sizes.len()];
+        let sum = |slabs: fn(u64, &(u64, u64, u64)) -> u64| {
+            pools.iter().map(|pool| slabs(demand, pool)).sum::<u64>() + headroom
+        };
+        let spread = sum(|n, (size, live, room)| n.saturating_sub(room - live).div_ceil(*size));
+        let packed = sum(|n, (size, live, _)| (live + n).div_ceil(*size));
+        prop_assert_eq!(store.has_room(&demands, headroom, false), spread <= whole);
+        prop_assert_eq!(store.has_room(&demands, headroom, true), packed <= num_slabs);
+    }
+    for (pool, (size, live, room)) in (0..).map(PoolId).zip(pools) {
+        prop_assert_eq!(store.num_available(pool), room - live + whole * size);
+        prop_assert_eq!(u64::from(store.blocks_per_slab(pool)), size);
+    }
+    Ok(())
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
     #[test]
     fn a_fixed_store_decides_as_the_model_does(
@@ -47,6 +142,7 @@ proptest! {
         let mut store = FixedStore::new(num_blocks).unwrap();
         let mut model = ModelStore::new(num_blocks);
         for op in ops {
+            let before = (store.num_changes(), model.carriers.clone());
             match op {
                 Op::Allocate(n) => {
                     let mut out = Vec::new();
@@ -64,19 +160,59 @@ proptest! {
                         model.touch(block);
                     }
                 }
+                Op::TouchAndUndo(blocks) => {
+                    let blocks = blocks.iter().map(|block| block % num_blocks);
+                    let blocks: Vec<_> =
+                        blocks.filter(|&block| model.has_content(block)).map(BlockId).collect();
+                    for &block in &blocks {
+                        store.touch(POOL, block).unwrap();
+                    }
+                    for &block in blocks.iter().rev() {
+                        store.undo_touch(POOL, block);
+                    }
+                }
                 Op::Free(blocks) => {
                     let blocks: Vec<u32> = blocks.iter().map(|block| block % num_blocks).collect();
                     let result = store.free(POOL, blocks.iter().copied().map(BlockId));
                     prop_assert_eq!(result.is_ok(), model.free(&blocks));
                 }
+                Op::FreeWarm(blocks) => {
+                    let blocks: Vec<u32> = blocks.iter().map(|block| block % num_blocks).collect();
+                    let result = store.free_warm(blocks.iter().copied().map(BlockId));
+                    prop_assert_eq!(result.is_ok(), model.free_warm(&blocks));
+                }
                 Op::Insert(block, number, group) => {
                     let block = block % num_blocks;
                     // An ownerless block without content is in no table: nobody could fill it.
-                    let model_block = &model.blocks[block as usize];
-                    if block != 0 && (model_block.refs > 0 || !model_block.keys.is_empty()) {
-                        let new = store.insert_key(POOL, BlockId(block), &key(number, group), 16);
-                        prop_assert_eq!(new, model.insert(block, key(number, group)));
+                    if model.has_content(block) {
+                        let key = key(number, group);
+                        let new = store.insert_key(POOL, BlockId(block), &key, number.into());
+                        prop_assert_eq!(new, model.insert(block, key, number.into()));
                     }
+                }
+                Op::InsertRun(blocks, first, group) => {
+                    let blocks = blocks.iter().map(|block| block % num_blocks);
+                    let run = (0u8..).zip(blocks.filter(|&block| model.has_content(block)));
+                    let run: Vec<_> =
+                        run.map(|(at, block)| (block, key((first + at) % 6, group))).collect();
+                    let before = run.last().map(|&(block, _)| BlockId(block));
+                    let entries = run.iter().map(|&(block, key)| (BlockId(block), key, 16));
+                    store.insert_run(POOL, before, entries);
+                    for (block, key) in run {
+                        model.insert(block, key, 16);
+                    }
+                }
+                Op::MoveKeys(from, to) => {
+                    let (from, to) = (from % num_blocks, to % num_blocks);
+                    let free = &model.blocks[to as usize];
+                    if from != to && free.refs > 0 && free.keys.is_empty() {
+                        store.move_keys(POOL, BlockId(from), BlockId(to));
+                        model.move_keys(from, to);
+                    }
+                }
+                Op::Discard(number, group) => {
+                    store.discard(POOL, &key(number, group));
+                    model.discard(key(number, group));
                 }
                 Op::DropKeys(block) => {
                     store.drop_keys(POOL, BlockId(block % num_blocks));
@@ -88,10 +224,9 @@ proptest! {
                 }
                 Op::Reset => prop_assert_eq!(store.reset().is_ok(), model.reset()),
             }
-            store.check_integrity().map_err(TestCaseError::fail)?;
-            let queue: Vec<u32> = store.queue().iter_available().map(|block| block.0).collect();
-            prop_assert_eq!(&queue, &model.queue);
-            prop_assert_eq!(&std::mem::take(store.evicted()), &std::mem::take(&mut model.evicted));
+            same(&mut store, &mut model)?;
+            let (num_changes, carriers) = before;
+            prop_assert!(store.num_changes() > num_changes || carriers == model.carriers);
         }
     }
 
@@ -140,6 +275,87 @@ proptest! {
                         store.insert_key(pool, block, &key(k, group), 16);
                     }
                 }
+                Op::TouchAndUndo(numbers) => {
+                    let order = store.free_order(pool);
+                    let before = (store.num_whole_slabs(), store.num_available(pool), &order);
+                    let is_cached = |block: &BlockId| store.pool(pool).is_hashed(*block);
+                    let cached: Vec<_> = order.iter().copied().filter(is_cached).collect();
+                    let touched: Vec<_> = numbers
+                        .iter()
+                        .filter_map(|&at| cached.get(at as usize % cached.len().max(1)).copied())
+                        .chain(pick(numbers[0]))
+                        .collect();
+                    for &block in &touched {
+                        store.touch(pool, block).unwrap();
+                    }
+                    for &block in touched.iter().rev() {
+                        store.undo_touch(pool, block);
+                    }
+                    let after = store.free_order(pool);
+                    prop_assert_eq!(
+                        (store.num_whole_slabs(), store.num_available(pool), &after),
+                        before
+                    );
+                }
+                Op::FreeWarm(numbers) => {
+                    // Refreshed, a cached block is the last to be evicted; demoted, the first.
+                    let is_cached = |block: &BlockId| store.pool(pool).is_hashed(*block);
+                    let cached: Vec<_> =
+                        store.free_order(pool).into_iter().filter(is_cached).collect();
+                    if let Some(&block) = cached.get(numbers[0] as usize % cached.len().max(1)) {
+                        store.refresh(pool, block);
+                        prop_assert_eq!(store.free_order(pool).last().copied(), Some(block));
+                        prop_assert_eq!(store.priority(pool, block), store.now());
+                        store.demote(pool, block);
+                        let order = store.free_order(pool);
+                        let first = order.iter().find(|&&block| store.pool(pool).is_hashed(block));
+                        prop_assert_eq!(first, Some(&block));
+                        prop_assert_eq!(store.priority(pool, block), 0);
+                    }
+                }
+                Op::InsertRun(numbers, first, group) => {
+                    // Ownerless blocks with this content and no other.
+                    let num_spare = |store: &SlabStore, key: &Key| {
+                        let index = store.prefix_index(pool);
+                        let is_spare = |&block: &BlockId| {
+                            store.pool(pool).ref_count(block) == 0
+                                && index.further_keys(block).next().is_none()
+                        };
+                        index.blocks(key).filter(is_spare).count()
+                    };
+                    let run: Vec<_> = (0u8..)
+                        .zip(numbers.iter().filter_map(|&number| pick(number)))
+                        .map(|(at, block)| (block, key((first + at) % 6, group)))
+                        .map(|(block, key)| (block, key, num_spare(&store, &key)))
+                        .collect();
+                    store.insert_run(pool, None, run.iter().map(|&(block, key, _)| (block, key, 16)));
+                    for (block, key, before) in run {
+                        prop_assert!(store.prefix_index(pool).contains(&key, block));
+                        let after = num_spare(&store, &key);
+                        prop_assert!(before == 0 || after < before, "{} of {}", after, before);
+                    }
+                }
+                Op::MoveKeys(from, to) => {
+                    if let (Some(from), Some(to)) = (pick(from), pick(to))
+                        && !store.pool(pool).is_hashed(to)
+                    {
+                        let keys = |store: &SlabStore, block| {
+                            let first = store.prefix_index(pool).first_key(block).map(|(key, _)| key);
+                            first.into_iter().chain(store.prefix_index(pool).further_keys(block)).collect::<Vec<_>>()
+                        };
+                        let moved = keys(&store, from);
+                        store.move_keys(pool, from, to);
+                        prop_assert_eq!(keys(&store, to), moved);
+                    }
+                }
+                Op::Discard(k, group) => {
+                    let found = store.get(pool, &key(k, group));
+                    let is_owned = found.is_some_and(|block| store.pool(pool).ref_count(block) > 0);
+                    store.discard(pool, &key(k, group));
+                    let left = store.prefix_index(pool).blocks(&key(k, group)).next();
+                    prop_assert_eq!(left == found, is_owned || found.is_none());
+                    prop_assert!(is_owned || found.is_none() || store.was_evicted(pool, &key(k, group)));
+                }
                 Op::DropKeys(number) => {
                     let ids = store.pool(pool).num_ids();
                     store.drop_keys(pool, BlockId(number % ids));
@@ -158,6 +374,7 @@ proptest! {
             }
             store.tick();
             store.check_integrity().map_err(TestCaseError::fail)?;
+            check_room(&store, &sizes, &live)?;
         }
         for (pool, block) in live.drain(..) {
             store.free(pool, [block].into_iter()).unwrap();

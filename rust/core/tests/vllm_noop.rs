@@ -73,3 +73,26 @@ fn the_handle_of_a_freed_request_names_nothing() {
     manager.check_integrity().unwrap();
     assert_eq!(manager.store().pool(PoolId(0)).num_live(), 2);
 }
+
+#[test]
+fn a_shared_prefix_matters_where_checkpoints_move_or_are_kept_sparsely() {
+    let moving = GroupKind::MambaAligned {
+        num_speculative: 0,
+        checkpoint_alignment: None,
+        has_checkpoint_blocks: false,
+    };
+    for (kind, retention_interval, expected) in [
+        (GroupKind::Full, None, false),
+        (GroupKind::Full, Some(0), true),
+        (moving, None, true),
+        (moving, Some(64), true),
+    ] {
+        let groups = vec![GroupConfig::new(kind, BLOCK)];
+        let config = ManagerConfig {
+            retention_interval,
+            ..ManagerConfig::new(groups, Lookup::None, HASH_BLOCK, BLOCK, 1_024)
+        };
+        assert_eq!(config.heeds_shared_prefix_boundary(), expected, "{kind:?}");
+        assert!(!config.enable_caching());
+    }
+}

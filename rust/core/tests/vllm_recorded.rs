@@ -31,9 +31,11 @@ fn every_answer_is_that_of_vllm_0_32() {
 
 #[test]
 fn calls_that_are_said_to_change_nothing_need_not_be_made() {
-    live_again("vllm-0.32.jsonl.gz", Caller::Sparing);
-    let Spared { num_idle, num_spared } = live_again("vllm-0.33.jsonl.gz", Caller::Sparing);
-    assert!(num_spared * 10 > num_idle * 9, "{num_spared} of {num_idle} idle steps are spared");
+    for (name, most) in [("vllm-0.32.jsonl.gz", 212), ("vllm-0.33.jsonl.gz", 234)] {
+        let Spared { num_idle, num_spared } = live_again(name, Caller::Sparing);
+        let num_made = num_idle - num_spared;
+        assert!(num_made <= most, "{name}: {num_made} of {num_idle} idle steps are not spared");
+    }
 }
 
 #[test]

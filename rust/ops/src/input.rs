@@ -71,7 +71,11 @@ impl Input {
         Ok(world.take_transcript())
     }
 
-    fn run_in(&self, world: &mut World) -> Check {
+    /// As [`Input::run`], in a world without requests that was made for the same setup.
+    ///
+    /// # Errors
+    /// As [`Input::run`].
+    pub fn run_in(&self, world: &mut World) -> Check {
         for (number, op) in self.ops.iter().enumerate() {
             world.apply(op).map_err(|error| format!("operation {number}, {op:?}: {error}"))?;
         }

@@ -2,7 +2,7 @@
 
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
-    GroupId, GroupKind, GroupSpec, PoolId, Store, TableChange, TableRuns,
+    GroupId, GroupKind, GroupSpec, PoolId, Stats, Store, TableChange, TableRuns,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -385,6 +385,10 @@ impl System {
         result
     }
 
+    pub(crate) fn stats(&self) -> Stats {
+        self.manager.stats()
+    }
+
     /// Everything that can be seen but the requests, in words.
     pub(crate) fn dump(&self) -> String {
         let store = self.manager.store();
@@ -398,7 +402,7 @@ impl System {
                 (blocks, counts, store.prefix_index(pool))
             })
             .collect();
-        let (slabs, stats) = (store.num_free_slabs(), self.manager.stats());
+        let (slabs, stats) = (store.num_free_slabs(), self.stats());
         format!("{pools:?} {slabs} {stats:?} {}", self.manager.num_requests())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hybrid_blocks::{BlockId, CacheEvent, Digest, Error};
+use hybrid_blocks::{BlockId, CacheEvent, Digest, Error, Stats};
 
 use crate::memory::Memory;
 use crate::op::Op;
@@ -66,6 +66,12 @@ impl World {
     /// The calls so far.
     pub fn take_transcript(&mut self) -> Vec<Call> {
         self.system.take_transcript()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.system.stats()
     }
 
     pub(crate) fn groups(&self) -> impl Iterator<Item = (u32, Group)> + use<> {

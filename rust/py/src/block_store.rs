@@ -65,13 +65,12 @@ impl BlockStore {
         blocks: BlockIds<'_>,
         #[pyo3(from_py_with = size)] pool: u32,
     ) -> PyResult<()> {
-        let (pool, num_ids) = self.pool(pool)?;
-        let blocks = checked(blocks.as_slice()?, num_ids)?;
+        let (pool, blocks) = self.blocks(pool, &blocks)?;
         self.store.call(py, |store| {
-            for (done, &block) in blocks.iter().enumerate() {
-                if let Err(error) = store.touch(pool, BlockId(block)) {
+            for (done, block) in blocks.clone().enumerate() {
+                if let Err(error) = store.touch(pool, block) {
                     // Only a block in a slab of another pool is refused, and it keeps no owner.
-                    store.free(pool, blocks[..done].iter().copied().map(BlockId))?;
+                    store.free(pool, blocks.take(done))?;
                     return Err(error);
                 }
             }
@@ -86,9 +85,8 @@ impl BlockStore {
         blocks: BlockIds<'_>,
         #[pyo3(from_py_with = size)] pool: u32,
     ) -> PyResult<()> {
-        let (pool, num_ids) = self.pool(pool)?;
-        let blocks = checked(blocks.as_slice()?, num_ids)?;
-        self.store.call(py, |store| store.free(pool, blocks.iter().copied().map(BlockId)))
+        let (pool, blocks) = self.blocks(pool, &blocks)?;
+        self.store.call(py, |store| store.free(pool, blocks))
     }
 
     #[pyo3(signature = (block, digest, *, group = 0, num_tokens = 0, pool = 0))]
@@ -102,7 +100,7 @@ impl BlockStore {
         #[pyo3(from_py_with = size)] pool: u32,
     ) -> PyResult<bool> {
         let (pool, num_ids) = self.pool(pool)?;
-        let block = BlockId(checked(&[block], num_ids)?[0]);
+        let block = checked(block, num_ids)?;
         let key = self.key(digest, group)?;
         self.store.call(py, |store| {
             require_content(store, pool, block)?;
@@ -148,20 +146,13 @@ impl BlockStore {
         blocks: BlockIds<'_>,
         #[pyo3(from_py_with = size)] pool: u32,
     ) -> PyResult<()> {
-        let (pool, num_ids) = self.pool(pool)?;
-        let blocks = checked(blocks.as_slice()?, num_ids)?;
-        self.store.with(py, |store| {
-            for &block in blocks {
-                store.drop_keys(pool, BlockId(block));
-            }
-        })
+        let (pool, mut blocks) = self.blocks(pool, &blocks)?;
+        self.store.with(py, |store| blocks.for_each(|block| store.drop_keys(pool, block)))
     }
 
     fn take_evicted<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let keys = self.store.with(py, |store| std::mem::take(store.evicted()))?;
-        let size = self.digest_size;
-        let bytes = |key: &Key| PyBytes::new(py, &key.digest.as_bytes()[..size]);
-        PyList::new(py, keys.iter().map(|key| (bytes(key), key.group.0)))
+        self.key_list(py, &keys)
     }
 
     #[pyo3(signature = (block, *, pool = 0))]
@@ -172,14 +163,13 @@ impl BlockStore {
         #[pyo3(from_py_with = size)] pool: u32,
     ) -> PyResult<Bound<'py, PyList>> {
         let (pool, num_ids) = self.pool(pool)?;
-        let block = BlockId(checked(&[block], num_ids)?[0]);
+        let block = checked(block, num_ids)?;
         let keys: Vec<Key> = self.store.with(py, |store| {
             let index = store.prefix_index(pool);
             let first = index.first_key(block).map(|(key, _)| key);
             first.into_iter().chain(index.further_keys(block)).collect()
         })?;
-        let bytes = |key: &Key| PyBytes::new(py, &key.digest.as_bytes()[..self.digest_size]);
-        PyList::new(py, keys.iter().map(|key| (bytes(key), key.group.0)))
+        self.key_list(py, &keys)
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
@@ -254,6 +244,23 @@ impl BlockStore {
         }
     }
 
+    /// The pool, and the blocks, which are ids of it.
+    fn blocks<'a>(
+        &self,
+        pool: u32,
+        blocks: &'a BlockIds<'_>,
+    ) -> PyResult<(PoolId, impl Iterator<Item = BlockId> + Clone + use<'a>)> {
+        let ((pool, num_ids), blocks) = (self.pool(pool)?, blocks.as_slice()?);
+        blocks.iter().try_for_each(|&block| checked(block, num_ids).map(drop))?;
+        Ok((pool, blocks.iter().copied().map(BlockId)))
+    }
+
+    /// Keys as Python sees them: digest and group.
+    fn key_list<'py>(&self, py: Python<'py>, keys: &[Key]) -> PyResult<Bound<'py, PyList>> {
+        let bytes = |key: &Key| PyBytes::new(py, &key.digest.as_bytes()[..self.digest_size]);
+        PyList::new(py, keys.iter().map(|key| (bytes(key), key.group.0)))
+    }
+
     fn key(&self, digest: &[u8], group: u32) -> PyResult<Key> {
         let digest = Digest::from_slice(digest).filter(|_| digest.len() == self.digest_size);
         let digest = digest.ok_or_else(|| {
@@ -281,13 +288,12 @@ pub(crate) fn new_store(
     .map_err(core_error)
 }
 
-fn checked(blocks: &[u32], num_ids: u32) -> PyResult<&[u32]> {
-    match blocks.iter().find(|&&block| block == 0 || block >= num_ids) {
-        Some(&block) => {
-            Err(core_error(Error::ForeignBlock { block: BlockId(block), num_blocks: num_ids }))
-        }
-        None => Ok(blocks),
+fn checked(block: u32, num_blocks: u32) -> PyResult<BlockId> {
+    let block = BlockId(block);
+    if block.is_null() || block.0 >= num_blocks {
+        return Err(core_error(Error::ForeignBlock { block, num_blocks }));
     }
+    Ok(block)
 }
 
 /// A block without owner and content has nothing that could be found.

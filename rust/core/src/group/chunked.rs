@@ -4,19 +4,12 @@ use crate::engine::lookup::{Found, Search};
 use crate::ids::BlockId;
 use crate::store::Store;
 
-pub(super) fn num_skipped_tokens(chunk: u32, num_computed: u32) -> u32 {
-    num_computed / chunk * chunk
-}
-
-pub(super) fn num_computed_until(chunk: u32, num_skipped: u32) -> u32 {
-    num_skipped.div_ceil(chunk).saturating_mul(chunk)
-}
-
 /// The longest prefix whose last chunk is there from its start; earlier chunks are not needed.
 pub(crate) fn find<S: Store>(search: &Search<'_, S>, mut limit: u32, chunk: u32) -> Found {
     let block_size = search.block_size();
+    let first_needed = |num_tokens: u32| num_tokens / chunk * chunk / block_size;
     loop {
-        let first = limit / chunk * chunk / block_size;
+        let first = first_needed(limit);
         let mut blocks = vec![vec![BlockId::NULL; first as usize]; search.groups.len()];
         let mut num_blocks = first;
         while num_blocks < limit / block_size
@@ -26,8 +19,7 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, mut limit: u32, chunk: u32)
         }
         let aligned = search.align_down(num_blocks);
         // A shorter prefix may end in an earlier chunk, whose blocks were not looked for.
-        let needed_from = num_skipped_tokens(chunk, aligned * block_size) / block_size;
-        if aligned == num_blocks && needed_from >= first {
+        if aligned == num_blocks && first_needed(aligned * block_size) >= first {
             return Found { blocks, num_tokens: num_blocks * block_size, num_present: num_blocks };
         }
         limit = aligned * block_size;

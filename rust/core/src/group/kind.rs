@@ -1,7 +1,5 @@
 //! The table of kinds: which tokens and blocks each kind of layer still needs.
 
-use super::{chunked, sliding_window};
-
 /// Tokens that a recurrent layer looks at, as a window: the next one, and the state after the last.
 const STATE_WINDOW: u32 = 2;
 
@@ -66,18 +64,25 @@ impl GroupKind {
         Self::SlidingWindow { window, extra_retained: 0 }
     }
 
+    /// Tokens below and at a position that the layers keep, where they keep a window.
+    fn window(self) -> Option<u32> {
+        match self {
+            Self::SlidingWindow { window, extra_retained } => Some(window + extra_retained),
+            Self::MambaInPlace { .. } | Self::MambaAligned { .. } => Some(STATE_WINDOW),
+            Self::Full
+            | Self::Chunked { .. }
+            | Self::Cross { .. }
+            | Self::Ring
+            | Self::State { .. } => None,
+        }
+    }
+
     /// Leading tokens that nothing computed after `num_computed` tokens looks at.
     #[must_use]
     pub fn num_skipped_tokens(self, num_computed: u32) -> u32 {
         match self {
-            Self::SlidingWindow { window, extra_retained } => {
-                sliding_window::num_skipped_tokens(window + extra_retained, num_computed)
-            }
-            Self::Chunked { chunk } => chunked::num_skipped_tokens(chunk, num_computed),
-            Self::MambaInPlace { .. } | Self::MambaAligned { .. } => {
-                sliding_window::num_skipped_tokens(STATE_WINDOW, num_computed)
-            }
-            Self::Full | Self::Cross { .. } | Self::Ring | Self::State { .. } => 0,
+            Self::Chunked { chunk } => num_computed / chunk * chunk,
+            _ => self.window().map_or(0, |window| (num_computed + 1).saturating_sub(window)),
         }
     }
 
@@ -85,14 +90,8 @@ impl GroupKind {
     #[must_use]
     pub fn num_computed_until(self, num_skipped: u32) -> u32 {
         match self {
-            Self::SlidingWindow { window, extra_retained } => {
-                sliding_window::num_computed_until(window + extra_retained, num_skipped)
-            }
-            Self::Chunked { chunk } => chunked::num_computed_until(chunk, num_skipped),
-            Self::MambaInPlace { .. } | Self::MambaAligned { .. } => {
-                sliding_window::num_computed_until(STATE_WINDOW, num_skipped)
-            }
-            Self::Full | Self::Cross { .. } | Self::Ring | Self::State { .. } => u32::MAX,
+            Self::Chunked { chunk } => num_skipped.div_ceil(chunk).saturating_mul(chunk),
+            _ => self.window().map_or(u32::MAX, |window| (num_skipped - 1).saturating_add(window)),
         }
     }
 

@@ -3,14 +3,6 @@
 use crate::engine::lookup::{Found, Search};
 use crate::store::Store;
 
-pub(super) fn num_skipped_tokens(window: u32, num_computed: u32) -> u32 {
-    (num_computed + 1).saturating_sub(window)
-}
-
-pub(super) fn num_computed_until(window: u32, num_skipped: u32) -> u32 {
-    (num_skipped - 1).saturating_add(window)
-}
-
 /// Contiguous blocks that hold a window, and the one that a drafter drops.
 pub(crate) fn window_blocks(window: u32, block_size: u32, use_eagle: bool) -> u32 {
     window.saturating_sub(1).div_ceil(block_size) + u32::from(use_eagle)

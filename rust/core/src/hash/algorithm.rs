@@ -1,6 +1,5 @@
 //! [`Algorithm`]: which encoding, which hash function, how long a digest.
 
-use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
@@ -92,12 +91,6 @@ impl Algorithm {
     }
 }
 
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 impl FromStr for Algorithm {
     type Err = HashError;
 
@@ -132,7 +125,7 @@ mod tests {
         for algorithm in Algorithm::ALL {
             for len in [0, 15, 16, 17, 31, 32, 33] {
                 let result = algorithm.digest_from(&vec![1; len]);
-                assert_eq!(result.is_ok(), len == algorithm.digest_len(), "{algorithm} {len}");
+                assert_eq!(result.is_ok(), len == algorithm.digest_len(), "{algorithm:?} {len}");
             }
         }
     }

@@ -118,11 +118,15 @@ mod tests {
     use super::*;
 
     fn encoded(value: &Value) -> String {
-        use std::fmt::Write;
-
         let mut out = Vec::new();
         encode_value(&mut out, value);
-        out.iter().fold(String::new(), |mut hex, byte| {
+        hex(&out)
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        use std::fmt::Write;
+
+        bytes.iter().fold(String::new(), |mut hex, byte| {
             write!(hex, "{byte:02x}").expect("a String takes everything");
             hex
         })
@@ -188,5 +192,20 @@ mod tests {
         assert_eq!(encoded(&Value::tuple([])), "80");
         let atoms = Value::tuple([Value::Bool(false), Value::Bool(true), Value::None]);
         assert_eq!(encoded(&atoms), "83f4f5f6");
+    }
+
+    #[test]
+    fn a_block_is_its_parent_its_tokens_and_its_extra_keys() {
+        let encoded = |key: BlockKey<'_, i32>| {
+            let mut out = Vec::new();
+            encode_block(&mut out, &[0xab, 0xcd], &key);
+            hex(&out)
+        };
+        let key = BlockKey::new(&[7, 300]);
+        let extra = Value::tuple([Value::str("a")]);
+        assert_eq!(encoded(key), "8342abcd820719012cf6");
+        assert_eq!(encoded(BlockKey { extra: Some(&extra), ..key }), "8342abcd820719012c816161");
+        // With tokens ahead, the last item is a tuple of the extra keys and these.
+        assert_eq!(encoded(BlockKey { lookahead: &[8, 9], ..key }), "8342abcd820719012c83f60809");
     }
 }

@@ -332,6 +332,33 @@ mod tests {
     }
 
     #[test]
+    fn tokens_ahead_of_a_block_stand_behind_its_extra_keys() {
+        let mut out = Vec::new();
+        let key = BlockKey { lookahead: &[8, 9], ..BlockKey::new(&[7]) };
+        encode_block(&mut out, &mut Memo::default(), b"abcd", &key);
+        let expected: &[&[u8]] = &[
+            b"\x80\x05\x95\x15\x00\x00\x00\x00\x00\x00\x00",
+            b"C\x04abcd\x94K\x07\x85\x94",
+            b"NK\x08K\x09\x87\x94\x87\x94.",
+        ];
+        assert_eq!(out, expected.concat());
+    }
+
+    #[test]
+    fn atoms_and_the_empty_tuple_are_written_without_a_memo() {
+        let extra = Value::tuple([
+            Value::None,
+            Value::Bool(true),
+            Value::Bool(false),
+            Value::tuple([]),
+            Value::Float(1.5),
+        ]);
+        let out = block(b"abcd", &[], Some(&extra));
+        let expected = b"C\x04abcd\x94)(N\x88\x89)G\x3f\xf8\x00\x00\x00\x00\x00\x00t\x94\x87\x94.";
+        assert_eq!(&out[11..], expected);
+    }
+
+    #[test]
     fn a_full_frame_is_closed_before_the_next_object() {
         let tokens = vec![70_000; 2 * FRAME_TARGET / 5];
         let out = block(b"abcd", &tokens, None);

@@ -2,7 +2,8 @@
 
 use super::block_states::{ABSENT, BlockStates, EVICTABLE, HASHED, REFS};
 use super::{QueuePool, SlabPool, Slabs};
-use crate::ids::{BlockId, SlabId};
+use crate::error::ensure;
+use crate::ids::BlockId;
 
 impl BlockStates {
     /// Checks states against the blocks that wait in lists and against the counts.
@@ -13,32 +14,25 @@ impl BlockStates {
     ) -> Result<(), String> {
         let mut listed = vec![false; self.words.len()];
         for block in available {
-            if std::mem::replace(&mut listed[block.index()], true) {
-                return Err(format!("block {block} is listed twice"));
-            }
+            let twice = std::mem::replace(&mut listed[block.index()], true);
+            ensure!(!twice, "block {block} is listed twice");
         }
         let mut counts = [0u32; 3];
-        for (block, &word) in self.words.iter().enumerate() {
-            let owned = is_owned(block as u32);
-            if owned == (word & ABSENT != 0) {
-                return Err(format!("block {block} has state {word:#x}, owned {owned}"));
-            }
-            let live = word & REFS > 0;
-            if listed[block] != (owned && !live) {
-                let listed = listed[block];
-                return Err(format!("block {block} has state {word:#x}, listed {listed}"));
-            }
-            if live && word & EVICTABLE != 0 {
-                return Err(format!("live block {block} waits among the cached"));
-            }
+        for (block, (&word, listed)) in (0..).zip(self.words.iter().zip(listed)) {
+            let (owned, live, evictable) =
+                (is_owned(block), word & REFS > 0, word & EVICTABLE != 0);
+            ensure!(
+                (if owned { word & ABSENT == 0 } else { word == ABSENT })
+                    && listed == (owned && !live)
+                    && !(live && evictable),
+                "block {block} has state {word:#x}, owned {owned}, listed {listed}"
+            );
             if owned {
-                counts[if live { 2 } else { usize::from(word & EVICTABLE != 0) }] += 1;
+                counts[if live { 2 } else { usize::from(evictable) }] += 1;
             }
         }
         let kept = [self.num_free, self.num_cached, self.num_live];
-        if counts != kept {
-            return Err(format!("free, cached, live are {counts:?}, kept as {kept:?}"));
-        }
+        ensure!(counts == kept, "free, cached, live are {counts:?}, kept as {kept:?}");
         Ok(())
     }
 }
@@ -60,15 +54,15 @@ impl SlabPool {
             for block in slabs.blocks_of(slab) {
                 let word = self.blocks.words[block as usize];
                 let is_live = word & REFS > 0;
-                if !is_live && (word & EVICTABLE != 0) != (word & HASHED != 0) {
-                    return Err(format!("ownerless block {block} has state {word:#x}"));
-                }
+                ensure!(
+                    is_live || (word & EVICTABLE != 0) == (word & HASHED != 0),
+                    "ownerless block {block} has state {word:#x}"
+                );
                 live += u32::from(is_live);
                 free += u32::from(!is_live && word & EVICTABLE == 0);
             }
-            if (slabs.num_live_in(slab), slabs.num_free_in(slab)) != (live, free) {
-                return Err(format!("slab {slab} has {live} live and {free} free blocks"));
-            }
+            let kept = (slabs.num_live_in(slab), slabs.num_free_in(slab));
+            ensure!(kept == (live, free), "slab {slab} has {live} live and {free} free blocks");
         }
         slabs.check()
     }
@@ -76,50 +70,152 @@ impl SlabPool {
 
 impl Slabs {
     fn check(&self) -> Result<(), String> {
-        self.check_buckets()?;
-        let mut idle: Vec<SlabId> = self.idle().collect();
-        let mut slack = 0;
-        for slab in self.owned() {
+        let (mut idle, mut slack) = (0, 0);
+        for slab in self.idle() {
             let live = self.num_live_in(slab);
-            if live > 0 {
-                slack += u64::from(self.blocks_per_slab() - live);
-            } else {
-                let Some(at) = idle.iter().position(|&other| other == slab) else {
-                    return Err(format!("slab {slab} has no live block but is not idle"));
-                };
-                idle.swap_remove(at);
-            }
+            ensure!(self.owns(slab) && live == 0, "idle slab {slab} has {live} live blocks");
+            idle += 1;
         }
-        let num_owned = self.owned().count();
-        if num_owned != self.num_owned as usize {
-            return Err(format!("{} slabs owned, counted {num_owned}", self.num_owned));
+        for live in self.live().map(|slab| self.num_live_in(slab)) {
+            slack += u64::from(self.blocks_per_slab() - live);
         }
-        if !idle.is_empty() || slack != self.slack() {
-            return Err(format!("idle left over {idle:?}, slack {} is {slack}", self.slack()));
-        }
-        Ok(())
+        let found = (self.owned().count(), self.owned().count() - self.live().count(), slack);
+        let kept = (self.num_owned as usize, self.num_idle() as usize, self.slack());
+        ensure!(found == kept, "slabs owned, idle and slack are {found:?}, kept as {kept:?}");
+        ensure!(idle == found.1, "{idle} slabs are idle, not {}", found.1);
+        self.check_buckets()
     }
 
     /// Checks that every slab with free blocks waits among those with as many, and no other does.
     fn check_buckets(&self) -> Result<(), String> {
-        let mut seen = vec![false; self.free.len()];
+        let mut num_listed = 0;
         for free in 1..=self.blocks_per_slab() {
-            let bit = self.occupied[(free as usize - 1) / 64] >> ((free - 1) % 64) & 1 == 1;
-            if bit != self.by_free.front(self.bucket(free)).is_some() {
-                return Err(format!("bucket of {free} free blocks: bit {bit} is wrong"));
-            }
-            for slab in self.by_free.iter(self.bucket(free)) {
-                if self.free[slab as usize] != free {
-                    return Err(format!("slab {slab} waits among those with {free} free blocks"));
-                }
-                seen[slab as usize] = true;
+            let is_marked = self.occupied.contains(free as usize);
+            let mut waiting = self.by_free.iter(self.bucket(free)).peekable();
+            ensure!(
+                is_marked == waiting.peek().is_some(),
+                "bucket of {free} free blocks is marked {is_marked}"
+            );
+            for slab in waiting {
+                let actual = self.free[slab as usize];
+                ensure!(actual == free, "slab {slab} with {actual} free blocks waits among {free}");
+                num_listed += 1;
             }
         }
-        match self.owned().find(|slab| (self.free[slab.index()] > 0) != seen[slab.index()]) {
-            Some(slab) => {
-                Err(format!("slab {slab} with free blocks waits nowhere, or the reverse"))
+        let with_free = self.owned().filter(|&slab| self.num_free_in(slab) > 0).count();
+        ensure!(
+            num_listed == with_free,
+            "{num_listed} slabs with free blocks wait, not {with_free}"
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::SlabId;
+
+    fn ids(blocks: &[u32]) -> impl Iterator<Item = BlockId> + Clone {
+        blocks.iter().copied().map(BlockId)
+    }
+
+    /// Blocks 1 to 8, of which 1 and 2 are live, 3 and 4 cached and the others free.
+    fn queue_pool() -> QueuePool {
+        let mut pool = QueuePool::new(9).unwrap();
+        pool.take_free(4, &mut Vec::new());
+        ids(&[2, 3, 4]).for_each(|block| pool.blocks.set_hashed(block));
+        pool.free(ids(&[3, 4])).unwrap();
+        pool
+    }
+
+    /// Slabs of 4 blocks: in slab 1, two blocks are live, one is cached and one free; in slab 2, one
+    /// is cached and three are free. Slab 3 is not owned.
+    fn slab_pool() -> SlabPool {
+        let mut pool = SlabPool::new(4, 4).unwrap();
+        pool.adopt(SlabId(1), 3, &mut Vec::new());
+        pool.adopt(SlabId(2), 1, &mut Vec::new());
+        ids(&[5, 6, 8]).for_each(|block| pool.blocks.set_hashed(block));
+        pool.free(ids(&[6, 8])).unwrap();
+        pool
+    }
+
+    /// Every single wrong mark or count of the states is noticed.
+    fn check_states<P>(
+        new: fn() -> P,
+        states: fn(&mut P) -> &mut BlockStates,
+        check: fn(&P) -> bool,
+    ) {
+        assert!(check(&new()));
+        for block in 0..states(&mut new()).words.len() {
+            for change in [EVICTABLE, ABSENT, 1] {
+                let mut pool = new();
+                states(&mut pool).words[block] ^= change;
+                assert!(!check(&pool), "block {block}, {change:#x}");
             }
-            None => Ok(()),
+        }
+        let counts: [fn(&mut BlockStates) -> &mut u32; 3] =
+            [|it| &mut it.num_free, |it| &mut it.num_cached, |it| &mut it.num_live];
+        for count in counts {
+            let mut pool = new();
+            *count(states(&mut pool)) += 1;
+            assert!(!check(&pool));
+        }
+    }
+
+    #[test]
+    fn a_wrong_state_is_noticed() {
+        check_states(queue_pool, |pool| &mut pool.blocks, |pool| pool.check().is_ok());
+        check_states(slab_pool, |pool| &mut pool.blocks, |pool| pool.check().is_ok());
+    }
+
+    #[test]
+    fn a_block_that_is_listed_twice_or_hashed_without_being_cached_is_noticed() {
+        let mut pool = queue_pool();
+        pool.links.push_back(pool.links.list(0), 5);
+        assert!(pool.check().unwrap_err().contains("block 5 is listed twice"));
+        for block in [6, 7, 8, 9] {
+            let mut pool = slab_pool();
+            pool.blocks.words[block] ^= HASHED;
+            assert!(pool.check().is_err(), "block {block}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_count_of_a_slab_is_noticed() {
+        let changes: [fn(&mut Slabs); 9] = [
+            |slabs| slabs.free[1] += 1,
+            |slabs| slabs.free[2] -= 1,
+            |slabs| slabs.live[1] += 1,
+            |slabs| slabs.live[1] = 0,
+            |slabs| slabs.live[2] = 1,
+            |slabs| slabs.num_owned += 1,
+            |slabs| slabs.num_idle += 1,
+            |slabs| slabs.slack += 1,
+            |slabs| slabs.idle.remove(2),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut slabs = slab_pool().slabs;
+            assert_eq!(slabs.check(), Ok(()));
+            change(&mut slabs);
+            assert!(slabs.check().is_err(), "change {number}");
+        }
+    }
+
+    #[test]
+    fn a_slab_that_waits_among_others_is_noticed() {
+        let changes: [fn(&mut Slabs); 6] = [
+            |slabs| slabs.occupied.set(1, false),
+            |slabs| slabs.occupied.set(2, true),
+            |slabs| slabs.by_free.remove(1),
+            |slabs| slabs.by_free.push_back(slabs.bucket(1), 2),
+            |slabs| slabs.by_free.push_back(slabs.bucket(4), 3),
+            |slabs| slabs.free[2] = 1,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut slabs = slab_pool().slabs;
+            change(&mut slabs);
+            assert!(slabs.check_buckets().is_err(), "change {number}");
         }
     }
 }

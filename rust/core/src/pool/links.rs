@@ -279,7 +279,9 @@ mod tests {
     fn neighbours_in_number_leave_as_they_are_linked_wherever_their_run_ends() {
         let mut links = Links::new(40, 2);
         let (a, b) = (links.list(0), links.list(1));
-        let order: Vec<u32> = (3..14).chain([30, 20]).chain(22..30).chain(31..40).collect();
+        // In 35, 37, 36, 38 the differences between numbers and links cancel out.
+        let order: Vec<u32> =
+            (3..14).chain([30, 20]).chain(22..30).chain(31..36).chain([37, 36, 38, 39]).collect();
         for count in 0..=order.len() as u32 {
             links.clear(a);
             links.push_front_all(a, order.iter().copied());

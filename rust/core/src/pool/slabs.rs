@@ -1,5 +1,7 @@
 //! [`Slabs`]: which slabs a pool owns and how full each is, kept so that no question needs a scan.
 
+use fixedbitset::FixedBitSet;
+
 use super::links::{Links, List};
 use crate::ids::SlabId;
 
@@ -15,16 +17,16 @@ pub(crate) struct Slabs {
     blocks_per_slab: u32,
     /// Free blocks of each slab, or [`NOT_OWNED`].
     pub(super) free: Vec<u32>,
-    live: Vec<u32>,
+    pub(super) live: Vec<u32>,
     pub(super) by_free: Links,
-    /// Bit `f - 1`: some slab has `f` free blocks.
-    pub(super) occupied: Vec<u64>,
-    idle: Links,
+    /// Numbers of free blocks that some slab has.
+    pub(super) occupied: FixedBitSet,
+    pub(super) idle: Links,
     /// The highest priority of a cached block since the slab was adopted.
     pub(super) priority: Vec<u64>,
     pub(super) num_owned: u32,
-    num_idle: u32,
-    slack: u64,
+    pub(super) num_idle: u32,
+    pub(super) slack: u64,
 }
 
 impl Slabs {
@@ -34,7 +36,7 @@ impl Slabs {
             free: vec![NOT_OWNED; num_slabs as usize],
             live: vec![0; num_slabs as usize],
             by_free: Links::new(num_slabs, blocks_per_slab),
-            occupied: vec![0; blocks_per_slab.div_ceil(64) as usize],
+            occupied: FixedBitSet::with_capacity(blocks_per_slab as usize + 1),
             idle: Links::new(num_slabs, 1),
             priority: vec![0; num_slabs as usize],
             num_owned: 0,
@@ -104,7 +106,7 @@ impl Slabs {
         }
         self.by_free.remove(slab.0);
         if self.by_free.front(self.bucket(free)).is_none() {
-            self.occupied[(free as usize - 1) / 64] &= !(1 << ((free - 1) % 64));
+            self.occupied.remove(free as usize);
         }
     }
 
@@ -114,13 +116,12 @@ impl Slabs {
             return;
         }
         self.by_free.push_front(self.bucket(free), slab.0);
-        self.occupied[(free as usize - 1) / 64] |= 1 << ((free - 1) % 64);
+        self.occupied.insert(free as usize);
     }
 
     /// The slab with the fewest free blocks, but at least one.
     pub(crate) fn fullest_with_room(&self) -> Option<SlabId> {
-        let word = self.occupied.iter().position(|&word| word != 0)?;
-        let free = word as u32 * 64 + self.occupied[word].trailing_zeros() + 1;
+        let free = self.occupied.minimum()? as u32;
         self.by_free.front(self.bucket(free)).map(SlabId)
     }
 
@@ -129,9 +130,9 @@ impl Slabs {
         &self,
         allowed: impl Fn(SlabId) -> bool,
     ) -> Option<SlabId> {
-        (1..=self.blocks_per_slab)
-            .filter(|free| self.occupied[(*free as usize - 1) / 64] >> ((free - 1) % 64) & 1 == 1)
-            .flat_map(|free| self.by_free.iter(self.bucket(free)))
+        self.occupied
+            .ones()
+            .flat_map(|free| self.by_free.iter(self.bucket(free as u32)))
             .map(SlabId)
             .find(|&slab| self.live[slab.index()] > 0 && allowed(slab))
     }
@@ -265,6 +266,6 @@ impl Slabs {
         self.by_free.memory_bytes()
             + self.idle.memory_bytes()
             + self.free.len() * (2 * size_of::<u32>() + size_of::<u64>())
-            + self.occupied.len() * size_of::<u64>()
+            + self.occupied.len() / 8
     }
 }

@@ -55,13 +55,13 @@ pub trait Store: Parts + Debug {
 
     /// Slabs that can hold something. A fixed store counts each block as a slab here and below.
     fn num_slabs(&self) -> u64 {
-        let slabs = self.as_slabs().map(|slabs| slabs.arena.num_slabs);
+        let slabs = self.as_slabs().map(|slabs| slabs.num_slabs);
         u64::from(slabs.unwrap_or_else(|| self.pool(PoolId(0)).num_ids())) - 1
     }
 
     /// Slabs that no pool owns.
     fn num_free_slabs(&self) -> u32 {
-        let slabs = self.as_slabs().map(|slabs| slabs.arena.num_free());
+        let slabs = self.as_slabs().map(|slabs| slabs.free_slabs.len() as u32);
         slabs.unwrap_or_else(|| self.pool(PoolId(0)).num_free())
     }
 
@@ -249,9 +249,11 @@ pub trait Store: Parts + Debug {
     /// Gives all keys of `from` to `to`, which has none: the content was copied, `from` will change.
     fn move_keys(&mut self, pool: PoolId, from: BlockId, to: BlockId) {
         if self.pool(pool).is_hashed(from) {
-            self.parts(pool).index.move_keys(from, to);
+            let parts = self.parts(pool);
+            parts.index.move_keys(from, to);
+            parts.states.set_hashed(to);
+            parts.journal.num_changes += 1;
             self.clear_hashed(pool, from);
-            self.parts(pool).states.set_hashed(to);
         }
     }
 
@@ -305,7 +307,7 @@ pub trait Store: Parts + Debug {
         &mut self.journal_mut().evicted
     }
 
-    /// Keys inserted and evicted so far, and resets. While it stays the same, every look-up gives the
+    /// Keys inserted, moved and evicted so far, and resets. While it stays the same, every look-up gives the
     /// same result.
     fn num_changes(&self) -> u64 {
         self.journal().num_changes

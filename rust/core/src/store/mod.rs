@@ -7,7 +7,6 @@
 //! | [`BlockStore`] | either of them, chosen at run time | as that one does |
 
 mod any;
-mod arena;
 mod compaction;
 mod fixed;
 mod interface;

@@ -1,10 +1,9 @@
 //! [`SlabStore`]: pools of blocks of several sizes that share one arena of slabs.
 
-use super::arena::Arena;
 use super::lost_keys::LostKeys;
 use super::parts::{Journal, Parts, PoolParts};
 use super::{Reservation, Store};
-use crate::error::Error;
+use crate::error::{Error, ensure};
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::{BlockStates, SlabPool, Slabs};
 use crate::prefix_index::{Key, PrefixIndex};
@@ -13,7 +12,9 @@ use crate::prefix_index::{Key, PrefixIndex};
 /// other pools where their content is the oldest or has the lowest priority.
 #[derive(Debug)]
 pub struct SlabStore {
-    pub(super) arena: Arena,
+    pub(super) num_slabs: u32,
+    /// Slabs that no pool owns. The one given back last, or else the lowest, is taken first.
+    pub(super) free_slabs: Vec<SlabId>,
     pub(super) pools: Vec<SlabPool>,
     pub(super) indexes: Vec<PrefixIndex>,
     pub(super) lost_keys: Vec<LostKeys>,
@@ -48,7 +49,9 @@ impl SlabStore {
             .collect::<Result<Vec<_>, _>>()?;
         let num_ids = pools.iter().map(|pool| pool.blocks.num_ids());
         Ok(Self {
-            arena: Arena::new(num_slabs),
+            num_slabs,
+            // The first one stays empty: it is the null block's.
+            free_slabs: (1..num_slabs).rev().map(SlabId).collect(),
             indexes: num_ids.clone().map(PrefixIndex::new).collect(),
             lost_keys: num_ids.map(LostKeys::new).collect(),
             pools,
@@ -90,7 +93,7 @@ impl SlabStore {
     /// As [`Store::num_whole_slabs`].
     pub(super) fn num_whole(&self) -> u64 {
         let idle = self.pools.iter().map(|pool| u64::from(pool.slabs.num_idle()));
-        u64::from(self.arena.num_free()) + idle.sum::<u64>()
+        self.free_slabs.len() as u64 + idle.sum::<u64>()
     }
 
     /// Drops what is cached in a slab without live blocks, so that it comes free.
@@ -146,7 +149,7 @@ impl Parts for SlabStore {
     #[inline]
     fn collect_emptied(&mut self, pool: PoolId) {
         while let Some(slab) = self.pools[pool.index()].give_up_emptied() {
-            self.arena.give_back(slab);
+            self.free_slabs.push(slab);
         }
     }
 }
@@ -222,16 +225,16 @@ impl Store for SlabStore {
     }
 
     fn check_integrity(&self) -> Result<(), String> {
-        let mut owners = vec![0u32; self.arena.num_slabs as usize];
-        self.arena.free.iter().for_each(|slab| owners[slab.index()] += 1);
+        let mut owners = vec![0u32; self.num_slabs as usize];
+        self.free_slabs.iter().for_each(|slab| owners[slab.index()] += 1);
         for (pool, index) in self.pools.iter().zip(&self.indexes) {
             pool.check()?;
             index.check(|block| pool.blocks.is_hashed(block))?;
             pool.slabs.owned().for_each(|slab| owners[slab.index()] += 1);
         }
-        match owners.iter().skip(1).position(|&count| count != 1) {
-            Some(slab) => Err(format!("slab {} has {} owners", slab + 1, owners[slab + 1])),
-            None => Ok(()),
+        for (slab, count) in owners.iter().enumerate().skip(1) {
+            ensure!(*count == 1, "slab {slab} has {count} owners");
         }
+        Ok(())
     }
 }

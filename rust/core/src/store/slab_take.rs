@@ -34,7 +34,7 @@ impl SlabStore {
             return taken;
         }
         let own = own_pool.next_evicted();
-        let slab = self.arena.take().or_else(|| {
+        let slab = self.free_slabs.pop().or_else(|| {
             let priority = own.map(|block| self.pools[pool.index()].priorities.get(block));
             self.reclaim_slab(pool, priority)
         });
@@ -99,6 +99,6 @@ impl SlabStore {
         self.forget_evicted(taker);
         self.drop_cached_in(pool, slab);
         self.num_steals += 1;
-        self.arena.take()
+        self.free_slabs.pop()
     }
 }
