@@ -108,9 +108,8 @@ pub(super) fn choose(
                 continue;
             }
             if next <= at {
-                next = (at + 1..num_candidates)
-                    .find(|&other| is_chosen[other])
-                    .unwrap_or(NUM_BUCKETS);
+                next =
+                    (at + 1..num_candidates).find(|&other| is_chosen[other]).unwrap_or(NUM_BUCKETS);
                 farther = worth.get(next).copied().unwrap_or(fallback);
             }
             let saved = (served[at] - nearer) * (worth[at] - farther);
