@@ -15,6 +15,7 @@ mod group;
 pub mod hash;
 mod ids;
 mod key_table;
+pub mod placement;
 mod pool;
 mod prefix_index;
 mod rules;
@@ -29,6 +30,8 @@ pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};
 pub use rules::checkpoint_policy::CheckpointPolicy;
 pub use rules::hit::{Hit, HitLimit};
-pub use rules::natural::{BlockManager, Config, FlopModel, Hashing, Policy, Stats};
+pub use rules::natural::{
+    BlockManager, Config, FlopModel, Hashing, Hint, Origin, OriginStats, Policy, Stats,
+};
 pub use rules::vllm;
 pub use store::{BlockStore, FixedStore, Reservation, SlabStore, Store};

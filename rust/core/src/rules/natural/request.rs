@@ -1,8 +1,10 @@
 //! What the rules remember of a request.
 
+use super::hint::Hint;
 use crate::engine::GroupBlocks;
 use crate::engine::requests::RequestState;
 use crate::hash::HashChain;
+use crate::placement::Author;
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
 
@@ -38,14 +40,34 @@ pub(crate) struct Request {
     /// The chain that makes the digests, if the request was given as tokens.
     pub(crate) chain: Option<HashChain<i64>>,
     pub(crate) plan: CheckpointPlan,
-    /// Turns of a conversation that were found in the cache one after the other.
+    /// Whether it was admitted before, so that its prompt was taken note of.
+    pub(crate) is_known: bool,
+    /// A number of its client, 0 if none is known.
+    pub(crate) client: u16,
+    /// Earlier turns of its conversation, as far as they are remembered.
     pub(crate) num_turns: u8,
+    /// A number of its session, 0 if none is known.
+    pub(crate) session: u64,
+    /// What was said of its conversation.
+    pub(crate) hint: Hint,
     /// Lengths of the checkpoints that the request went on from and left.
     pub(crate) checkpoints: Vec<u32>,
     /// The priority of the content of each hash block, as far as it was said.
     pub(crate) priorities: Vec<u64>,
     /// The match found last.
     pub(crate) matched: Option<Match>,
+}
+
+impl Request {
+    /// Who computes the blocks that it computes now.
+    pub(crate) fn author(&self) -> Author {
+        Author {
+            num_tokens: self.plan.prompt_tokens,
+            class: self.plan.class,
+            keeps_end: self.plan.end,
+            is_left: false,
+        }
+    }
 }
 
 /// A match in the prefix cache, with its blocks.

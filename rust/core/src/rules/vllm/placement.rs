@@ -9,6 +9,7 @@ use super::config::ManagerConfig;
 use super::progress::RequestProgress;
 use crate::error::Error;
 use crate::ids::BlockId;
+use crate::placement::{Lengths, Prompt};
 use crate::rules::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
 use crate::store::Store;
 
@@ -21,17 +22,29 @@ pub(super) struct Placement {
     grain: u32,
 }
 
+/// How far before a prompt's end it leaves checkpoints, where nothing is learned: later prompts
+/// leave earlier ones at distances of all sizes.
+fn margins(policy: &CheckpointPolicy) -> Lengths {
+    policy.prompt_margins.unwrap_or_else(|| Lengths::from([128, 1_024, 8_192]))
+}
+
 impl Placement {
     /// `None` where vLLM's own rules say what is kept.
     pub(super) fn of(config: &ManagerConfig, progress: &RequestProgress) -> Option<Self> {
         let policy = config.checkpoints?;
         let (grain, num_prompt) = (config.hit_alignment(), progress.num_prompt);
-        let prompt_end = (num_prompt - policy.margin(num_prompt)) / grain * grain;
+        let branch = progress.shared_prefix_boundary / grain * grain;
+        let prompt = Prompt { num_tokens: num_prompt, branch, ..Prompt::default() };
         // What the same prompt, sent again, cannot hit is of no use.
         let most = config.checkpoint_position(num_prompt, grain);
+        let mut lengths = Lengths::default();
+        for &length in policy.fixed(margins(&policy), prompt, grain).as_slice() {
+            lengths.insert(length.min(most));
+        }
         let plan = CheckpointPlan {
-            prompt_end: prompt_end.min(most),
-            branch: progress.shared_prefix_boundary / grain * grain,
+            lengths,
+            branch,
+            prompt_tokens: num_prompt,
             end: policy.finish,
             ..CheckpointPlan::default()
         };
@@ -60,7 +73,8 @@ impl Placement {
     /// Whether states are worth keeping at the end of what attention holds beyond a hit: a prompt
     /// that leaves another one within its margin is no branch.
     pub(super) fn is_branch(&self, num_hit: u32, branch: u32) -> bool {
-        let margin = self.policy.margin(branch).next_multiple_of(self.grain);
+        let shortest = margins(&self.policy).as_slice().first().copied().unwrap_or(0);
+        let margin = shortest.min(branch / 8).next_multiple_of(self.grain);
         branch > num_hit.saturating_add(margin)
     }
 
@@ -70,7 +84,7 @@ impl Placement {
             return u32::MAX;
         }
         let every = self.policy.follow_every.max(1).next_multiple_of(self.grain);
-        num_tokens.max(self.plan.prompt_end + 1).next_multiple_of(every)
+        num_tokens.max(self.plan.prompt_tokens + 1).next_multiple_of(every)
     }
 }
 
