@@ -67,6 +67,8 @@ def _left_out(left_out: LeftOut) -> str:
     lengths = f"{left_out.shortest:,}"
     if left_out.longest > left_out.shortest:
         lengths += f" to {left_out.longest:,}"
+    if left_out.max_tokens is None:
+        return f"{left_out.requests:,} of {lengths} tokens: {left_out.manager} refused them"
     holds = f"{left_out.manager} holds {left_out.max_tokens:,}"
     return f"{left_out.requests:,} of {lengths} tokens: {holds}"
 

@@ -9,6 +9,7 @@ from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.limits import LeftOut
 from hybrid_blocks.replay.manager import ReplayManager
+from hybrid_blocks.replay.places import PlaceCount, PlaceCounter
 from hybrid_blocks.trace import Sharing, Trace
 
 COUNTED = (
@@ -66,6 +67,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         concurrency_bound: ``memory_bytes / live_bytes_per_request``: no manager could run more.
         recompute_flops_saved: FLOPs that `hit_tokens` would have cost; None without a model.
         checkpoints: copies of states left for later requests.
+        places: the same by their place, with those used and dropped; None where nobody counted.
         forks: checkpoints that requests went on from.
         compactions: times that blocks were moved together to free a slab.
         limit_complete: admissions whose hit could not have been longer. This and the following
@@ -112,6 +114,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_bound: float | None
     recompute_flops_saved: float | None
     checkpoints: int | None
+    places: tuple[PlaceCount, ...] | None
     forks: int | None
     compactions: int | None
     limit_complete: int | None
@@ -134,6 +137,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         manager: ReplayManager,
         cache: Cache,
         sharing: Sharing | None,
+        places: PlaceCounter | None = None,
         wall_seconds: float,
     ) -> Self:
         """Collect the figures of an engine that has run."""
@@ -179,6 +183,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             concurrency_bound=cache.memory_bytes / live if live else None,
             recompute_flops_saved=counters.saved_flops if cache.model else None,
             **{name: stats.get(name) for name in COUNTED},
+            places=places.counts() if places is not None else None,
             virtual_seconds=engine.now,
             wall_seconds=wall_seconds,
         )
