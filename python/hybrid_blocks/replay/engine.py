@@ -60,6 +60,7 @@ class Engine:
         manager: ReplayManager,
         cache: Cache,
         config: EngineConfig,
+        *,
         limits: Sequence[RequestLimit] = (),
         refused: Sequence[Refusal] = (),
         on_hit: Callable[[int, int], None] = lambda *_: None,

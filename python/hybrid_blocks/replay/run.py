@@ -61,8 +61,9 @@ def replay(
     ``limits`` are those of all managers that the result is compared with, its own among them (see
     `request_limits`): requests over any of them are left out, so that all serve the same, and so
     are those that one of them ``refused``. ``prefixes``, at the cache's block size, have the
-    checkpoints of the Rust manager counted by their place. ``sharing`` is what the result's sequential hit rate is taken from. ``on_progress`` is told how
-    many requests are done. With ``verify_data`` the copies are run and the reads checked.
+    checkpoints of the Rust manager counted by their place. ``sharing`` is what the result's
+    sequential hit rate is taken from. ``on_progress`` is told how many requests are done. With
+    ``verify_data`` the copies are run and the reads checked.
     """
     places = PlaceCounter.of(trace, prefixes, cache.geometry) if prefixes else None
     if places is not None:
@@ -73,7 +74,7 @@ def replay(
     if not limits:
         limits = (_limit(manager_name, manager),)
     on_hit = places.use if places is not None else _ignore
-    engine = Engine(trace, manager, cache, config, limits, refused=refused, on_hit=on_hit)
+    engine = Engine(trace, manager, cache, config, limits=limits, refused=refused, on_hit=on_hit)
     start = perf_counter()
     engine.run(on_progress)
     result = Result.of(

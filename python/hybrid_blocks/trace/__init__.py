@@ -11,10 +11,11 @@ from hybrid_blocks.trace.sharing import (
     shared_prefixes,
 )
 from hybrid_blocks.trace.trace import Trace
-from hybrid_blocks.trace.workloads import WORKLOADS, generate_workload
+from hybrid_blocks.trace.workloads import BRANCHING, WORKLOADS, generate_workload
 
 __all__ = [
     "AUTO",
+    "BRANCHING",
     "FORMATS",
     "WORKLOADS",
     "DamagedLineError",

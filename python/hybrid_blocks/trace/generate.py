@@ -38,7 +38,9 @@ def generate_trace(seed: int = 0, shape: Shape | None = None) -> Trace:
     conversation goes on with probability ``more_turns`` unless it would pass ``max_tokens``. With
     probability ``branch`` it goes on twice: two continuations share one history.
     """
-    return Conversations(np.random.default_rng(seed), shape or Shape()).run(f"generated, seed {seed}")
+    return Conversations(np.random.default_rng(seed), shape or Shape()).run(
+        f"generated, seed {seed}"
+    )
 
 
 class Conversations:

@@ -42,7 +42,7 @@ class RustManager:
         geometry: ArenaPlan,
         num_lookahead_tokens: int,
         lookahead: Lookahead | None,
-        places: PlaceCounter | None,
+        places: PlaceCounter | None = None,
     ) -> None:
         self.core = core
         self._geometry = geometry

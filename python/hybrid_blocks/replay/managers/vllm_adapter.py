@@ -204,7 +204,7 @@ class VllmReplayAdapter:
         return len(handles)
 
     def _changes_nothing(self, handle: int, request: Request, count: int) -> bool:
-        """Whether room for one more token is there, no block becomes full and none is given back."""
+        """Whether there is room for one more token, no block becomes full, none is given back."""
         if not self._is_sparing or count != 1:
             self._num_decoded.pop(handle, None)
             return False
