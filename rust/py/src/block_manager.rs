@@ -2,7 +2,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use hybrid_blocks::{
-    self as core, BlockCopy, CacheEvent, GroupId, Hashing, HitLimit, Policy, PoolId, Store,
+    self as core, BlockCopy, CacheEvent, GroupId, Hashing, HitLimit, Origin, Policy, PoolId, Store,
     TableChange, TableRuns,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
@@ -277,6 +277,12 @@ impl BlockManager {
         dict.set_item("forks", stats.forks)?;
         dict.set_item("compactions", stats.compactions)?;
         dict.set_item("moves", stats.moves)?;
+        for (origin, counts) in Origin::ALL.iter().zip(stats.origins) {
+            let name = origin.name();
+            dict.set_item(format!("{name}_written"), counts.written)?;
+            dict.set_item(format!("{name}_used"), counts.used)?;
+            dict.set_item(format!("{name}_dropped"), counts.dropped)?;
+        }
         for (limit, count) in HitLimit::ALL.iter().zip(stats.limits) {
             dict.set_item(format!("limit_{}", limit.name()), count)?;
         }

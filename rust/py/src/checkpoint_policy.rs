@@ -2,8 +2,30 @@
 
 use hybrid_blocks as core;
 use pyo3::prelude::*;
+use pyo3::types::{PySequence, PyTuple};
+
+use hybrid_blocks_interop::invalid_argument;
 
 use crate::batch::{optional_size, size};
+
+/// Read distances before the end of a prompt: one, several, or `None`.
+fn margins(obj: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u32>>> {
+    if obj.is_none() {
+        return Ok(None);
+    }
+    if obj.cast::<PySequence>().is_err() {
+        return Ok(Some(vec![size(obj)?]));
+    }
+    let margins = obj.try_iter()?.map(|margin| size(&margin?)).collect::<PyResult<Vec<_>>>()?;
+    let most = core::placement::MAX_PLACES;
+    if margins.is_empty() || margins.len() > most {
+        return Err(invalid_argument(format_args!(
+            "prompt_margin names 1 to {most} distances, not {}; None learns them",
+            margins.len()
+        )));
+    }
+    Ok(Some(margins))
+}
 
 #[pyclass(frozen, eq, module = "hybrid_blocks._core")]
 #[derive(Clone, PartialEq)]
@@ -12,10 +34,10 @@ pub(crate) struct CheckpointPolicy(pub(crate) core::CheckpointPolicy);
 #[pymethods]
 impl CheckpointPolicy {
     #[new]
-    #[pyo3(signature = (*, prompt_end = true, prompt_margin = 128, branch = true, finish = true, follow_every = 64, every = None, max_per_request = 4))]
+    #[pyo3(signature = (*, prompt_end = true, prompt_margin = None, branch = true, finish = true, follow_every = 64, every = None, max_per_request = 6))]
     fn new(
         prompt_end: bool,
-        #[pyo3(from_py_with = size)] prompt_margin: u32,
+        #[pyo3(from_py_with = margins)] prompt_margin: Option<Vec<u32>>,
         branch: bool,
         finish: bool,
         #[pyo3(from_py_with = size)] follow_every: u32,
@@ -24,7 +46,7 @@ impl CheckpointPolicy {
     ) -> Self {
         Self(core::CheckpointPolicy {
             prompt_end,
-            prompt_margin,
+            prompt_margins: prompt_margin.map(|margins| core::placement::Lengths::from(&margins[..])),
             branch,
             finish,
             follow_every,
@@ -39,8 +61,12 @@ impl CheckpointPolicy {
     }
 
     #[getter]
-    fn prompt_margin(&self) -> u32 {
-        self.0.prompt_margin
+    fn prompt_margin<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(margins) = self.0.prompt_margins else { return Ok(None) };
+        match margins.as_slice() {
+            &[margin] => Ok(Some(margin.into_pyobject(py)?.into_any())),
+            margins => Ok(Some(PyTuple::new(py, margins)?.into_any())),
+        }
     }
 
     #[getter]

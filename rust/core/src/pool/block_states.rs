@@ -18,6 +18,8 @@ pub struct BlockStates {
     pub(super) words: Box<[u32]>,
     pub(super) num_free: u32,
     pub(super) num_cached: u32,
+    /// Cached blocks whose content was dropped for other content, so far.
+    pub(crate) num_evicted: u64,
     pub(super) num_live: u32,
 }
 
@@ -30,7 +32,7 @@ impl BlockStates {
             )));
         }
         let words = vec![word; num_blocks as usize].into_boxed_slice();
-        Ok(Self { words, num_free: 0, num_cached: 0, num_live: 0 })
+        Ok(Self { words, num_free: 0, num_cached: 0, num_evicted: 0, num_live: 0 })
     }
 
     /// Ids below this are valid, the null block's among them.
@@ -120,6 +122,7 @@ impl BlockStates {
     pub(super) fn own_evicted(&mut self, block: BlockId) {
         self.words[block.index()] = 1;
         self.num_cached -= 1;
+        self.num_evicted += 1;
         self.num_live += 1;
     }
 

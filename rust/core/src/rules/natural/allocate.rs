@@ -1,7 +1,5 @@
 //! Room for new tokens.
 
-use super::checkpoint_policy::CheckpointPlan;
-use super::hit::Hit;
 use super::request::Match;
 use super::{BlockManager, READ_AHEAD};
 use crate::engine::requests::known_row;
@@ -133,10 +131,9 @@ impl BlockManager {
         self.stats.queries += u64::from(num_tokens);
         self.stats.hits += u64::from(hit.num_tokens);
         self.stats.limits[hit.limit as usize] += 1;
+        let plan = self.checkpoint_plan(row, hit);
+        self.observe(row, plan.class, hit);
         self.fork(row);
-        let mut plan = self.checkpoint_plan(num_tokens, hit);
-        plan.end =
-            self.config.checkpoints.finish && self.lengths.has_states() && self.history.wants_end();
         let request = &mut self.engine.requests.rows[row].rest;
         request.plan = plan;
         request.matched = None;
@@ -148,18 +145,6 @@ impl BlockManager {
             }
         }
         Ok(0)
-    }
-
-    /// Where a request of `num_tokens` known tokens that goes on from `hit` leaves checkpoints.
-    pub(super) fn checkpoint_plan(&self, num_tokens: u32, hit: Hit) -> CheckpointPlan {
-        let alignment = self.lengths.alignment;
-        let policy = &self.config.checkpoints;
-        let prompt_end = (num_tokens - policy.margin(num_tokens)) / alignment * alignment;
-        // Attention blocks that go on no further than this were the margin of an earlier prompt.
-        let margin = policy.margin(hit.branch).next_multiple_of(alignment);
-        let past_margin = hit.num_tokens.saturating_add(margin);
-        let branch = if hit.branch > past_margin { hit.branch } else { 0 };
-        CheckpointPlan { prompt_end, branch, ..CheckpointPlan::default() }
     }
 
     /// Make room for `num_tokens` tokens in every group, or change nothing.

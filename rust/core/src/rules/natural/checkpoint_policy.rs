@@ -1,22 +1,24 @@
 //! Where checkpoints, copies of recurrent states, are kept.
 
+use crate::placement::{Lengths, Prompt, PromptClass};
+
 /// At which lengths a request leaves checkpoints. Lengths are rounded down to the grain at which
 /// every group can be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointPolicy {
     /// At the end of the prompt: the next turn of a conversation goes on from there.
     pub prompt_end: bool,
-    /// Tokens at the end of the prompt that the next turn may not repeat: chat templates end a prompt
-    /// with words that they leave out of the history.
-    /// At most an eighth of the prompt, so that short ones keep a checkpoint too.
-    pub prompt_margin: u32,
+    /// How far before the end of the prompt, in tokens; `None`, to learn it from where later prompts
+    /// leave earlier ones. Distances longer than the prompt are left out, and the shortest is at most
+    /// an eighth of the prompt, so that short ones keep a checkpoint too.
+    pub prompt_margins: Option<Lengths>,
     /// Where the prompt leaves what an earlier request left of attention blocks but not of states:
     /// others are likely to leave it there too.
     pub branch: bool,
     /// At the end of a request: the next turn repeats the answer. While a request generates, one copy
     /// follows its state from border to border, each in the place of the one before; where the end
-    /// falls on the grain the slot itself is kept. Where next turns turn out not to repeat answers,
-    /// only one request in eight does so.
+    /// falls on the grain the slot itself is kept. Where next turns turn out not to repeat answers, none
+    /// is kept.
     pub finish: bool,
     /// Generated tokens between two moves of that copy. Every token reads and writes the whole state,
     /// so that a copy every 64 adds 1/64 to that traffic.
@@ -32,12 +34,12 @@ impl Default for CheckpointPolicy {
     fn default() -> Self {
         Self {
             prompt_end: true,
-            prompt_margin: 128,
+            prompt_margins: None,
             branch: true,
             finish: true,
             follow_every: 64,
             every: None,
-            max_per_request: 4,
+            max_per_request: 6,
         }
     }
 }
@@ -45,10 +47,14 @@ impl Default for CheckpointPolicy {
 /// What one request has to do with checkpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CheckpointPlan {
-    /// End of the prompt, less the margin, 0 for none.
-    pub(crate) prompt_end: u32,
-    /// End of the attention blocks found without a state, 0 for none.
+    /// Where the prompt leaves checkpoints, ascending.
+    pub(crate) lengths: Lengths,
+    /// Which of them is the end of attention blocks found without a state, 0 for none.
     pub(crate) branch: u32,
+    /// The class of the prompt.
+    pub(crate) class: PromptClass,
+    /// Tokens of the prompt.
+    pub(crate) prompt_tokens: u32,
     /// Checkpoints left since admission.
     pub(crate) num_taken: u32,
     /// Whether the end of the request is to be kept.
@@ -58,9 +64,25 @@ pub(crate) struct CheckpointPlan {
 }
 
 impl CheckpointPolicy {
-    /// Tokens at the end of a prompt of `num_tokens` that come after its checkpoint.
-    pub(crate) fn margin(&self, num_tokens: u32) -> u32 {
-        self.prompt_margin.min(num_tokens / 8)
+    /// The places of a prompt, where they are not learned but given.
+    pub(crate) fn fixed(&self, margins: Lengths, prompt: Prompt, alignment: u32) -> Lengths {
+        let Prompt { num_tokens, branch, start, .. } = prompt;
+        let mut lengths = Lengths::default();
+        let down = |length: u32| length / alignment * alignment;
+        let shortest = margins.as_slice().first().copied().unwrap_or(0);
+        let first = shortest.min(num_tokens / 8);
+        let further = margins.as_slice().iter().skip(1).filter(|&&margin| margin < num_tokens);
+        if self.prompt_end {
+            for &margin in std::iter::once(&first).chain(further) {
+                lengths.insert(down(num_tokens - margin));
+            }
+        }
+        // Attention blocks that go on no further than this were the margin of an earlier prompt.
+        let margin = shortest.min(branch / 8).next_multiple_of(alignment);
+        if self.branch && branch > start.saturating_add(margin) {
+            lengths.insert(branch);
+        }
+        lengths
     }
 
     /// The first length after `num_computed` at which a checkpoint is wanted. `alignment` is the
@@ -71,22 +93,21 @@ impl CheckpointPolicy {
         num_computed: u32,
         alignment: u32,
     ) -> Option<u32> {
-        let single = [(self.prompt_end, plan.prompt_end), (self.branch, plan.branch)]
-            .into_iter()
-            .filter_map(|(wanted, at)| (wanted && at > num_computed).then_some(at));
+        let planned = plan.lengths.as_slice();
+        let ahead = &planned[planned.partition_point(|&at| at <= num_computed)..];
         let left = self.max_per_request.saturating_sub(plan.num_taken);
         let periodic = self
             .every
-            .filter(|_| left as usize > single.clone().count())
+            .filter(|_| left as usize > ahead.len())
             .map(|every| every.next_multiple_of(alignment))
             .and_then(|every| (num_computed / every + 1).checked_mul(every));
-        single.chain(periodic).min().filter(|_| left > 0)
+        ahead.first().copied().into_iter().chain(periodic).min().filter(|_| left > 0)
     }
 
     /// Whether the copy that follows the generation moves up to `num_computed` tokens.
     pub(crate) fn follows(&self, plan: &CheckpointPlan, num_computed: u32, alignment: u32) -> bool {
         plan.end
-            && num_computed > plan.prompt_end
+            && num_computed > plan.prompt_tokens
             && num_computed.is_multiple_of(self.follow_every.max(1).next_multiple_of(alignment))
     }
 }

@@ -10,7 +10,7 @@ use crate::store::Store;
 
 impl BlockManager {
     /// Whether checkpoints of recurrent states are kept for later requests.
-    fn keeps_states(&self) -> bool {
+    pub(super) fn keeps_states(&self) -> bool {
         self.config.enable_caching && self.lengths.has_states()
     }
 
@@ -30,7 +30,7 @@ impl BlockManager {
             (request.plan, progress.num_computed)
         } else {
             let hit = request.matched.as_ref().map(|it| it.hit).unwrap_or_default();
-            (self.checkpoint_plan(progress.num_tokens, hit), hit.num_tokens)
+            (self.checkpoint_plan(row, hit), hit.num_tokens)
         };
         Ok(self.config.checkpoints.next(&plan, start, self.lengths.alignment))
     }
@@ -49,6 +49,15 @@ impl BlockManager {
             self.engine.held.push((group.spec.pool, src));
             self.stats.forks += 1;
             if self.lengths.first_state == Some(group.id.index()) {
+                let store = &self.engine.cache.store;
+                let age = store.now() - self.history.last_used(src);
+                self.pressure.on_hit(age, self.costs.of(num_computed));
+                if let Some(origin) = self.history.unused(src) {
+                    self.stats.origins[origin as usize].used += 1;
+                    if origin == Origin::Branch {
+                        self.placement.on_branch(true);
+                    }
+                }
                 request.rest.num_turns = self.history.go_on(src);
                 request.rest.checkpoints.extend([self.history.spare(src), num_computed]);
             }
@@ -66,8 +75,9 @@ impl BlockManager {
         let plan = self.engine.requests.rows[row].rest.plan;
         let (policy, alignment) = (self.config.checkpoints, self.lengths.alignment);
         let follows = policy.follows(&plan, num_computed, alignment);
+        let mut has_followed = false;
         if follows {
-            self.drop_following(row);
+            has_followed = self.drop_following(row);
         } else if num_computed == 0
             || policy.next(&plan, num_computed - 1, alignment) != Some(num_computed)
         {
@@ -100,7 +110,7 @@ impl BlockManager {
         for (group, &dst) in missing.iter().zip(&taken) {
             if let Some(src) = state::slot(self.engine.requests.table(row, group.id)) {
                 self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
-                self.insert_state(row, group, dst);
+                self.insert_state(row, group, dst, has_followed);
             }
             self.engine.cache.store.free(group.spec.pool, std::iter::once(dst))?;
             self.stats.checkpoints += 1;
@@ -109,12 +119,13 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Give up the copy that followed the generation so far, unless somebody went on from it.
-    fn drop_following(&mut self, row: usize) {
+    /// Give up the copy that followed the generation so far, unless somebody went on from it. Says
+    /// whether there was one.
+    fn drop_following(&mut self, row: usize) -> bool {
         let request = &mut self.engine.requests.rows[row];
         let num_tokens = std::mem::take(&mut request.rest.plan.following);
         if num_tokens == 0 {
-            return;
+            return false;
         }
         request.rest.checkpoints.retain(|&other| other != num_tokens);
         for group in self.state_groups() {
@@ -124,6 +135,7 @@ impl BlockManager {
             }
         }
         self.engine.cache.note_evictions();
+        true
     }
 
     /// Keep the slot of a request that ends, if its length allows it.
@@ -141,13 +153,30 @@ impl BlockManager {
         if missing.is_empty() {
             return;
         }
-        self.drop_following(row);
+        let has_followed = self.drop_following(row);
         self.engine.requests.rows[row].rest.checkpoints.push(progress.num_computed);
         for group in missing {
             if let Some(slot) = state::slot(self.engine.requests.table(row, group.id)) {
-                self.insert_state(row, &group, slot);
+                self.insert_state(row, &group, slot, has_followed);
             }
         }
+    }
+
+    /// Checkpoints that are still there and that nobody went on from so far, by origin.
+    pub(super) fn unused_checkpoints(&self) -> [u64; Origin::ALL.len()] {
+        let mut unused = [0; Origin::ALL.len()];
+        let Some(group) = self.lengths.first_state else { return unused };
+        let group = self.engine.cache.groups[group];
+        let pool = self.engine.cache.store.pool(group.spec.pool);
+        let index = self.engine.cache.store.prefix_index(group.spec.pool);
+        for block in (0..pool.num_ids()).map(BlockId).filter(|&block| pool.is_hashed(block)) {
+            if index.first_key(block).is_some_and(|(key, _)| key.group == group.id)
+                && let Some(origin) = self.history.unused(block)
+            {
+                unused[origin as usize] += 1;
+            }
+        }
+        unused
     }
 
     /// Groups that have no checkpoint yet where the request is.
@@ -163,8 +192,9 @@ impl BlockManager {
         groups
     }
 
-    /// Let a block be found as the state where the request is, and give it its priority.
-    fn insert_state(&mut self, row: usize, group: &Group, block: BlockId) {
+    /// Let a block be found as the state where the request is, and give it its priority. It takes the
+    /// place of another one, maybe.
+    fn insert_state(&mut self, row: usize, group: &Group, block: BlockId, has_followed: bool) {
         let num_tokens = self.engine.requests.progress(row).num_computed;
         let request = &self.engine.requests.rows[row];
         let Some(key) = group.key_at(&request.digests, num_tokens) else { return };
@@ -172,13 +202,15 @@ impl BlockManager {
         if self.lengths.first_state == Some(group.id.index()) {
             let plan = &request.rest.plan;
             let origin = if plan.branch == num_tokens {
+                self.placement.on_branch(false);
                 Origin::Branch
-            } else if plan.prompt_end < num_tokens {
+            } else if plan.prompt_tokens < num_tokens {
                 Origin::End
             } else {
                 Origin::Prompt
             };
-            self.history.leave(block, request.rest.num_turns, origin);
+            self.stats.origins[origin as usize].written += u64::from(!has_followed);
+            self.history.leave(block, request.rest.num_turns, origin, self.engine.cache.store.now());
         }
         self.prioritize(row, group, block, num_tokens);
         let handle = self.engine.requests.handle(row);

@@ -14,6 +14,7 @@ mod checkpoints;
 mod config;
 mod hit;
 mod lookup;
+mod place;
 mod policy;
 mod priority;
 mod request;
@@ -21,10 +22,11 @@ mod stats;
 mod tokens;
 
 pub use checkpoint_policy::CheckpointPolicy;
+pub use checkpoint_history::Origin;
 pub use config::{Config, Hashing};
 pub use hit::{Hit, HitLimit};
 pub use policy::{FlopModel, Policy};
-pub use stats::Stats;
+pub use stats::{OriginStats, Stats};
 
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
@@ -32,9 +34,11 @@ use crate::engine::outbox::Outbox;
 use crate::engine::requests::known_row;
 use crate::engine::{BlockCopy, CacheEvent, Compaction, Engine, TableChange};
 use crate::error::Error;
+use crate::group::Group;
 use crate::hash::BlockHasher;
 use crate::ids::{BlockId, GroupId};
 use crate::store::{BlockStore, Store};
+use crate::placement::{Authors, Placement, Pressure, TokenCosts};
 use checkpoint_history::CheckpointHistory;
 use lookup::Lengths;
 use request::{NaturalRequest, Progress};
@@ -52,6 +56,13 @@ pub struct BlockManager {
     max_request_tokens: u32,
     /// Of the checkpoints of the first recurrent group, which stand for those of all.
     history: CheckpointHistory,
+    /// Where checkpoints go, and the facts that it is learned from.
+    placement: Placement,
+    authors: Authors,
+    pressure: Pressure,
+    costs: TokenCosts,
+    /// Slabs' worth of blocks evicted when that was last looked at.
+    slabs_evicted: f64,
     stats: Stats,
     num_running: usize,
     /// Rows whose blocks are to be looked at by the call at hand. Reused by every call.
@@ -84,7 +95,16 @@ impl BlockManager {
         let num_states = lengths
             .first_state
             .map_or(0, |group| cache.store.pool(cache.groups[group].spec.pool).num_ids());
+        let num_full = lengths
+            .first_full
+            .map_or(0, |group| cache.store.pool(cache.groups[group].spec.pool).num_ids());
+        let (costs, capacity) = token_costs(&cache, config.policy);
         let mut manager = Self {
+            placement: Placement::new(costs, lengths.alignment),
+            authors: Authors::new(num_full),
+            pressure: Pressure::new(capacity),
+            costs,
+            slabs_evicted: 0.0,
             engine: Engine::new(cache),
             lengths,
             hasher: BlockHasher::new(config.hashing.algorithm),
@@ -121,7 +141,12 @@ impl BlockManager {
     /// Counters since the start.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.stats
+        let mut stats = self.stats;
+        let unused = self.unused_checkpoints();
+        for (origin, unused) in stats.origins.iter_mut().zip(unused) {
+            origin.dropped = origin.written.saturating_sub(origin.used + unused);
+        }
+        stats
     }
 
     /// Tokens of the longest request that fits when it is alone.
@@ -316,6 +341,10 @@ impl BlockManager {
         for &(_, src, dst) in moved.blocks.iter().filter(|(pool, ..)| states == Some(*pool)) {
             self.history.relocate(src, dst);
         }
+        let full = self.lengths.first_full.map(|at| self.engine.cache.groups[at].spec.pool);
+        for &(_, src, dst) in moved.blocks.iter().filter(|(pool, ..)| full == Some(*pool)) {
+            self.authors.relocate(src, dst);
+        }
         Ok(moved.tables)
     }
 
@@ -336,6 +365,7 @@ impl BlockManager {
     /// Let time pass: once a scheduler step, to order ages.
     pub fn tick(&mut self) {
         self.engine.cache.store.tick();
+        self.measure_pressure();
     }
 
     /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree.
@@ -345,4 +375,26 @@ impl BlockManager {
     pub fn check_integrity(&self) -> Result<(), String> {
         self.engine.check_integrity()
     }
+}
+
+/// What a checkpoint costs, and how many tokens' attention fills the memory, by the groups' blocks.
+fn token_costs(cache: &Cache<BlockStore>, policy: Policy) -> (TokenCosts, f64) {
+    let slabs = |group: &&Group| 1.0 / f64::from(cache.store.blocks_per_slab(group.spec.pool));
+    let of_state = cache.groups.iter().filter(|group| group.kind().is_state()).map(|it| slabs(&it));
+    let of_token = cache
+        .groups
+        .iter()
+        .filter(|group| group.kind().is_full())
+        .map(|group| slabs(&group) / f64::from(group.spec.block_size));
+    let (of_state, of_token) = (of_state.sum::<f64>(), of_token.sum::<f64>());
+    if of_token == 0.0 {
+        // No token takes memory for good: only states do.
+        return (TokenCosts { state_tokens: 1.0, quadratic: 0.0 }, cache.store.num_slabs() as f64);
+    }
+    let quadratic = match policy {
+        Policy::FlopAware(model) if model.linear > 0.0 => model.quadratic / model.linear,
+        _ => 0.0,
+    };
+    let costs = TokenCosts { state_tokens: of_state / of_token, quadratic };
+    (costs, cache.store.num_slabs() as f64 / of_token)
 }

@@ -144,6 +144,9 @@ impl BlockManager {
             }
             self.engine.cache.store.set_priority(group.spec.pool, block, priority);
             self.engine.cache.store.refresh(group.spec.pool, block);
+            if self.lengths.first_state == Some(group.id.index()) {
+                self.history.touch(block, self.engine.cache.store.now());
+            }
         }
     }
 

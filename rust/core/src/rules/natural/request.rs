@@ -5,6 +5,7 @@ use super::hit::Hit;
 use crate::engine::GroupBlocks;
 use crate::engine::requests::RequestState;
 use crate::hash::HashChain;
+use crate::placement::Author;
 
 /// Marks the requests of these rules.
 #[derive(Debug)]
@@ -38,6 +39,10 @@ pub(crate) struct Request {
     /// The chain that makes the digests, if the request was given as tokens.
     pub(crate) chain: Option<HashChain<i64>>,
     pub(crate) plan: CheckpointPlan,
+    /// Whether it was admitted before, so that its prompt was taken note of.
+    pub(crate) is_known: bool,
+    /// A number of its client, 0 if none is known.
+    pub(crate) client: u16,
     /// Turns of a conversation that were found in the cache one after the other.
     pub(crate) num_turns: u8,
     /// Lengths of the checkpoints that the request went on from and left.
@@ -46,6 +51,18 @@ pub(crate) struct Request {
     pub(crate) priorities: Vec<u64>,
     /// The match found last.
     pub(crate) matched: Option<Match>,
+}
+
+impl Request {
+    /// Who computes the blocks that it computes now.
+    pub(crate) fn author(&self) -> Author {
+        Author {
+            num_tokens: self.plan.prompt_tokens,
+            class: self.plan.class,
+            keeps_end: self.plan.end,
+            is_left: false,
+        }
+    }
 }
 
 /// A match in the prefix cache, with its blocks.

@@ -1,5 +1,6 @@
 //! Counters since the start.
 
+use super::checkpoint_history::Origin;
 use super::hit::HitLimit;
 
 /// What happened so far.
@@ -19,6 +20,19 @@ pub struct Stats {
     pub compactions: u64,
     /// Blocks moved for it.
     pub moves: u64,
+    /// Checkpoints by what they were left for, in the order of [`Origin::ALL`].
+    pub origins: [OriginStats; Origin::ALL.len()],
     /// Admissions by what ended their hit, in the order of [`HitLimit::ALL`].
     pub limits: [u64; HitLimit::ALL.len()],
+}
+
+/// The checkpoints that were left for one reason. Each counts once, in whatever number of groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OriginStats {
+    /// Left, the copy that follows an answer once.
+    pub written: u64,
+    /// Of these, the ones that requests went on from.
+    pub used: u64,
+    /// Of these, the ones that went before anybody did.
+    pub dropped: u64,
 }

@@ -1,0 +1,72 @@
+//! [`Authors`]: which prompt computed each attention block.
+
+use super::{Departure, PromptClass};
+use crate::ids::BlockId;
+
+/// The request that computed a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Author {
+    /// Tokens of its prompt; 0 if nobody is known.
+    pub num_tokens: u32,
+    /// The class of its prompt.
+    pub class: PromptClass,
+    /// Whether a copy of its state follows its answer.
+    pub keeps_end: bool,
+    /// Whether a later prompt left it after this block.
+    pub is_left: bool,
+}
+
+/// The authors of a pool's blocks. 12 bytes a block.
+#[derive(Clone, Debug, Default)]
+pub struct Authors {
+    of: Vec<Author>,
+}
+
+impl Authors {
+    /// Of `num_ids` blocks, nobody's so far.
+    #[must_use]
+    pub fn new(num_ids: u32) -> Self {
+        Self { of: vec![Author::default(); num_ids as usize] }
+    }
+
+    /// A request computed blocks.
+    pub fn set(&mut self, blocks: &[BlockId], author: Author) {
+        for &block in blocks {
+            self.of[block.index()] = author;
+        }
+    }
+
+    /// The content of a block was moved.
+    pub fn relocate(&mut self, src: BlockId, dst: BlockId) {
+        self.of[dst.index()] = self.of[src.index()];
+    }
+
+    /// A prompt shares the blocks up to `block`, the last of `matched` tokens, and no more, and goes
+    /// on from a state after `hit` tokens. Returns the class of the block's author and where it is
+    /// left, once for each block.
+    pub fn leave(
+        &mut self,
+        block: BlockId,
+        matched: u32,
+        hit: u32,
+        alignment: u32,
+    ) -> Option<(PromptClass, Departure)> {
+        let author = self.of.get_mut(block.index())?;
+        if author.num_tokens == 0 || std::mem::replace(&mut author.is_left, true) {
+            return None;
+        }
+        let end = author.num_tokens / alignment * alignment;
+        // Who leaves an answer before the copy of its end has to go back to the prompt.
+        let is_short = if author.keeps_end { hit <= end } else { matched < end + MIN_ANSWER };
+        let departure = if matched > end && !is_short {
+            Departure::InAnswer(matched - end)
+        } else {
+            Departure::InPrompt(end.saturating_sub(matched))
+        };
+        Some((author.class, departure))
+    }
+}
+
+/// Tokens of an answer that have to be repeated until a copy of its end could serve: copies follow
+/// every 64 tokens.
+const MIN_ANSWER: u32 = 64;

@@ -1,0 +1,218 @@
+//! Where a prompt leaves checkpoints of its recurrent state, learned from where later prompts leave
+//! earlier ones. It knows tokens and blocks by number, no store: any set of rules can ask it.
+//!
+//! ```text
+//! distances <- departures <- choose <- Placement      authors, pressure: facts for it
+//! ```
+//! The caller tells what it sees:
+//! 1. [`Authors`]: which prompt computed each attention block.
+//! 2. [`Placement::on_prompt`]: a prompt was admitted, and where it leaves the path of an earlier one.
+//! 3. [`Pressure`]: blocks evicted, and tokens saved by what was cached for how long.
+//!
+//! and asks [`Placement::plan`] for the lengths at which a prompt leaves checkpoints.
+
+mod authors;
+mod choose;
+mod departures;
+mod distances;
+mod pressure;
+
+pub use authors::{Author, Authors};
+pub use choose::{Lengths, MAX_PLACES};
+pub use departures::Departure;
+pub use pressure::Pressure;
+
+use choose::{Demand, choose};
+use departures::Departures;
+
+/// What computing and keeping costs, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenCosts {
+    /// Tokens whose attention blocks take as many bytes as one checkpoint.
+    pub state_tokens: f64,
+    /// What the token after `n` others costs more than the first one: `1 + 2 · quadratic · n`.
+    pub quadratic: f64,
+}
+
+impl TokenCosts {
+    /// The cost of computing `num_tokens` tokens from the start, in first tokens.
+    #[must_use]
+    pub fn of(&self, num_tokens: u32) -> f64 {
+        let n = f64::from(num_tokens);
+        n * (1.0 + self.quadratic * n)
+    }
+}
+
+/// A prompt whose checkpoints are to be placed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Prompt {
+    /// Tokens that it goes on from.
+    pub start: u32,
+    /// Its tokens.
+    pub num_tokens: u32,
+    /// Attention blocks of others go on up to here, but no state is there; 0 if that is not so.
+    pub branch: u32,
+    /// What is known of it.
+    pub class: PromptClass,
+}
+
+/// How a prompt begins: that tells how likely others go on from it, and where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Beginning {
+    /// With tokens that nobody had before.
+    #[default]
+    Fresh,
+    /// From a checkpoint that nobody went on from before: it is the next turn of a conversation.
+    Turn,
+    /// As others do: from a checkpoint that several go on from, or from a branch.
+    Shared,
+}
+
+/// Prompts that are alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromptClass {
+    /// A number of its client, or of a kind of clients; 0 if none is known.
+    pub client: u16,
+    /// How it begins.
+    pub beginning: Beginning,
+}
+
+impl PromptClass {
+    fn index(self) -> usize {
+        usize::from(self.client) * NUM_BEGINNINGS + self.beginning as usize
+    }
+}
+
+const NUM_BEGINNINGS: usize = 3;
+
+/// The checkpoints of one prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Where the prompt leaves checkpoints, ascending.
+    pub lengths: Lengths,
+    /// Whether a copy follows its answer.
+    pub end: bool,
+    /// Which of the lengths is a branch, 0 for none.
+    pub branch: u32,
+}
+
+/// Tokens that a checkpoint has to save beyond the price of its bytes, because the chunk that it
+/// ends costs a step its fixed time: 4.83 ms by the replay's step times, those of 149 tokens, of
+/// which a batch of 16 shares all but a small part.
+const BOUNDARY_TOKENS: f64 = 16.0;
+
+/// Share of an answer's tokens that a copy which follows it costs: one every 64 tokens reads and
+/// writes 300 MB for a state of 150 MB, at 4.8 TB/s the time of 2 tokens.
+const FOLLOW_SHARE: f64 = 1.0 / 32.0;
+
+/// Where checkpoints go, learned as it is asked.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    costs: TokenCosts,
+    /// A length is a multiple of this.
+    alignment: u32,
+    /// By class. Those of client 0 are of the prompts of all clients.
+    of: Vec<Departures>,
+    branches: Branches,
+}
+
+/// Branch points where checkpoints were left, lately, and how many were gone on from.
+#[derive(Clone, Copy, Debug)]
+struct Branches {
+    left: f64,
+    used: f64,
+}
+
+impl Placement {
+    /// Nothing seen so far.
+    #[must_use]
+    pub fn new(costs: TokenCosts, alignment: u32) -> Self {
+        Self {
+            costs,
+            alignment,
+            of: vec![Departures::prior(); NUM_BEGINNINGS],
+            branches: Branches { left: 4.0, used: 2.0 },
+        }
+    }
+
+    /// A prompt of `class` was admitted. `departure` says where it leaves an earlier one, and the
+    /// class of that one, unless it is not the first to leave it there.
+    pub fn on_prompt(
+        &mut self,
+        class: PromptClass,
+        departure: Option<(PromptClass, Departure)>,
+    ) {
+        self.each(class, Departures::add_prompt);
+        if let Some((author, departure)) = departure {
+            self.each(author, |departures| departures.add(departure));
+        }
+    }
+
+    /// Do something to what is known of a class, and of such prompts of all clients.
+    fn each(&mut self, class: PromptClass, change: impl Fn(&mut Departures)) {
+        change(&mut self.of[class.beginning as usize]);
+        if class.client > 0 {
+            if self.of.len() <= class.index() {
+                self.of.resize_with(class.index() + 1, Departures::default);
+            }
+            change(&mut self.of[class.index()]);
+        }
+    }
+
+    /// A checkpoint at a branch was left, or the first request went on from one.
+    pub fn on_branch(&mut self, is_used: bool) {
+        let branches = &mut self.branches;
+        if is_used {
+            branches.used += 1.0;
+        } else {
+            branches.left += 1.0;
+        }
+        if branches.left > 64.0 {
+            branches.left /= 2.0;
+            branches.used /= 2.0;
+        }
+    }
+
+    /// Where a prompt leaves checkpoints, while bytes cost `price`: the tokens that the attention of
+    /// one token, in their place, would save.
+    #[must_use]
+    pub fn plan(&self, prompt: Prompt, price: f64, most: usize) -> Plan {
+        let scale: f64 = std::env::var("HBP").ok().and_then(|x| x.parse().ok()).unwrap_or(1.0); let bt: f64 = std::env::var("HBB").ok().and_then(|x| x.parse().ok()).unwrap_or(16.0);
+        let price = price * scale;
+        let cost = bt + price * self.costs.state_tokens;
+        let all = &self.of[prompt.class.beginning as usize];
+        let own = self.of.get(prompt.class.index()).filter(|_| prompt.class.client > 0);
+        let rates = Departures::rates(all, own);
+        let saved_by_end = rates.into_answer * rates.answer_tokens;
+        let end = saved_by_end > price * self.costs.state_tokens
+            && rates.into_answer > FOLLOW_SHARE;
+        let demand = Demand {
+            rates: &rates,
+            serves_answers: !end,
+            alignment: self.alignment,
+            costs: self.costs,
+            cost,
+        };
+        let mut lengths = Lengths::default();
+        let mut start = prompt.start;
+        let branch = self.branch(prompt, cost);
+        if branch > 0 {
+            start = branch;
+        }
+        choose(&demand, start, prompt.num_tokens, most - usize::from(branch > 0), &mut lengths);
+        if branch > 0 {
+            lengths.insert(branch);
+        }
+        Plan { lengths, end, branch }
+    }
+
+    /// The branch, if a checkpoint there is worth its cost.
+    fn branch(&self, prompt: Prompt, cost: f64) -> u32 {
+        if prompt.branch <= prompt.start || prompt.branch >= prompt.num_tokens {
+            return 0;
+        }
+        let chance = (self.branches.used / self.branches.left).min(1.0);
+        let saved = self.costs.of(prompt.branch) - self.costs.of(prompt.start);
+        if chance * saved > cost { prompt.branch } else { 0 }
+    }
+}
