@@ -33,7 +33,7 @@ from hybrid_blocks.replay import (
     read_num_blocks,
 )
 from hybrid_blocks.replay.compare import Runs, compare
-from hybrid_blocks.replay.placement import DEFAULT_PLACEMENT, EVERY
+from hybrid_blocks.replay.placement import EVERY, LEARNED, PLACEMENTS
 from hybrid_blocks.replay.plot import plot as draw
 from hybrid_blocks.replay.plot import plot_hits
 from hybrid_blocks.replay.policy import PolicyName, read_policy
@@ -98,9 +98,9 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         str,
         typer.Option(
             metavar="NAME[,NAME]",
-            help="Where the rust manager keeps states: default, fixed:N, every:N, none.",
+            help=f"Where the rust manager keeps states: {', '.join(PLACEMENTS)}.",
         ),
-    ] = DEFAULT_PLACEMENT,
+    ] = LEARNED,
     checkpoint_every: Annotated[
         int | None, typer.Option(min=1, help="The same as --placement every:N.")
     ] = None,

@@ -5,33 +5,41 @@ from typing import Final
 from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.replay.errors import ReplayError
 
-DEFAULT_PLACEMENT: Final = "default"
-NO_PLACEMENT: Final = "none"
+LEARNED: Final = "learned"
+GEOMETRIC: Final = "geometric"
+NONE: Final = "none"
 FIXED: Final = "fixed"
 EVERY: Final = "every"
+PLACEMENTS: Final = (LEARNED, f"{FIXED}:N[+N]", GEOMETRIC, f"{EVERY}:N", NONE)
+
+GEOMETRIC_MARGINS: Final = (128, 1_024, 8_192)
+"""Each is eight times as far before the end of the prompt as the one before."""
 
 
 def read_placement(text: str) -> CheckpointPolicy:
     """Read the name of a placement.
 
-    ``default`` is the manager's own; ``fixed:N`` keeps a state N tokens before the end of a prompt;
-    ``every:N`` keeps one every N tokens too; ``none`` keeps none. All but the last also keep branch
-    points and the end of a request.
+    ``learned`` is the manager's default; ``fixed:N`` keeps a state N tokens before the end of a
+    prompt, ``fixed:N+M`` two of them; ``geometric`` is ``fixed:128+1024+8192``; ``every:N`` keeps
+    one every N tokens beside those of the default; ``none`` keeps none. All but the last also keep
+    branch points and the end of a request.
 
     Raises:
         ReplayError: there is no such placement.
     """
-    if text == DEFAULT_PLACEMENT:
-        return CheckpointPolicy()
-    if text == NO_PLACEMENT:
-        return CheckpointPolicy(prompt_end=False, branch=False, finish=False)
-    kind, _, number = text.rpartition(":")
-    if number.isdecimal():
-        if kind == FIXED:
-            return CheckpointPolicy(prompt_margin=int(number))
-        if kind == EVERY:
-            return CheckpointPolicy(every=int(number))
-    raise ReplayError(
-        f"{text!r} is no placement; known are {DEFAULT_PLACEMENT}, {NO_PLACEMENT}, {FIXED}:N and "
-        f"{EVERY}:N, with N tokens"
-    )
+    kind, _, rest = text.partition(":")
+    numbers = [int(number) for number in rest.split("+") if number.isdecimal()]
+    match kind, len(numbers):
+        case "learned", 0 if not rest:
+            return CheckpointPolicy()
+        case "geometric", 0 if not rest:
+            return CheckpointPolicy(prompt_margin=GEOMETRIC_MARGINS)
+        case "none", 0 if not rest:
+            return CheckpointPolicy(prompt_end=False, branch=False, finish=False)
+        case "fixed", 1:
+            return CheckpointPolicy(prompt_margin=numbers[0])
+        case "fixed", count if count == rest.count("+") + 1:
+            return CheckpointPolicy(prompt_margin=numbers)
+        case "every", 1 if "+" not in rest:
+            return CheckpointPolicy(every=numbers[0])
+    raise ReplayError(f"{text!r} is no placement; known are {', '.join(PLACEMENTS)}, in tokens")

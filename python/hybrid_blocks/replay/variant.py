@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.managers import ManagerName, RustOptions, VllmOptions
-from hybrid_blocks.replay.placement import DEFAULT_PLACEMENT, read_placement
+from hybrid_blocks.replay.placement import LEARNED, read_placement
 from hybrid_blocks.replay.policy import PolicyName, apply_policy
 from hybrid_blocks.trace import Trace
 
@@ -23,7 +23,7 @@ class Variant:
     """
 
     manager: ManagerName = ManagerName.RUST
-    placement: str = DEFAULT_PLACEMENT
+    placement: str = LEARNED
     policy: PolicyName = PolicyName.LRU
     vllm: VllmOptions = field(default_factory=VllmOptions)
 
