@@ -27,19 +27,19 @@ def read_placement(text: str) -> CheckpointPolicy:
     Raises:
         ReplayError: there is no such placement.
     """
-    kind, _, rest = text.partition(":")
-    numbers = [int(number) for number in rest.split("+") if number.isdecimal()]
-    match kind, len(numbers):
-        case "learned", 0 if not rest:
-            return CheckpointPolicy()
-        case "geometric", 0 if not rest:
-            return CheckpointPolicy(prompt_margin=GEOMETRIC_MARGINS)
-        case "none", 0 if not rest:
-            return CheckpointPolicy(prompt_end=False, branch=False, finish=False)
-        case "fixed", 1:
-            return CheckpointPolicy(prompt_margin=numbers[0])
-        case "fixed", count if count == rest.count("+") + 1:
-            return CheckpointPolicy(prompt_margin=numbers)
-        case "every", 1 if "+" not in rest:
-            return CheckpointPolicy(every=numbers[0])
+    kind, colon, rest = text.partition(":")
+    parts = rest.split("+") if colon else []
+    if all(part.isdecimal() for part in parts):
+        margins = [int(part) for part in parts]
+        match kind, len(margins):
+            case "learned", 0:
+                return CheckpointPolicy()
+            case "geometric", 0:
+                return CheckpointPolicy(prompt_margin=GEOMETRIC_MARGINS)
+            case "none", 0:
+                return CheckpointPolicy(prompt_end=False, branch=False, finish=False)
+            case "every", 1:
+                return CheckpointPolicy(every=margins[0])
+            case "fixed", count if count:
+                return CheckpointPolicy(prompt_margin=margins)
     raise ReplayError(f"{text!r} is no placement; known are {', '.join(PLACEMENTS)}, in tokens")
