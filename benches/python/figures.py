@@ -1,44 +1,42 @@
 """Figures of whole replays: memory, concurrency and hits, beside vLLM's own manager.
 
-    python benches/python/figures.py capacity mixed policies hits-mooncake hits-agent
+    python benches/python/figures.py capacity mixed policies hits
 
-``--data`` names the folder of the traces, ``--record`` that of dated records (benches/record).
+``--data`` names the folder of the traces, ``--record`` that of the records (benches/record).
 
 ``--limit`` scales every run. The record says what was run, with which limit, and when. What falls
-short of its target is named in the end, and the exit status is 1.
+short of its target is named in the end, and the exit status is 1. ``hits`` needs a record: it takes
+the rows that are there from it and adds the others one by one (see hits.py); ``--loads`` names what
+it replays, ``--jobs`` in how many processes.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import hits
 import msgspec
 import numpy as np
 import orjson
-from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
-    Cache,
     EngineConfig,
     ManagerName,
     Result,
-    RustOptions,
-    VllmOptions,
     model_cache,
     replay,
     request_limits,
 )
-from hybrid_blocks.replay.limits import RequestLimit
-from hybrid_blocks.replay.policy import PolicyName, apply_policy
-from hybrid_blocks.trace import Trace, read_trace
+from hybrid_blocks.replay.policy import PolicyName
+from hybrid_blocks.replay.shares import SharedCache
+from hybrid_blocks.replay.variant import Variant
+from hybrid_blocks.trace import read_trace
 from hybrid_blocks.trace.builder import TraceBuilder
-from hybrid_blocks.trace.prefixes import prefix_ids
 
 Row = dict[str, Any]
 
@@ -60,20 +58,7 @@ CAPACITY: tuple[tuple[str, int, float, dict[str, Any]], ...] = (
 
 BOTH = (ManagerName.RUST, ManagerName.VLLM)
 
-HIT_MODELS = ("Qwen3.5-27B", "Nemotron-H-8B")
-GRAIN = {"mooncake": 512, "agent": 64}
-"""Tokens of the traces' own block ids: prefixes are shared in multiples of them. vLLM chooses its
-own blocks."""
-
 SHARES = (0.05, 0.10, 0.20, 0.40)
-
-HIT_ENGINE = EngineConfig(max_num_seqs=16, watermark=0.0, reject_too_large=True)
-"""So few requests at a time that the cache, not the batch, fills the memory."""
-
-TRACES = {
-    "mooncake": "mooncake_fast25_conversation_trace.jsonl.gz",
-    "agent": "claude_code_agentic_dev.jsonl.gz",
-}
 
 LOOKAHEAD = 0.85
 """The share of hits of a policy that sees the future."""
@@ -131,7 +116,7 @@ def mixed(data: Path, limit: int) -> Iterator[Row]:
         builder.add([builder.fresh(300)], arrival=0, prompt_tokens=200, output_tokens=100)
     trace = builder.build()
     config = EngineConfig(max_num_seqs=4096, watermark=0.0)
-    for model in HIT_MODELS:
+    for model in hits.MODELS:
         cache = model_cache(model, 24 * GIB, deployment())
         for manager in (ManagerName.RUST, ManagerName.VLLM):
             result, timeline = replay(trace, manager_name=manager, cache=cache, config=config)
@@ -148,56 +133,31 @@ def check_mixed(rows: list[Row]) -> Iterator[str]:
             yield f"{row['model']}: a request waits needlessly in {row['needless_waits']} steps"
 
 
-def hits(name: str, data: Path, limit: int) -> Iterator[Row]:
-    """Hit rates at shares of what a cache would hold that loses nothing, beside vLLM's."""
-    yield from _sizes(read_trace(data / "traces" / TRACES[name]).head(limit), name, _all_results)
-
-
 def policies(data: Path, limit: int) -> Iterator[Row]:
-    """The same over many more requests, without vLLM, which would take hours."""
-    whole = read_trace(data / "traces" / TRACES["mooncake"])
-    yield from _sizes(whole.head(limit), "mooncake", _rust_results)
-
-
-Results = Iterator[tuple[str, Result]]
-
-
-def _sizes(trace: Trace, name: str, results: Callable[[Trace, Cache], Results]) -> Iterator[Row]:
-    for model in HIT_MODELS:
-        deployed = deployment(block_size=GRAIN[name])
-        unbounded = _unbounded_bytes(trace, model, deployed)
+    """Hit rates of the policies at shares of an unbounded cache, one of which knows the trace."""
+    trace = read_trace(data / "traces" / hits.MOONCAKE).head(limit)
+    for model in hits.MODELS:
+        deployed = deployment(block_size=hits.LOADS["mooncake"].grain)
+        unbounded = SharedCache(trace, model_cache(model, 1024 * GIB, deployed))
         for share in SHARES:
-            gib = round(share * unbounded / GIB, 1)
-            cache = model_cache(model, int(share * unbounded), deployed)
-            for policy, result in results(trace, cache):
-                about = {"trace": name, "unbounded_share": share, "gib": gib, "policy": policy}
+            cache = unbounded.at(share)
+            for policy in PolicyName:
+                rust = Variant(policy=policy).options(trace, cache, hits.ENGINE)
+                result, _ = replay(
+                    trace,
+                    manager_name=ManagerName.RUST,
+                    cache=cache,
+                    config=hits.ENGINE,
+                    rust=rust,
+                )
+                gib = round(cache.memory_bytes / GIB, 1)
+                about = {"unbounded_share": share, "gib": gib, "policy": f"rust {policy}"}
                 yield {**_row(result, model, len(trace)), **about}
 
 
-def _rust_results(trace: Trace, cache: Cache, limits: Sequence[RequestLimit] = ()) -> Results:
-    for policy in PolicyName:
-        rust = apply_policy(
-            policy, trace, cache, HIT_ENGINE, RustOptions(placement=CheckpointPolicy())
-        )
-        yield f"rust {policy}", _replay(trace, cache, ManagerName.RUST, rust=rust, limits=limits)
-
-
-def _all_results(trace: Trace, cache: Cache) -> Results:
-    limits = request_limits(BOTH, cache, HIT_ENGINE)
-    yield from _rust_results(trace, cache, limits)
-    for label, retention in (("default", 0), ("dense", None), ("4096", 4096)):
-        vllm = VllmOptions(retention=retention)
-        yield f"vllm {label}", _replay(trace, cache, ManagerName.VLLM, vllm=vllm, limits=limits)
-
-
-def _replay(trace: Trace, cache: Cache, manager: ManagerName, **options: Any) -> Result:
-    result, _ = replay(trace, manager_name=manager, cache=cache, config=HIT_ENGINE, **options)
-    return result
-
-
-def check_hits(rows: list[Row]) -> Iterator[str]:
+def check_policies(rows: list[Row]) -> Iterator[str]:
     """Name the sizes at which a policy hits less than it should."""
-    about = ("trace", "model", "unbounded_share")
+    about = ("model", "unbounded_share")
     for case, group in groupby(rows, key=lambda row: tuple(row[name] for name in about)):
         found = {row["policy"]: row for row in group}
         title = " ".join(str(part) for part in case)
@@ -208,27 +168,6 @@ def check_hits(rows: list[Row]) -> Iterator[str]:
             yield f"{title}: hit rate {ours:.3f} is {ours / best:.2f} of lookahead's {best:.3f}"
         if flop["recompute_flops_saved"] < lru["recompute_flops_saved"]:
             yield f"{title}: flop saves less than lru"
-        theirs = [row["hit_rate"] for policy, row in found.items() if policy.startswith("vllm")]
-        worst = min(lru["hit_rate"], flop["hit_rate"])
-        if theirs and worst <= max(theirs):
-            yield f"{title}: hit rate {worst:.3f}, vLLM's best {max(theirs):.3f}"
-
-
-def _unbounded_bytes(trace: Trace, model: str, deployed: Deployment) -> int:
-    """Bytes of all distinct blocks of a trace, and of checkpoints if none is ever lost.
-
-    They lie at the ends of prompts and at branches, so that the sizes do not follow every change of
-    the manager's own placement.
-    """
-    geometry = model_cache(model, 1024 * GIB, deployed).geometry
-    blocks = len(np.unique(prefix_ids(trace, geometry.hash_block_size)[0]))
-    states = [group for group in geometry.groups if group.kind == "state"]
-    tokens = sum(group.block_bytes for group in geometry.groups if group.grows) * blocks
-    room = model_cache(model, 4 * tokens + 1024 * GIB, deployed)
-    plain = RustOptions(placement=CheckpointPolicy(prompt_margin=0, finish=False))
-    result = _replay(trace, room, ManagerName.RUST, rust=plain)
-    kept = (result.checkpoints or 0) // len(states)
-    return tokens + kept * sum(group.block_bytes for group in states)
 
 
 def _row(result: Result, model: str, limit: int) -> Row:
@@ -254,35 +193,59 @@ def _row(result: Result, model: str, limit: int) -> Row:
 FIGURES = {
     "capacity": (capacity, 2000, check_capacity),
     "mixed": (mixed, 2000, check_mixed),
-    "hits-mooncake": (partial(hits, "mooncake"), 2000, check_hits),
-    "hits-agent": (partial(hits, "agent"), 600, check_hits),
-    "policies": (policies, 12_031, check_hits),
+    "policies": (policies, 12_031, check_policies),
 }
 """What is run, with how many requests, and what it is held against."""
+
+HITS = "hits"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("figures", nargs="+", choices=FIGURES)
+    parser.add_argument("figures", nargs="+", choices=(*FIGURES, HITS))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--limit", type=int, help="requests of each trace")
-    parser.add_argument("--record", type=Path, help="folder for a dated record")
+    parser.add_argument("--record", type=Path, help="folder for a record")
+    parser.add_argument("--loads", nargs="+", choices=hits.LOADS, default=list(hits.LOADS))
+    parser.add_argument("--jobs", type=int, default=2, help="processes of the hits")
     arguments = parser.parse_args()
+    if arguments.record:
+        arguments.record.mkdir(parents=True, exist_ok=True)
+    elif HITS in arguments.figures:
+        parser.error("hits takes rows from a record and adds to it: give --record")
     missed = []
     for name in arguments.figures:
-        figure, limit, check = FIGURES[name]
-        rows = []
-        for row in figure(arguments.data, arguments.limit or limit):
-            rows.append(row)
-            sys.stdout.write(" ".join(_text(key, value) for key, value in row.items()) + "\n")
-            sys.stdout.flush()
-        if arguments.record:
-            arguments.record.mkdir(parents=True, exist_ok=True)
-            path = arguments.record / f"{datetime.now(UTC):%Y-%m-%d}-replay-{name}.json"
-            path.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
-        missed += [f"{name}: {short}" for short in check(rows)]
-    sys.stdout.writelines(f"MISSED {short}\n" for short in missed)
+        if name == HITS:
+            short = run_hits(arguments)
+        else:
+            figure, limit, check = FIGURES[name]
+            rows = list(_printed(figure(arguments.data, arguments.limit or limit)))
+            if arguments.record:
+                path = arguments.record / f"{datetime.now(UTC):%Y-%m-%d}-replay-{name}.json"
+                path.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
+            short = check(rows)
+        missed += [f"{name}: {line}" for line in short]
+    sys.stdout.writelines(f"MISSED {line}\n" for line in missed)
     sys.exit(bool(missed))
+
+
+def run_hits(arguments: argparse.Namespace) -> Iterator[str]:
+    """Run the rows that the record lacks, print all, and name what falls short."""
+    path = arguments.record / "replay-hits.jsonl"
+    loads, limit, jobs = arguments.loads, arguments.limit, arguments.jobs
+    order = {name: at for at, name in enumerate(loads)}
+    rows = list(_printed(hits.run(loads, arguments.data, path, limit=limit, jobs=jobs)))
+    rows.sort(key=lambda row: (order[row["load"]], row["model"], row["gib"]))
+    sys.stdout.writelines(f"{line}\n" for line in hits.table(rows))
+    return hits.check(rows)
+
+
+def _printed(rows: Iterator[Row]) -> Iterator[Row]:
+    for row in rows:
+        shown = {key: value for key, value in row.items() if key not in {"places", "digest"}}
+        sys.stdout.write(" ".join(_text(key, value) for key, value in shown.items()) + "\n")
+        sys.stdout.flush()
+        yield row
 
 
 def _text(key: str, value: Any) -> str:

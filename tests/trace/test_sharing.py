@@ -27,14 +27,17 @@ def build(requests: Requests) -> Trace:
 
 def naive_sharing(trace: Trace, block_size: int) -> Sharing:
     seen: set[tuple[int, ...]] = set()
+    points: set[tuple[int, ...]] = set()
     hits = 0
     for request in range(len(trace)):
         tokens = trace.token_ids(request).tolist()
         prefixes = [tuple(tokens[:end]) for end in range(block_size, len(tokens), block_size)]
         most = (int(trace.prompt_tokens[request]) - 1) // block_size
-        hits += sum(prefix in seen for prefix in prefixes[:most])
+        found = sum(prefix in seen for prefix in prefixes[:most])
+        points.update(prefixes[end - 1] for end in (found, most) if end)
+        hits += found
         seen.update(prefixes)
-    return Sharing(len(seen), hits * block_size)
+    return Sharing(len(seen), hits * block_size, len(points))
 
 
 @given(requests, st.integers(1, 7))

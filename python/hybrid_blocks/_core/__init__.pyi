@@ -266,20 +266,20 @@ class CheckpointPolicy:
         cls,
         *,
         prompt_end: bool = True,
-        prompt_margin: int = 128,
+        prompt_margin: int | Sequence[int] | None = None,
         branch: bool = True,
         finish: bool = True,
         follow_every: int = 64,
         every: int | None = None,
-        max_per_request: int = 4,
+        max_per_request: int = 6,
     ) -> CheckpointPolicy: ...
     @property
     def prompt_end(self) -> bool:
         """Whether the end of the prompt is kept."""
 
     @property
-    def prompt_margin(self) -> int:
-        """Tokens at the end of a prompt that the next turn may not repeat."""
+    def prompt_margin(self) -> int | tuple[int, ...] | None:
+        """Tokens before the end of a prompt where states are kept; None if that is learned."""
 
     @property
     def branch(self) -> bool:

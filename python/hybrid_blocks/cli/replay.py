@@ -1,7 +1,6 @@
 """``hybrid-blocks replay``: a trace through a block manager."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,6 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
@@ -29,30 +27,36 @@ from hybrid_blocks.replay import (
     ManagerName,
     ReplayError,
     Result,
-    RustOptions,
-    Timeline,
     VllmOptions,
     block_cache,
     model_cache,
     read_num_blocks,
-    replay,
-    request_limits,
 )
+from hybrid_blocks.replay.compare import Runs, compare
+from hybrid_blocks.replay.placement import EVERY, LEARNED, PLACEMENTS
 from hybrid_blocks.replay.plot import plot as draw
-from hybrid_blocks.replay.policy import PolicyName, apply_policy
+from hybrid_blocks.replay.plot import plot_hits
+from hybrid_blocks.replay.policy import PolicyName, read_policy
 from hybrid_blocks.replay.report import make_table
+from hybrid_blocks.replay.share_report import make_hits_table, make_places_table
+from hybrid_blocks.replay.shares import SharedCache, read_shares, share_text
+from hybrid_blocks.replay.variant import Variant, make_variants
 from hybrid_blocks.trace import (
     AUTO,
+    BRANCHING,
     FORMATS,
+    WORKLOADS,
     OnError,
     Trace,
     generate_trace,
+    generate_workload,
     measure_sharing,
     read_trace,
 )
 
 DEFAULT_MANAGER = ManagerName.RUST
 DEFAULT_BLOCK_SIZE = 16
+NUM_REQUESTS = 2000
 
 
 def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
@@ -84,10 +88,28 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     tp: Annotated[int, typer.Option(min=1, help="Tensor parallel size.")] = 1,
     num_speculative_tokens: Annotated[int, typer.Option(min=0, help="Draft tokens of a step.")] = 0,
     policy: Annotated[
-        PolicyName, typer.Option(help="What the rust manager evicts first.")
+        str,
+        typer.Option(
+            metavar="NAME[,NAME]",
+            help=f"What the rust manager evicts first: {', '.join(PolicyName)}.",
+        ),
     ] = PolicyName.LRU,
+    placement: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[,NAME]",
+            help=f"Where the rust manager keeps states: {', '.join(PLACEMENTS)}.",
+        ),
+    ] = LEARNED,
     checkpoint_every: Annotated[
-        int | None, typer.Option(min=1, help="Keep states every so many tokens, too.")
+        int | None, typer.Option(min=1, help="The same as --placement every:N.")
+    ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N%[,unbounded]",
+            help="Memory as shares of what an unbounded cache would hold; compares hits.",
+        ),
     ] = None,
     retention: Annotated[
         str,
@@ -124,10 +146,15 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         bool,
         typer.Option(help="Run the copies on tagged blocks; check all that requests read."),
     ] = False,
+    workload: Annotated[
+        str,
+        typer.Option(help=f"Workload to generate: {', '.join((BRANCHING, *WORKLOADS))}."),
+    ] = BRANCHING,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated workload.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw pool use and running requests to this file.")
+        Path | None,
+        typer.Option(help="Draw pool use and running requests; with --share, hits over memory."),
     ] = None,
 ) -> None:
     """Replay TRACE, or a generated workload, through a block manager in virtual time."""
@@ -138,12 +165,16 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             watermark=watermark,
             reject_too_large=on_error == "skip",
         )
-        workload = _load(trace, trace_format, on_error, seed, limit)
+        requests = (
+            _read(trace, trace_format, on_error, limit)
+            if trace is not None
+            else _generate(workload, seed, limit)
+        )
         if saturate:
-            workload = workload.at_once()
+            requests = requests.at_once()
         if num_blocks is not None:
             size = block_size or DEFAULT_BLOCK_SIZE
-            cache = block_cache(read_num_blocks(num_blocks, workload, size), size)
+            cache = block_cache(read_num_blocks(num_blocks, requests, size), size)
         else:
             deployment = Deployment(
                 tp=tp,
@@ -155,34 +186,46 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
                 in_flight_batches=1,
             )
             cache = model_cache(model, memory, deployment)
-        placement = CheckpointPolicy(every=checkpoint_every)
-        rust = apply_policy(policy, workload, cache, config, RustOptions(placement=placement))
-        vllm = VllmOptions(retention=_read_retention(retention))
-        runs = _run(
-            workload,
+        if checkpoint_every is not None:
+            placement = f"{EVERY}:{checkpoint_every}"
+        variants = make_variants(
             manager or [DEFAULT_MANAGER],
-            cache=cache,
-            config=config,
-            rust=rust,
-            vllm=vllm,
-            verify_data=verify_data,
+            placement.split(","),
+            [read_policy(name) for name in policy.split(",")],
+            VllmOptions(retention=_read_retention(retention)),
         )
-        results = [result for result, _ in runs]
-        Console().print(make_table(results))
+        if share is not None:
+            results = _compare_shares(requests, cache, variants, config, read_shares(share))
+            Console().print(make_hits_table(results))
+            places = make_places_table(results)
+            if places is not None:
+                Console().print(places)
+        else:
+            runs = _compare(requests, cache, variants, config, verify_data=verify_data)
+            results = [result for result, _ in runs]
+            Console().print(make_table(results))
         if json is not None:
             _write_json(json, results)
         if plot is not None:
-            draw(plot, runs)
+            if share is not None:
+                plot_hits(plot, results)
+            else:
+                draw(plot, runs)
     except (HybridBlocksError, PlanError, OSError) as error:
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(2) from error
 
 
-def _load(
-    path: Path | None, trace_format: str, on_error: OnError, seed: int, limit: int | None
-) -> Trace:
-    workload = read_trace(path, trace_format, on_error) if path else generate_trace(seed)
-    return workload if limit is None else workload.head(limit)
+def _read(path: Path, trace_format: str, on_error: OnError, limit: int | None) -> Trace:
+    trace = read_trace(path, trace_format, on_error)
+    return trace if limit is None else trace.head(limit)
+
+
+def _generate(workload: str, seed: int, limit: int | None) -> Trace:
+    if workload != BRANCHING:
+        return generate_workload(workload, seed, limit or NUM_REQUESTS)
+    trace = generate_trace(seed)
+    return trace if limit is None else trace.head(limit)
 
 
 def _read_retention(text: str) -> int | None:
@@ -193,49 +236,80 @@ def _read_retention(text: str) -> int | None:
     return int(text)
 
 
-def _run(
-    workload: Trace,
-    managers: Sequence[ManagerName],
-    *,
+def _compare(
+    trace: Trace,
     cache: Cache,
+    variants: Sequence[Variant],
     config: EngineConfig,
-    rust: RustOptions,
-    vllm: VllmOptions,
+    *,
     verify_data: bool,
-) -> list[tuple[Result, Timeline]]:
+) -> Runs:
+    with _progress() as progress:
+        measuring = progress.add_task("measure sharing", total=1)
+        sharing = measure_sharing(trace, cache.geometry.hash_block_size)
+        progress.update(measuring, completed=1)
+        return compare(
+            trace,
+            cache,
+            variants,
+            config,
+            sharing=sharing,
+            verify_data=verify_data,
+            on_progress=_Tasks(progress, len(trace)),
+        )
+
+
+def _compare_shares(
+    trace: Trace,
+    cache: Cache,
+    variants: Sequence[Variant],
+    config: EngineConfig,
+    shares: Sequence[float],
+) -> list[Result]:
+    results: list[Result] = []
+    with _progress() as progress:
+        measuring = progress.add_task("measure an unbounded cache", total=1)
+        unbounded = SharedCache(trace, cache)
+        progress.update(measuring, completed=1)
+        for share in shares:
+            runs = compare(
+                trace,
+                unbounded.at(share),
+                variants,
+                config,
+                share=share_text(share),
+                sharing=unbounded.sharing,
+                prefixes=unbounded.prefixes,
+                on_progress=_Tasks(progress, len(trace), f"{share_text(share)} "),
+            )
+            results += [result for result, _ in runs]
+    return results
+
+
+def _progress() -> Progress:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    runs = []
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        measuring = progress.add_task("measure sharing", total=1)
-        sharing = measure_sharing(workload, cache.geometry.hash_block_size)
-        progress.update(measuring, completed=1)
-        limits = request_limits(managers, cache, config, rust=rust, vllm=vllm)
-        for name in managers:
-            task = progress.add_task(f"replay ({name})", total=len(workload))
-            runs.append(
-                replay(
-                    workload,
-                    manager_name=name,
-                    cache=cache,
-                    config=config,
-                    rust=rust,
-                    vllm=vllm,
-                    sharing=sharing,
-                    limits=limits,
-                    verify_data=verify_data,
-                    on_progress=partial(_advance, progress, task),
-                )
-            )
-    return runs
+    return Progress(*columns, console=Console(stderr=True))
 
 
-def _advance(progress: Progress, task: TaskID, done: int) -> None:
-    progress.update(task, completed=done)
+class _Tasks:
+    """A bar for every variant that has begun."""
+
+    def __init__(self, progress: Progress, total: int, prefix: str = "") -> None:
+        self._progress = progress
+        self._total = total
+        self._prefix = prefix
+        self._tasks: dict[Variant, TaskID] = {}
+
+    def __call__(self, variant: Variant, done: int) -> None:
+        if variant not in self._tasks:
+            title = f"replay ({self._prefix}{variant.name})"
+            self._tasks[variant] = self._progress.add_task(title, total=self._total)
+        self._progress.update(self._tasks[variant], completed=done)
 
 
 def _write_json(path: Path, results: Sequence[Result]) -> None:

@@ -1,6 +1,7 @@
 """The waiting queue, and how a request leaves it."""
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -8,11 +9,12 @@ from hybrid_blocks.replay.batch import Batch, Int64s
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.counters import Counters
-from hybrid_blocks.replay.errors import ReplayError
+from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.flops import flops_of
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.meter import Meter
 from hybrid_blocks.replay.requests import Pending, Requests
+from hybrid_blocks.replay.timeline import Timeline
 
 
 class Admission:
@@ -31,13 +33,17 @@ class Admission:
         requests: Requests,
         batch: Batch,
         counters: Counters,
+        timeline: Timeline,
         meter: Meter,
+        on_hit: Callable[[int, int], None],
     ) -> None:
         self._manager = manager
         self._config = config
         self._requests = requests
         self._batch = batch
         self._counters = counters
+        self._timeline = timeline
+        self._on_hit = on_hit
         self._meter = meter
         self._waiting: deque[int] = deque()
         self._watermark_blocks = int(config.watermark * manager.num_blocks)
@@ -145,10 +151,11 @@ class Admission:
         handles, chunks = np.array([state.handle]), np.array([chunk], dtype=np.int32)
         return self._meter.call(self._manager.allocate, handles, chunks) == 1
 
-    def _hopeless(self, request: int, state: Pending) -> ReplayError:
-        return ReplayError(
+    def _hopeless(self, request: int, state: Pending) -> RefusedRequestError:
+        return RefusedRequestError(
+            request,
             f"request {request} of {state.known} known tokens cannot be admitted into "
-            f"{self._manager.num_free_blocks} free blocks though nothing runs"
+            f"{self._manager.num_free_blocks} free blocks though nothing runs",
         )
 
     def _run(self, request: int, state: Pending, matched: int) -> None:
@@ -160,6 +167,8 @@ class Admission:
             counters.prompt_blocks += -(-state.known // self._block_size)
             counters.hit_tokens += matched
             counters.hit_blocks += matched // self._block_size
+            self._timeline.admit(request, matched)
+            self._on_hit(request, matched)
             if self._flops is not None:
                 counters.saved_flops += self._flops.of(matched)
         requests.start(request)

@@ -35,10 +35,14 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
 
 def model_cache(model: str, memory: str | int, deployment: Deployment) -> Cache:
     """Plan ``memory`` for a model: a name of the model table, or a ``config.json``."""
-    loaded = load_model(model)
     memory_bytes = memory if isinstance(memory, int) else parse_memory(memory)
-    geometry = plan_natural(loaded, memory_bytes, deployment)
-    return Cache(geometry=geometry, model=loaded, deployment=deployment)
+    return plan_cache(load_model(model), memory_bytes, deployment)
+
+
+def plan_cache(model: Model, memory_bytes: int, deployment: Deployment) -> Cache:
+    """Plan so many bytes for a model."""
+    geometry = plan_natural(model, memory_bytes, deployment)
+    return Cache(geometry=geometry, model=model, deployment=deployment)
 
 
 def block_cache(num_blocks: int, block_size: int) -> Cache:

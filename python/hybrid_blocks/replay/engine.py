@@ -13,9 +13,9 @@ from hybrid_blocks.replay.batch import Batch
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.counters import Counters
-from hybrid_blocks.replay.errors import ReplayError
+from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.full_load import FullLoad
-from hybrid_blocks.replay.limits import RequestLimit, find_too_large
+from hybrid_blocks.replay.limits import Refusal, RequestLimit, find_too_large
 from hybrid_blocks.replay.live_bytes import LiveBytes
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.meter import Meter
@@ -41,6 +41,9 @@ class Engine:
     they follow each other without another look at the schedule, but not without the manager,
     until a request finishes, one arrives that could join, or memory runs out.
 
+    ``on_hit`` is told of each request that runs for the first time, and of the prompt tokens that
+    it found in the cache.
+
     Attributes:
         now: virtual time in seconds.
         counters: totals so far.
@@ -48,7 +51,7 @@ class Engine:
         timeline: samples over virtual time.
         full_load: how well memory is used while somebody waits for it.
         too_large: the requests that are left out: those over any of ``limits``, by default over
-            what the manager itself can hold.
+            what the manager itself can hold, and those that a manager ``refused`` when it tried.
     """
 
     def __init__(
@@ -57,7 +60,10 @@ class Engine:
         manager: ReplayManager,
         cache: Cache,
         config: EngineConfig,
+        *,
         limits: Sequence[RequestLimit] = (),
+        refused: Sequence[Refusal] = (),
+        on_hit: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
         self.now = 0.0
         self.counters = Counters()
@@ -79,6 +85,7 @@ class Engine:
             limits or (own,),
             num_speculative_tokens=cache.num_speculative_tokens,
             reject=config.reject_too_large,
+            refused=refused,
         )
         self._arrivals = Arrivals(trace)
         self._requests = Requests(trace, manager, self.meter)
@@ -90,7 +97,9 @@ class Engine:
             requests=self._requests,
             batch=self._batch,
             counters=self.counters,
+            timeline=self.timeline,
             meter=self.meter,
+            on_hit=on_hit,
         )
 
     def run(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
@@ -176,9 +185,10 @@ class Engine:
                 if not self._has_idled:
                     self._has_idled = True
                     return rows[:0], chunks[:0]
-                raise ReplayError(
+                raise RefusedRequestError(
+                    int(self._batch.request[0]),
                     f"request {self._batch.request[0]} runs alone and has no room for token "
-                    f"{self._batch.known[0]} in {self._manager.num_blocks} blocks"
+                    f"{self._batch.known[0]} in {self._manager.num_blocks} blocks",
                 )
             self._admission.preempt_last()
             kept = int(np.searchsorted(rows, len(self._batch)))

@@ -18,14 +18,22 @@ class RequestLimit(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
 
 
-class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that one manager's limit leaves out, and their lengths in tokens.
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that a manager did not run though its limit allows it."""
 
-    A request over the limits of two managers counts with both.
+    manager: str
+    request: int
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that are left out because of one manager, and their lengths in tokens.
+
+    ``max_tokens`` is the limit that they are over; None if the manager refused them though they are
+    not. A request over the limits of two managers counts with both.
     """
 
     manager: str
-    max_tokens: int
+    max_tokens: int | None
     requests: int
     shortest: int
     longest: int
@@ -44,8 +52,11 @@ def find_too_large(
     *,
     num_speculative_tokens: int,
     reject: bool,
+    refused: Sequence[Refusal] = (),
 ) -> TooLarge:
     """Find the requests that are over a limit; the last token of a request is never computed.
+
+    Those that a manager ``refused`` are among them.
 
     Raises:
         ReplayError: there are some, and ``reject`` does not allow to leave them out.
@@ -61,17 +72,22 @@ def find_too_large(
         if not reject:
             raise _does_not_fit(trace, limit, held, len(over))
         found.update(over.tolist())
-        lengths = trace.total_tokens[over]
-        reasons.append(
-            LeftOut(
-                manager=limit.manager,
-                max_tokens=limit.max_tokens,
-                requests=len(over),
-                shortest=int(lengths.min()),
-                longest=int(lengths.max()),
-            )
-        )
+        reasons.append(_left_out(limit.manager, limit.max_tokens, trace.total_tokens[over]))
+    for manager in dict.fromkeys(refusal.manager for refusal in refused):
+        own = [refusal.request for refusal in refused if refusal.manager == manager]
+        found.update(own)
+        reasons.append(_left_out(manager, None, trace.total_tokens[own]))
     return TooLarge(requests=frozenset(found), reasons=tuple(reasons))
+
+
+def _left_out(manager: str, max_tokens: int | None, lengths: npt.NDArray[np.int64]) -> LeftOut:
+    return LeftOut(
+        manager=manager,
+        max_tokens=max_tokens,
+        requests=len(lengths),
+        shortest=int(lengths.min()),
+        longest=int(lengths.max()),
+    )
 
 
 def _does_not_fit(

@@ -27,6 +27,18 @@ class PolicyName(StrEnum):
     LOOKAHEAD = "lookahead"
 
 
+def read_policy(text: str) -> PolicyName:
+    """Read the name of a policy.
+
+    Raises:
+        ReplayError: there is no such policy.
+    """
+    try:
+        return PolicyName(text)
+    except ValueError:
+        raise ReplayError(f"{text!r} is no policy; known are {', '.join(PolicyName)}") from None
+
+
 def apply_policy(
     name: PolicyName, trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions
 ) -> RustOptions:

@@ -18,12 +18,12 @@ LIMITS = (
 
 
 def make_table(results: Sequence[Result]) -> Table:
-    """Make a table with one column of figures a manager."""
+    """Make a table with one column of figures a manager, or a variant of it."""
     table = Table(title=f"replay of {results[0].trace}", title_justify="left")
     table.add_column("")
     columns = [_figures(result) for result in results]
     for result in results:
-        table.add_column(result.manager, justify="right")
+        table.add_column(result.variant or result.manager, justify="right")
     for name in max(columns, key=len):
         table.add_row(name, *(figures.get(name, "") for figures in columns))
     return table
@@ -57,16 +57,19 @@ def _figures(result: Result) -> dict[str, str]:
     if result.rejected_requests:
         figures["left out, too large"] = f"{result.rejected_requests:,} requests"
     for left_out in result.left_out:
-        figures[f"  for {left_out.manager}"] = _left_out(left_out)
+        figures[f"  for {left_out.manager}"] = left_out_text(left_out)
     if result.damaged_lines:
         figures["damaged lines"] = f"{result.damaged_lines:,} skipped"
     return figures
 
 
-def _left_out(left_out: LeftOut) -> str:
+def left_out_text(left_out: LeftOut) -> str:
+    """Say how many requests are left out, and why."""
     lengths = f"{left_out.shortest:,}"
     if left_out.longest > left_out.shortest:
         lengths += f" to {left_out.longest:,}"
+    if left_out.max_tokens is None:
+        return f"{left_out.requests:,} of {lengths} tokens: {left_out.manager} refused them"
     holds = f"{left_out.manager} holds {left_out.max_tokens:,}"
     return f"{left_out.requests:,} of {lengths} tokens: {holds}"
 

@@ -1,6 +1,6 @@
 """The figures of a replay."""
 
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -9,6 +9,7 @@ from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.limits import LeftOut
 from hybrid_blocks.replay.manager import ReplayManager
+from hybrid_blocks.replay.places import PlaceCount, PlaceCounter
 from hybrid_blocks.trace import Sharing, Trace
 
 COUNTED = (
@@ -32,6 +33,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         trace: name of the trace.
         manager: name of the manager.
+        variant: the manager and its settings, where several are compared.
+        placement: where the Rust manager kept states.
+        policy: what it evicted first.
+        share: of an unbounded cache, where the memory was given so.
         requests: requests finished.
         rejected_requests: requests over the limit of this manager or of one beside it, left out.
         left_out: the same by the manager whose limit they are over.
@@ -66,6 +71,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         concurrency_bound: ``memory_bytes / live_bytes_per_request``: no manager could run more.
         recompute_flops_saved: FLOPs that `hit_tokens` would have cost; None without a model.
         checkpoints: copies of states left for later requests.
+        places: the same by their place, with those used and dropped; None where nobody counted.
         forks: checkpoints that requests went on from.
         compactions: times that blocks were moved together to free a slab.
         limit_complete: admissions whose hit could not have been longer. This and the following
@@ -112,6 +118,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_bound: float | None
     recompute_flops_saved: float | None
     checkpoints: int | None
+    places: tuple[PlaceCount, ...] | None
     forks: int | None
     compactions: int | None
     limit_complete: int | None
@@ -123,6 +130,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     verified_reads: int | None
     virtual_seconds: float
     wall_seconds: float
+    variant: str | None = None
+    placement: str | None = None
+    policy: str | None = None
+    share: str | None = None
 
     @classmethod
     def of(
@@ -134,10 +145,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         manager: ReplayManager,
         cache: Cache,
         sharing: Sharing | None,
+        places: PlaceCounter | None = None,
         wall_seconds: float,
     ) -> Self:
         """Collect the figures of an engine that has run."""
         counters, load, stats = engine.counters, engine.full_load, manager.stats()
+        counted: dict[str, Any] = {name: stats.get(name) for name in COUNTED}
         live = load.live_bytes_per_request
         step_us = np.frombuffer(engine.meter.steps, dtype=np.int64) / 1e3
         p50, p99 = np.percentile(step_us, (50, 99)) if len(step_us) else (0.0, 0.0)
@@ -178,7 +191,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             live_bytes_per_request=live,
             concurrency_bound=cache.memory_bytes / live if live else None,
             recompute_flops_saved=counters.saved_flops if cache.model else None,
-            **{name: stats.get(name) for name in COUNTED},
+            **counted,
+            places=places.counts() if places is not None else None,
             virtual_seconds=engine.now,
             wall_seconds=wall_seconds,
         )

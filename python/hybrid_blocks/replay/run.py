@@ -1,12 +1,13 @@
 """One replay, from a trace to its figures."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
-from hybrid_blocks.replay.limits import RequestLimit
+from hybrid_blocks.replay.limits import Refusal, RequestLimit
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.managers import (
     ManagerName,
@@ -14,9 +15,10 @@ from hybrid_blocks.replay.managers import (
     VllmOptions,
     make_manager,
 )
+from hybrid_blocks.replay.places import PlaceCounter
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.replay.timeline import Timeline
-from hybrid_blocks.trace import Sharing, Trace
+from hybrid_blocks.trace import SharedPrefixes, Sharing, Trace
 
 
 def request_limits(
@@ -48,23 +50,31 @@ def replay(
     rust: RustOptions | None = None,
     vllm: VllmOptions | None = None,
     sharing: Sharing | None = None,
+    prefixes: SharedPrefixes | None = None,
     limits: Sequence[RequestLimit] = (),
+    refused: Sequence[Refusal] = (),
     verify_data: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Result, Timeline]:
     """Run a trace through a new manager of a cache.
 
     ``limits`` are those of all managers that the result is compared with, its own among them (see
-    `request_limits`): requests over any of them are left out, so that all serve the same.
-    ``sharing`` is what the result's sequential hit rate is taken from. ``on_progress`` is told how
-    many requests are done. With ``verify_data`` the copies are run and the reads checked.
+    `request_limits`): requests over any of them are left out, so that all serve the same, and so
+    are those that one of them ``refused``. ``prefixes``, at the cache's block size, have the
+    checkpoints of the Rust manager counted by their place. ``sharing`` is what the result's
+    sequential hit rate is taken from. ``on_progress`` is told how many requests are done. With
+    ``verify_data`` the copies are run and the reads checked.
     """
+    places = PlaceCounter.of(trace, prefixes, cache.geometry) if prefixes else None
+    if places is not None:
+        rust = replace(rust or RustOptions(), places=places)
     manager = make_manager(
         manager_name, cache, config, rust=rust, vllm=vllm, verify_data=verify_data
     )
     if not limits:
         limits = (_limit(manager_name, manager),)
-    engine = Engine(trace, manager, cache, config, limits)
+    on_hit = places.use if places is not None else _ignore
+    engine = Engine(trace, manager, cache, config, limits=limits, refused=refused, on_hit=on_hit)
     start = perf_counter()
     engine.run(on_progress)
     result = Result.of(
@@ -74,6 +84,11 @@ def replay(
         manager=manager,
         cache=cache,
         sharing=sharing,
+        places=places if manager_name is ManagerName.RUST else None,
         wall_seconds=perf_counter() - start,
     )
     return result, engine.timeline
+
+
+def _ignore(request: int, hit_tokens: int) -> None:
+    del request, hit_tokens

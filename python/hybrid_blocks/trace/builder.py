@@ -25,6 +25,8 @@ class TraceBuilder:
         self._next_fresh = num_reserved
         self._arrival = array("d")
         self._follows = array("i")
+        self._session = array("i")
+        self._num_sessions = 0
         self._prompt_tokens = array("i")
         self._output_tokens = array("i")
         self._span_start = array("q", [0])
@@ -40,6 +42,11 @@ class TraceBuilder:
         self._next_fresh += num_tokens
         return first, num_tokens
 
+    def new_session(self) -> int:
+        """Return the number of a session that no request belongs to yet."""
+        self._num_sessions += 1
+        return self._num_sessions - 1
+
     def add(
         self,
         spans: Iterable[Span],
@@ -48,6 +55,7 @@ class TraceBuilder:
         prompt_tokens: int,
         output_tokens: int,
         follows: int = -1,
+        session: int = -1,
     ) -> int:
         """Append a request and return its index.
 
@@ -67,6 +75,7 @@ class TraceBuilder:
         self._span_start.append(len(self._span_first))
         self._arrival.append(arrival)
         self._follows.append(follows)
+        self._session.append(session)
         self._prompt_tokens.append(prompt_tokens)
         self._output_tokens.append(output_tokens)
         return len(self._arrival) - 1
@@ -79,6 +88,7 @@ class TraceBuilder:
             name=self._name,
             arrival=np.array(self._arrival),
             follows=np.array(self._follows, dtype=np.int32),
+            session=np.array(self._session, dtype=np.int32),
             prompt_tokens=np.array(self._prompt_tokens, dtype=np.int32),
             output_tokens=np.array(self._output_tokens, dtype=np.int32),
             span_start=np.array(self._span_start, dtype=np.int64),

@@ -10,6 +10,7 @@ Source: github.com/callanjfox/kv-cache-tester. What the file leaves open is sett
   for a subagent, because its recorded pauses already contain that time.
 - Ids are local to a conversation, but lists with equal ``tool_tokens`` and ``system_tokens``
   share the blocks of that prefix.
+- A conversation is a session, and each of its subagents is one of its own.
 - Ids cover whole blocks only. The rest of a prompt, and its output, are what the next turn's
   prompt holds at these positions if that prompt keeps every block of this one; else unique.
 """
@@ -110,6 +111,7 @@ class _Lists:
         turns = [turn for turn in owner.requests if not turn.is_subagent]
         prompts = _prompts(turns)
         prefix = self._prefix(owner, prompts)
+        session = self._builder.new_session()
         previous: Turn | None = None
         index = 0
         for turn in owner.requests:
@@ -128,6 +130,7 @@ class _Lists:
                 prompt_tokens=turn.input_tokens,
                 output_tokens=output,
                 follows=follows,
+                session=session,
             )
             previous = turn
             index += 1

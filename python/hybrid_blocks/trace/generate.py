@@ -38,31 +38,42 @@ def generate_trace(seed: int = 0, shape: Shape | None = None) -> Trace:
     conversation goes on with probability ``more_turns`` unless it would pass ``max_tokens``. With
     probability ``branch`` it goes on twice: two continuations share one history.
     """
-    return _Generator(np.random.default_rng(seed), shape or Shape()).run(f"generated, seed {seed}")
+    return Conversations(np.random.default_rng(seed), shape or Shape()).run(
+        f"generated, seed {seed}"
+    )
 
 
-class _Generator:
+class Conversations:
+    """Draws conversations."""
+
     def __init__(self, rng: np.random.Generator, shape: Shape) -> None:
         self._rng = rng
         self._shape = shape
 
     def run(self, name: str) -> Trace:
-        shape, rng = self._shape, self._rng
+        """Make a trace of the shape's number of requests."""
+        shape = self._shape
         builder = TraceBuilder(name)
+        self.fill(builder, shape.num_requests)
+        return builder.build().head(shape.num_requests)
+
+    def fill(self, builder: TraceBuilder, num_requests: int, start: float = 0.0) -> None:
+        """Add conversations until the builder holds ``num_requests`` or more."""
+        shape, rng = self._shape, self._rng
         systems = [
             builder.fresh(self._length(shape.system_tokens))
             for _ in range(shape.num_system_prompts)
         ]
         weight = np.arange(1, len(systems) + 1) ** -shape.system_popularity
-        opening = 0.0
-        while len(builder) < shape.num_requests:
+        opening = start
+        while len(builder) < num_requests:
             opening += float(rng.exponential(1 / shape.conversations_per_second))
             system = systems[rng.choice(len(systems), p=weight / weight.sum())]
             self._converse(builder, system, opening)
-        return builder.build().head(shape.num_requests)
 
     def _converse(self, builder: TraceBuilder, system: Span, opening: float) -> None:
         shape, rng = self._shape, self._rng
+        session = builder.new_session()
         turns: deque[tuple[list[Span], int]] = deque([([system], -1)])
         while turns:
             history, follows = turns.popleft()
@@ -78,6 +89,7 @@ class _Generator:
                 prompt_tokens=prompt,
                 output_tokens=output[1],
                 follows=follows,
+                session=session,
             )
             if rng.random() < shape.more_turns:
                 turns.extend([(spans, request)] * (1 + int(rng.random() < shape.branch)))

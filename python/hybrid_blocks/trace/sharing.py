@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid_blocks.trace.prefixes import prefix_ids
+from hybrid_blocks.trace.prefixes import Int64s, Uint64s, prefix_ids
 from hybrid_blocks.trace.trace import Trace
 
 MAX_BLOCKS = 50_000_000
@@ -19,27 +19,73 @@ class Sharing:
         unique_blocks: distinct full blocks, each told apart by all tokens up to its end.
         hit_tokens: prompt tokens that a cache of every earlier request would serve, if requests
             ran one after another in the order of the trace.
+        resume_points: distinct prefixes that end where a prompt does, or where one leaves what
+            earlier requests computed: with a state at each, a hybrid model loses no hit but the
+            first at every point.
     """
 
     unique_blocks: int
     hit_tokens: int
+    resume_points: int
 
 
-def measure_sharing(trace: Trace, block_size: int) -> Sharing | None:
+@dataclass(frozen=True, slots=True)
+class SharedPrefixes:
+    """How far each request agrees with others, in full blocks; shapes ``[n]``.
+
+    Attributes:
+        ids: a number for every block of every request, see `prefix_ids`; shape ``[num_blocks]``.
+        start: where each request's blocks begin; shape ``[n + 1]``.
+        in_prompt: blocks of the prompt that a cache could serve; one token is always computed.
+        seen: leading blocks of the prompt that earlier requests computed.
+        seen_again: leading blocks of the prompt that a later request repeats.
+    """
+
+    ids: Uint64s
+    start: Int64s
+    in_prompt: Int64s
+    seen: Int64s
+    seen_again: Int64s
+
+
+def shared_prefixes(trace: Trace, block_size: int) -> SharedPrefixes:
+    """Compare all prefixes of a trace, in the order of its requests."""
+    ids, start = prefix_ids(trace, block_size)
+    request_of = np.repeat(np.arange(len(trace)), np.diff(start))
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    last = np.empty(len(first), dtype=np.int64)
+    last[inverse] = request_of
+    in_prompt = (trace.prompt_tokens.astype(np.int64) - 1) // block_size
+    is_prompt = np.arange(len(ids)) - start[request_of] < in_prompt[request_of]
+    was_seen = is_prompt & (request_of[first][inverse] < request_of)
+    comes_again = is_prompt & (last[inverse] > request_of)
+    return SharedPrefixes(
+        ids=ids,
+        start=start,
+        in_prompt=in_prompt,
+        seen=np.bincount(request_of[was_seen], minlength=len(trace)),
+        seen_again=np.bincount(request_of[comes_again], minlength=len(trace)),
+    )
+
+
+def measure_sharing(
+    trace: Trace, block_size: int, prefixes: SharedPrefixes | None = None
+) -> Sharing | None:
     """Measure a trace, or return None if it has more than `MAX_BLOCKS` blocks.
 
     A request's last output token is never computed and at least one prompt token always is, so a
     request leaves ``(prompt + output - 1) // block_size`` blocks in the cache and can be served
-    ``(prompt - 1) // block_size`` of them from it.
+    ``(prompt - 1) // block_size`` of them from it. ``prefixes`` are those of the same block size,
+    if they are known already.
     """
-    blocks = (trace.total_tokens - 1) // block_size
-    if blocks.sum() > MAX_BLOCKS:
+    if ((trace.total_tokens - 1) // block_size).sum() > MAX_BLOCKS:
         return None
-    prefixes, start = prefix_ids(trace, block_size)
-    request_of = np.repeat(np.arange(len(trace)), blocks)
-    _, first, inverse = np.unique(prefixes, return_index=True, return_inverse=True)
-    seen = request_of[first][inverse] < request_of
-    in_prompt = np.arange(len(prefixes)) - start[request_of] < (
-        (trace.prompt_tokens[request_of] - 1) // block_size
+    known = prefixes or shared_prefixes(trace, block_size)
+    ends = np.concatenate((known.in_prompt, known.seen))
+    of = np.concatenate((known.start[:-1], known.start[:-1]))
+    points = known.ids[(of + ends - 1)[ends > 0]]
+    return Sharing(
+        unique_blocks=len(np.unique(known.ids)),
+        hit_tokens=int(known.seen.sum()) * block_size,
+        resume_points=len(np.unique(points)),
     )
-    return Sharing(len(first), int((seen & in_prompt).sum()) * block_size)

@@ -23,6 +23,8 @@ class Trace:
         name: what to call the trace in a report.
         arrival: shape ``[n]``, seconds. From the start of the trace, or, where ``follows`` names
             a request, from the end of that request.
+        session: shape ``[n]``, the conversation or task that a request belongs to, or -1 where the
+            trace does not say.
         follows: shape ``[n]``, the request that must have finished first (always a lower index),
             or -1.
         prompt_tokens: shape ``[n]``, at least 1.
@@ -41,6 +43,7 @@ class Trace:
     span_start: Int64s
     span_first: Int32s
     span_count: Int32s
+    session: Int32s
     damaged_lines: int = 0
 
     def __len__(self) -> int:
@@ -71,6 +74,7 @@ class Trace:
             self,
             arrival=self.arrival[:limit],
             follows=self.follows[:limit],
+            session=self.session[:limit],
             prompt_tokens=self.prompt_tokens[:limit],
             output_tokens=self.output_tokens[:limit],
             span_start=self.span_start[: limit + 1],

@@ -12,6 +12,7 @@ from hybrid_blocks.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.lookahead import Lookahead
+from hybrid_blocks.replay.places import PlaceCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +23,13 @@ class RustOptions:
         policy: what goes first: ``lru``, or a FLOP model.
         lookahead: knows the trace's future; then that decides what goes first.
         placement: where states are kept; None for the default.
+        places: counts checkpoints by their place; of one run only.
     """
 
     policy: str | FlopModel = "lru"
     lookahead: Lookahead | None = None
     placement: CheckpointPolicy | None = None
+    places: PlaceCounter | None = None
 
 
 class RustManager:
@@ -39,6 +42,7 @@ class RustManager:
         geometry: ArenaPlan,
         num_lookahead_tokens: int,
         lookahead: Lookahead | None,
+        places: PlaceCounter | None = None,
     ) -> None:
         self.core = core
         self._geometry = geometry
@@ -46,12 +50,12 @@ class RustManager:
         self._has_windows = any(group.window is not None for group in geometry.groups)
         self._num_lookahead_tokens = num_lookahead_tokens
         self._lookahead = lookahead
+        self._places = places
         self.match_prefix = core.match_prefix
         self.can_admit = core.can_admit
         self.advance = core.advance
         self.append_tokens = core.append_tokens
         self.preempt = core.preempt
-        self.free = core.free
         self.stats = core.stats
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
@@ -59,7 +63,18 @@ class RustManager:
         handle = self.core.add_request(request_id, tokens)
         if self._lookahead is not None:
             self.core.set_worth(handle, self._lookahead.worth(int(request_id)))
+        if self._places is not None:
+            self._places.register(handle, int(request_id))
         return handle
+
+    def free(self, handles: Handles) -> None:
+        """Give back the blocks of requests and forget the requests."""
+        if self._places is not None:
+            self._places.read(self.core.take_events())
+        self.core.free(handles)
+        if self._places is not None:
+            self._places.read(self.core.take_events())
+            self._places.finish(handles)
 
     def allocate(self, handles: Handles, num_new_tokens: Counts) -> int:
         """Make room for new tokens, and for the drafts after them."""
@@ -69,6 +84,8 @@ class RustManager:
         """Let time pass; the copies are run, as far as anything is run here."""
         self.core.take_copies()
         self.core.tick()
+        if self._places is not None:
+            self._places.read(self.core.take_events())
 
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
         """End the chunk where a checkpoint is to be taken, or where windows have no more room."""
@@ -131,6 +148,7 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         policy=policy,
         placement=options.placement,
         max_chunk=config.max_num_batched_tokens,
+        enable_events=options.places is not None,
         **sizes,  # type: ignore[arg-type]
     )
     return RustManager(
@@ -138,6 +156,7 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         geometry=geometry,
         num_lookahead_tokens=cache.num_speculative_tokens,
         lookahead=options.lookahead,
+        places=options.places,
     )
 
 

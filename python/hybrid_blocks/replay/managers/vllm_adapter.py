@@ -35,11 +35,16 @@ from hybrid_blocks.replay.errors import ReplayError
 HASH_ALGORITHM = "sha256"
 """vLLM's default."""
 
+MARGIN = 3
+"""Decode steps around a block border, and after a prompt, in which vLLM's manager may change."""
+
 
 class VllmReplayAdapter:
     """vLLM's manager, called in the order in which vLLM's scheduler calls it.
 
-    A handle is the request's number. Prefill chunks are cut by the scheduler's own method.
+    A handle is the request's number. Prefill chunks are cut by the scheduler's own method. With
+    ``spare_calls`` a decode step in the middle of a block is not asked about, because
+    ``allocate_slots`` would change nothing; windows and drafts are always asked about.
     """
 
     def __init__(
@@ -49,12 +54,16 @@ class VllmReplayAdapter:
         config: EngineConfig,
         *,
         retention: int | None,
+        spare_calls: bool,
     ) -> None:
         groups = [_group(group, deployment) for group in plan.groups]
         sizes = [group.kv_cache_spec.block_size for group in groups]
         block_size, hash_block_size = (lcm(*sizes), gcd(*sizes)) if len(sizes) > 1 else sizes * 2
         has_states = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
         has_windows = any(isinstance(group.kv_cache_spec, SlidingWindowSpec) for group in groups)
+        has_chunks = any(
+            isinstance(group.kv_cache_spec, ChunkedLocalAttentionSpec) for group in groups
+        )
         if not has_states and not has_windows:
             retention = 0
         if retention:
@@ -89,6 +98,11 @@ class VllmReplayAdapter:
         self._requests: list[Request | None] = []
         self._matched: dict[int, tuple[KVCacheBlocks, int]] = {}
         self._num_running = 0
+        self._is_sparing = spare_calls and not (
+            has_windows or has_chunks or self._num_lookahead_tokens
+        )
+        self._border = hash_block_size
+        self._num_decoded: dict[int, int] = {}
         self._scheduler = self._make_scheduler(groups, block_size, config) if has_states else None
 
     def _make_scheduler(
@@ -177,6 +191,8 @@ class VllmReplayAdapter:
             zip(handles.tolist(), num_new_tokens.tolist(), strict=True)
         ):
             request = self._request(handle)
+            if self._changes_nothing(handle, request, count):
+                continue
             if request.status is RequestStatus.RUNNING:
                 new = self.manager.allocate_slots(
                     request, count, num_lookahead_tokens=self._num_lookahead_tokens
@@ -186,6 +202,15 @@ class VllmReplayAdapter:
             if new is None:
                 return served
         return len(handles)
+
+    def _changes_nothing(self, handle: int, request: Request, count: int) -> bool:
+        """Whether there is room for one more token, no block becomes full, none is given back."""
+        if not self._is_sparing or count != 1:
+            self._num_decoded.pop(handle, None)
+            return False
+        decoded = self._num_decoded[handle] = self._num_decoded.get(handle, 0) + 1
+        past_border = request.num_computed_tokens % self._border
+        return decoded > MARGIN and MARGIN <= past_border < self._border - MARGIN
 
     def _admit(self, handle: int, request: Request, count: int) -> KVCacheBlocks | None:
         blocks, num_tokens = self._matched.pop(handle, (self.manager.empty_kv_cache_blocks, 0))
@@ -217,6 +242,7 @@ class VllmReplayAdapter:
             request.status = RequestStatus.PREEMPTED
             request.num_computed_tokens = 0
             request.num_preemptions += 1
+            self._num_decoded.pop(handle, None)
             self._num_running -= 1
 
     def free(self, handles: Handles) -> None:
@@ -224,6 +250,7 @@ class VllmReplayAdapter:
         for handle in handles.tolist():
             self.manager.free(self._request(handle))
             self._requests[handle] = None
+            self._num_decoded.pop(handle, None)
             self._num_running -= 1
 
     # --- memory -------------------------------------------------------------

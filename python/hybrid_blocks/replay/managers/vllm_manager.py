@@ -23,9 +23,11 @@ class VllmOptions:
         retention: ``--prefix-cache-retention-interval``: 0 keeps the states and windows that
             requests are known to resume at, vLLM's default; a number of tokens keeps more; None
             keeps all.
+        spare_calls: leave out calls of decode steps that would change nothing.
     """
 
     retention: int | None = 0
+    spare_calls: bool = True
 
 
 def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "VllmReplayAdapter":
@@ -41,4 +43,10 @@ def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "Vllm
         plan = plan_vllm(cache.model, cache.memory_bytes, deployment)
     except PlanError as error:
         raise ReplayError(str(error)) from error
-    return VllmReplayAdapter(plan, deployment, config, retention=options.retention)
+    return VllmReplayAdapter(
+        plan,
+        deployment,
+        config,
+        retention=options.retention,
+        spare_calls=options.spare_calls,
+    )

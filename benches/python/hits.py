@@ -1,0 +1,298 @@
+"""Hits of whole replays beside vLLM's manager, row by row, so that a killed run loses nothing.
+
+A row is what one variant does with one load and one size of the cache. It is kept in a file of JSON
+lines, under a digest of what it depends on: rows of ours of the package's code, vLLM's of vLLM's
+release. A row whose digest is there already is not run again.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache as remember
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import hybrid_blocks
+import msgspec
+import orjson
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.replay import (
+    Cache,
+    EngineConfig,
+    ManagerName,
+    Result,
+    VllmOptions,
+    model_cache,
+    replay,
+    request_limits,
+)
+from hybrid_blocks.replay.errors import RefusedRequestError
+from hybrid_blocks.replay.limits import Refusal, RequestLimit, find_too_large
+from hybrid_blocks.replay.policy import PolicyName
+from hybrid_blocks.replay.shares import SharedCache, share_text
+from hybrid_blocks.replay.variant import Variant
+from hybrid_blocks.trace import Trace, generate_workload, read_trace
+
+Row = dict[str, Any]
+
+GIB = 2**30
+MODELS = ("Qwen3.5-27B", "Nemotron-H-8B")
+SHARES = (0.05, 0.10, 0.20, 0.40, 1.0, math.inf)
+ENGINE = EngineConfig(max_num_seqs=16, watermark=0.0, reject_too_large=True)
+"""So few requests at a time that the cache, not the batch, fills the memory."""
+
+FIXED = Variant(placement="fixed:128")
+OURS = (
+    Variant(),
+    Variant(policy=PolicyName.FLOP),
+    FIXED,
+)
+VLLM = tuple(
+    Variant(manager=ManagerName.VLLM, vllm=VllmOptions(retention=retention))
+    for retention in (0, None, 4096)
+)
+"""vLLM's default retention, every block border, and one in 4,096 tokens."""
+
+OF_BOUND = {"agents": 0.99, "agent trace": 0.99}
+"""The share of what attention alone allows that an unbounded cache has to reach."""
+OTHERS_OF_BOUND = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests to replay.
+
+    Attributes:
+        file: of the recorded trace; None for a generated workload.
+        limit: requests.
+        grain: tokens of the trace's own block ids; prefixes are shared in multiples of them. None
+            for the plan's own blocks.
+    """
+
+    file: str | None
+    limit: int
+    grain: int | None = None
+
+
+MOONCAKE = "mooncake_fast25_conversation_trace.jsonl.gz"
+LOADS = {
+    "documents": Load(None, 1000),
+    "mooncake": Load(MOONCAKE, 2500, 512),
+    "conversations": Load(None, 1000),
+    "agents": Load(None, 1000),
+    "tools": Load(None, 1000),
+    "single": Load(None, 1000),
+    "changing": Load(None, 1000),
+    "agent trace": Load("claude_code_agentic_dev.jsonl.gz", 600, 64),
+    "branching": Load(None, 2000),
+    "sharegpt": Load("llmservingsim_sharegpt_qwen3_300.jsonl.gz", 300),
+    "mooncake whole": Load(MOONCAKE, 12_031, 512),
+}
+"""The Azure trace is not among them: its requests share nothing."""
+
+
+class Record:
+    """Rows in a file, added to from several processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        self.rows: dict[str, Row] = {row["digest"]: row for row in map(orjson.loads, lines)}
+
+    def add(self, row: Row) -> None:
+        """Append a row."""
+        self.rows[row["digest"]] = row
+        with self._path.open("ab") as file:
+            file.write(orjson.dumps(row) + b"\n")
+
+    def keep(self, rows: Iterable[Row]) -> None:
+        """Write the file anew with nothing but these rows, in their order."""
+        self._path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+
+
+def run(
+    names: Sequence[str], data: Path, path: Path, *, limit: int | None, jobs: int
+) -> Iterator[Row]:
+    """Yield all rows of the loads, of every case when its last one is there."""
+    cases = [(name, model, share) for name in names for model in MODELS for share in SHARES]
+    with ProcessPoolExecutor(max_workers=jobs, max_tasks_per_child=8) as pool:
+        waiting = [
+            pool.submit(_run_case, *case, data=data, path=path, limit=limit) for case in cases
+        ]
+        for done in as_completed(waiting):
+            yield from done.result()
+    order = {(name, model, share_text(share)): at for at, (name, model, share) in enumerate(cases)}
+    record = Record(path)
+    # Rows of other loads stay; rows of ours that other code made go.
+    code = _code(ManagerName.RUST)
+    current = [r for r in record.rows.values() if r["code"] == code or r["manager"] == "vllm"]
+    record.keep(sorted(current, key=lambda r: order.get((r["load"], r["model"], r["share"]), -1)))
+
+
+def _run_case(
+    name: str, model: str, share: float, *, data: Path, path: Path, limit: int | None
+) -> list[Row]:
+    trace = _trace(name, data, limit)
+    unbounded = _unbounded(name, model, data, limit)
+    cache, record = unbounded.at(share), Record(path)
+    limits = request_limits((ManagerName.RUST, ManagerName.VLLM), cache, ENGINE)
+    refused: list[Refusal] = []
+    while True:
+        rows: list[Row] = []
+        for variant in (*VLLM, *OURS):
+            digest = _digest(trace, variant, cache, limits, refused)
+            if digest not in record.rows:
+                try:
+                    result = _replay(
+                        trace, variant, cache, unbounded, limits=limits, refused=refused
+                    )
+                except RefusedRequestError as error:
+                    refused.append(Refusal(manager=variant.manager, request=error.request))
+                    break
+                about = {"load": name, "model": model, "share": share_text(share)}
+                record.add({**about, **_row(result, variant), "digest": digest})
+            rows.append(record.rows[digest])
+        else:
+            return rows
+
+
+@remember
+def _trace(name: str, data: Path, limit: int | None) -> Trace:
+    load = LOADS[name]
+    num_requests = min(limit or load.limit, load.limit)
+    if load.file is None:
+        return generate_workload(name, 0, num_requests)
+    return read_trace(data / "traces" / load.file).head(num_requests)
+
+
+@remember
+def _unbounded(name: str, model: str, data: Path, limit: int | None) -> SharedCache:
+    deployment = Deployment(
+        max_num_batched_tokens=ENGINE.max_num_batched_tokens,
+        in_flight_batches=1,
+        block_size=LOADS[name].grain,
+    )
+    return SharedCache(_trace(name, data, limit), model_cache(model, 1024 * GIB, deployment))
+
+
+def _replay(
+    trace: Trace,
+    variant: Variant,
+    cache: Cache,
+    unbounded: SharedCache,
+    *,
+    limits: Sequence[RequestLimit],
+    refused: Sequence[Refusal],
+) -> Result:
+    result, _ = replay(
+        trace,
+        manager_name=variant.manager,
+        cache=cache,
+        config=ENGINE,
+        rust=variant.options(trace, cache, ENGINE),
+        vllm=variant.vllm,
+        sharing=unbounded.sharing,
+        prefixes=unbounded.prefixes,
+        limits=limits,
+        refused=refused,
+    )
+    return result
+
+
+def _row(result: Result, variant: Variant) -> Row:
+    names = (
+        "manager",
+        "requests",
+        "rejected_requests",
+        "prompt_tokens",
+        "hit_rate",
+        "sequential_hit_rate",
+        "recompute_flops_saved",
+        "preemptions",
+        "checkpoints",
+        "places",
+        "limit_unseen",
+        "limit_no_checkpoint",
+        "limit_attention_evicted",
+        "wall_seconds",
+    )
+    figures = msgspec.to_builtins(result)
+    about = {"variant": variant.name, "gib": round(result.memory_bytes / GIB, 2)}
+    return {**about, "code": _code(variant.manager), **{name: figures[name] for name in names}}
+
+
+@remember
+def _code(manager: ManagerName) -> str:
+    """Name the code that a manager's rows depend on."""
+    if manager is ManagerName.VLLM:
+        return f"vllm {version('vllm')}"
+    package = Path(hybrid_blocks.__file__).parent
+    files = [*package.glob("_core*.so"), *sorted((package / "replay").rglob("*.py"))]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _digest(
+    trace: Trace,
+    variant: Variant,
+    cache: Cache,
+    limits: Sequence[RequestLimit],
+    refused: Sequence[Refusal],
+) -> str:
+    left_out = find_too_large(trace, limits, num_speculative_tokens=0, reject=True, refused=refused)
+    model = cache.model.name if cache.model else ""
+    facts = (variant.name, _code(variant.manager), model, cache.memory_bytes, ENGINE)
+    digest = hashlib.sha256(repr((facts, sorted(left_out.requests))).encode())
+    columns = (trace.arrival, trace.follows, trace.prompt_tokens, trace.output_tokens)
+    for column in (*columns, trace.span_start, trace.span_first, trace.span_count):
+        digest.update(column.tobytes())
+    return digest.hexdigest()[:24]
+
+
+def table(rows: Iterable[Row]) -> Iterator[str]:
+    """Write the hits of each case: ours, vLLM's best, and what attention alone allows."""
+    for (load, model), found in _by(rows, "load", "model"):
+        yield f"{load}, {model}: attention alone {_bound(found[0]):.1%}"
+        for (share,), case in _by(found, "share"):
+            ours = ", ".join(
+                f"{row['variant'].removeprefix('rust ')} {row['hit_rate']:.1%}"
+                for row in case
+                if row["manager"] == "rust"
+            )
+            yield f"  {share:>9} {case[0]['gib']:>9,.1f} GiB: {ours}; vLLM {_theirs(case):.1%}"
+
+
+def check(rows: list[Row]) -> Iterator[str]:
+    """Name the sizes at which we hit less than vLLM, or less than we should."""
+    for (load, model, share), case in _by(rows, "load", "model", "share"):
+        title = f"{load}, {model}, {share}"
+        own = {row["variant"]: row for row in case if row["manager"] == "rust"}
+        for variant in OURS[:2]:
+            row = own[variant.name]
+            if row["hit_rate"] < _theirs(case):
+                hits, theirs = row["hit_rate"], _theirs(case)
+                yield f"{title}: {variant.name} hits {hits:.2%}, vLLM's best {theirs:.2%}"
+            if row["recompute_flops_saved"] < own[FIXED.name]["recompute_flops_saved"]:
+                yield f"{title}: {variant.name} saves fewer FLOPs than {FIXED.name}"
+            target = OF_BOUND.get(load, OTHERS_OF_BOUND) * _bound(row)
+            if share == share_text(math.inf) and row["hit_rate"] < target:
+                yield f"{title}: {variant.name} hits {row['hit_rate']:.2%}, not {target:.2%}"
+
+
+def _bound(row: Row) -> float:
+    return float(row["sequential_hit_rate"] or 0.0)
+
+
+def _theirs(case: Sequence[Row]) -> float:
+    return max(float(row["hit_rate"]) for row in case if row["manager"] == "vllm")
+
+
+def _by(rows: Iterable[Row], *names: str) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
+    for key, group in groupby(rows, key=lambda row: tuple(row[name] for name in names)):
+        yield key, list(group)

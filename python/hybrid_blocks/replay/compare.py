@@ -1,0 +1,80 @@
+"""Managers, placements and policies side by side: the same requests, the same bytes."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.config import EngineConfig
+from hybrid_blocks.replay.errors import RefusedRequestError
+from hybrid_blocks.replay.limits import Refusal
+from hybrid_blocks.replay.managers import ManagerName
+from hybrid_blocks.replay.result import Result
+from hybrid_blocks.replay.run import replay, request_limits
+from hybrid_blocks.replay.timeline import Timeline
+from hybrid_blocks.replay.variant import Variant
+from hybrid_blocks.trace import SharedPrefixes, Sharing, Trace
+
+OnProgress = Callable[[Variant, int], None]
+Runs = list[tuple[Result, Timeline]]
+
+
+def compare(
+    trace: Trace,
+    cache: Cache,
+    variants: Sequence[Variant],
+    config: EngineConfig,
+    *,
+    share: str | None = None,
+    sharing: Sharing | None = None,
+    prefixes: SharedPrefixes | None = None,
+    verify_data: bool = False,
+    on_progress: OnProgress = lambda *_: None,
+) -> Runs:
+    """Replay a trace with each variant over caches of the same bytes.
+
+    All serve the same requests: what is over the limit of one is given to none. If a manager
+    refuses a request that its limit allows, and ``config`` lets requests be left out, all run again
+    without it. ``share`` is what the results say of the cache's size. ``prefixes`` have checkpoints
+    counted by their place. ``on_progress`` is told how many requests of a variant are done.
+
+    Raises:
+        ReplayError: a request that does not fit, where none may be left out.
+    """
+    settings = {variant.manager: variant.vllm for variant in variants}
+    limits = request_limits(tuple(settings), cache, config, vllm=settings.get(ManagerName.VLLM))
+    refused: list[Refusal] = []
+    while True:
+        runs: Runs = []
+        for variant in variants:
+            try:
+                result, timeline = replay(
+                    trace,
+                    manager_name=variant.manager,
+                    cache=cache,
+                    config=config,
+                    rust=variant.options(trace, cache, config),
+                    vllm=variant.vllm,
+                    sharing=sharing,
+                    prefixes=prefixes,
+                    limits=limits,
+                    refused=refused,
+                    verify_data=verify_data,
+                    on_progress=partial(on_progress, variant),
+                )
+            except RefusedRequestError as error:
+                if not config.reject_too_large:
+                    raise
+                refused.append(Refusal(manager=variant.manager, request=error.request))
+                break
+            runs.append((_named(result, variant, share), timeline))
+        else:
+            return runs
+
+
+def _named(result: Result, variant: Variant, share: str | None) -> Result:
+    named = msgspec.structs.replace(result, variant=variant.name, share=share)
+    if variant.manager is not ManagerName.RUST:
+        return named
+    return msgspec.structs.replace(named, placement=variant.placement, policy=variant.policy)

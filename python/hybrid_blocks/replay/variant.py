@@ -1,0 +1,65 @@
+"""What is put side by side: a manager and its settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.config import EngineConfig
+from hybrid_blocks.replay.managers import ManagerName, RustOptions, VllmOptions
+from hybrid_blocks.replay.placement import LEARNED, read_placement
+from hybrid_blocks.replay.policy import PolicyName, apply_policy
+from hybrid_blocks.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One column or curve of a comparison.
+
+    Attributes:
+        manager: whose manager runs.
+        placement: of the Rust manager's checkpoints, by name.
+        policy: what the Rust manager evicts first.
+        vllm: settings of vLLM's manager.
+    """
+
+    manager: ManagerName = ManagerName.RUST
+    placement: str = LEARNED
+    policy: PolicyName = PolicyName.LRU
+    vllm: VllmOptions = field(default_factory=VllmOptions)
+
+    @property
+    def name(self) -> str:
+        """What to call it in a report."""
+        if self.manager is ManagerName.RUST:
+            return f"{self.manager} {self.placement} {self.policy}"
+        retention = self.vllm.retention
+        return f"{self.manager} {'dense' if retention is None else retention or 'default'}"
+
+    def options(self, trace: Trace, cache: Cache, config: EngineConfig) -> RustOptions:
+        """Set up the Rust manager for a trace and a cache.
+
+        Raises:
+            ReplayError: an unknown placement, or a policy that needs a model.
+        """
+        options = RustOptions(placement=read_placement(self.placement))
+        return apply_policy(self.policy, trace, cache, config, options)
+
+
+def make_variants(
+    managers: Sequence[ManagerName],
+    placements: Sequence[str],
+    policies: Sequence[PolicyName],
+    vllm: VllmOptions,
+) -> tuple[Variant, ...]:
+    """Return every placement with every policy for the Rust manager, and vLLM's own."""
+    variants: list[Variant] = []
+    for manager in managers:
+        if manager is ManagerName.RUST:
+            variants += [
+                Variant(placement=placement, policy=policy)
+                for placement in placements
+                for policy in policies
+            ]
+        else:
+            variants.append(Variant(manager=manager, vllm=vllm))
+    return tuple(variants)

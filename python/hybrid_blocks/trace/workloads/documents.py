@@ -1,0 +1,68 @@
+"""Long documents, each asked one or several short questions."""
+
+from dataclasses import dataclass
+
+from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.workloads.draw import Draw, LogNormal
+from hybrid_blocks.trace.workloads.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """A prompt is a preamble, a document, a question.
+
+    The preambles belong to applications and are shared by many documents. A question is as long as
+    a log-uniform law says, so that the next question about a document leaves the earlier prompt 20
+    to 1,300 tokens before its end. A follow-up repeats the exchange before it, answer included.
+    Users do not wait for each other: only a follow-up follows another request.
+    """
+
+    sessions_per_second: float = 0.5
+    num_preambles: int = 5
+    preamble_popularity: float = 1.0
+    preamble_tokens: LogNormal = (600.0, 0.6)
+    document_tokens: LogNormal = (12_500.0, 0.55)
+    most_document_tokens: int = 60_000
+    asked_once: float = 0.4
+    one_more_question: float = 0.6
+    question_tokens: tuple[int, int] = (20, 1_300)
+    follow_up: float = 0.15
+    output_tokens: LogNormal = (220.0, 0.8)
+    pause_seconds: LogNormal = (120.0, 1.2)
+
+    def source(self, draw: Draw, builder: TraceBuilder) -> "Library":
+        """Make the preambles."""
+        del builder
+        return Library(self, draw)
+
+
+class Library:
+    """Opens documents."""
+
+    def __init__(self, kind: Documents, draw: Draw) -> None:
+        self._kind = kind
+        self._draw = draw
+        self._preambles = [draw.tokens(kind.preamble_tokens) for _ in range(kind.num_preambles)]
+
+    def open(self, schedule: Schedule, session: int, time: float) -> None:
+        """Plan all questions about one document."""
+        kind, draw = self._kind, self._draw
+        preamble = draw.popular(self._preambles, kind.preamble_popularity)
+        document = [preamble, draw.tokens(kind.document_tokens, kind.most_document_tokens)]
+        more = not draw.chance(kind.asked_once)
+        last = None
+        while True:
+            follows = last is not None and draw.chance(kind.follow_up)
+            before = last.spans if last is not None and follows else document
+            question = draw.tokens_between(*kind.question_tokens)
+            last = schedule.add(
+                [*before, question, draw.tokens(kind.output_tokens)],
+                session=session,
+                time=time,
+                leader=last if follows else None,
+                pause=draw.seconds(kind.pause_seconds),
+            )
+            if not more:
+                return
+            time = last.time + draw.seconds(kind.pause_seconds)
+            more = draw.chance(kind.one_more_question)

@@ -1,0 +1,72 @@
+"""Branching tools: one history goes on in several ways at once."""
+
+from dataclasses import dataclass
+
+from hybrid_blocks.trace.builder import Span, TraceBuilder
+from hybrid_blocks.trace.workloads.draw import Draw, LogNormal
+from hybrid_blocks.trace.workloads.schedule import Planned, Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchingTools:
+    """A task is worked on as a tree: every step tries several tool calls, and goes on with some.
+
+    Half of the tools get the answer too. The others get the prompt without its last 10 to 600
+    tokens, which ask for the choice of a tool, so that they leave the earlier prompt before its
+    end.
+    """
+
+    sessions_per_second: float = 0.25
+    num_schemas: int = 6
+    schema_popularity: float = 1.0
+    schema_tokens: LogNormal = (5_000.0, 0.5)
+    task_tokens: LogNormal = (500.0, 0.8)
+    ask_tokens: tuple[int, int] = (10, 600)
+    result_tokens: LogNormal = (600.0, 0.9)
+    output_tokens: LogNormal = (120.0, 0.7)
+    fewest_calls: int = 2
+    most_calls: int = 4
+    gets_answer: float = 0.5
+    goes_on: float = 0.4
+    most_steps: int = 5
+    tool_seconds: LogNormal = (4.0, 0.8)
+
+    def source(self, draw: Draw, builder: TraceBuilder) -> "Trees":
+        """Make the tools' schemas."""
+        del builder
+        return Trees(self, draw)
+
+
+class Trees:
+    """Opens tasks."""
+
+    def __init__(self, kind: BranchingTools, draw: Draw) -> None:
+        self._kind = kind
+        self._draw = draw
+        self._schemas = [draw.tokens(kind.schema_tokens) for _ in range(kind.num_schemas)]
+
+    def open(self, schedule: Schedule, session: int, time: float) -> None:
+        """Plan a task and all its branches."""
+        kind, draw = self._kind, self._draw
+        schema = draw.popular(self._schemas, kind.schema_popularity)
+        spans = self._step([schema, draw.tokens(kind.task_tokens)])
+        self._branch(schedule, schedule.add(spans, session=session, time=time), 1)
+
+    def _step(self, history: list[Span]) -> list[Span]:
+        kind, draw = self._kind, self._draw
+        return [*history, draw.tokens_between(*kind.ask_tokens), draw.tokens(kind.output_tokens)]
+
+    def _branch(self, schedule: Schedule, step: Planned, depth: int) -> None:
+        kind, draw = self._kind, self._draw
+        if depth == kind.most_steps:
+            return
+        history = list(step.spans if draw.chance(kind.gets_answer) else step.spans[:-2])
+        for _ in range(int(draw.rng.integers(kind.fewest_calls, kind.most_calls + 1))):
+            child = schedule.add(
+                self._step([*history, draw.tokens(kind.result_tokens)]),
+                session=step.session,
+                leader=step,
+                pause=draw.seconds(kind.tool_seconds),
+            )
+            if draw.chance(kind.goes_on):
+                self._branch(schedule, child, depth + 1)
