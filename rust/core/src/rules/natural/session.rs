@@ -40,7 +40,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Numbers of clients: what is learned of each takes half a kilobyte.
+    /// Numbers of clients: what is learned of each takes some 700 bytes.
     pub const MAX_CLIENTS: u16 = 1_024;
 
     /// Say how the conversation of a request goes on; the last word before the request is freed counts.
