@@ -1,6 +1,6 @@
 """What takes the place of what."""
 
-import sys
+from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core import block_pool as vllm_block_pool
@@ -23,6 +23,9 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (vllm_get_request_block_hasher, get_request_block_hasher),
 )
 
+_UNDO: list[Callable[[], None]] = []
+"""What takes back what only some levels replace."""
+
 
 def install() -> None:
     """Put this package's classes in place of vLLM's. A second call changes nothing."""
@@ -39,14 +42,15 @@ def install_planning() -> None:
     from hybrid_blocks.vllm.natural import planning  # noqa: PLC0415 - for this level only
 
     planning.install()
+    _UNDO.append(planning.uninstall)
 
 
 def uninstall() -> None:
     """Put vLLM's classes back. Objects that exist already stay what they are."""
     for original, replacement in _REPLACEMENTS:
         swap(replacement, original)
-    if planning := sys.modules.get("hybrid_blocks.vllm.natural.planning"):
-        planning.uninstall()
+    while _UNDO:
+        _UNDO.pop()()
 
 
 def is_installed() -> bool:
