@@ -1,6 +1,6 @@
 """What takes the place of what."""
 
-import sys
+from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core import block_pool as vllm_block_pool
@@ -22,6 +22,9 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (vllm_get_request_block_hasher, get_request_block_hasher),
 )
 
+_UNDO: list[Callable[[], None]] = []
+"""What takes back what only some levels replace."""
+
 
 def install(level: Level | None = None) -> None:
     """Put this package's classes in place of vLLM's, by default at the level that is asked for.
@@ -38,6 +41,7 @@ def install(level: Level | None = None) -> None:
         from hybrid_blocks.vllm.natural import installation as natural  # noqa: PLC0415
 
         natural.install()
+        _UNDO.append(natural.uninstall)
     for original, replacement in _REPLACEMENTS:
         swap(original, replacement)
     metrics.register()
@@ -45,15 +49,15 @@ def install(level: Level | None = None) -> None:
         from hybrid_blocks.vllm import checking  # noqa: PLC0415
 
         checking.install()
+        _UNDO.append(checking.uninstall)
 
 
 def uninstall() -> None:
     """Put vLLM's classes back. Objects that exist already stay what they are."""
     for original, replacement in _REPLACEMENTS:
         swap(replacement, original)
-    for name in ("natural.installation", "checking"):
-        if further := sys.modules.get(f"hybrid_blocks.vllm.{name}"):
-            further.uninstall()
+    while _UNDO:
+        _UNDO.pop()()
 
 
 def is_installed() -> bool:

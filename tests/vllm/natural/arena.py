@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from hybrid_blocks.vllm.natural import groups as natural
-from vllm.v1.kv_cache_interface import KVCacheLayout
+from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.worker.utils import (
     AttentionGroup,
     allocate_kv_cache,

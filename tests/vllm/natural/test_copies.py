@@ -57,7 +57,7 @@ def arena_of(name: str, layout: str = "LBNHC") -> Arena:
 def content(arena: Arena) -> Any:
     """All bytes of the arena, as slabs: a row for each."""
     storage = next(iter(arena.views.values())).untyped_storage()
-    raw = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()  # type: ignore[call-overload]
+    raw = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
     cut = raw.reshape(arena.num_regions, SLABS, -1)
     return np.swapaxes(cut, 0, 1)
 

@@ -14,7 +14,7 @@ from hybrid_blocks.vllm.natural import notes, planning, platform, refusal
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
-from vllm.v1.kv_cache_interface import KVCacheLayout
+from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from natural.engine import Backend, Engine, installed
 

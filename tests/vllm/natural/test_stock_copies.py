@@ -6,7 +6,8 @@ from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import FullAttention, Mamba2
 from hybrid_blocks.plan import Deployment
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheLayout
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.worker.utils import allocate_kv_cache, copy_kv_cache_blocks_inplace
 
 from natural.arena import Arena
@@ -16,7 +17,7 @@ BLOCKS = 5
 FULL = FullAttention(kv_heads=1, head_dim=32)
 STATE = Mamba2(inner_dim=64, groups=1, heads=4, head_dim=16, state_dim=32, conv_kernel=4)
 # Two layers a group: with one, a block is one run of memory, and vLLM copies it whole.
-LAYERS = tuple(Layer(depth, cache) for depth, cache in enumerate([STATE, STATE, FULL, FULL]))
+LAYERS = (Layer(0, STATE), Layer(1, STATE), Layer(2, FULL), Layer(3, FULL))
 MODEL = Model(name="made", model_type="made", num_layers=4, layers=LAYERS)
 STATE_FIRST, ATTENTION = "layers.0.state", "layers.2.full"
 

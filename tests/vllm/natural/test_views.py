@@ -67,7 +67,7 @@ CHECKS: dict[str, Callable[[torch.Tensor], bool]] = {
 
 def aligned(view: torch.Tensor, size: int) -> bool:
     width = view.element_size()
-    return view.stride(0) * width % size == 0 and view.storage_offset() * width % 4 == 0
+    return bool(view.stride(0) * width % size == 0 and view.storage_offset() * width % 4 == 0)
 
 
 def dense(block: torch.Tensor) -> bool:

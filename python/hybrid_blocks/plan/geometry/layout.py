@@ -14,6 +14,7 @@ others take one region: nothing is left empty where layer counts do not divide, 
 a slab.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final
 
@@ -71,10 +72,9 @@ class LayerGroup(msgspec.Struct, frozen=True):
 
     def widest(self) -> tuple[CachedLayer, ...]:
         """Layers on the pipeline stage that holds most of them: all stages use one block table."""
-        held: dict[int, list[CachedLayer]] = {}
-        for layer in self.layers:
-            held.setdefault(layer.stage, []).append(layer)
-        return tuple(max(held.values(), key=_num_layers))
+        counts = Counter(layer.stage for layer in self.layers)
+        stage = max(counts, key=lambda stage: counts[stage])
+        return tuple(layer for layer in self.layers if layer.stage == stage)
 
     def layers_per_region(self, num_regions: int) -> int:
         """Most layers of a stage that have their pages in one region."""
@@ -186,7 +186,3 @@ def _demand(group: LayerGroup, num_regions: int) -> slab.Demand:
         whole=group.is_state,
         dense=first.dense,
     )
-
-
-def _num_layers(layers: list[CachedLayer]) -> int:
-    return len(layers)

@@ -1,6 +1,7 @@
 """The planning of memory as vLLM 0.33 asks for it."""
 
 from vllm.config import VllmConfig
+from vllm.platforms.interface import Platform
 from vllm.v1.core import kv_cache_planning
 from vllm.v1.core.kv_cache_config_builder import KVCacheConfigBuilder
 from vllm.v1.core.kv_cache_planning import DefaultKVCacheConfigBuilder
@@ -48,3 +49,28 @@ def max_memory_usage_bytes_from_groups(
     if natural.are_natural(kv_cache_groups):
         return natural.needed_bytes(vllm_config, kv_cache_groups)
     return vllm_max_memory_usage_bytes_from_groups(builder, vllm_config, kv_cache_groups)
+
+
+def builder_class(cls: type[Platform], vllm_config: VllmConfig) -> str:  # noqa: ARG001
+    """Name the builder, as vLLM asks its platform to."""
+    return f"{NaturalKVCacheConfigBuilder.__module__}.{NaturalKVCacheConfigBuilder.__qualname__}"
+
+
+FUNCTIONS = ((vllm_max_memory_usage_bytes_from_groups, max_memory_usage_bytes_from_groups),)
+"""What is replaced of vLLM's functions, and what takes its place."""
+
+METHODS = {"get_kv_cache_config_builder_cls": builder_class}
+"""What is replaced of the platform's class methods."""
+
+logger = kv_cache_planning.logger
+"""What vLLM's planning writes to."""
+
+
+def stock_config(
+    vllm_config: VllmConfig, specs: dict[str, KVCacheSpec], memory_bytes: int
+) -> KVCacheConfig:
+    """Return what vLLM plans for layers with ``memory_bytes``."""
+    builder = DefaultKVCacheConfigBuilder()
+    groups = builder.get_kv_cache_groups(vllm_config, specs)
+    block_bytes = kv_cache_planning._pool_bytes_per_block_from_builder(builder, vllm_config, groups)
+    return builder.get_kv_cache_config_from_groups(vllm_config, groups, memory_bytes // block_bytes)

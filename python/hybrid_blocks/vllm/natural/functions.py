@@ -64,3 +64,26 @@ def max_memory_usage_bytes_from_groups(
     if natural.are_natural(kv_cache_groups):
         return natural.needed_bytes(vllm_config, kv_cache_groups)
     return vllm_max_memory_usage_bytes_from_groups(vllm_config, kv_cache_groups)
+
+
+FUNCTIONS = (
+    (vllm_get_kv_cache_groups, get_kv_cache_groups),
+    (vllm_get_kv_cache_config_from_groups, get_kv_cache_config_from_groups),
+    (vllm_pool_bytes_per_block, pool_bytes_per_block),
+    (vllm_max_memory_usage_bytes_from_groups, max_memory_usage_bytes_from_groups),
+)
+"""What is replaced of vLLM's functions, and what takes its place."""
+
+METHODS: dict[str, Any] = {}
+"""What is replaced of the platform's class methods, besides how it sizes blocks."""
+
+logger = kv_cache_utils.logger
+"""What vLLM's planning writes to."""
+
+
+def stock_config(
+    vllm_config: VllmConfig, specs: dict[str, KVCacheSpec], memory_bytes: int
+) -> KVCacheConfig:
+    """Return what vLLM plans for layers with ``memory_bytes``."""
+    groups = vllm_get_kv_cache_groups(vllm_config, specs)
+    return vllm_get_kv_cache_config_from_groups(vllm_config, groups, memory_bytes)

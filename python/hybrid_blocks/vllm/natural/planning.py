@@ -32,14 +32,14 @@ def _functions() -> tuple[tuple[Any, Any], ...]:
             concurrency.vllm_get_max_concurrency_for_kv_cache_config,
             concurrency.get_max_concurrency_for_kv_cache_config,
         ),
-        *releases.installed.planning_functions(),
+        *releases.installed.planning().FUNCTIONS,
     )
 
 
 def _methods() -> dict[str, Any]:
     return {
         "_align_hybrid_block_size": platform.align_hybrid_block_size,
-        **releases.installed.platform_methods(),
+        **releases.installed.planning().METHODS,
     }
 
 

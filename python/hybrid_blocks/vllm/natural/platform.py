@@ -59,8 +59,3 @@ def size_blocks(
         longest = vllm_config.model_config.max_model_len + vllm_config.num_speculative_tokens
         cache.mamba_block_size = round_up(longest + 1, cache.block_size)
     cache.mamba_page_size_padded = None
-
-
-def builder_class(cls: type[Platform], vllm_config: VllmConfig) -> str:  # noqa: ARG001
-    """Name what plans memory, as vLLM 0.33 asks its platform to."""
-    return "hybrid_blocks.vllm.natural.builder.NaturalKVCacheConfigBuilder"

@@ -30,11 +30,12 @@ def config(
     specs = {name: group.kv_cache_spec for group in groups for name in group.layer_names}
     try:
         with _quiet():
-            return releases.installed.stock_config(
+            planned: KVCacheConfig = releases.installed.planning().stock_config(
                 vllm_config, _inflated(vllm_config, specs), memory_bytes
             )
     except (ValueError, AssertionError, NotImplementedError):
         return None
+    return planned
 
 
 def _inflated(vllm_config: VllmConfig, specs: dict[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
@@ -69,7 +70,7 @@ def _inflated(vllm_config: VllmConfig, specs: dict[str, KVCacheSpec]) -> dict[st
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what vLLM says of a plan that is not carried out from the log."""
-    logger = releases.installed.planning_logger()
+    logger = releases.installed.planning().logger
     disabled, logger.disabled = logger.disabled, True
     try:
         yield

@@ -1,15 +1,13 @@
 """vLLM 0.32."""
 
 from collections.abc import Callable, Sequence
-from logging import Logger
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vllm.config import VllmConfig
-from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
 from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
+from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 from vllm.v1.request import Request
 
@@ -64,36 +62,8 @@ class Release:
         """Return what vLLM's own hasher takes beside block size and hash function."""
         return ()
 
-    def planning_functions(self) -> tuple[tuple[Any, Any], ...]:
-        """Return the functions that plan memory, and what takes their place."""
+    def planning(self) -> ModuleType:
+        """Return what plans memory at level ``natural``."""
         from hybrid_blocks.vllm.natural import functions  # noqa: PLC0415 - for this release only
 
-        names = (
-            "get_kv_cache_groups",
-            "get_kv_cache_config_from_groups",
-            "pool_bytes_per_block",
-            "max_memory_usage_bytes_from_groups",
-        )
-        return tuple(
-            (getattr(functions, f"vllm_{name}"), getattr(functions, name)) for name in names
-        )
-
-    def platform_methods(self) -> dict[str, Any]:
-        """Return what else is replaced of vLLM's platform than how it sizes blocks."""
-        return {}
-
-    def planning_logger(self) -> Logger:
-        """Return the logger of the module that plans memory."""
-        return kv_cache_utils.logger
-
-    def stock_config(
-        self, vllm_config: VllmConfig, specs: dict[str, KVCacheSpec], memory_bytes: int
-    ) -> KVCacheConfig:
-        """Return what vLLM plans for layers with ``memory_bytes``."""
-        from hybrid_blocks.vllm.natural import functions  # noqa: PLC0415 - for this release only
-
-        groups = functions.vllm_get_kv_cache_groups(vllm_config, specs)
-        config: KVCacheConfig = functions.vllm_get_kv_cache_config_from_groups(
-            vllm_config, groups, memory_bytes
-        )
-        return config
+        return functions

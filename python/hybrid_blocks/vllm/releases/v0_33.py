@@ -1,13 +1,12 @@
 """vLLM 0.33: groups have roles, hashes can look ahead, drafters drop blocks group by group."""
 
 from collections.abc import Sequence
-from logging import Logger
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vllm.config import VllmConfig
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
+from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 from vllm.v1.request import Request
 
@@ -62,38 +61,8 @@ class Release(v0_32.Release):
         """Return what vLLM's own hasher takes beside block size and hash function."""
         return (num_lookahead_tokens,) if num_lookahead_tokens else ()
 
-    def planning_functions(self) -> tuple[tuple[Any, Any], ...]:
-        """Return the one function that the builder of this release leaves to be replaced."""
+    def planning(self) -> ModuleType:
+        """Return what plans memory at level ``natural``: a builder, which earlier releases lack."""
         from hybrid_blocks.vllm.natural import builder  # noqa: PLC0415 - for this release only
 
-        return (
-            (
-                builder.vllm_max_memory_usage_bytes_from_groups,
-                builder.max_memory_usage_bytes_from_groups,
-            ),
-        )
-
-    def platform_methods(self) -> dict[str, Any]:
-        """Return what names the builder."""
-        from hybrid_blocks.vllm.natural import platform  # noqa: PLC0415 - for this level only
-
-        return {"get_kv_cache_config_builder_cls": platform.builder_class}
-
-    def planning_logger(self) -> Logger:
-        """Return the logger of the module that plans memory."""
-        from vllm.v1.core import kv_cache_planning  # noqa: PLC0415 - not in earlier releases
-
-        return kv_cache_planning.logger
-
-    def stock_config(
-        self, vllm_config: VllmConfig, specs: dict[str, KVCacheSpec], memory_bytes: int
-    ) -> KVCacheConfig:
-        """Return what vLLM plans for layers with ``memory_bytes``."""
-        from vllm.v1.core import kv_cache_planning as planning  # noqa: PLC0415 - as above
-
-        builder = planning.DefaultKVCacheConfigBuilder()
-        groups = builder.get_kv_cache_groups(vllm_config, specs)
-        block_bytes = planning._pool_bytes_per_block_from_builder(builder, vllm_config, groups)
-        return builder.get_kv_cache_config_from_groups(
-            vllm_config, groups, memory_bytes // block_bytes
-        )
+        return builder
