@@ -142,19 +142,20 @@ class FakeEngine:
 
 def unowned_units(scheduler: Any) -> Callable[[], Iterable[int]]:
     """Return what names the units that nobody owns and no key leads to."""
-    pool = scheduler.kv_cache_manager.block_pool
+    pool: Any = scheduler.kv_cache_manager.block_pool
     if not isinstance(pool, SlabPool):
         return lambda: [
             block.block_id
             for block in pool.free_block_queue.get_all_free_blocks()
             if block.block_hash is None
         ]
-    num_slabs = pool.pools[0].num_slabs + 1
+    pools: list[Any] = pool.pools
+    num_slabs = pools[0].num_slabs + 1
 
     def empty_slabs() -> Iterable[int]:
         held = {
             number // (len(blocks) // num_slabs)
-            for blocks in pool.pools
+            for blocks in pools
             for number, block in enumerate(blocks)
             if block.ref_cnt or block.block_hash
         }
