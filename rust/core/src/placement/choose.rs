@@ -37,7 +37,9 @@ impl From<&[u32]> for Lengths {
     /// In ascending order, each once, the first [`MAX_PLACES`] of them.
     fn from(lengths: &[u32]) -> Self {
         let mut all = Self::default();
-        lengths.iter().for_each(|&length| all.insert(length));
+        for &length in lengths {
+            all.insert(length);
+        }
         all
     }
 }

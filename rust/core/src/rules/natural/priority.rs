@@ -182,11 +182,9 @@ impl BlockManager {
     /// Find out which turn of a conversation a request is that is admitted for the first time.
     pub(super) fn note_return(&mut self, row: usize) {
         let request = &mut self.engine.requests.rows[row];
-        if let Some((class, is_first)) = self.returns.take(request.rest.session, &request.digests) {
-            if is_first {
-                self.worth.on_continued(class);
-                request.rest.num_turns = class.num_turns() + 1;
-            }
+        if let Some((class, true)) = self.returns.take(request.rest.session, &request.digests) {
+            self.worth.on_continued(class);
+            request.rest.num_turns = class.num_turns() + 1;
         }
     }
 
