@@ -51,7 +51,7 @@ def counted(result: Result) -> dict[str, Any]:
 def test_a_replay_is_the_same_with_and_without_the_calls(
     name: str, model: str, gib: int, seqs: int, retention: int | None
 ) -> None:
-    trace = generate_workload(name, 3, 60).at_once()
+    trace = generate_workload(name, 3, 40).at_once()
     options = VllmOptions(retention=retention)
     spared, timeline = run(trace, model, gib, seqs, options)
     asked, every = run(trace, model, gib, seqs, replace(options, spare_calls=False))
