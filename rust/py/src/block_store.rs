@@ -146,7 +146,7 @@ impl BlockStore {
         blocks: BlockIds<'_>,
         #[pyo3(from_py_with = size)] pool: u32,
     ) -> PyResult<()> {
-        let (pool, mut blocks) = self.blocks(pool, &blocks)?;
+        let (pool, blocks) = self.blocks(pool, &blocks)?;
         self.store.with(py, |store| blocks.for_each(|block| store.drop_keys(pool, block)))
     }
 
