@@ -31,14 +31,15 @@ class KVCacheManager(VllmKVCacheManager):
             return super().__new__(cls)
         is_slabbed = isinstance(kv_cache_config, NaturalKVCacheConfig)
         chosen = cls.natural if is_slabbed else cls.native
-        reason = chosen and chosen.unsupported_reason(kv_cache_config, **kwargs)
+        if chosen is None:
+            return super().__new__(cls)
+        reason = chosen.unsupported_reason(kv_cache_config, **kwargs)
+        if reason is not None and is_slabbed:
+            raise InvalidArgumentError(
+                f"the KV cache is laid out in slabs, which only level natural manages, and it "
+                f"does not cover {reason}; set {VARIABLE}=manager"
+            )
         if reason is not None:
-            if is_slabbed:
-                raise InvalidArgumentError(
-                    f"the KV cache is laid out in slabs, which only level natural manages, and it "
-                    f"does not cover {reason}; set {VARIABLE}=manager"
-                )
-        if chosen is None or reason is not None:
             return super().__new__(cls)
         return chosen.__new__(chosen, kv_cache_config)  # type: ignore[return-value]
 
