@@ -12,6 +12,7 @@ ADAPTER = sorted(
     file for folder in ("", "releases/", "natural/") for file in PLUGIN.glob(f"{folder}*.py")
 )
 PACKAGE = "hybrid_blocks.vllm"
+GEOMETRY = sorted((ROOT / "python/hybrid_blocks/plan/geometry").glob("*.py"))
 RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))
 STUB = ROOT / "python/hybrid_blocks/_core/vllm.pyi"
 _IN_RUST = re.compile(r'(?:intern!\([^"]*|(?:number|size|list|object|truth|presence) )"(\w+)"')
@@ -78,7 +79,7 @@ def written_past_the_class() -> set[str]:
 def own_names() -> set[str]:
     """Return what the adapter and the compiled core define themselves."""
     names = set()
-    for tree in _trees([*PLUGIN.rglob("*.py"), STUB]):
+    for tree in _trees([*PLUGIN.rglob("*.py"), *GEOMETRY, STUB]):
         for node in ast.walk(tree):
             match node:
                 case ast.FunctionDef(name=name) | ast.ClassDef(name=name):

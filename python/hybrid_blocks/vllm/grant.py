@@ -42,6 +42,8 @@ def grant(level: Level) -> Grant:
         return Grant(Level.POOL)
     if found[Tier.MANAGER]:
         return Grant(Level.POOL, tuple(found[Tier.MANAGER]))
+    if level is Level.NATURAL and found[Tier.NATURAL]:
+        return Grant(Level.MANAGER, tuple(found[Tier.NATURAL]))
     return Grant(level)
 
 

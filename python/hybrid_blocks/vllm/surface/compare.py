@@ -18,6 +18,9 @@ class Tier(StrEnum):
     POOL = "pool"
     MANAGER = "manager"
     SCHEDULER = "scheduler"
+    """The one-call scheduler."""
+    NATURAL = "natural"
+    """Level ``natural``, which needs the tier before it only where requests are checked."""
 
 
 def differences(version: str) -> dict[Tier, list[str]]:
@@ -36,7 +39,7 @@ def differences(version: str) -> dict[Tier, list[str]]:
 def _names(surface: Surface) -> Iterator[tuple[str, str]]:
     for module, names in surface.names().items():
         for name in names:
-            if _find(f"{module}:{name}") is None:
+            if not _is_there(module, name):
                 yield surface.tier_of_name(f"{module}:{name}"), f"{module}.{name} is gone"
 
 
@@ -70,7 +73,7 @@ def _attributes(surface: Surface) -> Iterator[tuple[str, str]]:
         if found is None:
             yield tier, f"{_dotted(owner)} is gone"
         else:
-            for name in sorted(names - _members(found)):
+            for name in sorted(names - members(found)):
                 yield tier, f"{_dotted(owner, name)} is gone"
 
 
@@ -81,9 +84,15 @@ def _find(owner: str) -> Any:
         found = import_module(module)
         if not name:
             return found
-        return getattr(found, name, None) or import_module(f"{module}.{name}")
+        return getattr(found, name, None)
     except ImportError:
         return None
+
+
+def _is_there(module: str, name: str) -> bool:
+    """Whether a module has a name, or a module in it that is not imported yet."""
+    found = _find(f"{module}:")
+    return found is not None and (hasattr(found, name) or _find(f"{module}.{name}:") is not None)
 
 
 def _parameters(function: Any) -> list[str]:
@@ -106,14 +115,14 @@ def _change(old: list[str], new: list[str]) -> str:
     return " and ".join(changes) or f"takes its parameters in the order {', '.join(new)}"
 
 
-def _members(found: Any) -> set[str]:
+def members(found: Any) -> set[str]:
     """Return the attributes of a module, of a class, and those that its methods name.
 
     An attribute that only objects have is one that some method of the class writes or reads.
     """
     members = set(dir(found)) | set(getattr(found, "__annotations__", ()))
     for cls in getattr(found, "__mro__", ()):
-        members |= set(vars(cls).get("__annotations__", ()))
+        members |= {*vars(cls), *vars(cls).get("__annotations__", ())}
         for value in vars(cls).values():
             function = getattr(value, "__func__", value)
             if isinstance(function, FunctionType):

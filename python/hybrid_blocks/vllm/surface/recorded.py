@@ -54,7 +54,11 @@ class Surface:
 
     def attributes(self) -> dict[str, set[str]]:
         """Return the attributes that an owner, or an object of it, has."""
-        found = {owner: set(names) for owner, names in self.recorded["fields"].items()}
+        found = {
+            owner: set(filter(self.is_present, names))
+            for owner, names in self.recorded["fields"].items()
+            if self.is_present(owner)
+        }
         for part in (*self.recorded["live"].values(), *self.recorded["parts"].values()):
             names = {name for name in part["attributes"] if self.is_present(name)}
             found.setdefault(part["class"], set()).update(names)
@@ -62,7 +66,10 @@ class Surface:
 
     def names(self) -> dict[str, list[str]]:
         """Return what is imported from each module."""
-        return dict(self.recorded["names"])
+        return {
+            module: [name for name in names if self.is_present(f"{module}:{name}")]
+            for module, names in self.recorded["names"].items()
+        }
 
     def closed(self) -> list[str]:
         """Return the classes of which no method may be unknown: ours stands in their place."""
