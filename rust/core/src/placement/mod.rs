@@ -191,7 +191,7 @@ impl Placement {
         };
         let mut lengths = Lengths::default();
         let mut start = prompt.start;
-        let branch = self.branch(prompt, cost);
+        let branch = if most > 0 { self.branch(prompt, cost) } else { 0 };
         if branch > 0 {
             start = branch;
         }
