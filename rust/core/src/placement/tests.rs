@@ -96,6 +96,14 @@ fn every_length_is_aligned_within_the_prompt_and_after_its_start() {
 }
 
 #[test]
+fn a_prompt_that_may_leave_nothing_leaves_nothing_at_a_branch_either() {
+    let placement = Placement::new(COSTS, 16);
+    let asked = Prompt { branch: 8_000, ..prompt(16_000) };
+    assert_eq!(placement.plan(asked, 0.0, 0).lengths, Lengths::default());
+    assert_eq!(placement.plan(asked, 0.0, 1).lengths.as_slice(), [8_000]);
+}
+
+#[test]
 fn bytes_are_worth_what_old_content_saves() {
     let mut pressure = Pressure::new(1_000.0);
     pressure.on_hit(0.0, 500.0);
