@@ -255,8 +255,9 @@ class GroupSpec:
 class CheckpointPolicy:
     """At which lengths a request leaves checkpoints of its recurrent states.
 
-    At the end of its prompt, less a ``prompt_margin`` that the next turn may not repeat, an eighth
-    of the prompt at most; at the ``branch`` point where it leaves what earlier requests left of
+    Near the end of its prompt: with ``prompt_margin=None`` how many and where is learned from where
+    later prompts leave earlier ones. One distance before the end, or several, keep the places
+    fixed; the shortest is an eighth of the prompt at most. Also at the ``branch`` point where it leaves what earlier requests left of
     attention blocks but not of states; at its ``finish``, which one copy follows every
     ``follow_every`` generated tokens; and ``every`` so many tokens. At most ``max_per_request``,
     the one at the finish not counted.
@@ -279,7 +280,7 @@ class CheckpointPolicy:
 
     @property
     def prompt_margin(self) -> int | tuple[int, ...] | None:
-        """Tokens before the end of a prompt where states are kept; None if that is learned."""
+        """Tokens between a fixed place and the end of the prompt; None where places are learned."""
 
     @property
     def branch(self) -> bool:
@@ -309,8 +310,9 @@ class FlopModel:
     """What computing and keeping ``n`` tokens costs; as a policy, FLOP-aware eviction.
 
     FLOPs are ``linear * n + quadratic * n**2``, bytes ``token_bytes * n + state_bytes``. Cached
-    content of a sequence seems up to ``alpha`` ticks younger than it is, in proportion to the FLOPs
-    that it saves per byte.
+    content seems younger by ``alpha`` lives times its chance to be gone on from over the mean
+    chance, which are learned by turn and hint. A life is the time in which as much is evicted as the
+    memory holds; ``alpha=0`` is eviction by age.
 
     Raises:
         InvalidArgumentError: A value that is negative or not finite.
@@ -323,7 +325,7 @@ class FlopModel:
         quadratic: float,
         token_bytes: float,
         state_bytes: float,
-        alpha: float = 0.0,
+        alpha: float = 1.0,
     ) -> FlopModel: ...
     def efficiency(self, num_tokens: int) -> float:
         """Return the FLOPs saved per byte kept, for a sequence of ``num_tokens``."""
@@ -493,16 +495,36 @@ class BlockManager:
         max_chunk: int = 1073741824,
     ) -> BlockManager: ...
     def add_request(
-        self, request_id: str, tokens: _Tokens, extra_keys: _ExtraKeys | None = None
+        self,
+        request_id: str,
+        tokens: _Tokens,
+        extra_keys: _ExtraKeys | None = None,
+        *,
+        session_id: str | None = None,
+        client: int = 0,
+        hint: str | None = None,
     ) -> int:
         """Register a request by its prompt, take no block, and return its handle.
 
-        ``extra_keys`` has one entry for each full hash block.
+        ``extra_keys`` has one entry for each full hash block. What follows guides what is kept, and
+        may be left out: the session that the request is a turn of; a number below 1024 of its
+        client, for which checkpoint places are learned apart; and a ``hint``, see :meth:`set_hint`.
 
         Raises:
             DuplicateRequestError: The id is in use.
             RequestTooLargeError: The prompt would not fit into the empty cache.
             InvalidArgumentError: Tokens or extra keys that cannot be hashed.
+        """
+
+    def set_hint(self, handle: int, hint: str | None) -> None:
+        """Say how the conversation of a request goes on; the last word before its end counts.
+
+        ``going_on``, ``paused`` (for a tool), ``done``, ``compacted`` (its history was rewritten), or
+        ``none``. A FLOP-aware policy learns how right each hint is; others ignore it.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+            InvalidArgumentError: There is no such hint.
         """
 
     def append_tokens(self, handles: _Handles, tokens: _Counts) -> None:
@@ -577,7 +599,7 @@ class BlockManager:
         """
 
     def set_alpha(self, alpha: float) -> None:
-        """Change the ``alpha`` of a FLOP-aware policy, in ticks.
+        """Change the ``alpha`` of a FLOP-aware policy, in lives of cached content.
 
         Raises:
             InvalidArgumentError: The policy is another one.
@@ -686,7 +708,9 @@ class BlockManager:
         """Return counters since the start.
 
         Tokens of ``queries`` and ``hits``; ``preemptions``, ``checkpoints`` left, ``forks`` from
-        them, ``compactions`` and ``moves``; and admissions by what ended their hit, ``limit_*``.
+        them, ``compactions`` and ``moves``; admissions by what ended their hit, ``limit_*``; and
+        checkpoints ``*_written``, ``*_used`` and ``*_dropped`` (gone before they were used) at a
+        ``prompt``, a ``branch`` and an ``end``, each counted once for all groups.
         """
 
     @property

@@ -30,7 +30,7 @@ class Flops:
         """Return the FLOPs of ``num_tokens`` tokens."""
         return self.linear * num_tokens + self.quadratic * num_tokens**2
 
-    def model(self, geometry: ArenaPlan, alpha: float = 0.0) -> FlopModel:
+    def model(self, geometry: ArenaPlan, alpha: float = 1.0) -> FlopModel:
         """Return the core's model: these FLOPs, and the bytes that a prefix keeps."""
         growing = [group for group in geometry.groups if group.grows]
         states = [group for group in geometry.groups if group.kind == "state"]

@@ -15,8 +15,8 @@ from hybrid_blocks.trace import Trace
 WINDOW = 0.4
 """Share of the trace, from its start, on which alpha is chosen."""
 
-ALPHAS = (0.0, 1_000.0, 10_000.0, 100_000.0)
-"""Alphas that are tried, in steps of the engine; 0 is eviction by age."""
+ALPHAS = (0.0, 1.0)
+"""Alphas that are tried, in lives of cached content; 0 is eviction by age."""
 
 
 class PolicyName(StrEnum):

@@ -48,8 +48,8 @@ pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};
 pub use rules::natural::{
-    BlockManager, CheckpointPolicy, Config, FlopModel, Hashing, Hit, HitLimit, Origin, OriginStats,
-    Policy, Stats,
+    BlockManager, CheckpointPolicy, Config, FlopModel, Hashing, Hint, Hit, HitLimit, Origin,
+    OriginStats, Policy, Stats,
 };
 pub use rules::vllm;
 pub use store::{BlockStore, FixedStore, Reservation, SlabStore, Store};

@@ -1,5 +1,6 @@
 //! Cases that hybrid serving has met in practice, one test each.
 
+use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
     BlockManager, BlockStore, CheckpointPolicy, Config, Error, GroupId, GroupKind, GroupSpec,
     HitLimit, PoolId, Store,
@@ -13,7 +14,10 @@ fn hybrid(num_slabs: u32, slots: u32) -> BlockManager {
     hybrid_with(
         num_slabs,
         slots,
-        CheckpointPolicy { prompt_margin: 0, ..CheckpointPolicy::default() },
+        CheckpointPolicy {
+            prompt_margins: Some(Lengths::from([0])),
+            ..CheckpointPolicy::default()
+        },
     )
 }
 
@@ -27,7 +31,10 @@ fn hybrid_with(num_slabs: u32, slots: u32, placement: CheckpointPolicy) -> Block
 }
 
 fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
-    let placement = CheckpointPolicy { prompt_margin: 0, ..CheckpointPolicy::default() };
+    let placement = CheckpointPolicy {
+        prompt_margins: Some(Lengths::from([0])),
+        ..CheckpointPolicy::default()
+    };
     Config { max_chunk, checkpoints: placement, ..Config::new(groups, 16) }
 }
 
@@ -488,7 +495,14 @@ fn the_copy_that_follows_an_answer_takes_one_slot_at_a_time() {
 
 #[test]
 fn a_turn_that_drops_the_end_of_the_prompt_finds_the_state_before_it() {
-    let mut manager = hybrid_with(60, 1, CheckpointPolicy::default());
+    let mut manager = hybrid_with(
+        60,
+        1,
+        CheckpointPolicy {
+            prompt_margins: Some(Lengths::from([128])),
+            ..CheckpointPolicy::default()
+        },
+    );
     let tokens = prompt(1, 1_000);
     turn(&mut manager, &tokens, 100);
     let next = [&tokens[..990], &prompt(2, 300)].concat();

@@ -80,8 +80,8 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Placement {
-    /// Tokens at the end of a prompt that come after its checkpoint.
-    pub prompt_margin: u32,
+    /// Tokens at the end of a prompt that come after its checkpoint; none, where that is learned.
+    pub prompt_margin: Option<u32>,
     /// Whether the end of a request is kept.
     pub finish: bool,
     /// Generated tokens between two moves of the copy that follows.
@@ -148,7 +148,7 @@ impl Setup {
                 _ => Policy::Lru,
             },
             placement: Placement {
-                prompt_margin: number(18, 6),
+                prompt_margin: number(18, 7).checked_sub(1),
                 finish: number(19, 2) == 0,
                 follow_every: number(20, 6),
                 every: Some(number(21, 12)).filter(|&every| every > 0),

@@ -1,5 +1,6 @@
 //! [`System`]: the manager under test. The only file that calls it.
 
+use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
     GroupId, GroupKind, GroupSpec, PoolId, Store, TableChange, TableRuns,
@@ -45,7 +46,7 @@ fn policy(policy: Policy) -> hybrid_blocks::Policy {
             quadratic: 1.0,
             token_bytes: 4.0,
             state_bytes: 64.0,
-            alpha: 20.0,
+            alpha: 1.0,
         }),
         Policy::Explicit => hybrid_blocks::Policy::Explicit,
     }
@@ -106,7 +107,7 @@ impl System {
             enable_compaction: setup.compaction,
             policy: policy(setup.policy),
             checkpoints: hybrid_blocks::CheckpointPolicy {
-                prompt_margin: placement.prompt_margin,
+                prompt_margins: placement.prompt_margin.map(|margin| Lengths::from([margin])),
                 finish: placement.finish,
                 follow_every: placement.follow_every,
                 every: placement.every,

@@ -85,7 +85,7 @@ fn run(groups: Vec<Group>, ops: Vec<Op>) {
         compaction: false,
         policy: Policy::Lru,
         placement: Placement {
-            prompt_margin: 0,
+            prompt_margin: Some(0),
             finish: false,
             follow_every: 0,
             every: None,

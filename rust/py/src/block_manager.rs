@@ -2,8 +2,8 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use hybrid_blocks::{
-    self as core, BlockCopy, CacheEvent, GroupId, Hashing, HitLimit, Origin, Policy, PoolId, Store,
-    TableChange, TableRuns,
+    self as core, BlockCopy, CacheEvent, GroupId, Hashing, Hint, HitLimit, Origin, Policy, PoolId,
+    Store, TableChange, TableRuns,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_
 use crate::block_store::new_store;
 use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
+use crate::hint::{client, optional_hint};
 use crate::policy::{Compaction, policy};
 use hybrid_blocks_interop::BlockHasher;
 use hybrid_blocks_interop::Guarded;
@@ -69,15 +70,35 @@ impl BlockManager {
         Ok(Self { manager: Guarded::new(manager), hasher: hasher.clone().unbind() })
     }
 
-    #[pyo3(signature = (request_id, tokens, extra_keys = None))]
+    #[pyo3(signature = (
+        request_id, tokens, extra_keys = None, *, session_id = None, client = 0, hint = None
+    ))]
     fn add_request(
         &self,
         request_id: &str,
         tokens: &Bound<'_, PyAny>,
         extra_keys: Option<&Bound<'_, PyAny>>,
+        session_id: Option<&str>,
+        #[pyo3(from_py_with = client)] client: u16,
+        #[pyo3(from_py_with = optional_hint)] hint: Option<Hint>,
     ) -> PyResult<u64> {
         let (chain, digests) = self.hasher.get().hash_prompt(tokens, extra_keys)?;
-        self.manager.call(tokens.py(), |manager| manager.add_hashed(request_id, chain, digests))
+        self.manager.call(tokens.py(), |manager| {
+            let handle = manager.add_hashed(request_id, chain, digests)?;
+            manager.set_client(handle, client)?;
+            manager.set_hint(handle, hint.unwrap_or_default())?;
+            session_id.map_or(Ok(()), |id| manager.set_session(handle, id))?;
+            Ok(handle)
+        })
+    }
+
+    fn set_hint(
+        &self,
+        py: Python<'_>,
+        handle: Handle,
+        #[pyo3(from_py_with = optional_hint)] hint: Option<Hint>,
+    ) -> PyResult<()> {
+        self.manager.call(py, |manager| manager.set_hint(handle.0, hint.unwrap_or_default()))
     }
 
     fn append_tokens(

@@ -46,7 +46,8 @@ impl CheckpointPolicy {
     ) -> Self {
         Self(core::CheckpointPolicy {
             prompt_end,
-            prompt_margins: prompt_margin.map(|margins| core::placement::Lengths::from(&margins[..])),
+            prompt_margins: prompt_margin
+                .map(|margins| core::placement::Lengths::from(&margins[..])),
             branch,
             finish,
             follow_every,

@@ -8,6 +8,7 @@ mod build_info;
 mod checkpoint_policy;
 mod group_kind;
 mod group_spec;
+mod hint;
 mod policy;
 
 use pyo3::prelude::*;

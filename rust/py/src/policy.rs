@@ -11,7 +11,7 @@ pub(crate) struct FlopModel(core::FlopModel);
 #[pymethods]
 impl FlopModel {
     #[new]
-    #[pyo3(signature = (*, linear, quadratic, token_bytes, state_bytes, alpha = 0.0))]
+    #[pyo3(signature = (*, linear, quadratic, token_bytes, state_bytes, alpha = 1.0))]
     fn new(
         linear: f64,
         quadratic: f64,

@@ -37,7 +37,9 @@ impl From<&[u32]> for Lengths {
     /// In ascending order, each once, the first [`MAX_PLACES`] of them.
     fn from(lengths: &[u32]) -> Self {
         let mut all = Self::default();
-        lengths.iter().for_each(|&length| all.insert(length));
+        for &length in lengths {
+            all.insert(length);
+        }
         all
     }
 }
@@ -108,9 +110,8 @@ pub(super) fn choose(
                 continue;
             }
             if next <= at {
-                next = (at + 1..num_candidates)
-                    .find(|&other| is_chosen[other])
-                    .unwrap_or(NUM_BUCKETS);
+                next =
+                    (at + 1..num_candidates).find(|&other| is_chosen[other]).unwrap_or(NUM_BUCKETS);
                 farther = worth.get(next).copied().unwrap_or(fallback);
             }
             let saved = (served[at] - nearer) * (worth[at] - farther);

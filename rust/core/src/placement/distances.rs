@@ -1,15 +1,15 @@
-//! Distances before the end of a prompt, in half octaves.
+//! Distances before the end of a prompt, in quarter octaves.
 
 /// Buckets of distances.
-pub(super) const NUM_BUCKETS: usize = 40;
+pub(super) const NUM_BUCKETS: usize = 57;
 
-/// The longest distance of a bucket: 0, 16, 22, 32, 45, 64 and so on.
+/// The longest distance of a bucket: 0, 16, 19, 23, 27, 32, 38 and so on.
 pub(super) const fn edge(bucket: usize) -> u32 {
     if bucket == 0 {
         return 0;
     }
-    let octave = 16u32 << ((bucket - 1) / 2);
-    if bucket % 2 == 1 { octave } else { octave / 5 * 7 }
+    let octave = 1u32 << ((bucket - 1) / 4);
+    octave * [16, 19, 23, 27][(bucket - 1) % 4]
 }
 
 /// The bucket of a distance.

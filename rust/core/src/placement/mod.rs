@@ -16,6 +16,8 @@ mod choose;
 mod departures;
 mod distances;
 mod pressure;
+#[cfg(test)]
+mod tests;
 
 pub use authors::{Author, Authors};
 pub use choose::{Lengths, MAX_PLACES};
@@ -137,11 +139,7 @@ impl Placement {
 
     /// A prompt of `class` was admitted. `departure` says where it leaves an earlier one, and the
     /// class of that one, unless it is not the first to leave it there.
-    pub fn on_prompt(
-        &mut self,
-        class: PromptClass,
-        departure: Option<(PromptClass, Departure)>,
-    ) {
+    pub fn on_prompt(&mut self, class: PromptClass, departure: Option<(PromptClass, Departure)>) {
         self.each(class, Departures::add_prompt);
         if let Some((author, departure)) = departure {
             self.each(author, |departures| departures.add(departure));
@@ -177,15 +175,13 @@ impl Placement {
     /// one token, in their place, would save.
     #[must_use]
     pub fn plan(&self, prompt: Prompt, price: f64, most: usize) -> Plan {
-        let scale: f64 = std::env::var("HBP").ok().and_then(|x| x.parse().ok()).unwrap_or(1.0); let bt: f64 = std::env::var("HBB").ok().and_then(|x| x.parse().ok()).unwrap_or(16.0);
-        let price = price * scale;
-        let cost = bt + price * self.costs.state_tokens;
+        let cost = BOUNDARY_TOKENS + price * self.costs.state_tokens;
         let all = &self.of[prompt.class.beginning as usize];
         let own = self.of.get(prompt.class.index()).filter(|_| prompt.class.client > 0);
         let rates = Departures::rates(all, own);
         let saved_by_end = rates.into_answer * rates.answer_tokens;
-        let end = saved_by_end > price * self.costs.state_tokens
-            && rates.into_answer > FOLLOW_SHARE;
+        let end =
+            saved_by_end > price * self.costs.state_tokens && rates.into_answer > FOLLOW_SHARE;
         let demand = Demand {
             rates: &rates,
             serves_answers: !end,
@@ -195,7 +191,7 @@ impl Placement {
         };
         let mut lengths = Lengths::default();
         let mut start = prompt.start;
-        let branch = self.branch(prompt, cost);
+        let branch = if most > 0 { self.branch(prompt, cost) } else { 0 };
         if branch > 0 {
             start = branch;
         }

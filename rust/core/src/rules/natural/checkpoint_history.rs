@@ -39,8 +39,8 @@ struct Checkpoint {
     num_turns: u8,
     is_used: bool,
     origin: Origin,
-    /// The tick at which the last request that used or left it ended.
-    last_used: u64,
+    /// When the last request that used or left it ended, in lives of cached content.
+    last_used: f64,
     /// The shorter checkpoint that its request kept beside it, 0 for none.
     spare: u32,
 }
@@ -58,9 +58,10 @@ impl CheckpointHistory {
 
     /// A new checkpoint, left in the turn `num_turns` of a conversation. At a branch, two requests
     /// have come by already.
-    pub(crate) fn leave(&mut self, block: BlockId, num_turns: u8, origin: Origin, now: u64) {
+    pub(crate) fn leave(&mut self, block: BlockId, num_turns: u8, origin: Origin, now: f64) {
         let num_uses = if origin == Origin::Branch { SHARED } else { 0 };
-        self.of[block.index()] = Checkpoint { num_uses, num_turns, origin, is_used: false, last_used: now, spare: 0 };
+        self.of[block.index()] =
+            Checkpoint { num_uses, num_turns, origin, is_used: false, last_used: now, spare: 0 };
     }
 
     /// A request goes on from a checkpoint. Returns which turn of a conversation that is: 0 unless the
@@ -86,12 +87,12 @@ impl CheckpointHistory {
     }
 
     /// A request that used or left a checkpoint ends.
-    pub(crate) fn touch(&mut self, block: BlockId, now: u64) {
+    pub(crate) fn touch(&mut self, block: BlockId, now: f64) {
         self.of[block.index()].last_used = now;
     }
 
-    /// The tick at which the last request that used or left a checkpoint ended.
-    pub(crate) fn last_used(&self, block: BlockId) -> u64 {
+    /// When the last request that used or left a checkpoint ended.
+    pub(crate) fn last_used(&self, block: BlockId) -> f64 {
         self.of[block.index()].last_used
     }
 
@@ -125,11 +126,11 @@ mod tests {
     fn turns_count_up_along_a_conversation_and_start_anew_where_it_branches() {
         let mut history = CheckpointHistory::new(4);
         let (prefix, first, second) = (BlockId(1), BlockId(2), BlockId(3));
-        history.leave(prefix, 0, Origin::Branch, 0);
+        history.leave(prefix, 0, Origin::Branch, 0.0);
         assert_eq!(history.go_on(prefix), 0);
-        history.leave(first, 0, Origin::Prompt, 0);
+        history.leave(first, 0, Origin::Prompt, 0.0);
         assert_eq!(history.go_on(first), 1);
-        history.leave(second, 1, Origin::End, 0);
+        history.leave(second, 1, Origin::End, 0.0);
         assert_eq!(history.go_on(second), 2);
         assert_eq!(history.go_on(first), 0, "the conversation branches");
         assert!(history.is_shared(prefix) && history.is_shared(first));

@@ -116,58 +116,54 @@ impl CheckpointPolicy {
 mod tests {
     use super::*;
 
-    const PLAN: CheckpointPlan =
-        CheckpointPlan { prompt_end: 992, branch: 320, num_taken: 0, end: true, following: 0 };
+    fn plan(lengths: &[u32]) -> CheckpointPlan {
+        let lengths = Lengths::from(lengths);
+        CheckpointPlan { lengths, prompt_tokens: 1_000, end: true, ..CheckpointPlan::default() }
+    }
 
     fn all(policy: &CheckpointPolicy, mut plan: CheckpointPlan) -> Vec<u32> {
-        let mut at = 0;
-        let mut found = Vec::new();
-        while let Some(next) = policy.next(&plan, at, 16).filter(|&next| next <= 2_000) {
+        let mut found: Vec<u32> = Vec::new();
+        while let Some(next) = policy.next(&plan, found.last().copied().unwrap_or(0), 16) {
             found.push(next);
             plan.num_taken += 1;
-            at = next;
+            if found.len() > 20 {
+                break;
+            }
         }
         found
     }
 
     #[test]
-    fn checkpoints_fall_on_the_branch_and_on_the_end_of_the_prompt() {
-        assert_eq!(all(&CheckpointPolicy::default(), PLAN), [320, 992]);
+    fn planned_lengths_come_in_order_and_periodic_ones_leave_them_room() {
+        let policy = CheckpointPolicy { max_per_request: 4, ..CheckpointPolicy::default() };
+        assert_eq!(all(&policy, plan(&[320, 992])), [320, 992]);
+        let every = CheckpointPolicy { every: Some(250), ..policy };
+        assert_eq!(all(&every, plan(&[320, 992])), [256, 320, 512, 992]);
+        let none = CheckpointPolicy { max_per_request: 0, ..policy };
+        assert_eq!(all(&none, plan(&[320])), [0; 0]);
     }
 
     #[test]
-    fn periodic_checkpoints_leave_room_for_the_others() {
-        let policy = CheckpointPolicy { every: Some(100), ..CheckpointPolicy::default() };
-        assert_eq!(all(&policy, PLAN), [112, 224, 320, 992]);
-    }
-
-    #[test]
-    fn the_copy_that_follows_the_generation_moves_at_borders_after_the_prompt() {
-        let borders = |plan: CheckpointPlan, alignment| {
-            let follows = |at: &u32| CheckpointPolicy::default().follows(&plan, *at, alignment);
-            (0..1_300).filter(follows).collect::<Vec<_>>()
-        };
-        assert_eq!(borders(PLAN, 16), [1_024, 1_088, 1_152, 1_216, 1_280]);
-        assert_eq!(borders(PLAN, 96), [1_056, 1_152, 1_248]);
-        assert_eq!(borders(CheckpointPlan { end: false, ..PLAN }, 16), [0; 0]);
-    }
-
-    #[test]
-    fn the_margin_is_at_most_an_eighth_of_the_prompt() {
+    fn the_copy_follows_behind_the_prompt_only() {
         let policy = CheckpointPolicy::default();
-        assert_eq!(
-            [0, 7, 160, 1_023, 1_024, 100_000].map(|n| policy.margin(n)),
-            [0, 0, 20, 127, 128, 128]
-        );
-        assert_eq!(CheckpointPolicy { prompt_margin: 0, ..policy }.margin(1_000), 0);
+        let follows = |plan: CheckpointPlan| {
+            (0..1_200u32).filter(|&at| policy.follows(&plan, at, 16)).collect::<Vec<_>>()
+        };
+        assert_eq!(follows(plan(&[])), [1_024, 1_088, 1_152]);
+        assert_eq!(follows(CheckpointPlan { end: false, ..plan(&[]) }), [0; 0]);
     }
 
     #[test]
-    fn each_place_can_be_switched_off() {
-        let none =
-            CheckpointPolicy { prompt_end: false, branch: false, ..CheckpointPolicy::default() };
-        assert_eq!(all(&none, PLAN), [0; 0]);
-        let policy = CheckpointPolicy { max_per_request: 0, ..CheckpointPolicy::default() };
-        assert_eq!(all(&policy, PLAN), [0; 0]);
+    fn given_margins_are_kept_where_the_prompt_is_long_enough() {
+        let policy = CheckpointPolicy::default();
+        let fixed = |margins: &[u32], num_tokens, branch| {
+            let prompt = Prompt { num_tokens, branch, ..Prompt::default() };
+            policy.fixed(Lengths::from(margins), prompt, 16).as_slice().to_vec()
+        };
+        assert_eq!(fixed(&[0], 1_000, 0), [992]);
+        assert_eq!(fixed(&[128], 100_000, 0), [99_872]);
+        assert_eq!(fixed(&[128], 160, 0), [128], "at most an eighth of the prompt");
+        assert_eq!(fixed(&[128, 1_024, 8_192], 4_000, 0), [2_976, 3_872]);
+        assert_eq!(fixed(&[0], 1_000, 320), [320, 992]);
     }
 }

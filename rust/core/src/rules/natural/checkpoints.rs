@@ -38,7 +38,6 @@ impl BlockManager {
     /// Have the adopted checkpoint copied into the request's own slot.
     pub(super) fn fork(&mut self, row: usize) {
         let num_computed = self.engine.requests.progress(row).num_computed;
-        self.engine.requests.rows[row].rest.num_turns = 0;
         for group in self.state_groups() {
             let (request, tables) = self.engine.requests.split_mut(row);
             let table = &mut tables[group.id.index()];
@@ -49,16 +48,15 @@ impl BlockManager {
             self.engine.held.push((group.spec.pool, src));
             self.stats.forks += 1;
             if self.lengths.first_state == Some(group.id.index()) {
-                let store = &self.engine.cache.store;
-                let age = store.now() - self.history.last_used(src);
-                self.pressure.on_hit(age, self.costs.of(num_computed));
+                let last_used = self.history.last_used(src);
+                self.pressure.on_hit(last_used, self.costs.of(num_computed));
                 if let Some(origin) = self.history.unused(src) {
                     self.stats.origins[origin as usize].used += 1;
                     if origin == Origin::Branch {
                         self.placement.on_branch(true);
                     }
                 }
-                request.rest.num_turns = self.history.go_on(src);
+                self.history.go_on(src);
                 request.rest.checkpoints.extend([self.history.spare(src), num_computed]);
             }
             self.prioritize(row, &group, src, num_computed);
@@ -210,7 +208,7 @@ impl BlockManager {
                 Origin::Prompt
             };
             self.stats.origins[origin as usize].written += u64::from(!has_followed);
-            self.history.leave(block, request.rest.num_turns, origin, self.engine.cache.store.now());
+            self.history.leave(block, request.rest.num_turns, origin, self.pressure.now());
         }
         self.prioritize(row, group, block, num_tokens);
         let handle = self.engine.requests.handle(row);

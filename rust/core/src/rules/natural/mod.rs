@@ -1,8 +1,9 @@
 //! Our own rules: [`BlockManager`].
 //!
 //! ```text
-//! policy, checkpoint_policy, checkpoint_history, hit <- request, lookup, priority <- admission
-//!                                                    <- allocate, advance, checkpoints <- BlockManager
+//! policy, checkpoint_policy, checkpoint_history, hit, hint <- request, lookup <- admission
+//!     hint <- worth <- returns <- priority, place, session
+//!                              <- allocate, advance, checkpoints <- BlockManager
 //! ```
 
 mod admission;
@@ -12,18 +13,23 @@ mod checkpoint_history;
 mod checkpoint_policy;
 mod checkpoints;
 mod config;
+mod hint;
 mod hit;
 mod lookup;
 mod place;
 mod policy;
 mod priority;
 mod request;
+mod returns;
+mod session;
 mod stats;
 mod tokens;
+mod worth;
 
-pub use checkpoint_policy::CheckpointPolicy;
 pub use checkpoint_history::Origin;
+pub use checkpoint_policy::CheckpointPolicy;
 pub use config::{Config, Hashing};
+pub use hint::Hint;
 pub use hit::{Hit, HitLimit};
 pub use policy::{FlopModel, Policy};
 pub use stats::{OriginStats, Stats};
@@ -37,11 +43,13 @@ use crate::error::Error;
 use crate::group::Group;
 use crate::hash::BlockHasher;
 use crate::ids::{BlockId, GroupId};
-use crate::store::{BlockStore, Store};
 use crate::placement::{Authors, Placement, Pressure, TokenCosts};
+use crate::store::{BlockStore, Store};
 use checkpoint_history::CheckpointHistory;
 use lookup::Lengths;
 use request::{NaturalRequest, Progress};
+use returns::Returns;
+use worth::Worth;
 
 /// Requests whose memory is fetched at a time.
 const READ_AHEAD: usize = 16;
@@ -61,6 +69,8 @@ pub struct BlockManager {
     authors: Authors,
     pressure: Pressure,
     costs: TokenCosts,
+    worth: Worth,
+    returns: Returns,
     /// Slabs' worth of blocks evicted when that was last looked at.
     slabs_evicted: f64,
     stats: Stats,
@@ -104,6 +114,8 @@ impl BlockManager {
             authors: Authors::new(num_full),
             pressure: Pressure::new(capacity),
             costs,
+            worth: Worth::default(),
+            returns: Returns::default(),
             slabs_evicted: 0.0,
             engine: Engine::new(cache),
             lengths,

@@ -3,6 +3,7 @@
 use super::BlockManager;
 use super::checkpoint_policy::CheckpointPlan;
 use super::hit::{Hit, HitLimit};
+use super::policy::Policy;
 use crate::ids::BlockId;
 use crate::placement::{Beginning, Lengths, Prompt, PromptClass};
 use crate::store::Store;
@@ -39,16 +40,21 @@ impl BlockManager {
     /// Take note of where a prompt that is admitted for the first time leaves the ones before it.
     pub(super) fn observe(&mut self, row: usize, class: PromptClass, hit: Hit) {
         let request = &mut self.engine.requests.rows[row];
-        if std::mem::replace(&mut request.rest.is_known, true) || !self.keeps_states() {
+        if std::mem::replace(&mut request.rest.is_known, true) {
+            return;
+        }
+        if matches!(self.config.policy, Policy::FlopAware(_)) {
+            self.note_return(row);
+        }
+        if !self.keeps_states() {
             return;
         }
         let matched = hit.num_tokens.max(hit.branch);
         // Where the rest was evicted, nobody knows how far it went.
         let is_whole = !matches!(hit.limit, HitLimit::AttentionEvicted | HitLimit::WindowEvicted);
-        let departure = self
-            .last_matched(row, matched)
-            .filter(|_| is_whole)
-            .and_then(|block| self.authors.leave(block, matched, hit.num_tokens, self.lengths.alignment));
+        let departure = self.last_matched(row, matched).filter(|_| is_whole).and_then(|block| {
+            self.authors.leave(block, matched, hit.num_tokens, self.lengths.alignment)
+        });
         self.placement.on_prompt(class, departure);
     }
 
@@ -75,16 +81,15 @@ impl BlockManager {
 
     /// Measure what was evicted since the last time.
     pub(super) fn measure_pressure(&mut self) {
-        if !self.keeps_states() {
-            return;
-        }
         let store = &self.engine.cache.store;
         let pools = (0..store.num_pools()).map(crate::ids::PoolId);
         let slabs: f64 = pools
-            .map(|pool| store.pool(pool).num_evicted as f64 / f64::from(store.blocks_per_slab(pool)))
+            .map(|pool| {
+                store.pool(pool).num_evicted as f64 / f64::from(store.blocks_per_slab(pool))
+            })
             .sum();
         let share = (slabs - self.slabs_evicted) / store.num_slabs() as f64;
         self.slabs_evicted = slabs;
-        self.pressure.on_evicted(share, store.now());
+        self.pressure.on_evicted(share);
     }
 }

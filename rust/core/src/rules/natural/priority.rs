@@ -2,10 +2,17 @@
 
 use super::BlockManager;
 use super::policy::Policy;
+use super::worth::WorthClass;
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
 use crate::store::Store;
+
+/// Parts of a life that are told apart.
+const PARTS_A_LIFE: f64 = 65_536.0;
+
+/// Bits of a priority below the parts of a life: ticks, for content of the same part.
+const TICK_BITS: u32 = 24;
 
 /// Checkpoints of a request that are not superseded when it ends.
 const NUM_KEPT: usize = 2;
@@ -22,7 +29,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// How many ticks younger content of the highest efficiency seems, for [`Policy::FlopAware`].
+    /// By how many lives content of mean worth seems younger, for [`Policy::FlopAware`].
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] under another policy.
@@ -43,6 +50,9 @@ impl BlockManager {
             return;
         }
         let mut lengths = std::mem::take(&mut self.engine.requests.rows[row].rest.checkpoints);
+        if matches!(self.config.policy, Policy::FlopAware(_)) {
+            self.note_end(row);
+        }
         if self.config.policy != Policy::Lru {
             self.score_blocks(row);
         }
@@ -145,8 +155,36 @@ impl BlockManager {
             self.engine.cache.store.set_priority(group.spec.pool, block, priority);
             self.engine.cache.store.refresh(group.spec.pool, block);
             if self.lengths.first_state == Some(group.id.index()) {
-                self.history.touch(block, self.engine.cache.store.now());
+                self.history.touch(block, self.pressure.now());
             }
+        }
+    }
+
+    /// Remember where the next turn of a request that ends may go on.
+    fn note_end(&mut self, row: usize) {
+        let num_computed = self.engine.requests.progress(row).num_computed;
+        let request = &self.engine.requests.rows[row];
+        let class = WorthClass::new(request.rest.num_turns, request.rest.hint);
+        self.worth.on_end(class);
+        if request.rest.session > 0 {
+            self.returns.insert(request.rest.session, class);
+        }
+        let end = num_computed / self.lengths.alignment * self.lengths.alignment;
+        let planned = request.rest.plan.lengths.as_slice().iter().copied();
+        for length in planned.chain([end]).filter(|&length| length <= num_computed) {
+            let last = (length / self.config.hash_block_size).checked_sub(1);
+            if let Some(digest) = last.and_then(|at| request.digests.get(at as usize)) {
+                self.returns.insert(digest.prefix(), class);
+            }
+        }
+    }
+
+    /// Find out which turn of a conversation a request is that is admitted for the first time.
+    pub(super) fn note_return(&mut self, row: usize) {
+        let request = &mut self.engine.requests.rows[row];
+        if let Some((class, true)) = self.returns.take(request.rest.session, &request.digests) {
+            self.worth.on_continued(class);
+            request.rest.num_turns = class.num_turns() + 1;
         }
     }
 
@@ -157,10 +195,15 @@ impl BlockManager {
             Policy::Lru => 0,
             // A shared prefix stays at least as long as the longest sequence that goes on from it.
             Policy::FlopAware(model) => {
-                let length = self.engine.requests.progress(row).num_computed;
-                let bonus = model.bonus(length, request.num_turns, self.max_request_tokens);
+                let class = WorthClass::new(request.num_turns, request.hint);
+                let lives = self.worth.lives(class);
                 let store = &self.engine.cache.store;
-                (store.now() + bonus).max(store.priority(group.spec.pool, block))
+                let until = self.pressure.now() + model.alpha * lives;
+                #[expect(clippy::cast_sign_loss, reason = "the cast of a negative float gives 0")]
+                let priority = ((until * PARTS_A_LIFE) as u64) << TICK_BITS;
+                // Until something is evicted, only the ticks pass.
+                let tick = store.now() & ((1 << TICK_BITS) - 1);
+                (priority | tick).max(store.priority(group.spec.pool, block))
             }
             Policy::Explicit => {
                 let last = (num_tokens / self.config.hash_block_size).saturating_sub(1) as usize;

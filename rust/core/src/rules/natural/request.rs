@@ -1,6 +1,7 @@
 //! What the rules remember of a request.
 
 use super::checkpoint_policy::CheckpointPlan;
+use super::hint::Hint;
 use super::hit::Hit;
 use crate::engine::GroupBlocks;
 use crate::engine::requests::RequestState;
@@ -43,8 +44,12 @@ pub(crate) struct Request {
     pub(crate) is_known: bool,
     /// A number of its client, 0 if none is known.
     pub(crate) client: u16,
-    /// Turns of a conversation that were found in the cache one after the other.
+    /// Earlier turns of its conversation, as far as they are remembered.
     pub(crate) num_turns: u8,
+    /// A number of its session, 0 if none is known.
+    pub(crate) session: u64,
+    /// What was said of its conversation.
+    pub(crate) hint: Hint,
     /// Lengths of the checkpoints that the request went on from and left.
     pub(crate) checkpoints: Vec<u32>,
     /// The priority of the content of each hash block, as far as it was said.

@@ -1,0 +1,149 @@
+//! What is learned, and how fast.
+
+use super::*;
+
+const COSTS: TokenCosts = TokenCosts { state_tokens: 2_400.0, quadratic: 0.0 };
+
+fn prompt(num_tokens: u32) -> Prompt {
+    Prompt { num_tokens, ..Prompt::default() }
+}
+
+fn see(placement: &mut Placement, num_prompts: u32, departure: Option<Departure>) {
+    let class = PromptClass::default();
+    for _ in 0..num_prompts {
+        placement.on_prompt(class, departure.map(|departure| (class, departure)));
+    }
+}
+
+/// Tokens that a prompt of 16,000 saves who leaves it `distance` tokens before its end.
+fn saved(placement: &Placement, price: f64, distance: u32) -> u32 {
+    let plan = placement.plan(prompt(16_000), price, MAX_PLACES);
+    let reached = plan.lengths.as_slice().iter().filter(|&&length| length <= 16_000 - distance);
+    reached.max().copied().unwrap_or(0)
+}
+
+#[test]
+fn before_anything_was_seen_places_are_spread_and_memory_decides_how_many() {
+    let placement = Placement::new(COSTS, 16);
+    let count = |price| placement.plan(prompt(16_000), price, MAX_PLACES).lengths.as_slice().len();
+    assert!((3..=MAX_PLACES).contains(&count(0.0)), "{}", count(0.0));
+    assert_eq!(count(10.0), 0);
+    let counts = [0.0, 0.1, 0.3, 1.0, 10.0].map(count);
+    assert!(counts.windows(2).all(|pair| pair[0] >= pair[1]), "{counts:?}");
+    for distance in [0, 100, 1_000, 8_000] {
+        let reached = saved(&placement, 0.0, distance);
+        assert!(reached >= (16_000 - distance) / 2, "{reached} of {}", 16_000 - distance);
+    }
+}
+
+#[test]
+fn a_distance_is_learned_within_300_prompts_and_so_is_another_one() {
+    let mut placement = Placement::new(COSTS, 16);
+    for distance in [700, 40, 3_000, 0] {
+        see(&mut placement, 300, Some(Departure::InPrompt(distance)));
+        let reached = saved(&placement, 0.5, distance);
+        assert!(f64::from(reached) >= 0.95 * f64::from(16_000 - distance), "{reached}");
+    }
+}
+
+#[test]
+fn prompts_that_nobody_goes_on_from_leave_nothing_where_memory_is_short() {
+    let mut placement = Placement::new(COSTS, 16);
+    see(&mut placement, 600, None);
+    let plan = placement.plan(prompt(16_000), 0.5, MAX_PLACES);
+    assert_eq!((plan.lengths.as_slice(), plan.end), (&[][..], false));
+}
+
+#[test]
+fn answers_are_followed_where_they_are_repeated() {
+    let mut placement = Placement::new(COSTS, 16);
+    see(&mut placement, 300, Some(Departure::InAnswer(500)));
+    assert!(placement.plan(prompt(16_000), 0.1, MAX_PLACES).end);
+    see(&mut placement, 2_000, Some(Departure::InPrompt(64)));
+    assert!(!placement.plan(prompt(16_000), 0.1, MAX_PLACES).end);
+}
+
+#[test]
+fn clients_are_told_apart() {
+    let mut placement = Placement::new(COSTS, 16);
+    let [near, far] = [1, 2].map(|client| PromptClass { client, ..PromptClass::default() });
+    for _ in 0..300 {
+        placement.on_prompt(near, Some((near, Departure::InPrompt(32))));
+        placement.on_prompt(far, Some((far, Departure::InPrompt(4_000))));
+    }
+    let last = |class| {
+        let plan = placement.plan(Prompt { class, ..prompt(16_000) }, 1.0, 1);
+        plan.lengths.as_slice().to_vec()
+    };
+    assert_eq!(last(near), [16_000 - 32]);
+    assert!((11_000..=12_000).contains(&last(far)[0]), "{:?}", last(far));
+}
+
+#[test]
+fn every_length_is_aligned_within_the_prompt_and_after_its_start() {
+    let placement = Placement::new(COSTS, 96);
+    for num_tokens in (0..20_000).step_by(377) {
+        for start in [0, num_tokens / 2, num_tokens] {
+            let asked = Prompt { start, branch: start + 96, ..prompt(num_tokens) };
+            let plan = placement.plan(asked, 0.0, 4);
+            let lengths = plan.lengths.as_slice();
+            assert!(lengths.len() <= 4 && lengths.is_sorted());
+            for &length in lengths.iter().filter(|&&length| length != plan.branch) {
+                assert!(length > start && length <= num_tokens && length % 96 == 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_that_may_leave_nothing_leaves_nothing_at_a_branch_either() {
+    let placement = Placement::new(COSTS, 16);
+    let asked = Prompt { branch: 8_000, ..prompt(16_000) };
+    assert_eq!(placement.plan(asked, 0.0, 0).lengths, Lengths::default());
+    assert_eq!(placement.plan(asked, 0.0, 1).lengths.as_slice(), [8_000]);
+}
+
+#[test]
+fn bytes_are_worth_what_old_content_saves() {
+    let mut pressure = Pressure::new(1_000.0);
+    pressure.on_hit(0.0, 500.0);
+    assert!(pressure.price() <= 0.0, "nothing was evicted");
+    pressure.on_evicted(0.6);
+    pressure.on_hit(0.3, 500.0);
+    assert!(pressure.price() <= 0.0, "it would have been there in half the memory, too");
+    pressure.on_hit(0.0, 500.0);
+    assert!((pressure.price() - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_block_is_left_once_and_by_its_author() {
+    let mut authors = Authors::new(4);
+    let block = crate::ids::BlockId(2);
+    assert_eq!(authors.leave(block, 64, 0, 16), None, "nobody is known");
+    let author = Author { num_tokens: 100, ..Author::default() };
+    authors.set(&[block], author);
+    let class = PromptClass::default();
+    assert_eq!(authors.leave(block, 64, 0, 16), Some((class, Departure::InPrompt(32))));
+    assert_eq!(authors.leave(block, 64, 0, 16), None);
+    authors.set(&[block], author);
+    assert_eq!(authors.leave(block, 160, 0, 16), Some((class, Departure::InAnswer(64))));
+    authors.set(&[block], Author { keeps_end: true, ..author });
+    assert_eq!(authors.leave(block, 160, 96, 16), Some((class, Departure::InPrompt(0))));
+}
+
+#[test]
+fn a_plan_takes_about_a_microsecond() {
+    let placement = Placement::new(COSTS, 16);
+    let plans = (0..1_000u32).map(|at| placement.plan(prompt(10_000 + at), 0.1, MAX_PLACES));
+    let best = (0..20).map(|_| {
+        let start = std::time::Instant::now();
+        for plan in plans.clone() {
+            std::hint::black_box(plan);
+        }
+        start.elapsed().as_nanos() as f64 / 1_000.0
+    });
+    let best = best.fold(f64::INFINITY, f64::min);
+    println!("{best:.0} ns a plan");
+    // Without optimization it takes some thirty times as long.
+    assert!(best < if cfg!(debug_assertions) { 60_000.0 } else { 2_000.0 }, "{best:.0} ns");
+}

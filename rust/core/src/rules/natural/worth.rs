@@ -1,0 +1,127 @@
+//! [`Worth`]: how likely what a request leaves behind is gone on from, learned from those before it.
+
+use super::hint::Hint;
+
+/// Turns that are told apart; later ones are alike.
+const NUM_TURNS: usize = 8;
+
+/// Requests after which older ones count half.
+const MEMORY: f64 = 512.0;
+
+/// Requests that the prior counts as.
+const PRIOR_WEIGHT: f64 = 16.0;
+
+/// The mean chance that is believed in before anything was seen.
+const MEAN_PRIOR: f64 = 0.35;
+
+/// Lives of the mean content that content can outlast it by, at most.
+const MOST_LIVES: f64 = 8.0;
+
+/// Requests that are alike: in the turn of their conversation, and in what was said of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WorthClass(u8);
+
+impl WorthClass {
+    pub(super) fn new(num_turns: u8, hint: Hint) -> Self {
+        Self(hint as u8 * NUM_TURNS as u8 + num_turns.min(NUM_TURNS as u8 - 1))
+    }
+
+    /// Earlier turns of the conversation.
+    pub(super) fn num_turns(self) -> u8 {
+        self.0 % NUM_TURNS as u8
+    }
+
+    /// The chance to be gone on from that is believed in before anything was seen.
+    fn prior(self) -> f64 {
+        let hint = Hint::ALL[usize::from(self.0) / NUM_TURNS];
+        let turns = f64::from(self.num_turns());
+        hint.chance().unwrap_or((turns + 1.0) / (turns + 4.0))
+    }
+}
+
+/// Requests that ended, lately, and how many of them were gone on from.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    ended: f64,
+    continued: f64,
+}
+
+impl Counts {
+    fn chance(self, prior: f64) -> f64 {
+        (self.continued + PRIOR_WEIGHT * prior) / (self.ended + PRIOR_WEIGHT)
+    }
+}
+
+/// What makes content worth more than its age says.
+///
+/// Who comes back comes back the less likely the longer ago it was: where the chance within a time
+/// falls as its inverse, content is to be kept for a time in proportion to its chance. So it seems
+/// younger by the measured life of cached content, times its chance over the mean chance.
+#[derive(Clone, Debug)]
+pub(super) struct Worth {
+    of: [Counts; NUM_TURNS * Hint::ALL.len()],
+    all: Counts,
+}
+
+impl Default for Worth {
+    fn default() -> Self {
+        Self { of: [Counts::default(); NUM_TURNS * Hint::ALL.len()], all: Counts::default() }
+    }
+}
+
+impl Worth {
+    /// A request of `class` ended.
+    pub(super) fn on_end(&mut self, class: WorthClass) {
+        for counts in [&mut self.of[usize::from(class.0)], &mut self.all] {
+            counts.ended += 1.0;
+            if counts.ended > MEMORY {
+                counts.ended /= 2.0;
+                counts.continued /= 2.0;
+            }
+        }
+    }
+
+    /// A request of `class` was gone on from for the first time.
+    pub(super) fn on_continued(&mut self, class: WorthClass) {
+        self.of[usize::from(class.0)].continued += 1.0;
+        self.all.continued += 1.0;
+    }
+
+    /// Lives by which what a request of `class` leaves seems younger.
+    pub(super) fn lives(&self, class: WorthClass) -> f64 {
+        let chance = self.of[usize::from(class.0)].chance(class.prior());
+        (chance / self.all.chance(MEAN_PRIOR)).min(MOST_LIVES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(worth: &mut Worth, class: WorthClass, num: u32, continued: u32) {
+        (0..num).for_each(|_| worth.on_end(class));
+        (0..continued).for_each(|_| worth.on_continued(class));
+    }
+
+    #[test]
+    fn before_anything_was_seen_later_turns_and_hints_of_more_are_worth_more() {
+        let worth = Worth::default();
+        let turns = [0, 1, 2, 7, 200].map(|turn| worth.lives(WorthClass::new(turn, Hint::None)));
+        assert!(turns.windows(2).all(|pair| pair[0] <= pair[1]), "{turns:?}");
+        assert!(turns[0] < 1.0 && turns[3] > 1.5);
+        let hints = [Hint::Compacted, Hint::Done, Hint::None, Hint::GoingOn, Hint::Paused];
+        let hints = hints.map(|hint| worth.lives(WorthClass::new(0, hint)));
+        assert!(hints.windows(2).all(|pair| pair[0] < pair[1]), "{hints:?}");
+    }
+
+    #[test]
+    fn a_hint_that_turns_out_wrong_is_believed_no_more() {
+        let mut worth = Worth::default();
+        let [on, done] = [Hint::GoingOn, Hint::Done].map(|hint| WorthClass::new(0, hint));
+        for _ in 0..8 {
+            ended(&mut worth, on, 50, 5);
+            ended(&mut worth, done, 50, 35);
+        }
+        assert!(worth.lives(on) < worth.lives(done));
+    }
+}
