@@ -50,6 +50,7 @@ OURS = (
     Variant(),
     Variant(policy=PolicyName.FLOP),
     FIXED,
+    Variant(policy=PolicyName.FLOP, signal=0.8),
 )
 VLLM = tuple(
     Variant(manager=ManagerName.VLLM, vllm=VllmOptions(retention=retention))
@@ -193,7 +194,7 @@ def _replay(
         manager_name=variant.manager,
         cache=cache,
         config=ENGINE,
-        rust=variant.options(trace, cache, ENGINE),
+        rust=variant.options(trace, cache, ENGINE, unbounded.prefixes),
         vllm=variant.vllm,
         sharing=unbounded.sharing,
         prefixes=unbounded.prefixes,

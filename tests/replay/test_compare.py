@@ -24,6 +24,7 @@ from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.limits import LeftOut, RequestLimit
 from hybrid_blocks.replay.placement import read_placement
 from hybrid_blocks.replay.places import PlaceCount
+from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.replay.shares import SharedCache, read_shares
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace, generate_workload, shared_prefixes
@@ -182,6 +183,17 @@ def test_the_placement_decides_what_is_hit() -> None:
     hits = [result.hit_tokens for result, _ in runs]
     assert hits[:3] == [0, 0, 1_920]
     assert min(hits[3:]) > 1_000
+
+
+def test_what_clients_say_of_their_sessions_reaches_the_manager() -> None:
+    """Conversations that are over give way to those that go on."""
+    trace = generate_workload("conversations", num_requests=400)
+    cache = unbounded(trace).at(0.05)
+    variants = [Variant(policy=PolicyName.FLOP, signal=signal) for signal in (0.0, None, 1.0)]
+    wrong, none, right = (result for result, _ in compare(trace, cache, variants, ENGINE))
+    assert right.hit_tokens > 1.05 * none.hit_tokens
+    assert right.hit_tokens > 1.05 * wrong.hit_tokens
+    assert right.variant == "rust learned flop signal 1"
 
 
 # --- the same requests ----------------------------------------------------------

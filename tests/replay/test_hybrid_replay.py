@@ -176,12 +176,12 @@ def test_without_checkpoints_a_hybrid_model_hits_nothing() -> None:
     assert result.checkpoints == 0
 
 
-def test_checkpoints_every_so_many_tokens_are_at_most_six_a_request() -> None:
+def test_checkpoints_every_so_many_tokens_are_at_most_as_many_as_allowed() -> None:
     cache = made("Qwen3.5-27B", 24)
     states = sum(group.kind == "state" for group in cache.geometry.groups)
-    rust = RustOptions(placement=CheckpointPolicy(every=64, finish=False))
+    rust = RustOptions(placement=CheckpointPolicy(every=64, finish=False, max_per_request=4))
     result = run(turns(2, 3), cache, rust=rust)
-    assert 2 * 3 * 2 * states < (result.checkpoints or 0) <= 2 * 3 * 6 * states
+    assert 2 * 3 * 2 * states < (result.checkpoints or 0) <= 2 * 3 * 4 * states
 
 
 def test_sooner_use_is_worth_more_and_no_use_nothing() -> None:

@@ -111,6 +111,12 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             help="Memory as shares of what an unbounded cache would hold; compares hits.",
         ),
     ] = None,
+    signal: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Let clients say how sessions go on, right in this share of cases."
+        ),
+    ] = None,
     retention: Annotated[
         str,
         typer.Option(
@@ -193,6 +199,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             placement.split(","),
             [read_policy(name) for name in policy.split(",")],
             VllmOptions(retention=_read_retention(retention)),
+            signal,
         )
         if share is not None:
             results = _compare_shares(requests, cache, variants, config, read_shares(share))

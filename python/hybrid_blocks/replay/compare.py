@@ -54,7 +54,7 @@ def compare(
                     manager_name=variant.manager,
                     cache=cache,
                     config=config,
-                    rust=variant.options(trace, cache, config),
+                    rust=variant.options(trace, cache, config, prefixes),
                     vllm=variant.vllm,
                     sharing=sharing,
                     prefixes=prefixes,

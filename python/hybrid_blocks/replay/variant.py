@@ -8,7 +8,8 @@ from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.managers import ManagerName, RustOptions, VllmOptions
 from hybrid_blocks.replay.placement import LEARNED, read_placement
 from hybrid_blocks.replay.policy import PolicyName, apply_policy
-from hybrid_blocks.trace import Trace
+from hybrid_blocks.trace import SharedPrefixes, Trace, shared_prefixes
+from hybrid_blocks.trace.signals import session_signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,29 +20,44 @@ class Variant:
         manager: whose manager runs.
         placement: of the Rust manager's checkpoints, by name.
         policy: what the Rust manager evicts first.
+        signal: in what share of cases clients are right about their sessions; None if they say
+            nothing. For the Rust manager.
         vllm: settings of vLLM's manager.
     """
 
     manager: ManagerName = ManagerName.RUST
     placement: str = LEARNED
     policy: PolicyName = PolicyName.LRU
+    signal: float | None = None
     vllm: VllmOptions = field(default_factory=VllmOptions)
 
     @property
     def name(self) -> str:
         """What to call it in a report."""
         if self.manager is ManagerName.RUST:
-            return f"{self.manager} {self.placement} {self.policy}"
+            told = "" if self.signal is None else f" signal {self.signal:g}"
+            return f"{self.manager} {self.placement} {self.policy}{told}"
         retention = self.vllm.retention
         return f"{self.manager} {'dense' if retention is None else retention or 'default'}"
 
-    def options(self, trace: Trace, cache: Cache, config: EngineConfig) -> RustOptions:
-        """Set up the Rust manager for a trace and a cache.
+    def options(
+        self,
+        trace: Trace,
+        cache: Cache,
+        config: EngineConfig,
+        prefixes: SharedPrefixes | None = None,
+    ) -> RustOptions:
+        """Set up the Rust manager for a trace and a cache; ``prefixes`` are of its block size.
 
         Raises:
             ReplayError: an unknown placement, or a policy that needs a model.
+            TraceError: an accuracy that cannot be.
         """
-        options = RustOptions(placement=read_placement(self.placement))
+        signals = None
+        if self.signal is not None:
+            prefixes = prefixes or shared_prefixes(trace, cache.geometry.hash_block_size)
+            signals = session_signals(trace, prefixes, accuracy=self.signal)
+        options = RustOptions(placement=read_placement(self.placement), signals=signals)
         return apply_policy(self.policy, trace, cache, config, options)
 
 
@@ -50,13 +66,14 @@ def make_variants(
     placements: Sequence[str],
     policies: Sequence[PolicyName],
     vllm: VllmOptions,
+    signal: float | None = None,
 ) -> tuple[Variant, ...]:
     """Return every placement with every policy for the Rust manager, and vLLM's own."""
     variants: list[Variant] = []
     for manager in managers:
         if manager is ManagerName.RUST:
             variants += [
-                Variant(placement=placement, policy=policy)
+                Variant(placement=placement, policy=policy, signal=signal)
                 for placement in placements
                 for policy in policies
             ]

@@ -13,6 +13,10 @@ from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.lookahead import Lookahead
 from hybrid_blocks.replay.places import PlaceCounter
+from hybrid_blocks.trace.signals import Signal, Signals
+
+HINTS = {Signal.DONE: "done", Signal.GOES_ON: "going_on", Signal.PAUSED: "paused"}
+"""What `BlockManager.add_request` calls them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +27,14 @@ class RustOptions:
         policy: what goes first: ``lru``, or a FLOP model.
         lookahead: knows the trace's future; then that decides what goes first.
         placement: where states are kept; None for the default.
+        signals: what the client of each request of the trace says of its session, if it says it.
         places: counts checkpoints by their place; of one run only.
     """
 
     policy: str | FlopModel = "lru"
     lookahead: Lookahead | None = None
     placement: CheckpointPolicy | None = None
+    signals: Signals | None = None
     places: PlaceCounter | None = None
 
 
@@ -42,6 +48,7 @@ class RustManager:
         geometry: ArenaPlan,
         num_lookahead_tokens: int,
         lookahead: Lookahead | None,
+        signals: Signals | None = None,
         places: PlaceCounter | None = None,
     ) -> None:
         self.core = core
@@ -50,6 +57,7 @@ class RustManager:
         self._has_windows = any(group.window is not None for group in geometry.groups)
         self._num_lookahead_tokens = num_lookahead_tokens
         self._lookahead = lookahead
+        self._signals = signals
         self._places = places
         self.match_prefix = core.match_prefix
         self.can_admit = core.can_admit
@@ -60,7 +68,8 @@ class RustManager:
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         """Register a request; ``request_id`` is its index in the trace."""
-        handle = self.core.add_request(request_id, tokens)
+        hint = None if self._signals is None else HINTS[Signal(self._signals[int(request_id)])]
+        handle = self.core.add_request(request_id, tokens, hint=hint)
         if self._lookahead is not None:
             self.core.set_worth(handle, self._lookahead.worth(int(request_id)))
         if self._places is not None:
@@ -156,6 +165,7 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         geometry=geometry,
         num_lookahead_tokens=cache.num_speculative_tokens,
         lookahead=options.lookahead,
+        signals=options.signals,
         places=options.places,
     )
 
