@@ -2,6 +2,7 @@
 
 use super::BlockManager;
 use super::policy::Policy;
+use super::returns::tag_of;
 use super::worth::WorthClass;
 use crate::error::Error;
 use crate::group::Group;
@@ -174,7 +175,7 @@ impl BlockManager {
         for length in planned.chain([end]).filter(|&length| length <= num_computed) {
             let last = (length / self.config.hash_block_size).checked_sub(1);
             if let Some(digest) = last.and_then(|at| request.digests.get(at as usize)) {
-                self.returns.insert(digest.prefix(), class);
+                self.returns.insert(tag_of(digest), class);
             }
         }
     }

@@ -1,53 +1,72 @@
 //! [`Returns`]: which requests ended where, so that who goes on from one is recognized, even when
 //! nothing of it is cached any more.
 
+use std::hash::Hasher;
+
+use rustc_hash::FxHasher;
+
 use super::worth::WorthClass;
 use crate::digest::Digest;
 
-/// Places that are remembered, a power of two. 16 bytes each.
-const NUM_PLACES: usize = 1 << 14;
+/// Buckets, a power of two, by the digest.
+const NUM_BUCKETS: usize = 1 << 11;
+
+/// Places that a bucket remembers, the latest first. 16 bytes each.
+const NUM_PLACES: usize = 8;
 
 /// A place where the next turn of a conversation may go on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// The first eight bytes of the digest of all tokens before it, or the number of the session; 0
-    /// for none.
+    /// [`tag_of`] the digest of all tokens before it, or the number of the session; 0 for none.
     tag: u64,
     class: WorthClass,
     is_used: bool,
 }
 
-/// A table of places; a later one may overwrite an earlier one, so it forgets. It only guides what is
-/// kept: a wrong answer costs a hit, no more.
+/// A number for a digest, of all its bytes: those of a test may differ in the last ones only.
+pub(super) fn tag_of(digest: &Digest) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(digest.as_bytes());
+    hasher.finish().max(1)
+}
+
+/// A table of places. A full bucket forgets the earliest. It only guides what is kept: a wrong answer
+/// costs a hit, no more.
 #[derive(Clone, Debug)]
 pub(super) struct Returns {
-    places: Box<[Place]>,
+    buckets: Box<[[Place; NUM_PLACES]]>,
 }
 
 impl Default for Returns {
     fn default() -> Self {
-        Self { places: vec![Place::default(); NUM_PLACES].into_boxed_slice() }
+        Self { buckets: vec![[Place::default(); NUM_PLACES]; NUM_BUCKETS].into_boxed_slice() }
     }
 }
 
 impl Returns {
-    fn slot(tag: u64) -> usize {
-        tag as usize % NUM_PLACES
+    fn bucket(&mut self, tag: u64) -> &mut [Place; NUM_PLACES] {
+        &mut self.buckets[tag as usize % NUM_BUCKETS]
     }
 
     /// A request of `class` ended, and the next turn may go on from what `tag` names.
     pub(super) fn insert(&mut self, tag: u64, class: WorthClass) {
-        self.places[Self::slot(tag)] = Place { tag, class, is_used: false };
+        let bucket = self.bucket(tag);
+        let known = bucket.iter().position(|place| place.tag == tag).unwrap_or(NUM_PLACES - 1);
+        bucket[..=known].rotate_right(1);
+        bucket[0] = Place { tag, class, is_used: false };
     }
 
     /// The class of the request that a prompt goes on from, and whether it is the first to do so: that
     /// of its `session`, else the last of `digests` that is remembered.
     pub(super) fn take(&mut self, session: u64, digests: &[Digest]) -> Option<(WorthClass, bool)> {
-        let mut tags = [session].into_iter().chain(digests.iter().rev().map(Digest::prefix));
-        let tag = tags.find(|&tag| tag != 0 && self.places[Self::slot(tag)].tag == tag)?;
-        let place = &mut self.places[Self::slot(tag)];
-        let is_first = !std::mem::replace(&mut place.is_used, true);
-        Some((place.class, is_first))
+        let tags = [session].into_iter().chain(digests.iter().rev().map(tag_of));
+        for tag in tags.filter(|&tag| tag != 0) {
+            if let Some(place) = self.bucket(tag).iter_mut().find(|place| place.tag == tag) {
+                let is_first = !std::mem::replace(&mut place.is_used, true);
+                return Some((place.class, is_first));
+            }
+        }
+        None
     }
 }
 
@@ -61,7 +80,7 @@ mod tests {
         let digest = |byte: u8| Digest::from([byte; 32]);
         let class = WorthClass::new(3, Hint::None);
         let mut returns = Returns::default();
-        returns.insert(digest(2).prefix(), class);
+        returns.insert(tag_of(&digest(2)), class);
         let path = [1, 2, 3].map(digest);
         assert_eq!(returns.take(0, &path[..1]), None);
         assert_eq!(returns.take(0, &path), Some((class, true)));
