@@ -144,8 +144,8 @@ types-light: build/.installed
 	$(VENV)/bin/stubtest hybrid_blocks._core
 
 test-rust: ## cargo test of the core and of random operations on it (no Python needed)
-	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-ops
-	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks -p hybrid-blocks-ops
+	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops
 
 test-light: build/.installed ## pytest without vLLM
 	$(call pytest-in,$(VENV)) -n $(WORKERS) --without-vllm $(ARGS)

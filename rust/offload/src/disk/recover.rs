@@ -1,0 +1,173 @@
+//! What a folder holds when it is opened.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::entry::Entry;
+use super::files::Name;
+use super::format::{BatchPage, Header, Trailer};
+use super::jobs::padded;
+use super::seal::SealJob;
+use super::tier::{DiskTier, Segment};
+use super::warning::WarningKind;
+use crate::error::Error;
+use crate::io::PAGE;
+
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+
+/// A segment as found: its entries and the bytes of its file.
+type Found = (Vec<Entry>, u64);
+
+impl DiskTier {
+    /// Reads the footers of all sealed segments. Segments without a good one are read through: their
+    /// chunks that have their checksums are kept and get a footer.
+    pub(super) fn recover(&mut self) -> Result<(), Error> {
+        let cannot_read = Error::io("cannot read folder", self.folder.path());
+        let (names, others) = self.folder.list().map_err(cannot_read)?;
+        for path in others {
+            self.skip(&path, "it is no segment");
+        }
+        let mut found = Vec::with_capacity(names.len());
+        for name in names {
+            self.next_number = self.next_number.max(name.number.saturating_add(1));
+            let path = self.folder.path_of(name);
+            let segment = match self.read(name, &path) {
+                Ok(None) => self.rescue_patiently(name, &path),
+                other => other,
+            };
+            match segment {
+                Ok(Some(segment)) => found.push((name.number, segment)),
+                Ok(None) => self.skip(&path, "it is no segment of this model"),
+                Err(error) => self.skip(&path, &error.to_string()),
+            }
+        }
+        self.index.reserve(found.iter().map(|(_, (entries, _))| entries.len()).sum());
+        for (number, (entries, num_bytes)) in found {
+            let slots = entries.iter().map(|&entry| self.index.insert(entry, number).0).collect();
+            let segment = Segment { num_bytes, slots, ..Segment::default() };
+            if let Some(twice) = self.segments.insert(number, segment) {
+                self.index.remove_segment(number, &twice.slots);
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, path: &Path, why: &str) {
+        let message = format!("{} is left alone: {why}", path.display());
+        self.warnings.warn(WarningKind::Foreign, message);
+    }
+
+    /// The entries of a sealed segment; `None` if its footer is missing or damaged.
+    fn read(&self, name: Name, path: &Path) -> io::Result<Option<Found>> {
+        if !name.is_sealed {
+            return Ok(None);
+        }
+        let file = File::open(path)?;
+        let num_bytes = file.metadata()?.len();
+        let Some(last) = num_bytes.checked_sub(PAGE as u64) else { return Ok(None) };
+        let mut page = [0; PAGE];
+        file.read_exact_at(&mut page, last)?;
+        let expected = Header { namespace: self.namespace, number: name.number };
+        let Some(trailer) = Trailer::decode(&page).filter(|it| it.header == expected) else {
+            return Ok(None);
+        };
+        let Some(len) = trailer.num_bytes().filter(|&len| trailer.start + len as u64 == last)
+        else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, trailer.start)?;
+        let entries = trailer.entries(&bytes);
+        let is_inside = |entry: &Entry| {
+            let end = entry.offset.checked_add(padded(entry.num_bytes));
+            entry.offset.is_multiple_of(PAGE as u64) && end.is_some_and(|end| end <= trailer.start)
+        };
+        Ok(entries
+            .filter(|entries| entries.iter().all(is_inside))
+            .map(|entries| (entries, num_bytes)))
+    }
+
+    /// As [`DiskTier::rescue`]. The kernel may still be at work on the last writes of a process that was
+    /// just killed, and then refuses reads of the same file for some milliseconds.
+    fn rescue_patiently(&self, name: Name, path: &Path) -> io::Result<Option<Found>> {
+        let mut result = self.rescue(name, path);
+        for _ in 0..20 {
+            if !result.as_ref().is_err_and(|error| error.raw_os_error() == Some(EIO)) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(50));
+            result = self.rescue(name, path);
+        }
+        result
+    }
+
+    /// Reads a segment through, batch by batch, and seals what is whole. `None` for a foreign file.
+    fn rescue(&self, name: Name, path: &Path) -> io::Result<Option<Found>> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let num_bytes = file.metadata()?.len();
+        let header = Header { namespace: self.namespace, number: name.number };
+        let mut page = [0; PAGE];
+        if num_bytes < PAGE as u64 {
+            // The process died before it had written the header.
+            return if name.is_sealed { Ok(None) } else { remove(path) };
+        }
+        file.read_exact_at(&mut page, 0)?;
+        if page == [0; PAGE] && !name.is_sealed {
+            return remove(path);
+        }
+        if Header::decode(&page) != Some(header) {
+            return Ok(None);
+        }
+        let (mut entries, mut end) = (Vec::new(), PAGE as u64);
+        let mut chunk = Vec::new();
+        while end + PAGE as u64 <= num_bytes {
+            file.read_exact_at(&mut page, end)?;
+            let batch = BatchPage::decode(&page).filter(|it| it.number == name.number);
+            let Some(batch) = batch.filter(|it| it.next > end) else {
+                break;
+            };
+            for entry in batch.entries {
+                let is_inside = entry.offset > end && entry.offset < batch.next;
+                if !is_inside
+                    || batch.next.min(num_bytes).saturating_sub(entry.offset)
+                        < padded(entry.num_bytes)
+                {
+                    continue;
+                }
+                chunk.resize(entry.num_bytes as usize, 0);
+                file.read_exact_at(&mut chunk, entry.offset)?;
+                if entry.checksum_of(&chunk) == entry.checksum {
+                    entries.push(entry);
+                }
+            }
+            end = batch.next;
+        }
+        if entries.is_empty() {
+            return remove(path);
+        }
+        // What is cut off waits for writes under way, so none of them comes after the footer.
+        file.set_len(end)?;
+        let to = self.folder.path_of(Name { is_sealed: true, ..name });
+        let job = SealJob {
+            header,
+            file: Arc::new(file),
+            end,
+            entries: entries.clone(),
+            from: path.to_owned(),
+            to,
+        };
+        let num_bytes = job.run()?;
+        Ok(Some((entries, num_bytes)))
+    }
+}
+
+/// Removes a segment of ours that holds nothing.
+fn remove(path: &Path) -> io::Result<Option<Found>> {
+    fs::remove_file(path)?;
+    Ok(Some((Vec::new(), 0)))
+}

@@ -1,0 +1,59 @@
+//! [`Unit`]: what is evicted together.
+
+use std::fmt;
+
+use hybrid_blocks::{BlockId, PoolId};
+
+/// A unit, as long as it lives. The id of an evicted one names nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UnitId {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+impl fmt::Debug for UnitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UnitId({}.{})", self.index, self.generation)
+    }
+}
+
+/// Slots of one pool.
+pub(super) type Slots = Vec<(PoolId, BlockId)>;
+
+/// A length at which a request can go on, and what only the way from its parent's length to it needs.
+///
+/// Units form a forest: a unit's attention starts where its parent's ends. A parent outlives its children,
+/// so all that a unit needs is there while it is.
+#[derive(Debug, Default)]
+pub(super) struct Unit {
+    pub(super) generation: u32,
+    pub(super) is_alive: bool,
+    pub(super) parent: Option<u32>,
+    pub(super) num_children: u32,
+    /// Children over the unit's life.
+    pub(super) num_continued: u32,
+    /// Transfers that read or write its slots.
+    pub(super) num_pins: u32,
+    /// The lowest is evicted first.
+    pub(super) priority: u64,
+    /// Attention from the parent's length on: children need it too.
+    pub(super) path: Slots,
+    /// States and windows at the unit's own length: only who goes on from there needs them.
+    pub(super) end: Slots,
+    /// Whether it ever had an `end`.
+    pub(super) had_end: bool,
+}
+
+impl Unit {
+    /// Whether nothing can be restored from it: it has no end any more, and nobody below it needs its
+    /// attention.
+    pub(super) fn is_dead(&self) -> bool {
+        self.num_children == 0 && self.had_end && self.end.is_empty()
+    }
+
+    /// Whether its end is worth less than any whole unit: exactly one request went on from it, so the next
+    /// one will go on from the child.
+    pub(super) fn is_left_behind(&self) -> bool {
+        self.num_children == 1 && self.num_continued == 1 && !self.end.is_empty()
+    }
+}

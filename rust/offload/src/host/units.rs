@@ -1,0 +1,177 @@
+//! [`Units`]: the forest of units and the order in which they are evicted.
+
+use std::collections::BTreeSet;
+
+use super::unit::{Slots, Unit, UnitId};
+
+/// All units. Leaves are evicted, lowest priority first; before any of them go the ends that were left
+/// behind.
+#[derive(Debug, Default)]
+pub(super) struct Units {
+    all: Vec<Unit>,
+    vacant: Vec<u32>,
+    /// Unpinned leaves by priority.
+    leaves: BTreeSet<(u64, u32)>,
+    /// Unpinned units whose end was left behind, by priority.
+    left_behind: BTreeSet<(u64, u32)>,
+}
+
+impl Units {
+    pub(super) fn get(&self, id: UnitId) -> Option<&Unit> {
+        let unit = self.all.get(id.index as usize)?;
+        (unit.is_alive && unit.generation == id.generation).then_some(unit)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len() - self.vacant.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Unit> {
+        self.all.iter().filter(|unit| unit.is_alive)
+    }
+
+    /// A new unit, pinned once.
+    pub(super) fn add(
+        &mut self,
+        parent: Option<UnitId>,
+        path: Slots,
+        end: Slots,
+        now: u64,
+    ) -> UnitId {
+        let parent = parent.filter(|&parent| self.get(parent).is_some()).map(|parent| parent.index);
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.all.push(Unit::default());
+            self.all.len() as u32 - 1
+        });
+        let unit = &mut self.all[index as usize];
+        *unit = Unit {
+            generation: unit.generation.wrapping_add(1),
+            is_alive: true,
+            parent,
+            num_pins: 1,
+            priority: now,
+            had_end: !end.is_empty(),
+            path,
+            end,
+            ..Unit::default()
+        };
+        let id = UnitId { index, generation: unit.generation };
+        if let Some(parent) = parent {
+            self.change(parent, |parent| {
+                parent.num_children += 1;
+                parent.num_continued += 1;
+            });
+        }
+        id
+    }
+
+    /// Changes a unit and puts it where it then belongs in the order of eviction.
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut Unit)) {
+        let unit = &mut self.all[index as usize];
+        let (before, place) = ((unit.priority, index), Self::place(unit));
+        change(unit);
+        let (after, new_place) = ((unit.priority, index), Self::place(unit));
+        if (before, place) == (after, new_place) {
+            return;
+        }
+        match place {
+            Place::Leaf => self.leaves.remove(&before),
+            Place::LeftBehind => self.left_behind.remove(&before),
+            Place::Kept => false,
+        };
+        match new_place {
+            Place::Leaf => self.leaves.insert(after),
+            Place::LeftBehind => self.left_behind.insert(after),
+            Place::Kept => false,
+        };
+    }
+
+    fn place(unit: &Unit) -> Place {
+        if !unit.is_alive || unit.num_pins > 0 {
+            Place::Kept
+        } else if unit.num_children == 0 {
+            Place::Leaf
+        } else if unit.is_left_behind() {
+            Place::LeftBehind
+        } else {
+            Place::Kept
+        }
+    }
+
+    /// Protects a unit from eviction, or says that it is gone. Its ancestors are safe while it is.
+    pub(super) fn pin(&mut self, id: UnitId) -> bool {
+        let is_there = self.get(id).is_some();
+        if is_there {
+            self.change(id.index, |unit| unit.num_pins += 1);
+        }
+        is_there
+    }
+
+    pub(super) fn unpin(&mut self, id: UnitId) {
+        if self.get(id).is_some() {
+            self.change(id.index, |unit| unit.num_pins = unit.num_pins.saturating_sub(1));
+        }
+    }
+
+    /// Raises a unit's priority to at least `priority`.
+    pub(super) fn raise(&mut self, id: UnitId, priority: u64) {
+        if self.get(id).is_some_and(|unit| unit.priority < priority) {
+            self.change(id.index, |unit| unit.priority = priority);
+        }
+    }
+
+    /// Takes the slots that are evicted next out of their unit; `None` if all units are pinned.
+    pub(super) fn evict(&mut self) -> Option<Slots> {
+        if let Some(&(_, index)) = self.left_behind.first() {
+            let mut slots = Vec::new();
+            self.change(index, |unit| slots = std::mem::take(&mut unit.end));
+            return Some(slots);
+        }
+        let &(_, index) = self.leaves.first()?;
+        Some(self.remove(index))
+    }
+
+    /// Takes a leaf out, and above it what nobody needs without it.
+    fn remove(&mut self, index: u32) -> Slots {
+        let mut slots = Vec::new();
+        let mut next = Some(index);
+        while let Some(index) = next {
+            let (mut parent, mut priority) = (None, 0);
+            self.change(index, |unit| {
+                unit.is_alive = false;
+                priority = unit.priority;
+                parent = unit.parent.take();
+                // Ends first and paths backwards, so that shorter prefixes stay whole for longer.
+                slots.append(&mut unit.end);
+                slots.extend(unit.path.drain(..).rev());
+            });
+            self.vacant.push(index);
+            next = parent.filter(|&parent| {
+                self.change(parent, |parent| {
+                    parent.num_children -= 1;
+                    parent.priority = parent.priority.max(priority);
+                });
+                let parent = &self.all[parent as usize];
+                parent.is_dead() && parent.num_pins == 0
+            });
+        }
+        slots
+    }
+
+    /// Removes a unit that was just added and has no children.
+    pub(super) fn cancel(&mut self, id: UnitId) -> Slots {
+        if self.get(id).is_some_and(|unit| unit.num_children == 0) {
+            self.remove(id.index)
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+/// Where a unit stands in the order of eviction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Leaf,
+    LeftBehind,
+    Kept,
+}

@@ -1,0 +1,84 @@
+//! [`StoredKey`]: the name of a chunk outside of one process.
+
+use std::fmt;
+
+use hybrid_blocks::{Digest, GroupId, Key};
+use sha2::{Digest as _, Sha256};
+
+use crate::layout::LayoutVersion;
+
+/// A key and the layout of its group. It stays the same over restarts, sizes of tensor parallelism and
+/// names of layers.
+///
+/// Printed, it is the name of an object: layout, group and digest in hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredKey {
+    /// Digest of all tokens up to the chunk's end, and group.
+    pub key: Key,
+    /// What the chunk's bytes mean.
+    pub layout: LayoutVersion,
+}
+
+impl StoredKey {
+    /// Bytes of an encoded key.
+    pub const LEN: usize = 52;
+
+    /// Digest, group as 4 bytes, low byte first, and layout.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..32].copy_from_slice(self.key.digest.as_bytes());
+        bytes[32..36].copy_from_slice(&self.key.group.0.to_le_bytes());
+        bytes[36..].copy_from_slice(self.layout.as_bytes());
+        bytes
+    }
+
+    /// The key that [`StoredKey::to_bytes`] encoded.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let digest: [u8; 32] = std::array::from_fn(|i| bytes[i]);
+        let group = u32::from_le_bytes(std::array::from_fn(|i| bytes[32 + i]));
+        let layout: [u8; 16] = std::array::from_fn(|i| bytes[36 + i]);
+        let key = Key { digest: Digest::from(digest), group: GroupId(group) };
+        Self { key, layout: layout.into() }
+    }
+}
+
+impl fmt::Display for StoredKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}/{}/", self.layout, self.key.group)?;
+        self.key.digest.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The layouts of all groups of a model. Files of one namespace can be read by every engine that has
+/// the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    layouts: Vec<LayoutVersion>,
+}
+
+impl Namespace {
+    /// A namespace of groups with these layouts, by group number.
+    #[must_use]
+    pub fn new(layouts: Vec<LayoutVersion>) -> Self {
+        Self { layouts }
+    }
+
+    /// A key of this namespace as it is stored, or `None` if there is no such group.
+    #[must_use]
+    pub fn stored(&self, key: Key) -> Option<StoredKey> {
+        let layout = *self.layouts.get(key.group.index())?;
+        Some(StoredKey { key, layout })
+    }
+
+    /// A SHA-256 over all layouts in order.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        for layout in &self.layouts {
+            hasher.update(layout.as_bytes());
+        }
+        hasher.finalize().into()
+    }
+}

@@ -1,0 +1,19 @@
+//! Offload for hybrid models: host memory and disk, where a state and its attention live and die
+//! together.
+//!
+//! # Words
+//! - *Chunk*: blocks of one group that are stored under one key; see [`plan::chunk_sizes`].
+//! - *Tier*: a place below the device that holds chunks, such as host memory or a disk.
+//! - *Namespace*: the layouts of all groups of a model; engines that share it can share files.
+#![deny(unsafe_code)]
+
+pub mod disk;
+mod error;
+pub mod host;
+pub mod io;
+mod key;
+pub mod layout;
+pub mod plan;
+
+pub use error::Error;
+pub use key::{Namespace, StoredKey};

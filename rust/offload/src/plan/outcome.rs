@@ -1,0 +1,41 @@
+//! [`Plan`]: what one look-up found.
+
+use hybrid_blocks::{BlockId, Key};
+
+/// One chunk to load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Its place among the group's chunks; for a state, the length at which it was kept, in units of the
+    /// group's block, less 1.
+    pub chunk: u32,
+    /// Its name.
+    pub key: Key,
+    /// The tier to load it from, as an index into the tiers asked.
+    pub tier: u8,
+    /// The slot of that tier.
+    pub slot: BlockId,
+}
+
+/// The longest prefix that every group can restore.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Its tokens, those that the device holds already included; 0 if there is none beyond them.
+    pub num_tokens: u32,
+    /// What to load, by group, first chunk first. No chunk is there that the device holds or that
+    /// nothing looks at.
+    pub loads: Vec<Vec<Load>>,
+}
+
+impl Plan {
+    /// Whether anything is to be restored.
+    #[must_use]
+    pub fn is_hit(&self) -> bool {
+        self.num_tokens > 0
+    }
+
+    /// Chunks to load from a tier.
+    #[must_use]
+    pub fn num_loads(&self, tier: u8) -> usize {
+        self.loads.iter().flatten().filter(|load| load.tier == tier).count()
+    }
+}

@@ -1,0 +1,323 @@
+//! The planner against a naive model that tries every length.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use hybrid_blocks::{BlockId, Digest, GroupId, GroupKind, Key};
+use hybrid_blocks_offload::plan::{ChunkLimits, Load, OffloadGroup, Plan, Planner, Previous, Tier};
+use proptest::prelude::*;
+
+/// A digest that stands for hash block `at` of one prompt.
+fn digest(at: u32) -> Digest {
+    let mut bytes = [at as u8; 32];
+    bytes[..8]
+        .copy_from_slice(&(u64::from(at) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
+    Digest::from(bytes)
+}
+
+/// Which slot holds a key, by group and hash block; and how often each key was asked for.
+#[derive(Debug, Default, Clone)]
+struct Held {
+    slots: BTreeMap<(u32, [u8; 32]), u32>,
+    asked: RefCell<BTreeMap<(u32, [u8; 32]), u32>>,
+}
+
+impl Held {
+    fn get(&self, key: &Key) -> Option<BlockId> {
+        self.slots.get(&(key.group.0, *key.digest.as_bytes())).map(|&slot| BlockId(slot))
+    }
+}
+
+impl Tier for Held {
+    fn find(&self, key: &Key, _previous: Previous) -> Option<BlockId> {
+        *self.asked.borrow_mut().entry((key.group.0, *key.digest.as_bytes())).or_default() += 1;
+        self.get(key)
+    }
+}
+
+fn is_state(kind: GroupKind) -> bool {
+    matches!(
+        kind,
+        GroupKind::State { .. } | GroupKind::MambaAligned { .. } | GroupKind::MambaInPlace { .. }
+    )
+}
+
+fn is_free(kind: GroupKind) -> bool {
+    matches!(
+        kind,
+        GroupKind::Ring | GroupKind::Cross { .. } | GroupKind::SlidingWindow { window: 1, .. }
+    )
+}
+
+/// The chunks that a group must hold for a length, and how many of them are only looked at because of a
+/// drafter. `None`: the length cannot be proven for the drafter.
+fn needed(group: &OffloadGroup, chunk: u32, length: u32) -> (std::ops::Range<u32>, u32) {
+    if chunk == 0 {
+        return (0..0, 0);
+    }
+    let eagle = u32::from(group.use_eagle);
+    match group.kind {
+        GroupKind::Full => (0..length / chunk + eagle, eagle),
+        GroupKind::SlidingWindow { window, .. } => {
+            let first = (length + 1).saturating_sub(window) / chunk;
+            (first..length / chunk + eagle, eagle)
+        }
+        GroupKind::Chunked { chunk: size } => {
+            (length / size * size / chunk..length / chunk + eagle, eagle)
+        }
+        kind if is_state(kind) => (length / chunk - 1..length / chunk, 0),
+        _ => (0..0, 0),
+    }
+}
+
+struct Case {
+    groups: Vec<OffloadGroup>,
+    hash: u32,
+    limits: ChunkLimits,
+    tiers: Vec<Held>,
+    num_digests: u32,
+    num_computed: u32,
+    limit: u32,
+}
+
+impl Case {
+    fn planner(&self) -> Planner {
+        Planner::new(&self.groups, self.hash, self.limits).expect("sizes fit")
+    }
+
+    fn digests(&self) -> Vec<Digest> {
+        (0..self.num_digests).map(digest).collect()
+    }
+
+    fn key(&self, group: usize, chunk: u32, index: u32) -> Option<Key> {
+        let at = (index + 1) * chunk / self.hash - 1;
+        (at < self.num_digests).then(|| Key { digest: digest(at), group: GroupId(group as u32) })
+    }
+
+    /// The first tier that holds a chunk.
+    fn find(&self, group: usize, chunk: u32, index: u32) -> Option<Load> {
+        let key = self.key(group, chunk, index)?;
+        (0..)
+            .zip(&self.tiers)
+            .find_map(|(tier, held)| Some(Load { chunk: index, key, tier, slot: held.get(&key)? }))
+    }
+
+    fn naive(&self, planner: &Planner) -> Plan {
+        let longest = self.limit.min(self.num_digests * self.hash);
+        let empty = Plan { num_tokens: 0, loads: vec![Vec::new(); self.groups.len()] };
+        (self.num_computed + 1..=longest)
+            .rev()
+            .filter(|length| length % planner.alignment() == 0)
+            .find_map(|length| {
+                Some(Plan { num_tokens: length, loads: self.restore(planner, length)? })
+            })
+            .unwrap_or(empty)
+    }
+
+    fn restore(&self, planner: &Planner, length: u32) -> Option<Vec<Vec<Load>>> {
+        let groups = self.groups.iter().zip(planner.chunks()).enumerate();
+        groups
+            .map(|(at, (group, &chunk))| {
+                let (chunks, unread) = needed(group, chunk, length);
+                let end = chunks.end - unread;
+                let on_device =
+                    if is_state(group.kind) { 0 } else { self.num_computed / chunk.max(1) };
+                let all: Option<Vec<_>> = chunks
+                    .filter(|&index| index >= on_device)
+                    .map(|index| self.find(at, chunk, index))
+                    .collect();
+                Some(all?.into_iter().filter(|load| load.chunk < end).collect())
+            })
+            .collect()
+    }
+
+    fn plan(&self, planner: &Planner) -> Plan {
+        let tiers: Vec<&dyn Tier> = self.tiers.iter().map(|tier| tier as &dyn Tier).collect();
+        planner.plan(&tiers, &self.digests(), self.num_computed, self.limit)
+    }
+}
+
+fn kinds() -> impl Strategy<Value = GroupKind> {
+    prop_oneof![
+        3 => Just(GroupKind::Full),
+        2 => (1u32..40, 0u32..3)
+            .prop_map(|(window, extra_retained)| GroupKind::SlidingWindow { window, extra_retained }),
+        1 => (1u32..40).prop_map(|chunk| GroupKind::Chunked { chunk }),
+        2 => Just(GroupKind::State { slots: 1 }),
+        1 => Just(GroupKind::MambaAligned {
+            num_speculative: 1, checkpoint_alignment: None, has_checkpoint_blocks: false
+        }),
+        1 => Just(GroupKind::Ring),
+        1 => Just(GroupKind::Cross { encoder_tokens: 7 }),
+    ]
+}
+
+fn groups(hash: u32) -> impl Strategy<Value = Vec<OffloadGroup>> {
+    let group = (kinds(), prop_oneof![Just(1), Just(2), Just(4)], 1u64..5, any::<bool>()).prop_map(
+        move |(kind, times, block_bytes, use_eagle)| OffloadGroup {
+            kind,
+            block_size: hash * times,
+            block_bytes,
+            use_eagle,
+        },
+    );
+    prop::collection::vec(group, 1..5).prop_filter("something is stored", |groups| {
+        groups.iter().any(|group| !is_free(group.kind))
+    })
+}
+
+prop_compose! {
+    fn cases()(hash in 1u32..5)(
+        hash in Just(hash),
+        groups in groups(hash),
+        limits in (1u64..40, 1u32..40).prop_map(|(bytes, tokens)| ChunkLimits { bytes, tokens }),
+        num_digests in 0u32..48,
+        // Each prompt reaches a length in each tier, with some holes below it.
+        reach in prop::collection::vec((0u32..60, 0u32..4), 1..4),
+        holes in prop::collection::vec((0u8..3, 0u32..5, 0u32..48), 0..12),
+        state_odds in 1u64..5,
+        num_computed in 0u32..40,
+        limit in 0u32..200,
+    ) -> Case {
+        let tiers = (0u8..).zip(reach).map(|(tier, (reach, skip))| {
+            let mut slots = BTreeMap::new();
+            for (id, group) in (0u32..).zip(&groups) {
+                for at in skip * 2..reach {
+                    let is_hole = holes.contains(&(tier, id, at))
+                        || is_state(group.kind) && u64::from(at * 7 + id) % state_odds != 0;
+                    if !is_hole {
+                        slots.insert((id, *digest(at).as_bytes()), at + 1);
+                    }
+                }
+            }
+            Held { slots, ..Held::default() }
+        });
+        let tiers = tiers.collect();
+        Case { groups, hash, limits, tiers, num_digests, num_computed, limit }
+    }
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let held: Vec<Vec<_>> =
+            self.tiers.iter().map(|tier| tier.slots.values().collect()).collect();
+        write!(
+            f,
+            "{:?} hash {} {:?} held {held:?} digests {} computed {} limit {}",
+            self.groups, self.hash, self.limits, self.num_digests, self.num_computed, self.limit
+        )
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_plan_is_the_longest_prefix_that_every_group_holds(case in cases()) {
+        let planner = case.planner();
+        prop_assert_eq!(case.plan(&planner), case.naive(&planner));
+    }
+
+    /// The binary search may ask for a chunk once more, once a round; nothing else is asked for twice.
+    #[test]
+    fn a_look_up_asks_for_few_keys_more_than_once(case in cases()) {
+        let planner = case.planner();
+        let _ = case.plan(&planner);
+        let (mut total, mut distinct) = (0, 0);
+        if let Some(first) = case.tiers.first() {
+            distinct = first.asked.borrow().len() as u32;
+            total = first.asked.borrow().values().sum::<u32>();
+        }
+        let rounds = 2 + case.groups.len() as u32 * 13;
+        prop_assert!(total <= distinct * 3 + 7 * rounds, "{} for {} keys", total, distinct);
+    }
+
+    /// Chunks vanish between a plan and its loads, and plans are made anew. What is restored in the end
+    /// is a prefix that every group holds, each chunk with its own content.
+    #[test]
+    fn whatever_is_lost_at_any_moment_a_prefix_is_restored(
+        mut case in cases(),
+        losses in prop::collection::vec((any::<prop::sample::Index>(), 0u8..3, 0u8..12), 0..24),
+    ) {
+        let planner = case.planner();
+        let mut losses = losses.into_iter().peekable();
+        let mut steps = 0u8;
+        let (plan, restored) = loop {
+            let plan = case.plan(&planner);
+            let mut restored = BTreeSet::new();
+            let mut is_whole = true;
+            for (group, load) in plan.loads.iter().enumerate().flat_map(|(group, loads)| loads.iter().map(move |load| (group, load))) {
+                steps = steps.wrapping_add(1);
+                if let Some((at, tier, _)) = losses.next_if(|(.., when)| steps % 12 >= *when) {
+                    let num_tiers = case.tiers.len();
+                    let slots = &mut case.tiers[usize::from(tier) % num_tiers].slots;
+                    if !slots.is_empty() {
+                        let key = *slots.keys().nth(at.index(slots.len())).expect("below the length");
+                        slots.remove(&key);
+                    }
+                }
+                // A tier answers with the slot's content only while it still holds the key.
+                if case.tiers[usize::from(load.tier)].get(&load.key) == Some(load.slot) {
+                    restored.insert((group, load.chunk, *load.key.digest.as_bytes()));
+                } else {
+                    is_whole = false;
+                    break;
+                }
+            }
+            if is_whole {
+                break (plan, restored);
+            }
+        };
+        for (at, (group, &chunk)) in case.groups.iter().zip(planner.chunks()).enumerate() {
+            if plan.num_tokens == 0 {
+                prop_assert!(restored.is_empty());
+                continue;
+            }
+            let (chunks, unread) = needed(group, chunk, plan.num_tokens);
+            for index in chunks.start..chunks.end - unread {
+                let on_device = !is_state(group.kind) && (index + 1) * chunk <= case.num_computed;
+                let key = case.key(at, chunk, index).expect("it was restored");
+                prop_assert!(on_device || restored.contains(&(at, index, *key.digest.as_bytes())));
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_fit_blocks_windows_limits_and_states(case in cases()) {
+        let planner = case.planner();
+        let common = case.groups.iter().filter(|it| !is_free(it.kind))
+            .fold(1, |all: u32, it| (1..=99).map(|n| n * all).find(|n| n % it.block_size == 0).expect("it exists"));
+        let has_states = case.groups.iter().any(|it| is_state(it.kind));
+        for (group, &chunk) in case.groups.iter().zip(planner.chunks()) {
+            if chunk == 0 {
+                continue;
+            }
+            prop_assert_eq!(chunk % group.block_size, 0);
+            prop_assert_eq!(planner.alignment() % chunk, 0);
+            if has_states {
+                prop_assert_eq!(common % chunk, 0, "a chunk crosses a length with a state");
+            }
+            if let GroupKind::SlidingWindow { window, .. } = group.kind {
+                prop_assert!(chunk == group.block_size || chunk <= window);
+            }
+            prop_assert!(
+                chunk == group.block_size
+                    || u64::from(chunk / group.block_size) * group.block_bytes <= case.limits.bytes
+                        && chunk <= case.limits.tokens
+            );
+        }
+    }
+}
+
+#[test]
+fn sizes_that_cannot_be_stored_are_refused() {
+    let group =
+        |kind, block_size| OffloadGroup { kind, block_size, block_bytes: 1, use_eagle: false };
+    let new = |groups: &[OffloadGroup]| {
+        Planner::new(groups, 16, ChunkLimits::default()).map_err(|error| error.to_string())
+    };
+    assert!(new(&[group(GroupKind::Full, 24)]).unwrap_err().contains("24 tokens"));
+    assert!(new(&[group(GroupKind::Ring, 24)]).unwrap_err().contains("can be stored"));
+    let primes = [group(GroupKind::Full, 16 * 65_521), group(GroupKind::Full, 16 * 65_519)];
+    assert!(new(&primes).unwrap_err().contains("common multiple"));
+}
