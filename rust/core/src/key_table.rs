@@ -1,7 +1,5 @@
 //! [`KeyTable`]: a hash table of 32-bit entries whose buckets are cache lines.
 
-use crate::error::ensure;
-
 /// Entries of a bucket.
 const SLOTS: usize = 12;
 const VACANT: u8 = 0;
@@ -231,7 +229,9 @@ impl KeyTable {
                     continue;
                 }
                 let hash = hash_of(entry);
-                ensure!(tag == tag_of(hash), "entry {entry} of bucket {at} has another's tag");
+                if tag != tag_of(hash) {
+                    return Err(format!("entry {entry} of bucket {at} has the tag of another"));
+                }
                 let mut from = self.home(hash);
                 while from != at {
                     passed[from][Passed::class(hash) as usize] += 1;
@@ -243,13 +243,16 @@ impl KeyTable {
         for (at, (bucket, passed)) in self.buckets.iter().zip(&passed).enumerate() {
             for (class, &actual) in (0..).zip(passed) {
                 let counted = bucket.passed.count(class);
-                ensure!(
-                    counted == actual || counted == Passed::FULL,
-                    "bucket {at} counts {counted} passed entries of class {class}, not {actual}"
-                );
+                if counted != actual && counted != Passed::FULL {
+                    return Err(format!(
+                        "bucket {at} counts {counted} passed entries of class {class}, not {actual}"
+                    ));
+                }
             }
         }
-        ensure!(len == self.len, "the table counts {} entries, not {len}", self.len);
+        if len != self.len {
+            return Err(format!("the table counts {} entries, not {len}", self.len));
+        }
         Ok(())
     }
 }
