@@ -28,10 +28,11 @@ pub use group::{GroupKind, GroupSpec};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};
+pub use rules::checkpoint_history::Origin;
 pub use rules::checkpoint_policy::CheckpointPolicy;
 pub use rules::hit::{Hit, HitLimit};
 pub use rules::natural::{
-    BlockManager, Config, FlopModel, Hashing, Hint, Origin, OriginStats, Policy, Stats,
+    BlockManager, Config, FlopModel, Hashing, Hint, OriginStats, Policy, Stats,
 };
 pub use rules::vllm;
 pub use store::{BlockStore, FixedStore, Reservation, SlabStore, Store};

@@ -186,6 +186,7 @@ impl Engine {
             num_in_flight: request.num_in_flight,
             shared_prefix_boundary: request.boundary,
             is_waiting: !request.is_running,
+            was_preempted: request.num_preemptions > 0,
         }
     }
 
@@ -252,12 +253,11 @@ impl Engine {
                 num_drafts = self.drafts.min(room);
                 num_new += num_drafts;
             } else {
-                let end = self.manager.next_boundary(
-                    &Self::progress(&self.running[at]),
-                    start,
-                    start + num_new,
-                );
-                num_new = end - start;
+                let request = &self.running[at];
+                let handle = self.manager.find(&request.id).unwrap();
+                let (progress, end) = (Self::progress(request), start + num_new);
+                num_new =
+                    self.manager.next_boundary(handle, &progress, start, end).unwrap() - start;
             }
             let request = self.running.remove(at);
             let has_room = self.allocate(&request, num_new, 0, None);
@@ -283,12 +283,13 @@ impl Engine {
             let known = request.known.len() as u32;
             let handle = self.manager.add(&request.id);
             *self.manager.digests_mut(handle).unwrap() = digests(&request.known);
-            let hit = self.manager.longest_usable_hit(handle, known - 1, known);
+            let progress = Self::progress(&request);
+            let hit = self.manager.longest_usable_hit(handle, known - 1, &progress).unwrap();
             request.boundary =
                 if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
             let start = hit.num_tokens;
             let end = (start + budget).min(known);
-            let end = self.manager.next_boundary(&Self::progress(&request), start, end);
+            let end = self.manager.next_boundary(handle, &progress, start, end).unwrap();
             if !self.allocate(&request, end - start, start, Some(&hit.blocks)) {
                 self.manager.free(handle).unwrap();
                 self.waiting.push_front(request);
@@ -689,7 +690,8 @@ fn a_hit_that_holds_too_many_slabs_is_shortened() {
     *manager.digests_mut(handle).unwrap() = digests(&long);
     assert_eq!(manager.longest_hit(handle, 31).num_tokens, 16);
     // 8 slabs of attention and 1 of the state are all there are; the fork's source needs one more.
-    let usable = manager.longest_usable_hit(handle, 31, 32);
+    let waiting = RequestProgress { num_tokens: 32, num_prompt: 32, ..RequestProgress::default() };
+    let usable = manager.longest_usable_hit(handle, 31, &waiting).unwrap();
     assert_eq!(usable.num_tokens, 0, "no shorter one has a state");
     assert_eq!(manager.stats().shortened, 1);
 }

@@ -79,6 +79,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
         num_prompt: size "num_prompt_tokens";
         num_stale: number "num_stale_output_tokens";
         num_nans: number "num_nans_in_logits";
+        num_preemptions: number "num_preemptions";
         max_tokens: number "max_tokens";
         tokens: list "_all_token_ids";
         output_tokens: list "_output_token_ids";

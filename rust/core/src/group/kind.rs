@@ -199,6 +199,11 @@ impl GroupKind {
         matches!(self, Self::MambaInPlace { .. } | Self::MambaAligned { .. })
     }
 
+    /// Whether it keeps recurrent states, by whichever rules.
+    pub(crate) fn is_recurrent(self) -> bool {
+        self.is_state() || self.is_mamba()
+    }
+
     pub(crate) fn is_aligned(self) -> bool {
         matches!(self, Self::MambaAligned { .. })
     }

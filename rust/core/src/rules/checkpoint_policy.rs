@@ -1,6 +1,6 @@
 //! Where checkpoints, copies of recurrent states, are kept.
 
-use crate::placement::{Lengths, Prompt, PromptClass};
+use crate::placement::{Author, Lengths, Prompt, PromptClass};
 
 /// At which lengths a request leaves checkpoints. Lengths are rounded down to the grain at which
 /// every group can be resumed.
@@ -61,6 +61,18 @@ pub(crate) struct CheckpointPlan {
     pub(crate) end: bool,
     /// Where the copy is that follows the generation, 0 for none.
     pub(crate) following: u32,
+}
+
+impl CheckpointPlan {
+    /// Who computes the blocks that the request computes.
+    pub(crate) fn author(&self) -> Author {
+        Author {
+            num_tokens: self.prompt_tokens,
+            class: self.class,
+            keeps_end: self.end,
+            is_left: false,
+        }
+    }
 }
 
 impl CheckpointPolicy {

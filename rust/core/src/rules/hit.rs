@@ -30,6 +30,12 @@ impl HitLimit {
         Self::Alignment,
     ];
 
+    /// Whether nothing that an earlier request computed is missing after the attention blocks that are
+    /// there: where some was evicted, nobody knows how far it went.
+    pub(crate) fn is_whole(self) -> bool {
+        !matches!(self, Self::AttentionEvicted | Self::WindowEvicted)
+    }
+
     /// The name used in statistics.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -4,9 +4,12 @@
 //!   on, and content is evicted by what it is worth.
 //! - `vllm`: vLLM's rules, so that every decision is the one that vLLM would take.
 //!
-//! Both may place checkpoints by a `CheckpointPolicy` and tell why a hit ends where it does.
+//! Both may place checkpoints by a `CheckpointPolicy`, where `Traffic` has learned that they are used,
+//! and tell why a hit ends where it does.
 
+pub(crate) mod checkpoint_history;
 pub(crate) mod checkpoint_policy;
 pub(crate) mod hit;
 pub(crate) mod natural;
+mod traffic;
 pub mod vllm;

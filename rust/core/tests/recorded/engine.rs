@@ -267,6 +267,7 @@ fn facts(facts: [u32; 6]) -> RequestProgress {
         num_in_flight,
         shared_prefix_boundary: boundary,
         is_waiting: is_waiting != 0,
+        was_preempted: false,
     }
 }
 

@@ -130,6 +130,16 @@ impl RustKVCacheManager {
             return Ok((core.empty.bind(py).clone(), 0, 0));
         }
         let num_tokens = view.num_tokens()?;
+        let progress = if configured.places_checkpoints {
+            RequestProgress {
+                num_tokens,
+                num_prompt: view.num_prompt()?,
+                was_preempted: view.num_preemptions()? > 0,
+                ..RequestProgress::default()
+            }
+        } else {
+            RequestProgress { num_tokens, ..RequestProgress::default() }
+        };
         // The last token is always computed, for its logits.
         let limit = max_cache_hit_length.unwrap_or(num_tokens.saturating_sub(1));
         let id = view.id()?;
@@ -137,11 +147,11 @@ impl RustKVCacheManager {
         let (handle, digests) = core.open(configured, &view, id)?;
         let hit = core.engine().request(py, id, |manager| {
             *manager.digests_mut(handle)? = digests;
-            Ok(if manager.store().is_slabbed() {
-                manager.longest_usable_hit(handle, limit, num_tokens)
+            if manager.store().is_slabbed() {
+                manager.longest_usable_hit(handle, limit, &progress)
             } else {
-                manager.longest_hit(handle, limit)
-            })
+                Ok(manager.longest_hit(handle, limit))
+            }
         })?;
         let hit = hit.map_err(core_error)?;
         let junction = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
@@ -325,7 +335,13 @@ impl RustKVCacheManager {
         let (core, configured) = Self::core(slf)?;
         let request = RequestView::new(request)?;
         let progress = request.complete(RequestProgress::default(), configured.heeds_boundary)?;
-        core.engine().manager(slf.py(), |manager| manager.next_boundary(&progress, start, end))
+        let id = request.id()?;
+        let id = id.to_str()?;
+        let end = core.engine().request(slf.py(), id, |manager| {
+            let handle = manager.add(id);
+            manager.next_boundary(handle, &progress, start, end)
+        })?;
+        end.map_err(core_error)
     }
 
     /// Counts since the start, by name.

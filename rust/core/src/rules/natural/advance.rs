@@ -77,11 +77,9 @@ impl BlockManager {
             }
             if cache.enable_caching {
                 let end = num_computed / cache.groups[group].spec.block_size;
-                if self.lengths.first_full == Some(group) {
-                    let start = table.num_cached().unwrap_or(0);
-                    let new = table.blocks.get(start as usize..end as usize).unwrap_or_default();
-                    self.authors.set(new, request.rest.author());
-                }
+                let start = table.num_cached().unwrap_or(0);
+                let new = table.blocks.get(start as usize..end as usize).unwrap_or_default();
+                self.traffic.on_computed(group, new, &request.rest.plan);
                 cache.commit_full(handle, group, &request.digests, table, end, None)?;
             }
             cache.release_skipped(row, group, table, num_computed)?;

@@ -1,11 +1,11 @@
 //! Checkpoints: copies of recurrent states that later requests go on from.
 
 use super::BlockManager;
-use super::checkpoint_history::Origin;
 use crate::engine::{BlockCopy, CacheEvent};
 use crate::error::Error;
 use crate::group::{Group, state};
 use crate::ids::BlockId;
+use crate::rules::checkpoint_history::Origin;
 use crate::store::Store;
 
 impl BlockManager {
@@ -47,17 +47,11 @@ impl BlockManager {
             self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
             self.engine.held.push((group.spec.pool, src));
             self.stats.forks += 1;
-            if self.lengths.first_state == Some(group.id.index()) {
-                let last_used = self.history.last_used(src);
-                self.pressure.on_hit(last_used, self.costs.of(num_computed));
-                if let Some(origin) = self.history.unused(src) {
+            if self.traffic.counts_states_of(group.id.index()) {
+                if let Some(origin) = self.traffic.on_used(src, num_computed) {
                     self.stats.origins[origin as usize].used += 1;
-                    if origin == Origin::Branch {
-                        self.placement.on_branch(true);
-                    }
                 }
-                self.history.go_on(src);
-                request.rest.checkpoints.extend([self.history.spare(src), num_computed]);
+                request.rest.checkpoints.extend([self.traffic.history.spare(src), num_computed]);
             }
             self.prioritize(row, &group, src, num_computed);
         }
@@ -169,7 +163,7 @@ impl BlockManager {
         let index = self.engine.cache.store.prefix_index(group.spec.pool);
         for block in (0..pool.num_ids()).map(BlockId).filter(|&block| pool.is_hashed(block)) {
             if index.first_key(block).is_some_and(|(key, _)| key.group == group.id)
-                && let Some(origin) = self.history.unused(block)
+                && let Some(origin) = self.traffic.history.unused(block)
             {
                 unused[origin as usize] += 1;
             }
@@ -197,18 +191,10 @@ impl BlockManager {
         let request = &self.engine.requests.rows[row];
         let Some(key) = group.key_at(&request.digests, num_tokens) else { return };
         self.engine.cache.store.insert_key(group.spec.pool, block, &key, num_tokens);
-        if self.lengths.first_state == Some(group.id.index()) {
-            let plan = &request.rest.plan;
-            let origin = if plan.branch == num_tokens {
-                self.placement.on_branch(false);
-                Origin::Branch
-            } else if plan.prompt_tokens < num_tokens {
-                Origin::End
-            } else {
-                Origin::Prompt
-            };
+        if self.traffic.counts_states_of(group.id.index()) {
+            let (plan, num_turns) = (&request.rest.plan, request.rest.num_turns);
+            let origin = self.traffic.on_left(block, plan, num_tokens, num_turns);
             self.stats.origins[origin as usize].written += u64::from(!has_followed);
-            self.history.leave(block, request.rest.num_turns, origin, self.pressure.now());
         }
         self.prioritize(row, group, block, num_tokens);
         let handle = self.engine.requests.handle(row);

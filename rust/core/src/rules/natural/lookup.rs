@@ -21,8 +21,6 @@ pub(super) struct Lengths {
     specs: Vec<LookupGroup>,
     /// The first group that keeps recurrent states, which stands for all.
     pub(super) first_state: Option<usize>,
-    /// The first group of full attention, whose blocks tell how far prompts share.
-    pub(super) first_full: Option<usize>,
     pub(super) has_windows: bool,
 }
 
@@ -57,7 +55,6 @@ impl Lengths {
             commit_interval,
             specs: of(true).chain(of(false)).collect(),
             first_state: specs.iter().position(|spec| spec.kind.is_state()),
-            first_full: specs.iter().position(|spec| spec.kind.is_full()),
             has_windows: specs.iter().any(|spec| spec.kind.is_window()),
         })
     }

@@ -1,7 +1,7 @@
 //! Our own rules: [`BlockManager`].
 //!
 //! ```text
-//! policy, checkpoint_history, hint <- request, lookup <- admission
+//! policy, hint <- request, lookup <- admission
 //!     hint <- worth <- returns <- priority, place, session
 //!                              <- allocate, advance, checkpoints <- BlockManager
 //! ```
@@ -9,7 +9,6 @@
 mod admission;
 mod advance;
 mod allocate;
-mod checkpoint_history;
 mod checkpoints;
 mod config;
 mod hint;
@@ -24,7 +23,6 @@ mod stats;
 mod tokens;
 mod worth;
 
-pub use checkpoint_history::Origin;
 pub use config::{Config, Hashing};
 pub use hint::Hint;
 pub use policy::{FlopModel, Policy};
@@ -36,12 +34,10 @@ use crate::engine::outbox::Outbox;
 use crate::engine::requests::known_row;
 use crate::engine::{BlockCopy, CacheEvent, Compaction, Engine, TableChange};
 use crate::error::Error;
-use crate::group::Group;
 use crate::hash::BlockHasher;
 use crate::ids::{BlockId, GroupId};
-use crate::placement::{Authors, Placement, Pressure, TokenCosts};
+use crate::rules::traffic::Traffic;
 use crate::store::{BlockStore, Store};
-use checkpoint_history::CheckpointHistory;
 use lookup::Lengths;
 use request::{NaturalRequest, Progress};
 use returns::Returns;
@@ -58,17 +54,10 @@ pub struct BlockManager {
     hasher: BlockHasher,
     config: Config,
     max_request_tokens: u32,
-    /// Of the checkpoints of the first recurrent group, which stand for those of all.
-    history: CheckpointHistory,
-    /// Where checkpoints go, and the facts that it is learned from.
-    placement: Placement,
-    authors: Authors,
-    pressure: Pressure,
-    costs: TokenCosts,
+    /// What was seen of requests so far, from which it is learned where checkpoints go.
+    traffic: Traffic,
     worth: Worth,
     returns: Returns,
-    /// Slabs' worth of blocks evicted when that was last looked at.
-    slabs_evicted: f64,
     stats: Stats,
     num_running: usize,
     /// Rows whose blocks are to be looked at by the call at hand. Reused by every call.
@@ -98,27 +87,19 @@ impl BlockManager {
         let cache =
             Cache::new(store, groups, config.hash_block_size, config.enable_caching, outbox)?;
         let lengths = Lengths::new(&config.groups)?;
-        let num_states = lengths
-            .first_state
-            .map_or(0, |group| cache.store.pool(cache.groups[group].spec.pool).num_ids());
-        let num_full = lengths
-            .first_full
-            .map_or(0, |group| cache.store.pool(cache.groups[group].spec.pool).num_ids());
-        let (costs, capacity) = token_costs(&cache, config.policy);
+        let quadratic = match config.policy {
+            Policy::FlopAware(model) if model.linear > 0.0 => model.quadratic / model.linear,
+            _ => 0.0,
+        };
         let mut manager = Self {
-            placement: Placement::new(costs, lengths.alignment),
-            authors: Authors::new(num_full),
-            pressure: Pressure::new(capacity),
-            costs,
+            traffic: Traffic::new(&cache, lengths.alignment, quadratic),
             worth: Worth::default(),
             returns: Returns::default(),
-            slabs_evicted: 0.0,
             engine: Engine::new(cache),
             lengths,
             hasher: BlockHasher::new(config.hashing.algorithm),
             config,
             max_request_tokens: 0,
-            history: CheckpointHistory::new(num_states),
             stats: Stats::default(),
             num_running: 0,
             due: Vec::new(),
@@ -345,14 +326,7 @@ impl BlockManager {
     pub fn apply_compaction(&mut self, plan: &Compaction) -> Result<Vec<TableChange>, Error> {
         let moved = self.engine.apply_compaction(plan)?;
         self.stats.moves += moved.blocks.len() as u64;
-        let states = self.lengths.first_state.map(|at| self.engine.cache.groups[at].spec.pool);
-        for &(_, src, dst) in moved.blocks.iter().filter(|(pool, ..)| states == Some(*pool)) {
-            self.history.relocate(src, dst);
-        }
-        let full = self.lengths.first_full.map(|at| self.engine.cache.groups[at].spec.pool);
-        for &(_, src, dst) in moved.blocks.iter().filter(|(pool, ..)| full == Some(*pool)) {
-            self.authors.relocate(src, dst);
-        }
+        self.traffic.on_moved(&self.engine.cache.groups, moved.blocks.iter().copied());
         Ok(moved.tables)
     }
 
@@ -373,7 +347,7 @@ impl BlockManager {
     /// Let time pass: once a scheduler step, to order ages.
     pub fn tick(&mut self) {
         self.engine.cache.store.tick();
-        self.measure_pressure();
+        self.traffic.measure(&self.engine.cache.store);
     }
 
     /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree.
@@ -383,26 +357,4 @@ impl BlockManager {
     pub fn check_integrity(&self) -> Result<(), String> {
         self.engine.check_integrity()
     }
-}
-
-/// What a checkpoint costs, and how many tokens' attention fills the memory, by the groups' blocks.
-fn token_costs(cache: &Cache<BlockStore>, policy: Policy) -> (TokenCosts, f64) {
-    let slabs = |group: &&Group| 1.0 / f64::from(cache.store.blocks_per_slab(group.spec.pool));
-    let of_state = cache.groups.iter().filter(|group| group.kind().is_state()).map(|it| slabs(&it));
-    let of_token = cache
-        .groups
-        .iter()
-        .filter(|group| group.kind().is_full())
-        .map(|group| slabs(&group) / f64::from(group.spec.block_size));
-    let (of_state, of_token) = (of_state.sum::<f64>(), of_token.sum::<f64>());
-    if of_token == 0.0 {
-        // No token takes memory for good: only states do.
-        return (TokenCosts { state_tokens: 1.0, quadratic: 0.0 }, cache.store.num_slabs() as f64);
-    }
-    let quadratic = match policy {
-        Policy::FlopAware(model) if model.linear > 0.0 => model.quadratic / model.linear,
-        _ => 0.0,
-    };
-    let costs = TokenCosts { state_tokens: of_state / of_token, quadratic };
-    (costs, cache.store.num_slabs() as f64 / of_token)
 }

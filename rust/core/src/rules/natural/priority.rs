@@ -122,7 +122,7 @@ impl BlockManager {
         let left_behind = lengths.len().saturating_sub(NUM_KEPT);
         for num_tokens in lengths.drain(..left_behind) {
             let checkpoint = self.checkpoint(row, first, num_tokens);
-            if checkpoint.is_some_and(|block| self.history.is_shared(block)) {
+            if checkpoint.is_some_and(|block| self.traffic.history.is_shared(block)) {
                 continue;
             }
             for group in &states {
@@ -134,7 +134,7 @@ impl BlockManager {
         if let &mut [spare, last] = lengths.as_mut_slice()
             && let Some(block) = self.checkpoint(row, first, last)
         {
-            self.history.set_spare(block, spare);
+            self.traffic.history.set_spare(block, spare);
         }
     }
 
@@ -155,8 +155,8 @@ impl BlockManager {
             }
             self.engine.cache.store.set_priority(group.spec.pool, block, priority);
             self.engine.cache.store.refresh(group.spec.pool, block);
-            if self.lengths.first_state == Some(group.id.index()) {
-                self.history.touch(block, self.pressure.now());
+            if self.traffic.counts_states_of(group.id.index()) {
+                self.traffic.history.touch(block, self.traffic.pressure.now());
             }
         }
     }
@@ -199,7 +199,7 @@ impl BlockManager {
                 let class = WorthClass::new(request.num_turns, request.hint);
                 let lives = self.worth.lives(class);
                 let store = &self.engine.cache.store;
-                let until = self.pressure.now() + model.alpha * lives;
+                let until = self.traffic.pressure.now() + model.alpha * lives;
                 #[expect(clippy::cast_sign_loss, reason = "the cast of a negative float gives 0")]
                 let priority = ((until * PARTS_A_LIFE) as u64) << TICK_BITS;
                 // Until something is evicted, only the ticks pass.

@@ -4,7 +4,6 @@ use super::hint::Hint;
 use crate::engine::GroupBlocks;
 use crate::engine::requests::RequestState;
 use crate::hash::HashChain;
-use crate::placement::Author;
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
 
@@ -56,18 +55,6 @@ pub(crate) struct Request {
     pub(crate) priorities: Vec<u64>,
     /// The match found last.
     pub(crate) matched: Option<Match>,
-}
-
-impl Request {
-    /// Who computes the blocks that it computes now.
-    pub(crate) fn author(&self) -> Author {
-        Author {
-            num_tokens: self.plan.prompt_tokens,
-            class: self.plan.class,
-            keeps_end: self.plan.end,
-            is_left: false,
-        }
-    }
 }
 
 /// A match in the prefix cache, with its blocks.

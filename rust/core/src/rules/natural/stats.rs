@@ -1,6 +1,6 @@
 //! Counters since the start.
 
-use super::checkpoint_history::Origin;
+use crate::rules::checkpoint_history::Origin;
 use crate::rules::hit::HitLimit;
 
 /// What happened so far.

@@ -13,32 +13,47 @@
 
 use super::KvCacheManager;
 use super::lookup::ComputedBlocks;
-use super::placement::Placement;
 use super::progress::RequestProgress;
 use crate::engine::GroupBlocks;
+use crate::error::Error;
 use crate::group::{Group, GroupKind};
 use crate::store::Store;
 
 impl<S: Store> KvCacheManager<S> {
     /// The longest cached prefix of at most `limit` tokens with which the request can come to its end.
+    /// Its checkpoints are planned by that; [`ComputedBlocks::num_uncached`] is 0 unless one of them
+    /// is where attention blocks go on to without states.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
     pub fn longest_usable_hit(
         &mut self,
         handle: u64,
         limit: u32,
-        num_tokens: u32,
-    ) -> ComputedBlocks {
-        let mut hit = self.longest_hit(handle, limit);
-        self.note_limit(handle, limit, &hit);
-        while hit.num_tokens > 0 && !self.finishes_with(&hit.blocks, num_tokens) {
+        progress: &RequestProgress,
+    ) -> Result<ComputedBlocks, Error> {
+        let row = self.engine.requests.row(handle)?;
+        let (mut hit, ended_by) = self.explained_hit(handle, limit);
+        self.stats.limits[ended_by as usize] += 1;
+        let matched = hit.num_tokens + hit.num_uncached;
+        while hit.num_tokens > 0 && !self.finishes_with(&hit.blocks, progress.num_tokens) {
             self.stats.shortened += 1;
-            hit = self.longest_hit(handle, hit.num_tokens / 2);
+            (hit, _) = self.explained_hit(handle, hit.num_tokens / 2);
         }
-        let placement = Placement::of(&self.config, &RequestProgress::default());
-        let branch = hit.num_tokens + hit.num_uncached;
-        if placement.is_some_and(|placement| !placement.is_branch(hit.num_tokens, branch)) {
+        let Some(traffic) = &self.traffic else { return Ok(hit) };
+        let request = &mut self.engine.requests.rows[row];
+        let shared = traffic.shared(&self.engine.cache, &request.digests, hit.num_tokens, matched);
+        request.rest.shared = ended_by.is_whole().then_some(shared);
+        request.rest.is_known = progress.was_preempted;
+        let branch = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
+        let states = self.config.groups.iter().position(|group| group.kind.is_aligned());
+        let checkpoint = states.and_then(|group| hit.blocks[group].last().copied());
+        self.plan_checkpoints(row, progress.num_prompt, hit.num_tokens, branch, checkpoint);
+        let plan = &self.engine.requests.rows[row].rest.plan;
+        if plan.is_none_or(|plan| plan.branch == 0) {
             hit.num_uncached = 0;
         }
-        hit
+        Ok(hit)
     }
 
     /// Whether a request of `num_tokens` known tokens that starts with these blocks comes to its end

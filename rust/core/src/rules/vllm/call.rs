@@ -4,6 +4,7 @@ use rustc_hash::FxHashSet;
 
 use super::config::{GroupConfig, ManagerConfig};
 use super::progress::RequestProgress;
+use super::request::Request;
 use super::stats::Stats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
@@ -11,6 +12,7 @@ use crate::error::Error;
 use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::prefix_index::Key;
+use crate::rules::traffic::Traffic;
 use crate::store::Store;
 
 /// A block of a recurrent group that holds the state at a boundary.
@@ -43,6 +45,8 @@ pub(super) struct Call<'a, S> {
     pub(super) cache: &'a mut Cache<S>,
     pub(super) outputs: &'a mut [StepOutputs],
     pub(super) stats: &'a mut Stats,
+    pub(super) traffic: Option<&'a mut Traffic>,
+    pub(super) request: &'a mut Request,
     pub(super) handle: u64,
     pub(super) row: usize,
     pub(super) progress: RequestProgress,

@@ -111,9 +111,11 @@ impl<S: Store> Call<'_, S> {
             let copy = new.remove(0);
             if was_allocated {
                 self.preserve(group, position, source, copy)?;
+                self.note_left(group, copy);
             } else {
                 self.redirect(group, position, source, copy)?;
                 self.stats.forks += 1;
+                self.note_used(group, source);
                 returned.insert(0, copy);
             }
         }

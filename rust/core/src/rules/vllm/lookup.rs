@@ -54,25 +54,37 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
-    /// Count what ended a hit of a request.
-    pub(super) fn note_limit(&mut self, handle: u64, limit: u32, hit: &ComputedBlocks) {
-        let Lookup::Hybrid { specs, .. } = &self.config.lookup else { return };
+    /// As [`KvCacheManager::longest_hit`], and what ended it. Full attention is asked first, then
+    /// windows, then states, so that what each of them alone denies is known: `num_uncached` is what
+    /// states alone lack.
+    pub(super) fn explained_hit(&self, handle: u64, limit: u32) -> (ComputedBlocks, HitLimit) {
+        let Lookup::Hybrid { specs, .. } = &self.config.lookup else {
+            return (self.longest_hit(handle, limit), HitLimit::default());
+        };
+        let finder = self.finder(self.digests(handle));
+        let mut candidate = Candidate::new(limit, specs.len());
+        finder.reconcile(specs, |group| group.kind().is_full(), &mut candidate);
+        let attention = candidate.num_tokens;
+        finder.reconcile(specs, |group| !group.kind().is_recurrent(), &mut candidate);
+        let resumable = candidate.num_tokens;
+        finder.reconcile(specs, |_| true, &mut candidate);
+        let num_tokens = candidate.num_tokens;
         let grain = self.config.hit_alignment();
-        let cache = &self.engine.cache;
-        let has_states = self.config.groups.iter().any(|group| group.kind.is_mamba());
-        let group = &cache.groups[specs[0].groups[0].index()];
-        let next = group.key_at(self.digests(handle), hit.num_tokens + group.spec.block_size);
-        let ended_by = if hit.num_tokens == limit / grain * grain {
+        let first = &self.engine.cache.groups[specs[0].groups[0].index()];
+        let next = first.key_at(finder.digests, attention + first.spec.block_size);
+        let ended_by = if num_tokens == limit / grain * grain {
             HitLimit::Complete
-        } else if hit.num_uncached > 0 {
-            if has_states { HitLimit::NoCheckpoint } else { HitLimit::WindowEvicted }
-        } else if next.is_some_and(|key| cache.store.was_evicted(group.spec.pool, &key)) {
+        } else if num_tokens < resumable {
+            HitLimit::NoCheckpoint
+        } else if resumable < attention {
+            HitLimit::WindowEvicted
+        } else if next.is_some_and(|key| finder.store.was_evicted(first.spec.pool, &key)) {
             HitLimit::AttentionEvicted
         } else {
             HitLimit::Unseen
         };
-        let at = HitLimit::ALL.iter().position(|&other| other == ended_by);
-        self.stats.limits[at.unwrap_or_default()] += 1;
+        let blocks = finder.agreed(specs, candidate);
+        (ComputedBlocks { blocks, num_tokens, num_uncached: resumable - num_tokens }, ended_by)
     }
 
     /// The longest cached prefix of each group on its own, with its tokens.

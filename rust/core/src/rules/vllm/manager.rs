@@ -2,17 +2,19 @@
 
 use super::call::{BoundaryState, Call, StepOutputs};
 use super::config::{GroupConfig, ManagerConfig};
-use super::no_change::{NoChangeUntil, VllmRequest};
-use super::placement::Placement;
+use super::no_change::NoChangeUntil;
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
+use super::request::VllmRequest;
 use super::stats::Stats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::engine::outbox::Outbox;
+use crate::engine::requests::Row;
 use crate::engine::{CacheEvent, Engine, GroupBlocks};
 use crate::error::Error;
 use crate::group::Table;
 use crate::ids::{BlockId, GroupId};
+use crate::rules::traffic::Traffic;
 use crate::store::Store;
 
 /// A block manager that decides as vLLM's does, block by block.
@@ -27,6 +29,8 @@ pub struct KvCacheManager<S> {
     pub(super) outputs: Vec<StepOutputs>,
     /// The request beside which nobody is admitted, by its id.
     pub(super) alone: Option<String>,
+    /// What was seen of requests so far, where checkpoints are placed by our own rules.
+    pub(super) traffic: Option<Box<Traffic>>,
     pub(super) stats: Stats,
 }
 
@@ -44,6 +48,8 @@ impl<S: Store> KvCacheManager<S> {
         let outbox = Outbox { enable_events: config.enable_events, ..Outbox::default() };
         let enable_caching = config.enable_caching();
         let cache = Cache::new(store, groups, config.hash_block_size, enable_caching, outbox)?;
+        let traffic =
+            config.checkpoints.map(|_| Box::new(Traffic::new(&cache, config.hit_alignment(), 0.0)));
         Ok(Self {
             engine: Engine::new(cache),
             outputs: std::iter::repeat_with(StepOutputs::default)
@@ -51,6 +57,7 @@ impl<S: Store> KvCacheManager<S> {
                 .collect(),
             config,
             alone: None,
+            traffic,
             stats: Stats::default(),
         })
     }
@@ -122,10 +129,24 @@ impl<S: Store> KvCacheManager<S> {
     /// One request's call, and what it knew of changes to come.
     fn open(&mut self, handle: u64, progress: RequestProgress) -> Result<Call<'_, S>, Error> {
         let row = self.engine.requests.row(handle)?;
-        let Self { engine: Engine { cache, requests, .. }, config, outputs, stats, .. } = self;
-        let (request, tables) = requests.split_mut(row);
-        let digests = &request.digests;
-        Ok(Call { config, cache, outputs, stats, handle, row, progress, digests, tables })
+        let Self {
+            engine: Engine { cache, requests, .. }, config, outputs, stats, traffic, ..
+        } = self;
+        let (Row { digests, rest: request, .. }, tables) = requests.split_mut(row);
+        let traffic = traffic.as_deref_mut();
+        Ok(Call {
+            config,
+            cache,
+            outputs,
+            stats,
+            traffic,
+            request,
+            handle,
+            row,
+            progress,
+            digests,
+            tables,
+        })
     }
 
     fn forget_no_change(&mut self, handle: u64) -> Result<(), Error> {
@@ -176,6 +197,10 @@ impl<S: Store> KvCacheManager<S> {
         let row = self.engine.requests.row(handle)?;
         if self.must_wait(row) {
             return Ok(None);
+        }
+        if self.config.checkpoints.is_some() && self.engine.requests.rows[row].rest.plan.is_none() {
+            let start = progress.num_computed + args.num_new_computed;
+            self.plan_checkpoints(row, progress.num_prompt, start, 0, None);
         }
         let new = self.try_allocate(handle, progress, args)?;
         if new.is_none() {
@@ -240,6 +265,7 @@ impl<S: Store> KvCacheManager<S> {
         if let Some(reason) = reason {
             call.key_copies(reason)?;
         }
+        call.observe();
         let mut new = Vec::with_capacity(call.tables.len());
         for group in 0..call.tables.len() {
             new.push(call.extend(group, num_slots, num_main)?);
@@ -300,15 +326,6 @@ impl<S: Store> KvCacheManager<S> {
     /// [`Error::UnknownRequest`].
     pub fn keep_states(&mut self, handle: u64, progress: &RequestProgress) -> Result<(), Error> {
         self.open(handle, *progress)?.keep_states()
-    }
-
-    /// Where a chunk of a prefill from `start` on has to end that could end at `end`, so that
-    /// checkpoints can be taken; counts are tokens.
-    #[must_use]
-    pub fn next_boundary(&self, progress: &RequestProgress, start: u32, end: u32) -> u32 {
-        let prefill_end = progress.num_prompt.max(progress.num_tokens.saturating_sub(1));
-        let placement = Placement::of(&self.config, progress);
-        placement.map_or(end, |placement| placement.chunk_end(start, end, prefill_end))
     }
 
     /// Forget a request and give its blocks back, the last ones first to go.
@@ -393,6 +410,13 @@ impl<S: Store> KvCacheManager<S> {
 
     /// A step begins: what the last one computed is there.
     pub fn start_step(&mut self) {
+        if self.store().is_slabbed() {
+            // What was cached in one pool grows older than what is cached in others from now on.
+            self.store_mut().tick();
+        }
+        if let Some(traffic) = &mut self.traffic {
+            traffic.measure(&self.engine.cache.store);
+        }
         self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());
     }
 

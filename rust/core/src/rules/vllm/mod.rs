@@ -5,7 +5,7 @@
 //! several pools too.
 //!
 //! ```text
-//! config, progress, stats <- call <- retention, checkpoint, demand
+//! config, progress, stats <- request <- call <- retention, checkpoint, demand
 //!                                 <- adopt, extend, commit, placement, no_change
 //!                                 <- KvCacheManager <- lookup, copies, alone
 //! ```
@@ -27,6 +27,7 @@ mod manager;
 mod no_change;
 mod placement;
 mod progress;
+mod request;
 mod retention;
 mod stats;
 

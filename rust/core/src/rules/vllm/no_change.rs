@@ -2,21 +2,9 @@
 
 use super::call::Call;
 use super::config::GroupConfig;
-use super::placement::Placement;
 use super::progress::RequestProgress;
-use crate::engine::requests::RequestState;
 use crate::group::{GroupKind, Table};
 use crate::store::Store;
-
-/// Marks the requests of these rules. Their progress is told with each call; what is remembered is
-/// how far they can go on without a change.
-#[derive(Debug)]
-pub(super) struct VllmRequest;
-
-impl RequestState for VllmRequest {
-    type Progress = NoChangeUntil;
-    type Rest = ();
-}
 
 /// A decoding request stays within its blocks for many steps. These are the token counts up to
 /// which no group has a block to take, to give back or to enter into the prefix cache, so that such
@@ -103,8 +91,8 @@ impl<S: Store> Call<'_, S> {
                 {
                     return NoChangeUntil::default();
                 }
-                if let Some(placement) = Placement::of(self.config, &self.progress) {
-                    until.main_room = placement.next_move(num_next);
+                if let Some(plan) = &self.request.plan {
+                    until.main_room = self.config.next_move(plan, num_next);
                 }
                 if has_checkpoint_blocks {
                     until.step = self.config.hash_block_size - 1;

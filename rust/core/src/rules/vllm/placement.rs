@@ -4,87 +4,89 @@
 //! A state stays in one block for life, so a copy is made before a step that writes on: of the state
 //! after all tokens scheduled before, whether or not their step has ended.
 
+use super::KvCacheManager;
 use super::call::Call;
 use super::config::ManagerConfig;
 use super::progress::RequestProgress;
 use crate::error::Error;
 use crate::ids::BlockId;
-use crate::placement::{Lengths, Prompt};
-use crate::rules::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
+use crate::placement::{Prompt, PromptClass};
+use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::store::Store;
 
-/// Where one request's prompt leaves checkpoints.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Placement {
-    policy: CheckpointPolicy,
-    plan: CheckpointPlan,
-    /// What the length of a hit is a multiple of.
-    grain: u32,
-}
-
-/// How far before a prompt's end it leaves checkpoints, where nothing is learned: later prompts
-/// leave earlier ones at distances of all sizes.
-fn margins(policy: &CheckpointPolicy) -> Lengths {
-    policy.prompt_margins.unwrap_or_else(|| Lengths::from([128, 1_024, 8_192]))
-}
-
-impl Placement {
-    /// `None` where vLLM's own rules say what is kept.
-    pub(super) fn of(config: &ManagerConfig, progress: &RequestProgress) -> Option<Self> {
-        let policy = config.checkpoints?;
-        let (grain, num_prompt) = (config.hit_alignment(), progress.num_prompt);
-        let branch = progress.shared_prefix_boundary / grain * grain;
-        let prompt = Prompt { num_tokens: num_prompt, branch, ..Prompt::default() };
-        // What the same prompt, sent again, cannot hit is of no use.
-        let most = config.checkpoint_position(num_prompt, grain);
-        let mut lengths = Lengths::default();
-        for &length in policy.fixed(margins(&policy), prompt, grain).as_slice() {
-            lengths.insert(length.min(most));
-        }
-        let plan = CheckpointPlan {
-            lengths,
-            branch,
-            prompt_tokens: num_prompt,
-            end: policy.finish,
-            ..CheckpointPlan::default()
+impl<S: Store> KvCacheManager<S> {
+    /// Plan where a request leaves checkpoints that goes on from `start` tokens, and whose attention
+    /// blocks are there up to `branch`, 0 if no further. `checkpoint` is the one that it goes on from.
+    pub(super) fn plan_checkpoints(
+        &mut self,
+        row: usize,
+        num_prompt: u32,
+        start: u32,
+        branch: u32,
+        checkpoint: Option<BlockId>,
+    ) {
+        let Some((policy, traffic)) = self.config.checkpoints.as_ref().zip(self.traffic.as_ref())
+        else {
+            return;
         };
-        Some(Self { policy, plan, grain })
-    }
-
-    /// The first length after `num_tokens` at which the prompt leaves a checkpoint.
-    fn next_in_prompt(&self, num_tokens: u32) -> Option<u32> {
-        self.policy.next(&self.plan, num_tokens, self.grain)
-    }
-
-    /// Where a chunk from `start` on ends, that could end at `end`: where a checkpoint is wanted, or
-    /// else at the last multiple of the grain, so that the state can be kept if the request is
-    /// preempted then.
-    pub(super) fn chunk_end(&self, start: u32, end: u32, prefill_end: u32) -> u32 {
-        if start >= prefill_end {
-            return end;
+        let class = PromptClass { client: 0, beginning: traffic.beginning(branch, checkpoint) };
+        let prompt = Prompt { start, num_tokens: num_prompt, branch, class };
+        let mut plan = traffic.plan(policy, prompt);
+        // What the same prompt, sent again, cannot hit is of no use.
+        let most = self.config.checkpoint_position(num_prompt, self.config.hit_alignment());
+        let planned = std::mem::take(&mut plan.lengths);
+        for &length in planned.as_slice() {
+            plan.lengths.insert(length.min(most));
         }
-        if let Some(stop) = self.next_in_prompt(start).filter(|&stop| stop < end) {
-            return stop;
-        }
-        let aligned = end / self.grain * self.grain;
-        if end < prefill_end && aligned > start { aligned } else { end }
+        plan.end &= !self.config.has_drafts();
+        self.engine.requests.rows[row].rest.plan = Some(plan);
     }
 
-    /// Whether states are worth keeping at the end of what attention holds beyond a hit: a prompt
-    /// that leaves another one within its margin is no branch.
-    pub(super) fn is_branch(&self, num_hit: u32, branch: u32) -> bool {
-        let shortest = margins(&self.policy).as_slice().first().copied().unwrap_or(0);
-        let margin = shortest.min(branch / 8).next_multiple_of(self.grain);
-        branch > num_hit.saturating_add(margin)
+    /// Where a chunk of a prefill from `start` on has to end that could end at `end`: where a
+    /// checkpoint is wanted, or else at the last length at which a state can be kept, if the request is
+    /// preempted then. Counts are tokens.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn next_boundary(
+        &mut self,
+        handle: u64,
+        progress: &RequestProgress,
+        start: u32,
+        end: u32,
+    ) -> Result<u32, Error> {
+        let row = self.engine.requests.row(handle)?;
+        let prefill_end = progress.num_prompt.max(progress.num_tokens.saturating_sub(1));
+        let Some(policy) = self.config.checkpoints.filter(|_| start < prefill_end) else {
+            return Ok(end);
+        };
+        if self.engine.requests.rows[row].rest.plan.is_none() {
+            self.plan_checkpoints(row, progress.num_prompt, start, 0, None);
+        }
+        let grain = self.config.hit_alignment();
+        let plan = self.engine.requests.rows[row].rest.plan.unwrap_or_default();
+        if let Some(stop) = policy.next(&plan, start, grain).filter(|&stop| stop < end) {
+            return Ok(stop);
+        }
+        let aligned = end / grain * grain;
+        Ok(if end < prefill_end && aligned > start { aligned } else { end })
+    }
+}
+
+impl ManagerConfig {
+    fn has_drafts(&self) -> bool {
+        self.groups.iter().any(|group| group.kind.num_speculative() > 0)
     }
 
     /// The first length from `num_tokens` on at which the copy that follows the generation moves.
-    pub(super) fn next_move(&self, num_tokens: u32) -> u32 {
-        if !self.plan.end {
-            return u32::MAX;
+    pub(super) fn next_move(&self, plan: &CheckpointPlan, num_tokens: u32) -> u32 {
+        match &self.checkpoints {
+            Some(policy) if plan.end => {
+                let every = policy.follow_every.max(1).next_multiple_of(self.hit_alignment());
+                num_tokens.max(plan.prompt_tokens + 1).next_multiple_of(every)
+            }
+            _ => u32::MAX,
         }
-        let every = self.policy.follow_every.max(1).next_multiple_of(self.grain);
-        num_tokens.max(self.plan.prompt_tokens + 1).next_multiple_of(every)
     }
 }
 
@@ -98,17 +100,27 @@ pub(super) enum Reason {
 }
 
 impl<S: Store> Call<'_, S> {
+    /// Take note of where the prompt of a request that is being admitted leaves earlier ones.
+    pub(super) fn observe(&mut self) {
+        let (Some(traffic), Some(plan)) = (self.traffic.as_deref_mut(), &self.request.plan) else {
+            return;
+        };
+        if !std::mem::replace(&mut self.request.is_known, true) {
+            traffic.on_prompt(plan.class, self.request.shared.take());
+        }
+    }
+
     /// Whether what the next step writes on is a state worth a copy. The copy is a part of the
     /// call's demand then.
     pub(super) fn plan_copies(&mut self) -> Option<Reason> {
-        let placement = Placement::of(self.config, &self.progress)?;
-        let at = self.progress.num_computed;
+        let (policy, plan) = self.config.checkpoints.as_ref().zip(self.request.plan.as_ref())?;
+        let (at, grain) = (self.progress.num_computed, self.config.hit_alignment());
         if !self.cache.enable_caching || !self.is_running() || !self.is_state_at(at) {
             return None;
         }
-        let reason = if placement.next_in_prompt(at - 1) == Some(at) {
+        let reason = if policy.next(plan, at - 1, grain) == Some(at) {
             Reason::Prompt
-        } else if placement.policy.follows(&placement.plan, at, placement.grain) {
+        } else if policy.follows(plan, at, grain) {
             Reason::Follow
         } else {
             return None;
@@ -126,12 +138,11 @@ impl<S: Store> Call<'_, S> {
     /// Whether the states hold exactly `num_tokens` tokens, which have a digest. A step with drafts
     /// leaves states of tokens that are then rejected.
     fn is_state_at(&self, num_tokens: u32) -> bool {
-        let has_drafts = self.config.groups.iter().any(|it| it.kind.num_speculative() > 0);
         let hash_block = self.config.hash_block_size;
         num_tokens > 0
             && num_tokens.is_multiple_of(self.config.hit_alignment())
             && (num_tokens / hash_block) as usize <= self.digests.len()
-            && (!has_drafts || num_tokens <= self.progress.num_prompt)
+            && (num_tokens <= self.progress.num_prompt || !self.config.has_drafts())
     }
 
     /// A group's state, if nobody can go on from it yet.
@@ -155,6 +166,9 @@ impl<S: Store> Call<'_, S> {
     /// Let the states be found that are about to be copied; the copies take the keys over.
     pub(super) fn key_copies(&mut self, reason: Reason) -> Result<(), Error> {
         let at = self.progress.num_computed;
+        if let Some(plan) = &mut self.request.plan {
+            plan.num_taken += u32::from(reason == Reason::Prompt);
+        }
         for group in 0..self.tables.len() {
             let Some((_, state)) = self.tables[group].copy_source() else { continue };
             if reason == Reason::Follow {
@@ -168,6 +182,27 @@ impl<S: Store> Call<'_, S> {
             self.key_tail(group, state, at, false)?;
         }
         Ok(())
+    }
+
+    /// A state is kept in a block from now on.
+    pub(super) fn note_left(&mut self, group: usize, block: BlockId) {
+        if let (Some(traffic), Some(plan)) = (self.traffic.as_deref_mut(), &self.request.plan)
+            && traffic.counts_states_of(group)
+        {
+            traffic.on_left(block, plan, self.progress.num_computed, 0);
+        }
+    }
+
+    /// A request that is being admitted goes on from a copy of a block.
+    pub(super) fn note_used(&mut self, group: usize, block: BlockId) {
+        let num_tokens = self.tables[group].moving().last_kept;
+        if let Some(traffic) = self.traffic.as_deref_mut()
+            && traffic.counts_states_of(group)
+        {
+            traffic.on_used(block, num_tokens);
+            let now = traffic.pressure.now();
+            traffic.history.touch(block, now);
+        }
     }
 
     /// Give up the copy that followed the generation so far, unless somebody goes on from it.
@@ -199,6 +234,7 @@ impl<S: Store> Call<'_, S> {
             if let Some(state) = self.state_without_key(group, at) {
                 self.drop_following(group);
                 self.key_tail(group, state, at, false)?;
+                self.note_left(group, state);
                 self.stats.kept += 1;
             }
         }

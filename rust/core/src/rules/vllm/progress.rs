@@ -18,6 +18,8 @@ pub struct RequestProgress {
     pub shared_prefix_boundary: u32,
     /// Whether it is waiting to be admitted, for the first time or again.
     pub is_waiting: bool,
+    /// Whether it was admitted before, and preempted.
+    pub was_preempted: bool,
 }
 
 /// What an allocation asks for.

@@ -1,0 +1,215 @@
+//! [`Traffic`]: what is learned of where requests go on from each other, and where they leave
+//! checkpoints because of that. Every set of rules tells it what it sees.
+
+use super::checkpoint_history::{CheckpointHistory, Origin};
+use super::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
+use crate::digest::Digest;
+use crate::engine::cache::Cache;
+use crate::group::{Group, GroupKind};
+use crate::ids::{BlockId, PoolId};
+use crate::placement::{
+    Authors, Beginning, Lengths, Placement, Pressure, Prompt, PromptClass, TokenCosts,
+};
+use crate::store::Store;
+
+/// What was seen so far.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    placement: Placement,
+    /// Of the blocks of the first group of full attention, which tell how far prompts share.
+    authors: Authors,
+    first_full: Option<usize>,
+    pub(crate) pressure: Pressure,
+    /// Of the checkpoints of the first recurrent group, which stand for those of all.
+    pub(crate) history: CheckpointHistory,
+    first_state: Option<usize>,
+    costs: TokenCosts,
+    /// What the length of a hit is a multiple of.
+    alignment: u32,
+    /// Slabs' worth of blocks evicted when that was last looked at.
+    slabs_evicted: f64,
+}
+
+/// How far a prompt shares blocks with earlier ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shared {
+    /// Tokens that it goes on from.
+    pub(crate) hit: u32,
+    /// Tokens whose attention blocks are there.
+    pub(crate) matched: u32,
+    /// The attention block that ends there.
+    pub(crate) last: Option<BlockId>,
+}
+
+impl Traffic {
+    /// Nothing seen so far. `quadratic` is that of [`TokenCosts`].
+    pub(crate) fn new<S: Store>(cache: &Cache<S>, alignment: u32, quadratic: f64) -> Self {
+        let first = |is: fn(GroupKind) -> bool| cache.groups.iter().position(|it| is(it.kind()));
+        let (first_full, first_state) = (first(GroupKind::is_full), first(GroupKind::is_recurrent));
+        let num_ids = |group: Option<usize>| {
+            group.map_or(0, |group| cache.store.pool(cache.groups[group].spec.pool).num_ids())
+        };
+        let (costs, capacity) = token_costs(cache, quadratic);
+        Self {
+            placement: Placement::new(costs, alignment),
+            authors: Authors::new(num_ids(first_full)),
+            first_full,
+            pressure: Pressure::new(capacity),
+            history: CheckpointHistory::new(num_ids(first_state)),
+            first_state,
+            costs,
+            alignment,
+            slabs_evicted: 0.0,
+        }
+    }
+
+    /// Whether a group's checkpoints stand for those of all.
+    pub(crate) fn counts_states_of(&self, group: usize) -> bool {
+        self.first_state == Some(group)
+    }
+
+    /// Where a prompt leaves checkpoints.
+    pub(crate) fn plan(&self, policy: &CheckpointPolicy, prompt: Prompt) -> CheckpointPlan {
+        let wanted = Prompt { branch: if policy.branch { prompt.branch } else { 0 }, ..prompt };
+        let most = policy.max_per_request as usize;
+        let learned = self.placement.plan(wanted, self.pressure.price(), most);
+        let lengths = match policy.prompt_margins {
+            Some(margins) => policy.fixed(margins, wanted, self.alignment),
+            None if policy.prompt_end => learned.lengths,
+            None => Lengths::from([learned.branch]),
+        };
+        let keeps_branch = lengths.as_slice().contains(&prompt.branch);
+        CheckpointPlan {
+            lengths,
+            branch: if keeps_branch { prompt.branch } else { 0 },
+            class: prompt.class,
+            prompt_tokens: prompt.num_tokens,
+            end: policy.finish && learned.end,
+            ..CheckpointPlan::default()
+        }
+    }
+
+    /// How a prompt begins that goes on from `checkpoint`, and shares attention blocks up to `branch`
+    /// beyond it, 0 if it does not.
+    pub(crate) fn beginning(&self, branch: u32, checkpoint: Option<BlockId>) -> Beginning {
+        match checkpoint {
+            _ if branch > 0 => Beginning::Shared,
+            Some(checkpoint) if self.history.is_used(checkpoint) => Beginning::Shared,
+            Some(_) => Beginning::Turn,
+            None => Beginning::Fresh,
+        }
+    }
+
+    /// How far a prompt of `digests` shares, whose attention blocks are there for `matched` tokens.
+    pub(crate) fn shared<S: Store>(
+        &self,
+        cache: &Cache<S>,
+        digests: &[Digest],
+        hit: u32,
+        matched: u32,
+    ) -> Shared {
+        let last = self.first_full.and_then(|group| {
+            let group = cache.groups[group];
+            cache.store.get(group.spec.pool, &group.key_at(digests, matched)?)
+        });
+        Shared { hit, matched, last }
+    }
+
+    /// A prompt of `class` was admitted for the first time, and leaves earlier ones as `shared` says, if
+    /// that is known.
+    pub(crate) fn on_prompt(&mut self, class: PromptClass, shared: Option<Shared>) {
+        let departure = shared.and_then(|Shared { hit, matched, last }| {
+            self.authors.leave(last?, matched, hit, self.alignment)
+        });
+        self.placement.on_prompt(class, departure);
+    }
+
+    /// A request computed blocks of a group.
+    pub(crate) fn on_computed(&mut self, group: usize, blocks: &[BlockId], plan: &CheckpointPlan) {
+        if self.first_full == Some(group) {
+            self.authors.set(blocks, plan.author());
+        }
+    }
+
+    /// A checkpoint was left after `num_tokens` tokens, in the turn `num_turns` of a conversation.
+    pub(crate) fn on_left(
+        &mut self,
+        block: BlockId,
+        plan: &CheckpointPlan,
+        num_tokens: u32,
+        num_turns: u8,
+    ) -> Origin {
+        let origin = if plan.branch == num_tokens {
+            self.placement.on_branch(false);
+            Origin::Branch
+        } else if plan.prompt_tokens < num_tokens {
+            Origin::End
+        } else {
+            Origin::Prompt
+        };
+        self.history.leave(block, num_turns, origin, self.pressure.now());
+        origin
+    }
+
+    /// A request goes on from a checkpoint of `num_tokens` tokens. Returns what it was left for, if the
+    /// request is the first to do so.
+    pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32) -> Option<Origin> {
+        self.pressure.on_hit(self.history.last_used(block), self.costs.of(num_tokens));
+        let origin = self.history.unused(block);
+        if origin == Some(Origin::Branch) {
+            self.placement.on_branch(true);
+        }
+        self.history.go_on(block);
+        origin
+    }
+
+    /// Content of a pool was moved to other blocks.
+    pub(crate) fn on_moved(
+        &mut self,
+        groups: &[Group],
+        blocks: impl Iterator<Item = (PoolId, BlockId, BlockId)>,
+    ) {
+        let pool = |group: Option<usize>| group.map(|group| groups[group].spec.pool);
+        let (states, full) = (pool(self.first_state), pool(self.first_full));
+        for (pool, src, dst) in blocks {
+            if states == Some(pool) {
+                self.history.relocate(src, dst);
+            }
+            if full == Some(pool) {
+                self.authors.relocate(src, dst);
+            }
+        }
+    }
+
+    /// Measure what was evicted since the last time.
+    pub(crate) fn measure<S: Store>(&mut self, store: &S) {
+        let pools = (0..store.num_pools()).map(PoolId);
+        let slabs: f64 = pools
+            .map(|pool| {
+                store.pool(pool).num_evicted as f64 / f64::from(store.blocks_per_slab(pool))
+            })
+            .sum();
+        let share = (slabs - self.slabs_evicted) / store.num_slabs() as f64;
+        self.slabs_evicted = slabs;
+        self.pressure.on_evicted(share);
+    }
+}
+
+/// What a checkpoint costs, and how many tokens' attention fills the memory, by the groups' blocks.
+fn token_costs<S: Store>(cache: &Cache<S>, quadratic: f64) -> (TokenCosts, f64) {
+    let slabs = |group: &&Group| 1.0 / f64::from(cache.store.blocks_per_slab(group.spec.pool));
+    let groups = cache.groups.iter();
+    let of_state = groups.filter(|group| group.kind().is_recurrent()).map(|it| slabs(&it));
+    let of_token = cache
+        .groups
+        .iter()
+        .filter(|group| group.kind().is_full())
+        .map(|group| slabs(&group) / f64::from(group.spec.block_size));
+    let (of_state, of_token) = (of_state.sum::<f64>(), of_token.sum::<f64>());
+    if of_token == 0.0 {
+        // No token takes memory for good: only states do.
+        return (TokenCosts { state_tokens: 1.0, quadratic: 0.0 }, cache.store.num_slabs() as f64);
+    }
+    let costs = TokenCosts { state_tokens: of_state / of_token, quadratic };
+    (costs, cache.store.num_slabs() as f64 / of_token)
+}

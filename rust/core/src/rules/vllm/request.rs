@@ -1,0 +1,27 @@
+//! What the rules remember of a request.
+
+use super::no_change::NoChangeUntil;
+use crate::engine::requests::RequestState;
+use crate::rules::checkpoint_policy::CheckpointPlan;
+use crate::rules::traffic::Shared;
+
+/// Marks the requests of these rules. Their progress is told with each call; what a step looks at is
+/// how far they can go on without a change.
+#[derive(Debug)]
+pub(super) struct VllmRequest;
+
+impl RequestState for VllmRequest {
+    type Progress = NoChangeUntil;
+    type Rest = Request;
+}
+
+/// The rest. It stays empty where no checkpoints are placed by our own rules.
+#[derive(Debug, Default)]
+pub(super) struct Request {
+    /// Where it leaves checkpoints: made by its look-up, or else when it is first scheduled.
+    pub(super) plan: Option<CheckpointPlan>,
+    /// How its prompt shares blocks with earlier ones, until its admission takes note of that.
+    pub(super) shared: Option<Shared>,
+    /// Whether its prompt was taken note of.
+    pub(super) is_known: bool,
+}
