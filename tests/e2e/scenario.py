@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from server import Server
 from traffic import PREFIX, Answer, complete_in_turn, complete_together, hang_up
 
-_QUESTIONS = [f"{PREFIX} Question {number}: what is block {number * 7}?" for number in range(6)]
-_STORIES = [f"Story {number}. " + PREFIX[number : number + 200] for number in range(24)]
-_CROWD = [
+QUESTIONS = [f"{PREFIX} Question {number}: what is block {number * 7}?" for number in range(6)]
+STORIES = [f"Story {number}. " + PREFIX[number : number + 200] for number in range(24)]
+CROWD = [
     f"{PREFIX[number % 50 : number % 50 + 40]} {number * 37 % 1000:03}" for number in range(200)
 ]
+
+PROMPTS = {"first": QUESTIONS, "second": QUESTIONS, "pressed": STORIES, "crowd": CROWD}
+"""What each list of answers in a `Record` answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +37,12 @@ class Record:
 
 def live_through(server: Server) -> Record:
     """Send all of the scenario's traffic to ``server``."""
-    first = asyncio.run(complete_in_turn(server, _QUESTIONS, max_tokens=16))
-    second = asyncio.run(complete_in_turn(server, _QUESTIONS, max_tokens=16))
-    pressed = asyncio.run(complete_together(server, _STORIES, max_tokens=300))
+    first = asyncio.run(complete_in_turn(server, QUESTIONS, max_tokens=16))
+    second = asyncio.run(complete_in_turn(server, QUESTIONS, max_tokens=16))
+    pressed = asyncio.run(complete_together(server, STORIES, max_tokens=300))
     preemptions = server.metrics()["vllm:num_preemptions_total"]
-    crowd = asyncio.run(complete_together(server, _CROWD, max_tokens=6))
-    asyncio.run(hang_up(server, _STORIES[:12], after=3))
+    crowd = asyncio.run(complete_together(server, CROWD, max_tokens=6))
+    asyncio.run(hang_up(server, STORIES[:12], after=3))
     usage = _usage_when_idle(server)
     return Record(
         first=first,

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +86,12 @@ def environment(level: str) -> dict[str, str]:
 
 
 @contextmanager
-def serve(model: Path, level: str, log: Path, *options: str) -> Iterator[Server]:
+def serve(
+    model: Path, level: str, log: Path, *options: str, variables: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """Serve ``model`` at a plugin level for the time of the context.
+
+    ``variables`` are added to the environment.
 
     Raises ``RuntimeError`` with the end of the log if the server does not come up.
     """
@@ -96,7 +100,10 @@ def serve(model: Path, level: str, log: Path, *options: str) -> Iterator[Server]
         port = probe.getsockname()[1]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command(model, port, *options), env=environment(level), stdout=output, stderr=output
+            command(model, port, *options),
+            env=environment(level) | dict(variables or {}),
+            stdout=output,
+            stderr=output,
         )
         try:
             server = Server(f"http://127.0.0.1:{port}", log)

@@ -28,6 +28,12 @@ class Answer:
     cached_tokens: int
 
 
+def encode(text: str) -> list[int]:
+    """Return the tokens of a text; each is a byte."""
+    ids: list[int] = _TOKENIZER.encode(text).ids
+    return ids
+
+
 def client(server: Server) -> AsyncOpenAI:
     """Return a client that never retries: every answer is a first one."""
     return AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=600)
@@ -37,7 +43,7 @@ async def complete(api: AsyncOpenAI, prompt: str, max_tokens: int) -> Answer:
     """Stream one greedy completion to its end."""
     stream = await api.completions.create(
         model=MODEL,
-        prompt=_TOKENIZER.encode(prompt).ids,
+        prompt=encode(prompt),
         max_tokens=max_tokens,
         temperature=0.0,
         stream=True,
@@ -95,3 +101,24 @@ async def hang_up(server: Server, prompts: Sequence[str], after: int) -> None:
 
     async with client(server) as api:
         await asyncio.gather(*(start(api, prompt) for prompt in prompts))
+
+
+async def shortfalls(server: Server, prompt: str, tokens: Sequence[int]) -> list[float]:
+    """Return how far below the likeliest token each token of an answer is, in nats.
+
+    The server computes prompt and answer anew, in one piece and without its prefix cache.
+    """
+    known = encode(prompt)
+    async with client(server) as api:
+        completion = await api.completions.create(
+            model=MODEL,
+            prompt=[*known, *tokens],
+            max_tokens=1,
+            temperature=0.0,
+            extra_body={"prompt_logprobs": 1, "ignore_eos": True},
+        )
+    scored = (completion.choices[0].model_extra or {})["prompt_logprobs"][len(known) :]
+    return [
+        max(entry["logprob"] for entry in place.values()) - place[str(token)]["logprob"]
+        for token, place in zip(tokens, scored, strict=True)
+    ]

@@ -62,6 +62,19 @@ def test_what_is_said_of_vllms_own_plan_is_what_the_planner_says(name: str) -> N
     assert runs == planned.max_concurrency
 
 
+def test_vllms_own_plan_fills_the_same_bytes_where_the_user_sets_a_number_of_slabs() -> None:
+    engine = Engine(load_model("Qwen3.5-27B"), Deployment(max_model_len=16_384), MEMORY)
+    config = engine.kv_cache_config
+    memory = config.kv_cache_tensors[0].size
+    free = stock.config(engine.config, config.kv_cache_groups, memory)
+    engine.config.cache_config.num_gpu_blocks_override = 60
+    fixed = stock.config(engine.config, config.kv_cache_groups, memory)
+    assert free is not None
+    assert fixed is not None
+    assert fixed.num_blocks == free.num_blocks != 60
+    assert engine.config.cache_config.num_gpu_blocks_override == 60
+
+
 def test_a_configuration_reaches_workers_whole() -> None:
     engine = Engine(load_model("Qwen3.5-27B"), Deployment(max_model_len=16_384), MEMORY)
     config = engine.kv_cache_config

@@ -26,10 +26,13 @@ CPU_BLOCK_TOKENS = 128
 def config(
     vllm_config: VllmConfig, groups: Iterable[KVCacheGroupSpec], memory_bytes: int
 ) -> KVCacheConfig | None:
-    """Return vLLM's own configuration for layers of level ``natural``; ``None`` if it has none."""
+    """Return vLLM's own configuration for layers of level ``natural``; ``None`` if it has none.
+
+    It fills ``memory_bytes``, whatever number of blocks the user set.
+    """
     specs = {name: group.kv_cache_spec for group in groups for name in group.layer_names}
     try:
-        with _quiet():
+        with _quiet(), _without_override(vllm_config):
             planned: KVCacheConfig = releases.installed.planning().stock_config(
                 vllm_config, _inflated(vllm_config, specs), memory_bytes
             )
@@ -65,6 +68,17 @@ def _inflated(vllm_config: VllmConfig, specs: dict[str, KVCacheSpec]) -> dict[st
         else spec.copy_with_new_block_size(inflated)
         for name, spec in specs.items()
     }
+
+
+@contextmanager
+def _without_override(vllm_config: VllmConfig) -> Iterator[None]:
+    """Let vLLM plan for the bytes: an override counts slabs, and vLLM would take it for blocks."""
+    cache = vllm_config.cache_config
+    override, cache.num_gpu_blocks_override = cache.num_gpu_blocks_override, None
+    try:
+        yield
+    finally:
+        cache.num_gpu_blocks_override = override
 
 
 @contextmanager

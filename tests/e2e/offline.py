@@ -1,0 +1,103 @@
+"""vLLM's ``LLM`` in one process: prompts in, greedy tokens out.
+
+A program of its own, as vLLM is set up once a process. ``test_offline.py`` starts it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server import environment
+
+_STORY_TOKENS = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run of the program answered and counted.
+
+    ``answers`` are tokens by prompt, ``cached`` the prompt tokens that were hit.
+    """
+
+    answers: list[list[int]]
+    cached: list[int]
+    num_preemptions: int
+    num_poisoned: int
+    is_idle_clean: bool
+    log: str
+
+
+def run(model: Path, level: str, options: dict[str, Any], *, poison: bool = False) -> Result:
+    """Answer all prompts with the options of ``LLM``, in a process at a plugin level.
+
+    With ``poison``, all bytes that no request and no cached block holds are NaN before each step.
+    Raises ``RuntimeError`` with the end of the log if the process fails.
+    """
+    task = json.dumps({"model": str(model), "options": options, "poison": poison})
+    tests = Path(__file__).parents[1]
+    folders = [str(tests / "e2e"), str(tests / "vllm"), os.environ.get("PYTHONPATH", "")]
+    variables = environment(level) | {
+        "HYBRID_BLOCKS_CHECK": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+    command = [sys.executable, "-W", "ignore", __file__, task]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    log = done.stdout + done.stderr
+    if done.returncode:
+        raise RuntimeError(f"the engine failed:\n{log[-6000:]}")
+    answer = next(line for line in done.stdout.splitlines() if line.startswith('{"answers"'))
+    return Result(**json.loads(answer), log=log)
+
+
+def _main(task: dict[str, Any]) -> None:
+    from poison import Poison  # noqa: PLC0415 - vLLM is imported in the child only
+    from traffic import PREFIX, encode  # noqa: PLC0415
+    from vllm import LLM, SamplingParams  # noqa: PLC0415
+
+    model = Path(task["model"])
+    llm = LLM(
+        model=str(model),
+        dtype=json.loads((model / "config.json").read_text())["dtype"],
+        enforce_eager=True,
+        max_model_len=1024,
+        enable_prefix_caching=True,
+        disable_log_stats=False,
+        **task["options"],
+    )
+    poison = Poison(llm) if task["poison"] else None
+    questions = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
+    stories = [f"Story {number}. {PREFIX[number : number + 200]}" for number in range(16)]
+    answers: list[list[int]] = []
+    cached: list[int] = []
+
+    def ask(texts: list[str], max_tokens: int) -> None:
+        outputs = llm.generate(
+            [{"prompt_token_ids": encode(text)} for text in texts],
+            SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
+            use_tqdm=False,
+        )
+        answers.extend(list(output.outputs[0].token_ids) for output in outputs)
+        cached.extend(output.num_cached_tokens or 0 for output in outputs)
+
+    for text in questions * 2:
+        ask([text], 16)
+    ask(stories, _STORY_TOKENS)
+    ask(questions + stories, 16)
+    counts = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
+    report = {
+        "answers": answers,
+        "cached": cached,
+        "num_preemptions": counts["vllm:num_preemptions"],
+        "num_poisoned": poison.num_poisoned if poison else 0,
+        "is_idle_clean": llm.reset_prefix_cache(),
+    }
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]))

@@ -1,0 +1,53 @@
+"""Level ``natural`` answers as vLLM does, one engine in one process, with the check on."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+from offline import Result, run
+
+BUILD = Path(__file__).parents[2] / "build" / "e2e"
+pytestmark = pytest.mark.full
+
+EXACT = ["granitemoehybrid", "gemma3_text"]  # float32: no ties that rounding would decide
+FEW_SLABS = 24
+
+
+@cache
+def stock(kind: str) -> Result:
+    """vLLM alone, with as many blocks as it likes; no prompt ends a chunk inside a block."""
+    return run(models.build(kind, BUILD), "off", {"max_num_batched_tokens": 256})
+
+
+def natural(kind: str, *, poison: bool = False, **options: Any) -> Result:
+    return run(models.build(kind, BUILD), "natural", options, poison=poison)
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("chunk", [37, 256])
+def test_tokens_are_vllms_at_odd_chunk_sizes(kind: str, chunk: int) -> None:
+    result = natural(kind, max_num_batched_tokens=chunk, max_num_seqs=32)
+    assert result.answers == stock(kind).answers
+    assert sum(result.cached) >= sum(stock(kind).cached) > 0
+    assert result.is_idle_clean
+    assert "level natural; groups" in result.log
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_tokens_are_vllms_under_preemption_with_freed_bytes_poisoned(kind: str) -> None:
+    result = natural(kind, poison=True, num_gpu_blocks_override=FEW_SLABS, max_num_seqs=32)
+    assert result.num_preemptions > 0
+    assert result.num_poisoned > FEW_SLABS
+    assert result.answers == stock(kind).answers
+    assert result.is_idle_clean
+
+
+def test_bfloat16_tokens_are_vllms_where_chunks_end_at_the_same_places() -> None:
+    """With vLLM's own block of 128 tokens both round alike, so tokens are equal to the last."""
+    plain = run(models.build("qwen3_next", BUILD), "off", {})
+    result = natural("qwen3_next", poison=True, block_size=128, num_gpu_blocks_override=400)
+    assert result.answers == plain.answers
+    assert result.cached == plain.cached
+    assert result.num_poisoned > 0
