@@ -183,6 +183,14 @@ test-e2e-033: build/.vllm-cpu
 test-e2e-032: build/.vllm-cpu
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) --timeout 3600 $(if $(WHICH),,tests/e2e) $(OLDER_TESTS) $(WHICH) $(ARGS)
 
+IN_SERVE := PYTHONPATH=tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
+.PHONY: serve soak
+serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
+	$(IN_SERVE) benches/serve $(ARGS)
+
+soak: build/.vllm-cpu ## The same load for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
+	$(IN_SERVE) benches/serve/soak.py --seconds $(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) $(ARGS)
+
 # --- proofs of the tests ----------------------------------------------------
 
 # The nightly flags of coverage work with the stable toolchain; without unsafe code no sanitizer is needed.

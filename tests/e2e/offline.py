@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server import environment
+from server import KV_CACHE_BYTES, environment
 
 _STORY_TOKENS = 160
 
@@ -67,6 +67,7 @@ def _main(task: dict[str, Any]) -> None:
         max_model_len=1024,
         enable_prefix_caching=True,
         disable_log_stats=False,
+        kv_cache_memory_bytes=KV_CACHE_BYTES,
         **task["options"],
     )
     poison = Poison(llm) if task["poison"] else None

@@ -40,9 +40,7 @@ class Poison:
         pools = self._scheduler.kv_cache_manager.block_pool.pools
         held = [set(_held(pool)) for pool in pools]
         cuts = self._config.blocks_per_slab
-        owned = [
-            {block // cut for block in blocks} for blocks, cut in zip(held, cuts, strict=True)
-        ]
+        owned = [{block // cut for block in blocks} for blocks, cut in zip(held, cuts, strict=True)]
         for number, pool in enumerate(self._config.pools):
             others = set().union(*(slabs for other, slabs in enumerate(owned) if other != pool))
             free = {

@@ -15,26 +15,33 @@ from urllib.request import Request, urlopen
 
 START_TIMEOUT_S = 600.0
 MODEL = "hybrid"
+KV_CACHE_BYTES = 2**30  # unless the options say otherwise
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: where it listens and where it logs."""
+    """A running server: where it listens, where it logs, and its process."""
 
     url: str
     log: Path
+    pid: int
 
     def metrics(self) -> dict[str, float]:
         """Return ``/metrics``: the samples of each name, whatever their labels, summed."""
+        totals: dict[str, float] = {}
+        for (name, _), value in self.samples():
+            totals[name] = totals.get(name, 0.0) + value
+        return totals
+
+    def samples(self) -> Iterator[tuple[tuple[str, str], float]]:
+        """Yield the samples of ``/metrics``: name and labels as they are written, and value."""
         with urlopen(f"{self.url}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
-        totals: dict[str, float] = {}
         for line in lines:
             if line and not line.startswith("#"):
-                name, _, value = line.rpartition(" ")
-                name = name.partition("{")[0]
-                totals[name] = totals.get(name, 0.0) + float(value)
-        return totals
+                key, _, value = line.rpartition(" ")
+                name, _, labels = key.partition("{")
+                yield (name, labels.removesuffix("}")), float(value)
 
     def pause(self) -> None:
         """Let requests queue up: no step is taken until `resume`."""
@@ -43,6 +50,28 @@ class Server:
     def resume(self) -> None:
         """Go on after `pause`."""
         self._post("/resume")
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all that no request holds."""
+        self._post("/reset_prefix_cache")
+
+    def resident_bytes(self) -> int:
+        """Return the memory of the server and all processes that it started."""
+        children: dict[int, list[int]] = {}
+        pages: dict[int, int] = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                pages[int(folder.name)] = int((folder / "statm").read_text().split()[1])
+            except OSError:
+                continue  # it ended meanwhile
+            children.setdefault(parent, []).append(int(folder.name))
+        total, waiting = 0, [self.pid]
+        while waiting:
+            process = waiting.pop()
+            total += pages.get(process, 0) * os.sysconf("SC_PAGE_SIZE")
+            waiting += children.get(process, [])
+        return total
 
     def _post(self, path: str) -> None:
         with urlopen(Request(self.url + path, method="POST"), timeout=60):
@@ -63,6 +92,7 @@ def command(model: Path, port: int, *options: str) -> list[str]:
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", dtype, "--enforce-eager", "--max-model-len", "1024"),
         *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
+        *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
         *options,
     ]
 
@@ -74,12 +104,12 @@ def environment(level: str) -> dict[str, str]:
         "HYBRID_BLOCKS": level,
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",  # for /pause and /resume
         "VLLM_TARGET_DEVICE": "cpu",  # the version of 0.33 does not name the CPU
     }
+    variables.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would go before --kv-cache-memory-bytes
     # Set to nothing, 0.33 takes the GPU build's Triton for usable and fails at the first request.
     variables.pop("CUDA_VISIBLE_DEVICES", None)
     return variables
@@ -106,7 +136,7 @@ def serve(
             stderr=output,
         )
         try:
-            server = Server(f"http://127.0.0.1:{port}", log)
+            server = Server(f"http://127.0.0.1:{port}", log, process.pid)
             _wait_until_up(server, process)
             yield server
         finally:

@@ -1,0 +1,115 @@
+"""A bounded soak: ``make soak SECONDS=3600``.
+
+The mixed load runs over and over at level ``natural`` with the check of provenance on, and some
+clients hang up. The exit status is 1 if a request fails, the check or the log names an integrity
+error, anything is held once the server is idle and its prefix cache reset, or memory grows.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import models
+from load import requests, send
+from server import Server, serve
+from traffic import hang_up
+from watch import Sample, take
+
+FOLDER = Path("build") / "serve"
+PATIENCE_S = 60.0
+GROWTH_MIB = 64.0
+"""How far the resident memory of all processes may grow after the second round."""
+
+
+def main() -> int:
+    options = _arguments()
+    model = models.build(options.model, FOLDER)
+    log = FOLDER / f"{model.name}-soak.log"
+    memory = ("--kv-cache-memory-bytes", str(int(options.mib * 2**20)))
+    checked = {"HYBRID_BLOCKS_CHECK": "1"}
+    options_of_server = (*memory, "--max-num-batched-tokens", "256")
+    with serve(model, options.level, log, *options_of_server, variables=checked) as server:
+        problems = _soak(server, options)
+        text = server.log_text()
+    if "IntegrityError" in text or "Traceback" in text:
+        problems.append(f"the log has an error: {log}")
+    for problem in problems:
+        print(f"failed: {problem}")
+    return 1 if problems else 0
+
+
+def _soak(server: Server, options: argparse.Namespace) -> list[str]:
+    problems: list[str] = []
+    resident: list[float] = []
+    start = time.monotonic()
+    number = num_requests = 0
+    while time.monotonic() < start + options.seconds and not problems:
+        load = requests(options.sessions, options.rate, seed=number)
+        done = asyncio.run(send(server, load))
+        asyncio.run(hang_up(server, [one.prompt for one in load[:8]], after=3))
+        num_requests += len(done)
+        problems += [
+            f"round {number}: {len(one.tokens)} tokens instead of {one.request.max_tokens}"
+            for one in done
+            if len(one.tokens) != one.request.max_tokens
+        ]
+        sample, held = _idle(server, start)
+        problems += [f"round {number}: {what}" for what in held]
+        resident.append(server.resident_bytes() / 2**20)
+        print(
+            f"{sample.at_s:7.0f} s  round {number}  requests {num_requests:,}  "
+            f"preemptions {sample.preemptions:,}  hits {sample.hit_tokens:,} of "
+            f"{sample.prompt_tokens:,} tokens  resident {resident[-1]:,.0f} MiB",
+            flush=True,
+        )
+        number += 1
+    # The first two rounds fill caches of Python and torch.
+    growth = max(resident[2:], default=0.0) - resident[min(1, len(resident) - 1)]
+    if growth > GROWTH_MIB:
+        problems.append(f"memory grew by {growth:,.0f} MiB, more than {GROWTH_MIB:,.0f}")
+    return problems
+
+
+def _idle(server: Server, start: float) -> tuple[Sample, list[str]]:
+    """Reset the prefix cache once nothing runs, and say what is held all the same."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        sample = take(server, start)
+        if not sample.running + sample.waiting + sample.usage:
+            server.reset_prefix_cache()
+            sample, held = _held(server, start)
+            if not held or time.monotonic() > deadline:
+                return sample, held
+        elif time.monotonic() > deadline:
+            return sample, [f"{sample.running} running, {sample.usage:.1%} in use when idle"]
+        time.sleep(1.0)
+
+
+def _held(server: Server, start: float) -> tuple[Sample, list[str]]:
+    """Name the blocks that are live or cached, and the slabs in use."""
+    sample = take(server, start)
+    held = [
+        f"{int(value)} blocks held: {labels}"
+        for (name, labels), value in server.samples()
+        if name == "hybrid_blocks_blocks" and value and 'state="free"' not in labels
+    ]
+    if sample.usage:
+        held.append(f"{sample.usage:.1%} in use")
+    return sample, held
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--model", choices=sorted(models.MODELS), default="granitemoehybrid")
+    parser.add_argument("--level", choices=["natural", "manager"], default="natural")
+    parser.add_argument("--mib", type=float, default=6.0, help="memory of the cache")
+    parser.add_argument("--sessions", type=int, default=40, help="sessions a round")
+    parser.add_argument("--rate", type=float, default=8.0, help="sessions that start a second")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
