@@ -4,17 +4,14 @@ No weights and no GPU: outputs are told, not computed.
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import gcd
-from pathlib import Path
 from typing import Any
 
-sys.path[1:1] = [str(Path(__file__).parents[2] / "tests" / name) for name in ("plan", "vllm")]
-
+import _test_folders  # noqa: F401
 from hybrid_blocks.model import Model
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.profile.engine import make_hasher, scheduler_over

@@ -1,0 +1,91 @@
+"""Prompt tokens of traces found in the cache, at several sizes of it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from _served_model import Case, Served, Side, serving
+from _served_rows import GIB, MODELS, Cases, Row, deployment, read
+from hits import MOONCAKE
+from hybrid_blocks.model import load_model
+from hybrid_blocks.trace import Trace
+
+
+@dataclass(frozen=True)
+class Load:
+    """A slice of a trace, replayed with ``at_once`` requests in the engine."""
+
+    file: str
+    limit: int
+    gib: tuple[int, ...]
+    at_once: int
+
+
+LOADS = {
+    "conversations": Load(MOONCAKE, 150, (24, 48, 96), 8),
+    "coding agents": Load("claude_code_agentic_dev.jsonl.gz", 150, (24, 48, 96), 4),
+}
+RETENTIONS = (0, None)
+"""vLLM's default, and every block border."""
+
+
+def cases(data: Path, models: Sequence[str]) -> Cases:
+    """Yield both sides of every load and size."""
+    for load_name, load in LOADS.items():
+        for name in models or MODELS[:1]:
+            yield from _of_load(load_name, name, read(data, load.file, load.limit))
+
+
+def _of_load(load_name: str, name: str, trace: Trace) -> Cases:
+    load, model = LOADS[load_name], load_model(name)
+    longest = int(trace.total_tokens.max()) + 1
+    for gib in load.gib:
+        for side in Side:
+            for retention in RETENTIONS if side is Side.STOCK else RETENTIONS[:1]:
+                case = Case(model, gib * GIB, deployment(longest), load.at_once, retention)
+                about = {"load": load_name, "model": name, "gib": gib, "side": side}
+                about |= {"retention": retention, "requests": len(trace)}
+                yield about, partial(measure, side, case, trace)
+
+
+def measure(side: Side, case: Case, trace: Trace) -> Row:
+    """Serve a trace, a fixed number of requests at a time, and count what was found."""
+    with serving(side, case) as served:
+        waiting, num_steps = list(range(len(trace))), 0
+        while waiting or served.scheduler.requests:
+            for number in waiting[: 4 * case.num_requests]:
+                if len(served.scheduler.requests) >= case.num_requests:
+                    break
+                if _is_ready(trace, number, served):
+                    tokens = trace.token_ids(number).tolist()
+                    prompt = tokens[: int(trace.prompt_tokens[number])]
+                    served.add(str(number), prompt, tokens[len(prompt) :])
+                    waiting.remove(number)
+            served.step()
+            num_steps += 1
+        found = sum(served.num_hit_tokens.values())
+    prompt_tokens = int(trace.prompt_tokens.sum())
+    return {
+        "hit_tokens": found,
+        "hit_rate": found / prompt_tokens,
+        "prompt_tokens": prompt_tokens,
+        "steps": num_steps,
+    }
+
+
+def _is_ready(trace: Trace, number: int, served: Served) -> bool:
+    """Whether the request that this one follows has finished."""
+    before = int(trace.follows[number])
+    return before < 0 or (str(before) in served.num_hit_tokens and not served.is_known(str(before)))
+
+
+def check(rows: list[Row]) -> Iterator[str]:
+    """Name the sizes at which no more is found than in stock vLLM."""
+    for key, group in groupby(rows, key=lambda row: (row["load"], row["model"], row["gib"])):
+        found = list(group)
+        natural = next(row["hit_rate"] for row in found if row["side"] == Side.NATURAL)
+        stock = max(row["hit_rate"] for row in found if row["side"] == Side.STOCK)
+        if natural <= stock:
+            yield f"{key[0]}, {key[1]}, {key[2]} GiB: hits {natural:.2%}, stock vLLM {stock:.2%}"

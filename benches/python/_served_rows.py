@@ -1,0 +1,40 @@
+"""What the figures of level ``natural`` share: rows, how models are deployed, traces."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from _served_model import Side
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.trace import Trace, read_trace
+
+Row = dict[str, Any]
+Cases = Iterator[tuple[Row, Callable[[], Row]]]
+"""What a row is of, and what measures the rest of it."""
+
+GIB = 2**30
+MAX_MODEL_LEN = 16_384
+TOKENS = 8192
+"""Tokens a step."""
+
+MODELS = ("Qwen3.5-27B", "Nemotron-H-8B")
+
+
+def deployment(length: int = MAX_MODEL_LEN) -> Deployment:
+    """Return how models are deployed: no drafts, one GPU, one batch in flight."""
+    return Deployment(max_model_len=length, max_num_batched_tokens=TOKENS, in_flight_batches=1)
+
+
+@cache
+def read(data: Path, file: str, limit: int) -> Trace:
+    """Read the first requests of a trace."""
+    return read_trace(data / "traces" / file).head(limit)
+
+
+def pairs(found: list[Row], name: str) -> Iterator[tuple[Row, Row]]:
+    """Yield the rows of stock vLLM and of level ``natural`` that have one name in common."""
+    for _, group in groupby(found, key=lambda row: row[name]):
+        sides = {row["side"]: row for row in group}
+        yield sides[Side.STOCK], sides[Side.NATURAL]

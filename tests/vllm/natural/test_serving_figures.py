@@ -1,0 +1,109 @@
+"""What the figures of level ``natural`` count, on few requests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import _served_hits
+import _served_prompts
+import _served_running
+import pytest
+import serving
+from _served_model import Case, Side
+from _served_rows import deployment
+from hits import Record
+from hybrid_blocks.model import load_model
+from hybrid_blocks.plan import plan_natural
+from hybrid_blocks.trace.builder import TraceBuilder
+
+GIB = 2**30
+
+
+def test_the_plan_holds_requests_as_long_as_their_slabs_fit() -> None:
+    plan = plan_natural(load_model("Qwen3.5-27B"), 8 * GIB, deployment())
+    lengths = [100, 5000, 16, 17, 2000] * 40
+    planned = _served_running.num_planned(plan, lengths)
+
+    def slabs(count: int) -> int:
+        tokens = sum(-(-length // 16) for length in lengths[:count])
+        states = sum(group.kind == "state" for group in plan.groups)
+        return -(-tokens // plan.pools[plan.groups[0].pool]) + states * count
+
+    assert plan.groups[0].kind == "full"
+    assert 0 < planned < len(lengths)
+    assert slabs(planned) <= plan.usable_slabs < slabs(planned + 1)
+
+
+def test_more_requests_run_than_in_stock_vllm_and_as_many_as_planned() -> None:
+    model, deployed = load_model("Qwen3.5-27B"), deployment()
+    case = Case(model, 4 * GIB, deployed, num_requests=64)
+    plan = plan_natural(model, case.memory_bytes, deployed)
+    builder = TraceBuilder("equal")
+    for _ in range(40):
+        builder.add([builder.fresh(900)], arrival=0, prompt_tokens=500, output_tokens=400)
+    rows: dict[Side, Any] = {
+        side: _served_running.measure(side, case, plan, builder.build()) for side in Side
+    }
+    assert all(row["has_preempted"] for row in rows.values())
+    assert rows[Side.NATURAL]["running"] >= rows[Side.NATURAL]["planned"] - 1
+    assert rows[Side.NATURAL]["running"] > rows[Side.STOCK]["running"]
+    assert 0.9 < rows[Side.NATURAL]["live_over_reserved"] <= 1
+    assert rows[Side.STOCK]["live_over_reserved"] < rows[Side.NATURAL]["live_over_reserved"]
+
+
+def test_a_turn_waits_for_the_one_before_and_hits_what_it_left() -> None:
+    builder = TraceBuilder("turns")
+    first = builder.fresh(1000)
+    builder.add([first], arrival=0, prompt_tokens=900, output_tokens=100)
+    builder.add([first, builder.fresh(200)], arrival=0, prompt_tokens=1100, output_tokens=10,
+                follows=0)  # fmt: skip
+    case = Case(load_model("Qwen3.5-27B"), 4 * GIB, deployment(), num_requests=4)
+    row = _served_hits.measure(Side.NATURAL, case, builder.build())
+    assert row["prompt_tokens"] == 2000
+    # The state after the last token of a reply is never computed.
+    assert row["hit_tokens"] == 992
+
+
+@pytest.mark.parametrize("side", Side)
+def test_a_short_prompt_returns(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_served_prompts, "SHORT", range(15, 50))
+    case = Case(load_model("Qwen3.5-27B"), 4 * GIB, deployment(), num_requests=4)
+    row = _served_prompts.measure(side, case)
+    is_natural = side is Side.NATURAL
+    assert row["hits"] == (sum(length > 16 for length in range(15, 50)) if is_natural else 0)
+    assert row["hash_block_tokens"] == (16 if is_natural else 784)
+
+
+def test_a_row_of_the_record_is_not_measured_again(tmp_path: Path) -> None:
+    measured = []
+
+    def cases() -> Iterator[tuple[dict[str, Any], Any]]:
+        for name in ("a", "b"):
+            yield {"model": name, "side": Side.STOCK}, lambda name=name: measured.append(name) or {}
+
+    for _ in range(2):
+        record = Record(tmp_path / "rows.jsonl")
+        rows = list(serving.rows("running", cases(), record))
+        assert [row["model"] for row in rows] == ["a", "b"]
+    assert measured == ["a", "b"]
+
+
+def test_what_falls_short_is_named() -> None:
+    def rows(running: int, stock: int, live: float) -> list[dict[str, Any]]:
+        row = {"model": "M", "planned": 12, "live_over_reserved": live}
+        return [
+            {**row, "side": Side.STOCK, "running": stock},
+            {**row, "side": Side.NATURAL, "running": running},
+        ]
+
+    assert list(_served_running.check(rows(11, 10, 0.97))) == []
+    assert list(_served_running.check(rows(10, 10, 0.96))) == [
+        "M: 10 run, 12 are planned",
+        "M: 10 run, 10 in stock vLLM",
+        "M: 0.9600 of reserved bytes are live, not 0.97",
+    ]
+    hits = [
+        {"load": "l", "model": "M", "gib": 24, "side": side, "hit_rate": rate}
+        for side, rate in ((Side.STOCK, 0.1), (Side.STOCK, 0.3), (Side.NATURAL, 0.2))
+    ]
+    assert list(_served_hits.check(hits)) == ["l, M, 24 GiB: hits 20.00%, stock vLLM 30.00%"]
