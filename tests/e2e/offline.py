@@ -58,6 +58,7 @@ def _main(task: dict[str, Any]) -> None:
     from poison import Poison  # noqa: PLC0415 - vLLM is imported in the child only
     from traffic import PREFIX, encode  # noqa: PLC0415
     from vllm import LLM, SamplingParams  # noqa: PLC0415
+    from vllm.inputs import TokensPrompt  # noqa: PLC0415
 
     model = Path(task["model"])
     llm = LLM(
@@ -78,7 +79,7 @@ def _main(task: dict[str, Any]) -> None:
 
     def ask(texts: list[str], max_tokens: int) -> None:
         outputs = llm.generate(
-            [{"prompt_token_ids": encode(text)} for text in texts],
+            [TokensPrompt(prompt_token_ids=encode(text)) for text in texts],
             SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
             use_tqdm=False,
         )

@@ -1,6 +1,5 @@
 """The record leaves nothing out: what the adapter names of vLLM is listed, and is there."""
 
-import dataclasses
 import importlib
 import inspect
 from collections import deque

@@ -255,11 +255,12 @@ class GroupSpec:
 class CheckpointPolicy:
     """At which lengths a request leaves checkpoints of its recurrent states.
 
-    Near the end of its prompt: with ``prompt_margin=None`` how many and where is learned from where
-    later prompts leave earlier ones. One distance before the end, or several, keep the places
-    fixed; the shortest is an eighth of the prompt at most. Also at the ``branch`` point where it leaves what earlier requests left of
-    attention blocks but not of states; at its ``finish``, which one copy follows every
-    ``follow_every`` generated tokens; and ``every`` so many tokens. At most ``max_per_request``,
+    Near the end of its prompt: with ``prompt_margin=None`` how many and where is learned from
+    where later prompts leave earlier ones. One distance before the end, or several, keep the
+    places fixed; the shortest is an eighth of the prompt at most. Also at the ``branch`` point
+    where it leaves what earlier requests left of attention blocks but not of states; at its
+    ``finish``, which one copy follows every ``follow_every`` generated tokens; and ``every`` so
+    many tokens. At most ``max_per_request``,
     the one at the finish not counted.
     """
 
@@ -311,8 +312,8 @@ class FlopModel:
 
     FLOPs are ``linear * n + quadratic * n**2``, bytes ``token_bytes * n + state_bytes``. Cached
     content seems younger by ``alpha`` lives times its chance to be gone on from over the mean
-    chance, which are learned by turn and hint. A life is the time in which as much is evicted as the
-    memory holds; ``alpha=0`` is eviction by age.
+    chance, which are learned by turn and hint. A life is the time in which as much is evicted as
+    the memory holds; ``alpha=0`` is eviction by age.
 
     Raises:
         InvalidArgumentError: A value that is negative or not finite.
@@ -519,8 +520,8 @@ class BlockManager:
     def set_hint(self, handle: int, hint: str | None) -> None:
         """Say how the conversation of a request goes on; the last word before its end counts.
 
-        ``going_on``, ``paused`` (for a tool), ``done``, ``compacted`` (its history was rewritten), or
-        ``none``. A FLOP-aware policy learns how right each hint is; others ignore it.
+        ``going_on``, ``paused`` (for a tool), ``done``, ``compacted`` (its history was rewritten),
+        or ``none``. A FLOP-aware policy learns how right each hint is; others ignore it.
 
         Raises:
             UnknownRequestError: The handle names no request.

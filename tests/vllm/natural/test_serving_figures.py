@@ -1,6 +1,7 @@
 """What the figures of level ``natural`` count, on few requests."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,15 @@ def test_a_short_prompt_returns(side: Side, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_row_of_the_record_is_not_measured_again(tmp_path: Path) -> None:
-    measured = []
+    measured: list[str] = []
+
+    def measure(name: str) -> dict[str, Any]:
+        measured.append(name)
+        return {}
 
     def cases() -> Iterator[tuple[dict[str, Any], Any]]:
         for name in ("a", "b"):
-            yield {"model": name, "side": Side.STOCK}, lambda name=name: measured.append(name) or {}
+            yield {"model": name, "side": Side.STOCK}, partial(measure, name)
 
     for _ in range(2):
         record = Record(tmp_path / "rows.jsonl")
