@@ -38,7 +38,7 @@ OPTIONS = {"granitemoehybrid": ("--max-num-batched-tokens", "256")}
 BATCHED = "batched"
 
 # A token whose logarithm of probability is this close to the best is as good as it in bfloat16:
-# logits of 16 lie 0.06 to 0.125 apart there. A token of another context falls short by several nats.
+# logits of 16 lie 0.06 to 0.125 apart there. A token of another context falls short by nats.
 ROUNDING_NATS = 0.5
 
 _without: dict[str, Record] = {}
