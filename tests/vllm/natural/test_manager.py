@@ -12,7 +12,6 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import VARIABLE, Level
-from hybrid_blocks.vllm.natural import manager as natural
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
 from vllm.sampling_params import SamplingParams
@@ -30,7 +29,6 @@ MAX_LEN = 700
 @pytest.fixture(autouse=True)
 def level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(VARIABLE, Level.NATURAL)
-    monkeypatch.setattr(natural, "zeroes_single_blocks", lambda: False)
     installation.install()
     yield
     installation.uninstall()
@@ -142,11 +140,9 @@ def test_attention_that_starts_on_a_slab_has_it_zeroed_once() -> None:
     assert engine.step().new_block_ids_to_zero is None, "the second shares the first one's slab"
 
 
-def test_vllms_first_cpu_runner_is_told_the_blocks_of_the_slab(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(natural, "zeroes_single_blocks", lambda: True)
+def test_vllms_first_cpu_runner_is_told_the_blocks_of_the_slab() -> None:
     engine = Engine(20)
+    engine.manager.kv_cache_config.zeroes_single_blocks = True
     engine.add(list(range(40)), 10)
     output = engine.scheduler.schedule()
     (table, *_) = output.scheduled_new_reqs[0].block_ids
