@@ -8,7 +8,7 @@ use hybrid_blocks::vllm::{
     AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
 };
 use hybrid_blocks::{
-    BlockId, CheckpointPolicy, Digest, GroupId, GroupKind, PoolId, SlabStore, Store,
+    BlockId, CheckpointPolicy, Digest, GroupId, GroupKind, HitLimit, PoolId, SlabStore, Store,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -597,11 +597,7 @@ fn small(num_slabs: u32, max_len: u32) -> KvCacheManager<SlabStore> {
 }
 
 /// The same with a policy.
-fn small_with(
-    num_slabs: u32,
-    max_len: u32,
-    policy: CheckpointPolicy,
-) -> KvCacheManager<SlabStore> {
+fn small_with(num_slabs: u32, max_len: u32, policy: CheckpointPolicy) -> KvCacheManager<SlabStore> {
     let state = GroupKind::MambaAligned {
         num_speculative: 0,
         checkpoint_alignment: None,
@@ -806,4 +802,69 @@ fn what_is_older_goes_first_whichever_pool_it_is_in() {
     }
     let states = manager.store().pool(PoolId(1)).num_cached();
     assert_eq!(states, 8, "attention that is older than all states gave its slabs away");
+}
+
+#[test]
+fn a_checkpoint_whose_place_is_needed_is_counted_as_evicted() {
+    let margins = hybrid_blocks::placement::Lengths::from([0]);
+    let policy = CheckpointPolicy { prompt_margins: Some(margins), ..CheckpointPolicy::default() };
+    // 12 slabs of 8 tokens, or of a state. Each prompt of 30 tokens leaves 4 and a checkpoint.
+    let mut manager = small_with(13, 32, policy);
+    let mut written = 0;
+    for number in 0..20u8 {
+        visit(&mut manager, "a", &[number; 30]);
+        let stats = manager.stats();
+        written += 1;
+        assert_eq!((stats.prompt, stats.superseded, stats.no_room), (written, 0, 0));
+        assert!(stats.evicted < written);
+        if number == 0 {
+            assert_eq!(stats.evicted, 0);
+        }
+    }
+    let states = manager.store().pool(PoolId(1)).num_cached();
+    assert_eq!(manager.stats().evicted + u64::from(states), written);
+}
+
+#[test]
+fn a_hit_that_a_window_ends_lacks_no_checkpoint() {
+    // Windows that are gone end the hit of `b`, although its state is there; `c` lacks the state.
+    let groups = vec![
+        GroupConfig::new(GroupKind::Full, BLOCK),
+        GroupConfig::new(GroupKind::sliding_window(WINDOW), BLOCK),
+        GroupConfig { pool: PoolId(1), ..GroupConfig::new(kind(2, 0).0, MAX_LEN) },
+    ];
+    let specs = [0, 1, 2].map(|at| LookupGroup { groups: vec![GroupId(at)], use_eagle: false });
+    let lookup = Lookup::Hybrid { specs: specs.to_vec(), fine_grained: true };
+    let margins = hybrid_blocks::placement::Lengths::from([0]);
+    let policy = CheckpointPolicy { prompt_margins: Some(margins), ..CheckpointPolicy::default() };
+    let config = ManagerConfig {
+        checkpoints: Some(policy),
+        ..ManagerConfig::new(groups, lookup, BLOCK, MAX_LEN, MAX_LEN)
+    };
+    let store = SlabStore::new(60, &[4, 1]).unwrap();
+    let mut manager = KvCacheManager::new(store, config).unwrap();
+    let tokens: Vec<u8> = (0..31).collect();
+    visit(&mut manager, "a", &tokens);
+    let digests = digests(&tokens);
+    let limits = |manager: &KvCacheManager<SlabStore>, limit: HitLimit| {
+        let at = HitLimit::ALL.iter().position(|&other| other == limit).unwrap();
+        manager.stats().limits[at]
+    };
+    for digest in &digests {
+        let key = hybrid_blocks::Key { digest: *digest, group: GroupId(1) };
+        if let Some(block) = manager.store().get(PoolId(0), &key) {
+            manager.store_mut().drop_keys(PoolId(0), block);
+        }
+    }
+    let (hit, ..) = visit(&mut manager, "b", &tokens);
+    assert_eq!(hit, 0);
+    assert_eq!(limits(&manager, HitLimit::WindowEvicted), 1);
+    assert_eq!(limits(&manager, HitLimit::NoCheckpoint), 0);
+    let states = manager.store().get(
+        PoolId(1),
+        &hybrid_blocks::Key { digest: *digests.last().unwrap(), group: GroupId(2) },
+    );
+    manager.store_mut().drop_keys(PoolId(1), states.unwrap());
+    visit(&mut manager, "c", &tokens);
+    assert_eq!(limits(&manager, HitLimit::NoCheckpoint), 1);
 }
