@@ -9,7 +9,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from hybrid_blocks.vllm.level import CHECK
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
 from hybrid_blocks.vllm.provenance import Provenance
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -47,7 +46,7 @@ def attach(scheduler: Any) -> Provenance:
         scheduler.requests,
         num_drafts=scheduler.num_spec_tokens,
         is_async=isinstance(scheduler, AsyncScheduler),
-        zeroes_blocks=isinstance(config, NaturalKVCacheConfig) and zeroes_single_blocks(),
+        zeroes_blocks=isinstance(config, NaturalKVCacheConfig) and config.zeroes_single_blocks,
     )
     # The class's own methods, or those of a class derived from it: ours, of one call.
     schedule, preempt = scheduler.schedule, scheduler._preempt_request

@@ -8,7 +8,7 @@ use hybrid_blocks::vllm::{
     AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
 };
 use hybrid_blocks::{
-    BlockId, CheckpointPolicy, Digest, GroupId, GroupKind, PoolId, SlabStore, Store,
+    BlockId, CheckpointPolicy, Digest, GroupId, GroupKind, HitLimit, PoolId, SlabStore, Store,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -593,6 +593,11 @@ proptest! {
 
 /// A manager of attention and states, `k` blocks of attention a slab, and its requests.
 fn small(num_slabs: u32, max_len: u32) -> KvCacheManager<SlabStore> {
+    small_with(num_slabs, max_len, CheckpointPolicy::default())
+}
+
+/// The same with a policy.
+fn small_with(num_slabs: u32, max_len: u32, policy: CheckpointPolicy) -> KvCacheManager<SlabStore> {
     let state = GroupKind::MambaAligned {
         num_speculative: 0,
         checkpoint_alignment: None,
@@ -605,7 +610,7 @@ fn small(num_slabs: u32, max_len: u32) -> KvCacheManager<SlabStore> {
     let specs = [0, 1].map(|group| LookupGroup { groups: vec![GroupId(group)], use_eagle: false });
     let lookup = Lookup::Hybrid { specs: specs.to_vec(), fine_grained: true };
     let config = ManagerConfig {
-        checkpoints: Some(CheckpointPolicy::default()),
+        checkpoints: Some(policy),
         ..ManagerConfig::new(groups, lookup, 2, max_len, max_len)
     };
     KvCacheManager::new(SlabStore::new(num_slabs, &[4, 1]).unwrap(), config).unwrap()
@@ -694,4 +699,172 @@ fn a_hit_that_holds_too_many_slabs_is_shortened() {
     let usable = manager.longest_usable_hit(handle, 31, &waiting).unwrap();
     assert_eq!(usable.num_tokens, 0, "no shorter one has a state");
     assert_eq!(manager.stats().shortened, 1);
+}
+
+/// One life of a prompt: looked up, computed chunk by chunk as the rules ask, and freed. Returns the
+/// tokens of its hit, what ended its chunks, and where attention goes on to without states.
+fn visit(manager: &mut KvCacheManager<SlabStore>, id: &str, tokens: &[u8]) -> (u32, Vec<u32>, u32) {
+    let handle = manager.add(id);
+    *manager.digests_mut(handle).unwrap() = digests(tokens);
+    let num_tokens = tokens.len() as u32;
+    let mut progress = RequestProgress {
+        num_tokens,
+        num_prompt: num_tokens,
+        is_waiting: true,
+        ..RequestProgress::default()
+    };
+    manager.start_step();
+    let hit = manager.longest_usable_hit(handle, num_tokens - 1, &progress).unwrap();
+    let (mut start, mut ends) = (hit.num_tokens, Vec::new());
+    let mut computed = Some(&hit.blocks[..]);
+    while start < num_tokens {
+        let end = manager.next_boundary(handle, &progress, start, num_tokens).unwrap();
+        let args = AllocateArgs {
+            num_new: end - start,
+            num_new_computed: computed.map_or(0, |_| start),
+            computed: computed.take(),
+            ..AllocateArgs::default()
+        };
+        assert!(manager.allocate(handle, &progress, &args).unwrap().is_some());
+        manager.take_disjoint_copies().unwrap();
+        manager.start_step();
+        (progress.num_computed, progress.is_waiting) = (end, false);
+        start = end;
+        ends.push(end);
+    }
+    manager.free(handle).unwrap();
+    (hit.num_tokens, ends, hit.num_uncached)
+}
+
+/// A document of `num_tokens` tokens that starts with its number, and a question of 40.
+fn question(document: u8, num_tokens: usize, question: u8) -> Vec<u8> {
+    let text = (0..num_tokens).map(|at| if at < 8 { document } else { (at % 251) as u8 });
+    text.chain((0..40).map(|at| question.wrapping_add(at))).collect()
+}
+
+#[test]
+fn places_are_learned_from_where_prompts_leave_earlier_ones() {
+    let mut manager = small(4_000, 1_024);
+    for document in 0..60 {
+        visit(&mut manager, "a", &question(document, 800, 3));
+        visit(&mut manager, "b", &question(document, 800, 90));
+    }
+    let (_, ends, _) = visit(&mut manager, "a", &question(200, 800, 3));
+    // Everybody leaves the first question 40 tokens before its end.
+    let place = ends.iter().rev().find(|&&end| end <= 800).unwrap();
+    assert!(*place >= 790, "checkpoints at {ends:?}");
+    let (hit, ..) = visit(&mut manager, "b", &question(200, 800, 90));
+    assert!(hit >= 790, "{hit} tokens of 800");
+}
+
+#[test]
+fn places_that_are_given_are_kept_to() {
+    let margins = hybrid_blocks::placement::Lengths::from([100, 300]);
+    let policy = CheckpointPolicy { prompt_margins: Some(margins), ..CheckpointPolicy::default() };
+    let mut manager = small_with(4_000, 1_024, policy);
+    for document in 0..20 {
+        let (_, ends, _) = visit(&mut manager, "a", &question(document, 960, 3));
+        assert_eq!(ends, [700, 900, 1_000]);
+        visit(&mut manager, "b", &question(document, 960, 90));
+    }
+}
+
+#[test]
+fn no_request_leaves_more_checkpoints_than_allowed() {
+    let policy =
+        CheckpointPolicy { every: Some(100), max_per_request: 3, ..CheckpointPolicy::default() };
+    let mut manager = small_with(4_000, 1_024, policy);
+    let (_, ends, _) = visit(&mut manager, "a", &question(0, 960, 3));
+    assert_eq!(ends.len(), 4, "three checkpoints and the end: {ends:?}");
+    assert_eq!(manager.stats().prompt, 3);
+}
+
+#[test]
+fn what_is_older_goes_first_whichever_pool_it_is_in() {
+    // 8 slabs, of which attention fills 4 before states come.
+    let mut manager = small(9, 32);
+    let store = manager.store_mut();
+    let mut blocks = Vec::new();
+    store.allocate(PoolId(0), 16, &mut blocks).unwrap();
+    let key = |at: u8| hybrid_blocks::Key { digest: digests(&[at, at])[0], group: GroupId(0) };
+    for (at, &block) in blocks.iter().enumerate() {
+        store.insert_key(PoolId(0), block, &key(at as u8), 2);
+    }
+    store.free(PoolId(0), blocks.into_iter()).unwrap();
+    for at in 100..110u8 {
+        manager.start_step();
+        let store = manager.store_mut();
+        let mut states = Vec::new();
+        store.allocate(PoolId(1), 1, &mut states).unwrap();
+        let state = hybrid_blocks::Key { digest: digests(&[at, at])[0], group: GroupId(1) };
+        store.insert_key(PoolId(1), states[0], &state, 2);
+        store.free(PoolId(1), states.into_iter()).unwrap();
+    }
+    let states = manager.store().pool(PoolId(1)).num_cached();
+    assert_eq!(states, 8, "attention that is older than all states gave its slabs away");
+}
+
+#[test]
+fn a_checkpoint_whose_place_is_needed_is_counted_as_evicted() {
+    let margins = hybrid_blocks::placement::Lengths::from([0]);
+    let policy = CheckpointPolicy { prompt_margins: Some(margins), ..CheckpointPolicy::default() };
+    // 12 slabs of 8 tokens, or of a state. Each prompt of 30 tokens leaves 4 and a checkpoint.
+    let mut manager = small_with(13, 32, policy);
+    let mut written = 0;
+    for number in 0..20u8 {
+        visit(&mut manager, "a", &[number; 30]);
+        let stats = manager.stats();
+        written += 1;
+        assert_eq!((stats.prompt, stats.superseded, stats.no_room), (written, 0, 0));
+        assert!(stats.evicted < written);
+        if number == 0 {
+            assert_eq!(stats.evicted, 0);
+        }
+    }
+    let states = manager.store().pool(PoolId(1)).num_cached();
+    assert_eq!(manager.stats().evicted + u64::from(states), written);
+}
+
+#[test]
+fn a_hit_that_a_window_ends_lacks_no_checkpoint() {
+    // Windows that are gone end the hit of `b`, although its state is there; `c` lacks the state.
+    let groups = vec![
+        GroupConfig::new(GroupKind::Full, BLOCK),
+        GroupConfig::new(GroupKind::sliding_window(WINDOW), BLOCK),
+        GroupConfig { pool: PoolId(1), ..GroupConfig::new(kind(2, 0).0, MAX_LEN) },
+    ];
+    let specs = [0, 1, 2].map(|at| LookupGroup { groups: vec![GroupId(at)], use_eagle: false });
+    let lookup = Lookup::Hybrid { specs: specs.to_vec(), fine_grained: true };
+    let margins = hybrid_blocks::placement::Lengths::from([0]);
+    let policy = CheckpointPolicy { prompt_margins: Some(margins), ..CheckpointPolicy::default() };
+    let config = ManagerConfig {
+        checkpoints: Some(policy),
+        ..ManagerConfig::new(groups, lookup, BLOCK, MAX_LEN, MAX_LEN)
+    };
+    let store = SlabStore::new(60, &[4, 1]).unwrap();
+    let mut manager = KvCacheManager::new(store, config).unwrap();
+    let tokens: Vec<u8> = (0..31).collect();
+    visit(&mut manager, "a", &tokens);
+    let digests = digests(&tokens);
+    let limits = |manager: &KvCacheManager<SlabStore>, limit: HitLimit| {
+        let at = HitLimit::ALL.iter().position(|&other| other == limit).unwrap();
+        manager.stats().limits[at]
+    };
+    for digest in &digests {
+        let key = hybrid_blocks::Key { digest: *digest, group: GroupId(1) };
+        if let Some(block) = manager.store().get(PoolId(0), &key) {
+            manager.store_mut().drop_keys(PoolId(0), block);
+        }
+    }
+    let (hit, ..) = visit(&mut manager, "b", &tokens);
+    assert_eq!(hit, 0);
+    assert_eq!(limits(&manager, HitLimit::WindowEvicted), 1);
+    assert_eq!(limits(&manager, HitLimit::NoCheckpoint), 0);
+    let states = manager.store().get(
+        PoolId(1),
+        &hybrid_blocks::Key { digest: *digests.last().unwrap(), group: GroupId(2) },
+    );
+    manager.store_mut().drop_keys(PoolId(1), states.unwrap());
+    visit(&mut manager, "c", &tokens);
+    assert_eq!(limits(&manager, HitLimit::NoCheckpoint), 1);
 }

@@ -1,5 +1,6 @@
 """The planning of an engine, run through vLLM's own functions on the layers of a model."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -233,9 +234,10 @@ def speculation(num_tokens: int) -> Any:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Level ``natural``'s planning in vLLM's place."""
+    """Level ``natural``'s planning in vLLM's place, for workers with vLLM's second model runner."""
     planning.install()
     try:
-        yield
+        with patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": "1"}):
+            yield
     finally:
         planning.uninstall()

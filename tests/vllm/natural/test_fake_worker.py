@@ -12,7 +12,6 @@ import pytest
 from hybrid_blocks.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import checking, installation
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.natural import manager
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from oracle.engines import chunked, full, mamba, mla, sliding
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -32,7 +31,6 @@ NUM_STEPS = int(os.environ.get("HYBRID_BLOCKS_ORACLE_STEPS", "4000"))
 MAX_MODEL_LEN = 160
 MAX_NUM_REQUESTS = 8
 NATURAL_BLOCK_SIZE = 4
-_ZEROED_BY_BLOCK = (FullAttentionSpec, MambaSpec)
 LEVELS = [Level.OFF, Level.MANAGER, Level.NATURAL]
 
 
@@ -47,14 +45,14 @@ class Mix:
     hash_block_size: int = 16
 
     @property
-    def is_zeroed_by_block(self) -> bool:
-        """Whether vLLM's CPU runner, which zeroes blocks of full attention alone, may serve it."""
-        return not any(spec for spec in self.groups if not isinstance(spec, _ZEROED_BY_BLOCK))
+    def has_windows(self) -> bool:
+        """Whether some attention looks back over a part of the tokens."""
+        return not all(isinstance(spec, FullAttentionSpec | MambaSpec) for spec in self.groups)
 
-    def config(self, level: Level) -> KVCacheConfig:
+    def config(self, level: Level, *, zeroes_single_blocks: bool = False) -> KVCacheConfig:
         """Return the configuration over blocks, or over as many bytes in slabs."""
         if level is Level.NATURAL:
-            return self._natural_config()
+            return replace(self._natural_config(), zeroes_single_blocks=zeroes_single_blocks)
         return KVCacheConfig(self.num_blocks, [], _groups(self.groups))
 
     def _natural_config(self) -> NaturalKVCacheConfig:
@@ -119,17 +117,15 @@ def live(
     """Live a random life and return the engine after it.
 
     ``fault`` changes what the scheduler says before it is checked, ``tamper`` after that.
-    At level ``natural`` a synchronous worker zeroes single blocks, as vLLM's on the CPU does.
+    At level ``natural`` a synchronous worker zeroes single blocks, as vLLM's first on the CPU does,
+    unless that one is refused the mix.
     """
-    monkeypatch = pytest.MonkeyPatch()
-    config = mix.config(level)
     is_natural = level is Level.NATURAL
-    zeroes_blocks = is_natural and mix.is_zeroed_by_block and not is_async
+    zeroes_blocks = is_natural and not is_async and not mix.has_windows
+    config = mix.config(level, zeroes_single_blocks=zeroes_blocks)
     if level is not Level.OFF:
         installation.install()
     try:
-        for module in (manager, checking):
-            monkeypatch.setattr(module, "zeroes_single_blocks", lambda: zeroes_blocks)
         random = Random(seed)
         hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
         scheduler = scheduler_over(
@@ -165,7 +161,6 @@ def live(
         engine.live(num_steps, MAX_NUM_REQUESTS)
     finally:
         installation.uninstall()
-        monkeypatch.undo()
     return engine
 
 

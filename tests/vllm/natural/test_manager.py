@@ -12,7 +12,6 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import VARIABLE, Level
-from hybrid_blocks.vllm.natural import manager as natural
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
 from vllm.sampling_params import SamplingParams
@@ -30,7 +29,6 @@ MAX_LEN = 700
 @pytest.fixture(autouse=True)
 def level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(VARIABLE, Level.NATURAL)
-    monkeypatch.setattr(natural, "zeroes_single_blocks", lambda: False)
     installation.install()
     yield
     installation.uninstall()
@@ -121,7 +119,7 @@ def test_a_request_takes_slots_for_its_states_once_and_blocks_by_number() -> Non
     engine.add(list(range(40)), 100)
     (new,) = engine.step().scheduled_new_reqs
     attention, *states = new.block_ids
-    assert [len(table) for table in (attention, *states)] == [2, 1, 1, 1]
+    assert [len(table) for table in (attention, *states)] == [3, 1, 1, 1]
     slabs = {attention[0] // BLOCKS_PER_SLAB, *(slot for (slot,) in states)}
     assert len(slabs) == 4
     assert 0 not in slabs
@@ -142,11 +140,9 @@ def test_attention_that_starts_on_a_slab_has_it_zeroed_once() -> None:
     assert engine.step().new_block_ids_to_zero is None, "the second shares the first one's slab"
 
 
-def test_vllms_first_cpu_runner_is_told_the_blocks_of_the_slab(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(natural, "zeroes_single_blocks", lambda: True)
+def test_vllms_first_cpu_runner_is_told_the_blocks_of_the_slab() -> None:
     engine = Engine(20)
+    engine.manager.kv_cache_config.zeroes_single_blocks = True
     engine.add(list(range(40)), 10)
     output = engine.scheduler.schedule()
     (table, *_) = output.scheduled_new_reqs[0].block_ids
@@ -154,16 +150,29 @@ def test_vllms_first_cpu_runner_is_told_the_blocks_of_the_slab(
     assert output.new_block_ids_to_zero == list(range(first, first + BLOCKS_PER_SLAB))
 
 
-@pytest.mark.parametrize("num_prompt", [20, 40, 100, 300, 500])
-def test_a_short_prompt_that_returns_is_hit(num_prompt: int) -> None:
+@pytest.mark.parametrize("num_prompt", [60, 100, 300, 500])
+def test_short_prompts_are_hit_to_their_last_hash_block_once_they_are_known_to_return(
+    num_prompt: int,
+) -> None:
+    engine = Engine(200)
+    for number in range(24):
+        prompt = [1000 * number + at for at in range(num_prompt)]
+        engine.add(prompt, 4)
+        engine.finish()
+        again = engine.add(prompt, 4)
+        engine.finish()
+    assert engine.hits[again.request_id] == (num_prompt - 1) // 16 * 16
+    assert engine.counts()["forks"] % 3 == 0
+
+
+def test_a_prompt_that_nothing_is_known_of_is_hit_at_places_at_all_distances() -> None:
     engine = Engine(40)
-    prompt = list(range(num_prompt))
+    prompt = list(range(500))
     engine.add(prompt, 4)
     engine.finish()
     again = engine.add(prompt, 4)
     engine.finish()
-    margin = min(128, num_prompt // 8)
-    assert engine.hits[again.request_id] == (num_prompt - margin) // 16 * 16
+    assert engine.hits[again.request_id] >= 320
     assert engine.counts()["forks"] == 3
 
 
@@ -261,7 +270,7 @@ def test_drafts_get_slots_of_their_own_and_no_copy_follows_them() -> None:
         spec: Any = group.kv_cache_spec
         group.kv_cache_spec = replace(spec, num_speculative_blocks=2)
     manager: Any = KVCacheManager(config, MAX_LEN, 704, 16, max_in_flight_tokens=256)
-    prompt = list(range(100))
+    prompt = list(range(500))
     request = Request(
         request_id="drafts",
         prompt_token_ids=prompt,
@@ -271,23 +280,27 @@ def test_drafts_get_slots_of_their_own_and_no_copy_follows_them() -> None:
     )
     blocks, num_hit, _ = manager.get_computed_blocks(request)
     assert num_hit == 0
-    # The prompt's checkpoint is 12 tokens before its end, rounded down to 80.
-    assert manager.next_boundary(request, 0, 100) == 80
-    new = manager.allocate_slots(request, 80, 0, blocks)
-    assert [len(ids) for ids in new.get_block_ids()] == [5, 3, 3, 3]
-    request.num_computed_tokens = 80
-    assert manager.allocate_slots(request, 20) is not None
-    copies, held = manager.take_kv_cache_block_copies()
-    assert len(copies) == 3
-    assert held == []
-    request.num_computed_tokens = 100
-    while request.num_tokens < 250:
+    first = manager.next_boundary(request, 0, 500)
+    assert 0 < first < 500
+    new = manager.allocate_slots(request, first, 0, blocks)
+    assert [len(ids) for ids in new.get_block_ids()] == [first // 16, 3, 3, 3]
+    request.num_computed_tokens = first
+    num_copies = 0
+    while request.num_computed_tokens < 500:
+        end = manager.next_boundary(request, request.num_computed_tokens, 500)
+        assert manager.allocate_slots(request, end - request.num_computed_tokens) is not None
+        request.num_computed_tokens = end
+        copies, held = manager.take_kv_cache_block_copies()
+        assert len(copies) == 3
+        assert held == []
+        num_copies += len(copies)
+    while request.num_tokens < 650:
         request.append_output_token_ids([7, 8])
         more = manager.allocate_slots(request, 3)
         assert not any(more.get_block_ids()[1:]), "the slots are taken once"
         request.num_computed_tokens += 2
     assert manager.take_kv_cache_block_copies() == ([], [])
-    assert dict(manager._counts())["prompt"] == 3
+    assert dict(manager._counts())["prompt"] == num_copies > 0
     assert dict(manager._counts())["followed"] == 0
 
 

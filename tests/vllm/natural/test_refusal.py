@@ -109,19 +109,43 @@ def test_a_platform_with_a_builder_of_its_own_keeps_it() -> None:
     assert said.startswith("platform")
 
 
-def test_kinds_of_layers_that_are_refused() -> None:
-    def why(*caches: Any) -> str | None:
-        layers = tuple(Layer(depth, cache) for depth, cache in enumerate(caches))
-        model = Model(name="made", model_type="made", num_layers=len(layers), layers=layers)
-        engine = Engine(model, Deployment(max_model_len=256), 2**28)
-        return refusal.reason_to_plan(engine.config, engine.specs)
+def made(*caches: Any) -> Engine:
+    """Plan for a model of these layers."""
+    layers = tuple(Layer(depth, cache) for depth, cache in enumerate(caches))
+    model = Model(name="made", model_type="made", num_layers=len(layers), layers=layers)
+    return Engine(model, Deployment(max_model_len=256), 2**28)
 
-    full = FullAttention(kv_heads=1, head_dim=32)
-    assert why(full, SlidingWindow(kv_heads=4, head_dim=32, window=64), STATE) is None
+
+def why_refused(*caches: Any) -> str | None:
+    engine = made(*caches)
+    return refusal.reason_to_plan(engine.config, engine.specs)
+
+
+FULL = FullAttention(kv_heads=1, head_dim=32)
+WINDOW = SlidingWindow(kv_heads=4, head_dim=32, window=64)
+
+
+def test_kinds_of_layers_that_are_refused() -> None:
+    assert why_refused(FULL, WINDOW, STATE) is None
     wide = Mamba2(inner_dim=64, groups=1, heads=4, head_dim=16, state_dim=64, conv_kernel=4)
-    assert why(full, STATE, wide) == "recurrent states of several shapes"
+    assert why_refused(FULL, STATE, wide) == "recurrent states of several shapes"
+
+
+def test_vllms_first_cpu_runner_zeroes_one_kind_of_full_attention_and_no_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     other = FullAttention(kv_heads=2, head_dim=32)
-    assert str(why(full, other, STATE)).startswith("full-attention pages of ")
+    for uses_second, is_refused in (("1", False), ("0", True)):
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", uses_second)
+        planned: Any = made(FULL, STATE).kv_cache_config
+        assert planned.zeroes_single_blocks is is_refused
+        windows, kinds = why_refused(FULL, WINDOW, STATE), why_refused(FULL, other, STATE)
+        assert (windows is not None) is (kinds is not None) is is_refused
+    assert str(windows).startswith("windowed attention beside states")
+    assert str(kinds).startswith("full attention of 2 kinds beside states")
+    # Nothing is zeroed where there are no states.
+    assert why_refused(FULL, WINDOW) is None
+    assert why_refused(FULL, other) is None
 
 
 def test_more_requests_than_slabs_are_warned_of_with_the_number(

@@ -18,6 +18,8 @@ class NaturalKVCacheConfig(KVCacheConfig):
     """Pool of each group; groups of one pool have blocks of one stride."""
     blocks_per_slab: tuple[int, ...] = ()
     """Blocks of a slab, by pool."""
+    zeroes_single_blocks: bool = False
+    """Whether the engine's workers zero new attention blocks one by one, not slabs."""
 
     def blocks_per_slab_of(self, group: int) -> int:
         """Return how many blocks of a group a slab holds."""

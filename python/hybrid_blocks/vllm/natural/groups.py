@@ -18,6 +18,7 @@ from hybrid_blocks.plan.geometry.layout import LayerGroup, Layout, cut_slabs, la
 from hybrid_blocks.plan.geometry.natural import plan_arena
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.layers import cached_layers, layer_groups
+from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
 
 
 @dataclass
@@ -70,6 +71,7 @@ def make_config(
         prefix_cache_retention_interval=None if interval is None else 0,
         pools=layout.pools,
         blocks_per_slab=layout.cuts,
+        zeroes_single_blocks=zeroes_single_blocks(vllm_config),
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
+from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from hybrid_blocks._core.vllm import Blocks
 from hybrid_blocks.vllm.geometry import Geometry
@@ -12,7 +13,6 @@ from hybrid_blocks.vllm.metrics import Sample
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.slab_pool import SlabPool
-from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
 
 
 class NaturalKVCacheManager(NativeKVCacheManager):
@@ -24,6 +24,13 @@ class NaturalKVCacheManager(NativeKVCacheManager):
 
     hybrid_blocks_level = Level.NATURAL
     kv_cache_config: NaturalKVCacheConfig
+
+    @classmethod
+    def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
+        """Return why slabs cannot be managed for an engine, or ``None`` if they can."""
+        if max(kwargs.get("dcp_world_size", 1), kwargs.get("pcp_world_size", 1)) > 1:
+            return "context parallelism"
+        return super().unsupported_reason(kv_cache_config, **kwargs)
 
     def _pools_of_groups(self) -> list[Blocks]:
         coordinator: Any = self.coordinator
@@ -46,7 +53,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             # Copies are placed by our own rules, and windows are kept wherever a hit may end.
             retention_interval=None,
             places_checkpoints=any(group.kind == "mamba_aligned" for group in groups),
-            zeroes_blocks=zeroes_single_blocks(),
+            zeroes_blocks=self.kv_cache_config.zeroes_single_blocks,
         )
 
     def num_units(self, blocks: list[int]) -> list[int]:
@@ -96,7 +103,7 @@ def _counter(name: str, documentation: str, value: float, **labels: str) -> Samp
 
 
 def _counters(counts: dict[str, int], limits: dict[str, int], num_steals: int) -> list[Sample]:
-    written, dropped = ("prompt", "followed", "kept"), ("superseded", "no_room")
+    written, dropped = ("prompt", "followed", "kept"), ("superseded", "evicted", "no_room")
     return [
         _counter("forks", "States copied for requests that went on from them.", counts["forks"]),
         *(

@@ -18,6 +18,8 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
+
 ATTENTION = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
 """Kinds of attention that are served; classes derived from them are not."""
 
@@ -93,15 +95,18 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
             return f"{why} ({name})"
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     sizes = sorted({spec.block_size for spec in attention})
-    pages = {spec.page_size_bytes for spec in attention if isinstance(spec, FullAttentionSpec)}
+    full = {spec for spec in attention if isinstance(spec, FullAttentionSpec)}
+    # It clears the blocks that it is told of in all layers of full attention, and in no others.
+    clears_alike = bool(states) and zeroes_single_blocks(config)
     unit = config.cache_config.prefix_match_unit
     refused = {
         f"attention blocks of {sizes} tokens": len(sizes) > 1,
         "recurrent states of several shapes": len({spec.shapes for spec in states}) > 1,
-        # A CPU worker clears the blocks that it is told of in all full-attention layers alike.
-        f"full-attention pages of {sorted(pages)} bytes on a CPU": bool(states)
-        and len(pages) > 1
-        and current_platform.is_cpu(),
+        "windowed attention beside states on vLLM's first CPU model runner": clears_alike
+        and not all(isinstance(spec, FullAttentionSpec) for spec in attention),
+        f"full attention of {len(full)} kinds beside states on vLLM's first CPU model runner": (
+            clears_alike and len(full) > 1
+        ),
         f"prefix_match_unit {unit} beside attention blocks of {sizes[0]} tokens": bool(states)
         and unit not in (None, sizes[0]),
     }

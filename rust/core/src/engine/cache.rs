@@ -21,6 +21,8 @@ pub(crate) struct Cache<S> {
     /// Whether computed blocks can be hit by later requests.
     pub(crate) enable_caching: bool,
     pub(crate) outbox: Outbox,
+    /// Keys that went, by group, where somebody counts them.
+    pub(crate) num_removed: Option<Box<[u64]>>,
     /// Blocks by pool that the call at hand needs. Reused by every call.
     pub(crate) demand: Vec<u64>,
     reservation: Reservation,
@@ -57,6 +59,7 @@ impl<S: Store> Cache<S> {
             hash_block_size,
             enable_caching,
             outbox,
+            num_removed: None,
             reservation: Reservation::default(),
         })
     }
@@ -274,6 +277,11 @@ impl<S: Store> Cache<S> {
 
     /// Note what was evicted since the last time.
     pub(crate) fn note_evictions(&mut self) {
+        if let Some(num_removed) = &mut self.num_removed {
+            for key in self.store.evicted() {
+                num_removed[key.group.index()] += 1;
+            }
+        }
         let evicted = self.store.evicted().drain(..);
         if self.outbox.enable_events {
             self.outbox.events.extend(evicted.map(CacheEvent::Removed));

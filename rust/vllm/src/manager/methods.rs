@@ -347,13 +347,14 @@ impl RustKVCacheManager {
     /// Counts since the start, by name.
     fn _counts(slf: &Bound<'_, Self>) -> PyResult<Vec<(&'static str, u64)>> {
         let (core, _) = Self::core(slf)?;
-        let stats = core.engine().manager(slf.py(), |manager| *manager.stats())?;
+        let stats = core.engine().manager(slf.py(), |manager| manager.stats())?;
         Ok(vec![
             ("forks", stats.forks),
             ("prompt", stats.prompt),
             ("followed", stats.followed),
             ("kept", stats.kept),
             ("superseded", stats.superseded),
+            ("evicted", stats.evicted),
             ("no_room", stats.no_room),
             ("shortened", stats.shortened),
         ])

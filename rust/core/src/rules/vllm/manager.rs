@@ -47,7 +47,10 @@ impl<S: Store> KvCacheManager<S> {
         let groups = config.groups.iter().map(GroupConfig::spec);
         let outbox = Outbox { enable_events: config.enable_events, ..Outbox::default() };
         let enable_caching = config.enable_caching();
-        let cache = Cache::new(store, groups, config.hash_block_size, enable_caching, outbox)?;
+        let mut cache = Cache::new(store, groups, config.hash_block_size, enable_caching, outbox)?;
+        if config.checkpoints.is_some() {
+            cache.num_removed = Some(vec![0; config.groups.len()].into());
+        }
         let traffic =
             config.checkpoints.map(|_| Box::new(Traffic::new(&cache, config.hit_alignment(), 0.0)));
         Ok(Self {
@@ -122,8 +125,11 @@ impl<S: Store> KvCacheManager<S> {
 
     /// What happened so far.
     #[must_use]
-    pub fn stats(&self) -> &Stats {
-        &self.stats
+    pub fn stats(&self) -> Stats {
+        let removed = self.engine.cache.num_removed.iter().flatten().zip(&self.config.groups);
+        let states = removed.filter(|(_, group)| group.kind.is_recurrent()).map(|(count, _)| count);
+        let evicted = states.sum::<u64>().saturating_sub(self.stats.superseded);
+        Stats { evicted, ..self.stats }
     }
 
     /// One request's call, and what it knew of changes to come.

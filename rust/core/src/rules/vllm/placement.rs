@@ -64,7 +64,11 @@ impl<S: Store> KvCacheManager<S> {
             self.plan_checkpoints(row, progress.num_prompt, start, 0, None);
         }
         let grain = self.config.hit_alignment();
-        let plan = self.engine.requests.rows[row].rest.plan.unwrap_or_default();
+        let mut plan = self.engine.requests.rows[row].rest.plan.unwrap_or_default();
+        // The one at `start` is taken when the step that is asked for writes on.
+        let is_due =
+            progress.num_computed > 0 && policy.next(&plan, start - 1, grain) == Some(start);
+        plan.num_taken += u32::from(is_due);
         if let Some(stop) = policy.next(&plan, start, grain).filter(|&stop| stop < end) {
             return Ok(stop);
         }
@@ -212,8 +216,9 @@ impl<S: Store> Call<'_, S> {
             && let Ok(key) = self.key(group, following)
         {
             let pool = self.pool(group);
+            let before = self.cache.store.evicted().len();
             self.cache.store.discard(pool, &key);
-            self.stats.superseded += 1;
+            self.stats.superseded += (self.cache.store.evicted().len() - before) as u64;
         }
     }
 

@@ -15,6 +15,8 @@ pub struct Stats {
     pub kept: u64,
     /// Checkpoints given up for a longer one of the same request.
     pub superseded: u64,
+    /// Checkpoints whose place was needed.
+    pub evicted: u64,
     /// Checkpoints not made because there was no room.
     pub no_room: u64,
     /// Hits shortened because the request could not have come to its end with them.
