@@ -11,7 +11,7 @@ from traffic import PREFIX, client, complete
 
 SHORT_TOKENS, CHAT_TOKENS, LONG_TOKENS = 16, 24, 200
 _TURNS = 4
-_WORDS = ["slab", "state", "block", "window", "prefix", "chunk", "token", "cache", "batch", "layer"]
+_WORDS = ("slab", "state", "block", "window", "prefix", "chunk", "token", "cache", "batch")
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,43 @@
-"""Bytes that belong to nobody are NaN: whoever reads them answers nonsense."""
+"""Bytes that belong to nobody hold nonsense: whoever reads them answers nonsense."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from vllm.v1.core.kv_cache_utils import get_group_id
+from vllm.v1.kv_cache_interface import MambaSpec
+
+# A block that attention takes again is not cleared, and its kernels multiply what they mask by 0:
+# so it may hold any number but NaN. What a state leaves behind may be anything.
+AFTER_STATES = float("nan")
+AFTER_ATTENTION = 1e4
 
 
 class Poison:
-    """Overwrites what is free before each step of an engine in this process.
+    """Overwrites what is free before each step of an engine with slabs in this process.
 
-    A unit is a slab where the plan has slabs, else a block. ``num_poisoned`` counts the units and
-    single blocks that were overwritten after they had been in use.
+    ``num_poisoned`` counts the state slots and attention blocks that were overwritten.
     """
 
     def __init__(self, llm: Any) -> None:
         core = llm.llm_engine.engine_core.engine_core
         self._scheduler = core.scheduler
         self._config = core.scheduler.kv_cache_config
+        groups = self._config.kv_cache_groups
         context = core.vllm_config.compilation_config.static_forward_context
+        self._is_state = [isinstance(group.kv_cache_spec, MambaSpec) for group in groups]
+        self._cuts = [self._config.blocks_per_slab_of(number) for number in range(len(groups))]
+        self._num_blocks = [self._config.num_blocks * cut for cut in self._cuts]
         self._views = [
             [
                 view
                 for name in group.layer_names
-                for view in _by_block(context[name].kv_cache, self._num_blocks(number))
+                for view in _by_block(context[name].kv_cache, self._num_blocks[number])
             ]
-            for number, group in enumerate(self._config.kv_cache_groups)
+            for number, group in enumerate(groups)
         ]
-        self._clean = [set[int]() for _ in self._views]
+        self._held_states: dict[int, bool] = {}  # by slab, whether a state used it last
+        self._clean = [set[int]() for _ in groups]
         self.num_poisoned = 0
         schedule = core.scheduler.schedule
 
@@ -37,32 +48,54 @@ class Poison:
         core.scheduler.schedule = poisoned_schedule
 
     def _overwrite(self) -> None:
-        pools = self._scheduler.kv_cache_manager.block_pool.pools
-        held = [set(_held(pool)) for pool in pools]
-        cuts = self._config.blocks_per_slab
-        owned = [{block // cut for block in blocks} for blocks, cut in zip(held, cuts, strict=True)]
-        for number, pool in enumerate(self._config.pools):
-            others = set().union(*(slabs for other, slabs in enumerate(owned) if other != pool))
+        held = self._held()
+        taken = [
+            {block // cut for block in blocks} for blocks, cut in zip(held, self._cuts, strict=True)
+        ]
+        for number, slabs in enumerate(taken):
+            self._held_states.update(dict.fromkeys(slabs, self._is_state[number]))
+        for number, (is_state, cut) in enumerate(zip(self._is_state, self._cuts, strict=True)):
+            kin = [n for n, pool in enumerate(self._config.pools) if self._is_kin(n, number, pool)]
+            used = set().union(*(held[n] for n in kin))
+            others = set().union(*(taken[n] for n in range(len(taken)) if n not in kin))
             free = {
                 block
-                for block in range(cuts[pool], self._num_blocks(number))
-                if block not in held[pool] and block // cuts[pool] not in others
+                for block in range(cut, self._num_blocks[number])
+                if block not in used
+                and block // cut not in others
+                and self._held_states.get(block // cut, True) == is_state
             }
             new = sorted(free - self._clean[number])
             for view in self._views[number]:
-                view[new] = torch.nan
+                view[new] = AFTER_STATES if is_state else AFTER_ATTENTION
             self.num_poisoned += len(new)
             self._clean[number] = free
 
-    def _num_blocks(self, group: int) -> int:
-        return int(self._config.num_blocks * self._config.blocks_per_slab_of(group))
+    def _is_kin(self, other: int, group: int, pool: int) -> bool:
+        """Whether two groups name the same bytes by the same id."""
+        return self._config.pools[group] == pool and self._is_state[other] == self._is_state[group]
 
+    def _held(self) -> list[set[int]]:
+        """Return, by group, the blocks that a request reads or that may be hit."""
+        manager = self._scheduler.kv_cache_manager
+        held = [set[int]() for _ in self._views]
+        for request in self._scheduler.requests:
+            for number, ids in enumerate(manager.get_block_ids(request)):
+                held[number].update(ids)
+        for number, pool in enumerate(manager.block_pool.pools):
+            for block in pool:
+                if block.block_hash is not None:
+                    held[get_group_id(block.block_hash)].add(block.block_id)
+                elif block.ref_cnt > 0 and not block.is_null:
+                    self._note_unknown(held, number, block.block_id)
+        return [blocks - {0} for blocks in held]
 
-def _held(pool: Any) -> Iterator[int]:
-    """Yield the blocks of a pool that a request reads or that may be hit."""
-    for block in pool:
-        if block.ref_cnt > 0 or block.block_hash is not None:
-            yield block.block_id
+    def _note_unknown(self, held: list[set[int]], pool: int, block: int) -> None:
+        """Take a live block that is in no table, such as a copy's, for one of all its groups."""
+        groups = [number for number, own in enumerate(self._config.pools) if own == pool]
+        if not any(block in held[number] for number in groups):
+            for number in groups:
+                held[number].add(block)
 
 
 def _by_block(cache: Any, num_blocks: int) -> Iterator[torch.Tensor]:

@@ -37,8 +37,8 @@ OPTIONS = {"granitemoehybrid": ("--max-num-batched-tokens", "256")}
 # A level with the scheduler that decodes in one call.
 BATCHED = "batched"
 
-# A token whose logarithm of probability is this close to the best is as good as it in bfloat16:
-# logits of 16 lie 0.06 to 0.125 apart there. A token of another context falls short by nats.
+# A token this close to the best, in log probability, is as good as it in bfloat16: logits of 16 lie
+# 0.06 to 0.125 apart there. A token of another context falls short by several nats.
 ROUNDING_NATS = 0.5
 
 _without: dict[str, Record] = {}

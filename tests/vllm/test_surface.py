@@ -45,7 +45,7 @@ def listed() -> set[str]:
 
 
 def test_every_import_from_vllm_is_listed_and_nothing_else() -> None:
-    names = {module: set(found) - {"__version__"} for module, found in SURFACE["names"].items()}
+    names = {module: set(found) for module, found in SURFACE["names"].items() if module != "vllm"}
     assert names == adapter_reads.imports()
 
 
