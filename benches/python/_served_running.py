@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from _served_model import Case, Served, Side, serving
-from _served_rows import GIB, TOKENS, Cases, Row, deployment, pairs, read
+from _served_rows import GIB, Cases, Row, deployment, pairs, read
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import ArenaPlan, plan_natural
@@ -54,35 +54,40 @@ class Watch:
     memory_bytes: int
     running: int = 0
     """Most that ran before the first preemption."""
-    planned: int = 0
-    """What the plan would have held at that moment: those, and the next that waited."""
+    short: int = 0
+    """By how many fewer ran than the plan holds, at most, when memory was refused until then."""
     has_preempted: bool = False
     full_steps: int = 0
+    """Steps in which a request was refused memory."""
     reserved: float = 0.0
     of_memory: float = 0.0
 
     def __post_init__(self) -> None:
         self._live = LiveBytes(self.plan)
         config = self.served.config
-        self._block_bytes = self.memory_bytes / config.num_blocks
-        if config.kv_cache_tensors:
-            self._block_bytes = config.kv_cache_tensors[0].size / config.num_blocks
+        self._block_bytes = config.kv_cache_tensors[0].size / config.num_blocks
+        manager = self.served.scheduler.kv_cache_manager
+        self._allocate, self._is_refused = manager.allocate_slots, False
+        manager.allocate_slots = self._allocate_watched
+
+    def _allocate_watched(self, *args: Any, **kwargs: Any) -> Any:
+        blocks = self._allocate(*args, **kwargs)
+        self._is_refused |= blocks is None
+        return blocks
 
     def see(self, scheduled: Any) -> None:
         """Look at a step before its outputs are told."""
-        scheduler = self.served.scheduler
-        waiting = list(scheduler.waiting)
-        self.has_preempted |= bool(scheduled.preempted_req_ids)
-        is_full = waiting and scheduled.total_num_scheduled_tokens < TOKENS
-        running = scheduler.running
-        if not self.has_preempted and len(running) >= self.running:
-            self.running = len(running)
-            # A request's next token has to fit too.
-            lengths = [request.num_computed_tokens for request in running]
-            lengths += [request.num_tokens for request in waiting] if is_full else []
-            self.planned = num_planned(self.plan, lengths)
-        if is_full:
-            live = self._live.of(np.array([request.num_computed_tokens for request in running]))
+        running, waiting = self.served.scheduler.running, self.served.scheduler.waiting
+        is_refused, self._is_refused = self._is_refused, False
+        lengths = [request.num_computed_tokens for request in running]
+        if not self.has_preempted:
+            self.running = max(self.running, len(running))
+            if is_refused:
+                would_run = [*lengths, *(request.num_tokens for request in waiting)]
+                self.short = max(self.short, num_planned(self.plan, would_run) - len(running))
+            self.has_preempted = bool(scheduled.preempted_req_ids)
+        if is_refused:
+            live = self._live.of(np.array(lengths))
             self.full_steps += 1
             self.reserved += live / (self.served.reserved_blocks * self._block_bytes)
             self.of_memory += live / self.memory_bytes
@@ -121,7 +126,7 @@ def measure(side: Side, case: Case, plan: ArenaPlan, trace: Trace) -> Row:
             served.step(watch.see)
     return {
         "running": watch.running,
-        "planned": watch.planned,
+        "short_of_plan": watch.short,
         "has_preempted": watch.has_preempted,
         "live_over_reserved": watch.reserved / max(1, watch.full_steps),
         "live_over_memory": watch.of_memory / max(1, watch.full_steps),
@@ -133,8 +138,8 @@ def check(rows: list[Row]) -> Iterator[str]:
     """Name the models in which fewer run than planned, or no more than in stock vLLM."""
     for stock, natural in pairs(rows, "model"):
         name = natural["model"]
-        if natural["running"] < natural["planned"] - 1:
-            yield f"{name}: {natural['running']} run, {natural['planned']} are planned"
+        if natural["short_of_plan"] > 1:
+            yield f"{name}: {natural['short_of_plan']} fewer run than are planned"
         if natural["running"] <= stock["running"]:
             yield f"{name}: {natural['running']} run, {stock['running']} in stock vLLM"
         if natural["live_over_reserved"] < FULL:

@@ -46,7 +46,7 @@ def test_more_requests_run_than_in_stock_vllm_and_as_many_as_planned() -> None:
         side: _served_running.measure(side, case, plan, builder.build()) for side in Side
     }
     assert all(row["has_preempted"] for row in rows.values())
-    assert rows[Side.NATURAL]["running"] >= rows[Side.NATURAL]["planned"] - 1
+    assert rows[Side.NATURAL]["short_of_plan"] <= 1
     assert rows[Side.NATURAL]["running"] > rows[Side.STOCK]["running"]
     assert 0.9 < rows[Side.NATURAL]["live_over_reserved"] <= 1
     assert rows[Side.STOCK]["live_over_reserved"] < rows[Side.NATURAL]["live_over_reserved"]
@@ -61,8 +61,9 @@ def test_a_turn_waits_for_the_one_before_and_hits_what_it_left() -> None:
     case = Case(load_model("Qwen3.5-27B"), 4 * GIB, deployment(), num_requests=4)
     row = _served_hits.measure(Side.NATURAL, case, builder.build())
     assert row["prompt_tokens"] == 2000
-    # The state after the last token of a reply is never computed.
-    assert row["hit_tokens"] == 992
+    # Had the second turn not waited, nothing would have been found.
+    assert 700 < row["hit_tokens"] <= 992
+    assert row["hit_tokens"] % 16 == 0
 
 
 @pytest.mark.parametrize("side", Side)
@@ -71,7 +72,8 @@ def test_a_short_prompt_returns(side: Side, monkeypatch: pytest.MonkeyPatch) -> 
     case = Case(load_model("Qwen3.5-27B"), 4 * GIB, deployment(), num_requests=4)
     row = _served_prompts.measure(side, case)
     is_natural = side is Side.NATURAL
-    assert row["hits"] == (sum(length > 16 for length in range(15, 50)) if is_natural else 0)
+    # A prompt of 17 tokens may leave its state before its first whole block.
+    assert row["hits"] in ((32, 33) if is_natural else (0,))
     assert row["hash_block_tokens"] == (16 if is_natural else 784)
 
 
@@ -94,16 +96,16 @@ def test_a_row_of_the_record_is_not_measured_again(tmp_path: Path) -> None:
 
 
 def test_what_falls_short_is_named() -> None:
-    def rows(running: int, stock: int, live: float) -> list[dict[str, Any]]:
-        row = {"model": "M", "planned": 12, "live_over_reserved": live}
+    def rows(running: int, stock: int, short: int, live: float) -> list[dict[str, Any]]:
+        row = {"model": "M", "short_of_plan": short, "live_over_reserved": live}
         return [
             {**row, "side": Side.STOCK, "running": stock},
             {**row, "side": Side.NATURAL, "running": running},
         ]
 
-    assert list(_served_running.check(rows(11, 10, 0.97))) == []
-    assert list(_served_running.check(rows(10, 10, 0.96))) == [
-        "M: 10 run, 12 are planned",
+    assert list(_served_running.check(rows(11, 10, 1, 0.97))) == []
+    assert list(_served_running.check(rows(10, 10, 2, 0.96))) == [
+        "M: 2 fewer run than are planned",
         "M: 10 run, 10 in stock vLLM",
         "M: 0.9600 of reserved bytes are live, not 0.97",
     ]
