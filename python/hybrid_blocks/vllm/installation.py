@@ -8,6 +8,7 @@ from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
 from hybrid_blocks.vllm import metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
+from hybrid_blocks.vllm.grant import grant
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.level import Level, is_checked, requested
 from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
@@ -33,6 +34,8 @@ def install(level: Level | None = None) -> None:
     nothing.
     """
     level = level or requested()
+    # What is compared are vLLM's own classes, so it comes before they are replaced.
+    grant(level)
     if level is not Level.POOL:
         from hybrid_blocks.vllm.native_manager import NativeKVCacheManager  # noqa: PLC0415
 

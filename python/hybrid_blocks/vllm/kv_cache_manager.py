@@ -27,19 +27,20 @@ class KVCacheManager(VllmKVCacheManager):
 
     def __new__(cls, kv_cache_config: KVCacheConfig, *_args: Any, **kwargs: Any) -> Self:
         """Make the native manager where that is asked for and covers the engine."""
-        if cls is not KVCacheManager or requested() not in (Level.MANAGER, Level.NATURAL):
+        if cls is not KVCacheManager:
             return super().__new__(cls)
         is_slabbed = isinstance(kv_cache_config, NaturalKVCacheConfig)
         chosen = cls.natural if is_slabbed else cls.native
-        if chosen is None:
-            return super().__new__(cls)
-        reason = chosen.unsupported_reason(kv_cache_config, **kwargs)
-        if reason is not None and is_slabbed:
+        reason: str | None = "this process, where it is not installed"
+        if chosen is not None:
+            reason = chosen.unsupported_reason(kv_cache_config, **kwargs)
+        if is_slabbed and reason is not None:
             raise InvalidArgumentError(
-                f"the KV cache is laid out in slabs, which only level natural manages, and it "
-                f"does not cover {reason}; set {VARIABLE}=manager"
+                f"the KV cache is laid out in slabs, which only level natural manages, and it does "
+                f"not cover {reason}; set {VARIABLE}=manager"
             )
-        if reason is not None:
+        is_asked_for = requested() in (Level.MANAGER, Level.NATURAL)
+        if chosen is None or reason is not None or not (is_slabbed or is_asked_for):
             return super().__new__(cls)
         return chosen.__new__(chosen, kv_cache_config)  # type: ignore[return-value]
 

@@ -124,7 +124,7 @@ def live(
     zeroes_blocks = is_natural and not is_async and not mix.has_windows
     config = mix.config(level, zeroes_single_blocks=zeroes_blocks)
     if level is not Level.OFF:
-        installation.install()
+        installation.install(level)
     try:
         random = Random(seed)
         hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
