@@ -73,9 +73,7 @@ class Poison:
 
     def _is_kin(self, other: int, group: int, pool: int) -> bool:
         """Whether two groups name the same bytes by the same id."""
-        return (
-            self._config.pools[group] == pool and self._is_state[other] == self._is_state[group]
-        )
+        return self._config.pools[group] == pool and self._is_state[other] == self._is_state[group]
 
     def _held(self) -> list[set[int]]:
         """Return, by group, the blocks that a request reads or that may be hit."""
