@@ -37,9 +37,11 @@ OPTIONS = {"granitemoehybrid": ("--max-num-batched-tokens", "256")}
 # A level with the scheduler that decodes in one call.
 BATCHED = "batched"
 
-# A token this close to the best, in log probability, is as good as it in bfloat16: logits of 16 lie
-# 0.06 to 0.125 apart there. A token of another context falls short by several nats.
-ROUNDING_NATS = 0.5
+# How far an answer's tokens may fall short of vLLM's likeliest, in nats a token. Rounding that sends a
+# token to another expert costs up to 6 at once, so vLLM's own answers fall short by 0.02 on average
+# and 0.06 at worst. Tokens of another context fall short by several, each of them.
+SHORTFALL_NATS = 0.25
+LEAST_TOKENS = 48  # one outlier in a short answer is no average
 
 _without: dict[str, Record] = {}
 
@@ -99,20 +101,21 @@ def test_greedy_answers_are_the_same_with_the_plugin(
     others = [(prompt, got) for prompt, expected, got in pairs if got != expected]
     if is_natural(level) and models.MODELS[kind].get("dtype") == "bfloat16":
         # Chunks end elsewhere and other requests are preempted, so sums are rounded otherwise.
-        _assert_vllm_takes_each_token_for_a_best_one(kind, others)
+        _assert_vllm_computes_the_same_but_for_rounding(kind, others)
     else:
         assert not others
 
 
-def _assert_vllm_takes_each_token_for_a_best_one(
+def _assert_vllm_computes_the_same_but_for_rounding(
     kind: str, answers: list[tuple[str, tuple[int, ...]]]
 ) -> None:
+    def falls_short(server: Server, prompt: str, tokens: tuple[int, ...]) -> bool:
+        missing = sum(asyncio.run(shortfalls(server, prompt, tokens)))
+        return missing > SHORTFALL_NATS * max(LEAST_TOKENS, len(tokens))
+
     with served(kind, "off") as server:
-        for prompt, tokens in answers:
-            missing = asyncio.run(shortfalls(server, prompt, tokens))
-            assert max(missing) < ROUNDING_NATS
-        prompt, tokens = PROMPTS["pressed"][0], _without[kind].pressed[1].tokens
-        assert max(asyncio.run(shortfalls(server, prompt, tokens))) > 4 * ROUNDING_NATS
+        assert not [tokens for prompt, tokens in answers if falls_short(server, prompt, tokens)]
+        assert falls_short(server, PROMPTS["pressed"][0], _without[kind].pressed[1].tokens)
 
 
 def test_every_answer_is_complete_and_depends_on_its_prompt(
