@@ -17,7 +17,7 @@ from hybrid_blocks.trace import Trace
 
 NUM_REQUESTS = 400
 MEAN_REQUESTS, MEAN_TOKENS = 64, 1366
-"""The memory of a model holds so many requests of the Azure conversations' mean length."""
+"""The planner counts so many requests of the Azure conversations' mean length in a memory."""
 FULL_LOAD_STEPS = 200
 FULL = 0.97
 """The share of reserved bytes that must be live."""
@@ -55,7 +55,7 @@ class Watch:
     running: int = 0
     """Most that ran before the first preemption."""
     short: int = 0
-    """By how many fewer ran than the plan holds, at most, when memory was refused until then."""
+    """By how many fewer ran than their own lengths allow, at most, when memory was refused."""
     has_preempted: bool = False
     full_steps: int = 0
     """Steps in which a request was refused memory."""
@@ -138,8 +138,8 @@ def check(rows: list[Row]) -> Iterator[str]:
     """Name the models in which fewer run than planned, or no more than in stock vLLM."""
     for stock, natural in pairs(rows, "model"):
         name = natural["model"]
-        if natural["short_of_plan"] > 1:
-            yield f"{name}: {natural['short_of_plan']} fewer run than are planned"
+        if natural["running"] < MEAN_REQUESTS - 1:
+            yield f"{name}: {natural['running']} run, {MEAN_REQUESTS} are planned"
         if natural["running"] <= stock["running"]:
             yield f"{name}: {natural['running']} run, {stock['running']} in stock vLLM"
         if natural["live_over_reserved"] < FULL:
