@@ -37,7 +37,7 @@ OPTIONS = {"granitemoehybrid": ("--max-num-batched-tokens", "256")}
 # A level with the scheduler that decodes in one call.
 BATCHED = "batched"
 
-# How far an answer's tokens may fall short of vLLM's likeliest, in nats a token. Rounding that sends
+# How far an answer may fall short of vLLM's likeliest, in nats a token. Rounding that sends
 # a token to another expert costs up to 6 at once: vLLM's own answers fall short by 0.02 on average
 # and by 0.06 at worst, answers to other stories by 0.17 on average.
 SHORTFALL_NATS = 0.1
