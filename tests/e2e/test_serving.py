@@ -37,11 +37,11 @@ OPTIONS = {"granitemoehybrid": ("--max-num-batched-tokens", "256")}
 # A level with the scheduler that decodes in one call.
 BATCHED = "batched"
 
-# How far an answer's tokens may fall short of vLLM's likeliest, in nats a token. Rounding that sends a
-# token to another expert costs up to 6 at once, so vLLM's own answers fall short by 0.02 on average
-# and 0.06 at worst. Tokens of another context fall short by several, each of them.
-SHORTFALL_NATS = 0.25
-LEAST_TOKENS = 48  # one outlier in a short answer is no average
+# How far an answer may fall short of vLLM's likeliest, in nats a token. Rounding that sends
+# a token to another expert costs up to 6 at once: vLLM's own answers fall short by 0.02 on average
+# and by 0.06 at worst, answers to other stories by 0.17 on average.
+SHORTFALL_NATS = 0.1
+LEAST_TOKENS = 100  # one outlier in a short answer is no average
 
 _without: dict[str, Record] = {}
 
@@ -115,7 +115,7 @@ def _assert_vllm_computes_the_same_but_for_rounding(
 
     with served(kind, "off") as server:
         assert not [tokens for prompt, tokens in answers if falls_short(server, prompt, tokens)]
-        assert falls_short(server, PROMPTS["pressed"][0], _without[kind].pressed[1].tokens)
+        assert falls_short(server, PROMPTS["pressed"][0], _without[kind].pressed[0].tokens[::-1])
 
 
 def test_every_answer_is_complete_and_depends_on_its_prompt(
