@@ -56,7 +56,8 @@ def test_bfloat16_tokens_are_vllms_where_chunks_end_at_the_same_places() -> None
 @pytest.mark.parametrize("block_size", [32, 128])
 def test_what_freed_bytes_hold_changes_no_token_under_preemption(block_size: int) -> None:
     """Two equal runs but for the poison; blocks of 128 tokens share their pool with states."""
-    options = {"block_size": block_size, "num_gpu_blocks_override": FEW_SLABS, "max_num_seqs": 32}
+    options: dict[str, Any] = {"block_size": block_size, "num_gpu_blocks_override": FEW_SLABS}
+    options["max_num_seqs"] = 32
     plain = natural("qwen3_next", **options)
     poisoned = natural("qwen3_next", poison=True, **options)
     assert poisoned.num_poisoned > FEW_SLABS
