@@ -199,6 +199,11 @@ impl Placement {
         if branch > 0 {
             lengths.insert(branch);
         }
+        // While memory is free, the same prompt sent again is served as far as it can be.
+        let last = prompt.num_tokens.saturating_sub(1) / self.alignment * self.alignment;
+        if price == 0.0 && last > prompt.start && lengths.as_slice().len() < most {
+            lengths.insert(last);
+        }
         Plan { lengths, end, branch }
     }
 
