@@ -21,6 +21,8 @@ PLAIN_ENGINES = [
     for name, engine in ENGINES.items()
     if not (engine.use_eagle or engine.num_spec_tokens or engine.num_prefill_lookahead)
     and not engine.num_hash_lookahead
+    # Ranks are given to a manager; a scheduler asks its whole configuration for them.
+    and engine.dcp == engine.pcp == 1
 ]
 
 
