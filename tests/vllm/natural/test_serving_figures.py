@@ -28,9 +28,9 @@ def test_the_plan_holds_requests_as_long_as_their_slabs_fit() -> None:
     def slabs(count: int) -> int:
         tokens = sum(-(-length // 16) for length in lengths[:count])
         states = sum(group.kind == "state" for group in plan.groups)
-        return -(-tokens // plan.pools[plan.groups[0].pool]) + states * count
+        (attention,) = (group for group in plan.groups if group.kind == "full")
+        return -(-tokens // plan.pools[attention.pool]) + states * count
 
-    assert plan.groups[0].kind == "full"
     assert 0 < planned < len(lengths)
     assert slabs(planned) <= plan.usable_slabs < slabs(planned + 1)
 
@@ -41,11 +41,10 @@ def test_more_requests_run_than_in_stock_vllm_and_more_of_their_memory_is_live()
     plan = plan_natural(model, case.memory_bytes, deployed)
     builder = TraceBuilder("equal")
     for _ in range(40):
-        builder.add([builder.fresh(900)], arrival=0, prompt_tokens=500, output_tokens=400)
+        builder.add([builder.fresh(1000)], arrival=0, prompt_tokens=900, output_tokens=100)
     rows: dict[Side, Any] = {
         side: _served_running.measure(side, case, plan, builder.build()) for side in Side
     }
-    assert all(row["has_preempted"] for row in rows.values())
     assert rows[Side.NATURAL]["running"] > rows[Side.STOCK]["running"]
     assert 0.9 < rows[Side.NATURAL]["live_over_reserved"] <= 1
     assert rows[Side.STOCK]["live_over_reserved"] < rows[Side.NATURAL]["live_over_reserved"]
