@@ -119,8 +119,7 @@ def test_a_request_takes_slots_for_its_states_once_and_blocks_by_number() -> Non
     engine.add(list(range(40)), 100)
     (new,) = engine.step().scheduled_new_reqs
     attention, *states = new.block_ids
-    # The first chunk of 40 tokens ends where the state is kept, at the last whole block.
-    assert [len(table) for table in (attention, *states)] == [2, 1, 1, 1]
+    assert [len(table) for table in (attention, *states)] == [3, 1, 1, 1]
     slabs = {attention[0] // BLOCKS_PER_SLAB, *(slot for (slot,) in states)}
     assert len(slabs) == 4
     assert 0 not in slabs

@@ -199,11 +199,6 @@ impl Placement {
         if branch > 0 {
             lengths.insert(branch);
         }
-        // While memory is free, the shortest prompt too is served when it is sent again.
-        let last = prompt.num_tokens.saturating_sub(1) / self.alignment * self.alignment;
-        if price == 0.0 && last > prompt.start && most > 0 && lengths.as_slice().is_empty() {
-            lengths.insert(last);
-        }
         Plan { lengths, end, branch }
     }
 
