@@ -68,9 +68,9 @@ class Mix:
             for spec in specs
         ]
         kinds = list(dict.fromkeys(sizes))
-        # Slabs go further than blocks: fewer of them let requests preempt each other.
         return NaturalKVCacheConfig(
-            self.num_blocks // 2,
+            # Slabs go further than blocks: fewer of them let requests preempt each other.
+            max(self.num_blocks // 2, _least_slabs(specs, sizes)),
             [],
             _groups(specs),
             pools=tuple(kinds.index(size) for size in sizes),
@@ -80,6 +80,21 @@ class Mix:
 
 def _groups(specs: Iterable[Any]) -> list[KVCacheGroupSpec]:
     return [KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(specs)]
+
+
+def _least_slabs(specs: Iterable[Any], sizes: Iterable[int]) -> int:
+    """Return the slabs of the longest request, all of whose tokens may be in flight, and block 0.
+
+    An engine is not started with less: vLLM would admit a request of that length never.
+    """
+    num_blocks: dict[int, int] = {}
+    for spec, size in zip(specs, sizes, strict=True):
+        is_state = isinstance(spec, MambaSpec)
+        num_own = (
+            1 + spec.num_speculative_blocks if is_state else MAX_MODEL_LEN // spec.block_size + 1
+        )
+        num_blocks[size] = num_blocks.get(size, 0) + num_own
+    return 1 + sum(-(-count // size) for size, count in num_blocks.items())
 
 
 def state(num_drafts: int = 0, mode: str = "align", block_size: int = 16) -> Any:
