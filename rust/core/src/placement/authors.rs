@@ -1,6 +1,6 @@
 //! [`Authors`]: which prompt computed each attention block.
 
-use super::{Departure, PromptClass};
+use super::{Again, Departure, PromptClass};
 use crate::ids::BlockId;
 
 /// The request that computed a block.
@@ -12,8 +12,19 @@ pub struct Author {
     pub class: PromptClass,
     /// Whether a copy of its state follows its answer.
     pub keeps_end: bool,
-    /// Whether a later prompt left it after this block.
-    pub is_left: bool,
+    /// Later prompts that left it after this block, up to [`Again::MOST`].
+    pub num_left: u8,
+}
+
+/// A prompt that leaves an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// The class of the earlier prompt.
+    pub author: PromptClass,
+    /// Where it is left.
+    pub departure: Departure,
+    /// How many left it there before, up to [`Again::MOST`].
+    pub num_before: u8,
 }
 
 /// The authors of a pool's blocks. 12 bytes a block.
@@ -42,19 +53,18 @@ impl Authors {
     }
 
     /// A prompt shares the blocks up to `block`, the last of `matched` tokens, and no more, and goes
-    /// on from a state after `hit` tokens. Returns the class of the block's author and where it is
-    /// left, once for each block.
+    /// on from a state after `hit` tokens. Returns where it leaves the block's author, and how many
+    /// others did so before.
     pub fn leave(
         &mut self,
         block: BlockId,
         matched: u32,
         hit: u32,
         alignment: u32,
-    ) -> Option<(PromptClass, Departure)> {
-        let author = self.of.get_mut(block.index())?;
-        if author.num_tokens == 0 || std::mem::replace(&mut author.is_left, true) {
-            return None;
-        }
+    ) -> Option<Leaving> {
+        let author = self.of.get_mut(block.index()).filter(|author| author.num_tokens > 0)?;
+        let num_before = author.num_left;
+        author.num_left = (num_before + 1).min(Again::MOST);
         let end = author.num_tokens / alignment * alignment;
         // Who leaves an answer before the copy of its end has to go back to the prompt.
         let is_short = if author.keeps_end { hit <= end } else { matched < end + MIN_ANSWER };
@@ -63,7 +73,7 @@ impl Authors {
         } else {
             Departure::InPrompt(end.saturating_sub(matched))
         };
-        Some((author.class, departure))
+        Some(Leaving { author: author.class, departure, num_before })
     }
 }
 

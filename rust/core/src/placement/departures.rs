@@ -1,6 +1,6 @@
 //! [`Departures`]: how far before an earlier prompt's end later ones leave it, and how often.
 
-use super::distances::{NUM_BUCKETS, bucket_of};
+use super::distances::{NUM_BUCKETS, bucket_of, edge};
 
 /// Where a prompt leaves the path of an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,5 +98,31 @@ impl Departures {
             into_answer: into_answer / num_prompts,
             answer_tokens: if into_answer > 0.0 { answer_tokens / into_answer } else { 0.0 },
         }
+    }
+}
+
+/// Departures a prompt, by distance, summed from the end of the prompt on.
+#[derive(Clone, Debug)]
+pub(super) struct Served {
+    sums: [f64; NUM_BUCKETS],
+    alignment: u32,
+}
+
+impl Rates {
+    pub(super) fn served(&self, alignment: u32) -> Served {
+        let mut sums = self.by_distance;
+        for at in 1..NUM_BUCKETS {
+            sums[at] += sums[at - 1];
+        }
+        Served { sums, alignment }
+    }
+}
+
+impl Served {
+    /// Prompts that are left at a distance of `distance` or nearer to the end.
+    pub(super) fn within(&self, distance: u32) -> f64 {
+        let near = (0..NUM_BUCKETS)
+            .take_while(|&bucket| edge(bucket) / self.alignment * self.alignment <= distance);
+        near.last().map_or(0.0, |bucket| self.sums[bucket])
     }
 }

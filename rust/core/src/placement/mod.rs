@@ -11,6 +11,7 @@
 //!
 //! and asks [`Placement::plan`] for the lengths at which a prompt leaves checkpoints.
 
+mod again;
 mod authors;
 mod choose;
 mod departures;
@@ -19,13 +20,14 @@ mod pressure;
 #[cfg(test)]
 mod tests;
 
-pub use authors::{Author, Authors};
+pub use again::Again;
+pub use authors::{Author, Authors, Leaving};
 pub use choose::{Lengths, MAX_PLACES};
 pub use departures::Departure;
 pub use pressure::Pressure;
 
 use choose::{Demand, choose};
-use departures::Departures;
+use departures::{Departures, Rates};
 
 /// What computing and keeping costs, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,6 +98,9 @@ pub struct Plan {
     pub end: bool,
     /// Which of the lengths is a branch, 0 for none.
     pub branch: u32,
+    /// Which of them is there only because bytes are worth nothing, 0 for none: the same prompt, sent
+    /// again, goes on from there.
+    pub repeat: u32,
 }
 
 /// Tokens that a checkpoint has to save beyond the price of its bytes, because the chunk that it
@@ -116,6 +121,7 @@ pub struct Placement {
     /// By class. Those of client 0 are of the prompts of all clients.
     of: Vec<Departures>,
     branches: Branches,
+    again: Again,
 }
 
 /// Branch points where checkpoints were left, lately, and how many were gone on from.
@@ -134,16 +140,26 @@ impl Placement {
             alignment,
             of: vec![Departures::prior(); NUM_BEGINNINGS],
             branches: Branches { left: 4.0, used: 2.0 },
+            again: Again::default(),
         }
     }
 
-    /// A prompt of `class` was admitted. `departure` says where it leaves an earlier one, and the
-    /// class of that one, unless it is not the first to leave it there.
-    pub fn on_prompt(&mut self, class: PromptClass, departure: Option<(PromptClass, Departure)>) {
+    /// A prompt of `class` was admitted, and leaves an earlier one. That counts for the earlier one if
+    /// nobody left it there before.
+    pub fn on_prompt(&mut self, class: PromptClass, leaving: Option<Leaving>) {
         self.each(class, Departures::add_prompt);
-        if let Some((author, departure)) = departure {
-            self.each(author, |departures| departures.add(departure));
+        if let Some(Leaving { author, departure, num_before }) = leaving {
+            if num_before == 0 {
+                self.each(author, |departures| departures.add(departure));
+            }
+            self.again.add(num_before);
         }
+    }
+
+    /// The chance that a place that `num_uses` prompts went on from is gone on from once more.
+    #[must_use]
+    pub fn chance_again(&self, num_uses: u8) -> f64 {
+        self.again.chance(num_uses)
     }
 
     /// Do something to what is known of a class, and of such prompts of all clients.
@@ -176,9 +192,7 @@ impl Placement {
     #[must_use]
     pub fn plan(&self, prompt: Prompt, price: f64, most: usize) -> Plan {
         let cost = BOUNDARY_TOKENS + price * self.costs.state_tokens;
-        let all = &self.of[prompt.class.beginning as usize];
-        let own = self.of.get(prompt.class.index()).filter(|_| prompt.class.client > 0);
-        let rates = Departures::rates(all, own);
+        let rates = self.rates(prompt.class);
         let saved_by_end = rates.into_answer * rates.answer_tokens;
         let end =
             saved_by_end > price * self.costs.state_tokens && rates.into_answer > FOLLOW_SHARE;
@@ -199,7 +213,44 @@ impl Placement {
         if branch > 0 {
             lengths.insert(branch);
         }
-        Plan { lengths, end, branch }
+        // While bytes are worth nothing, the same prompt sent again is served as far as it can be.
+        let last = prompt.num_tokens.saturating_sub(1) / self.alignment * self.alignment;
+        let is_free = price <= 0.0 && last > start && !lengths.as_slice().contains(&last);
+        let repeat = if is_free && lengths.as_slice().len() < most { last } else { 0 };
+        if repeat > 0 {
+            lengths.insert(repeat);
+        }
+        Plan { lengths, end, branch, repeat }
+    }
+
+    /// Tokens that each of a prompt's checkpoints at `lengths`, ascending, is likely to save beside the
+    /// others: the chance that a later prompt leaves this one where it serves, times the tokens to the
+    /// next shorter one. One behind the prompt serves who goes on into the answer.
+    pub fn values<'a>(
+        &self,
+        class: PromptClass,
+        num_tokens: u32,
+        lengths: &'a [u32],
+    ) -> impl Iterator<Item = f64> + use<'a> {
+        let rates = self.rates(class);
+        let end = num_tokens / self.alignment * self.alignment;
+        let served = rates.served(self.alignment);
+        let costs = self.costs;
+        (0..lengths.len()).map(move |at| {
+            let reach = |at: usize| match lengths.get(at) {
+                Some(&length) if length <= end => served.within(end - length),
+                Some(_) => 0.0,
+                None => -rates.into_answer,
+            };
+            let shorter = at.checked_sub(1).map_or(0, |shorter| lengths[shorter]);
+            let share = reach(at) - reach(at + 1);
+            share.max(0.0) * (costs.of(lengths[at]) - costs.of(shorter))
+        })
+    }
+
+    fn rates(&self, class: PromptClass) -> Rates {
+        let own = self.of.get(class.index()).filter(|_| class.client > 0);
+        Departures::rates(&self.of[class.beginning as usize], own)
     }
 
     /// The branch, if a checkpoint there is worth its cost.

@@ -11,8 +11,12 @@ fn prompt(num_tokens: u32) -> Prompt {
 fn see(placement: &mut Placement, num_prompts: u32, departure: Option<Departure>) {
     let class = PromptClass::default();
     for _ in 0..num_prompts {
-        placement.on_prompt(class, departure.map(|departure| (class, departure)));
+        placement.on_prompt(class, departure.map(|departure| left_by(class, departure)));
     }
+}
+
+fn left_by(author: PromptClass, departure: Departure) -> Leaving {
+    Leaving { author, departure, num_before: 0 }
 }
 
 /// Tokens that a prompt of 16,000 saves who leaves it `distance` tokens before its end.
@@ -68,8 +72,8 @@ fn clients_are_told_apart() {
     let mut placement = Placement::new(COSTS, 16);
     let [near, far] = [1, 2].map(|client| PromptClass { client, ..PromptClass::default() });
     for _ in 0..300 {
-        placement.on_prompt(near, Some((near, Departure::InPrompt(32))));
-        placement.on_prompt(far, Some((far, Departure::InPrompt(4_000))));
+        placement.on_prompt(near, Some(left_by(near, Departure::InPrompt(32))));
+        placement.on_prompt(far, Some(left_by(far, Departure::InPrompt(4_000))));
     }
     let last = |class| {
         let plan = placement.plan(Prompt { class, ..prompt(16_000) }, 1.0, 1);
@@ -116,19 +120,21 @@ fn bytes_are_worth_what_old_content_saves() {
 }
 
 #[test]
-fn a_block_is_left_once_and_by_its_author() {
+fn a_block_is_left_by_its_author_and_how_often_is_counted() {
     let mut authors = Authors::new(4);
     let block = crate::ids::BlockId(2);
     assert_eq!(authors.leave(block, 64, 0, 16), None, "nobody is known");
     let author = Author { num_tokens: 100, ..Author::default() };
     authors.set(&[block], author);
-    let class = PromptClass::default();
-    assert_eq!(authors.leave(block, 64, 0, 16), Some((class, Departure::InPrompt(32))));
-    assert_eq!(authors.leave(block, 64, 0, 16), None);
+    let left = |departure, num_before| {
+        Some(Leaving { num_before, ..left_by(PromptClass::default(), departure) })
+    };
+    assert_eq!(authors.leave(block, 64, 0, 16), left(Departure::InPrompt(32), 0));
+    assert_eq!(authors.leave(block, 64, 0, 16), left(Departure::InPrompt(32), 1));
     authors.set(&[block], author);
-    assert_eq!(authors.leave(block, 160, 0, 16), Some((class, Departure::InAnswer(64))));
+    assert_eq!(authors.leave(block, 160, 0, 16), left(Departure::InAnswer(64), 0));
     authors.set(&[block], Author { keeps_end: true, ..author });
-    assert_eq!(authors.leave(block, 160, 96, 16), Some((class, Departure::InPrompt(0))));
+    assert_eq!(authors.leave(block, 160, 96, 16), left(Departure::InPrompt(0), 0));
 }
 
 #[test]

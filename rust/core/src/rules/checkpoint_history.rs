@@ -107,6 +107,11 @@ impl CheckpointHistory {
         (!checkpoint.is_used).then_some(checkpoint.origin)
     }
 
+    /// Requests that went on from a checkpoint, or at a branch, came by.
+    pub(crate) fn num_uses(&self, block: BlockId) -> u8 {
+        self.of[block.index()].num_uses
+    }
+
     /// Whether several requests went on from a checkpoint, so that more may come.
     pub(crate) fn is_shared(&self, block: BlockId) -> bool {
         self.of[block.index()].num_uses >= SHARED

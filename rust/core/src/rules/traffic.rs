@@ -28,6 +28,40 @@ pub(crate) struct Traffic {
     alignment: u32,
     /// Slabs' worth of blocks evicted when that was last looked at.
     slabs_evicted: f64,
+    kept: Kept,
+    /// Checkpoints that are to be evicted before all others, once nobody owns them.
+    pub(crate) first_to_go: Vec<(PoolId, BlockId)>,
+}
+
+/// What requests left behind, lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    num_requests: u32,
+    /// Tokens that it is likely to save.
+    saved: f64,
+    /// Tokens whose attention takes as many bytes.
+    tokens: f64,
+}
+
+impl Kept {
+    /// Requests after which what older ones left behind counts half.
+    const MEMORY: u32 = 256;
+
+    fn add(&mut self, saved: f64, tokens: f64) {
+        self.num_requests += 1;
+        self.saved += saved;
+        self.tokens += tokens;
+        if self.num_requests > Self::MEMORY {
+            self.num_requests /= 2;
+            self.saved /= 2.0;
+            self.tokens /= 2.0;
+        }
+    }
+
+    /// Tokens that the bytes of one token's attention are likely to save.
+    fn mean(&self) -> f64 {
+        self.saved / self.tokens.max(1.0)
+    }
 }
 
 /// How far a prompt shares blocks with earlier ones.
@@ -60,6 +94,8 @@ impl Traffic {
             costs,
             alignment,
             slabs_evicted: 0.0,
+            kept: Kept::default(),
+            first_to_go: Vec::new(),
         }
     }
 
@@ -82,6 +118,7 @@ impl Traffic {
         CheckpointPlan {
             lengths,
             branch: if keeps_branch { prompt.branch } else { 0 },
+            repeat: learned.repeat,
             class: prompt.class,
             prompt_tokens: prompt.num_tokens,
             end: policy.finish && learned.end,
@@ -118,10 +155,10 @@ impl Traffic {
     /// A prompt of `class` was admitted for the first time, and leaves earlier ones as `shared` says, if
     /// that is known.
     pub(crate) fn on_prompt(&mut self, class: PromptClass, shared: Option<Shared>) {
-        let departure = shared.and_then(|Shared { hit, matched, last }| {
+        let leaving = shared.and_then(|Shared { hit, matched, last }| {
             self.authors.leave(last?, matched, hit, self.alignment)
         });
-        self.placement.on_prompt(class, departure);
+        self.placement.on_prompt(class, leaving);
     }
 
     /// A request computed blocks of a group.
@@ -161,6 +198,44 @@ impl Traffic {
         }
         self.history.go_on(block);
         origin
+    }
+
+    /// A request of `plan` that went on from `start` ends after `num_tokens` tokens, and leaves checkpoints
+    /// at `lengths`, ascending.
+    pub(crate) fn on_end(
+        &mut self,
+        plan: &CheckpointPlan,
+        start: u32,
+        num_tokens: u32,
+        lengths: &[u32],
+    ) {
+        let own = lengths.partition_point(|&length| length <= start);
+        let values = self.placement.values(plan.class, plan.prompt_tokens, lengths);
+        let saved = values.skip(own).sum::<f64>();
+        let states = (lengths.len() - own) as f64 * self.costs.state_tokens;
+        self.kept.add(saved, f64::from(num_tokens.saturating_sub(start)) + states);
+    }
+
+    /// What each checkpoint of a request of `plan` at `lengths`, ascending, is worth beside the rest of what
+    /// requests leave, at most 1: the tokens that it is likely to save for its bytes. `block` says
+    /// which one is at a length.
+    pub(crate) fn worth(
+        &self,
+        plan: &CheckpointPlan,
+        lengths: &[u32],
+        block: impl Fn(u32) -> Option<BlockId>,
+    ) -> Vec<f64> {
+        let values = self.placement.values(plan.class, plan.prompt_tokens, lengths);
+        let mean = self.kept.mean() * self.costs.state_tokens;
+        let worth = lengths.iter().zip(values).enumerate().map(|(at, (&length, value))| {
+            let num_uses = block(length).map_or(0, |block| self.history.num_uses(block));
+            let shorter = at.checked_sub(1).map_or(0, |shorter| lengths[shorter]);
+            let saved = self.costs.of(length) - self.costs.of(shorter);
+            let again = if num_uses > 0 { self.placement.chance_again(num_uses) } else { 0.0 };
+            let value = value.max(again * saved);
+            if value < mean { value / mean } else { 1.0 }
+        });
+        worth.collect()
     }
 
     /// Content of a pool was moved to other blocks.

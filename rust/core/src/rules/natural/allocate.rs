@@ -133,9 +133,11 @@ impl BlockManager {
         self.stats.limits[hit.limit as usize] += 1;
         let plan = self.checkpoint_plan(row, hit);
         self.observe(row, plan.class, hit);
-        self.fork(row);
         let request = &mut self.engine.requests.rows[row].rest;
         request.plan = plan;
+        request.start = hit.num_tokens;
+        self.fork(row);
+        let request = &mut self.engine.requests.rows[row].rest;
         request.matched = None;
         let cache = &mut self.engine.cache;
         for (group, table) in cache.groups.iter().zip(self.engine.requests.tables(row)) {

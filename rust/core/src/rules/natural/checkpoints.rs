@@ -53,7 +53,7 @@ impl BlockManager {
                 }
                 request.rest.checkpoints.extend([self.traffic.history.spare(src), num_computed]);
             }
-            self.prioritize(row, &group, src, num_computed);
+            self.score_checkpoint(row, &group, src, num_computed);
         }
     }
 
@@ -196,7 +196,7 @@ impl BlockManager {
             let origin = self.traffic.on_left(block, plan, num_tokens, num_turns);
             self.stats.origins[origin as usize].written += u64::from(!has_followed);
         }
-        self.prioritize(row, group, block, num_tokens);
+        self.score_checkpoint(row, group, block, num_tokens);
         let handle = self.engine.requests.handle(row);
         self.engine.cache.note(|| CacheEvent::StoredTail {
             handle,

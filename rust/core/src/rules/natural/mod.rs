@@ -71,12 +71,9 @@ impl BlockManager {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] for groups or sizes that cannot be.
-    pub fn new(mut store: BlockStore, config: Config) -> Result<Self, Error> {
+    pub fn new(store: BlockStore, config: Config) -> Result<Self, Error> {
         if config.max_chunk == 0 {
             return Err(Error::InvalidConfig("max_chunk is 0: no token could be computed".into()));
-        }
-        if config.policy != Policy::Lru {
-            store.order_by_priority()?;
         }
         let groups = config.groups.iter().copied();
         let outbox = Outbox {
@@ -105,6 +102,9 @@ impl BlockManager {
             due: Vec::new(),
             unfinished: Vec::new(),
         };
+        if manager.is_by_priority() {
+            manager.engine.cache.store.order_by_priority()?;
+        }
         manager.max_request_tokens = manager.longest_request()?;
         Ok(manager)
     }

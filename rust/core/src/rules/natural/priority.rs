@@ -1,6 +1,7 @@
 //! The priority of the content that a request leaves behind: what has the lowest is evicted first.
 
 use super::BlockManager;
+use super::lookup::Lengths;
 use super::policy::Policy;
 use super::returns::tag_of;
 use super::worth::WorthClass;
@@ -14,9 +15,6 @@ const PARTS_A_LIFE: f64 = 65_536.0;
 
 /// Bits of a priority below the parts of a life: ticks, for content of the same part.
 const TICK_BITS: u32 = 24;
-
-/// Checkpoints of a request that are not superseded when it ends.
-const NUM_KEPT: usize = 2;
 
 impl BlockManager {
     /// Say what priority the content of each of a request's hash blocks has once nobody holds it. For
@@ -54,21 +52,20 @@ impl BlockManager {
         if matches!(self.config.policy, Policy::FlopAware(_)) {
             self.note_end(row);
         }
-        if self.config.policy != Policy::Lru {
+        if self.is_by_priority() {
             self.score_blocks(row);
         }
-        match self.config.policy {
-            Policy::Lru | Policy::FlopAware(_) => self.demote_superseded(row, &mut lengths),
+        if self.config.policy == Policy::Explicit {
             // What was said of any state on the way may be out of date by now.
-            Policy::Explicit => {
-                let alignment = self.lengths.alignment;
-                let num_digests = self.engine.requests.rows[row].digests.len() as u32;
-                let known = num_digests * self.config.hash_block_size;
-                lengths = (1..=known / alignment).map(|i| i * alignment).collect();
+            let alignment = self.lengths.alignment;
+            let num_digests = self.engine.requests.rows[row].digests.len() as u32;
+            let known = num_digests * self.config.hash_block_size;
+            lengths = (1..=known / alignment).map(|i| i * alignment).collect();
+            for group in self.state_groups() {
+                self.score_explicit(row, &group, &lengths);
             }
-        }
-        for group in self.state_groups() {
-            self.score_states(row, group, &lengths);
+        } else {
+            self.score_checkpoints(row, &mut lengths);
         }
         lengths.clear();
         self.engine.requests.rows[row].rest.checkpoints = lengths;
@@ -95,13 +92,7 @@ impl BlockManager {
     }
 
     /// Give a block that holds the content up to `num_tokens` of a request its priority.
-    pub(super) fn prioritize(
-        &mut self,
-        row: usize,
-        group: &Group,
-        block: BlockId,
-        num_tokens: u32,
-    ) {
+    fn prioritize(&mut self, row: usize, group: &Group, block: BlockId, num_tokens: u32) {
         let priority = self.priority(row, group, block, num_tokens);
         self.engine.cache.store.set_priority(group.spec.pool, block, priority);
     }
@@ -112,52 +103,89 @@ impl BlockManager {
         self.engine.cache.store.get(group.spec.pool, &key)
     }
 
-    /// Let the checkpoints go first that the request has left behind, and keep the rest of `lengths`,
-    /// ascending. The last one is where the next turn goes on, the one before is for when that turn
-    /// does not repeat everything, and shared ones serve others.
-    fn demote_superseded(&mut self, row: usize, lengths: &mut Vec<u32>) {
+    /// Give the checkpoints at `lengths`, which the request used or left, their priorities, by what each is
+    /// likely to save beside the others.
+    fn score_checkpoints(&mut self, row: usize, lengths: &mut Vec<u32>) {
         let states = self.state_groups();
         let Some(first) = states.first() else { return };
+        lengths.sort_unstable();
+        lengths.dedup();
         lengths.retain(|&num_tokens| self.checkpoint(row, first, num_tokens).is_some());
-        let left_behind = lengths.len().saturating_sub(NUM_KEPT);
-        for num_tokens in lengths.drain(..left_behind) {
-            let checkpoint = self.checkpoint(row, first, num_tokens);
-            if checkpoint.is_some_and(|block| self.traffic.history.is_shared(block)) {
-                continue;
-            }
-            for group in &states {
+        let num_computed = self.engine.requests.progress(row).num_computed;
+        let request = &self.engine.requests.rows[row].rest;
+        let (plan, start) = (request.plan, request.start);
+        self.traffic.on_end(&plan, start, num_computed, lengths);
+        let worth = self.traffic.worth(&plan, lengths, |at| self.checkpoint(row, first, at));
+        for group in &states {
+            for (&num_tokens, &worth) in lengths.iter().zip(&worth) {
                 if let Some(block) = self.checkpoint(row, group, num_tokens) {
-                    self.engine.cache.store.demote(group.spec.pool, block);
+                    let others = self.kept_for_others(row, group, block, num_tokens);
+                    self.keep_checkpoint(group, block, self.worth_of(row, worth).max(others));
                 }
             }
         }
-        if let &mut [spare, last] = lengths.as_mut_slice()
+        if let &[.., spare, last] = lengths.as_slice()
             && let Some(block) = self.checkpoint(row, first, last)
         {
             self.traffic.history.set_spare(block, spare);
         }
     }
 
-    /// Give the checkpoints of a group at `lengths`, ascending, their priorities. Under
-    /// [`Policy::Explicit`] one gets the lowest where a longer one has as high a priority: who needs
-    /// the one takes the other.
-    fn score_states(&mut self, row: usize, group: Group, lengths: &[u32]) {
+    /// Give a checkpoint that a request uses or leaves its priority, beside those that it used, left or is
+    /// to leave.
+    pub(super) fn score_checkpoint(
+        &mut self,
+        row: usize,
+        group: &Group,
+        block: BlockId,
+        num_tokens: u32,
+    ) {
+        let priority = if self.config.policy == Policy::Explicit {
+            self.priority(row, group, block, num_tokens)
+        } else {
+            let request = &self.engine.requests.rows[row].rest;
+            let planned = request.plan.lengths.as_slice().iter();
+            let mut lengths: Vec<u32> = planned.chain(&request.checkpoints).copied().collect();
+            lengths.push(num_tokens);
+            lengths.sort_unstable();
+            lengths.dedup();
+            let at = lengths.partition_point(|&length| length < num_tokens);
+            let first = self.lengths.first_state.map_or(group, |at| &self.engine.cache.groups[at]);
+            let worth = self.traffic.worth(&request.plan, &lengths, |at| {
+                (at == num_tokens).then(|| self.checkpoint(row, first, at))?
+            });
+            let others = self.kept_for_others(row, group, block, num_tokens);
+            self.worth_of(row, worth[at]).max(others)
+        };
+        self.engine.cache.store.set_priority(group.spec.pool, block, priority);
+    }
+
+    /// The priority that a checkpoint has because several requests went on from it, else 0: whether one
+    /// conversation ends says nothing of the others.
+    fn kept_for_others(&self, row: usize, group: &Group, block: BlockId, num_tokens: u32) -> u64 {
+        let first = self.lengths.first_state.map_or(group, |at| &self.engine.cache.groups[at]);
+        let counted = self.checkpoint(row, first, num_tokens);
+        let is_shared = counted.is_some_and(|block| self.traffic.history.is_shared(block));
+        if is_shared { self.engine.cache.store.priority(group.spec.pool, block) } else { 0 }
+    }
+
+    fn keep_checkpoint(&mut self, group: &Group, block: BlockId, priority: u64) {
+        self.engine.cache.store.set_priority(group.spec.pool, block, priority);
+        self.engine.cache.store.refresh(group.spec.pool, block);
+        if self.traffic.counts_states_of(group.id.index()) {
+            self.traffic.history.touch(block, self.traffic.pressure.now());
+        }
+    }
+
+    /// Give the checkpoints of a group at `lengths`, ascending, the priorities that were said. One gets the
+    /// lowest where a longer one has as high a priority: who needs the one takes the other.
+    fn score_explicit(&mut self, row: usize, group: &Group, lengths: &[u32]) {
         let mut longer = 0;
         for &num_tokens in lengths.iter().rev() {
-            let Some(block) = self.checkpoint(row, &group, num_tokens) else { continue };
-            let mut priority = self.priority(row, &group, block, num_tokens);
-            if self.config.policy == Policy::Explicit {
-                let superseded = priority <= longer;
-                longer = longer.max(priority);
-                if superseded {
-                    priority = 0;
-                }
-            }
-            self.engine.cache.store.set_priority(group.spec.pool, block, priority);
-            self.engine.cache.store.refresh(group.spec.pool, block);
-            if self.traffic.counts_states_of(group.id.index()) {
-                self.traffic.history.touch(block, self.traffic.pressure.now());
-            }
+            let Some(block) = self.checkpoint(row, group, num_tokens) else { continue };
+            let priority = self.priority(row, group, block, num_tokens);
+            self.keep_checkpoint(group, block, if priority <= longer { 0 } else { priority });
+            longer = longer.max(priority);
         }
     }
 
@@ -191,25 +219,36 @@ impl BlockManager {
 
     /// The priority of a block that holds the content up to `num_tokens` of a request.
     fn priority(&self, row: usize, group: &Group, block: BlockId, num_tokens: u32) -> u64 {
-        let request = &self.engine.requests.rows[row].rest;
-        match &self.config.policy {
-            Policy::Lru => 0,
-            // A shared prefix stays at least as long as the longest sequence that goes on from it.
-            Policy::FlopAware(model) => {
-                let class = WorthClass::new(request.num_turns, request.hint);
-                let lives = self.worth.lives(class);
-                let store = &self.engine.cache.store;
-                let until = self.traffic.pressure.now() + model.alpha * lives;
-                #[expect(clippy::cast_sign_loss, reason = "the cast of a negative float gives 0")]
-                let priority = ((until * PARTS_A_LIFE) as u64) << TICK_BITS;
-                // Until something is evicted, only the ticks pass.
-                let tick = store.now() & ((1 << TICK_BITS) - 1);
-                (priority | tick).max(store.priority(group.spec.pool, block))
-            }
-            Policy::Explicit => {
-                let last = (num_tokens / self.config.hash_block_size).saturating_sub(1) as usize;
-                request.priorities.get(last).copied().unwrap_or(0)
-            }
+        if self.config.policy == Policy::Explicit {
+            let last = (num_tokens / self.config.hash_block_size).saturating_sub(1) as usize;
+            let said = &self.engine.requests.rows[row].rest.priorities;
+            return said.get(last).copied().unwrap_or(0);
         }
+        // A shared prefix stays at least as long as the longest sequence that goes on from it.
+        self.worth_of(row, 1.0).max(self.engine.cache.store.priority(group.spec.pool, block))
+    }
+
+    /// The priority of what a request leaves behind now, where content of mean worth is worth 1: how long
+    /// it is to be kept, in lives.
+    fn worth_of(&self, row: usize, worth: f64) -> u64 {
+        let request = &self.engine.requests.rows[row].rest;
+        let mut lives = 1.0;
+        if let Policy::FlopAware(model) = &self.config.policy {
+            lives +=
+                model.alpha * self.worth.lives(WorthClass::new(request.num_turns, request.hint));
+        }
+        let until = self.traffic.pressure.now() + worth * lives;
+        #[expect(clippy::cast_sign_loss, reason = "neither time nor worth is negative")]
+        let priority = ((until * PARTS_A_LIFE) as u64) << TICK_BITS;
+        // Until something is evicted, only the ticks pass.
+        priority | (self.engine.cache.store.now() & ((1 << TICK_BITS) - 1))
+    }
+
+    /// Whether what has the lowest priority is evicted first. Where states are kept, they are worth more or
+    /// less than attention of the same age.
+    pub(super) fn is_by_priority(&self) -> bool {
+        let Lengths { has_windows, .. } = self.lengths;
+        self.config.policy != Policy::Lru
+            || (self.store().is_slabbed() && self.lengths.has_states() && !has_windows)
     }
 }

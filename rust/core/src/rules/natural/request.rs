@@ -39,6 +39,8 @@ pub(crate) struct Request {
     /// The chain that makes the digests, if the request was given as tokens.
     pub(crate) chain: Option<HashChain<i64>>,
     pub(crate) plan: CheckpointPlan,
+    /// Tokens that it went on from.
+    pub(crate) start: u32,
     /// Whether it was admitted before, so that its prompt was taken note of.
     pub(crate) is_known: bool,
     /// A number of its client, 0 if none is known.

@@ -38,6 +38,11 @@ impl<S: Store> KvCacheManager<S> {
             let pool = self.engine.cache.groups[copy.group.index()].spec.pool;
             self.engine.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
         }
+        let first_to_go =
+            self.traffic.as_mut().map(|traffic| std::mem::take(&mut traffic.first_to_go));
+        for (pool, block) in first_to_go.into_iter().flatten() {
+            self.engine.cache.store.demote(pool, block);
+        }
         Ok(resolved)
     }
 

@@ -37,6 +37,7 @@ impl<S: Store> KvCacheManager<S> {
         let planned = std::mem::take(&mut plan.lengths);
         for &length in planned.as_slice() {
             plan.lengths.insert(length.min(most));
+            plan.repeat = if length > most { 0 } else { plan.repeat };
         }
         plan.end &= !self.config.has_drafts();
         self.engine.requests.rows[row].rest.plan = Some(plan);
@@ -190,9 +191,14 @@ impl<S: Store> Call<'_, S> {
 
     /// A state is kept in a block from now on.
     pub(super) fn note_left(&mut self, group: usize, block: BlockId) {
-        if let (Some(traffic), Some(plan)) = (self.traffic.as_deref_mut(), &self.request.plan)
-            && traffic.counts_states_of(group)
-        {
+        let pool = self.pool(group);
+        let (Some(traffic), Some(plan)) = (self.traffic.as_deref_mut(), &self.request.plan) else {
+            return;
+        };
+        if plan.repeat > 0 && plan.repeat == self.progress.num_computed {
+            traffic.first_to_go.push((pool, block));
+        }
+        if traffic.counts_states_of(group) {
             traffic.on_left(block, plan, self.progress.num_computed, 0);
         }
     }
