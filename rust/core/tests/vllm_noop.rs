@@ -1,45 +1,28 @@
 //! Steps of a request that change nothing, and what makes it look at its groups again.
 
-use hybrid_blocks::vllm::{
-    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
-};
-use hybrid_blocks::{BlockId, Digest, FixedStore, GroupId, GroupKind, PoolId, Store};
+mod steps;
 
-const HASH_BLOCK: u32 = 16;
+use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig};
+use hybrid_blocks::{GroupId, GroupKind, PoolId, Store};
+use steps::{HASH_BLOCK, Manager, at, compute, with_blocks};
+
 const BLOCK: u32 = 32;
 
-fn manager() -> KvCacheManager<FixedStore> {
+fn lookup(groups: u32, use_eagle: bool, fine_grained: bool) -> Lookup {
+    let spec = |group| LookupGroup { groups: vec![GroupId(group)], use_eagle };
+    Lookup::Hybrid { specs: (0..groups).map(spec).collect(), fine_grained }
+}
+
+fn manager() -> Manager {
     let group = GroupConfig::new(GroupKind::Full, BLOCK);
-    let spec = LookupGroup { groups: vec![GroupId(0)], use_eagle: false };
-    let lookup = Lookup::Hybrid { specs: vec![spec], fine_grained: true };
-    let config = ManagerConfig::new(vec![group], lookup, HASH_BLOCK, HASH_BLOCK, 1_024);
-    KvCacheManager::new(FixedStore::new(64).unwrap(), config).unwrap()
-}
-
-/// Compute `num_new` tokens of a request whose digests start with `mark`.
-fn compute(
-    manager: &mut KvCacheManager<FixedStore>,
-    id: &str,
-    mark: u8,
-    progress: &RequestProgress,
-    num_new: u32,
-) -> Vec<Vec<BlockId>> {
-    let num_digests = progress.num_tokens / HASH_BLOCK;
-    let handle = manager.add(id);
-    *manager.digests_mut(handle).unwrap() =
-        (0..num_digests).map(|at| Digest::from([mark + at as u8; 32])).collect();
-    let args = AllocateArgs { num_new, ..AllocateArgs::default() };
-    manager.allocate(handle, progress, &args).unwrap().unwrap()
-}
-
-fn at(num_prompt: u32, num_computed: u32, num_tokens: u32) -> RequestProgress {
-    RequestProgress { num_prompt, num_computed, num_tokens, ..RequestProgress::default() }
+    let lookup = lookup(1, false, true);
+    with_blocks(64, ManagerConfig::new(vec![group], lookup, HASH_BLOCK, HASH_BLOCK, 1_024))
 }
 
 #[test]
 fn what_a_request_does_with_its_own_blocks_changes_nothing_for_others() {
     let mut manager = manager();
-    let known_tokens = |manager: &KvCacheManager<FixedStore>, block| {
+    let known_tokens = |manager: &Manager, block| {
         manager.store().prefix_index(PoolId(0)).first_key(block).unwrap().1
     };
     let blocks = compute(&mut manager, "writer", 10, &at(24, 0, 24), 24);
@@ -95,4 +78,18 @@ fn a_shared_prefix_matters_where_checkpoints_move_or_are_kept_sparsely() {
         assert_eq!(config.heeds_shared_prefix_boundary(), expected, "{kind:?}");
         assert!(!config.enable_caching());
     }
+}
+
+#[test]
+fn a_prompt_whose_end_no_group_can_enter_does_not_keep_its_request_from_resting() {
+    let group = |kind, size| GroupConfig { use_eagle: true, ..GroupConfig::new(kind, size) };
+    let window = GroupKind::sliding_window(1_024);
+    let groups = vec![group(GroupKind::Full, HASH_BLOCK), group(window, 4 * HASH_BLOCK)];
+    let lookup = lookup(2, true, false);
+    let config = ManagerConfig::new(groups, lookup, HASH_BLOCK, 4 * HASH_BLOCK, 1_024);
+    let mut manager = with_blocks(64, config);
+    compute(&mut manager, "r", 10, &at(48, 0, 48), 48);
+    compute(&mut manager, "r", 10, &at(48, 48, 49), 1);
+    let handle = manager.find("r").unwrap();
+    assert!(manager.is_noop(handle, &at(48, 49, 50), 1, 0));
 }

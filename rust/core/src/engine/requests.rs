@@ -202,6 +202,18 @@ mod tests {
     }
 
     #[test]
+    fn generations_begin_anew_before_a_handle_outgrows_63_bits() {
+        let mut requests = Requests::<NoRules>::new(0);
+        let row = known_row(requests.add("a").unwrap());
+        requests.slots[row].generation = VACANT - 1;
+        let last = requests.find("a").unwrap();
+        assert!(i64::try_from(last).is_ok());
+        requests.remove(row);
+        assert_eq!(requests.add("b"), Ok(0));
+        assert!(requests.row(last).is_err());
+    }
+
+    #[test]
     fn a_request_id_is_in_use_until_its_request_is_freed() {
         let mut requests = Requests::<NoRules>::new(0);
         let handle = requests.add("a").unwrap();

@@ -201,7 +201,7 @@ impl SlabPool {
     pub(crate) fn give_up_emptied(&mut self) -> Option<SlabId> {
         while let Some(slab) = self.emptied.pop() {
             // It may have been allocated from since, or been noted twice.
-            if self.slabs.owns(slab) && self.slabs.is_all_free(slab) {
+            if self.slabs.is_all_free(slab) {
                 let blocks = self.slabs.blocks_of(slab);
                 self.slabs.give_up(slab);
                 self.blocks.num_free -= blocks.end - blocks.start;

@@ -33,3 +33,25 @@ impl LostKeys {
         self.prefixes[self.slot(prefix)] == prefix
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Digest;
+    use crate::ids::GroupId;
+
+    #[test]
+    fn keys_are_remembered_until_a_later_one_takes_their_slot() {
+        let key = |first: u8| {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&u64::from(first).to_le_bytes());
+            Key { digest: Digest::from(bytes), group: GroupId(0) }
+        };
+        let mut lost = LostKeys::new(8);
+        [1, 2, 7].into_iter().for_each(|first| lost.insert(&key(first)));
+        assert_eq!([1, 2, 3, 7].map(|first| lost.contains(&key(first))), [true, true, false, true]);
+        lost.insert(&key(10));
+        assert_eq!([1, 2, 10].map(|first| lost.contains(&key(first))), [true, false, true]);
+        assert_eq!(lost.memory_bytes(), 64);
+    }
+}

@@ -44,11 +44,9 @@ impl<S: Store> Call<'_, S> {
                 return Ok(false);
             }
         }
-        if num_external > 0 {
-            for group in groups {
-                let zero = !args.unzeroed_groups.contains(&(group as u32));
-                self.take_external(group, num_local + num_external, num_external, zero)?;
-            }
+        for group in groups {
+            let zero = !args.unzeroed_groups.contains(&(group as u32));
+            self.take_external(group, num_local + num_external, num_external, zero)?;
         }
         Ok(true)
     }

@@ -31,13 +31,12 @@ impl<S: Store> Call<'_, S> {
         let can_write = start.is_multiple_of(hash_block)
             && column > start_column
             && start + hash_block <= position
-            && position < end
             && (position - start).is_multiple_of(alignment);
         let column = u32::try_from(column).ok().filter(|_| can_write)?;
         let held = table.blocks.len();
         let is_vacant = table.blocks.get(column as usize).is_none_or(|block| block.is_null());
         let is_draft =
             table.moving().allocated && column as usize + num_speculative as usize >= held;
-        (position > 0 && (is_vacant || is_draft)).then_some((position, column))
+        (is_vacant || is_draft).then_some((position, column))
     }
 }

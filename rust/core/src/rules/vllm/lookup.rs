@@ -21,11 +21,7 @@ pub struct ComputedBlocks {
 
 impl<S: Store> KvCacheManager<S> {
     fn finder<'a>(&'a self, digests: &'a [Digest]) -> Finder<'a, S> {
-        let alignment = match &self.config.lookup {
-            Lookup::Unitary { .. } => self.config.groups[0].block_size,
-            _ => self.config.hit_alignment(),
-        };
-        self.engine.cache.finder(digests, alignment)
+        self.engine.cache.finder(digests, self.config.hit_alignment())
     }
 
     /// The longest cached prefix of at most `limit` tokens of a request; none of a request that is not

@@ -1,0 +1,68 @@
+"""The tests with one mutant switched on."""
+
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+
+from mutants.build import CompiledTest
+from mutants.mutant import Mutant
+
+MAX_BYTES = 4 << 30
+"""Memory of a test; a mutant may ask for all there is."""
+
+# The same random cases in each run, and no smaller ones searched once a case failed.
+ENVIRONMENT = {
+    "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
+    "PROPTEST_MAX_SHRINK_ITERS": "0",
+    "PROPTEST_RNG_SEED": "1",
+    "RUST_BACKTRACE": "0",
+}
+
+
+class FailsAnywayError(Exception):
+    """A test fails with no mutant switched on."""
+
+
+class Runner:
+    """Runs tests, the quickest first.
+
+    Raises:
+        FailsAnywayError: if one fails with no mutant, as nothing could be told from its failures.
+    """
+
+    def __init__(self, tests: Sequence[CompiledTest], patience: float = 20.0) -> None:
+        times = {}
+        for test in tests:
+            start = time.monotonic()
+            if _run(test, 0, timeout=None) != "missed":
+                raise FailsAnywayError(f"{test.executable.name} fails without a mutant")
+            times[test] = time.monotonic() - start
+        self._limits = {
+            test: patience + 5 * times[test] for test in sorted(times, key=times.__getitem__)
+        }
+
+    def run(self, mutant: Mutant) -> str:
+        """Return ``caught``, ``hung`` or ``missed``."""
+        outcomes = (_run(test, mutant.number, limit) for test, limit in self._limits.items())
+        return next((outcome for outcome in outcomes if outcome != "missed"), "missed")
+
+
+def _run(test: CompiledTest, number: int, timeout: float | None) -> str:
+    process = subprocess.Popen(
+        [test.executable, "--quiet"],
+        cwd=test.folder,
+        env=os.environ | ENVIRONMENT | {"MUTANT": str(number)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    try:
+        return "caught" if process.wait(timeout) else "missed"
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return "hung"
