@@ -1,40 +1,95 @@
 """When running requests can be scheduled in one call, and how its results join vLLM's own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
+from hybrid_blocks._core.vllm import SpecCounts
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 
 
+def _drafts_take_slots(scheduler: Scheduler) -> bool:
+    drafts = scheduler.vllm_config.speculative_config
+    return drafts is not None and drafts.max_num_new_slots_for_drafting > 0
+
+
+REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
+    "the block manager is not at level manager": lambda scheduler: (
+        not isinstance(scheduler.kv_cache_manager, NativeKVCacheManager)
+    ),
+    "encoder cache connector": lambda scheduler: scheduler.ec_connector is not None,
+    "drafts that take slots of their own in a batch": _drafts_take_slots,
+    "as many drafts as the size of the batch allows": lambda scheduler: (
+        scheduler.dynamic_sd_lookup is not None
+    ),
+    "no token is sampled": lambda scheduler: scheduler.num_sampled_tokens_per_step != 1,
+    "encoder and decoder": lambda scheduler: scheduler.is_encoder_decoder,
+    "encoder only": lambda scheduler: scheduler.is_mm_encoder_only,
+    "more tokens a step than a batch holds": lambda scheduler: (
+        scheduler.max_num_scheduled_tokens > scheduler.scheduler_config.max_num_batched_tokens
+    ),
+    "auxiliary outputs": lambda scheduler: scheduler.aux_output_connector is not None,
+}
+"""What keeps an engine's requests from being scheduled in one call, and how to tell.
+
+A scheduler that none of these is true of schedules in one call whatever else is enabled: drafts,
+images, LoRA, KV connectors, log probabilities, structured outputs, pipeline parallelism.
+"""
+
+
 def unsupported_reason(scheduler: Scheduler) -> str | None:
     """Return why an engine's requests are scheduled one by one, or ``None`` if they are not."""
-    config = scheduler.scheduler_config
-    unsupported = {
-        "the block manager is not at level manager": not isinstance(
-            scheduler.kv_cache_manager, NativeKVCacheManager
-        ),
-        "KV connector": scheduler.connector is not None,
-        "encoder cache connector": scheduler.ec_connector is not None,
-        "LoRA": scheduler.lora_config is not None,
-        "speculative decoding": scheduler.vllm_config.speculative_config is not None,
-        "pipeline parallelism": scheduler.use_pp,
-        "no token is sampled": scheduler.num_sampled_tokens_per_step != 1,
-        "encoder and decoder": scheduler.is_encoder_decoder,
-        "encoder only": scheduler.is_mm_encoder_only,
-        "sampling masks": scheduler.return_sampling_mask,
-        "FLOP metrics": scheduler.perf_metrics is not None,
-        "more tokens a step than a batch holds": (
-            scheduler.max_num_scheduled_tokens > config.max_num_batched_tokens
-        ),
-        **releases.installed.only_one_by_one(scheduler),
-    }
-    return next((reason for reason, is_so in unsupported.items() if is_so), None)
+    return next((reason for reason, is_so in REFUSED.items() if is_so(scheduler)), None)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How an engine schedules; numbers are tokens unless they say otherwise.
+
+    ``decode_stagger`` is in steps, 0 where nothing is to be kept apart. ``takes_back_trimmed`` and
+    ``commits_outputs`` say what a release of vLLM does with an output.
+    """
+
+    max_model_len: int
+    hash_block_size: int
+    num_hash_lookahead_tokens: int
+    num_lookahead_tokens: int
+    num_spec_tokens: int
+    long_prefill_token_threshold: int
+    decode_stagger: int
+    is_async: bool
+    sends_tokens: bool
+    takes_back_trimmed: bool
+    commits_outputs: bool
+    detailed_spec_metrics: bool
+
+
+def rules_of(scheduler: Any, *, is_async: bool) -> Rules:
+    """Return how a scheduler schedules."""
+    release = releases.installed
+    staggers = is_async and scheduler.use_v2_model_runner
+    return Rules(
+        max_model_len=scheduler.max_model_len,
+        hash_block_size=scheduler.hash_block_size,
+        num_hash_lookahead_tokens=release.num_hash_lookahead_tokens(scheduler),
+        num_lookahead_tokens=scheduler.num_lookahead_tokens,
+        num_spec_tokens=scheduler.num_spec_tokens,
+        long_prefill_token_threshold=scheduler.scheduler_config.long_prefill_token_threshold,
+        decode_stagger=scheduler.decode_stagger if staggers else 0,
+        is_async=is_async,
+        # Asynchronously, workers hand sampled tokens on to each other.
+        sends_tokens=scheduler.use_pp and not scheduler.scheduler_config.async_scheduling,
+        takes_back_trimmed=release.takes_back_trimmed,
+        commits_outputs=release.commits_drafts and scheduler.num_spec_tokens > 0,
+        detailed_spec_metrics=scheduler.spec_decode_metrics_level == "detailed",
+    )
 
 
 _BLOCKS_BESIDE_TOKENS = 4
@@ -49,28 +104,92 @@ def fits_for_sure(scheduler: Scheduler) -> bool:
     the same step included.
     """
     manager: Any = scheduler.kv_cache_manager
-    tokens = scheduler.max_num_scheduled_tokens
-    needed = [
-        tokens // size + _BLOCKS_BESIDE_TOKENS * len(scheduler.running)
-        for size in manager.coordinator.group_block_sizes
-    ]
+    num_running = len(scheduler.running)
+    tokens = scheduler.max_num_scheduled_tokens + scheduler.num_lookahead_tokens * num_running
+    # A state keeps a block for each draft.
+    beside = (_BLOCKS_BESIDE_TOKENS + scheduler.num_spec_tokens) * num_running
+    needed = [tokens // size + beside for size in manager.coordinator.group_block_sizes]
     units: list[int] = manager.num_units(needed)
     num_free: int = manager.block_pool.get_num_free_blocks()
     return sum(units) <= num_free
 
 
-def is_plain(scheduled: SchedulerOutput, output: ModelRunnerOutput) -> bool:
-    """Return whether a model's output says nothing of requests but which tokens were sampled."""
-    return bool(output.sampled_token_ids) and not (
-        scheduled.scheduled_spec_decode_tokens
-        or output.logprobs
-        or output.prompt_logprobs_dict
-        or output.prompt_token_id_logprobs_dict
-        or output.pooler_output
-        or output.num_nans_in_logits
-        or output.kv_connector_output
-        or output.ec_connector_output
+class Running(list[Any]):
+    """Running requests by index from the first that is left; to iterate over them shows all."""
+
+    def __init__(self, ahead: list[Any], rest: list[Any]) -> None:
+        super().__init__(rest)
+        self._ahead = ahead
+
+    def __iter__(self) -> Any:
+        """Return first those that are dealt with, then the rest."""
+        yield from self._ahead
+        yield from super().__iter__()
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a model's output says of requests beside their tokens; ``None`` where it says nothing."""
+
+    spec_tokens: dict[str, list[int]]
+    num_invalid: dict[str, int] | None
+    logprobs: Any
+    sampling_masks: Any
+    prompt_logprobs: dict[str, Any] | None
+    prompt_token_logprobs: dict[str, Any] | None
+    num_nans: dict[str, int] | None
+
+
+def extras_of(scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> Extras:
+    """Return what is said of the requests of a step."""
+    return Extras(
+        spec_tokens=scheduled.scheduled_spec_decode_tokens,
+        num_invalid=scheduled.num_invalid_spec_tokens or None,
+        logprobs=output.logprobs or None,
+        sampling_masks=output.sampling_masks if scheduler.return_sampling_mask else None,
+        prompt_logprobs=output.prompt_logprobs_dict or None,
+        prompt_token_logprobs=output.prompt_token_id_logprobs_dict or None,
+        num_nans=output.num_nans_in_logits or None,
     )
+
+
+def can_be_taken(output: ModelRunnerOutput) -> bool:
+    """Return whether requests got tokens and nobody else has a say in which of them count."""
+    loaded = output.kv_connector_output
+    failed = loaded is not None and (loaded.failed_recving or loaded.invalid_block_ids)
+    return bool(output.sampled_token_ids) and not output.pooler_output and not failed
+
+
+def total(counts: SpecCounts | None, stats: SpecDecodingStats | None) -> SpecDecodingStats | None:
+    """Add what became of drafts in one call to what vLLM's code counted."""
+    if counts is None or not counts.num_drafts:
+        return stats
+    stats = stats or SpecDecodingStats.new(len(counts.num_draft_tokens_per_pos))
+    stats.num_drafts += counts.num_drafts
+    stats.num_draft_tokens += counts.num_draft_tokens
+    stats.num_accepted_tokens += counts.num_accepted_tokens
+    for theirs, ours in (
+        (stats.num_accepted_tokens_per_pos, counts.num_accepted_tokens_per_pos),
+        (stats.num_draft_tokens_per_pos, counts.num_draft_tokens_per_pos),
+    ):
+        theirs[:] = [first + second for first, second in zip(theirs, ours, strict=True)]
+    return stats
+
+
+class Measured:
+    """Stands for vLLM's ``ModelMetrics`` while only the rest of a step is shown to its code."""
+
+    def __init__(self, metrics: Any, scheduled: SchedulerOutput) -> None:
+        self._metrics = metrics
+        self._scheduled = scheduled
+
+    def is_enabled(self) -> bool:
+        """Return whether anything is counted."""
+        return bool(self._metrics.is_enabled())
+
+    def get_step_perf_stats_per_gpu(self, _rest: SchedulerOutput) -> Any:
+        """Return what the whole step took."""
+        return self._metrics.get_step_perf_stats_per_gpu(self._scheduled)
 
 
 def join(

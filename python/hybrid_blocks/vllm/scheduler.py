@@ -1,9 +1,9 @@
 """vLLM's schedulers with one call into Rust for all running requests that decode.
 
 ``--scheduler-cls hybrid_blocks.vllm.Scheduler``. A step is vLLM's own but for a stretch at its
-beginning: the running requests, in their order, up to the first that does anything but decode one
-token. What follows it, admission included, is left to vLLM's code, which is given the rest of
-the running requests and of the token budget.
+beginning: the running requests, in their order, up to the first that does anything but decode a
+token and what was drafted after it. What follows, admission included, is left to vLLM's code,
+which is given the rest of the running requests and of the token budget.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,13 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
-from vllm.v1.core.sched.utils import remove_all
+from vllm.v1.core.sched.utils import check_stop, remove_all
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
-from hybrid_blocks._core.vllm import DecodeBatch, ScheduledDecodes
+from hybrid_blocks._core.vllm import DecodeBatch, ScheduledDecodes, SpecCounts
 from hybrid_blocks.vllm import batching, releases
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -42,9 +43,14 @@ class Scheduler(VllmScheduler):
         super().__init__(*args, **kwargs)
         reason = batching.unsupported_reason(self)
         self._decodes = None if reason else self._decode_batch()
-        # Running requests that are dealt with while vLLM's code sees the rest, and the budget.
+        # What is scheduled ahead of vLLM's code in the step that it is in, what it scheduled itself
+        # if both are joined already, and the running requests and the budget that it does not see.
+        self._ahead: ScheduledDecodes | None = None
+        self._rest: dict[str, int] | None = None
         self._num_ahead = 0
         self._step_budget = self.max_num_scheduled_tokens
+        # What became of drafts whose outputs were taken in one call.
+        self._spec_counts: SpecCounts | None = None
         if reason:
             logger.info("hybrid_blocks: requests are scheduled one by one: %s", reason)
         else:
@@ -54,11 +60,9 @@ class Scheduler(VllmScheduler):
         return DecodeBatch(
             self.kv_cache_manager,  # type: ignore[arg-type]
             output_class=EngineCoreOutput,
+            check_stop=check_stop,
             states=_STATES,
-            max_model_len=self.max_model_len,
-            hash_block_size=self.hash_block_size,
-            num_hash_lookahead_tokens=releases.installed.num_hash_lookahead_tokens(self),
-            is_async=isinstance(self, VllmAsyncScheduler),
+            rules=batching.rules_of(self, is_async=isinstance(self, VllmAsyncScheduler)),
         )
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -66,36 +70,34 @@ class Scheduler(VllmScheduler):
         if self._decodes is None:
             return super().schedule(throttle_prefills)
         if (
-            throttle_prefills
-            or len(self.running) < 2
+            len(self.running) < 2
             or self._pause_state == PauseState.PAUSED_ALL
             or (self.policy == SchedulingPolicy.PRIORITY and not batching.fits_for_sure(self))
+            or releases.installed.must_see_whole_step(self)
         ):
             # What vLLM's code schedules alone is not known any more.
             self._decodes.forget()
             return super().schedule(throttle_prefills)
         self.kv_cache_manager.new_step_starts()
-        # vLLM's code is left one running request at least, since it asks whether there are any.
-        decodes = self._decodes.schedule(
+        ahead = self._decodes.schedule(
             self.running,
-            len(self.running) - 1,
             self.max_num_scheduled_tokens,
+            self.current_step + 1,
             None if self.use_v2_model_runner else self.prev_step_scheduled_req_ids,
         )
-        with self._rest_of_step(decodes):
-            output = super().schedule()
-        self._put_first(decodes, output)
-        return output
+        with self._rest_of_step(ahead):
+            return super().schedule(throttle_prefills)
 
     @contextmanager
-    def _rest_of_step(self, decodes: ScheduledDecodes) -> Iterator[None]:
+    def _rest_of_step(self, ahead: ScheduledDecodes) -> Iterator[None]:
         """Show vLLM's code what is left: of running requests, and of what the step may hold."""
-        ahead = self.running[: decodes.num_seen]
-        self._num_ahead = len(ahead)
+        running = batching.Running(self.running[: ahead.num_seen], self.running[ahead.num_seen :])
+        self._ahead, self._rest = ahead, None
+        self._num_ahead = ahead.num_seen
         self._step_budget = self.max_num_scheduled_tokens
-        self.running = self.running[len(ahead) :]
-        self.max_num_scheduled_tokens -= len(decodes.req_ids)
-        self.max_num_active_reqs -= len(ahead)
+        self.running = running
+        self.max_num_scheduled_tokens -= ahead.num_tokens
+        self.max_num_active_reqs -= ahead.num_seen
         # The step has begun: what it caches is not there to be hit before the next one.
         manager: Any = self.kv_cache_manager
         manager.new_step_starts = _nothing
@@ -103,29 +105,76 @@ class Scheduler(VllmScheduler):
             yield
         finally:
             del manager.new_step_starts
-            self.running[:0] = ahead
+            self.running = [*running]
             self.max_num_scheduled_tokens = self._step_budget
-            self.max_num_active_reqs += len(ahead)
-            self._num_ahead = 0
+            self.max_num_active_reqs += ahead.num_seen
+            self._ahead, self._rest, self._num_ahead = None, None, 0
 
-    def _put_first(self, decodes: ScheduledDecodes, output: SchedulerOutput) -> None:
-        """Add to a step's output what goes before it."""
-        if not decodes.req_ids:
+    def _build_kv_connector_meta(self, connector: Any, scheduler_output: SchedulerOutput) -> Any:
+        # Connectors look at the whole step, before its tokens count as computed.
+        if self._ahead is not None:
+            self._join(scheduler_output, self._ahead)
+        return super()._build_kv_connector_meta(connector, scheduler_output)
+
+    def _get_encoder_input_updates(
+        self, scheduled: dict[str, int], new_requests: Any, scheduled_encoder_inputs: Any
+    ) -> Any:
+        if self._ahead is not None and self._pending_encoder_input_ids:
+            ahead = self._ahead.num_scheduled_tokens
+            pending = {
+                req_id: ahead[req_id]
+                for req_id, inputs in self._pending_encoder_input_ids.items()
+                if inputs and req_id in ahead
+            }
+            scheduled = pending | scheduled
+        return super()._get_encoder_input_updates(scheduled, new_requests, scheduled_encoder_inputs)
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        ahead = self._ahead
+        if ahead is None or self._decodes is None or not ahead.req_ids:
+            super()._update_after_schedule(scheduler_output)
             return
-        if not output.total_num_scheduled_tokens:
+        if self._rest is None:
+            self._join(scheduler_output, ahead)
+        rest = copy(scheduler_output)
+        rest.num_scheduled_tokens = self._rest or {}
+        if not rest.num_scheduled_tokens:
+            # vLLM's code took the step for an empty one.
             releases.installed.count_step(self)
-        cached = output.scheduled_cached_reqs
-        cached.req_ids[:0] = decodes.req_ids
-        cached.new_block_ids[:0] = decodes.new_block_ids
-        cached.num_computed_tokens[:0] = decodes.num_computed_tokens
-        cached.num_output_tokens[:0] = decodes.num_output_tokens
-        cached.all_token_ids = decodes.all_token_ids | cached.all_token_ids
+            self.sched_step_seq += int(self.defer_block_free)
+        super()._update_after_schedule(rest)
+        scheduler_output.has_structured_output_requests = rest.has_structured_output_requests
+        scheduler_output.pending_structured_output_tokens = rest.pending_structured_output_tokens
+        self._decodes.advance(
+            [-1] * scheduler_output.num_spec_tokens_to_schedule,
+            self.current_step,
+            self.sched_step_seq if self.defer_block_free else None,
+        )
         if not self.use_v2_model_runner:
-            self.prev_step_scheduled_req_ids.update(decodes.req_ids)
-        output.num_scheduled_tokens = decodes.num_scheduled_tokens | output.num_scheduled_tokens
-        output.total_num_scheduled_tokens += len(decodes.req_ids)
-        output.has_structured_output_requests |= decodes.has_structured_output
-        output.pending_structured_output_tokens |= decodes.pending_structured_output
+            self.prev_step_scheduled_req_ids.update(ahead.req_ids)
+
+    def _join(self, output: SchedulerOutput, ahead: ScheduledDecodes) -> None:
+        """Add to a step's output what goes before it."""
+        self._rest = output.num_scheduled_tokens
+        if not ahead.req_ids:
+            return
+        cached = output.scheduled_cached_reqs
+        cached.req_ids[:0] = ahead.req_ids
+        cached.new_token_ids[:0] = ahead.new_token_ids
+        cached.new_block_ids[:0] = ahead.new_block_ids
+        cached.num_computed_tokens[:0] = ahead.num_computed_tokens
+        cached.num_output_tokens[:0] = ahead.num_output_tokens
+        cached.all_token_ids = ahead.all_token_ids | cached.all_token_ids
+        output.num_scheduled_tokens = ahead.num_scheduled_tokens | output.num_scheduled_tokens
+        output.total_num_scheduled_tokens += ahead.num_tokens
+        output.scheduled_spec_decode_tokens = (
+            ahead.spec_tokens | output.scheduled_spec_decode_tokens
+        )
+        output.has_structured_output_requests |= ahead.has_structured_output
+        output.pending_structured_output_tokens |= ahead.pending_structured_output
+        releases.installed.note_drafts(output, are_unused=ahead.drafts_unused)
+        if output.kv_connector_block_state is not None:
+            output.kv_connector_block_state.req_ids.update(ahead.req_ids)
 
     def get_request_counts(self) -> tuple[int, int]:
         """Return how many requests run and wait."""
@@ -144,8 +193,14 @@ class Scheduler(VllmScheduler):
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         """Take in what the model made of a step and return what clients are told."""
-        if self._decodes is None or not batching.is_plain(scheduler_output, model_runner_output):
+        if self._decodes is None or not batching.can_be_taken(model_runner_output):
             return super().update_from_output(scheduler_output, model_runner_output)
+        rest = copy(scheduler_output)
+        if self.defer_block_free and scheduler_output.total_num_scheduled_tokens > 0:
+            # Before anything else is freed, and once.
+            self.processed_step_seq += 1
+            releases.installed.drain_deferred(self)
+            rest.total_num_scheduled_tokens = 0
         scheduled = scheduler_output.num_scheduled_tokens
         taken = self._decodes.take_outputs(
             self,
@@ -153,12 +208,63 @@ class Scheduler(VllmScheduler):
             scheduled,
             model_runner_output.req_id_to_index,
             model_runner_output.sampled_token_ids,
+            batching.extras_of(self, scheduler_output, model_runner_output),
         )
         self.running = remove_all(self.running, set(taken.stopped))
-        rest = copy(scheduler_output)
+        self._spec_counts = taken.spec_counts
         rest.num_scheduled_tokens = dict(islice(scheduled.items(), taken.num_seen, None))
-        following = super().update_from_output(rest, model_runner_output)
+        with self._whole_step_measured(scheduler_output):
+            following = super().update_from_output(rest, model_runner_output)
         return batching.join(taken.outputs, following)
+
+    @contextmanager
+    def _whole_step_measured(self, scheduler_output: SchedulerOutput) -> Iterator[None]:
+        metrics: Any = self.perf_metrics
+        if metrics is not None:
+            self.perf_metrics = batching.Measured(metrics, scheduler_output)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            self.perf_metrics = metrics
+
+    def make_stats(
+        self, spec_decoding_stats: SpecDecodingStats | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return a step's statistics, those of outputs taken in one call included."""
+        counts, self._spec_counts = self._spec_counts, None
+        stats = batching.total(counts, spec_decoding_stats)
+        return super().make_stats(stats, *args, **kwargs)
+
+    def _free_inputs(self, request: Request) -> bool:
+        """Free inputs of the encoder that are computed, and return whether a request has others."""
+        self._free_encoder_inputs(request)
+        return bool(self.encoder_cache_manager.get_cached_input_ids(request))
+
+    def _accepts(self, request: Request, token_ids: list[int]) -> bool:
+        """Tell a request's grammar of its tokens; end the request if it rejects them."""
+        if self.structured_output_manager.accept_tokens(request, token_ids):
+            return True
+        logger.error(
+            "Unexpected: grammar rejected tokens %s for request %s. Terminating request.",
+            token_ids,
+            request.request_id,
+        )
+        request.status = RequestStatus.FINISHED_ERROR
+        request.resumable = False
+        return False
+
+    def _end(self, request: Request, output: EngineCoreOutput) -> None:
+        """Free a request that is done, and say in its last output why it is."""
+        output.finish_reason = request.get_finished_reason()
+        output.stop_reason = request.stop_reason
+        output.spec_decode_metrics = request.spec_decode_metrics
+        loaded, encoded = self._free_request(request)
+        stats = output.prefill_stats
+        if loaded is not None and stats is not None and loaded.get("do_remote_prefill"):
+            # What its prompt hit where it was computed.
+            loaded["remote_prefill_cached_tokens"] = stats.num_cached_tokens
+        output.kv_transfer_params = loaded
+        output.ec_transfer_params = encoded
 
 
 class AsyncScheduler(Scheduler, VllmAsyncScheduler):

@@ -21,5 +21,5 @@ pub mod vllm {
     #[pymodule_export]
     use super::request::RequestState;
     #[pymodule_export]
-    use super::scheduler::{DecodeBatch, ScheduledDecodes, TakenOutputs};
+    use super::scheduler::{DecodeBatch, ScheduledDecodes, SpecCounts, TakenOutputs};
 }

@@ -81,8 +81,11 @@ impl<'a, 'py> RequestView<'a, 'py> {
         num_nans: number "num_nans_in_logits";
         num_preemptions: number "num_preemptions";
         max_tokens: number "max_tokens";
+        next_eligible: number "next_decode_eligible_step";
         tokens: list "_all_token_ids";
         output_tokens: list "_output_token_ids";
+        drafts: list "spec_token_ids";
+        images: list "mm_features";
         block_hashes: object "block_hashes";
         client: object "client_index";
         status: object "status";
@@ -94,7 +97,6 @@ impl<'a, 'py> RequestView<'a, 'py> {
         is_prefill_chunk: truth "is_prefill_chunk";
         is_resumable: truth "resumable";
         skips_prefix_cache: truth "skip_reading_prefix_cache";
-        has_drafts: truth "spec_token_ids";
         has_encoder_inputs: truth "mm_features";
         has_lora: truth "lora_request";
         has_salt: truth "cache_salt";
@@ -127,6 +129,18 @@ impl<'a, 'py> RequestView<'a, 'py> {
 
     pub(crate) fn set_num_placeholders(&self, count: i64) -> PyResult<()> {
         self.attributes.set_item(intern!(self.object.py(), "num_output_placeholders"), count)
+    }
+
+    pub(crate) fn set_drafts(&self, drafts: &Bound<'py, PyList>) -> PyResult<()> {
+        self.attributes.set_item(intern!(self.object.py(), "spec_token_ids"), drafts)
+    }
+
+    pub(crate) fn set_next_eligible(&self, step: i64) -> PyResult<()> {
+        self.attributes.set_item(intern!(self.object.py(), "next_decode_eligible_step"), step)
+    }
+
+    pub(crate) fn set_last_step(&self, step: i64) -> PyResult<()> {
+        self.attributes.set_item(intern!(self.object.py(), "last_sched_seq"), step)
     }
 
     /// What a decode step is judged by.

@@ -115,6 +115,7 @@ class Spy:
     def __init__(self, decodes: Any, seen: list[int]) -> None:
         self._decodes = decodes
         self._seen = seen
+        self.advance = decodes.advance
         self.take_outputs = decodes.take_outputs
         self.forget = decodes.forget
 

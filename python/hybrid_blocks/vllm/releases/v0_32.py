@@ -12,6 +12,7 @@ from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 from vllm.v1.request import Request
 
 if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler
 
 ExtraKeysOf = Callable[[Request, int, int, int], tuple[Any, int]]
@@ -35,9 +36,23 @@ class Release:
         """Return the groups whose hits drop a block for a drafter."""
         return coordinator.eagle_group_ids
 
-    def only_one_by_one(self, scheduler: "Scheduler") -> dict[str, bool]:  # noqa: ARG002
-        """Return what of this release keeps requests from being scheduled in one call."""
-        return {}
+    takes_back_trimmed = False
+    """Whether tokens after a stop count as never computed, and no longer as in flight."""
+    commits_drafts = False
+    """Whether outputs commit full blocks where drafts are verified in step."""
+
+    def must_see_whole_step(self, scheduler: "Scheduler") -> bool:
+        """Return whether admission asks for what else this step schedules: here, its LoRAs."""
+        return scheduler.lora_config is not None and bool(
+            scheduler.waiting or scheduler.kv_holding_waiting
+        )
+
+    def note_drafts(self, output: "SchedulerOutput", *, are_unused: bool) -> None:
+        """Note whether requests that were scheduled in one call need the next drafts."""
+
+    def drain_deferred(self, scheduler: "Scheduler") -> None:
+        """Free what waited for the end of a step."""
+        scheduler._drain_deferred_frees()
 
     def count_step(self, scheduler: "Scheduler") -> None:
         """Count a step that vLLM's code took for an empty one."""

@@ -14,6 +14,7 @@ from hybrid_blocks.vllm.releases import v0_32
 from hybrid_blocks.vllm.releases.v0_32 import ExtraKeysOf
 
 if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler
 
 
@@ -34,12 +35,21 @@ class Release(v0_32.Release):
         """Return the groups whose hits drop a block; not all that have a drafter do."""
         return coordinator.drop_eagle_group_ids
 
-    def only_one_by_one(self, scheduler: "Scheduler") -> dict[str, bool]:
-        """Return what of this release keeps requests from being scheduled in one call."""
-        return {
-            "auxiliary outputs": scheduler.aux_output_connector is not None,
-            "prefill cadence": scheduler.local_prefill_interval > 1,
-        }
+    takes_back_trimmed = True
+    commits_drafts = True
+
+    def must_see_whole_step(self, scheduler: "Scheduler") -> bool:  # noqa: ARG002
+        """Return whether admission asks for what else this step schedules: it asks who runs."""
+        return False
+
+    def note_drafts(self, output: "SchedulerOutput", *, are_unused: bool) -> None:
+        """Note whether requests that were scheduled in one call need the next drafts."""
+        output.skip_drafts = output.skip_drafts and are_unused
+
+    def drain_deferred(self, scheduler: "Scheduler") -> None:
+        """Free what waited for the end of a step, and start the loads that did."""
+        scheduler._drain_deferred_frees()
+        scheduler._drain_deferred_loads()
 
     def count_step(self, scheduler: "Scheduler") -> None:
         """Count a step that vLLM's code took for an empty one."""

@@ -19,7 +19,8 @@ pub(crate) enum Room {
 }
 
 impl RustKVCacheManager {
-    /// Room for `num_new` tokens of a running request, which may have had the handle `hint`.
+    /// Room for `num_new` tokens of a running request, which may have had the handle `hint`, and for
+    /// what a drafter writes after them.
     #[inline]
     pub(crate) fn extend(
         slf: &Bound<'_, Self>,
@@ -27,8 +28,9 @@ impl RustKVCacheManager {
         hint: Option<u64>,
         progress: RequestProgress,
         num_new: u32,
+        num_lookahead: u32,
     ) -> PyResult<Room> {
-        let args = AllocateArgs { num_new, has_scheduled: true, ..AllocateArgs::default() };
+        let args = AllocateArgs { num_new, num_lookahead, has_scheduled: true, ..AllocateArgs::default() };
         Self::allocate(slf, request, hint, progress, &args)
     }
 

@@ -1,4 +1,4 @@
-//! [`DecodeBatch`]: an engine's running requests that decode one token a step.
+//! [`DecodeBatch`]: an engine's running requests that decode.
 
 use std::sync::Mutex;
 
@@ -9,6 +9,8 @@ use pyo3::types::{PyAny, PyDict, PyList, PySet, PyType};
 
 use crate::manager::RustKVCacheManager;
 
+use super::advance;
+use super::extras::Extras;
 use super::row::Rows;
 use super::schedule::{self, ScheduledDecodes};
 use super::update::{self, TakenOutputs};
@@ -21,17 +23,39 @@ pub(super) struct States {
     pub(super) length_capped: Py<PyAny>,
 }
 
+/// How an engine schedules; what a release of vLLM does differently included.
+#[derive(FromPyObject)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
+pub(super) struct Rules {
+    pub(super) max_model_len: i64,
+    pub(super) hash_block_size: usize,
+    pub(super) num_hash_lookahead_tokens: usize,
+    pub(super) num_lookahead_tokens: u32,
+    pub(super) num_spec_tokens: usize,
+    /// Tokens of a request in a step, at most; 0 for no limit.
+    pub(super) long_prefill_token_threshold: i64,
+    /// Steps from one decode of a request to its next; 0 for no limit.
+    pub(super) decode_stagger: i64,
+    pub(super) is_async: bool,
+    /// Whether workers are sent the tokens that others sampled.
+    pub(super) sends_tokens: bool,
+    /// Whether tokens after a stop count as never computed, and no longer as in flight.
+    pub(super) takes_back_trimmed: bool,
+    /// Whether full blocks are committed with their outputs, although nothing is scheduled ahead.
+    pub(super) commits_outputs: bool,
+    pub(super) detailed_spec_metrics: bool,
+}
+
 /// What of the engine decides how its requests decode, and what is kept of them between steps.
 #[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct DecodeBatch {
     pub(super) manager: Py<RustKVCacheManager>,
     /// vLLM's `EngineCoreOutput`.
     pub(super) output_class: Py<PyType>,
+    /// vLLM's `check_stop`.
+    pub(super) check_stop: Py<PyAny>,
     pub(super) states: States,
-    pub(super) max_model_len: i64,
-    pub(super) hash_block_size: usize,
-    pub(super) num_hash_lookahead: usize,
-    pub(super) is_async: bool,
+    pub(super) rules: Rules,
     /// Taken out while a call works on them.
     rows: Mutex<Rows>,
 }
@@ -51,28 +75,21 @@ impl DecodeBatch {
 #[pymethods]
 impl DecodeBatch {
     #[new]
-    #[pyo3(signature = (
-        manager, *, output_class, states, max_model_len, hash_block_size, num_hash_lookahead_tokens,
-        is_async
-    ))]
+    #[pyo3(signature = (manager, *, output_class, check_stop, states, rules))]
     fn new(
         manager: Py<RustKVCacheManager>,
         output_class: Py<PyType>,
+        check_stop: Py<PyAny>,
         states: [Py<PyAny>; 4],
-        max_model_len: i64,
-        hash_block_size: usize,
-        num_hash_lookahead_tokens: usize,
-        is_async: bool,
+        rules: Rules,
     ) -> Self {
         let [running, preempted, stopped, length_capped] = states;
         Self {
             manager,
             output_class,
+            check_stop,
             states: States { running, preempted, stopped, length_capped },
-            max_model_len,
-            hash_block_size,
-            num_hash_lookahead: num_hash_lookahead_tokens,
-            is_async,
+            rules,
             rows: Mutex::default(),
         }
     }
@@ -80,15 +97,26 @@ impl DecodeBatch {
     fn schedule(
         &self,
         running: &Bound<'_, PyList>,
-        max_requests: usize,
-        token_budget: usize,
+        token_budget: i64,
+        step_number: i64,
         previous: Option<&Bound<'_, PySet>>,
     ) -> PyResult<ScheduledDecodes> {
         self.with_rows(|rows| {
-            schedule::schedule(self, rows, running, max_requests, token_budget, previous)
+            let limits = schedule::Limits { token_budget, step_number };
+            schedule::schedule(self, rows, running, &limits, previous)
         })
     }
 
+    fn advance(
+        &self,
+        drafts: &Bound<'_, PyList>,
+        step_number: i64,
+        fence: Option<i64>,
+    ) -> PyResult<()> {
+        self.with_rows(|rows| advance::advance(self, rows, drafts, step_number, fence))
+    }
+
+    #[pyo3(signature = (scheduler, requests, num_scheduled_tokens, index_of, sampled, extras))]
     fn take_outputs(
         &self,
         scheduler: &Bound<'_, PyAny>,
@@ -96,9 +124,10 @@ impl DecodeBatch {
         num_scheduled_tokens: &Bound<'_, PyDict>,
         index_of: &Bound<'_, PyDict>,
         sampled: &Bound<'_, PyList>,
+        extras: Extras<'_>,
     ) -> PyResult<TakenOutputs> {
         self.with_rows(|rows| {
-            let step = update::Step { scheduler, requests, index_of, sampled };
+            let step = update::Step { scheduler, requests, index_of, sampled, extras: &extras };
             update::take_outputs(self, rows, &step, num_scheduled_tokens)
         })
     }

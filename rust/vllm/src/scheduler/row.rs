@@ -1,6 +1,7 @@
 //! [`Row`]: what does not change of a request while it decodes, kept from step to step.
 
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
@@ -25,9 +26,17 @@ impl Counts {
     }
 }
 
+/// What a step makes room for, of one request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Scheduled {
+    /// Tokens, those that were drafted included.
+    pub(super) num_new: i64,
+    pub(super) num_drafts: i64,
+}
+
 /// A request that decodes.
 ///
-/// All but its counts is read once. vLLM changes nothing else of such a request without changing a
+/// All but its counts and drafts is read once. vLLM changes nothing else of such a request without changing a
 /// count as well (preemption, a step or an output that it dealt with itself), so a row is read again
 /// when a count is not what this code left there.
 pub(super) struct Row {
@@ -41,8 +50,15 @@ pub(super) struct Row {
     pub(super) num_prompt: i64,
     pub(super) max_tokens: i64,
     pub(super) has_grammar: bool,
-    /// When its output ends; `None` where vLLM has to say.
+    pub(super) wants_logprobs: bool,
+    /// vLLM's `RequestSpecDecodeMetrics`, where each request is to have its own.
+    pub(super) spec_metrics: Option<Py<PyAny>>,
+    /// Whether the encoder cache may hold inputs of it.
+    pub(super) has_cached_inputs: bool,
+    /// When its output ends; `None` where more than its tokens decides.
     pub(super) stop: Option<StopRule>,
+    /// What the step that is being scheduled makes room for.
+    pub(super) scheduled: Scheduled,
     /// Whether more may be to say of its next output than the token.
     pub(super) is_new: bool,
     /// The counts as this code left them.
@@ -53,19 +69,20 @@ impl Row {
     /// Read a request; `None` where it does anything but decode.
     pub(super) fn read(request: &RequestView<'_, '_>, counts: Counts) -> PyResult<Option<Self>> {
         let num_prompt = i64::from(request.num_prompt()?);
-        if counts.computed < num_prompt
-            || request.is_prefill_chunk()?
-            || request.has_drafts()?
-            || request.has_encoder_inputs()?
-        {
+        if counts.computed < num_prompt || request.is_prefill_chunk()? {
             return Ok(None);
         }
-        let has_grammar = request.has_grammar()?;
-        let stop = if has_grammar || request.num_stale()? > 0 || request.is_resumable()? {
+        let has_images = request.has_encoder_inputs()?;
+        if has_images && !ends_before(request, num_prompt)? {
+            return Ok(None);
+        }
+        let sampling = request.sampling()?;
+        let stop = if sampling.is_none() || request.num_stale()? > 0 || request.is_resumable()? {
             None
         } else {
-            StopRule::read(&request.sampling()?)?
+            Some(StopRule::read(&sampling)?)
         };
+        let spec_metrics = request.spec_decode_metrics()?;
         Ok(Some(Self {
             request: request.object.clone().unbind(),
             attributes: request.attributes.clone().unbind(),
@@ -76,8 +93,13 @@ impl Row {
             handle: None,
             num_prompt,
             max_tokens: request.max_tokens()?,
-            has_grammar,
+            has_grammar: request.has_grammar()?,
+            wants_logprobs: stop.is_some()
+                && !sampling.getattr(intern!(sampling.py(), "num_logprobs"))?.is_none(),
+            spec_metrics: (!spec_metrics.is_none()).then(|| spec_metrics.unbind()),
+            has_cached_inputs: has_images,
             stop,
+            scheduled: Scheduled::default(),
             is_new: true,
             counts,
         }))
@@ -94,6 +116,20 @@ impl Row {
         visit.call(&self.output_tokens)?;
         visit.call(&self.client)
     }
+}
+
+/// Whether all inputs of the encoder lie within so many tokens.
+fn ends_before(request: &RequestView<'_, '_>, num_tokens: i64) -> PyResult<bool> {
+    let py = request.object.py();
+    for image in request.images()? {
+        let position = image.getattr(intern!(py, "mm_position"))?;
+        let offset: i64 = position.getattr(intern!(py, "offset"))?.extract()?;
+        let length: i64 = position.getattr(intern!(py, "length"))?.extract()?;
+        if offset + length > num_tokens {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Rows in the order of the running requests.

@@ -1,115 +1,154 @@
-//! One step of the running requests: room for a token each.
+//! One step of the running requests: room for a token each, and for what was drafted after it.
 
 use hybrid_blocks::BlockId;
 use hybrid_blocks::vllm::RequestProgress;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyList, PySet, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PySet, PyString, PyTuple};
 
 use crate::manager::{Room, RustKVCacheManager};
 use crate::request::{RequestView, count};
 
-use super::batch::DecodeBatch;
-use super::row::{Counts, Row, Rows};
+use super::batch::{DecodeBatch, Rules};
+use super::row::{Counts, Row, Rows, Scheduled};
 
 /// What the step's output says of them, by request in the order of the running.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct ScheduledDecodes {
     /// Running requests that are dealt with, some of which have nothing to do in this step.
     num_seen: usize,
+    num_tokens: i64,
     num_scheduled_tokens: Py<PyDict>,
+    /// Those of its tokens that were drafted, of requests with drafts.
+    spec_tokens: Py<PyDict>,
     req_ids: Py<PyList>,
     new_block_ids: Py<PyList>,
     num_computed_tokens: Py<PyList>,
     num_output_tokens: Py<PyList>,
+    /// The tokens that others sampled, where workers are sent them.
+    new_token_ids: Py<PyList>,
     /// All tokens of requests that the step before had not scheduled.
     all_token_ids: Py<PyDict>,
     has_structured_output: bool,
     pending_structured_output: bool,
+    /// Whether nobody verifies what is drafted after this step.
+    drafts_unused: bool,
+}
+
+/// What a step may hold, and its number.
+pub(super) struct Limits {
+    pub(super) token_budget: i64,
+    pub(super) step_number: i64,
 }
 
 /// What a running request does in this step.
 enum Action {
-    /// It waits for outputs, or has come to its end.
+    /// It waits for outputs or for its turn, or has come to its end.
     Idle,
-    Decode,
-    /// Anything but one token: the rest is vLLM's.
+    /// So many tokens, drafts included.
+    Decode(i64),
+    /// Anything else: the rest is vLLM's.
     Unusual,
 }
 
 /// The step's output, as it grows.
 struct Step<'a, 'py> {
-    batch: &'a DecodeBatch,
+    rules: &'a Rules,
     previous: Option<&'a Bound<'py, PySet>>,
-    one: Bound<'py, PyInt>,
     scheduled: Bound<'py, PyDict>,
+    spec_tokens: Bound<'py, PyDict>,
     all_token_ids: Bound<'py, PyDict>,
+    num_tokens: i64,
     ids: Vec<Bound<'py, PyString>>,
     new_blocks: Vec<Option<Bound<'py, PyTuple>>>,
     computed: Vec<i64>,
     outputs: Vec<i64>,
+    new_tokens: Vec<Bound<'py, PyList>>,
     has_structured_output: bool,
     pending_structured_output: bool,
+    drafts_unused: bool,
 }
 
-/// Schedule running requests up to the first that does anything but decode one token, or for which
-/// there is no room.
+/// Schedule running requests up to the first that does anything but decode, or for which there is no
+/// room, and up to the last that decodes: vLLM's code asks whether there is one.
+///
+/// Their counts stay as they are until [`advance`](super::advance::advance).
 pub(super) fn schedule<'py>(
     batch: &DecodeBatch,
     rows: &mut Rows,
     running: &Bound<'py, PyList>,
-    max_requests: usize,
-    token_budget: usize,
+    limits: &Limits,
     previous: Option<&Bound<'py, PySet>>,
 ) -> PyResult<ScheduledDecodes> {
-    let py = running.py();
+    let (py, rules) = (running.py(), &batch.rules);
     let manager = batch.manager.bind(py);
-    let most = max_requests.min(running.len());
-    let mut step = Step {
-        batch,
-        previous,
-        one: 1i64.into_pyobject(py)?,
-        scheduled: PyDict::new(py),
-        all_token_ids: PyDict::new(py),
-        ids: Vec::with_capacity(most),
-        new_blocks: Vec::with_capacity(most),
-        computed: Vec::with_capacity(most),
-        outputs: Vec::with_capacity(most),
-        has_structured_output: false,
-        pending_structured_output: false,
-    };
+    let most = last_decode(rules, running, limits)?;
+    let mut step = Step::new(rules, previous, most, py);
     let mut num_seen = 0;
-    for object in running.iter().take(max_requests) {
-        if step.ids.len() == token_budget || !bring_up(rows, num_seen, &object)? {
+    for object in running.iter().take(most) {
+        let left = limits.token_budget - step.num_tokens;
+        if left == 0 || !bring_up(rows, num_seen, &object)? {
             break;
         }
         let row = &mut rows.0[num_seen];
-        match action(batch, row, py) {
+        row.scheduled = Scheduled::default();
+        let request = row.view(py);
+        let drafts = drafts(rules, &request)?;
+        let num_drafts = drafts.as_ref().map_or(0, count);
+        let num_new = match action(rules, row, &request, num_drafts, limits.step_number)? {
             Action::Idle => {
                 num_seen += 1;
                 continue;
             }
-            Action::Unusual => break,
-            Action::Decode => {}
-        }
+            Action::Decode(num_new) if num_new <= left => num_new,
+            Action::Decode(_) | Action::Unusual => break,
+        };
         let progress = RequestProgress {
             num_computed: u32::try_from(row.counts.computed)?,
             num_in_flight: u32::try_from(row.counts.in_flight)?,
             ..RequestProgress::default()
         };
-        let request = row.view(py);
-        let blocks = match RustKVCacheManager::extend(manager, &request, row.handle, progress, 1)? {
+        let room = RustKVCacheManager::extend(
+            manager,
+            &request,
+            row.handle,
+            progress,
+            u32::try_from(num_new)?,
+            rules.num_lookahead_tokens,
+        )?;
+        let blocks = match room {
             Room::Unchanged => None,
             Room::New(ids) => new_block_ids(py, &ids)?,
             Room::None => break,
         };
-        if row.handle.is_none() {
-            row.handle = RustKVCacheManager::handle_of(manager, &request)?;
-        }
+        let handle = match row.handle {
+            None => RustKVCacheManager::handle_of(manager, &request)?,
+            known => known,
+        };
+        row.handle = handle;
         num_seen += 1;
-        step.add(row, blocks, py)?;
+        step.add(row, num_new, drafts, blocks, py)?;
     }
     rows.0.truncate(num_seen);
     step.finish(num_seen, py)
+}
+
+/// The place of the last running request that decodes, or of the last at all.
+fn last_decode(rules: &Rules, running: &Bound<'_, PyList>, limits: &Limits) -> PyResult<usize> {
+    for index in (0..running.len()).rev() {
+        let object = running.get_item(index)?;
+        let request = RequestView::new(&object)?;
+        if request.is_prefill_chunk()? {
+            continue;
+        }
+        let num_drafts = drafts(rules, &request)?.as_ref().map_or(0, count);
+        if let Some(row) = Row::read(&request, Counts::read(&request)?)?
+            && let Action::Decode(_) =
+                action(rules, &row, &request, num_drafts, limits.step_number)?
+        {
+            return Ok(index);
+        }
+    }
+    Ok(running.len().saturating_sub(1))
 }
 
 /// Let the row at `index` say what the request is now; `false` where it does anything but decode.
@@ -138,34 +177,100 @@ fn bring_up(rows: &mut Rows, index: usize, object: &Bound<'_, PyAny>) -> PyResul
     Ok(true)
 }
 
-fn action(batch: &DecodeBatch, row: &Row, py: Python<'_>) -> Action {
+/// What was drafted for a request, or stands for it.
+fn drafts<'py>(
+    rules: &Rules,
+    request: &RequestView<'_, 'py>,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    if rules.num_spec_tokens == 0 {
+        return Ok(None);
+    }
+    let drafts = request.drafts()?;
+    Ok((!drafts.is_empty()).then_some(drafts))
+}
+
+fn action(
+    rules: &Rules,
+    row: &Row,
+    request: &RequestView<'_, '_>,
+    num_drafts: i64,
+    step_number: i64,
+) -> PyResult<Action> {
     let Counts { computed, placeholders, .. } = row.counts;
     // The outputs in flight reach the limit whatever they turn out to be.
     if placeholders > 0 && computed + 2 - placeholders >= row.num_prompt + row.max_tokens {
-        return Action::Idle;
+        return Ok(Action::Idle);
     }
-    let num_new = count(row.tokens.bind(py)) + placeholders - computed;
+    if rules.decode_stagger > 0 && step_number < request.next_eligible()? {
+        return Ok(Action::Idle);
+    }
+    let num_known = count(row.tokens.bind(request.object.py())) + placeholders - computed;
     // The sampled token needs a position too.
-    match num_new.min(batch.max_model_len - computed - 1) {
-        0 => Action::Idle,
-        1 => Action::Decode,
-        _ => Action::Unusual,
-    }
+    let num_new = (num_known + num_drafts).min(rules.max_model_len - computed - 1);
+    let threshold = rules.long_prefill_token_threshold;
+    Ok(if num_new <= 0 {
+        Action::Idle
+    } else if num_known == 1 && (threshold == 0 || num_new <= threshold) {
+        Action::Decode(num_new)
+    } else {
+        Action::Unusual
+    })
 }
 
-impl<'py> Step<'_, 'py> {
-    /// Add a request that has room, and count its token.
+impl<'a, 'py> Step<'a, 'py> {
+    fn new(
+        rules: &'a Rules,
+        previous: Option<&'a Bound<'py, PySet>>,
+        most: usize,
+        py: Python<'py>,
+    ) -> Self {
+        Self {
+            rules,
+            previous,
+            scheduled: PyDict::new(py),
+            spec_tokens: PyDict::new(py),
+            all_token_ids: PyDict::new(py),
+            num_tokens: 0,
+            ids: Vec::with_capacity(most),
+            new_blocks: Vec::with_capacity(most),
+            computed: Vec::with_capacity(most),
+            outputs: Vec::with_capacity(most),
+            new_tokens: Vec::new(),
+            has_structured_output: false,
+            pending_structured_output: false,
+            drafts_unused: true,
+        }
+    }
+
+    /// Add a request that has room.
     fn add(
         &mut self,
         row: &mut Row,
+        num_new: i64,
+        drafts: Option<Bound<'py, PyList>>,
         blocks: Option<Bound<'py, PyTuple>>,
         py: Python<'py>,
     ) -> PyResult<()> {
         let (id, counts) = (row.id.bind(py), row.counts);
+        let num_outputs = count(row.output_tokens.bind(py));
         self.new_blocks.push(blocks);
-        self.scheduled.set_item(id, &self.one)?;
+        self.scheduled.set_item(id, num_new)?;
+        self.num_tokens += num_new;
         self.computed.push(counts.computed);
-        self.outputs.push(count(row.output_tokens.bind(py)) + counts.placeholders);
+        self.outputs.push(num_outputs + counts.placeholders);
+        row.scheduled = Scheduled { num_new, num_drafts: num_new - 1 };
+        if let Some(drafts) = drafts {
+            if num_new > 1 {
+                let most = (num_new - 1).unsigned_abs() as usize;
+                let drafts = if drafts.len() > most { drafts.get_slice(0, most) } else { drafts };
+                self.spec_tokens.set_item(id, drafts)?;
+            }
+            row.view(py).set_drafts(&PyList::empty(py))?;
+        }
+        if self.rules.sends_tokens {
+            let start = usize::try_from(counts.computed)?;
+            self.new_tokens.push(row.tokens.bind(py).get_slice(start, start + 1));
+        }
         if let Some(previous) = self.previous
             && !previous.contains(id)?
         {
@@ -174,31 +279,29 @@ impl<'py> Step<'_, 'py> {
         self.ids.push(id.clone());
         if row.has_grammar {
             self.has_structured_output = true;
-            self.pending_structured_output |= self.batch.is_async && counts.placeholders > 0;
+            self.pending_structured_output |= self.rules.is_async && counts.placeholders > 0;
         }
-        row.counts.computed += 1;
-        row.counts.in_flight += 1;
-        row.counts.placeholders += i64::from(self.batch.is_async);
-        let request = row.view(py);
-        request.set_num_computed(row.counts.computed)?;
-        request.set_num_in_flight(row.counts.in_flight)?;
-        if self.batch.is_async {
-            request.set_num_placeholders(row.counts.placeholders)?;
-        }
+        // A step whose outputs are in flight, and this one, bring a token each at least.
+        let num_sure = num_outputs + 1 + i64::from(counts.placeholders > 0);
+        self.drafts_unused &= num_sure >= row.max_tokens;
         Ok(())
     }
 
     fn finish(self, num_seen: usize, py: Python<'py>) -> PyResult<ScheduledDecodes> {
         Ok(ScheduledDecodes {
             num_seen,
+            num_tokens: self.num_tokens,
             num_scheduled_tokens: self.scheduled.unbind(),
+            spec_tokens: self.spec_tokens.unbind(),
             req_ids: PyList::new(py, self.ids)?.unbind(),
             new_block_ids: PyList::new(py, self.new_blocks)?.unbind(),
             num_computed_tokens: PyList::new(py, self.computed)?.unbind(),
             num_output_tokens: PyList::new(py, self.outputs)?.unbind(),
+            new_token_ids: PyList::new(py, self.new_tokens)?.unbind(),
             all_token_ids: self.all_token_ids.unbind(),
             has_structured_output: self.has_structured_output,
             pending_structured_output: self.pending_structured_output,
+            drafts_unused: self.drafts_unused,
         })
     }
 }

@@ -13,40 +13,48 @@ pub(super) enum Stop {
     Length,
 }
 
-/// Tokens that end a request's output.
-pub(super) struct StopRule {
-    end_of_text: Option<i64>,
-    tokens: Vec<i64>,
+/// What ends a request's output.
+pub(super) enum StopRule {
+    /// These tokens, or its length.
+    Tokens { end_of_text: Option<i64>, others: Vec<i64> },
+    /// What vLLM's code says of each token.
+    Asked,
 }
 
 impl StopRule {
-    /// Read sampling parameters; `None` where more than tokens and lengths decides.
-    pub(super) fn read(sampling: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+    /// Read sampling parameters.
+    pub(super) fn read(sampling: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = sampling.py();
-        if sampling.is_none() || !sampling.getattr(intern!(py, "repetition_detection"))?.is_none() {
-            return Ok(None);
+        if !sampling.getattr(intern!(py, "repetition_detection"))?.is_none() {
+            return Ok(Self::Asked);
         }
         let end_of_text = sampling.getattr(intern!(py, "eos_token_id"))?;
-        let tokens = sampling.getattr(intern!(py, "stop_token_ids"))?;
-        let tokens = match tokens.cast::<PyList>() {
+        let others = sampling.getattr(intern!(py, "stop_token_ids"))?;
+        let others = match others.cast::<PyList>() {
             Ok(tokens) => tokens.extract(),
-            Err(_) => Ok(Vec::new()),
+            Err(_) if others.is_none() => Ok(Vec::new()),
+            Err(_) => return Ok(Self::Asked),
         };
         // Anything but whole numbers is vLLM's to compare.
-        let (Ok(end_of_text), Ok(tokens)) = (end_of_text.extract(), tokens) else {
-            return Ok(None);
+        let (Ok(end_of_text), Ok(others)) = (end_of_text.extract(), others) else {
+            return Ok(Self::Asked);
         };
-        Ok(Some(Self { end_of_text, tokens }))
+        Ok(Self::Tokens { end_of_text, others })
     }
+}
 
-    /// Why a request ends with `token`, its latest, if it does.
-    pub(super) fn reason(&self, token: i64, is_full: bool) -> Option<Stop> {
-        if self.end_of_text == Some(token) {
-            Some(Stop::EndOfText)
-        } else if self.tokens.contains(&token) {
-            Some(Stop::Token)
-        } else {
-            is_full.then_some(Stop::Length)
-        }
+/// Why a request ends with `token`, its latest, if it does.
+pub(super) fn reason(
+    end_of_text: Option<i64>,
+    others: &[i64],
+    token: i64,
+    is_full: bool,
+) -> Option<Stop> {
+    if end_of_text == Some(token) {
+        Some(Stop::EndOfText)
+    } else if others.contains(&token) {
+        Some(Stop::Token)
+    } else {
+        is_full.then_some(Stop::Length)
     }
 }

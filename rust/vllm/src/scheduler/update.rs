@@ -1,16 +1,17 @@
-//! What the model made of a step: a token each, and who is done.
+//! What the model made of a step: tokens of each request, and who is done.
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::hasher::RequestHasher;
 use crate::manager::RustKVCacheManager;
-use crate::request::{RequestView, count};
+use crate::request::RequestView;
 
+use super::append::append;
 use super::batch::DecodeBatch;
+use super::drafts::{SpecCounts, settle};
+use super::extras::Extras;
 use super::row::{Counts, Row, Rows};
-use super::stop::Stop;
 
 /// Outputs of the requests that are dealt with.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
@@ -21,6 +22,8 @@ pub(crate) struct TakenOutputs {
     outputs: Py<PyDict>,
     /// Requests that ended, and that the scheduler must take from its running ones.
     stopped: Py<PyList>,
+    /// What became of their drafts.
+    spec_counts: SpecCounts,
 }
 
 /// What the scheduler and the model say of a step.
@@ -29,6 +32,7 @@ pub(super) struct Step<'a, 'py> {
     pub(super) requests: &'a Bound<'py, PyDict>,
     pub(super) index_of: &'a Bound<'py, PyDict>,
     pub(super) sampled: &'a Bound<'py, PyList>,
+    pub(super) extras: &'a Extras<'py>,
 }
 
 /// Who an output is for.
@@ -37,8 +41,10 @@ enum Recipient {
     Row(usize),
     /// A request that has no row yet, or none any more.
     Other(Box<Row>),
-    /// A request that takes no output, or one that gets none: its prompt is not done.
-    Nobody,
+    /// A request whose prompt is not done.
+    Prefilling,
+    /// A request that takes no output any more.
+    Ended,
     /// Nobody knows of the request any more.
     Gone,
     /// Anything but a request that decodes: the rest is vLLM's.
@@ -48,15 +54,26 @@ enum Recipient {
 /// What a step brought a request.
 enum Outcome<'py> {
     Nothing,
-    Token {
-        id: i64,
-        list: Bound<'py, PyList>,
-    },
-    /// Anything but one token: the rest is vLLM's.
+    Tokens(Sampled<'py>),
+    /// Anything but tokens: the rest is vLLM's.
     Unusual,
 }
 
-/// Take in outputs up to those of the first request that got anything but one token.
+/// What was sampled for a request: its place in the batch, and its tokens twice.
+struct Sampled<'py> {
+    index: usize,
+    tokens: Vec<i64>,
+    list: Bound<'py, PyList>,
+}
+
+/// What a row says after an output.
+struct After {
+    counts: Counts,
+    is_new: bool,
+    has_cached_inputs: bool,
+}
+
+/// Take in outputs up to those of the first request that got anything but tokens.
 pub(super) fn take_outputs(
     batch: &DecodeBatch,
     rows: &mut Rows,
@@ -64,85 +81,143 @@ pub(super) fn take_outputs(
     num_scheduled_tokens: &Bound<'_, PyDict>,
 ) -> PyResult<TakenOutputs> {
     let py = num_scheduled_tokens.py();
-    let (outputs, stopped) = (PyDict::new(py), PyList::empty(py));
-    let mut latest: Option<(Py<PyAny>, Bound<'_, PyList>)> = None;
+    let mut told = Told {
+        outputs: PyDict::new(py),
+        latest: None,
+        stopped: PyList::empty(py),
+        spec_counts: SpecCounts::new(batch.rules.num_spec_tokens),
+    };
     let mut num_seen = 0;
     let mut at = 0;
     for (id, num_scheduled) in num_scheduled_tokens {
+        let num_scheduled: i64 = num_scheduled.extract()?;
         let recipient = recipient(batch, rows, &mut at, step, &id)?;
         let row = match &recipient {
             Recipient::Row(index) => &rows.0[*index],
             Recipient::Other(row) => row,
-            Recipient::Nobody | Recipient::Gone => {
+            Recipient::Prefilling | Recipient::Ended | Recipient::Gone => {
                 num_seen += 1;
-                if matches!(recipient, Recipient::Nobody)
-                    && let Some(object) = step.requests.get_item(&id)?
-                {
+                if let Some(object) = step.requests.get_item(&id)? {
                     let request = RequestView::new(&object)?;
-                    let left = request.num_in_flight()? - num_scheduled.extract::<i64>()?;
-                    request.set_num_in_flight(left)?;
+                    request.set_num_in_flight(request.num_in_flight()? - num_scheduled)?;
+                    if matches!(recipient, Recipient::Prefilling) && request.has_encoder_inputs()? {
+                        step.free_inputs(&request)?;
+                    }
                 }
                 continue;
             }
             Recipient::Unusual => break,
         };
-        let outcome = step.outcome(&id)?;
-        if matches!(outcome, Outcome::Unusual) {
-            break;
-        }
+        let sampled = match step.outcome(&id)? {
+            Outcome::Nothing if step.extras.is_about_prompt(&id)? => break,
+            Outcome::Nothing => None,
+            Outcome::Tokens(sampled) => Some(sampled),
+            Outcome::Unusual => break,
+        };
         num_seen += 1;
-        let mut counts = row.counts;
-        counts.in_flight -= num_scheduled.extract::<i64>()?;
-        let request = row.view(py);
-        request.set_num_in_flight(counts.in_flight)?;
-        let mut is_new = row.is_new;
-        let mut is_done = false;
-        if let Outcome::Token { id: token, list } = outcome {
-            let end_of_output = append(batch, row, &request, &mut counts, token, &list)?;
-            let output = batch.output_class.bind(py).call1((&id, &list))?;
-            if is_new {
-                is_new = describe(batch, &request, &output)?;
-            }
-            if let Some(stop) = end_of_output {
-                end(step.scheduler, &request, &stop, &output, &list)?;
-                stopped.append(request.object)?;
-                is_done = true;
-            }
-            match &latest {
-                Some((same, list)) if same.is(&row.client) => list.append(output)?,
-                _ => {
-                    let list = append_for(&outputs, row.client.bind(py), output)?;
-                    latest = Some((row.client.clone_ref(py), list));
-                }
-            }
-        }
+        let after = told.take(batch, row, step, &id, num_scheduled, sampled)?;
         if let Recipient::Row(index) = recipient {
-            if is_done {
+            if let Some(after) = after {
+                let row = &mut rows.0[index];
+                row.counts = after.counts;
+                row.is_new = after.is_new;
+                row.has_cached_inputs = after.has_cached_inputs;
+            } else {
                 drop(rows.0.remove(index));
                 at = index;
-            } else {
-                let row = &mut rows.0[index];
-                (row.counts, row.is_new) = (counts, is_new);
             }
         }
     }
-    Ok(TakenOutputs { num_seen, outputs: outputs.unbind(), stopped: stopped.unbind() })
+    let Told { outputs, stopped, spec_counts, .. } = told;
+    Ok(TakenOutputs { num_seen, outputs: outputs.unbind(), stopped: stopped.unbind(), spec_counts })
 }
 
-fn append_for<'py>(
-    outputs: &Bound<'py, PyDict>,
-    client: &Bound<'py, PyAny>,
-    output: Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyList>> {
-    let list = if let Some(list) = outputs.get_item(client)? {
-        list.cast_into()?
-    } else {
-        let list = PyList::empty(outputs.py());
-        outputs.set_item(client, &list)?;
-        list
-    };
-    list.append(output)?;
-    Ok(list)
+/// What clients and the scheduler are told, as it grows.
+struct Told<'py> {
+    outputs: Bound<'py, PyDict>,
+    /// The client of the latest output, and the list of its outputs.
+    latest: Option<(Py<PyAny>, Bound<'py, PyList>)>,
+    stopped: Bound<'py, PyList>,
+    spec_counts: SpecCounts,
+}
+
+impl<'py> Told<'py> {
+    /// Take in what a request got; returns nothing if it ended.
+    fn take(
+        &mut self,
+        batch: &DecodeBatch,
+        row: &Row,
+        step: &Step<'_, 'py>,
+        id: &Bound<'py, PyAny>,
+        num_scheduled: i64,
+        sampled: Option<Sampled<'py>>,
+    ) -> PyResult<Option<After>> {
+        let py = id.py();
+        let request = row.view(py);
+        let mut counts = row.counts;
+        counts.in_flight -= num_scheduled;
+        request.set_num_in_flight(counts.in_flight)?;
+        if let Some(sampled) = &sampled
+            && batch.rules.num_spec_tokens > 0
+            && settle(
+                &batch.rules,
+                row,
+                id,
+                step.extras,
+                sampled.tokens.len(),
+                &mut counts,
+                &mut self.spec_counts,
+            )?
+        {
+            request.set_num_computed(counts.computed)?;
+            request.set_num_placeholders(counts.placeholders)?;
+        }
+        let has_cached_inputs = row.has_cached_inputs && step.free_inputs(&request)?;
+        let mut is_new = row.is_new;
+        let mut is_done = false;
+        if let Some(Sampled { index, tokens, list }) = sampled {
+            is_done = append(batch, row, &request, &mut counts, &tokens, &list)?;
+            if row.has_grammar {
+                let accepts =
+                    step.scheduler.call_method1(intern!(py, "_accepts"), (request.object, &list))?;
+                is_done |= !accepts.is_truthy()?;
+            }
+            let output = batch.output_class.bind(py).call1((id, &list))?;
+            step.extras.add(&output, id, index, list.len(), row.wants_logprobs)?;
+            is_new |= step.extras.note_nans(&request, id)?;
+            if is_new {
+                is_new = describe(batch, &request, &output)?;
+            }
+            if is_done {
+                let arguments = (request.object, &output);
+                step.scheduler.call_method1(intern!(py, "_end"), arguments)?;
+                self.stopped.append(request.object)?;
+            }
+            self.tell(&row.client, output)?;
+        }
+        Ok((!is_done).then_some(After { counts, is_new, has_cached_inputs }))
+    }
+
+    /// Add an output to those of its client.
+    fn tell(&mut self, client: &Py<PyAny>, output: Bound<'py, PyAny>) -> PyResult<()> {
+        let py = output.py();
+        if let Some((same, list)) = &self.latest
+            && same.is(client)
+        {
+            return list.append(output);
+        }
+        let client_object = client.bind(py);
+        let list = if let Some(list) = self.outputs.get_item(client_object)? {
+            list.cast_into()?
+        } else {
+            let list = PyList::empty(py);
+            self.outputs.set_item(client_object, &list)?;
+            list
+        };
+        list.append(output)?;
+        self.latest = Some((client.clone_ref(py), list));
+        Ok(())
+    }
 }
 
 /// Look at who gets an output. Changes nothing but rows that are out of date; `at` follows the rows.
@@ -175,7 +250,7 @@ fn recipient(
     let status = request.status()?;
     if !status.is(&batch.states.running) {
         let is_finished = status.gt(&batch.states.preempted)?;
-        return Ok(if is_finished { Recipient::Nobody } else { Recipient::Unusual });
+        return Ok(if is_finished { Recipient::Ended } else { Recipient::Unusual });
     }
     let row = Row::read(&request, Counts::read(&request)?)?;
     match (row.filter(|row| row.stop.is_some()), found) {
@@ -185,9 +260,9 @@ fn recipient(
         }
         (Some(row), _) => Ok(Recipient::Other(Box::new(row))),
         (None, _) => {
-            let gets_nothing =
-                !request.has_encoder_inputs()? && matches!(step.outcome(id)?, Outcome::Nothing);
-            Ok(if gets_nothing { Recipient::Nobody } else { Recipient::Unusual })
+            let gets_nothing = matches!(step.outcome(id)?, Outcome::Nothing)
+                && !step.extras.is_about_prompt(id)?;
+            Ok(if gets_nothing { Recipient::Prefilling } else { Recipient::Unusual })
         }
     }
 }
@@ -196,73 +271,24 @@ impl<'py> Step<'_, 'py> {
     /// Look at what a request got.
     fn outcome(&self, id: &Bound<'py, PyAny>) -> PyResult<Outcome<'py>> {
         let Some(index) = self.index_of.get_item(id)? else { return Ok(Outcome::Unusual) };
-        let Ok(list) = self.sampled.get_item(index.extract()?)?.cast_into::<PyList>() else {
+        let index = index.extract()?;
+        let Ok(list) = self.sampled.get_item(index)?.cast_into::<PyList>() else {
             return Ok(Outcome::Unusual);
         };
-        match list.len() {
-            0 => Ok(Outcome::Nothing),
-            1 => match list.get_item(0)?.extract() {
-                Ok(id) => Ok(Outcome::Token { id, list }),
-                Err(_) => Ok(Outcome::Unusual),
-            },
-            _ => Ok(Outcome::Unusual),
+        if list.is_empty() {
+            return Ok(Outcome::Nothing);
         }
+        let tokens: PyResult<Vec<i64>> = list.iter().map(|token| token.extract()).collect();
+        Ok(tokens.map_or(Outcome::Unusual, |tokens| {
+            Outcome::Tokens(Sampled { index, tokens, list })
+        }))
     }
-}
 
-/// Append the token, hash and cache what it completes, and tell whether it is the last.
-fn append<'py>(
-    batch: &DecodeBatch,
-    row: &Row,
-    request: &RequestView<'_, 'py>,
-    counts: &mut Counts,
-    token: i64,
-    list: &Bound<'py, PyList>,
-) -> PyResult<Option<Stop>> {
-    let py = list.py();
-    let id = list.get_item(0)?;
-    let (tokens, outputs) = (row.tokens.bind(py), row.output_tokens.bind(py));
-    outputs.append(&id)?;
-    tokens.append(&id)?;
-    let hashable = tokens.len().saturating_sub(batch.num_hash_lookahead);
-    if hashable.is_multiple_of(batch.hash_block_size) {
-        hash(request, tokens)?;
+    /// Let go of a request's inputs of the encoder that are computed; returns whether some are left.
+    fn free_inputs(&self, request: &RequestView<'_, 'py>) -> PyResult<bool> {
+        let py = request.object.py();
+        self.scheduler.call_method1(intern!(py, "_free_inputs"), (request.object,))?.is_truthy()
     }
-    let is_full = count(tokens) >= batch.max_model_len || count(outputs) >= row.max_tokens;
-    let stop = row.stop.as_ref().and_then(|rule| rule.reason(token, is_full));
-    if let Some(stop) = &stop {
-        let status = match stop {
-            Stop::EndOfText | Stop::Token => &batch.states.stopped,
-            Stop::Length => &batch.states.length_capped,
-        };
-        request.object.setattr(intern!(py, "status"), status)?;
-        if matches!(stop, Stop::Token) {
-            request.object.setattr(intern!(py, "stop_reason"), id)?;
-        }
-    }
-    if counts.placeholders > 0 {
-        counts.placeholders -= 1;
-        request.set_num_placeholders(counts.placeholders)?;
-        let num_done = u32::try_from(counts.computed - counts.in_flight)?;
-        RustKVCacheManager::commit(batch.manager.bind(py), request, row.handle, num_done)?;
-    }
-    Ok(stop)
-}
-
-/// Hash what the latest token completes.
-fn hash<'py>(request: &RequestView<'_, 'py>, tokens: &Bound<'py, PyList>) -> PyResult<()> {
-    let hasher = request.block_hasher()?;
-    if hasher.is_none() {
-        return Ok(());
-    }
-    let known = request.block_hashes()?;
-    if let (Ok(hasher), Ok(known)) = (hasher.cast::<RequestHasher>(), known.cast::<PyList>()) {
-        if let Some(new) = RequestHasher::new_hashes(hasher, request, tokens, known)? {
-            new.iter().try_for_each(|hash| known.append(hash))?;
-        }
-        return Ok(());
-    }
-    request.object.call_method0(intern!(request.object.py(), "update_block_hashes")).map(drop)
 }
 
 /// Say what there is to say of a request beside its token; returns whether there will be more to say
@@ -294,23 +320,4 @@ fn describe(
         output.setattr(intern!(py, "num_nans_in_logits"), num_nans)?;
     }
     Ok(has_more)
-}
-
-/// Let the scheduler free a request that is done, and say why it is.
-fn end(
-    scheduler: &Bound<'_, PyAny>,
-    request: &RequestView<'_, '_>,
-    stop: &Stop,
-    output: &Bound<'_, PyAny>,
-    token: &Bound<'_, PyList>,
-) -> PyResult<()> {
-    let py = output.py();
-    let reason = request.object.call_method0(intern!(py, "get_finished_reason"))?;
-    output.setattr(intern!(py, "finish_reason"), reason)?;
-    if matches!(stop, Stop::Token) {
-        output.setattr(intern!(py, "stop_reason"), token.get_item(0)?)?;
-    }
-    output.setattr(intern!(py, "spec_decode_metrics"), request.spec_decode_metrics()?)?;
-    // Without connectors there are no parameters to hand on.
-    scheduler.call_method1(intern!(py, "_free_request"), (request.object,)).map(drop)
 }

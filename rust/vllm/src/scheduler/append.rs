@@ -1,0 +1,121 @@
+//! The tokens of an output: appended, hashed, and committed where they fill blocks.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::hasher::RequestHasher;
+use crate::manager::RustKVCacheManager;
+use crate::request::{RequestView, count};
+
+use super::batch::DecodeBatch;
+use super::row::{Counts, Row};
+use super::stop::{self, Stop, StopRule};
+
+/// Append tokens up to the first that ends the request, and take those after it off `list`. Returns
+/// whether one does; `tokens` are the numbers in the list.
+pub(super) fn append<'py>(
+    batch: &DecodeBatch,
+    row: &Row,
+    request: &RequestView<'_, 'py>,
+    counts: &mut Counts,
+    tokens: &[i64],
+    list: &Bound<'py, PyList>,
+) -> PyResult<bool> {
+    let py = list.py();
+    let num_new = list.len();
+    let (all, outputs) = (row.tokens.bind(py), row.output_tokens.bind(py));
+    let mut is_stopped = false;
+    for (index, &token) in tokens.iter().enumerate() {
+        let id = list.get_item(index)?;
+        outputs.append(&id)?;
+        all.append(&id)?;
+        let hashable = all.len().saturating_sub(batch.rules.num_hash_lookahead_tokens);
+        if hashable.is_multiple_of(batch.rules.hash_block_size) {
+            hash(request, all)?;
+        }
+        is_stopped = ends(batch, row, request, token, &id)?;
+        if is_stopped {
+            list.del_slice(index + 1, num_new)?;
+            break;
+        }
+    }
+    take_in(batch, row, request, counts, num_new, list.len())?;
+    Ok(is_stopped)
+}
+
+/// Whether a request ends with its latest token, which its state then says.
+fn ends<'py>(
+    batch: &DecodeBatch,
+    row: &Row,
+    request: &RequestView<'_, 'py>,
+    token: i64,
+    id: &Bound<'py, PyAny>,
+) -> PyResult<bool> {
+    let py = id.py();
+    let (end_of_text, others) = match &row.stop {
+        Some(StopRule::Tokens { end_of_text, others }) => (*end_of_text, others),
+        Some(StopRule::Asked) | None => {
+            let check_stop = batch.check_stop.bind(py);
+            return check_stop.call1((request.object, batch.rules.max_model_len))?.is_truthy();
+        }
+    };
+    let is_full = count(row.tokens.bind(py)) >= batch.rules.max_model_len
+        || count(row.output_tokens.bind(py)) >= row.max_tokens;
+    let Some(stop) = stop::reason(end_of_text, others, token, is_full) else { return Ok(false) };
+    let status = match stop {
+        Stop::EndOfText | Stop::Token => &batch.states.stopped,
+        Stop::Length => &batch.states.length_capped,
+    };
+    request.object.setattr(intern!(py, "status"), status)?;
+    if matches!(stop, Stop::Token) {
+        request.object.setattr(intern!(py, "stop_reason"), id)?;
+    }
+    Ok(true)
+}
+
+/// Settle what was in flight for `num_new` tokens of which `num_kept` were appended, and commit.
+fn take_in(
+    batch: &DecodeBatch,
+    row: &Row,
+    request: &RequestView<'_, '_>,
+    counts: &mut Counts,
+    num_new: usize,
+    num_kept: usize,
+) -> PyResult<()> {
+    let rules = &batch.rules;
+    let (num_new, num_kept) = (num_new.cast_signed() as i64, num_kept.cast_signed() as i64);
+    let had_placeholders = counts.placeholders > 0;
+    if rules.takes_back_trimmed && num_kept < num_new {
+        counts.computed -= num_new - num_kept;
+        request.set_num_computed(counts.computed)?;
+    }
+    if had_placeholders {
+        counts.placeholders -= if rules.takes_back_trimmed { num_new } else { num_kept };
+        request.set_num_placeholders(counts.placeholders)?;
+    }
+    if had_placeholders || rules.commits_outputs {
+        let unsettled =
+            if rules.takes_back_trimmed { counts.in_flight } else { counts.placeholders };
+        let num_done = u32::try_from(counts.computed - unsettled)?;
+        let manager = batch.manager.bind(request.object.py());
+        RustKVCacheManager::commit(manager, request, row.handle, num_done)?;
+    }
+    Ok(())
+}
+
+/// Hash what the latest token completes.
+fn hash<'py>(request: &RequestView<'_, 'py>, tokens: &Bound<'py, PyList>) -> PyResult<()> {
+    let hasher = request.block_hasher()?;
+    if hasher.is_none() {
+        return Ok(());
+    }
+    let known = request.block_hashes()?;
+    if let (Ok(hasher), Ok(known)) = (hasher.cast::<RequestHasher>(), known.cast::<PyList>()) {
+        if let Some(new) = RequestHasher::new_hashes(hasher, request, tokens, known)? {
+            new.iter().try_for_each(|hash| known.append(hash))?;
+        }
+        return Ok(());
+    }
+    request.object.call_method0(intern!(request.object.py(), "update_block_hashes")).map(drop)
+}
