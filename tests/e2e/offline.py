@@ -20,12 +20,15 @@ _STORY_TOKENS = 160
 class Result:
     """What a run of the program answered and counted.
 
-    ``answers`` are tokens by prompt, ``cached`` the prompt tokens that were hit.
+    ``answers`` are tokens by prompt, ``cached`` the prompt tokens that were hit, ``num_drafts`` the
+    draft tokens proposed and ``num_accepted`` those that were right.
     """
 
     answers: list[list[int]]
     cached: list[int]
     num_preemptions: int
+    num_drafts: int
+    num_accepted: int
     num_poisoned: int
     is_idle_clean: bool
     log: str
@@ -55,22 +58,24 @@ def run(model: Path, level: str, options: dict[str, Any], *, poison: bool = Fals
 
 
 def _main(task: dict[str, Any]) -> None:
-    from poison import Poison  # noqa: PLC0415 - vLLM is imported in the child only
+    import state_columns  # noqa: PLC0415 - vLLM is imported in the child only
+    from poison import Poison  # noqa: PLC0415
     from traffic import PREFIX, encode  # noqa: PLC0415
     from vllm import LLM, SamplingParams  # noqa: PLC0415
     from vllm.inputs import TokensPrompt  # noqa: PLC0415
 
     model = Path(task["model"])
-    llm = LLM(
-        model=str(model),
-        dtype=json.loads((model / "config.json").read_text())["dtype"],
-        enforce_eager=True,
-        max_model_len=1024,
-        enable_prefix_caching=True,
-        disable_log_stats=False,
-        kv_cache_memory_bytes=KV_CACHE_BYTES,
-        **task["options"],
-    )
+    if "speculative_config" in task["options"]:
+        state_columns.install()
+    options = {
+        "dtype": json.loads((model / "config.json").read_text())["dtype"],
+        "enforce_eager": True,
+        "max_model_len": 1024,
+        "enable_prefix_caching": True,
+        "disable_log_stats": False,
+        "kv_cache_memory_bytes": KV_CACHE_BYTES,
+    }
+    llm = LLM(model=str(model), **options | task["options"])
     poison = Poison(llm) if task["poison"] else None
     questions = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
     stories = [f"Story {number}. {PREFIX[number : number + 200]}" for number in range(16)]
@@ -95,6 +100,8 @@ def _main(task: dict[str, Any]) -> None:
         "answers": answers,
         "cached": cached,
         "num_preemptions": counts["vllm:num_preemptions"],
+        "num_drafts": counts.get("vllm:spec_decode_num_draft_tokens", 0),
+        "num_accepted": counts.get("vllm:spec_decode_num_accepted_tokens", 0),
         "num_poisoned": poison.num_poisoned if poison else 0,
         "is_idle_clean": llm.reset_prefix_cache(),
     }
