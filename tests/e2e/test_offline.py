@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import models
@@ -13,6 +14,19 @@ pytestmark = pytest.mark.full
 
 EXACT = ["granitemoehybrid", "gemma3_text"]  # float32: no ties that rounding would decide
 FEW_SLABS = 24
+# Sums of bfloat16 numbers in another order move a logit by less than this, in nats.
+ROUNDING = 0.25
+
+DRAFTS = {
+    "max_num_batched_tokens": 256,
+    "max_num_seqs": 32,
+    "speculative_config": {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 3,
+        "prompt_lookup_min": 1,
+    },
+}
 
 
 @cache
@@ -64,3 +78,27 @@ def test_what_freed_bytes_hold_changes_no_token_under_preemption(block_size: int
     assert poisoned.num_preemptions == plain.num_preemptions > 0
     assert poisoned.answers == plain.answers
     assert poisoned.is_idle_clean
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_slabs"), [("gemma3_text", 3_000), ("gemma3_text", 60), ("qwen3_next", FEW_SLABS)]
+)
+def test_tokens_are_vllms_with_drafts_of_ngrams(kind: str, num_slabs: int) -> None:
+    """In float32 to the last; in bfloat16 up to a token that rounding decides."""
+    plain = run(models.build(kind, BUILD), "off", DRAFTS, story_tokens=48)
+    options = DRAFTS | {"num_gpu_blocks_override": num_slabs}
+    result = run(models.build(kind, BUILD), "natural", options, poison=True, story_tokens=48)
+    assert 0 < result.num_accepted < result.num_drafts
+    assert sum(result.cached) > 0
+    assert result.num_poisoned > 0
+    assert result.is_idle_clean
+    if kind in EXACT:
+        assert result.answers == plain.answers
+        return
+    margins = [margin for answer in plain.margins for margin in answer]
+    assert median(margins) > 4 * ROUNDING, "most tokens are clear, so that equal ones say something"
+    for expected, got, margin in zip(plain.answers, result.answers, plain.margins, strict=True):
+        for one, other, lead in zip(expected, got, margin, strict=True):
+            if one != other:
+                assert lead < ROUNDING
+                break

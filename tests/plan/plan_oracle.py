@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import vllm_planning
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -32,7 +33,6 @@ from vllm.model_executor.models import ModelRegistry
 from vllm.platforms.interface import Platform
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 from vllm.v1.attention.backend import MultipleOf
-from vllm.v1.core.kv_cache_planning import get_global_kv_cache_groups, get_kv_cache_configs
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -61,11 +61,10 @@ class Oracle:
             {_name(layer): self._spec(layer) for layer in stage}
             for stage in stages(model, layers, deployment.pp)
         ]
-        groups = get_global_kv_cache_groups(self.config, workers)
-        self.configs: list[KVCacheConfig] = get_kv_cache_configs(
-            self.config, workers, [memory_bytes] * deployment.pp, groups
+        self.configs: list[KVCacheConfig]
+        self.groups, self.configs = vllm_planning.plan(
+            self.config, workers, [memory_bytes] * deployment.pp
         )
-        self.groups = groups
         scheduler_config = generate_scheduler_kv_cache_config(self.configs)
         self.tokens, self.concurrency = get_kv_cache_capacity(self.config, scheduler_config)
 

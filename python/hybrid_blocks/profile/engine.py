@@ -160,9 +160,10 @@ def scheduler_over(
     hash_block_size: int,
     scheduler_cls: type[Scheduler] = AsyncScheduler,
     num_draft_tokens: int = 0,
+    draft_method: str = "ngram",
     enable_caching: bool = True,
 ) -> Scheduler:
-    """Return a scheduler over the groups of a configuration; drafts are those of n-grams."""
+    """Return a scheduler over the groups of a configuration, with drafts of a vLLM method."""
     init_none_hash(sha256)
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     block_sizes = [spec.block_size for spec in specs]
@@ -198,6 +199,9 @@ def scheduler_over(
                 async_scheduling=not num_draft_tokens,
             ),
         )
+    if drafts:
+        # Only here, as vLLM wants a model on disk for most methods.
+        drafts.method = draft_method
     # Configuring a model without state layers, or for a CPU, may have changed these.
     config.scheduler_config.async_scheduling = issubclass(scheduler_cls, AsyncScheduler)
     cache.block_size = min(block_sizes)
@@ -214,7 +218,12 @@ def scheduler_over(
     )
 
 
-def make_hasher(block_size: int = HASH_BLOCK_SIZE) -> Callable[[Request], list[BlockHash]]:
-    """Return what hashes a new request's blocks, as the engine makes it at the level that runs."""
+def make_hasher(
+    block_size: int = HASH_BLOCK_SIZE, *lookahead: int
+) -> Callable[[Request], list[BlockHash]]:
+    """Return what hashes a new request's blocks, as the engine makes it at the level that runs.
+
+    ``lookahead`` are the tokens after a block that its hash covers; vLLM 0.32 knows of none.
+    """
     # By its name in vLLM: the plugin changes what vLLM's modules name, and none of this package's.
-    return kv_cache_utils.get_request_block_hasher(block_size, sha256)
+    return kv_cache_utils.get_request_block_hasher(block_size, sha256, *lookahead)

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import plan_oracle
 import torch
+import vllm_planning
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -26,7 +27,6 @@ from vllm.model_executor.models import ModelRegistry
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
-from vllm.v1.core.kv_cache_planning import get_global_kv_cache_groups, get_kv_cache_configs
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -192,10 +192,8 @@ class Engine(plan_oracle.Oracle):
             if model.is_hybrid:
                 Platform._align_hybrid_block_size(self.config, self.backend)  # type: ignore[arg-type]
             self.specs = attn_utils.get_kv_cache_spec(self.config)
-        self.groups = get_global_kv_cache_groups(self.config, [self.specs])
-        self.kv_cache_config: KVCacheConfig = get_kv_cache_configs(
-            self.config, [self.specs], [memory_bytes], self.groups
-        )[0]
+        self.groups, configs = vllm_planning.plan(self.config, [self.specs], [memory_bytes])
+        self.kv_cache_config: KVCacheConfig = configs[0]
 
     @contextmanager
     def _worker(self) -> Iterator[None]:
@@ -237,7 +235,11 @@ def installed() -> Iterator[None]:
     """Level ``natural``'s planning in vLLM's place, for workers with vLLM's second model runner."""
     planning.install()
     try:
-        with patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": "1"}):
+        with (
+            patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": "1"}),
+            # It asks for Triton, which the CPU build of 0.32 lacks; no worker is started here.
+            patch.object(VllmConfig, "_validate_v2_model_runner", lambda _: None),
+        ):
             yield
     finally:
         planning.uninstall()

@@ -3,6 +3,7 @@
 It sees the scheduler's output alone and does with it what vLLM's workers do, in their order: zero,
 gather and scatter copies, move states between columns, write, read, move states of accepted drafts.
 The content of token ``n`` is a hash of the tokens up to ``n``; the next token follows from it too.
+What a drafter's own layers keep of token ``n`` follows from the token after it too.
 A request that reads anything but what its own tokens wrote raises `CorruptedError`.
 """
 
@@ -23,7 +24,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
-from .fake_worker_memory import NOT_A_NUMBER, Cells, Ids, Memory
+from .fake_worker_memory import NOT_A_NUMBER, STALE, Cells, Ids, Memory
 
 VOCABULARY = 97
 _MASK = 2**64 - 1
@@ -120,6 +121,9 @@ class Chunk:
 class FakeWorker:
     """Executes steps. ``num_drafts`` tokens are proposed a step; a share of them is right.
 
+    ``looks_ahead`` says that a block's hash covers the token after it, so that a hit holds what the
+    drafter's layers made of that token; otherwise nothing is asked of theirs but the block.
+
     ``unowned`` names the units that are free at this moment; they are poisoned. ``zeroes_units``
     is false for vLLM's CPU runner, which zeroes blocks of full attention by their own ids.
     """
@@ -132,11 +136,13 @@ class FakeWorker:
         share_accepted: float = 0.6,
         is_async: bool = False,
         zeroes_units: bool = True,
+        looks_ahead: bool = False,
         unowned: Callable[[], Iterable[int]] = tuple,
         random: Random | None = None,
     ) -> None:
         self.specs: list[Any] = [group.kv_cache_spec for group in config.kv_cache_groups]
         self.states = [i for i, spec in enumerate(self.specs) if isinstance(spec, MambaSpec)]
+        self.drafters = [i for i, group in enumerate(config.kv_cache_groups) if group.is_eagle_group]
         self.attention = [i for i in range(len(self.specs)) if i not in self.states]
         self.memory = Memory(config, num_columns=1 + num_drafts)
         self.rows: dict[str, Row] = {}
@@ -147,6 +153,7 @@ class FakeWorker:
         self._share_accepted = share_accepted
         self._is_async = is_async
         self._zeroes_units = zeroes_units
+        self._ahead = [int(looks_ahead and i in self.drafters) for i in range(len(self.specs))]
         self._unowned = unowned
         self._random = random or Random(0)
 
@@ -164,9 +171,16 @@ class FakeWorker:
         for chunk in chunks:
             self._write_tokens(chunk)
         for chunk in chunks:
-            self._check_tokens(chunk)
+            for group in self.attention:
+                if group not in self.drafters:
+                    self._check_tokens(group, chunk, chunk.end)
             self._advance_states(chunk)
         sampled = [self._sample(chunk) for chunk in chunks]
+        for chunk in chunks:
+            self._draft(chunk)
+        for chunk in chunks:
+            for group in self.drafters:
+                self._check_tokens(group, chunk, chunk.start)
         ids = [chunk.id_ for chunk in chunks]
         return (
             ModelRunnerOutput(
@@ -298,7 +312,8 @@ class FakeWorker:
     def _write_tokens(self, chunk: Chunk) -> None:
         for group in self.attention:
             ids, offsets = self._blocks(group, chunk, chunk.positions)
-            self.memory.write_tokens(group, ids, offsets, chunk.hashes)
+            if group not in self.drafters:
+                self.memory.write_tokens(group, ids, offsets, chunk.hashes)
 
     def _first_seen(self, group: int, start: int) -> int:
         """Return the first token that the query at ``start`` looks at."""
@@ -310,29 +325,33 @@ class FakeWorker:
             case _:
                 return 0
 
-    def _check_tokens(self, chunk: Chunk) -> None:
-        for group in self.attention:
-            first = self._first_seen(group, chunk.start)
-            positions = np.arange(first, chunk.end)
-            ids, offsets = self._blocks(group, chunk, positions)
-            cells = self.memory.read_tokens(group, ids, offsets)
-            before = chunk.row.truth.after(first + 1, chunk.start)
-            wrong = np.flatnonzero(cells != np.concatenate([before, chunk.hashes]))
-            if len(wrong):
-                position = positions[wrong[0]]
-                raise CorruptedError(
-                    f"request {chunk.id_}: group {group}, block {ids[wrong[0]]} does not hold "
-                    f"token {position} ({len(wrong)} of {len(positions)} tokens are wrong)"
-                )
-            size = self.specs[group].block_size
-            if self._config.needs_kv_cache_zeroing and self.memory.has_poison(
-                group, np.unique(ids), size
-            ):
-                raise CorruptedError(
-                    f"request {chunk.id_}: group {group}, one of blocks {np.unique(ids).tolist()} "
-                    "was not zeroed"
-                )
-            self.num_checked += len(positions)
+    def _check_tokens(self, group: int, chunk: Chunk, end: int) -> None:
+        """Check what a chunk reads in a group, up to ``end``."""
+        first = self._first_seen(group, chunk.start)
+        if first >= end:
+            return
+        positions = np.arange(first, end)
+        ids, offsets = self._blocks(group, chunk, positions)
+        cells = self.memory.read_tokens(group, ids, offsets)
+        ahead = self._ahead[group]
+        before = chunk.row.truth.after(first + 1 + ahead, chunk.start + ahead)
+        expected = np.concatenate([before, chunk.hashes[: end - chunk.start]])
+        wrong = np.flatnonzero(cells != expected)
+        if len(wrong):
+            position = positions[wrong[0]]
+            raise CorruptedError(
+                f"request {chunk.id_}: group {group}, block {ids[wrong[0]]} does not hold "
+                f"token {position} ({len(wrong)} of {len(positions)} tokens are wrong)"
+            )
+        size = self.specs[group].block_size
+        if self._config.needs_kv_cache_zeroing and self.memory.has_poison(
+            group, np.unique(ids), size
+        ):
+            raise CorruptedError(
+                f"request {chunk.id_}: group {group}, one of blocks {np.unique(ids).tolist()} "
+                "was not zeroed"
+            )
+        self.num_checked += len(positions)
 
     def _advance_states(self, chunk: Chunk) -> None:
         row = chunk.row
@@ -363,6 +382,24 @@ class FakeWorker:
                 self.memory.state(group, slots[number])[:] = value
 
     # --- after the forward pass ---------------------------------------------
+
+    def _draft(self, chunk: Chunk) -> None:
+        """Run the drafter's layers: over what was accepted, then over its own drafts."""
+        row = chunk.row
+        for group in self.drafters:
+            ahead = self._ahead[group]
+            if row.num_computed > chunk.start:
+                ids, offsets = self._blocks(
+                    group, chunk, np.arange(chunk.start, row.num_computed)
+                )
+                hashes = row.truth.after(chunk.start + 1 + ahead, row.num_computed + ahead)
+                self.memory.write_tokens(group, ids, offsets, hashes)
+            size = self.specs[group].block_size
+            for position in range(row.num_computed, row.num_computed + self._num_drafts - 1):
+                table = row.tables[group]
+                if position // size < len(table) and (block := table[position // size]):
+                    place = np.array([block]), np.array([position % size])
+                    self.memory.write_tokens(group, *place, np.array([STALE]))
 
     def _sample(self, chunk: Chunk) -> list[int]:
         row, drafts = chunk.row, chunk.drafts

@@ -43,6 +43,8 @@ class Mix:
     num_drafts: int = 0
     enable_caching: bool = True
     hash_block_size: int = 16
+    drafter: int | None = None
+    """The group of the drafter's own layers."""
 
     @property
     def has_windows(self) -> bool:
@@ -53,10 +55,10 @@ class Mix:
         """Return the configuration over blocks, or over as many bytes in slabs."""
         if level is Level.NATURAL:
             return replace(self._natural_config(), zeroes_single_blocks=zeroes_single_blocks)
-        return KVCacheConfig(self.num_blocks, [], _groups(self.groups))
+        return KVCacheConfig(self.num_blocks, [], _groups(self.groups, self.drafter))
 
     def _natural_config(self) -> NaturalKVCacheConfig:
-        """Cut slabs into 5 blocks of full attention, or 3 of what sees less, or one state."""
+        """Cut slabs into 5 blocks of full attention, 7 of a drafter's, 3 of windows, or one state."""
         specs = [
             replace(spec, block_size=MAX_MODEL_LEN)
             if isinstance(spec, MambaSpec)
@@ -67,19 +69,24 @@ class Mix:
             1 if isinstance(spec, MambaSpec) else 5 if isinstance(spec, FullAttentionSpec) else 3
             for spec in specs
         ]
+        if self.drafter is not None:
+            sizes[self.drafter] = 7
         kinds = list(dict.fromkeys(sizes))
         return NaturalKVCacheConfig(
             # Slabs go further than blocks: fewer of them let requests preempt each other.
             max(self.num_blocks // 2, _least_slabs(specs, sizes)),
             [],
-            _groups(specs),
+            _groups(specs, self.drafter),
             pools=tuple(kinds.index(size) for size in sizes),
             blocks_per_slab=tuple(kinds),
         )
 
 
-def _groups(specs: Iterable[Any]) -> list[KVCacheGroupSpec]:
-    return [KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(specs)]
+def _groups(specs: Iterable[Any], drafter: int | None) -> list[KVCacheGroupSpec]:
+    return [
+        KVCacheGroupSpec([f"layer.{number}"], spec, is_eagle_group=number == drafter)
+        for number, spec in enumerate(specs)
+    ]
 
 
 def _least_slabs(specs: Iterable[Any], sizes: Iterable[int]) -> int:
@@ -115,6 +122,10 @@ MIXES = {
     "mla-state": Mix((mla(16), state()), 40),
     "full-sliding-state": Mix((full(16), sliding(16, 33), state(1)), 60, num_drafts=1),
     "state-alone": Mix((state(),), 12),
+    "full-drafter": Mix((full(16), full(16)), 60, num_drafts=2, drafter=1),
+    "full-sliding-drafter": Mix((full(16), sliding(16, 33), full(16)), 80, 3, drafter=2),
+    "full-state-drafter": Mix((full(16), state(3), full(16)), 90, num_drafts=3, drafter=2),
+    "mla-states-drafter": Mix((mla(16), state(1), state(1), mla(16)), 90, 1, drafter=3),
     "uncached-states": Mix((full(16), state(2, "none", MAX_MODEL_LEN)), 40, 2, False),
 }
 
@@ -136,7 +147,8 @@ def live(
     unless that one is refused the mix.
     """
     is_natural = level is Level.NATURAL
-    zeroes_blocks = is_natural and not is_async and not mix.has_windows
+    one_kind = not mix.has_windows and mix.drafter is None
+    zeroes_blocks = is_natural and not is_async and one_kind
     config = mix.config(level, zeroes_single_blocks=zeroes_blocks)
     if level is not Level.OFF:
         installation.install(level)
@@ -151,13 +163,16 @@ def live(
             hash_block_size=hash_block_size,
             scheduler_cls=AsyncScheduler if is_async else Scheduler,
             num_draft_tokens=mix.num_drafts,
+            draft_method="ngram" if mix.drafter is None else "eagle",
             enable_caching=mix.enable_caching,
         )
+        lookahead = getattr(scheduler, "num_hash_lookahead_tokens", 0)
         worker = FakeWorker(
             config,
             num_drafts=mix.num_drafts,
             is_async=is_async,
             zeroes_units=not zeroes_blocks,
+            looks_ahead=lookahead > 0,
             unowned=unowned_units(scheduler),
             random=random,
         )
@@ -167,7 +182,7 @@ def live(
         engine = FakeEngine(
             scheduler,
             worker,
-            make_hasher(hash_block_size),
+            make_hasher(hash_block_size, *filter(None, [lookahead])),
             random,
             max_model_len=MAX_MODEL_LEN,
             is_async=is_async,

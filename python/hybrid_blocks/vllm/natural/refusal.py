@@ -126,7 +126,8 @@ def _of_layer(spec: Any) -> str | None:
         "padded attention pages": spec.page_size_padded is not None,
         "compressed attention": spec.tokens_per_state != 1,
         "sparse latent attention": latent
-        and (spec.model_version is not None or spec.topk_buffer_width is not None),
+        # vLLM 0.32 has no `topk_buffer_width`.
+        and (spec.model_version or getattr(spec, "topk_buffer_width", None)) is not None,
     }
     return next((name for name, applies in refused.items() if applies), None)
 
