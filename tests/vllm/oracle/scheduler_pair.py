@@ -24,6 +24,7 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from . import features as beside
 from .engines import Engine
 
 _MODEL = {
@@ -51,6 +52,12 @@ class Setup:
     long_prefill_token_threshold: int = 0
     num_drafts: int = 0
     log_stats: bool = True
+    features: frozenset[str] = frozenset()
+
+    @property
+    def num_steps_ahead(self) -> int:
+        """How many steps are scheduled before the outputs of one are there."""
+        return int(self.is_async) + int("pipeline" in self.features)
 
     def config(self) -> VllmConfig:
         config = _config(self.num_drafts)
@@ -96,14 +103,17 @@ def _config(num_drafts: int) -> VllmConfig:
 
 def _scheduler(cls: type[Scheduler], setup: Setup) -> Any:
     config = setup.config()
-    return cls(
-        vllm_config=config,
-        kv_cache_config=setup.engine.config(),
-        block_size=setup.engine.scheduler_block_size,
-        hash_block_size=setup.engine.hash_block_size,
-        log_stats=setup.log_stats,
-        structured_output_manager=StructuredOutputManager(config),
-    )
+    with beside.constructed(setup.features, setup.num_drafts, config):
+        scheduler: Any = cls(
+            vllm_config=config,
+            kv_cache_config=setup.engine.config(),
+            block_size=setup.engine.scheduler_block_size,
+            hash_block_size=setup.engine.hash_block_size,
+            log_stats=setup.log_stats,
+            structured_output_manager=StructuredOutputManager(config),
+        )
+    beside.equip(scheduler, setup.features)
+    return scheduler
 
 
 def make_ours(setup: Setup) -> Any:
@@ -159,12 +169,18 @@ class Pair:
             "arrival_time": float(self.num_requests),
             "trace_headers": {"trace": "1"} if draw.random() < 0.1 else None,
         }
+        drawn = beside.draw_request(self.setup.features, draw, len(about["prompt_token_ids"]))
+        about |= drawn["about"]
+        options |= drawn["sampling"]
         stops_at_eos = draw.random() < 0.5
         for scheduler, hasher in zip(self.schedulers, self.hashers, strict=True):
             sampling = SamplingParams(**options)
             if stops_at_eos:
                 sampling.update_from_generation_config({}, EOS)
-            scheduler.add_request(Request(**about, sampling_params=sampling, block_hasher=hasher))
+            request = Request(**about, sampling_params=sampling, block_hasher=hasher)
+            if request.structured_output_request is not None:
+                request.structured_output_request.grammar = object()  # type: ignore[assignment]
+            scheduler.add_request(request)
         self.num_requests += 1
 
     def step(self) -> None:
@@ -173,12 +189,26 @@ class Pair:
         told = [fingerprint_schedule(output) for output in outputs]
         assert told[0] == told[1]
         sampled = self._sample(outputs[0])
-        self.in_flight.append([(output, _ran(output, sampled)) for output in outputs])
-        while len(self.in_flight) > int(self.setup.is_async):
+        said = beside.said_beside(self.setup.features, self.random, self.schedulers[0], sampled)
+        if self.setup.num_drafts and self.setup.is_async:
+            self._draft_in_flight(outputs)
+        self.in_flight.append([(output, _ran(output, sampled, said)) for output in outputs])
+        while len(self.in_flight) > self.setup.num_steps_ahead:
             self._take(self.in_flight.popleft())
-        if self.setup.num_drafts:
+        if self.setup.num_drafts and not self.setup.is_async:
             self._draft()
         self.compare()
+
+    def _draft_in_flight(self, outputs: list[SchedulerOutput]) -> None:
+        """Say which drafts stood behind the placeholders of a step, as for grammars."""
+        if self.random.random() < 0.5:
+            return
+        ids = list(outputs[0].scheduled_spec_decode_tokens)
+        drafts = [self.random.choices(range(30, 40), k=self.setup.num_drafts) for _ in ids]
+        for scheduler, output in zip(self.schedulers, outputs, strict=True):
+            scheduler.update_draft_token_ids_in_output(
+                DraftTokenIds(ids, [list(one) for one in drafts]), output
+            )
 
     def _sample(self, output: SchedulerOutput) -> dict[str, list[int]]:
         theirs = self.schedulers[0]
@@ -207,6 +237,8 @@ class Pair:
             for scheduler, outputs in zip(self.schedulers, step, strict=True)
         ]
         assert _of_clients(told[0]) == _of_clients(told[1])
+        for scheduler, (_, output) in zip(self.schedulers, step, strict=True):
+            beside.settle(scheduler, output)
 
     def abort(self) -> None:
         """A client goes away."""
@@ -241,12 +273,15 @@ class Pair:
             assert ours[name] == expected, name
 
 
-def _ran(output: SchedulerOutput, sampled: dict[str, list[int]]) -> ModelRunnerOutput:
+def _ran(
+    output: SchedulerOutput, sampled: dict[str, list[int]], said: dict[str, Any]
+) -> ModelRunnerOutput:
     ids = list(output.num_scheduled_tokens)
     return ModelRunnerOutput(
         req_ids=ids,
         req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
         sampled_token_ids=[list(sampled[request_id]) for request_id in ids],
+        **said,
     )
 
 
@@ -265,7 +300,8 @@ def _of_request(output: Any) -> dict[str, Any]:
     fields = {name: getattr(output, name) for name in output.__struct_fields__}
     if output.events is not None:
         fields["events"] = [event.type for event in output.events]
-    fields["prefill_stats"] = str(output.prefill_stats)
+    for name in ("prefill_stats", "new_logprobs", "new_sampling_mask", "spec_decode_metrics"):
+        fields[name] = str(fields[name])
     return fields
 
 
@@ -282,6 +318,9 @@ _REQUEST = (
     "_all_token_ids",
     "_output_token_ids",
     "stop_reason",
+    "last_sched_seq",
+    "next_decode_eligible_step",
+    "num_nans_in_logits",
 )
 
 
@@ -305,5 +344,19 @@ def _state(scheduler: Any) -> dict[str, Any]:
         ],
         "limits": (scheduler.max_num_scheduled_tokens, scheduler.max_num_active_reqs),
         "previous": scheduler.prev_step_scheduled_req_ids,
+        "holding": [request.request_id for request in scheduler.kv_holding_waiting],
+        "inflight": {request.request_id for request in scheduler._inflight_prefills},
+        "fences": (scheduler.sched_step_seq, scheduler.processed_step_seq),
+        "deferred": [
+            (fence, [block.block_id for block in blocks])
+            for fence, blocks in scheduler.deferred_frees
+        ],
+        "cached inputs": _cached_inputs(scheduler),
+        "cadence": (getattr(scheduler, "last_prefill_step", 0), scheduler.prefill_capacity_bound),
         "steps": (scheduler.current_step, getattr(scheduler, "num_executed_steps", 0)),
     }
+
+
+def _cached_inputs(scheduler: Any) -> Any:
+    cache = scheduler.encoder_cache_manager
+    return (cache.num_free_slots, cache.cached, list(cache.freeable), cache.freed)

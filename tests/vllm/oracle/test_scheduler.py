@@ -1,6 +1,5 @@
 """vLLM's own scheduler is the oracle of the one that decodes in one call."""
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -53,11 +52,57 @@ def test_every_step_of_a_random_life_is_vllms(
     live(Setup(engine, is_async, policy, long_prefill_token_threshold=threshold), seed)
 
 
+FEATURED_ENGINES = ["full", "full-sliding", "mamba-align-0", "mamba-partial-0"]
+DRAFT_ENGINES = [
+    name
+    for name, engine in ENGINES.items()
+    if engine.num_spec_tokens
+    and not engine.use_eagle
+    and engine.dcp == engine.pcp == 1
+]
+EAGLE_ENGINES = ["full-eagle", "full-sliding-eagle", "mamba-partial-eagle", "ring-eagle"]
+FEATURES = ["lora", "images", "logprobs", "grammar", "connector", "pipeline", "cadence"]
+
+
+def with_features(*features: str, seed: int) -> frozenset[str]:
+    """Those named, and half of the time what is drawn beside them."""
+    draw = Random(seed)
+    beside = draw.sample(FEATURES, k=draw.randrange(4)) if seed % 2 else []
+    minor = [name for name in ("v2", "masks", "nans", "metrics") if draw.random() < 0.3]
+    return frozenset([*features, *beside, *minor])
+
+
+def feature_life(name: str, features: frozenset[str], seed: int, **options: Any) -> None:
+    engine = tight(ENGINES[name]) if seed % 3 == 0 else ENGINES[name]
+    policy = "priority" if seed % 7 == 0 else "fcfs"
+    pair = Pair(
+        Setup(engine, policy=policy, features=features, **options), Random(seed)
+    )
+    assert batching.unsupported_reason(pair.ours) is None
+    # Loads in flight keep their blocks, which vLLM does not reset.
+    actions = [action for action in ACTIONS if action != "reset" or "connector" not in features]
+    pair.run(Random(seed + 1).choices(actions, k=100))
+
+
+@pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("is_async", [False, True])
-def test_drafts_are_left_to_vllm_and_change_nothing(is_async: bool) -> None:
-    engine = replace(ENGINES["full"], num_blocks=40)
-    pair = live(Setup(engine, is_async, num_drafts=2), seed=5)
-    assert batching.unsupported_reason(pair.ours) == "speculative decoding"
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(name=st.sampled_from(FEATURED_ENGINES), seed=st.integers(0, 2**32))
+def test_every_step_with_a_feature_is_vllms(
+    feature: str, is_async: bool, name: str, seed: int
+) -> None:
+    feature_life(name, with_features(feature, seed=seed), seed, is_async=is_async)
+
+
+@pytest.mark.parametrize("name", [*DRAFT_ENGINES, *EAGLE_ENGINES])
+@pytest.mark.parametrize("is_async", [False, True])
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32))
+def test_every_step_with_drafts_is_vllms(name: str, is_async: bool, seed: int) -> None:
+    drafter = ["eagle"] if name in EAGLE_ENGINES else []
+    num_drafts = ENGINES[name].num_spec_tokens
+    features = with_features(*drafter, seed=seed)
+    feature_life(name, features, seed, is_async=is_async, num_drafts=num_drafts)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -100,8 +100,11 @@ pub(super) fn take_outputs(
                 if let Some(object) = step.requests.get_item(&id)? {
                     let request = RequestView::new(&object)?;
                     request.set_num_in_flight(request.num_in_flight()? - num_scheduled)?;
-                    if matches!(recipient, Recipient::Prefilling) && request.has_encoder_inputs()? {
-                        step.free_inputs(&request)?;
+                    if matches!(recipient, Recipient::Prefilling) {
+                        step.extras.note_nans(&request, &id)?;
+                        if request.has_encoder_inputs()? {
+                            step.free_inputs(&request)?;
+                        }
                     }
                 }
                 continue;
@@ -173,7 +176,7 @@ impl<'py> Told<'py> {
             request.set_num_placeholders(counts.placeholders)?;
         }
         let has_cached_inputs = row.has_cached_inputs && step.free_inputs(&request)?;
-        let mut is_new = row.is_new;
+        let mut is_new = row.is_new | step.extras.note_nans(&request, id)?;
         let mut is_done = false;
         if let Some(Sampled { index, tokens, list }) = sampled {
             is_done = append(batch, row, &request, &mut counts, &tokens, &list)?;
@@ -184,7 +187,6 @@ impl<'py> Told<'py> {
             }
             let output = batch.output_class.bind(py).call1((id, &list))?;
             step.extras.add(&output, id, index, list.len(), row.wants_logprobs)?;
-            is_new |= step.extras.note_nans(&request, id)?;
             if is_new {
                 is_new = describe(batch, &request, &output)?;
             }

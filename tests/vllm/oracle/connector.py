@@ -1,0 +1,87 @@
+"""A KV connector whose answers follow from a request's number, and that notes what it is shown."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid_blocks.profile.loop import fingerprint_schedule
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, SupportsHMA
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+
+
+@dataclass
+class Seen(KVConnectorMetadata):
+    """What a step showed: its output, counts of requests, blocks of those that it names."""
+
+    step: bytes
+    computed: list[tuple[str, int, int]]
+    blocks: list[tuple[str, Any]]
+
+
+def _number(request: Any) -> int:
+    return int(request.request_id.removeprefix("request"))
+
+
+class Connector(KVConnectorBase_V1, SupportsHMA):
+    """Of eight requests one loads while others run, one with its first step, and one waits once."""
+
+    def __init__(self, config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(config, role, kv_cache_config)
+        self.block_size = config.cache_config.block_size
+        self.requests: dict[str, Any] = {}
+        self.asked: set[str] = set()
+        self.loading: set[str] = set()
+        self.sending: set[str] = set()
+        self.reported: set[str] = set()
+
+    def on_new_request(self, request: Any) -> None:
+        self.requests[request.request_id] = request
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        kind = _number(request) % 8
+        if kind == 1 and request.request_id not in self.asked:
+            self.asked.add(request.request_id)
+            return None, False
+        left = request.num_prompt_tokens - 1 - num_computed_tokens
+        most = left // self.block_size * self.block_size
+        if kind not in {2, 5} or most <= 0 or request.num_preemptions:
+            return 0, False
+        return most, kind == 2
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if num_external_tokens and _number(request) % 8 == 2:
+            self.loading.add(request.request_id)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        state = scheduler_output.kv_connector_block_state
+        scheduler_output.kv_connector_block_state = None
+        step = fingerprint_schedule(scheduler_output)
+        scheduler_output.kv_connector_block_state = state
+        return Seen(
+            step,
+            [
+                (id_, request.num_computed_tokens, request.num_output_placeholders)
+                for id_, request in self.requests.items()
+            ],
+            [(id_, state.get_block_ids(id_)) for id_ in sorted(state.req_ids)],
+        )
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        number = _number(request)
+        del self.requests[request.request_id]
+        is_sent = number % 3 == 0 and request.request_id not in self.loading
+        if is_sent:
+            self.sending.add(request.request_id)
+        handed_on = {"do_remote_prefill": number % 2 == 0, "blocks": repr(block_ids)}
+        return is_sent, handed_on if number % 5 else None
+
+    def start_load_kv(self, *args: Any, **kwargs: Any) -> None: ...
+    def wait_for_layer_load(self, *args: Any, **kwargs: Any) -> None: ...
+    def save_kv_layer(self, *args: Any, **kwargs: Any) -> None: ...
+    def wait_for_save(self) -> None: ...
