@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server import KV_CACHE_BYTES, environment
+
 _TESTS = Path(__file__).parents[1]
 NUM_TURNS = 3
 
@@ -37,7 +39,6 @@ def run(
     num_blocks: int,
     offload: dict[str, Any] | None,
     first_turn: int = 0,
-    level: str = "off",
 ) -> Result:
     """Hold ``num_chats`` conversations of three turns, turn by turn, from ``first_turn`` on.
 
@@ -46,12 +47,9 @@ def run(
     task = {"model": str(model), "num_chats": num_chats, "num_blocks": num_blocks}
     task |= {"offload": offload, "first_turn": first_turn}
     folders = [str(_TESTS / "e2e"), str(_TESTS / "vllm"), os.environ.get("PYTHONPATH", "")]
-    variables = os.environ | {
-        "HYBRID_BLOCKS": level,
+    variables = environment("off") | {
         "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "HF_HUB_OFFLINE": "1",
     }
     command = [sys.executable, "-W", "ignore", __file__, json.dumps(task)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -83,6 +81,7 @@ def _main(task: dict[str, Any]) -> None:
         max_num_seqs=2,
         enable_prefix_caching=True,
         disable_log_stats=False,
+        kv_cache_memory_bytes=KV_CACHE_BYTES,
         num_gpu_blocks_override=task["num_blocks"],
         **options,
     )
