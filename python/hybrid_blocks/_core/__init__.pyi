@@ -12,7 +12,7 @@ from typing import (
 
 import numpy as np
 import numpy.typing as npt
-from hybrid_blocks._core import vllm
+from hybrid_blocks._core import offload, vllm
 from typing_extensions import Buffer
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "GroupSpec",
     "HashChain",
     "build_info",
+    "offload",
     "vllm",
 ]
 

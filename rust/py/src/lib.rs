@@ -9,6 +9,7 @@ mod checkpoint_policy;
 mod group_kind;
 mod group_spec;
 mod hint;
+mod offload;
 mod policy;
 
 use pyo3::prelude::*;
@@ -30,6 +31,8 @@ mod _core {
     #[pymodule_export]
     use super::group_spec::GroupSpec;
     #[pymodule_export]
+    use super::offload::offload;
+    #[pymodule_export]
     use super::policy::{Compaction, FlopModel};
     #[pymodule_export]
     use hybrid_blocks_interop::{BlockHasher, HashChain};
@@ -39,8 +42,12 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // A module without a file can only be imported by its name if it is there already.
-        let (name, vllm) = ("hybrid_blocks._core.vllm", module.getattr("vllm")?);
-        vllm.setattr("__name__", name)?;
-        module.py().import("sys")?.getattr("modules")?.set_item(name, vllm)
+        let modules = module.py().import("sys")?.getattr("modules")?;
+        for name in ["vllm", "offload"] {
+            let (full, part) = (format!("hybrid_blocks._core.{name}"), module.getattr(name)?);
+            part.setattr("__name__", &full)?;
+            modules.set_item(full, part)?;
+        }
+        Ok(())
     }
 }

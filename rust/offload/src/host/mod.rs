@@ -1,10 +1,15 @@
 //! Host memory: slots of natural size for each group, and what is evicted together.
 
+mod cache;
+mod chain;
 mod geometry;
+mod store;
 mod tier;
 mod unit;
 mod units;
 
+pub use cache::{HostCache, Presence, RequestId};
 pub use geometry::HostGeometry;
-pub use tier::{HostTier, Placement, StoreTicket, UnitContent};
+pub use store::{Placement, StoreTicket, UnitContent};
+pub use tier::HostTier;
 pub use unit::UnitId;

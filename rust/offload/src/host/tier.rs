@@ -5,66 +5,23 @@ use std::ops::Range;
 use hybrid_blocks::{BlockId, Key, PoolId, Reservation, SlabStore, Store};
 
 use super::geometry::HostGeometry;
-use super::unit::{Slots, UnitId};
+use super::unit::UnitId;
 use super::units::Units;
 use crate::error::Error;
 use crate::plan::{Load, Previous, Tier};
 
-/// What is stored, and evicted, together. Each key comes with the tokens that it stands for.
-#[derive(Clone, Copy, Debug)]
-pub struct UnitContent<'a> {
-    /// The unit whose length this one goes on from; see [`HostTier::deepest`].
-    pub parent: Option<UnitId>,
-    /// Attention chunks after the parent's length, in order.
-    pub path: &'a [(Key, u32)],
-    /// States and window chunks at the unit's own length.
-    pub end: &'a [(Key, u32)],
-}
-
-/// A chunk to copy into host memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Its name.
-    pub key: Key,
-    /// Tokens that it stands for.
-    pub num_tokens: u32,
-    /// Pool of its slot.
-    pub pool: PoolId,
-    /// Its slot.
-    pub slot: BlockId,
-    /// Bytes of the slot within the region.
-    pub bytes: Range<u64>,
-}
-
-/// A store under way. Its chunks are found only after [`HostTier::complete_store`].
-#[derive(Debug)]
-#[must_use = "slots stay taken until the store is completed"]
-pub struct StoreTicket {
-    unit: UnitId,
-    /// Chunks to copy, the unit's path first. Chunks that are there already are left out.
-    pub placements: Vec<Placement>,
-}
-
-impl StoreTicket {
-    /// The unit that is stored.
-    #[must_use]
-    pub fn unit(&self) -> UnitId {
-        self.unit
-    }
-}
-
 /// Bookkeeping of a region of host memory. It touches none of its bytes.
 #[derive(Debug)]
 pub struct HostTier {
-    geometry: HostGeometry,
-    store: SlabStore,
-    units: Units,
+    pub(super) geometry: HostGeometry,
+    pub(super) store: SlabStore,
+    pub(super) units: Units,
     /// The unit that brought a path's slot in, by pool and slot.
-    home: Vec<Vec<Option<UnitId>>>,
+    pub(super) home: Vec<Vec<Option<UnitId>>>,
     /// Reused between calls.
-    demand: Vec<u64>,
-    reservation: Reservation,
-    fresh: Vec<BlockId>,
+    pub(super) demand: Vec<u64>,
+    pub(super) reservation: Reservation,
+    pub(super) fresh: Vec<BlockId>,
 }
 
 impl HostTier {
@@ -135,100 +92,6 @@ impl HostTier {
         })
     }
 
-    /// Takes slots for what is not there yet and evicts units for them, lowest priority first. `None` if
-    /// the unit does not fit beside what is pinned, or names a group that is not stored; then nothing was
-    /// evicted in vain but what was needed least.
-    pub fn prepare_store(&mut self, content: UnitContent<'_>) -> Option<StoreTicket> {
-        self.store.tick();
-        let all = || content.path.iter().chain(content.end);
-        if all().any(|(key, _)| self.geometry.pool_of(key.group.index()).is_none()) {
-            return None;
-        }
-        let pinned = content.parent.filter(|&parent| self.units.pin(parent));
-        self.read_ahead(content.path);
-        // What is there gets an owner first, so that no eviction takes it.
-        self.demand.fill(0);
-        let mut slots: Slots = Vec::with_capacity(content.path.len() + content.end.len());
-        for (key, _) in content.path.iter().chain(content.end) {
-            let Some(pool) = self.geometry.pool_of(key.group.index()) else { continue };
-            let held =
-                self.store.get(pool, key).filter(|&slot| self.store.touch(pool, slot).is_ok());
-            self.demand[pool.index()] += u64::from(held.is_none());
-            slots.push((pool, held.unwrap_or(BlockId::NULL)));
-        }
-        while self.store.reserve(&self.demand, &mut self.reservation).is_err() {
-            if !self.evict_one() {
-                slots.retain(|(_, slot)| !slot.is_null());
-                self.release(&slots);
-                if let Some(parent) = pinned {
-                    self.units.unpin(parent);
-                }
-                return None;
-            }
-        }
-        let mut placements = Vec::with_capacity(self.demand.iter().sum::<u64>() as usize);
-        for pool in (0..self.demand.len() as u32).map(PoolId) {
-            self.fresh.clear();
-            let (count, fresh) = (self.demand[pool.index()], &mut self.fresh);
-            self.store.take(pool, count, None, &mut self.reservation, fresh);
-            let mut fresh = self.fresh.iter();
-            let entries = content.path.iter().chain(content.end).zip(&mut slots);
-            for (&(key, num_tokens), (_, slot)) in
-                entries.filter(|(_, (of, slot))| *of == pool && slot.is_null())
-            {
-                let Some(&new) = fresh.next() else { break };
-                *slot = new;
-                let bytes = self.geometry.bytes_of(pool, new);
-                placements.push(Placement { key, num_tokens, pool, slot: new, bytes });
-            }
-        }
-        self.store.evicted().clear();
-        let end = slots.split_off(content.path.len());
-        let path = slots;
-        let is_new = |slot: &(PoolId, BlockId)| {
-            self.home[slot.0.index()][slot.1.index()]
-                .is_none_or(|home| self.units.get(home).is_none())
-        };
-        let homeless: Vec<_> = path.iter().filter(|slot| is_new(slot)).copied().collect();
-        let last = path.last().copied();
-        let unit = self.units.add(pinned, path, end, self.store.now());
-        // The last slot leads to this unit even if another brought it in: a later turn goes on from here.
-        for (pool, slot) in homeless.into_iter().chain(last) {
-            self.home[pool.index()][slot.index()] = Some(unit);
-        }
-        if let Some(parent) = pinned {
-            self.units.unpin(parent);
-        }
-        Some(StoreTicket { unit, placements })
-    }
-
-    /// Reads what look-ups of keys read first, so that they wait for memory once and not one by one.
-    fn read_ahead(&self, keys: &[(Key, u32)]) {
-        let read = |sum: u32, (key, _): &(Key, u32)| {
-            let pool = self.geometry.pool_of(key.group.index()).unwrap_or_default();
-            sum ^ self.store.read_ahead(pool, BlockId::NULL, key)
-        };
-        std::hint::black_box(keys.iter().fold(0, read));
-    }
-
-    /// Ends a store. If it `succeeded`, its chunks are found from now on; else its slots come free.
-    #[expect(clippy::needless_pass_by_value, reason = "a ticket is completed once")]
-    pub fn complete_store(&mut self, ticket: StoreTicket, succeeded: bool) {
-        self.units.unpin(ticket.unit);
-        if !succeeded {
-            let slots = self.units.cancel(ticket.unit);
-            return self.release(&slots);
-        }
-        let mut rest = &ticket.placements[..];
-        while let Some(first) = rest.first() {
-            let len = rest.iter().take_while(|it| it.pool == first.pool).count();
-            let (run, others) = rest.split_at(len);
-            let entries = run.iter().map(|it| (it.slot, it.key, it.num_tokens));
-            self.store.insert_run(first.pool, None, entries);
-            rest = others;
-        }
-    }
-
     /// Notes that a request went on from a unit: it is evicted `bonus` stores later than its age says.
     pub fn touch(&mut self, unit: UnitId, bonus: u64) {
         self.units.raise(unit, self.store.now() + bonus);
@@ -277,7 +140,7 @@ impl HostTier {
     }
 
     /// Takes one owner from each slot, one run of a pool at a time.
-    fn release(&mut self, slots: &[(PoolId, BlockId)]) {
+    pub(super) fn release(&mut self, slots: &[(PoolId, BlockId)]) {
         let mut rest = slots;
         while let Some(&(pool, _)) = rest.first() {
             let len = rest.iter().take_while(|(of, _)| *of == pool).count();

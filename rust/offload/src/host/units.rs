@@ -30,14 +30,8 @@ impl Units {
         self.all.iter().filter(|unit| unit.is_alive)
     }
 
-    /// A new unit, pinned once.
-    pub(super) fn add(
-        &mut self,
-        parent: Option<UnitId>,
-        path: Slots,
-        end: Slots,
-        now: u64,
-    ) -> UnitId {
+    /// A new unit without slots, pinned once.
+    pub(super) fn add(&mut self, parent: Option<UnitId>, now: u64) -> UnitId {
         let parent = parent.filter(|&parent| self.get(parent).is_some()).map(|parent| parent.index);
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.all.push(Unit::default());
@@ -50,9 +44,6 @@ impl Units {
             parent,
             num_pins: 1,
             priority: now,
-            had_end: !end.is_empty(),
-            path,
-            end,
             ..Unit::default()
         };
         let id = UnitId { index, generation: unit.generation };
@@ -63,6 +54,17 @@ impl Units {
             });
         }
         id
+    }
+
+    /// Gives a unit more slots.
+    pub(super) fn attach(&mut self, id: UnitId, mut path: Slots, mut end: Slots) {
+        if self.get(id).is_some() {
+            self.change(id.index, |unit| {
+                unit.had_end |= !end.is_empty();
+                unit.path.append(&mut path);
+                unit.end.append(&mut end);
+            });
+        }
     }
 
     /// Changes a unit and puts it where it then belongs in the order of eviction.
@@ -158,9 +160,9 @@ impl Units {
         slots
     }
 
-    /// Removes a unit that was just added and has no children.
+    /// Removes a unit that has no children and that no transfer uses.
     pub(super) fn cancel(&mut self, id: UnitId) -> Slots {
-        if self.get(id).is_some_and(|unit| unit.num_children == 0) {
+        if self.get(id).is_some_and(|unit| unit.num_children == 0 && unit.num_pins == 0) {
             self.remove(id.index)
         } else {
             Vec::new()

@@ -55,13 +55,33 @@ impl Planner {
         hash_block_size: u32,
         limits: ChunkLimits,
     ) -> Result<Self, Error> {
-        let chunks = chunk_sizes(groups, hash_block_size, limits)?;
+        Self::with_chunks(groups, hash_block_size, chunk_sizes(groups, hash_block_size, limits)?)
+    }
+
+    /// A planner for groups whose chunks have `chunks` tokens each; 0 for groups that are not stored.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] if no group is stored, or a chunk is no multiple of the hash block.
+    pub fn with_chunks(
+        groups: &[OffloadGroup],
+        hash_block_size: u32,
+        chunks: Vec<u32>,
+    ) -> Result<Self, Error> {
+        let is_whole = |&chunk: &u32| hash_block_size > 0 && chunk.is_multiple_of(hash_block_size);
+        if chunks.len() != groups.len() || !chunks.iter().all(is_whole) {
+            return Err(Error::InvalidConfig(format!(
+                "chunks of {chunks:?} tokens for {} groups over hash blocks of {hash_block_size}: \
+                 one size a group, each a multiple of the hash block",
+                groups.len()
+            )));
+        }
         let stored = (0..)
             .map(GroupId)
             .zip(groups)
             .zip(&chunks)
             .map(|((id, &group), &chunk)| Stored { id, group, role: group.role(), chunk });
-        let stored: Vec<_> = stored.filter(|stored| stored.role != Role::Free).collect();
+        let stored: Vec<_> =
+            stored.filter(|stored| stored.role != Role::Free && stored.chunk > 0).collect();
         if stored.is_empty() {
             return Err(Error::InvalidConfig(format!("none of {groups:?} can be stored")));
         }

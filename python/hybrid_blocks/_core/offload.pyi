@@ -1,0 +1,206 @@
+"""Host memory and disk below the device: typed here by hand, checked by stubtest.
+
+A key is a digest of 16 or 32 bytes, the chained hash of all tokens up to a chunk's end, and behind
+it the group's number in 4 bytes, high byte first, as vLLM writes it. Bytes and offsets are counted
+in bytes.
+"""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["DiskStore", "HostCache", "Lookup"]
+
+@final
+class Lookup:
+    """What one look-up found."""
+
+    @property
+    def num_tokens(self) -> int:
+        """The longest length that every group can restore, 0 if none is beyond what was computed."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether some of its chunks are still being copied to host memory."""
+
+    @property
+    def on_host(self) -> list[bytes]:
+        """Keys to load from host memory."""
+
+    @property
+    def on_disk(self) -> list[bytes]:
+        """Keys to read from the disk first."""
+
+    @property
+    def on_disk_tokens(self) -> list[int]:
+        """The tokens that each of ``on_disk`` stands for."""
+
+@final
+class HostCache:
+    """The books of a region of host memory: which chunk lies where, and what is evicted together.
+
+    A chunk of a group has its natural size. A state and the attention that leads to it are evicted
+    as one. The cache touches no byte of the region; several threads may call it.
+    """
+
+    def __new__(
+        cls,
+        num_bytes: int,
+        *,
+        hash_block_size: int,
+        chunk_tokens: Sequence[int],
+        chunk_bytes: Sequence[int],
+        windows: Sequence[int | None],
+    ) -> HostCache:
+        """Cut ``num_bytes`` into slots for chunks of each group, by group number.
+
+        ``windows`` counts the chunks that the next token needs: 1 for a state, ``None`` for all.
+        ``chunk_tokens`` are multiples of ``hash_block_size``; 0 stands for a group that is not
+        stored.
+
+        Raises ``InvalidArgumentError`` where sizes make no sense or the region is too small.
+        """
+
+    @property
+    def region_bytes(self) -> int:
+        """Bytes of the region that slots use."""
+
+    @property
+    def num_units(self) -> int:
+        """Lengths from which a request can go on, and runs of attention without one yet."""
+
+    @property
+    def num_pending(self) -> int:
+        """Chunks that are being copied to host memory."""
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of slots that units or transfers need."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of slots whose chunks can be found or are needed."""
+
+    def presence(self, key: bytes) -> int:
+        """Say what is known of a chunk: 0 nothing, 1 it is being copied here, 2 it is ready."""
+
+    def lookup(
+        self,
+        keys: Sequence[bytes],
+        tokens: Sequence[int],
+        *,
+        num_computed: int = 0,
+        limit: int | None = None,
+        disk: DiskStore | None = None,
+    ) -> Lookup:
+        """Find the longest prefix that host memory and the disk can restore together.
+
+        ``keys`` are all of a request, with the tokens that each stands for. The device holds the
+        first ``num_computed`` tokens. States are asked first; no data is read.
+        """
+
+    def open_request(self, keys: Sequence[bytes], tokens: Sequence[int]) -> int:
+        """Begin the stores of a request with all its keys; return its number."""
+
+    def close_request(self, request: int) -> None:
+        """End the stores of a request. Copies under way go on."""
+
+    def begin_store(
+        self, request: int, keys: Sequence[bytes], tokens: Sequence[int]
+    ) -> tuple[list[bytes], npt.NDArray[np.int64]] | None:
+        """Take slots for chunks that are neither here nor on their way.
+
+        Returns their keys and the first byte of each slot. Others are evicted for them. What has
+        no room beside what is pinned is left out; ``None`` if nothing has.
+        """
+
+    def complete_store(self, keys: Sequence[bytes], success: bool = True) -> int:
+        """End the copying of chunks; those that succeeded are found from now on.
+
+        Returns how many of ``keys`` were on their way.
+        """
+
+    def begin_load(self, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+        """Pin chunks and return the first byte of each.
+
+        Raises ``HybridBlocksError`` if one is not here; then none is pinned.
+        """
+
+    def complete_load(self, keys: Sequence[bytes]) -> None:
+        """Unpin chunks that `begin_load` pinned."""
+
+    def touch(self, keys: Sequence[bytes], *, bonus: int = 0) -> None:
+        """Note a use: what brought the chunks in is evicted ``bonus`` stores later than a new one."""
+
+    def take_evicted(self) -> list[bytes]:
+        """Return the keys whose slots were taken since this was last asked."""
+
+    def reset(self) -> None:
+        """Forget everything, transfers under way too."""
+
+    def check_integrity(self) -> None:
+        """Raise ``IntegrityError`` with the first contradiction in the books."""
+
+@final
+class DiskStore:
+    """Chunks in segment files of bounded size, with checksums, found again after a restart.
+
+    Several threads may call it. Transfers run without the interpreter's lock.
+    """
+
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        max_bytes: int,
+        *,
+        layouts: Sequence[bytes],
+        segment_bytes: int | None = None,
+        direct: bool = True,
+    ) -> DiskStore:
+        """Open the folder of a namespace below ``path``, and read what it holds.
+
+        ``layouts`` are 16 bytes a group that name what the bytes of its chunks mean. Chunks of
+        other layouts are never read. With ``direct``, transfers bypass the page cache.
+
+        Raises ``OSError`` where the folder cannot be used, ``HybridBlocksError`` where another
+        process uses it, and ``InvalidArgumentError`` for sizes that make no sense.
+        """
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that can be read."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all segment files."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is written for now, as a write failed."""
+
+    def take_warnings(self) -> list[str]:
+        """Return what went wrong since this was last asked, once a minute for each kind."""
+
+    def contains(self, keys: Sequence[bytes]) -> list[bool]:
+        """Say which chunks can be read."""
+
+    def store(
+        self,
+        keys: Sequence[bytes],
+        tokens: Sequence[int],
+        chunks: Sequence[npt.NDArray[np.uint8]],
+    ) -> int:
+        """Write chunks that are not there yet; return how many were written."""
+
+    def load(self, keys: Sequence[bytes], chunks: Sequence[npt.NDArray[np.uint8]]) -> list[bool]:
+        """Read chunks into arrays of their sizes.
+
+        ``False`` stands for a chunk that is not there, or was damaged and is forgotten; its array
+        holds anything then.
+        """
+
+    def close(self) -> None:
+        """Seal the current segment, so that the next start has no file to read through."""

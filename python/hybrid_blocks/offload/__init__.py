@@ -1,0 +1,21 @@
+"""Offload of hybrid models' caches to host memory and disk, as a spec of vLLM's OffloadingConnector.
+
+A state and the attention that leads to it are kept and evicted together. ``docs/offload.md`` has
+the options.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hybrid_blocks.offload.spec import HybridOffloadingSpec
+
+__all__ = ["HybridOffloadingSpec"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import vLLM only where the spec is asked for."""
+    if name == "HybridOffloadingSpec":
+        from hybrid_blocks.offload.spec import HybridOffloadingSpec  # noqa: PLC0415 - imports vLLM
+
+        return HybridOffloadingSpec
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

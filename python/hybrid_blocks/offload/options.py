@@ -1,0 +1,125 @@
+"""The options of ``kv_connector_extra_config``."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.units import parse_memory
+
+_EXAMPLE: Final = '{"host": "64GiB", "disk": "/var/cache/kv:500GiB"}'
+_OWN: Final = ("host", "disk", "model_version")
+# What vLLM's connector reads itself, or puts in.
+_CONNECTOR: Final = (
+    "spec_name",
+    "spec_module_path",
+    "cpu_bytes_to_use",
+    "offload_prompt_only",
+    "self_describing_kv_events",
+    "sync_load_budget_bytes",
+)
+# Options of vLLM's own specs, and why there is no need for them here.
+_NOT_HERE: Final = {
+    "objects": "there is no object tier; use host and disk",
+    "block_size": "a chunk is one block of its group; leave it out",
+    "blocks_per_chunk": "a chunk is one block of its group; leave it out",
+    "eviction_policy": "states and their attention are evicted together; leave it out",
+    "cache_policy_module_path": "states and their attention are evicted together; leave it out",
+    "store_threshold": "every chunk is stored; leave it out",
+    "max_tracker_size": "every chunk is stored; leave it out",
+    "secondary_tiers": 'write the disk tier as "disk": "/path:500GiB"',
+    "canonical_layout": "chunks hold the shares of all ranks in order; leave it out",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskOptions:
+    """A folder and the bytes that all segment files in it may have together."""
+
+    path: Path
+    max_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a user asked for.
+
+    ``host_bytes`` is the size of the region that all ranks share. ``prompt_only`` leaves out
+    answers. ``model_version`` is any text; chunks on disk are read only under the same text.
+    """
+
+    host_bytes: int
+    disk: DiskOptions | None = None
+    prompt_only: bool = False
+    model_version: str = ""
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any]) -> "Options":
+        """Read ``kv_connector_extra_config``.
+
+        Raises:
+            InvalidArgumentError: an option that is unknown, is missing, or has a value that makes
+                no sense; the message says what would do.
+
+        """
+        for name in config:
+            _check_name(name)
+        if "host" not in config and "cpu_bytes_to_use" not in config:
+            raise InvalidArgumentError(f"host is missing; write for example {_EXAMPLE}")
+        disk = config.get("disk")
+        return cls(
+            host_bytes=_host(config),
+            disk=None if disk is None else _disk(disk),
+            prompt_only=_flag("offload_prompt_only", config.get("offload_prompt_only", False)),
+            model_version=str(config.get("model_version", "")),
+        )
+
+
+def _check_name(name: str) -> None:
+    if name in _NOT_HERE:
+        raise InvalidArgumentError(
+            f"{name} is no option of HybridOffloadingSpec: {_NOT_HERE[name]}"
+        )
+    known = (*_OWN, *_CONNECTOR)
+    if name in known:
+        return
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise InvalidArgumentError(
+        f"{name} is no option of HybridOffloadingSpec; {hint}Known are {', '.join(known)}"
+    )
+
+
+def _host(config: Mapping[str, Any]) -> int:
+    if "host" in config:
+        return _size("host", config["host"])
+    return _size("cpu_bytes_to_use", config["cpu_bytes_to_use"])
+
+
+def _size(name: str, value: Any) -> int:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
+        return int(value)
+    try:
+        return parse_memory(value if isinstance(value, str) else repr(value))
+    except InvalidArgumentError:
+        raise InvalidArgumentError(
+            f'{name} {value!r} is no size; write for example "64GiB" or bytes as a number'
+        ) from None
+
+
+def _disk(value: Any) -> DiskOptions:
+    path, colon, size = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not colon or not Path(path).is_absolute():
+        raise InvalidArgumentError(
+            f"disk {value!r} is no folder with a size; write an absolute path, a colon and a "
+            'size, for example "/var/cache/kv:500GiB"'
+        )
+    return DiskOptions(path=Path(path), max_bytes=_size("the size of disk", size))
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} is true or false, not {value!r}")
+    return value

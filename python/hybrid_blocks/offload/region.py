@@ -1,0 +1,120 @@
+"""Host memory that the scheduler and all workers of an engine share."""
+
+import json
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.units import human
+
+_FOLDER: Final = Path("/dev/shm")
+_HEADER_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True)
+class Header:
+    """What workers tell the scheduler: bytes of a block by group, on each rank, and what decides
+    how they are laid out.
+    """
+
+    rank_bytes: list[int]
+    layout: dict[str, Any]
+
+
+class Region:
+    """A file in shared memory, mapped. Its name goes once the scheduler, which comes last, has it.
+
+    ``bytes`` is the region as ``uint8``, without the header behind it.
+    """
+
+    def __init__(self, file: int, num_bytes: int, path: Path) -> None:
+        """Map an open file of a region; `create` and `join` call this."""
+        self.num_bytes = num_bytes
+        self._path = path
+        self._map = mmap.mmap(file, num_bytes + _HEADER_BYTES)
+        whole = np.frombuffer(self._map, dtype=np.uint8)
+        self.bytes: npt.NDArray[np.uint8] = whole[:num_bytes]
+        self._header: npt.NDArray[np.uint8] = whole[num_bytes:]
+
+    @classmethod
+    def create(cls, engine_id: str, num_bytes: int, header: Header | None) -> "Region":
+        """Map the region of an engine in a worker; one of the workers writes the header.
+
+        Raises:
+            InvalidArgumentError: shared memory has no room for it.
+
+        """
+        path = _path(engine_id)
+        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            # Memory is reserved now: a page that cannot be had later would kill the process.
+            os.posix_fallocate(file, 0, num_bytes + _HEADER_BYTES)
+            region = cls(file, num_bytes, path)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            usage = os.statvfs(_FOLDER)
+            free = human(usage.f_bavail * usage.f_frsize)
+            raise InvalidArgumentError(
+                f"host {human(num_bytes)} does not fit into {_FOLDER}, which has {free} free "
+                f"({error.strerror}); ask for less, or make it larger, in a container with "
+                "--shm-size"
+            ) from None
+        finally:
+            os.close(file)
+        if header is not None:
+            region._write(header)
+        return region
+
+    @classmethod
+    def join(cls, engine_id: str, num_bytes: int) -> "Region":
+        """Map the region that the workers of an engine made, and take its name away.
+
+        Raises:
+            HybridBlocksError: there is none.
+
+        """
+        path = _path(engine_id)
+        try:
+            file = os.open(path, os.O_RDWR)
+        except OSError as error:
+            raise HybridBlocksError(
+                f"no worker of engine {engine_id} has made {path} ({error.strerror}); scheduler "
+                "and workers must run on one machine"
+            ) from None
+        try:
+            region = cls(file, num_bytes, path)
+        finally:
+            os.close(file)
+        path.unlink(missing_ok=True)
+        return region
+
+    def header(self) -> Header:
+        """What the workers wrote."""
+        text = bytes(self._header).partition(b"\0")[0]
+        return Header(**json.loads(text))
+
+    def _write(self, header: Header) -> None:
+        text = json.dumps(header.__dict__).encode()
+        if len(text) >= _HEADER_BYTES:
+            raise HybridBlocksError(
+                f"a header of {len(text)} bytes, over {_HEADER_BYTES}; please report this"
+            )
+        self._header[: len(text)] = np.frombuffer(text, dtype=np.uint8)
+        self._header[len(text)] = 0
+
+    def cleanup(self) -> None:
+        """Let go of the memory; it is freed when the last process has."""
+        self._path.unlink(missing_ok=True)
+        del self.bytes
+        del self._header
+
+
+def _path(engine_id: str) -> Path:
+    safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in engine_id)
+    return _FOLDER / f"hybrid_blocks_{safe}.region"

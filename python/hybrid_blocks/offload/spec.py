@@ -1,0 +1,175 @@
+"""The spec that vLLM's OffloadingConnector loads by name."""
+
+from typing import Any
+
+import vllm
+from vllm.config import get_current_vllm_config_or_none
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
+from vllm.v1.kv_offload.base import (
+    CanonicalKVCaches,
+    OffloadingManager,
+    OffloadingMetricMetadata,
+    OffloadingSpec,
+    OffloadingWorker,
+)
+from vllm.v1.kv_offload.config import OffloadingConfig
+
+from hybrid_blocks._core.offload import DiskStore
+from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.offload.disk_queue import DiskQueue
+from hybrid_blocks.offload.groups import Group, Groups, layout_versions, model_fingerprint
+from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.metrics import definitions
+from hybrid_blocks.offload.options import Options
+from hybrid_blocks.offload.region import Header, Region
+from hybrid_blocks.units import human
+
+logger = init_logger("vllm.hybrid_blocks")
+
+
+class HybridOffloadingSpec(OffloadingSpec):
+    """Host memory and disk for models whose groups differ in kind and size."""
+
+    @classmethod
+    def build_metric_definitions(
+        cls, extra_config: dict[str, Any]
+    ) -> dict[str, OffloadingMetricMetadata]:
+        """Name the metrics of the manager."""
+        del extra_config
+        return definitions()
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        """Check the options.
+
+        Raises:
+            InvalidArgumentError: an option or a kind of parallelism that is not supported.
+
+        """
+        super().__init__(config)
+        self._options = Options.parse(config.extra_config)
+        # Answers are kept, unlike in vLLM's own specs: the next turn begins with them.
+        self.offload_prompt_only = self._options.prompt_only
+        parallel = config.parallel
+        for name in ("pp_size", "pcp_size", "dcp_size"):
+            if (size := getattr(parallel, name)) > 1:
+                raise InvalidArgumentError(
+                    f"{name} {size}: HybridOffloadingSpec supports 1, as a chunk holds all layers "
+                    "and tokens of its block; use tensor parallelism"
+                )
+        self._manager: HybridOffloadingManager | None = None
+        self._worker: OffloadingWorker | None = None
+
+    def get_manager(self) -> OffloadingManager:
+        """Make the manager; the workers have made the region by now."""
+        if self._manager is None:
+            region = Region.join(self.config.engine_id, self._options.host_bytes)
+            header = region.header()
+            groups = self._groups(header.rank_bytes)
+            disk = self._disk(groups, header, region)
+            if disk is None:
+                region.cleanup()
+            self._manager = HybridOffloadingManager(
+                groups,
+                self._options.host_bytes,
+                disk=disk,
+                with_events=self.kv_events_config.enable_kv_cache_events,
+            )
+            sizes = ", ".join(
+                f"{group.number}: {human(groups.chunk_bytes(group))}" for group in groups.all
+            )
+            logger.info(
+                "hybrid_blocks offloads to %s of host memory%s; bytes a chunk by group: %s",
+                human(self._options.host_bytes),
+                f" and {self._options.disk}" if disk else "",
+                sizes,
+            )
+        return self._manager
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """Map the region and copy between it and this worker's cache."""
+        if self._worker is None:
+            refs = kv_caches.group_data_refs
+            header = Header(
+                rank_bytes=[sum(ref.page_size_bytes for ref in group) for group in refs],
+                layout={
+                    "pages": [[ref.page_size_bytes for ref in group] for group in refs],
+                    "backends": self._backends(),
+                    "platform": current_platform.device_type,
+                },
+            )
+            rank = self.config.parallel.rank
+            region = Region.create(
+                self.config.engine_id, self._options.host_bytes, header if rank == 0 else None
+            )
+            self._worker = self._make_worker(kv_caches, region, rank)
+        return self._worker
+
+    @staticmethod
+    def _make_worker(
+        kv_caches: CanonicalKVCaches, region: Region, rank: int
+    ) -> OffloadingWorker:
+        if current_platform.is_cpu():
+            from hybrid_blocks.offload.cpu_worker import CpuWorker  # noqa: PLC0415 - one of two
+
+            return CpuWorker(kv_caches, region, rank)
+        if current_platform.is_cuda_alike() or current_platform.is_xpu():
+            from hybrid_blocks.offload.gpu_worker import GpuWorker  # noqa: PLC0415
+
+            return GpuWorker(kv_caches, region, rank)
+        raise HybridBlocksError(
+            f"offload runs on CPU, CUDA, ROCm and XPU devices, not {current_platform.device_type}"
+        )
+
+    def _groups(self, rank_bytes: list[int]) -> Groups:
+        groups = zip(self.config.groups, rank_bytes, strict=True)
+        return Groups(
+            all=tuple(
+                Group(
+                    number=group.group_id,
+                    tokens=group.tokens_per_block,
+                    rank_bytes=num_bytes,
+                    window=group.sliding_window_size_in_chunks,
+                )
+                for group, num_bytes in groups
+            ),
+            num_ranks=self.config.parallel.world_size,
+            tokens_per_hash=self.config.cache.tokens_per_hash,
+        )
+
+    def _disk(self, groups: Groups, header: Header, region: Region) -> DiskQueue | None:
+        options = self._options.disk
+        if options is None:
+            return None
+        identity = {
+            "model": model_fingerprint(self.config.model.name),
+            "model_version": self._options.model_version,
+            "dtype": self.config.model.dtype,
+            "kv_cache_layout": self.config.kv_cache_layout,
+            "layers": [group.layer_names for group in self.config.groups],
+            "vllm": vllm.__version__,
+            **header.layout,
+        }
+        path = options.path
+        if self.config.parallel.data_parallel_size > 1:  # a folder belongs to one engine
+            path /= f"dp{self.config.parallel.data_parallel_index}"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            disk = DiskStore(path, options.max_bytes, layouts=layout_versions(groups, identity))
+        except OSError as error:
+            logger.warning("The disk tier is off: %s. Requests go on with host memory.", error)
+            return None
+        chunk_bytes = [groups.chunk_bytes(it) if it else 0 for it in groups.by_number()]
+        return DiskQueue(disk, region.bytes, chunk_bytes)
+
+    @staticmethod
+    def _backends() -> list[str]:
+        """Attention backends of the layers: they decide how bytes of a block are laid out."""
+        config = get_current_vllm_config_or_none()
+        layers = config.compilation_config.static_forward_context.values() if config else ()
+        names = {
+            layer.get_attn_backend().get_name()
+            for layer in layers
+            if hasattr(layer, "get_attn_backend")
+        }
+        return sorted(names)

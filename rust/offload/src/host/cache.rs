@@ -1,0 +1,320 @@
+//! [`HostCache`]: a host tier that is told chunk by chunk what requests store.
+
+use std::ops::Range;
+
+use hybrid_blocks::{BlockId, Digest, GroupKind, Key, PoolId};
+use rustc_hash::FxHashMap as HashMap;
+
+use super::chain::{Chain, Step};
+use super::geometry::HostGeometry;
+use super::store::{Placement, StoreTicket, UnitContent};
+use super::tier::HostTier;
+use super::unit::UnitId;
+use crate::error::Error;
+use crate::plan::{Load, OffloadGroup, Plan, Planner, Previous, Tier};
+
+/// A request that stores chunks. The id of a closed one names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(pub u64);
+
+fn name(key: &Key) -> (Digest, u32) {
+    (key.digest, key.group.0)
+}
+
+/// What the cache knows of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Nothing.
+    Absent,
+    /// It is being copied here.
+    Pending,
+    /// It can be loaded.
+    Ready,
+}
+
+/// A chunk that is being copied here.
+#[derive(Debug)]
+struct Pending {
+    placement: Placement,
+    /// The store it belongs to.
+    store: u64,
+}
+
+/// A store whose chunks are completed one by one.
+#[derive(Debug)]
+struct Open {
+    ticket: StoreTicket,
+    num_pending: usize,
+    num_found: usize,
+}
+
+/// A host tier for callers that store and load by key, a few chunks of a request at a time, in any order of
+/// groups. It finds out which units they belong to.
+#[derive(Debug)]
+pub struct HostCache {
+    tier: HostTier,
+    planner: Planner,
+    groups: Vec<OffloadGroup>,
+    requests: HashMap<RequestId, Chain>,
+    next_id: u64,
+    pending: HashMap<(Digest, u32), Pending>,
+    stores: HashMap<u64, Open>,
+    evicted: Vec<Key>,
+}
+
+/// Look-ups see what is being copied here too: a request can wait for it.
+impl Tier for HostCache {
+    fn find(&self, key: &Key, previous: Previous) -> Option<BlockId> {
+        let pending = || self.pending.get(&name(key)).map(|pending| pending.placement.slot);
+        self.tier.find(key, previous).or_else(pending)
+    }
+}
+
+impl HostCache {
+    /// An empty cache over `region_bytes`. Groups have chunks of `chunk_tokens` tokens and `chunk_bytes`
+    /// bytes, 0 for groups that are not stored.
+    ///
+    /// # Errors
+    /// As [`Planner::with_chunks`], [`HostGeometry::new`] and [`HostTier::new`].
+    pub fn new(
+        region_bytes: u64,
+        groups: &[OffloadGroup],
+        hash_block_size: u32,
+        chunk_tokens: Vec<u32>,
+        chunk_bytes: &[u64],
+    ) -> Result<Self, Error> {
+        let planner = Planner::with_chunks(groups, hash_block_size, chunk_tokens)?;
+        Ok(Self {
+            tier: HostTier::new(HostGeometry::new(region_bytes, chunk_bytes)?)?,
+            planner,
+            groups: groups.to_vec(),
+            requests: HashMap::default(),
+            next_id: 0,
+            pending: HashMap::default(),
+            stores: HashMap::default(),
+            evicted: Vec::new(),
+        })
+    }
+
+    /// The tier below.
+    #[must_use]
+    pub fn tier(&self) -> &HostTier {
+        &self.tier
+    }
+
+    /// Answers look-ups over this cache and others.
+    #[must_use]
+    pub fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// Chunks that are being copied here.
+    #[must_use]
+    pub fn num_pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// What is known of a chunk.
+    #[must_use]
+    pub fn presence(&self, key: &Key) -> Presence {
+        if self.tier.find(key, Previous::default()).is_some() {
+            Presence::Ready
+        } else if self.pending.contains_key(&name(key)) {
+            Presence::Pending
+        } else {
+            Presence::Absent
+        }
+    }
+
+    /// Whether a plan waits for chunks of this cache, which is tier number `tier` of the plan.
+    #[must_use]
+    pub fn is_pending(&self, plan: &Plan, tier: u8) -> bool {
+        let mut loads = plan.loads.iter().flatten().filter(|load| load.tier == tier);
+        !self.pending.is_empty() && loads.any(|load| self.pending.contains_key(&name(&load.key)))
+    }
+
+    /// A request begins to store. `prefix` are all its keys and the tokens that they stand for.
+    pub fn open_request(&mut self, prefix: &[(Key, u32)]) -> RequestId {
+        let mut path: Vec<_> =
+            prefix.iter().filter(|(key, _)| self.is_path(key)).copied().collect();
+        path.sort_unstable_by_key(|&(key, num_tokens)| (num_tokens, key.group.0));
+        let last_group = path.iter().map(|(key, _)| key.group).max();
+        let (way, lengths): (Vec<_>, Vec<_>) =
+            path.iter().filter(|(key, _)| Some(key.group) == last_group).copied().unzip();
+        let parent = self.tier.deepest(&way).map(|(unit, count)| (unit, lengths[count - 1]));
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        self.requests.insert(id, Chain::new(parent, path));
+        id
+    }
+
+    /// A request stores nothing any more. Its stores under way go on.
+    pub fn close_request(&mut self, request: RequestId) {
+        self.requests.remove(&request);
+    }
+
+    fn is_path(&self, key: &Key) -> bool {
+        self.groups.get(key.group.index()).is_some_and(|it| matches!(it.kind, GroupKind::Full))
+    }
+
+    /// Tokens of a window; 0 for a state.
+    fn window(&self, key: &Key) -> u32 {
+        match self.groups.get(key.group.index()).map(|group| group.kind) {
+            Some(GroupKind::SlidingWindow { window, .. }) => window,
+            _ => 0,
+        }
+    }
+
+    /// Takes slots for those of `chunks` (names, and the tokens they stand for) that are neither here nor on
+    /// their way. What does not fit beside what is pinned is left out. `None` if nothing of it fits.
+    pub fn begin_store(
+        &mut self,
+        request: RequestId,
+        chunks: &[(Key, u32)],
+    ) -> Option<Vec<Placement>> {
+        let is_new = |(key, _): &&(Key, u32)| {
+            self.tier.geometry().pool_of(key.group.index()).is_some()
+                && self.presence(key) == Presence::Absent
+        };
+        let mut wanted: Vec<_> = chunks.iter().filter(is_new).copied().collect();
+        if wanted.is_empty() {
+            return Some(Vec::new());
+        }
+        wanted.sort_unstable_by_key(|&(key, num_tokens)| (num_tokens, key.group.0));
+        wanted.dedup();
+        let (path, end): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|it| self.is_path(&it.0));
+        let windows = end.iter().map(|(key, _)| self.window(key)).collect::<Vec<_>>();
+        let mut chain = self.requests.remove(&request).unwrap_or_default();
+        let mut placements = Vec::new();
+        let mut has_failed = false;
+        for step in chain.steps(&path, &end, &windows) {
+            let Some(more) = self.store(&mut chain, &step) else {
+                has_failed = true;
+                break;
+            };
+            placements.extend(more);
+        }
+        self.requests.insert(request, chain);
+        (!has_failed || !placements.is_empty()).then_some(placements)
+    }
+
+    fn store(&mut self, chain: &mut Chain, step: &Step) -> Option<Vec<Placement>> {
+        // What the request shares with others up to here is needed by its unit as well.
+        let shared = chain.take_shared(step.first_tokens());
+        let shared = shared.into_iter().filter(|(key, _)| self.presence(key) == Presence::Ready);
+        let path: Vec<_> = shared.chain(step.path.iter().copied()).collect();
+        let held =
+            |(key, _): &&(Key, u32)| step.is_new(key) || self.presence(key) == Presence::Ready;
+        let end: Vec<_> = step.end.iter().filter(held).copied().collect();
+        let extended =
+            chain.unit_for(step).and_then(|unit| self.tier.extend_store(unit, &path, &end));
+        let ticket = extended.or_else(|| {
+            let parent = chain.unit();
+            self.tier.prepare_store(UnitContent { parent, path: &path, end: &end })
+        })?;
+        self.evicted.extend_from_slice(self.tier.evicted());
+        chain.step_done(step, ticket.unit());
+        let id = self.next_id;
+        self.next_id += 1;
+        let placements = ticket.placements.clone();
+        for placement in &placements {
+            let pending = Pending { placement: placement.clone(), store: id };
+            self.pending.insert(name(&placement.key), pending);
+        }
+        if placements.is_empty() {
+            self.tier.complete_store(ticket, true);
+        } else {
+            let num_pending = placements.len();
+            self.stores.insert(id, Open { ticket, num_pending, num_found: 0 });
+        }
+        Some(placements)
+    }
+
+    /// Ends the copying of chunks. Those that `succeeded` are found from now on. Keys that are not on their
+    /// way are passed over. Returns how many were.
+    pub fn complete_store(&mut self, keys: &[Key], succeeded: bool) -> usize {
+        let done: Vec<_> = keys.iter().filter_map(|key| self.pending.remove(&name(key))).collect();
+        if succeeded {
+            let placements: Vec<_> = done.iter().map(|it| it.placement.clone()).collect();
+            self.tier.publish(&placements);
+        }
+        for Pending { store, .. } in &done {
+            let Some(open) = self.stores.get_mut(store) else { continue };
+            open.num_pending -= 1;
+            open.num_found += usize::from(succeeded);
+            if open.num_pending > 0 {
+                continue;
+            }
+            if let Some(Open { mut ticket, num_found, .. }) = self.stores.remove(store) {
+                // They are found by now, or never.
+                ticket.placements.clear();
+                self.tier.complete_store(ticket, num_found > 0);
+            }
+        }
+        done.len()
+    }
+
+    /// Protects chunks from eviction until [`HostCache::complete_load`], and says where they are. `None`,
+    /// and nothing is protected, if one of them is not here.
+    #[must_use]
+    pub fn begin_load(&mut self, keys: &[Key]) -> Option<Vec<Range<u64>>> {
+        let loads: Option<Vec<_>> = keys.iter().map(|key| self.load(key)).collect();
+        let loads = loads.filter(|loads| self.tier.pin(loads))?;
+        loads.iter().map(|load| self.tier.bytes_of(load)).collect()
+    }
+
+    /// Ends the protection of chunks that [`HostCache::begin_load`] protected.
+    pub fn complete_load(&mut self, keys: &[Key]) {
+        let loads: Vec<_> = keys.iter().filter_map(|key| self.load(key)).collect();
+        self.tier.unpin(&loads);
+    }
+
+    fn load(&self, key: &Key) -> Option<Load> {
+        let slot = self.tier.find(key, Previous::default())?;
+        Some(Load { chunk: 0, key: *key, tier: 0, slot })
+    }
+
+    /// A request went on from these chunks: the units that brought them in are evicted `bonus` stores later
+    /// than their age says.
+    pub fn touch(&mut self, keys: &[Key], bonus: u64) {
+        let path = keys.iter().filter(|key| self.is_path(key));
+        let mut homes: Vec<_> =
+            path.filter_map(|key| self.tier.home_of(&self.load(key)?)).collect();
+        homes.dedup();
+        for unit in homes {
+            self.tier.touch(unit, bonus);
+        }
+    }
+
+    /// Keys whose slots were taken since this was last asked.
+    pub fn take_evicted(&mut self) -> Vec<Key> {
+        std::mem::take(&mut self.evicted)
+    }
+
+    /// Forgets everything, loads and stores under way too.
+    ///
+    /// # Errors
+    /// As [`HostTier::new`].
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.tier = HostTier::new(self.tier.geometry().clone())?;
+        self.requests.clear();
+        self.pending.clear();
+        self.stores.clear();
+        self.evicted.clear();
+        Ok(())
+    }
+
+    /// Bytes of all slots whose chunks can be found or are on their way, and of the pool of a group alone.
+    #[must_use]
+    pub fn held_bytes(&self, pool: PoolId) -> u64 {
+        u64::from(self.tier.num_held_slots(pool)) * self.tier.geometry().slot_bytes(pool)
+    }
+}
+
+impl HostTier {
+    /// The unit that brought a chunk in, if it is still there.
+    pub(super) fn home_of(&self, load: &Load) -> Option<UnitId> {
+        let pool = self.geometry.pool_of(load.key.group.index())?;
+        self.home[pool.index()][load.slot.index()].filter(|&unit| self.units.get(unit).is_some())
+    }
+}

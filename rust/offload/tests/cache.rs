@@ -1,0 +1,239 @@
+//! `HostCache`: chunks that requests store a few at a time end up in the right units.
+
+use std::collections::HashMap;
+
+use hybrid_blocks::{Digest, GroupId, GroupKind, Key};
+use hybrid_blocks_offload::host::{HostCache, Presence, RequestId};
+use hybrid_blocks_offload::plan::OffloadGroup;
+use proptest::prelude::*;
+
+const ATTENTION: u32 = 0;
+const STATE: u32 = 1;
+const WINDOW: u32 = 2;
+const CHUNK: u32 = 16;
+const PAGE: u64 = 4096;
+
+fn cache(num_pages: u64) -> HostCache {
+    let kinds =
+        [GroupKind::Full, GroupKind::State { slots: 1 }, GroupKind::sliding_window(2 * CHUNK)];
+    let groups = kinds.map(|kind| OffloadGroup {
+        kind,
+        block_size: CHUNK,
+        block_bytes: PAGE,
+        use_eagle: false,
+    });
+    let bytes = [PAGE, 2 * PAGE, PAGE];
+    HostCache::new(num_pages * PAGE, &groups, CHUNK, vec![CHUNK; 3], &bytes).expect("it fits")
+}
+
+/// Chunk `at` of a group in conversation `chat`, and its tokens.
+fn chunk(group: u32, chat: u8, at: u32) -> (Key, u32) {
+    let mut bytes = [chat; 32];
+    bytes[..4].copy_from_slice(&at.to_le_bytes());
+    bytes[4] = chat;
+    (Key { digest: Digest::from(bytes), group: GroupId(group) }, (at + 1) * CHUNK)
+}
+
+fn chunks(group: u32, chat: u8, len: u32) -> Vec<(Key, u32)> {
+    (0..len).map(|at| chunk(group, chat, at)).collect()
+}
+
+fn store(cache: &mut HostCache, request: RequestId, chunks: &[(Key, u32)]) -> usize {
+    let placements = cache.begin_store(request, chunks).expect("there is room");
+    let keys: Vec<_> = placements.iter().map(|it| it.key).collect();
+    assert!(keys.iter().all(|key| cache.presence(key) == Presence::Pending));
+    assert_eq!(cache.complete_store(&keys, true), keys.len());
+    assert!(keys.iter().all(|key| cache.presence(key) == Presence::Ready));
+    keys.len()
+}
+
+#[test]
+fn a_state_and_its_attention_are_one_unit_whichever_comes_first() {
+    for is_state_first in [false, true] {
+        let mut cache = cache(64);
+        for chat in [1, 2] {
+            let request = cache.open_request(&chunks(ATTENTION, chat, 4));
+            let mut parts = [chunks(ATTENTION, chat, 4), vec![chunk(STATE, chat, 3)]];
+            if is_state_first {
+                parts.reverse();
+            }
+            for part in &parts {
+                store(&mut cache, request, part);
+            }
+            cache.close_request(request);
+        }
+        assert_eq!(cache.tier().num_units(), 2, "one unit a chat");
+        assert_eq!(cache.tier().num_live_bytes(), 2 * 6 * PAGE);
+    }
+}
+
+#[test]
+fn a_turn_that_goes_on_is_a_child_and_shares_what_lies_before() {
+    let mut cache = cache(64);
+    let first = cache.open_request(&chunks(ATTENTION, 1, 4));
+    store(&mut cache, first, &chunks(ATTENTION, 1, 4));
+    store(&mut cache, first, &[chunk(STATE, 1, 3)]);
+    // The next turn computes chunks 4 and 5 only.
+    let second = cache.open_request(&chunks(ATTENTION, 1, 6));
+    store(&mut cache, second, &chunks(ATTENTION, 1, 6)[4..]);
+    store(&mut cache, second, &[chunk(STATE, 1, 5)]);
+    assert_eq!(cache.tier().num_units(), 2);
+    // A branch off its middle owns what it shares: 3 chunks are stored by the first and used by it.
+    let third = cache.open_request(&chunks(ATTENTION, 1, 3));
+    store(&mut cache, third, &[chunk(STATE, 1, 2)]);
+    let digests: Vec<_> = chunks(ATTENTION, 1, 3).iter().map(|(key, _)| key.digest).collect();
+    let plan = cache.planner().plan(&[&cache], &digests, 0, u32::MAX);
+    assert_eq!(plan.num_tokens, 0, "no window was stored, so nothing can be restored");
+    cache.tier().check_integrity().expect("books agree");
+}
+
+#[test]
+fn a_copy_that_fails_is_never_found() {
+    let mut cache = cache(64);
+    let request = cache.open_request(&chunks(ATTENTION, 1, 4));
+    let placements = cache.begin_store(request, &chunks(ATTENTION, 1, 4)).expect("there is room");
+    let keys: Vec<_> = placements.iter().map(|it| it.key).collect();
+    cache.complete_store(&keys[..1], true);
+    cache.complete_store(&keys[1..], false);
+    let found: Vec<_> = keys.iter().map(|key| cache.presence(key)).collect();
+    assert_eq!(found[0], Presence::Ready);
+    assert!(found[1..].iter().all(|it| *it == Presence::Absent));
+    assert!(cache.begin_load(&keys).is_none());
+    assert_eq!(cache.num_pending(), 0);
+    cache.tier().check_integrity().expect("books agree");
+}
+
+/// What a request does next.
+#[derive(Clone, Debug)]
+enum Op {
+    /// Store chunks of one group, `from..from + len` of a chat.
+    Store {
+        chat: u8,
+        group: u32,
+        from: u32,
+        len: u32,
+    },
+    /// End the oldest store under way.
+    Complete {
+        succeeded: bool,
+    },
+    Load {
+        chat: u8,
+        group: u32,
+        from: u32,
+        len: u32,
+    },
+    Unload,
+    Close {
+        chat: u8,
+    },
+    Touch {
+        chat: u8,
+        len: u32,
+    },
+    Reset,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let range = || (0..6u8, 0..=WINDOW, 0..12u32, 1..6u32);
+    prop_oneof![
+        6 => range().prop_map(|(chat, group, from, len)| Op::Store { chat, group, from, len }),
+        6 => proptest::bool::weighted(0.9).prop_map(|succeeded| Op::Complete { succeeded }),
+        3 => range().prop_map(|(chat, group, from, len)| Op::Load { chat, group, from, len }),
+        3 => Just(Op::Unload),
+        1 => (0..6u8).prop_map(|chat| Op::Close { chat }),
+        1 => (0..6u8, 0..12u32).prop_map(|(chat, len)| Op::Touch { chat, len }),
+        1 => Just(Op::Reset),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// The bytes of the region are simulated: what is loaded is what was stored, slots in use never overlap.
+    #[test]
+    fn a_load_gets_what_was_stored(ops in proptest::collection::vec(op(), 1..120)) {
+        let mut cache = cache(24);
+        let mut region: HashMap<u64, Key> = HashMap::new();
+        let mut requests: HashMap<u8, RequestId> = HashMap::new();
+        let mut stores: Vec<Vec<Key>> = Vec::new();
+        let mut loads: Vec<Vec<(Key, u64)>> = Vec::new();
+        for op in ops {
+            match op {
+                Op::Store { chat, group, from, len } => {
+                    let request = *requests.entry(chat).or_insert_with(|| {
+                        cache.open_request(&chunks(ATTENTION, chat, 12))
+                    });
+                    let wanted = &chunks(group, chat, from + len)[from as usize..];
+                    let Some(placements) = cache.begin_store(request, wanted) else { continue };
+                    for placement in &placements {
+                        let start = placement.bytes.start;
+                        let in_use = loads.iter().flatten().any(|(_, offset)| *offset == start);
+                        prop_assert!(!in_use, "a slot is stored over while it is loaded");
+                        region.insert(start, placement.key);
+                    }
+                    stores.push(placements.iter().map(|it| it.key).collect());
+                }
+                Op::Complete { succeeded } if !stores.is_empty() => {
+                    let keys = stores.remove(0);
+                    prop_assert_eq!(cache.complete_store(&keys, succeeded), keys.len());
+                }
+                Op::Load { chat, group, from, len } => {
+                    let keys: Vec<_> = chunks(group, chat, from + len)[from as usize..]
+                        .iter().map(|(key, _)| *key).collect();
+                    let ready = keys.iter().all(|key| cache.presence(key) == Presence::Ready);
+                    let bytes = cache.begin_load(&keys);
+                    prop_assert_eq!(bytes.is_some(), ready);
+                    let Some(bytes) = bytes else { continue };
+                    for (key, range) in keys.iter().zip(&bytes) {
+                        prop_assert_eq!(region.get(&range.start), Some(key), "other bytes");
+                    }
+                    loads.push(keys.into_iter().zip(bytes.iter().map(|it| it.start)).collect());
+                }
+                Op::Unload if !loads.is_empty() => {
+                    let loaded = loads.remove(0);
+                    for (key, offset) in &loaded {
+                        prop_assert_eq!(region.get(offset), Some(key), "stored over in use");
+                    }
+                    let keys: Vec<_> = loaded.iter().map(|(key, _)| *key).collect();
+                    cache.complete_load(&keys);
+                }
+                Op::Close { chat } => {
+                    if let Some(request) = requests.remove(&chat) {
+                        cache.close_request(request);
+                    }
+                }
+                Op::Touch { chat, len } => {
+                    let keys: Vec<_> =
+                        chunks(ATTENTION, chat, len).iter().map(|(key, _)| *key).collect();
+                    cache.touch(&keys, 8);
+                }
+                Op::Reset => {
+                    cache.reset().expect("it was made once");
+                    requests.clear();
+                    stores.clear();
+                    loads.clear();
+                    prop_assert_eq!(cache.tier().num_live_bytes(), 0);
+                }
+                _ => {}
+            }
+            prop_assert_eq!(cache.tier().check_integrity(), Ok(()));
+        }
+        // Nothing leaks: once nothing is under way, everything can be evicted.
+        for keys in stores {
+            cache.complete_store(&keys, true);
+        }
+        for loaded in loads {
+            let keys: Vec<_> = loaded.iter().map(|(key, _)| *key).collect();
+            cache.complete_load(&keys);
+        }
+        let request = cache.open_request(&[]);
+        for chat in 100..130u8 {
+            let placements = cache.begin_store(request, &chunks(ATTENTION, chat, 8));
+            let keys: Vec<_> = placements.into_iter().flatten().map(|it| it.key).collect();
+            prop_assert_eq!(keys.len(), 8, "something is still pinned");
+            cache.complete_store(&keys, true);
+            cache.close_request(request);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `DiskStore`: chunks in segment files, for any number of threads.
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hybrid_blocks::Key;
+use hybrid_blocks_interop::{caught, invalid_argument};
+use hybrid_blocks_offload::Namespace;
+use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier, Warning};
+use hybrid_blocks_offload::io::best_backend;
+use hybrid_blocks_offload::layout::LayoutVersion;
+use hybrid_blocks_offload::plan::{Previous, Tier};
+use numpy::{PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::prelude::*;
+
+use super::errors::offload_error;
+use super::keys::{OffloadKey, names, paired};
+
+/// Transfers that the disk works on at a time.
+const DEPTH: u32 = 32;
+
+#[pyclass(frozen, module = "hybrid_blocks._core.offload")]
+pub(crate) struct DiskStore {
+    disk: Disk,
+    /// Not passed on as they come: they come under the tier's lock, which must not wait for Python.
+    warnings: Arc<Mutex<Vec<String>>>,
+}
+
+impl DiskStore {
+    pub(super) fn tier(&self) -> MutexGuard<'_, DiskTier> {
+        self.disk.tier()
+    }
+}
+
+fn panicked(message: &str) -> String {
+    format!("the disk tier panicked: {message}")
+}
+
+#[pymethods]
+impl DiskStore {
+    #[new]
+    #[pyo3(signature = (path, max_bytes, *, layouts, segment_bytes = None, direct = true))]
+    fn new(
+        py: Python<'_>,
+        path: std::path::PathBuf,
+        max_bytes: u64,
+        layouts: Vec<[u8; 16]>,
+        segment_bytes: Option<u64>,
+        direct: bool,
+    ) -> PyResult<Self> {
+        let namespace = Namespace::new(layouts.into_iter().map(LayoutVersion::from).collect());
+        let config = DiskConfig { segment_bytes, direct, ..DiskConfig::new(path, max_bytes) };
+        let warnings = Arc::new(Mutex::new(Vec::new()));
+        let warn = {
+            let warnings = Arc::clone(&warnings);
+            move |warning: &Warning| {
+                let message = match warning.num_left_out {
+                    0 => warning.message.clone(),
+                    n => format!("{} ({n} more of the kind left out)", warning.message),
+                };
+                warnings.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+            }
+        };
+        let open = || DiskTier::open(config, &namespace, warn);
+        let disk = py.detach(|| {
+            caught(|| open().map(|tier| Disk::new(tier, best_backend(DEPTH))), panicked)
+        })?;
+        Ok(Self { disk: disk.map_err(offload_error)?, warnings })
+    }
+
+    #[getter]
+    fn num_chunks(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.tier().num_chunks())
+    }
+
+    #[getter]
+    fn num_bytes(&self, py: Python<'_>) -> u64 {
+        py.detach(|| self.tier().num_bytes())
+    }
+
+    #[getter]
+    fn is_paused(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.tier().is_paused())
+    }
+
+    fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn contains(&self, py: Python<'_>, keys: Vec<OffloadKey>) -> Vec<bool> {
+        let keys = names(&keys);
+        py.detach(|| {
+            let tier = self.tier();
+            keys.iter().map(|key| tier.find(key, Previous::default()).is_some()).collect()
+        })
+    }
+
+    fn store(
+        &self,
+        py: Python<'_>,
+        keys: Vec<OffloadKey>,
+        tokens: Vec<u32>,
+        chunks: Vec<PyReadonlyArray1<'_, u8>>,
+    ) -> PyResult<usize> {
+        let named = paired(&keys, &tokens)?;
+        same_len(keys.len(), chunks.len())?;
+        let bytes =
+            chunks.iter().map(|chunk| Ok(chunk.as_slice()?)).collect::<PyResult<Vec<_>>>()?;
+        let all: Vec<_> = named
+            .into_iter()
+            .zip(bytes)
+            .map(|((key, tokens), bytes)| (key, tokens, bytes))
+            .collect();
+        py.detach(|| caught(|| self.disk.store(&all).num_written, panicked))
+    }
+
+    fn load(
+        &self,
+        py: Python<'_>,
+        keys: Vec<OffloadKey>,
+        mut chunks: Vec<PyReadwriteArray1<'_, u8>>,
+    ) -> PyResult<Vec<bool>> {
+        let keys = names(&keys);
+        same_len(keys.len(), chunks.len())?;
+        let mut buffers =
+            chunks.iter_mut().map(|it| Ok(it.as_slice_mut()?)).collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| caught(|| self.load_found(&keys, &mut buffers), panicked))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| caught(|| self.disk.close(), panicked))
+    }
+}
+
+impl DiskStore {
+    /// Loads what is there; `false` for what is not, or is damaged.
+    fn load_found(&self, keys: &[Key], buffers: &mut [&mut [u8]]) -> Vec<bool> {
+        let mut loaded = vec![false; keys.len()];
+        // A chunk may go between the look-up and the read.
+        for _ in 0..3 {
+            let found: Vec<_> = {
+                let tier = self.tier();
+                let slot = |key: &Key| tier.find(key, Previous::default());
+                keys.iter().map(|key| Some((*key, slot(key)?))).collect()
+            };
+            let (wanted, mut into): (Vec<_>, Vec<_>) = found
+                .iter()
+                .zip(buffers.iter_mut())
+                .filter_map(|(found, buffer)| Some(((*found)?, &mut **buffer)))
+                .unzip();
+            let Some(results) = self.disk.load(&wanted, &mut into) else { continue };
+            let mut results = results.iter();
+            for (loaded, found) in loaded.iter_mut().zip(&found) {
+                *loaded = found.is_some() && results.next().is_some_and(Result::is_ok);
+            }
+            break;
+        }
+        loaded
+    }
+}
+
+fn same_len(num_keys: usize, num_chunks: usize) -> PyResult<()> {
+    if num_keys == num_chunks {
+        return Ok(());
+    }
+    Err(invalid_argument(format_args!("{num_keys} keys with {num_chunks} chunks of bytes")))
+}

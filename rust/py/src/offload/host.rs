@@ -1,0 +1,281 @@
+//! `HostCache`: which chunk lies where in host memory, and look-ups over host memory and disk.
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hybrid_blocks::{Digest, GroupKind, Key, PoolId};
+use hybrid_blocks_interop::{Guarded, HybridBlocksError, invalid_argument};
+use hybrid_blocks_offload::host::{self, Presence, RequestId};
+use hybrid_blocks_offload::plan::{OffloadGroup, Tier};
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::disk::DiskStore;
+use super::errors::offload_error;
+use super::keys::{OffloadKey, names, paired, to_bytes};
+
+/// Tier numbers of a plan.
+const HOST: u8 = 0;
+const DISK: u8 = 1;
+
+/// What one look-up found.
+#[pyclass(frozen, get_all, module = "hybrid_blocks._core.offload")]
+pub(crate) struct Lookup {
+    num_tokens: u32,
+    is_pending: bool,
+    on_host: Vec<Py<PyBytes>>,
+    on_disk: Vec<Py<PyBytes>>,
+    on_disk_tokens: Vec<u32>,
+}
+
+#[pyclass(frozen, module = "hybrid_blocks._core.offload")]
+pub(crate) struct HostCache {
+    cache: Guarded<host::HostCache>,
+    hash_block_size: u32,
+    num_groups: usize,
+    region_bytes: u64,
+    digest_size: AtomicUsize,
+}
+
+impl HostCache {
+    /// Refuses groups that the cache does not know, and remembers how long digests are.
+    fn check(&self, keys: &[OffloadKey]) -> PyResult<()> {
+        if let Some(key) = keys.iter().find(|it| it.key.group.index() >= self.num_groups) {
+            return Err(invalid_argument(format_args!(
+                "a key of group {}; there are {} groups",
+                key.key.group, self.num_groups
+            )));
+        }
+        if let Some(key) = keys.first() {
+            self.digest_size.store(key.digest_size, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn to_bytes(&self, py: Python<'_>, key: &Key) -> Py<PyBytes> {
+        to_bytes(py, key, self.digest_size.load(Ordering::Relaxed)).unbind()
+    }
+
+    /// Digests by hash block, zeros where no key stands.
+    fn digests(&self, chunks: &[(Key, u32)]) -> PyResult<Vec<Digest>> {
+        let size = self.hash_block_size;
+        let last = chunks.iter().map(|&(_, tokens)| tokens).max().unwrap_or(0);
+        let mut digests = vec![Digest::from([0; 32]); (last / size) as usize];
+        for (key, tokens) in chunks {
+            if *tokens == 0 || !tokens.is_multiple_of(size) {
+                return Err(invalid_argument(format_args!(
+                    "a key for {tokens} tokens; it must be a positive multiple of {size} tokens"
+                )));
+            }
+            digests[(tokens / size - 1) as usize] = key.digest;
+        }
+        Ok(digests)
+    }
+}
+
+#[pymethods]
+impl HostCache {
+    #[new]
+    #[pyo3(signature = (num_bytes, *, hash_block_size, chunk_tokens, chunk_bytes, windows))]
+    fn new(
+        num_bytes: u64,
+        hash_block_size: u32,
+        chunk_tokens: Vec<u32>,
+        chunk_bytes: Vec<u64>,
+        windows: Vec<Option<u32>>,
+    ) -> PyResult<Self> {
+        if chunk_tokens.len() != chunk_bytes.len() || chunk_tokens.len() != windows.len() {
+            return Err(invalid_argument(format_args!(
+                "{} chunk_tokens, {} chunk_bytes and {} windows; give one of each a group",
+                chunk_tokens.len(),
+                chunk_bytes.len(),
+                windows.len()
+            )));
+        }
+        let group = |((&tokens, &bytes), &window): ((&u32, &u64), &Option<u32>)| OffloadGroup {
+            kind: match window {
+                None => GroupKind::Full,
+                // What only the last chunk is needed of is a state to whoever looks it up.
+                Some(0..=1) => GroupKind::State { slots: 1 },
+                Some(chunks) => GroupKind::sliding_window(chunks.saturating_mul(tokens)),
+            },
+            block_size: tokens,
+            block_bytes: bytes,
+            use_eagle: false,
+        };
+        let groups: Vec<_> =
+            chunk_tokens.iter().zip(&chunk_bytes).zip(&windows).map(group).collect();
+        let num_groups = groups.len();
+        let cache =
+            host::HostCache::new(num_bytes, &groups, hash_block_size, chunk_tokens, &chunk_bytes)
+                .map_err(offload_error)?;
+        Ok(Self {
+            region_bytes: cache.tier().geometry().num_bytes(),
+            cache: Guarded::new(cache),
+            hash_block_size,
+            num_groups,
+            digest_size: AtomicUsize::new(32),
+        })
+    }
+
+    #[getter]
+    fn region_bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    #[getter]
+    fn num_units(&self, py: Python<'_>) -> PyResult<usize> {
+        self.cache.with(py, |cache| cache.tier().num_units())
+    }
+
+    #[getter]
+    fn num_pending(&self, py: Python<'_>) -> PyResult<usize> {
+        self.cache.with(py, |cache| cache.num_pending())
+    }
+
+    #[getter]
+    fn live_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.cache.with(py, |cache| cache.tier().num_live_bytes())
+    }
+
+    #[getter]
+    fn held_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.cache.with(py, |cache| {
+            let pools = cache.tier().geometry().slots_per_slab().len() as u32;
+            (0..pools).map(|pool| cache.held_bytes(PoolId(pool))).sum()
+        })
+    }
+
+    /// 0 absent, 1 on its way, 2 ready.
+    fn presence(&self, py: Python<'_>, key: OffloadKey) -> PyResult<u8> {
+        self.cache.with(py, |cache| match cache.presence(&key.key) {
+            Presence::Absent => 0,
+            Presence::Pending => 1,
+            Presence::Ready => 2,
+        })
+    }
+
+    #[pyo3(signature = (keys, tokens, *, num_computed = 0, limit = None, disk = None))]
+    fn lookup(
+        &self,
+        py: Python<'_>,
+        keys: Vec<OffloadKey>,
+        tokens: Vec<u32>,
+        num_computed: u32,
+        limit: Option<u32>,
+        disk: Option<&DiskStore>,
+    ) -> PyResult<Lookup> {
+        self.check(&keys)?;
+        let digests = self.digests(&paired(&keys, &tokens)?)?;
+        let limit = limit.unwrap_or(u32::MAX);
+        let (plan, is_pending) = self.cache.with(py, |cache| {
+            let disk = disk.map(DiskStore::tier);
+            let mut tiers: Vec<&dyn Tier> = vec![cache];
+            tiers.extend(disk.as_deref().map(|tier| tier as &dyn Tier));
+            let plan = cache.planner().plan(&tiers, &digests, num_computed, limit);
+            let is_pending = cache.is_pending(&plan, HOST);
+            (plan, is_pending)
+        })?;
+        let of = |tier| plan.loads.iter().flatten().filter(move |it| it.tier == tier);
+        let on_disk: Vec<_> = of(DISK).collect();
+        let chunk = |load: &hybrid_blocks_offload::plan::Load| {
+            self.cache.with(py, |cache| {
+                (load.chunk + 1) * cache.planner().chunks()[load.key.group.index()]
+            })
+        };
+        Ok(Lookup {
+            num_tokens: plan.num_tokens,
+            is_pending,
+            on_host: of(HOST).map(|load| self.to_bytes(py, &load.key)).collect(),
+            on_disk_tokens: on_disk.iter().map(|load| chunk(load)).collect::<PyResult<_>>()?,
+            on_disk: on_disk.iter().map(|load| self.to_bytes(py, &load.key)).collect(),
+        })
+    }
+
+    fn open_request(
+        &self,
+        py: Python<'_>,
+        keys: Vec<OffloadKey>,
+        tokens: Vec<u32>,
+    ) -> PyResult<u64> {
+        self.check(&keys)?;
+        let prefix = paired(&keys, &tokens)?;
+        self.cache.with(py, |cache| cache.open_request(&prefix).0)
+    }
+
+    fn close_request(&self, py: Python<'_>, request: u64) -> PyResult<()> {
+        self.cache.with(py, |cache| cache.close_request(RequestId(request)))
+    }
+
+    #[allow(clippy::type_complexity, reason = "one pair, used once")]
+    fn begin_store<'py>(
+        &self,
+        py: Python<'py>,
+        request: u64,
+        keys: Vec<OffloadKey>,
+        tokens: Vec<u32>,
+    ) -> PyResult<Option<(Vec<Py<PyBytes>>, Bound<'py, PyArray1<i64>>)>> {
+        self.check(&keys)?;
+        let chunks = paired(&keys, &tokens)?;
+        let placements =
+            self.cache.with(py, |cache| cache.begin_store(RequestId(request), &chunks))?;
+        Ok(placements.map(|placements| {
+            let stored = placements.iter().map(|it| self.to_bytes(py, &it.key)).collect();
+            let offsets = placements.iter().map(|it| it.bytes.start.cast_signed());
+            (stored, PyArray1::from_iter(py, offsets))
+        }))
+    }
+
+    #[pyo3(signature = (keys, success = true))]
+    fn complete_store(
+        &self,
+        py: Python<'_>,
+        keys: Vec<OffloadKey>,
+        success: bool,
+    ) -> PyResult<usize> {
+        let keys = names(&keys);
+        self.cache.with(py, |cache| cache.complete_store(&keys, success))
+    }
+
+    fn begin_load<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<OffloadKey>,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let keys = names(&keys);
+        let bytes = self.cache.with(py, |cache| cache.begin_load(&keys))?.ok_or_else(|| {
+            HybridBlocksError::new_err(format!(
+                "one of {} chunks to load is not in host memory any more; look up again",
+                keys.len()
+            ))
+        })?;
+        Ok(PyArray1::from_iter(py, bytes.iter().map(|it| it.start.cast_signed())))
+    }
+
+    fn complete_load(&self, py: Python<'_>, keys: Vec<OffloadKey>) -> PyResult<()> {
+        let keys = names(&keys);
+        self.cache.with(py, |cache| cache.complete_load(&keys))
+    }
+
+    #[pyo3(signature = (keys, *, bonus = 0))]
+    fn touch(&self, py: Python<'_>, keys: Vec<OffloadKey>, bonus: u64) -> PyResult<()> {
+        let keys = names(&keys);
+        self.cache.with(py, |cache| cache.touch(&keys, bonus))
+    }
+
+    fn take_evicted(&self, py: Python<'_>) -> PyResult<Vec<Py<PyBytes>>> {
+        let keys = self.cache.with(py, host::HostCache::take_evicted)?;
+        Ok(keys.iter().map(|key| self.to_bytes(py, key)).collect())
+    }
+
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        self.cache.with(py, host::HostCache::reset)?.map_err(offload_error)
+    }
+
+    fn check_integrity(&self, py: Python<'_>) -> PyResult<()> {
+        self.cache
+            .with(py, |cache| cache.tier().check_integrity())?
+            .map_err(hybrid_blocks_interop::integrity_error)
+    }
+}

@@ -1,0 +1,114 @@
+"""Conversations on vLLM's CPU engine, offloaded or not.
+
+A program of its own, as vLLM is set up once a process. ``test_engine.py`` starts it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server import KV_CACHE_BYTES, environment
+
+_TESTS = Path(__file__).parents[1]
+NUM_TURNS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run answered and counted.
+
+    ``answers`` are tokens by turn and chat, ``cached`` the prompt tokens of each that were hit on
+    the device or below it. ``metrics`` are vLLM's, by name.
+    """
+
+    answers: list[list[int]]
+    cached: list[int]
+    prompts: list[int]
+    metrics: dict[str, float]
+    log: str
+
+
+def run(
+    model: Path,
+    *,
+    num_chats: int,
+    num_blocks: int,
+    offload: dict[str, Any] | None,
+    first_turn: int = 0,
+) -> Result:
+    """Hold ``num_chats`` conversations of three turns, turn by turn, from ``first_turn`` on.
+
+    Raises ``RuntimeError`` with the end of the log if the process fails.
+    """
+    task = {"model": str(model), "num_chats": num_chats, "num_blocks": num_blocks}
+    task |= {"offload": offload, "first_turn": first_turn}
+    folders = [str(_TESTS / "e2e"), str(_TESTS / "vllm"), os.environ.get("PYTHONPATH", "")]
+    variables = environment("off") | {
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+    command = [sys.executable, "-W", "ignore", __file__, json.dumps(task)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    log = done.stdout + done.stderr
+    if done.returncode:
+        raise RuntimeError(f"the engine failed:\n{log[-6000:]}")
+    answer = next(line for line in done.stdout.splitlines() if line.startswith('{"answers"'))
+    return Result(**json.loads(answer), log=log)
+
+
+def _main(task: dict[str, Any]) -> None:
+    from traffic import PREFIX, encode  # noqa: PLC0415 - in the child only
+    from vllm import LLM, SamplingParams  # noqa: PLC0415
+    from vllm.inputs import TokensPrompt  # noqa: PLC0415
+
+    model = Path(task["model"])
+    options: dict[str, Any] = {}
+    if task["offload"] is not None:
+        options["kv_transfer_config"] = {
+            "kv_connector": "OffloadingConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": task["offload"],
+        }
+    llm = LLM(
+        model=str(model),
+        dtype=json.loads((model / "config.json").read_text())["dtype"],
+        enforce_eager=True,
+        max_model_len=1024,
+        max_num_seqs=2,
+        enable_prefix_caching=True,
+        disable_log_stats=False,
+        kv_cache_memory_bytes=KV_CACHE_BYTES,
+        num_gpu_blocks_override=task["num_blocks"],
+        **options,
+    )
+    parameters = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    answers: list[list[int]] = []
+    cached: list[int] = []
+    prompts: list[int] = []
+    for turn in range(task["first_turn"], NUM_TURNS):
+        for chat in range(task["num_chats"]):
+            # What a chat says does not depend on the answers, so that a run may begin at any turn.
+            text = f"Chat {chat}. " + PREFIX[chat * 40 : chat * 40 + 300] + PREFIX[:240] * turn
+            tokens = encode(text)
+            (output,) = llm.generate(
+                [TokensPrompt(prompt_token_ids=tokens)], parameters, use_tqdm=False
+            )
+            answers.append(list(output.outputs[0].token_ids))
+            cached.append(output.num_cached_tokens or 0)
+            prompts.append(len(tokens))
+    report = {
+        "answers": answers,
+        "cached": cached,
+        "prompts": prompts,
+        "metrics": {it.name: it.value for it in llm.get_metrics() if hasattr(it, "value")},
+    }
+    print(json.dumps(report), flush=True)
+    llm.llm_engine.engine_core.shutdown()
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]))

@@ -1,0 +1,91 @@
+"""Requests as vLLM's scheduler describes them to a manager, and a manager over two groups."""
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+from vllm.v1.kv_offload.base import (
+    OffloadKey,
+    ReqContext,
+    ScheduleEndContext,
+    make_offload_key,
+)
+
+from hybrid_blocks._core.offload import DiskStore
+from hybrid_blocks.offload.disk_queue import DiskQueue
+from hybrid_blocks.offload.groups import Group, Groups, layout_versions
+from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.transfer import HostLoadStoreSpec
+
+ATTENTION, STATE = 0, 1
+TOKENS = 16
+BYTES = {ATTENTION: 4096, STATE: 8192}
+GROUPS = Groups(
+    all=(
+        Group(number=ATTENTION, tokens=TOKENS, rank_bytes=BYTES[ATTENTION]),
+        Group(number=STATE, tokens=TOKENS, rank_bytes=BYTES[STATE], window=1),
+    ),
+    num_ranks=1,
+    tokens_per_hash=TOKENS,
+)
+
+
+class Request:
+    """A request of ``num_chunks`` chunks of a chat."""
+
+    def __init__(self, chat: str, num_chunks: int, number: int = 0) -> None:
+        """Name all keys of the chat's first chunks, as the scheduler does before a look-up."""
+        self.context = ReqContext(req_id=f"{chat}-{number}")
+        self.keys: dict[int, list[OffloadKey]] = {ATTENTION: [], STATE: []}
+        for group, keys in self.keys.items():
+            for at in range(num_chunks):
+                key = make_offload_key(hashlib.sha256(f"{chat} {at}".encode()).digest(), group)
+                keys.append(key)
+                self.context.set_offload_key_position(key, (at + 1) * TOKENS)
+
+
+class Engine:
+    """A manager and the region's bytes; stores and loads copy at once."""
+
+    def __init__(self, num_bytes: int, disk: DiskStore | None = None) -> None:
+        """Manage ``num_bytes`` of host memory over a disk or none."""
+        self.region: npt.NDArray[np.uint8] = np.zeros(num_bytes, dtype=np.uint8)
+        sizes = [BYTES[ATTENTION], BYTES[STATE]]
+        queue = DiskQueue(disk, self.region, sizes) if disk else None
+        self.manager = HybridOffloadingManager(GROUPS, num_bytes, disk=queue, with_events=True)
+
+    def store(self, request: Request, keys: list[OffloadKey]) -> int:
+        """Copy chunks down; return how many were taken."""
+        output = self.manager.prepare_store(keys, request.context)
+        if output is None:
+            return 0
+        assert isinstance(output.store_spec, HostLoadStoreSpec)
+        for key, offset in zip(output.keys_to_store, output.store_spec.block_ids, strict=True):
+            content = self.content(key)
+            self.region[offset : offset + len(content)] = content
+        self.manager.complete_store(set(output.keys_to_store), request.context)
+        return len(output.keys_to_store)
+
+    def load(self, request: Request, keys: list[OffloadKey]) -> None:
+        """Load chunks and check their bytes."""
+        spec = self.manager.prepare_load(keys, request.context)
+        assert isinstance(spec, HostLoadStoreSpec)
+        for key, offset in zip(keys, spec.block_ids, strict=True):
+            content = self.content(key)
+            assert (self.region[offset : offset + len(content)] == content).all()
+        self.manager.complete_load(set(keys), request.context)
+
+    def end_step(self) -> None:
+        """End a scheduler step in which nothing was scheduled."""
+        self.manager.on_schedule_end(ScheduleEndContext(new_req_ids=(), preempted_req_ids=()))
+
+    @staticmethod
+    def content(key: OffloadKey) -> npt.NDArray[np.uint8]:
+        """Bytes that follow from the key, as many as its chunk has."""
+        size = BYTES[int.from_bytes(key[-4:], "big")]
+        return np.resize(np.frombuffer(hashlib.sha512(key).digest(), dtype=np.uint8), size)
+
+
+def disk_at(path: str, max_bytes: int = 64 << 20) -> DiskStore:
+    """A disk for the groups."""
+    return DiskStore(path, max_bytes, layouts=layout_versions(GROUPS, {"model": "test"}))

@@ -1,0 +1,202 @@
+"""The manager as vLLM's scheduler calls it, over simulated bytes."""
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from scheduled import ATTENTION, STATE, Engine, Request, disk_at
+from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadKey, TierFilter
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+MISS, HIT, RETRY = LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY
+
+
+def results(engine: Engine, request: Request, keys: list[OffloadKey]) -> list[LookupResult]:
+    return [engine.manager.lookup(key, request.context) for key in keys]
+
+
+def keep(engine: Engine, request: Request, num_chunks: int, *, state_at: int) -> None:
+    """Store attention of ``num_chunks`` and the state behind chunk ``state_at``."""
+    engine.store(request, request.keys[ATTENTION][:num_chunks])
+    engine.store(request, [request.keys[STATE][state_at]])
+
+
+def wait_for_disk(engine: Engine) -> None:
+    deadline = time.monotonic() + 30
+    while engine.manager.has_pending_work():
+        assert time.monotonic() < deadline, "transfers with the disk do not end"
+        engine.end_step()
+
+
+def test_attention_beyond_the_last_state_is_no_hit() -> None:
+    engine = Engine(64 * 4096)
+    keep(engine, Request("chat", 8), 8, state_at=3)
+    request = Request("chat", 8, 1)
+    # One chunk more than the state covers is said to be there: a drafter's group needs it.
+    expected = [HIT] * 5 + [MISS] * 3
+    assert results(engine, request, request.keys[ATTENTION]) == expected
+    assert results(engine, request, request.keys[STATE]) == [MISS] * 3 + [HIT] + [MISS] * 4
+    assert engine.manager.counts.lookups == 1
+
+
+def test_nothing_is_a_hit_without_a_state() -> None:
+    engine = Engine(64 * 4096)
+    request = Request("chat", 8)
+    engine.store(request, request.keys[ATTENTION])
+    again = Request("chat", 8, 1)
+    assert results(engine, again, again.keys[ATTENTION])[1:] == [MISS] * 7
+
+
+def test_what_is_being_copied_is_pending() -> None:
+    engine = Engine(64 * 4096)
+    request = Request("chat", 2)
+    keys = [request.keys[ATTENTION][0], request.keys[STATE][0]]
+    output = engine.manager.prepare_store(keys, request.context)
+    assert output is not None
+    assert output.keys_to_store == keys
+    again = Request("chat", 2, 1)
+    assert results(engine, again, keys) == [LookupResult.HIT_PENDING] * 2
+    engine.manager.complete_store(keys, request.context)
+    assert results(engine, again, keys) == [HIT] * 2
+
+
+def test_a_copy_that_failed_is_a_miss() -> None:
+    engine = Engine(64 * 4096)
+    request = Request("chat", 2)
+    keys = [request.keys[ATTENTION][0], request.keys[STATE][0]]
+    engine.manager.prepare_store(keys, request.context)
+    engine.manager.complete_store(keys, request.context, success=False)
+    assert results(engine, request, keys) == [MISS] * 2
+
+
+def test_evicted_keys_are_reported_once() -> None:
+    engine = Engine(16 * 4096)
+    first = Request("first", 8)
+    keep(engine, first, 8, state_at=7)
+    second = Request("second", 8)
+    keep(engine, second, 8, state_at=7)
+    events = list(engine.manager.take_events())
+    stored = [key for event in events if not event.removed for key in event.keys]
+    removed = [key for event in events if event.removed for key in event.keys]
+    assert set(stored) == {
+        *first.keys[ATTENTION], first.keys[STATE][7],
+        *second.keys[ATTENTION], second.keys[STATE][7],
+    }  # fmt: skip
+    assert removed
+    assert set(removed) < {*first.keys[ATTENTION], first.keys[STATE][7]}
+    assert all(event.medium is Medium.CPU for event in events)
+    assert list(engine.manager.take_events()) == []
+
+
+def test_a_restart_goes_on_from_the_disk(tmp_path: Path) -> None:
+    before = Engine(64 * 4096, disk_at(str(tmp_path)))
+    request = Request("chat", 8)
+    keep(before, request, 8, state_at=7)
+    before.manager.on_request_finished(request.context)
+    wait_for_disk(before)
+    before.manager.shutdown()
+
+    after = Engine(64 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 8, 1)
+    wanted = [*again.keys[ATTENTION], again.keys[STATE][7]]
+    assert results(after, again, wanted)[0] is RETRY
+    wait_for_disk(after)
+    assert results(after, again, wanted) == [HIT] * 9
+    assert after.manager.get_load_source(wanted[0], again.context) is CacheHitSource.DISK
+    after.load(again, wanted)
+    after.manager.on_request_finished(again.context)
+    assert after.manager.counts.promoted_bytes == 8 * 4096 + 8192
+
+
+def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None:
+    before = Engine(64 * 4096, disk_at(str(tmp_path)))
+    request = Request("chat", 8)
+    before.store(request, request.keys[ATTENTION])
+    before.manager.on_request_finished(request.context)
+    wait_for_disk(before)
+    before.manager.shutdown()
+    after = Engine(64 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 8, 1)
+    assert results(after, again, again.keys[ATTENTION]) == [MISS] * 8
+    assert after.manager.counts.promoted_bytes == 0
+
+
+def test_a_request_may_leave_the_disk_out(tmp_path: Path) -> None:
+    before = Engine(64 * 4096, disk_at(str(tmp_path)))
+    request = Request("chat", 2)
+    keep(before, request, 2, state_at=1)
+    before.manager.on_request_finished(request.context)
+    wait_for_disk(before)
+    before.manager.shutdown()
+    after = Engine(64 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 2, 1)
+    again.context.load_tier_filter = TierFilter(matchers=())
+    assert results(after, again, again.keys[ATTENTION]) == [MISS] * 2
+
+
+def test_a_damaged_chunk_ends_in_a_miss_and_the_rest_goes_on(tmp_path: Path) -> None:
+    before = Engine(64 * 4096, disk_at(str(tmp_path)))
+    request = Request("chat", 4)
+    keep(before, request, 4, state_at=3)
+    before.manager.on_request_finished(request.context)
+    wait_for_disk(before)
+    before.manager.shutdown()
+    (segment,) = tmp_path.glob("*/*.seg")
+    content = bytearray(segment.read_bytes())
+    content[content.index(before.content(request.keys[ATTENTION][2]).tobytes())] ^= 1
+    segment.write_bytes(content)
+    after = Engine(64 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 4, 1)
+    assert results(after, again, again.keys[ATTENTION])[0] is RETRY
+    wait_for_disk(after)
+    assert results(after, again, again.keys[ATTENTION])[1:] == [MISS] * 3
+    after.manager.cache.check_integrity()
+
+
+def test_a_reset_forgets_everything_and_stops_using_the_disk(tmp_path: Path) -> None:
+    engine = Engine(64 * 4096, disk_at(str(tmp_path)))
+    request = Request("chat", 4)
+    keep(engine, request, 4, state_at=3)
+    engine.manager.reset_cache()
+    again = Request("chat", 4, 1)
+    assert results(engine, again, again.keys[ATTENTION]) == [MISS] * 4
+    keep(engine, again, 4, state_at=3)
+    assert results(engine, again, again.keys[STATE][3:]) == [HIT]
+    engine.manager.on_request_finished(request.context)
+    assert not engine.manager.has_pending_work()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_was_evicted_what_is_a_hit_has_its_bytes(seed: int, tmp_path: Path) -> None:
+    """Random chats over a small host memory and a small disk, with restarts."""
+    rng = random.Random(seed)
+    folder = str(tmp_path)
+    engine = Engine(24 * 4096, disk_at(folder, 1 << 20))
+    lengths = dict.fromkeys("abcdefgh", 1)
+    num_hits = 0
+    for number in range(150):
+        chat = rng.choice(list(lengths))
+        request = Request(chat, lengths[chat], number)
+        attention, states = request.keys[ATTENTION], request.keys[STATE]
+        found = results(engine, request, attention)
+        while RETRY in found:
+            engine.end_step()
+            found = results(engine, request, attention)
+        run = found.index(MISS) if MISS in found else len(found)
+        hits = [at for at in range(run) if results(engine, request, [states[at]]) == [HIT]]
+        length = hits[-1] + 1 if hits else 0
+        if length:
+            engine.load(request, [*attention[:length], states[length - 1]])
+            num_hits += 1
+        engine.store(request, attention[length:])
+        if rng.random() < 0.8:
+            engine.store(request, [states[-1]])
+        engine.manager.on_request_finished(request.context)
+        engine.end_step()
+        engine.manager.cache.check_integrity()
+        lengths[chat] = lengths[chat] % 8 + 1
+        if rng.random() < 0.05:
+            engine.manager.shutdown()
+            engine = Engine(24 * 4096, disk_at(folder, 1 << 20))
+    assert num_hits > 20

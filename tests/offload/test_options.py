@@ -1,0 +1,55 @@
+"""Options of the spec: what is right is read, what is wrong is refused with what would do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.offload.options import DiskOptions, Options
+
+
+def test_sizes_are_read_with_their_units() -> None:
+    options = Options.parse({
+        "spec_name": "HybridOffloadingSpec",
+        "spec_module_path": "hybrid_blocks.offload",
+        "host": "1.5GiB",
+        "disk": "/var/cache/kv:2TB",
+        "offload_prompt_only": True,
+        "model_version": "r2",
+    })
+    assert options == Options(
+        host_bytes=3 << 29,
+        disk=DiskOptions(path=Path("/var/cache/kv"), max_bytes=2 * 10**12),
+        prompt_only=True,
+        model_version="r2",
+    )
+
+
+def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
+    options = Options.parse({"cpu_bytes_to_use": 64.0 * 2**30})
+    assert options == Options(host_bytes=64 << 30)
+    assert not options.prompt_only
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, 'host is missing; write for example {"host": "64GiB"'),
+        ({"host": "lots"}, """host 'lots' is no size; write for example "64GiB\""""),
+        ({"host": 0}, "host 0 is no size"),
+        ({"host": True}, "host True is no size"),
+        ({"host": "1GiB", "disk": "/x"}, "disk '/x' is no folder with a size"),
+        ({"host": "1GiB", "disk": "x:1GiB"}, "write an absolute path, a colon and a size"),
+        ({"host": "1GiB", "disk": "/x:much"}, "the size of disk 'much' is no size"),
+        ({"host": "1GiB", "dsk": "/x:1GiB"}, "dsk is no option .*did you mean disk?"),
+        ({"host": "1GiB", "objects": "s3://b"}, "there is no object tier"),
+        ({"host": "1GiB", "blocks_per_chunk": 4}, "a chunk is one block of its group"),
+        ({"host": "1GiB", "offload_prompt_only": "no"}, "is true or false, not 'no'"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_what_would_do(
+    config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        Options.parse(config)
