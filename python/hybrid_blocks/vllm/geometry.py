@@ -1,6 +1,7 @@
 """What vLLM's coordinator worked out about its groups, as the core wants it."""
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from vllm.v1.core.kv_cache_coordinator import (
@@ -71,7 +72,10 @@ def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
         lookup=lookup,
         lookup_groups=lookup_groups,
         fine_grained=coordinator.enable_partial_hash_hits,
-        hash_block_size=manager.block_pool.hash_block_size,
+        # Nothing is hashed without caching, and vLLM then names a size that need not divide blocks.
+        hash_block_size=manager.block_pool.hash_block_size
+        if lookup != "none"
+        else gcd(*(single.block_size for single in coordinator.single_type_managers)),
         scheduler_block_size=coordinator.scheduler_block_size,
         max_model_len=manager.max_model_len,
         enable_events=manager.block_pool.enable_kv_cache_events,

@@ -190,6 +190,8 @@ def _mamba() -> dict[str, Engine]:
         )
         for spec in range(5)
     }
+    # What vLLM makes of a hybrid model without prefix caching: hash blocks of the common multiple.
+    engines["mamba-none-wide-hash"] = replace(engines["mamba-none-1"], hash_block_size=160)
     aligned = partial(Engine, scheduler_block_size=16, num_blocks=120)
     for spec in range(5):
         engines[f"mamba-align-{spec}"] = aligned(
