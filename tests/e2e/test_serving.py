@@ -133,12 +133,17 @@ def test_a_second_pass_hits_the_prefix_cache(
 ) -> None:
     without, with_plugin = records
     assert all(answer.cached_tokens > 0 for answer in with_plugin.second)
-    expected = [answer.cached_tokens for answer in without.first + without.second]
-    cached = [answer.cached_tokens for answer in with_plugin.first + with_plugin.second]
+    firsts, seconds = (
+        [[answer.cached_tokens for answer in answers] for answers in both]
+        for both in ((without.first, with_plugin.first), (without.second, with_plugin.second))
+    )
     if is_natural(case[1]):
-        assert all(mine >= theirs for mine, theirs in zip(cached, expected, strict=True))
+        # Where the first prompt will be left is a guess; where the others will is learned from it.
+        assert sum(firsts[1]) >= sum(firsts[0])
+        assert all(mine > theirs for theirs, mine in zip(*seconds, strict=True))
     else:
-        assert cached == expected
+        assert firsts[0] == firsts[1]
+        assert seconds[0] == seconds[1]
 
 
 def test_a_hit_changes_no_answer(records: tuple[Record, Record]) -> None:
