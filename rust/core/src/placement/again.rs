@@ -8,7 +8,7 @@ pub struct Again {
 }
 
 /// Places after which older ones count half.
-const MEMORY: f64 = 256.0;
+const MEMORY: f64 = 64.0;
 
 impl Default for Again {
     /// What is believed before anything was seen, as if of four places: a quarter is left a second time,

@@ -16,6 +16,7 @@ mod authors;
 mod choose;
 mod departures;
 mod distances;
+mod outlook;
 mod pressure;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub use again::Again;
 pub use authors::{Author, Authors, Leaving};
 pub use choose::{Lengths, MAX_PLACES};
 pub use departures::Departure;
+pub use outlook::Outlook;
 pub use pressure::Pressure;
 
 use choose::{Demand, choose};
@@ -223,29 +225,26 @@ impl Placement {
         Plan { lengths, end, branch, repeat }
     }
 
-    /// Tokens that each of a prompt's checkpoints at `lengths`, ascending, is likely to save beside the
-    /// others: the chance that a later prompt leaves this one where it serves, times the tokens to the
-    /// next shorter one. One behind the prompt serves who goes on into the answer.
-    pub fn values<'a>(
+    /// What a prompt's checkpoints at `lengths`, ascending, are likely to save. `again` says how likely each
+    /// is used once more by those who used it. One behind the prompt serves who goes on into the
+    /// answer.
+    #[must_use]
+    pub fn outlook(
         &self,
         class: PromptClass,
         num_tokens: u32,
-        lengths: &'a [u32],
-    ) -> impl Iterator<Item = f64> + use<'a> {
+        lengths: &[u32],
+        again: &[f64],
+    ) -> Outlook {
         let rates = self.rates(class);
         let end = num_tokens / self.alignment * self.alignment;
         let served = rates.served(self.alignment);
-        let costs = self.costs;
-        (0..lengths.len()).map(move |at| {
-            let reach = |at: usize| match lengths.get(at) {
-                Some(&length) if length <= end => served.within(end - length),
-                Some(_) => 0.0,
-                None => -rates.into_answer,
-            };
-            let shorter = at.checked_sub(1).map_or(0, |shorter| lengths[shorter]);
-            let share = reach(at) - reach(at + 1);
-            share.max(0.0) * (costs.of(lengths[at]) - costs.of(shorter))
-        })
+        let reach = |&length: &u32| if length <= end { served.within(end - length) } else { 0.0 };
+        Outlook {
+            reached: lengths.iter().map(reach).chain([-rates.into_answer]).collect(),
+            costs: lengths.iter().map(|&length| self.costs.of(length)).collect(),
+            again: again.to_vec(),
+        }
     }
 
     fn rates(&self, class: PromptClass) -> Rates {
