@@ -152,6 +152,11 @@ impl Traffic {
         Shared { hit, matched, last }
     }
 
+    /// Prompts that left an earlier one where this one does.
+    pub(crate) fn num_left(&self, shared: &Shared) -> u8 {
+        shared.last.map_or(0, |last| self.authors.num_left(last))
+    }
+
     /// A prompt of `class` was admitted for the first time, and leaves earlier ones as `shared` says, if
     /// that is known.
     pub(crate) fn on_prompt(&mut self, class: PromptClass, shared: Option<Shared>) {
@@ -177,7 +182,6 @@ impl Traffic {
         num_turns: u8,
     ) -> Origin {
         let origin = if plan.branch == num_tokens {
-            self.placement.on_branch(false);
             Origin::Branch
         } else if plan.prompt_tokens < num_tokens {
             Origin::End
@@ -193,9 +197,6 @@ impl Traffic {
     pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32) -> Option<Origin> {
         self.pressure.on_hit(self.history.last_used(block), self.costs.of(num_tokens));
         let origin = self.history.unused(block);
-        if origin == Some(Origin::Branch) {
-            self.placement.on_branch(true);
-        }
         self.history.go_on(block);
         origin
     }
@@ -227,7 +228,7 @@ impl Traffic {
     ) -> Vec<f64> {
         let again = |&length: &u32| match block(length).map(|block| self.history.num_uses(block)) {
             None | Some(0) => 0.0,
-            Some(num_uses) => self.placement.chance_again(num_uses),
+            Some(num_uses) => self.placement.uses_to_come(num_uses),
         };
         let again: Vec<f64> = lengths.iter().map(again).collect();
         let outlook = self.placement.outlook(plan.class, plan.prompt_tokens, lengths, &again);
