@@ -8,7 +8,10 @@ pub struct Again {
 }
 
 /// Places after which older ones count half.
-const MEMORY: f64 = 256.0;
+const MEMORY: f64 = 64.0;
+
+/// Most uses that are reckoned with.
+const MOST_USES: f64 = 16.0;
 
 impl Default for Again {
     /// What is believed before anything was seen, as if of four places: a quarter is left a second time,
@@ -36,10 +39,11 @@ impl Again {
         }
     }
 
-    /// The chance that a place that `num_uses` prompts went on from is gone on from once more.
-    #[must_use]
-    pub fn chance(&self, num_uses: u8) -> f64 {
+    /// How often a place that `num_uses` prompts went on from is likely to be gone on from still: each
+    /// time, the next one comes with the chance of those that several went on from.
+    pub(super) fn uses(&self, num_uses: u8) -> f64 {
+        let chance = |at: usize| self.again[at] / self.left[at];
         let at = usize::from(num_uses.clamp(1, Self::MOST)) - 1;
-        (self.again[at] / self.left[at]).min(1.0)
+        chance(at) / (1.0 - chance(1)).max(1.0 / MOST_USES)
     }
 }

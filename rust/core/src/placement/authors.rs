@@ -47,6 +47,12 @@ impl Authors {
         }
     }
 
+    /// Prompts that left a block's author after it, up to [`Again::MOST`].
+    #[must_use]
+    pub fn num_left(&self, block: BlockId) -> u8 {
+        self.of.get(block.index()).map_or(0, |author| author.num_left)
+    }
+
     /// The content of a block was moved.
     pub fn relocate(&mut self, src: BlockId, dst: BlockId) {
         self.of[dst.index()] = self.of[src.index()];

@@ -16,6 +16,7 @@ mod authors;
 mod choose;
 mod departures;
 mod distances;
+mod outlook;
 mod pressure;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub use again::Again;
 pub use authors::{Author, Authors, Leaving};
 pub use choose::{Lengths, MAX_PLACES};
 pub use departures::Departure;
+pub use outlook::Outlook;
 pub use pressure::Pressure;
 
 use choose::{Demand, choose};
@@ -56,6 +58,8 @@ pub struct Prompt {
     pub num_tokens: u32,
     /// Attention blocks of others go on up to here, but no state is there; 0 if that is not so.
     pub branch: u32,
+    /// Prompts that left the one before it there already.
+    pub num_left: u8,
     /// What is known of it.
     pub class: PromptClass,
 }
@@ -120,15 +124,7 @@ pub struct Placement {
     alignment: u32,
     /// By class. Those of client 0 are of the prompts of all clients.
     of: Vec<Departures>,
-    branches: Branches,
     again: Again,
-}
-
-/// Branch points where checkpoints were left, lately, and how many were gone on from.
-#[derive(Clone, Copy, Debug)]
-struct Branches {
-    left: f64,
-    used: f64,
 }
 
 impl Placement {
@@ -139,7 +135,6 @@ impl Placement {
             costs,
             alignment,
             of: vec![Departures::prior(); NUM_BEGINNINGS],
-            branches: Branches { left: 4.0, used: 2.0 },
             again: Again::default(),
         }
     }
@@ -156,10 +151,10 @@ impl Placement {
         }
     }
 
-    /// The chance that a place that `num_uses` prompts went on from is gone on from once more.
+    /// How often a place that `num_uses` prompts went on from is likely to be gone on from still.
     #[must_use]
-    pub fn chance_again(&self, num_uses: u8) -> f64 {
-        self.again.chance(num_uses)
+    pub fn uses_to_come(&self, num_uses: u8) -> f64 {
+        self.again.uses(num_uses)
     }
 
     /// Do something to what is known of a class, and of such prompts of all clients.
@@ -170,20 +165,6 @@ impl Placement {
                 self.of.resize_with(class.index() + 1, Departures::default);
             }
             change(&mut self.of[class.index()]);
-        }
-    }
-
-    /// A checkpoint at a branch was left, or the first request went on from one.
-    pub fn on_branch(&mut self, is_used: bool) {
-        let branches = &mut self.branches;
-        if is_used {
-            branches.used += 1.0;
-        } else {
-            branches.left += 1.0;
-        }
-        if branches.left > 64.0 {
-            branches.left /= 2.0;
-            branches.used /= 2.0;
         }
     }
 
@@ -223,29 +204,26 @@ impl Placement {
         Plan { lengths, end, branch, repeat }
     }
 
-    /// Tokens that each of a prompt's checkpoints at `lengths`, ascending, is likely to save beside the
-    /// others: the chance that a later prompt leaves this one where it serves, times the tokens to the
-    /// next shorter one. One behind the prompt serves who goes on into the answer.
-    pub fn values<'a>(
+    /// What a prompt's checkpoints at `lengths`, ascending, are likely to save. `again` says how likely each
+    /// is used once more by those who used it. One behind the prompt serves who goes on into the
+    /// answer.
+    #[must_use]
+    pub fn outlook(
         &self,
         class: PromptClass,
         num_tokens: u32,
-        lengths: &'a [u32],
-    ) -> impl Iterator<Item = f64> + use<'a> {
+        lengths: &[u32],
+        again: &[f64],
+    ) -> Outlook {
         let rates = self.rates(class);
         let end = num_tokens / self.alignment * self.alignment;
         let served = rates.served(self.alignment);
-        let costs = self.costs;
-        (0..lengths.len()).map(move |at| {
-            let reach = |at: usize| match lengths.get(at) {
-                Some(&length) if length <= end => served.within(end - length),
-                Some(_) => 0.0,
-                None => -rates.into_answer,
-            };
-            let shorter = at.checked_sub(1).map_or(0, |shorter| lengths[shorter]);
-            let share = reach(at) - reach(at + 1);
-            share.max(0.0) * (costs.of(lengths[at]) - costs.of(shorter))
-        })
+        let reach = |&length: &u32| if length <= end { served.within(end - length) } else { 0.0 };
+        Outlook {
+            reached: lengths.iter().map(reach).chain([-rates.into_answer]).collect(),
+            costs: lengths.iter().map(|&length| self.costs.of(length)).collect(),
+            again: again.to_vec(),
+        }
     }
 
     fn rates(&self, class: PromptClass) -> Rates {
@@ -258,8 +236,8 @@ impl Placement {
         if prompt.branch <= prompt.start || prompt.branch >= prompt.num_tokens {
             return 0;
         }
-        let chance = (self.branches.used / self.branches.left).min(1.0);
+        let uses = self.again.uses(prompt.num_left.saturating_add(1));
         let saved = self.costs.of(prompt.branch) - self.costs.of(prompt.start);
-        if chance * saved > cost { prompt.branch } else { 0 }
+        if uses * saved > cost { prompt.branch } else { 0 }
     }
 }

@@ -45,7 +45,7 @@ struct Kept {
 
 impl Kept {
     /// Requests after which what older ones left behind counts half.
-    const MEMORY: u32 = 256;
+    const MEMORY: u32 = 64;
 
     fn add(&mut self, saved: f64, tokens: f64) {
         self.num_requests += 1;
@@ -152,6 +152,11 @@ impl Traffic {
         Shared { hit, matched, last }
     }
 
+    /// Prompts that left an earlier one where this one does.
+    pub(crate) fn num_left(&self, shared: &Shared) -> u8 {
+        shared.last.map_or(0, |last| self.authors.num_left(last))
+    }
+
     /// A prompt of `class` was admitted for the first time, and leaves earlier ones as `shared` says, if
     /// that is known.
     pub(crate) fn on_prompt(&mut self, class: PromptClass, shared: Option<Shared>) {
@@ -177,7 +182,6 @@ impl Traffic {
         num_turns: u8,
     ) -> Origin {
         let origin = if plan.branch == num_tokens {
-            self.placement.on_branch(false);
             Origin::Branch
         } else if plan.prompt_tokens < num_tokens {
             Origin::End
@@ -193,9 +197,6 @@ impl Traffic {
     pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32) -> Option<Origin> {
         self.pressure.on_hit(self.history.last_used(block), self.costs.of(num_tokens));
         let origin = self.history.unused(block);
-        if origin == Some(Origin::Branch) {
-            self.placement.on_branch(true);
-        }
         self.history.go_on(block);
         origin
     }
@@ -210,8 +211,8 @@ impl Traffic {
         lengths: &[u32],
     ) {
         let own = lengths.partition_point(|&length| length <= start);
-        let values = self.placement.values(plan.class, plan.prompt_tokens, lengths);
-        let saved = values.skip(own).sum::<f64>();
+        let (placement, none) = (&self.placement, vec![0.0; lengths.len()]);
+        let saved = placement.outlook(plan.class, plan.prompt_tokens, lengths, &none).saved(own);
         let states = (lengths.len() - own) as f64 * self.costs.state_tokens;
         self.kept.add(saved, f64::from(num_tokens.saturating_sub(start)) + states);
     }
@@ -225,17 +226,15 @@ impl Traffic {
         lengths: &[u32],
         block: impl Fn(u32) -> Option<BlockId>,
     ) -> Vec<f64> {
-        let values = self.placement.values(plan.class, plan.prompt_tokens, lengths);
+        let again = |&length: &u32| match block(length).map(|block| self.history.num_uses(block)) {
+            None | Some(0) => 0.0,
+            Some(num_uses) => self.placement.uses_to_come(num_uses),
+        };
+        let again: Vec<f64> = lengths.iter().map(again).collect();
+        let outlook = self.placement.outlook(plan.class, plan.prompt_tokens, lengths, &again);
         let mean = self.kept.mean() * self.costs.state_tokens;
-        let worth = lengths.iter().zip(values).enumerate().map(|(at, (&length, value))| {
-            let num_uses = block(length).map_or(0, |block| self.history.num_uses(block));
-            let shorter = at.checked_sub(1).map_or(0, |shorter| lengths[shorter]);
-            let saved = self.costs.of(length) - self.costs.of(shorter);
-            let again = if num_uses > 0 { self.placement.chance_again(num_uses) } else { 0.0 };
-            let value = value.max(again * saved);
-            if value < mean { value / mean } else { 1.0 }
-        });
-        worth.collect()
+        let worth = |value| if value < mean { value / mean } else { 1.0 };
+        outlook.values().into_iter().map(worth).collect()
     }
 
     /// Content of a pool was moved to other blocks.

@@ -5,6 +5,7 @@ use super::policy::Policy;
 use crate::placement::{Beginning, Prompt, PromptClass};
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
+use crate::rules::traffic::Shared;
 
 impl BlockManager {
     /// Where a request that goes on from `hit` leaves checkpoints.
@@ -14,10 +15,12 @@ impl BlockManager {
             return CheckpointPlan { prompt_tokens, ..CheckpointPlan::default() };
         }
         let client = self.engine.requests.rows[row].rest.client;
+        let shared = self.shared(row, hit);
         let prompt = Prompt {
             start: hit.num_tokens,
             num_tokens: prompt_tokens,
             branch: hit.branch,
+            num_left: self.traffic.num_left(&shared),
             class: PromptClass { client, beginning: self.beginning(row, hit) },
         };
         self.traffic.plan(&self.config.checkpoints, prompt)
@@ -35,12 +38,15 @@ impl BlockManager {
         if !self.keeps_states() {
             return;
         }
-        let shared = hit.limit.is_whole().then(|| {
-            let digests = &self.engine.requests.rows[row].digests;
-            let matched = hit.num_tokens.max(hit.branch);
-            self.traffic.shared(&self.engine.cache, digests, hit.num_tokens, matched)
-        });
+        let shared = hit.limit.is_whole().then(|| self.shared(row, hit));
         self.traffic.on_prompt(class, shared);
+    }
+
+    /// How far the prompt of a request that goes on from `hit` shares blocks.
+    fn shared(&self, row: usize, hit: Hit) -> Shared {
+        let digests = &self.engine.requests.rows[row].digests;
+        let matched = hit.num_tokens.max(hit.branch);
+        self.traffic.shared(&self.engine.cache, digests, hit.num_tokens, matched)
     }
 
     /// How the prompt of a request begins that goes on from `hit`.

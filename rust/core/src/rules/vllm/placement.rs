@@ -30,7 +30,9 @@ impl<S: Store> KvCacheManager<S> {
             return;
         };
         let class = PromptClass { client: 0, beginning: traffic.beginning(branch, checkpoint) };
-        let prompt = Prompt { start, num_tokens: num_prompt, branch, class };
+        let shared = self.engine.requests.rows[row].rest.shared.as_ref();
+        let num_left = shared.map_or(0, |shared| traffic.num_left(shared));
+        let prompt = Prompt { start, num_tokens: num_prompt, branch, num_left, class };
         let mut plan = traffic.plan(policy, prompt);
         // What the same prompt, sent again, cannot hit is of no use.
         let most = self.config.checkpoint_position(num_prompt, self.config.hit_alignment());

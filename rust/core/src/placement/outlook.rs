@@ -1,0 +1,72 @@
+//! [`Outlook`]: what the checkpoints of one prompt are likely to save.
+
+/// Checkpoints of a prompt, the shortest first.
+#[derive(Clone, Debug)]
+pub struct Outlook {
+    /// The chance that the prompt is left there or behind, less that of being gone on from behind its
+    /// end; of each checkpoint, and of what lies behind all.
+    pub(super) reached: Vec<f64>,
+    /// Tokens that it takes to compute each anew.
+    pub(super) costs: Vec<f64>,
+    /// The chance of each to be used again by those who used it.
+    pub(super) again: Vec<f64>,
+}
+
+impl Outlook {
+    /// Tokens that those which go on from `start`, and all after it, are likely to save.
+    #[must_use]
+    pub fn saved(&self, start: usize) -> f64 {
+        let base = start.checked_sub(1).map_or(0.0, |before| self.costs[before]);
+        let shares = self.reached[start..].windows(2).map(|pair| (pair[0] - pair[1]).max(0.0));
+        shares.zip(&self.costs[start..]).map(|(share, cost)| share * (cost - base)).sum()
+    }
+
+    /// Tokens that each is likely to save. The one that the others replace best counts what it saves
+    /// beside all of them; the next one, what it saves beside the rest, and so on: who wants to do
+    /// without some does without the least of them, in this order.
+    #[must_use]
+    pub fn values(&self) -> Vec<f64> {
+        let mut values = vec![0.0; self.costs.len()];
+        let mut left: Vec<usize> = (0..self.costs.len()).collect();
+        let mut least_so_far = 0.0f64;
+        while !left.is_empty() {
+            let saved = |at: usize| {
+                let own = left[at];
+                let behind = left.get(at + 1).copied().unwrap_or(self.costs.len());
+                let shorter = at.checked_sub(1).map_or(0.0, |before| self.costs[left[before]]);
+                let share = self.reached[own] - self.reached[behind];
+                share.max(self.again[own]) * (self.costs[own] - shorter)
+            };
+            let (at, least) = (0..left.len())
+                .map(|at| (at, saved(at)))
+                .fold((0, f64::INFINITY), |least, new| if new.1 < least.1 { new } else { least });
+            least_so_far = least_so_far.max(least);
+            values[left.remove(at)] = least_so_far;
+        }
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_that_replace_each_other_one_is_worth_all_that_they_save() {
+        let outlook = Outlook {
+            reached: vec![0.0, 0.0, -0.9],
+            costs: vec![320.0, 384.0],
+            again: vec![0.0; 2],
+        };
+        assert_eq!(outlook.values(), [0.0, 0.9 * 384.0]);
+        assert!((outlook.saved(0) - 0.9 * 384.0).abs() < 1e-9);
+        assert!((outlook.saved(1) - 0.9 * 64.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_was_used_is_worth_as_much_as_it_is_likely_to_be_used_again() {
+        let costs = vec![1_000.0, 1_100.0];
+        let outlook = Outlook { reached: vec![0.0, 0.0, -0.5], costs, again: vec![0.5, 0.0] };
+        assert_eq!(outlook.values(), [500.0, 50.0]);
+    }
+}
