@@ -96,8 +96,8 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     sizes = sorted({spec.block_size for spec in attention})
     full = {spec for spec in attention if isinstance(spec, FullAttentionSpec)}
-    # A block is not cleared when attention takes it again: what is left in it must be numbers in the
-    # format that it is read in, so that a weight of 0 hides it.
+    # A block is not cleared when attention takes it again: what is left in it must be numbers in
+    # the format that it is read in, so that a weight of 0 hides it.
     formats = {(spec.dtype, spec.kv_quant_mode) for spec in attention}
     # It clears the blocks that it is told of in all layers of full attention, and in no others.
     clears_alike = bool(states) and zeroes_single_blocks(config)
