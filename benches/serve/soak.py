@@ -1,24 +1,29 @@
 """A bounded soak: ``make soak SECONDS=3600``.
 
 The mixed load runs over and over at level ``natural`` with the check of provenance on, and some
-clients hang up. The exit status is 1 if a request fails, the check or the log names an integrity
-error, anything is held once the server is idle and its prefix cache reset, or memory grows.
+clients hang up. No round begins after ``--seconds``, and one that generates nothing for five
+minutes is given up. The exit status is 1 then, if a request fails, the check or the log names an
+integrity error, anything is held once the server is idle and its prefix cache reset, or memory
+grows.
 """
 
 import argparse
 import asyncio
 import sys
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 
 import models
-from load import requests, send
+from load import Done, requests, send
 from server import Server, serve
 from traffic import hang_up
-from watch import Sample, take
+from watch import Sample, Watch, take
 
 FOLDER = Path("build") / "serve"
 PATIENCE_S = 60.0
+STALL_S = 300.0
+BETWEEN_LINES_S = 30.0
 GROWTH_MIB = 64.0
 """How far the resident memory of all processes may grow after the second round."""
 
@@ -47,7 +52,11 @@ def _soak(server: Server, options: argparse.Namespace) -> list[str]:
     number = num_requests = 0
     while time.monotonic() < start + options.seconds and not problems:
         load = requests(options.sessions, options.rate, seed=number)
-        done = asyncio.run(send(server, load))
+        with Watch(server, _Lines(number)) as watch:
+            done = asyncio.run(_unless_it_stalls(send(server, load), watch))
+        if done is None:
+            problems.append(f"round {number}: nothing was generated for {STALL_S:,.0f} s")
+            break
         asyncio.run(hang_up(server, [one.prompt for one in load[:8]], after=3))
         num_requests += len(done)
         problems += [
@@ -70,6 +79,37 @@ def _soak(server: Server, options: argparse.Namespace) -> list[str]:
     if growth > GROWTH_MIB:
         problems.append(f"memory grew by {growth:,.0f} MiB, more than {GROWTH_MIB:,.0f}")
     return problems
+
+
+class _Lines:
+    """Prints a sample now and then."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.next_s = number, BETWEEN_LINES_S
+
+    def __call__(self, sample: Sample) -> None:
+        if sample.at_s < self.next_s:
+            return
+        self.next_s = sample.at_s + BETWEEN_LINES_S
+        print(
+            f"  round {self.number}, {sample.at_s:5.0f} s  running {sample.running}  waiting "
+            f"{sample.waiting}  preemptions {sample.preemptions:,}",
+            flush=True,
+        )
+
+
+async def _unless_it_stalls(answers: Awaitable[list[Done]], watch: Watch) -> list[Done] | None:
+    """Wait for answers; give up where the counts of the server stand still."""
+    task = asyncio.ensure_future(answers)
+    seen, since = -1, time.monotonic()
+    while not (await asyncio.wait({task}, timeout=1.0))[0]:
+        generated = watch.samples[-1].generated_tokens if watch.samples else 0
+        if generated != seen:
+            seen, since = generated, time.monotonic()
+        elif time.monotonic() > since + STALL_S:
+            task.cancel()
+            return None
+    return task.result()
 
 
 def _idle(server: Server, start: float) -> tuple[Sample, list[str]]:
@@ -106,8 +146,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(models.MODELS), default="granitemoehybrid")
     parser.add_argument("--level", choices=["natural", "manager"], default="natural")
     parser.add_argument("--mib", type=float, default=6.0, help="memory of the cache")
-    parser.add_argument("--sessions", type=int, default=40, help="sessions a round")
-    parser.add_argument("--rate", type=float, default=8.0, help="sessions that start a second")
+    parser.add_argument("--sessions", type=int, default=12, help="sessions a round")
+    parser.add_argument("--rate", type=float, default=4.0, help="sessions that start a second")
     return parser.parse_args()
 
 

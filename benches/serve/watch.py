@@ -26,6 +26,7 @@ class Sample:
     preemptions: int
     hit_tokens: int
     prompt_tokens: int
+    generated_tokens: int
     slabs: dict[str, int] = field(default_factory=dict)
 
 
@@ -45,6 +46,7 @@ def take(server: Server, start: float) -> Sample:
         preemptions=int(totals["vllm:num_preemptions_total"]),
         hit_tokens=int(totals["vllm:prefix_cache_hits_total"]),
         prompt_tokens=int(totals["vllm:prefix_cache_queries_total"]),
+        generated_tokens=int(totals["vllm:generation_tokens_total"]),
         slabs=slabs,
     )
 

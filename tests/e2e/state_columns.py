@@ -19,6 +19,7 @@ def install() -> None:
 
 def _before_step(
     self: Any,
+    *,
     num_reqs: int,
     state_idx_gpu: Any,
     src_col_gpu: Any,
@@ -37,6 +38,7 @@ def _before_step(
 
 def _after_step(
     self: Any,
+    *,
     num_reqs: int,
     num_accepted_tokens_gpu: Any,
     mamba_state_idx_gpu: Any,

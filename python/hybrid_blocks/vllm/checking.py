@@ -1,5 +1,6 @@
 """Attaches the check of provenance to vLLM's schedulers, where the environment asks for it."""
 
+from itertools import count
 from typing import Any
 
 from vllm.logger import init_logger
@@ -12,6 +13,9 @@ from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.provenance import Provenance
 
 logger = init_logger("vllm.hybrid_blocks")
+
+STEPS_BETWEEN_CHECKS_OF_BOOKS = 1_000
+"""After so many steps the core also compares its own lists, owners and keys with each other."""
 
 _vllm_init = Scheduler.__init__
 
@@ -48,12 +52,17 @@ def attach(scheduler: Any) -> Provenance:
         is_async=isinstance(scheduler, AsyncScheduler),
         zeroes_blocks=isinstance(config, NaturalKVCacheConfig) and config.zeroes_single_blocks,
     )
+    # vLLM's own pool keeps no books that could be compared.
+    blocks = getattr(scheduler.kv_cache_manager.block_pool, "_blocks", None)
+    steps = count(1)
     # The class's own methods, or those of a class derived from it: ours, of one call.
     schedule, preempt = scheduler.schedule, scheduler._preempt_request
 
     def checked_schedule(*args: Any, **kwargs: Any) -> SchedulerOutput:
         output: SchedulerOutput = schedule(*args, **kwargs)
         provenance.check(output)
+        if blocks is not None and next(steps) % STEPS_BETWEEN_CHECKS_OF_BOOKS == 0:
+            blocks.check_integrity()
         return output
 
     def noted_preempt(request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -142,7 +142,9 @@ class FakeWorker:
     ) -> None:
         self.specs: list[Any] = [group.kv_cache_spec for group in config.kv_cache_groups]
         self.states = [i for i, spec in enumerate(self.specs) if isinstance(spec, MambaSpec)]
-        self.drafters = [i for i, group in enumerate(config.kv_cache_groups) if group.is_eagle_group]
+        self.drafters = [
+            i for i, group in enumerate(config.kv_cache_groups) if group.is_eagle_group
+        ]
         self.attention = [i for i in range(len(self.specs)) if i not in self.states]
         self.memory = Memory(config, num_columns=1 + num_drafts)
         self.rows: dict[str, Row] = {}
@@ -389,9 +391,7 @@ class FakeWorker:
         for group in self.drafters:
             ahead = self._ahead[group]
             if row.num_computed > chunk.start:
-                ids, offsets = self._blocks(
-                    group, chunk, np.arange(chunk.start, row.num_computed)
-                )
+                ids, offsets = self._blocks(group, chunk, np.arange(chunk.start, row.num_computed))
                 hashes = row.truth.after(chunk.start + 1 + ahead, row.num_computed + ahead)
                 self.memory.write_tokens(group, ids, offsets, hashes)
             size = self.specs[group].block_size

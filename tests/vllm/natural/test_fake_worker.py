@@ -58,7 +58,7 @@ class Mix:
         return KVCacheConfig(self.num_blocks, [], _groups(self.groups, self.drafter))
 
     def _natural_config(self) -> NaturalKVCacheConfig:
-        """Cut slabs into 5 blocks of full attention, 7 of a drafter's, 3 of windows, or one state."""
+        """Cut slabs into 5 blocks of full attention, 7 of a drafter, 3 of windows, or one state."""
         specs = [
             replace(spec, block_size=MAX_MODEL_LEN)
             if isinstance(spec, MambaSpec)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hybrid_blocks._core.vllm import Blocks
 from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.vllm import checking, installation
 from hybrid_blocks.vllm.level import CHECK, Level, is_checked
@@ -142,6 +143,22 @@ def test_a_copy_onto_a_state_that_is_read_is_named() -> None:
     fault = Fault(copy_onto_a_state)
     with pytest.raises(IntegrityError, match=WHO.format(r"\d") + "(is overwritten|holds)"):
         live(MIXES["full-state-fine"], Level.NATURAL, 5, NUM_STEPS, is_async=False, fault=fault)
+
+
+@pytest.mark.parametrize("level", [Level.MANAGER, Level.NATURAL])
+def test_the_cores_books_are_compared_now_and_then(
+    level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that the core calls free while a request reads it is an error of the books."""
+
+    def broken(*_: Any) -> None:
+        raise IntegrityError("block 7 is free and owned")
+
+    monkeypatch.setattr(checking, "STEPS_BETWEEN_CHECKS_OF_BOOKS", 50)
+    live(MIXES["full-state"], level, 5, 200, is_async=True)
+    monkeypatch.setattr(Blocks, "check_integrity", broken, raising=True)
+    with pytest.raises(IntegrityError, match="block 7"):
+        live(MIXES["full-state"], level, 5, 200, is_async=True)
 
 
 def test_the_check_is_attached_where_the_environment_asks_for_it(

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 from hybrid_blocks.model import Layer, Model, load_model
 from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
 from hybrid_blocks.plan import Deployment
@@ -14,6 +16,7 @@ from hybrid_blocks.vllm.natural import notes, planning, platform, refusal
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from natural.engine import Backend, Engine, installed
@@ -129,6 +132,29 @@ def test_kinds_of_layers_that_are_refused() -> None:
     assert why_refused(FULL, WINDOW, STATE) is None
     wide = Mamba2(inner_dim=64, groups=1, heads=4, head_dim=16, state_dim=64, conv_kernel=4)
     assert why_refused(FULL, STATE, wide) == "recurrent states of several shapes"
+
+
+@pytest.mark.parametrize("caches", [(FULL, STATE), (FULL, WINDOW)])
+def test_caches_of_two_number_formats_are_refused(caches: tuple[Any, ...]) -> None:
+    """Old numbers of one format may be no numbers in another, and no block is cleared between.
+
+    vLLM clears blocks where states or a second format share them, and no others; here none is
+    shared with states uncleared, so one format is what is left to ask for.
+    """
+    engine = made(*caches, FULL)
+    assert refusal.reason(engine.config, engine.specs) is None
+    last = list(engine.specs)[-1]
+    other: Any = replace(engine.specs[last], dtype=torch.float8_e4m3fn)
+    said = refusal.reason(engine.config, engine.specs | {last: other})
+    assert said == "attention caches of 2 number formats"
+    attention = [
+        KVCacheGroupSpec([name], spec)
+        for name, spec in engine.specs.items()
+        if not isinstance(spec, MambaSpec)
+    ]
+    assert not KVCacheConfig(2, [], attention).needs_kv_cache_zeroing
+    attention.append(KVCacheGroupSpec([last], other))
+    assert KVCacheConfig(2, [], attention).needs_kv_cache_zeroing
 
 
 def test_vllms_first_cpu_runner_zeroes_one_kind_of_full_attention_and_no_windows(

@@ -96,11 +96,15 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     sizes = sorted({spec.block_size for spec in attention})
     full = {spec for spec in attention if isinstance(spec, FullAttentionSpec)}
+    # A block is not cleared when attention takes it again: what is left in it must be numbers in
+    # the format that it is read in, so that a weight of 0 hides it.
+    formats = {(spec.dtype, spec.kv_quant_mode) for spec in attention}
     # It clears the blocks that it is told of in all layers of full attention, and in no others.
     clears_alike = bool(states) and zeroes_single_blocks(config)
     unit = config.cache_config.prefix_match_unit
     refused = {
         f"attention blocks of {sizes} tokens": len(sizes) > 1,
+        f"attention caches of {len(formats)} number formats": len(formats) > 1,
         "recurrent states of several shapes": len({spec.shapes for spec in states}) > 1,
         "windowed attention beside states on vLLM's first CPU model runner": clears_alike
         and not all(isinstance(spec, FullAttentionSpec) for spec in attention),
