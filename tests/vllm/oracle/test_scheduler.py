@@ -73,7 +73,9 @@ def with_features(*features: str, seed: int) -> frozenset[str]:
 
 
 def feature_life(name: str, features: frozenset[str], seed: int, **options: Any) -> None:
-    engine = tight(ENGINES[name]) if seed % 3 == 0 else ENGINES[name]
+    # Beside a connector vLLM's own manager of states may raise where it runs out of blocks.
+    is_tight = seed % 3 == 0 and not ("connector" in features and "mamba" in name)
+    engine = tight(ENGINES[name]) if is_tight else ENGINES[name]
     policy = "priority" if seed % 7 == 0 else "fcfs"
     pair = Pair(
         Setup(engine, policy=policy, features=features, **options), Random(seed)
