@@ -403,7 +403,7 @@ class DecodeBatch:
     ) -> Self:
         """Begin over a block manager.
 
-        ``output_class`` is vLLM's ``EngineCoreOutput`` and ``check_stop`` its function of that name;
+        ``output_class`` is vLLM's ``EngineCoreOutput`` and ``check_stop`` its function;
         ``states`` are its states of requests that run, are preempted, ended by a token, and ended
         by their length. ``rules`` is a :class:`hybrid_blocks.vllm.batching.Rules`.
         """
@@ -417,8 +417,8 @@ class DecodeBatch:
     ) -> ScheduledDecodes:
         """Make room for a token of each of the first running requests, and for its drafts.
 
-        It ends before the first that does anything but decode, or for which there is no room; before
-        the last that decodes; and before more than ``token_budget`` tokens. ``step_number`` counts
+        It ends before the first that does anything but decode, or for which there is no room;
+        before the last that decodes; and before more than ``token_budget`` tokens. ``step_number`` counts
         calls of the scheduler. ``previous`` are the ids of the requests of the step before, or
         ``None`` where nobody wants the tokens of others. Drafts are taken off the requests; their
         counts change with :meth:`advance`.

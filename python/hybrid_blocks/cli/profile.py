@@ -49,7 +49,8 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         int, typer.Option(min=0, help="Draft tokens that a step verifies of each request.")
     ] = DEFAULTS.num_drafts,
     acceptance: Annotated[
-        float, typer.Option(min=0, max=1, help="Chance of a draft, if those before it are accepted.")
+        float,
+        typer.Option(min=0, max=1, help="Chance of a draft, if those before it are accepted."),
     ] = DEFAULTS.acceptance,
     images: Annotated[bool, typer.Option("--images", help="An image in each prompt.")] = False,
     logprobs: Annotated[

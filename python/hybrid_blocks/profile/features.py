@@ -39,9 +39,7 @@ class NothingToLoad(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Return that nothing is kept outside."""
         return 0, False
 
-    def update_state_after_alloc(
-        self, request: Any, blocks: Any, num_external_tokens: int
-    ) -> None:
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Take note of nothing."""
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:  # noqa: ARG002

@@ -21,7 +21,7 @@ from hybrid_blocks.profile.workload import Job, Settings
 
 
 class Loop:
-    """Keeps ``settings.requests`` requests running, one step ahead of their outputs, as vLLM does."""
+    """Keeps ``settings.requests`` running, one step ahead of their outputs, as vLLM does."""
 
     def __init__(
         self,
