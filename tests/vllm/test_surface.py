@@ -25,7 +25,7 @@ OURS = (BlockPool, NativeKVCacheManager, batched.Scheduler, batched.AsyncSchedul
 _PYTHON = {name for kind in (dict, list, set, str, range, deque) for name in dir(kind)}
 _PYTHON |= {"__name__", "__new__", "__init__", "__dict__", "__func__", "__mro__"}
 _PYTHON |= {"__module__", "__qualname__"}
-_LOGGER = {"info", "info_once", "warning", "warning_once", "disabled"}
+_LOGGER = {"info", "info_once", "warning", "warning_once", "error", "disabled"}
 _OWN_BY_NAME = {"hybrid_blocks_level", "hybrid_blocks_provenance", "_hybrid_blocks"}
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "RequestState",
     "RustKVCacheManager",
     "ScheduledDecodes",
+    "SpecCounts",
     "TakenOutputs",
 ]
 
@@ -383,11 +384,12 @@ class RustKVCacheManager:
 
 @final
 class DecodeBatch:
-    """The running requests of vLLM's scheduler that decode one token a step, all in one call.
+    """The running requests of vLLM's scheduler that decode, all in one call.
 
-    Requests are vLLM's ``Request`` objects; their counts, tokens and status are read and written
-    as vLLM's scheduler does. What else decides how a request decodes (its limits, stop tokens,
-    client, grammar) is read when it begins, and again after anybody else changed a count of it.
+    Requests are vLLM's ``Request`` objects; their counts, tokens, drafts and status are read and
+    written as vLLM's scheduler does. What else decides how a request decodes (its limits, stop
+    tokens, client, grammar, images) is read when it begins, and again after anybody else changed a
+    count of it.
     """
 
     def __new__(
@@ -395,31 +397,38 @@ class DecodeBatch:
         manager: RustKVCacheManager,
         *,
         output_class: type,
+        check_stop: Callable[[Any, int], bool],
         states: tuple[object, object, object, object],
-        max_model_len: int,
-        hash_block_size: int,
-        num_hash_lookahead_tokens: int,
-        is_async: bool,
+        rules: Any,
     ) -> Self:
         """Begin over a block manager.
 
-        ``output_class`` is vLLM's ``EngineCoreOutput``; ``states`` are its states of requests that
-        run, are preempted, ended by a token, and ended by their length. ``is_async`` says whether
-        steps are scheduled before the outputs of earlier ones are there.
+        ``output_class`` is vLLM's ``EngineCoreOutput`` and ``check_stop`` its function;
+        ``states`` are its states of requests that run, are preempted, ended by a token, and ended
+        by their length. ``rules`` is a :class:`hybrid_blocks.vllm.batching.Rules`.
         """
 
     def schedule(
         self,
         running: list[Any],
-        max_requests: int,
         token_budget: int,
+        step_number: int,
         previous: set[str] | None,
     ) -> ScheduledDecodes:
-        """Schedule a token each for the first of the running requests.
+        """Make room for a token of each of the first running requests, and for its drafts.
 
-        It ends before the first that does anything but decode one token, or for which there is no
-        room, and after ``max_requests`` requests or ``token_budget`` tokens. ``previous`` are the
-        ids of the requests of the step before, or ``None`` where nobody wants the tokens of others.
+        It ends before the first that does anything but decode, or for which there is no room;
+        before the last that decodes; and before more than ``token_budget`` tokens. ``step_number`` counts
+        calls of the scheduler. ``previous`` are the ids of the requests of the step before, or
+        ``None`` where nobody wants the tokens of others. Drafts are taken off the requests; their
+        counts change with :meth:`advance`.
+        """
+
+    def advance(self, drafts: list[int], step_number: int, fence: int | None) -> None:
+        """Count what was scheduled as computed, and as in flight.
+
+        ``drafts`` stand for those of the next step where steps are scheduled ahead. ``fence`` is
+        noted on requests whose blocks may not be freed before that step has ended.
         """
 
     def take_outputs(
@@ -429,11 +438,17 @@ class DecodeBatch:
         num_scheduled_tokens: dict[str, int],
         index_of: dict[str, int],
         sampled: list[list[int]],
+        extras: Any,
     ) -> TakenOutputs:
         """Append what was sampled in a step, and end the requests whose last token it is.
 
-        It ends before the first request that got anything but one token. ``index_of`` gives a
-        request's position in ``sampled``. Requests that end are freed by ``scheduler``.
+        It ends before the first request that got anything but tokens. ``index_of`` gives a
+        request's position in ``sampled``; ``extras`` is a
+        :class:`hybrid_blocks.vllm.batching.Extras`. Requests that end are freed by ``scheduler``,
+        which is also told of tokens under a grammar and of images that are computed.
+
+        Raises:
+            AssertionError: More drafts were accepted than the engine has.
         """
 
     def forget(self) -> None:
@@ -447,8 +462,14 @@ class ScheduledDecodes:
     def num_seen(self) -> int:
         """Running requests dealt with, those that have nothing to do in this step included."""
     @property
+    def num_tokens(self) -> int:
+        """Tokens of all requests, drafts included."""
+    @property
     def num_scheduled_tokens(self) -> dict[str, int]:
-        """One token each."""
+        """Tokens by request: one, and its drafts."""
+    @property
+    def spec_tokens(self) -> dict[str, list[int]]:
+        """Drafts by request, of those that have any."""
     @property
     def req_ids(self) -> list[str]:
         """The requests."""
@@ -462,6 +483,9 @@ class ScheduledDecodes:
     def num_output_tokens(self) -> list[int]:
         """Tokens sampled before this step, those in flight included."""
     @property
+    def new_token_ids(self) -> list[list[int]]:
+        """Tokens that workers of other stages sampled, where they are sent; else empty."""
+    @property
     def all_token_ids(self) -> dict[str, list[int]]:
         """All tokens of requests that the step before had not scheduled."""
     @property
@@ -470,10 +494,13 @@ class ScheduledDecodes:
     @property
     def pending_structured_output(self) -> bool:
         """Whether one of those waits for tokens in flight."""
+    @property
+    def drafts_unused(self) -> bool:
+        """Whether each of them is sure to end before drafts of this step would be verified."""
 
 @final
 class TakenOutputs:
-    """Outputs of the requests that got one token."""
+    """Outputs of the requests that got tokens."""
 
     @property
     def num_seen(self) -> int:
@@ -484,6 +511,29 @@ class TakenOutputs:
     @property
     def stopped(self) -> list[Any]:
         """Requests that ended; they are freed but still among the running ones."""
+    @property
+    def spec_counts(self) -> SpecCounts:
+        """What became of their drafts."""
+
+@final
+class SpecCounts:
+    """What vLLM's ``SpecDecodingStats`` counts, of the requests that one call dealt with."""
+
+    @property
+    def num_drafts(self) -> int:
+        """Requests with drafts."""
+    @property
+    def num_draft_tokens(self) -> int:
+        """Their drafts, without those that a grammar ruled out."""
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Drafts that were accepted."""
+    @property
+    def num_accepted_tokens_per_pos(self) -> list[int]:
+        """Accepted drafts by position."""
+    @property
+    def num_draft_tokens_per_pos(self) -> list[int]:
+        """Drafts by position."""
 
 @disjoint_base
 class RequestHasher:

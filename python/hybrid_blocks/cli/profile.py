@@ -45,6 +45,26 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     steps: Annotated[int, typer.Option(min=2, help="Steps to time.")] = DEFAULTS.steps,
     warmup_steps: Annotated[int, typer.Option(min=1)] = DEFAULTS.warmup_steps,
     seed: Annotated[int, typer.Option(min=0)] = DEFAULTS.seed,
+    drafts: Annotated[
+        int, typer.Option(min=0, help="Draft tokens that a step verifies of each request.")
+    ] = DEFAULTS.num_drafts,
+    acceptance: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Chance of a draft, if those before it are accepted."),
+    ] = DEFAULTS.acceptance,
+    images: Annotated[bool, typer.Option("--images", help="An image in each prompt.")] = False,
+    logprobs: Annotated[
+        int, typer.Option(min=0, help="Log probabilities of each token.")
+    ] = DEFAULTS.logprobs,
+    grammar: Annotated[
+        bool, typer.Option("--grammar", help="A grammar for every fourth request.")
+    ] = False,
+    loras: Annotated[
+        int, typer.Option(min=0, help="LoRA adapters that requests take turns in.")
+    ] = DEFAULTS.loras,
+    connector: Annotated[
+        bool, typer.Option("--connector", help="A KV connector with nothing to load.")
+    ] = False,
     gpu_step_ms: Annotated[
         float, typer.Option(min=0, help="A model's step, to tell how much of ours it hides.")
     ] = 10.0,
@@ -67,6 +87,13 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         warmup_steps=warmup_steps,
         steps=steps,
         seed=seed,
+        num_drafts=drafts,
+        acceptance=acceptance,
+        images=images,
+        logprobs=logprobs,
+        grammar=grammar,
+        loras=loras,
+        connector=connector,
     )
     try:
         with Console(stderr=True).status("profiling"):

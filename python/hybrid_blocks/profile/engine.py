@@ -81,9 +81,15 @@ class Groups(StrEnum):
                 )
                 return [full, *[state] * 3]
 
-    def config(self, num_blocks: int) -> KVCacheConfig:
-        """Return what a worker would have reported."""
-        groups = _groups(self.specs())
+    def config(self, num_blocks: int, num_draft_tokens: int = 0) -> KVCacheConfig:
+        """Return what a worker would have reported: a state has a block for each draft."""
+        specs = [
+            replace(spec, num_speculative_blocks=num_draft_tokens)
+            if isinstance(spec, MambaSpec)
+            else spec
+            for spec in self.specs()
+        ]
+        groups = _groups(specs)
         return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
 
     def natural_config(self, num_blocks: int, max_model_len: int) -> NaturalKVCacheConfig:
@@ -132,15 +138,17 @@ def make_scheduler(
     max_num_batched_tokens: int = 8192,
     scheduler_cls: type[Scheduler] = AsyncScheduler,
     is_natural: bool = False,
+    num_draft_tokens: int = 0,
+    configure: Callable[[VllmConfig], None] | None = None,
 ) -> Scheduler:
     """Return an asynchronous scheduler with prefix caching over ``num_blocks`` blocks.
 
-    ``is_natural`` lays them out in slabs.
+    ``is_natural`` lays them out in slabs, ``configure`` switches on what else the engine offers.
     """
     if is_natural:
         config: KVCacheConfig = groups.natural_config(num_blocks, max_model_len)
     else:
-        config = groups.config(num_blocks)
+        config = groups.config(num_blocks, num_draft_tokens)
     return scheduler_over(
         config,
         num_requests=num_requests,
@@ -148,6 +156,8 @@ def make_scheduler(
         max_num_batched_tokens=max_num_batched_tokens,
         hash_block_size=HASH_BLOCK_SIZE,
         scheduler_cls=scheduler_cls,
+        num_draft_tokens=num_draft_tokens,
+        configure=configure,
     )
 
 
@@ -162,6 +172,7 @@ def scheduler_over(
     num_draft_tokens: int = 0,
     draft_method: str = "ngram",
     enable_caching: bool = True,
+    configure: Callable[[VllmConfig], None] | None = None,
 ) -> Scheduler:
     """Return a scheduler over the groups of a configuration, with drafts of a vLLM method."""
     init_none_hash(sha256)
@@ -207,6 +218,8 @@ def scheduler_over(
     cache.block_size = min(block_sizes)
     cache.mamba_cache_mode = "align" if has_aligned_states else "none"
     cache.num_gpu_blocks = kv_cache_config.num_blocks
+    if configure is not None:
+        configure(config)
     register_all_kvcache_specs(config)  # type: ignore[no-untyped-call]
     return scheduler_cls(
         vllm_config=config,

@@ -15,26 +15,26 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from hybrid_blocks.profile import features
 from hybrid_blocks.profile.probes import Step
-from hybrid_blocks.profile.workload import Job
-
-_TOKEN = 7
+from hybrid_blocks.profile.workload import Job, Settings
 
 
 class Loop:
-    """Keeps ``num_requests`` requests running, one step ahead of their outputs, as vLLM does."""
+    """Keeps ``settings.requests`` running, one step ahead of their outputs, as vLLM does."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         jobs: Iterator[Job],
         hasher: Callable[[Request], Any],
-        num_requests: int,
+        settings: Settings,
     ) -> None:
         self.scheduler = scheduler
         self.hasher = hasher
         self._jobs = jobs
-        self._num_requests = num_requests
+        self._settings = settings
+        self._sample = features.sampler(settings)
         self._num_added = 0
         self._in_flight: tuple[SchedulerOutput, ModelRunnerOutput] | None = None
         self.decisions = hashlib.blake2b(digest_size=16)
@@ -55,6 +55,7 @@ class Loop:
         done = perf_counter_ns()
         in_flight, self._in_flight = self._in_flight, (scheduled, self._outputs(scheduled))
         before = len(self.scheduler.requests)
+        num_running = len(self.scheduler.running)
         resumed = perf_counter_ns()
         outputs = self.scheduler.update_from_output(*in_flight) if in_flight is not None else {}
         updated = perf_counter_ns()
@@ -67,31 +68,40 @@ class Loop:
             resumed=resumed,
             updated=updated,
             num_scheduled=len(scheduled.num_scheduled_tokens),
+            num_running=num_running,
             num_finished=before - len(self.scheduler.requests),
         )
 
     def _num_missing(self) -> int:
-        return self._num_requests - len(self.scheduler.requests)
+        return self._settings.requests - len(self.scheduler.requests)
 
     def _add(self, prompt: list[int], num_output_tokens: int) -> None:
+        about, sampling = features.request_options(self._settings, self._num_added)
         request = Request(
             request_id=f"request-{self._num_added}",
             prompt_token_ids=prompt,
-            sampling_params=SamplingParams(max_tokens=num_output_tokens, ignore_eos=True),
+            sampling_params=SamplingParams(
+                max_tokens=num_output_tokens, ignore_eos=True, **sampling
+            ),
             pooling_params=None,
             block_hasher=self.hasher,
+            **about,
         )
         self._num_added += 1
-        self.scheduler.add_request(request)
+        self.scheduler.add_request(features.allow(request))
 
     def _outputs(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         ids = list(scheduled.num_scheduled_tokens)
         requests = self.scheduler.requests
-        sampled = [[] if requests[id_].is_prefill_chunk else [_TOKEN] for id_ in ids]
+        drafts = scheduled.scheduled_spec_decode_tokens
+        sampled, logprobs = self._sample(
+            [-1 if requests[id_].is_prefill_chunk else len(drafts.get(id_, ())) for id_ in ids]
+        )
         return ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={id_: index for index, id_ in enumerate(ids)},
             sampled_token_ids=sampled,
+            logprobs=logprobs,
         )
 
 

@@ -33,6 +33,7 @@ class Step:
     resumed: int
     updated: int
     num_scheduled: int
+    num_running: int
     num_finished: int
 
     @property

@@ -83,7 +83,7 @@ def summarize(plain: list[Step], probed: list[Step], spans: list[Span]) -> Level
         update_us_p50=float(np.median(update)),
         requests_per_second=sum(step.num_finished for step in plain) / total * 1e6,
         steps=len(plain),
-        running=float(np.mean([step.num_scheduled for step in plain])),
+        running=float(np.mean([step.num_running for step in plain])),
         parts_us=_parts(probed, spans),
     )
 

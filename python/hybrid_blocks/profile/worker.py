@@ -4,12 +4,14 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from hybrid_blocks.profile import features
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.profile.loop import Loop
 from hybrid_blocks.profile.probes import Probes, Step
@@ -53,14 +55,18 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
         max_model_len=longest + 1,
         scheduler_cls=BatchedScheduler if is_batched else AsyncScheduler,
         is_natural=level_of(level) is Level.NATURAL,
+        num_draft_tokens=settings.num_drafts,
+        configure=partial(features.configure, settings=settings),
     )
+    features.equip(scheduler, settings)
     _check_level(scheduler, level)
     hasher = make_hasher()
-    loop = Loop(scheduler, jobs, hasher, settings.requests)
+    loop = Loop(scheduler, jobs, hasher, settings)
     loop.run(settings.warmup_steps)
     gc.collect()
     gc.freeze()  # as the engine does once it is up
     plain = _in_turns(loop, settings.steps, wait_for_turn)
+    _check_running(plain, settings.requests)
     probes = Probes()
     probes.attach(scheduler)
     loop.hasher = probes.timed("hashing", hasher)
@@ -86,6 +92,15 @@ def _enough(groups: Groups, requests: int, longest: int) -> int:
     """Return a number of blocks with which nothing is preempted and little is evicted."""
     per_request = (longest // groups.block_size + 4) * len(groups.specs())
     return 2 * requests * per_request
+
+
+_SHARE_RUNNING = 0.95
+
+
+def _check_running(steps: list[Step], asked: int) -> None:
+    running = sum(step.num_running for step in steps) / len(steps)
+    if running < _SHARE_RUNNING * asked:
+        raise RuntimeError(f"{running:.0f} requests ran on average, of {asked} that were asked for")
 
 
 def _check_level(scheduler: Scheduler, level: str) -> None:

@@ -28,6 +28,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``requests`` run at a time. Without ``trace`` each has ``prompt_tokens`` of which four requests
     share ``shared_tokens``, and generates ``output_tokens``. ``num_blocks`` 0 stands for enough.
+    A model verifies ``num_drafts`` drafts a step and accepts each with chance ``acceptance``, as
+    long as it accepted those before. ``images`` puts one image into each prompt, ``logprobs`` asks
+    for so many log probabilities, ``grammar`` constrains every fourth request, ``loras`` adapters
+    take turns, and ``connector`` attaches a KV connector that has nothing to load.
     """
 
     level: str
@@ -41,6 +45,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     warmup_steps: int = 300
     steps: int = 500
     seed: int = 0
+    num_drafts: int = 0
+    acceptance: float = 0.7
+    images: bool = False
+    logprobs: int = 0
+    grammar: bool = False
+    loras: int = 0
+    connector: bool = False
 
 
 # A prompt's token ids, and how many tokens to generate.

@@ -129,7 +129,7 @@ class Running(list[Any]):
 
 @dataclass(frozen=True)
 class Extras:
-    """What a model's output says of requests beside their tokens; ``None`` where it says nothing."""
+    """What a model's output says of requests beside their tokens; ``None`` is for nothing."""
 
     spec_tokens: dict[str, list[int]]
     num_invalid: dict[str, int] | None
@@ -140,7 +140,9 @@ class Extras:
     num_nans: dict[str, int] | None
 
 
-def extras_of(scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> Extras:
+def extras_of(
+    scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput
+) -> Extras:
     """Return what is said of the requests of a step."""
     return Extras(
         spec_tokens=scheduled.scheduled_spec_decode_tokens,

@@ -49,7 +49,7 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
             return 0, False
         return most, kind == 2
 
-    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:  # noqa: ARG002
         if num_external_tokens and _number(request) % 8 == 2:
             self.loading.add(request.request_id)
 

@@ -76,7 +76,7 @@ def constructed(features: frozenset[str], num_drafts: int, config: VllmConfig) -
             patch.object(
                 KVConnectorFactory,
                 "create_connector",
-                lambda config, role, kv_cache_config: Connector(config, role, kv_cache_config),
+                Connector,
             )
         )
         if "eagle" in features:

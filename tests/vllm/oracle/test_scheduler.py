@@ -56,9 +56,7 @@ FEATURED_ENGINES = ["full", "full-sliding", "mamba-align-0", "mamba-partial-0"]
 DRAFT_ENGINES = [
     name
     for name, engine in ENGINES.items()
-    if engine.num_spec_tokens
-    and not engine.use_eagle
-    and engine.dcp == engine.pcp == 1
+    if engine.num_spec_tokens and not engine.use_eagle and engine.dcp == engine.pcp == 1
 ]
 EAGLE_ENGINES = ["full-eagle", "full-sliding-eagle", "mamba-partial-eagle", "ring-eagle"]
 FEATURES = ["lora", "images", "logprobs", "grammar", "connector", "pipeline", "cadence"]
@@ -73,11 +71,11 @@ def with_features(*features: str, seed: int) -> frozenset[str]:
 
 
 def feature_life(name: str, features: frozenset[str], seed: int, **options: Any) -> None:
-    engine = tight(ENGINES[name]) if seed % 3 == 0 else ENGINES[name]
+    # Beside a connector vLLM's own manager of states may raise where it runs out of blocks.
+    is_tight = seed % 3 == 0 and not ("connector" in features and "mamba" in name)
+    engine = tight(ENGINES[name]) if is_tight else ENGINES[name]
     policy = "priority" if seed % 7 == 0 else "fcfs"
-    pair = Pair(
-        Setup(engine, policy=policy, features=features, **options), Random(seed)
-    )
+    pair = Pair(Setup(engine, policy=policy, features=features, **options), Random(seed))
     assert batching.unsupported_reason(pair.ours) is None
     # Loads in flight keep their blocks, which vLLM does not reset.
     actions = [action for action in ACTIONS if action != "reset" or "connector" not in features]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.profile.loop import Loop
+from hybrid_blocks.profile.workload import Settings
 from hybrid_blocks.trace import Trace, generate_trace, read_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
@@ -113,7 +114,9 @@ def test_a_trace_through_vllms_scheduler_gets_the_same_answers_from_both_manager
 ) -> None:
     trace = trace_of(name)
     scheduler, twin = scheduler_of_twins(groups, monkeypatch)
-    loop = Loop(scheduler, jobs(trace), make_hasher(), NUM_RUNNING)
+    loop = Loop(
+        scheduler, jobs(trace), make_hasher(), Settings(level="manager", requests=NUM_RUNNING)
+    )
     random = Random(name)
     for _ in range(-(-NUM_STEPS // CASES)):
         loop.step()

@@ -30,7 +30,8 @@ impl RustKVCacheManager {
         num_new: u32,
         num_lookahead: u32,
     ) -> PyResult<Room> {
-        let args = AllocateArgs { num_new, num_lookahead, has_scheduled: true, ..AllocateArgs::default() };
+        let args =
+            AllocateArgs { num_new, num_lookahead, has_scheduled: true, ..AllocateArgs::default() };
         Self::allocate(slf, request, hint, progress, &args)
     }
 

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyAssertionError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyAny, PyDict, PyList};
+use pyo3::types::{PyAny, PyList};
 
 use super::batch::Rules;
 use super::extras::Extras;
@@ -74,12 +74,8 @@ pub(super) fn settle(
     let num_valid = num_drafts.saturating_sub(num_invalid);
     spec.observe(num_valid, num_accepted);
     if let Some(metrics) = &row.spec_metrics {
-        let py = id.py();
-        let counts = PyDict::new(py);
-        counts.set_item(intern!(py, "num_draft_tokens"), num_valid)?;
-        counts.set_item(intern!(py, "num_accepted"), num_accepted)?;
-        counts.set_item(intern!(py, "detailed"), rules.detailed_spec_metrics)?;
-        metrics.bind(py).call_method(intern!(py, "observe"), (), Some(&counts))?;
+        let said = (num_valid, num_accepted, rules.detailed_spec_metrics);
+        metrics.bind(id.py()).call_method1(intern!(id.py(), "observe"), said)?;
     }
     Ok(num_rejected != 0)
 }

@@ -47,7 +47,8 @@ impl<'py> Extras<'py> {
         ];
         for (found, field) in of_batch {
             if let Some(found) = found {
-                let slice = found.call_method1(intern!(py, "slice_request"), (index, num_tokens))?;
+                let slice =
+                    found.call_method1(intern!(py, "slice_request"), (index, num_tokens))?;
                 output.setattr(field, slice)?;
             }
         }

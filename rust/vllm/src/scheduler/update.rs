@@ -181,8 +181,9 @@ impl<'py> Told<'py> {
         if let Some(Sampled { index, tokens, list }) = sampled {
             is_done = append(batch, row, &request, &mut counts, &tokens, &list)?;
             if row.has_grammar {
-                let accepts =
-                    step.scheduler.call_method1(intern!(py, "_accepts"), (request.object, &list))?;
+                let accepts = step
+                    .scheduler
+                    .call_method1(intern!(py, "_accepts"), (request.object, &list))?;
                 is_done |= !accepts.is_truthy()?;
             }
             let output = batch.output_class.bind(py).call1((id, &list))?;
@@ -281,9 +282,8 @@ impl<'py> Step<'_, 'py> {
             return Ok(Outcome::Nothing);
         }
         let tokens: PyResult<Vec<i64>> = list.iter().map(|token| token.extract()).collect();
-        Ok(tokens.map_or(Outcome::Unusual, |tokens| {
-            Outcome::Tokens(Sampled { index, tokens, list })
-        }))
+        Ok(tokens
+            .map_or(Outcome::Unusual, |tokens| Outcome::Tokens(Sampled { index, tokens, list })))
     }
 
     /// Let go of a request's inputs of the encoder that are computed; returns whether some are left.
