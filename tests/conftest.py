@@ -22,7 +22,7 @@ def computes_on_cpu() -> bool:
     return any((Path(folder) / "_C_AVX2.abi3.so").exists() for folder in folders or ())
 
 
-collect_ignore = [] if computes_on_cpu() else ["e2e"]
+collect_ignore = [] if computes_on_cpu() else ["e2e", "offload/test_engine.py"]
 
 # What imports vLLM or torch. `pytest --without-vllm` leaves it out and says so; without that option
 # it is collected, and fails where they are not installed. A single test of another file that needs
@@ -31,6 +31,10 @@ TESTS = Path(__file__).parent
 NEED_VLLM = [
     *("e2e", "kernels", "vllm"),
     "hash/test_against_vllm.py",
+    "offload/test_engine.py",
+    "offload/test_offload_manager.py",
+    "offload/test_replacement.py",
+    "offload/test_workers.py",
     "plan/test_plan_equals_vllm.py",
     "plan/test_plan_runs_in_vllm.py",
     "plan/test_plan_states_equal_vllm.py",

@@ -4,18 +4,17 @@ import hashlib
 
 import numpy as np
 import numpy.typing as npt
+from hybrid_blocks._core.offload import DiskStore
+from hybrid_blocks.offload.disk_queue import DiskQueue
+from hybrid_blocks.offload.groups import Group, Groups, layout_versions
+from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 from vllm.v1.kv_offload.base import (
     OffloadKey,
     ReqContext,
     ScheduleEndContext,
     make_offload_key,
 )
-
-from hybrid_blocks._core.offload import DiskStore
-from hybrid_blocks.offload.disk_queue import DiskQueue
-from hybrid_blocks.offload.groups import Group, Groups, layout_versions
-from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 
 ATTENTION, STATE = 0, 1
 TOKENS = 16

@@ -2,12 +2,12 @@
 
 import hashlib
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-
 from hybrid_blocks._core.offload import DiskStore, HostCache
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 
@@ -71,7 +71,7 @@ def test_slots_are_apart_and_chunks_keep_their_sizes() -> None:
     state = store(host, request, [key(STATE, 7)], [tokens[7]])
     ends = [(offset, offset + 4096) for offset in attention] + [(state[0], state[0] + 8000)]
     ends.sort()
-    assert all(end <= start for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in pairwise(ends))
     assert ends[-1][1] <= host.region_bytes
     assert host.live_bytes == 8 * 4096 + 8192
     assert host.num_units == 1

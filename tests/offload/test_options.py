@@ -4,20 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.options import DiskOptions, Options
 
 
 def test_sizes_are_read_with_their_units() -> None:
-    options = Options.parse({
-        "spec_name": "HybridOffloadingSpec",
-        "spec_module_path": "hybrid_blocks.offload",
-        "host": "1.5GiB",
-        "disk": "/var/cache/kv:2TB",
-        "offload_prompt_only": True,
-        "model_version": "r2",
-    })
+    options = Options.parse(
+        {
+            "spec_name": "HybridOffloadingSpec",
+            "spec_module_path": "hybrid_blocks.offload",
+            "host": "1.5GiB",
+            "disk": "/var/cache/kv:2TB",
+            "offload_prompt_only": True,
+            "model_version": "r2",
+        }
+    )
     assert options == Options(
         host_bytes=3 << 29,
         disk=DiskOptions(path=Path("/var/cache/kv"), max_bytes=2 * 10**12),
@@ -48,8 +49,6 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
         ({"host": "1GiB", "offload_prompt_only": "no"}, "is true or false, not 'no'"),
     ],
 )
-def test_what_is_wrong_is_refused_with_what_would_do(
-    config: dict[str, Any], message: str
-) -> None:
+def test_what_is_wrong_is_refused_with_what_would_do(config: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         Options.parse(config)

@@ -1,4 +1,4 @@
-"""Offload of hybrid models' caches to host memory and disk, as a spec of vLLM's OffloadingConnector.
+"""Offload of hybrid models' caches to host memory and disk: a spec for vLLM's connector.
 
 A state and the attention that leads to it are kept and evicted together. ``docs/offload.md`` has
 the options.

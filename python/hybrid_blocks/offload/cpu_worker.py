@@ -31,9 +31,7 @@ class CpuWorker(OffloadingWorker):
             [pages[ref.tensor_idx][:, : ref.page_size_bytes] for ref in refs]
             for refs in kv_caches.group_data_refs
         ]
-        self._rank_bytes = [
-            sum(layer.shape[1] for layer in layers) for layers in self._layers
-        ]
+        self._rank_bytes = [sum(layer.shape[1] for layer in layers) for layers in self._layers]
         self._rank = rank
         self._finished: list[TransferResult] = []
 

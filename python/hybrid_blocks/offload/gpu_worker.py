@@ -42,7 +42,7 @@ class _Handler(SingleDirectionOffloadingHandler):
         self._rank = rank
         self._fill_group_ops = self._fill_natural_ops
 
-    def _fill_natural_ops(
+    def _fill_natural_ops(  # noqa: PLR0917 - vLLM's signature
         self,
         g_idx: int,
         group_src: npt.NDArray[Any],

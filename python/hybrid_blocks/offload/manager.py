@@ -201,9 +201,7 @@ class HybridOffloadingManager(OffloadingManager):
 
     # Loads
 
-    def prepare_load(
-        self, keys: Collection[OffloadKey], req_context: ReqContext
-    ) -> LoadStoreSpec:
+    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin chunks that were just found, and say where they are."""
         keys = list(keys)
         offsets = self._cache.begin_load(keys)

@@ -19,8 +19,9 @@ _HEADER_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True)
 class Header:
-    """What workers tell the scheduler: bytes of a block by group, on each rank, and what decides
-    how they are laid out.
+    """What workers tell the scheduler: bytes of a block by group, and how they are laid out.
+
+    Bytes are those of one rank; all ranks have the same.
     """
 
     rank_bytes: list[int]

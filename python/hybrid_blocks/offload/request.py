@@ -29,5 +29,5 @@ class RequestState:
 def all_keys(context: ReqContext) -> tuple[list[OffloadKey], list[int]]:
     """All keys of a request and the tokens they stand for, each group's in order."""
     # The context answers only for one key at a time, and a look-up needs all in one call.
-    positions = context._offload_key_positions  # noqa: SLF001
+    positions = context._offload_key_positions
     return list(positions), list(positions.values())

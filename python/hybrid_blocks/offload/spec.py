@@ -106,9 +106,7 @@ class HybridOffloadingSpec(OffloadingSpec):
         return self._worker
 
     @staticmethod
-    def _make_worker(
-        kv_caches: CanonicalKVCaches, region: Region, rank: int
-    ) -> OffloadingWorker:
+    def _make_worker(kv_caches: CanonicalKVCaches, region: Region, rank: int) -> OffloadingWorker:
         if current_platform.is_cpu():
             from hybrid_blocks.offload.cpu_worker import CpuWorker  # noqa: PLC0415 - one of two
 

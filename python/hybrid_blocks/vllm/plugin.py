@@ -3,6 +3,7 @@
 import vllm
 from vllm.logger import init_logger
 
+from hybrid_blocks.offload.replacement import replace_spec
 from hybrid_blocks.vllm import grant, support
 from hybrid_blocks.vllm.level import VARIABLE, Level, requested
 
@@ -16,6 +17,7 @@ def register() -> None:
     vLLM may call this more than once. Raises ``InvalidArgumentError`` for an unknown level.
     """
     level = requested()
+    replace_spec()
     granted = grant.grant(level)
     if granted.level is not level:
         logger.warning_once(

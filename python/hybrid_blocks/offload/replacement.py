@@ -1,0 +1,31 @@
+"""``HYBRID_BLOCKS_OFFLOAD=1``: the spec in the place of vLLM's own."""
+
+import os
+from typing import Final
+
+from hybrid_blocks.errors import InvalidArgumentError
+
+VARIABLE: Final = "HYBRID_BLOCKS_OFFLOAD"
+_REPLACED: Final = "CPUOffloadingSpec"
+
+
+def replace_spec() -> None:
+    """Let ``vllm serve --kv-offloading-size 64`` use `HybridOffloadingSpec` if the variable asks.
+
+    Raises ``InvalidArgumentError`` for a value other than 0 and 1.
+    """
+    value = os.environ.get(VARIABLE, "0")
+    if value not in {"0", "1"}:
+        raise InvalidArgumentError(f"{VARIABLE} is 0 or 1, not {value!r}")
+    if value == "0":
+        return
+    from vllm.v1.kv_offload.base import OffloadingSpec  # noqa: PLC0415 - older ones have no such
+    from vllm.v1.kv_offload.factory import OffloadingSpecFactory  # noqa: PLC0415
+
+    def load() -> type[OffloadingSpec]:
+        from hybrid_blocks.offload.spec import HybridOffloadingSpec  # noqa: PLC0415
+
+        return HybridOffloadingSpec
+
+    # The factory refuses a second registration of a name.
+    OffloadingSpecFactory._registry[_REPLACED] = load

@@ -1,0 +1,54 @@
+"""Offload on vLLM's CPU engine: tokens are those of an engine whose device holds everything."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+from conversations import NUM_TURNS, Result, run
+
+BUILD = Path(__file__).parents[2] / "build" / "e2e"
+pytestmark = pytest.mark.full
+
+# What a device holds that is far too small for six chats, and one that holds them all.
+FEW, MANY = 28, 200
+CHATS = 6
+
+
+def config(**options: Any) -> dict[str, Any]:
+    return {
+        "spec_name": "HybridOffloadingSpec",
+        "spec_module_path": "hybrid_blocks.offload",
+        **options,
+    }
+
+
+@cache
+def plain(kind: str) -> Result:
+    """vLLM without offload on a device that holds everything."""
+    model = models.build(kind, BUILD)
+    return run(model, num_chats=CHATS, num_blocks=MANY, offload=None)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "gemma3_text"])
+def test_host_memory_gives_every_hit_of_a_large_device(kind: str) -> None:
+    model = models.build(kind, BUILD)
+    result = run(model, num_chats=CHATS, num_blocks=FEW, offload=config(host="256MiB"))
+    assert result.answers == plain(kind).answers
+    assert sum(result.cached) >= sum(plain(kind).cached) > 0
+    assert result.metrics["vllm:external_prefix_cache_hits"] > 0
+
+
+def test_a_restart_keeps_the_hits_that_are_on_disk(tmp_path: Path) -> None:
+    """Host memory holds half of the chats; the disk holds all, also for the next process."""
+    kind = "qwen3_next"
+    model = models.build(kind, BUILD)
+    offload = config(host="1MiB", disk=f"{tmp_path}:1GiB")
+    first = run(model, num_chats=CHATS, num_blocks=FEW, offload=offload)
+    assert first.answers == plain(kind).answers
+    assert sum(first.cached) >= 0.99 * sum(plain(kind).cached)
+    last = (NUM_TURNS - 1) * CHATS
+    again = run(model, num_chats=CHATS, num_blocks=FEW, offload=offload, first_turn=NUM_TURNS - 1)
+    assert again.answers == plain(kind).answers[last:]
+    assert sum(again.cached) >= 0.99 * sum(plain(kind).cached[last:])
