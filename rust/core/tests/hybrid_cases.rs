@@ -341,6 +341,22 @@ fn room_is_counted_after_live_blocks_were_moved_together() {
 }
 
 #[test]
+fn a_compaction_moves_as_many_blocks_as_it_said() {
+    let mut manager = hybrid(1 + 24, 1);
+    let handles: Vec<u64> = (0..4)
+        .map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, 37 * 16), &[]).unwrap())
+        .collect();
+    assert!(handles.iter().all(|&handle| prefill(&mut manager, handle)));
+    manager.free(&[handles[1], handles[3]]).unwrap();
+    let plan = manager.plan_compaction(1);
+    assert_eq!(plan.num_slabs(), 1);
+    assert!(plan.num_moves() > 1);
+    let changed = manager.apply_compaction(&plan).unwrap();
+    assert_eq!([changed.len() as u64, manager.stats().moves], [plan.num_moves() as u64; 2]);
+    manager.check_integrity().unwrap();
+}
+
+#[test]
 fn a_request_that_can_be_admitted_computes_its_whole_prompt() {
     let mut admitted = 0;
     for length in (100..12_000).step_by(700) {

@@ -401,6 +401,15 @@ fn a_refusal_says_whether_it_counts_blocks_or_slabs() {
 /// State 4, links 8, priority 8, first key 44, lost key 8, and 1.43 table slots of 5.3: 79.6 bytes a
 /// block. Each slab costs some more.
 #[test]
+fn a_slab_belongs_to_the_pool_that_has_blocks_in_it() {
+    let mut store = SlabStore::new(8, &[4, 1]).unwrap();
+    store.allocate(POOL, 5, &mut Vec::new()).unwrap();
+    store.allocate(PoolId(1), 3, &mut Vec::new()).unwrap();
+    assert_eq!([0, 1].map(|pool| store.num_owned(PoolId(pool))), [2, 3]);
+    assert_eq!(store.num_free_slabs(), 2);
+}
+
+#[test]
 fn the_memory_of_a_slab_store_counts_all_that_grows_with_its_blocks() {
     let bytes = |blocks_per_slab| SlabStore::new(1_000, &[blocks_per_slab]).unwrap().memory_bytes();
     let per_block = (bytes(1_000) - bytes(500)) as f64 / 500_000.0;

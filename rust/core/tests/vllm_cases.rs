@@ -168,3 +168,14 @@ fn a_drafter_drops_its_last_block_anew_where_another_group_ends_the_hit_earlier(
     manager.store_mut().drop_keys(PoolId(0), blocks[1][5]);
     assert_eq!(hit(&manager), 4);
 }
+
+#[test]
+fn a_hit_does_not_go_on_behind_a_block_that_is_gone() {
+    let mut manager = with_blocks(8, hybrid(vec![GroupConfig::new(GroupKind::Full, 64)]));
+    let blocks = compute(&mut manager, "r", 10, &at(145, 0, 145), 145);
+    manager.free(manager.find("r").unwrap()).unwrap();
+    let handle = known(&mut manager, "again", 10, 146);
+    assert_eq!(manager.longest_hit(handle, 145).num_tokens, 144);
+    manager.store_mut().drop_keys(PoolId(0), blocks[0][1]);
+    assert_eq!(manager.longest_hit(handle, 145).num_tokens, 64);
+}

@@ -18,8 +18,8 @@ use crate::tokens::token_ids;
 const LONG_PROMPT: usize = 1 << 14;
 
 /// Hashes blocks as vLLM does.
-#[pyclass(frozen, module = "hybrid_blocks._core")]
-pub struct BlockHasher {
+#[pyclass(name = "BlockHasher", frozen, module = "hybrid_blocks._core")]
+pub struct PyBlockHasher {
     algorithm: Algorithm,
     block_size: usize,
     num_lookahead_tokens: usize,
@@ -28,7 +28,7 @@ pub struct BlockHasher {
 }
 
 #[pymethods]
-impl BlockHasher {
+impl PyBlockHasher {
     /// A hasher for one of vLLM's algorithms, `none_hash` before a first block, and `fallback` for
     /// extra keys that only Python can serialize.
     ///
@@ -142,7 +142,7 @@ impl BlockHasher {
     }
 }
 
-impl BlockHasher {
+impl PyBlockHasher {
     fn digest(&self, bytes: &Bound<'_, PyBytes>) -> PyResult<Digest> {
         self.algorithm.digest_from(bytes.as_bytes()).map_err(invalid_argument)
     }
@@ -264,20 +264,20 @@ fn with_lookahead<'py>(
 }
 
 /// The hashes of one sequence that grows.
-#[pyclass(frozen, module = "hybrid_blocks._core")]
-pub struct HashChain {
-    hasher: Py<BlockHasher>,
+#[pyclass(name = "HashChain", frozen, module = "hybrid_blocks._core")]
+pub struct PyHashChain {
+    hasher: Py<PyBlockHasher>,
     first_parent: Py<PyBytes>,
     chain: Mutex<hash::HashChain<i64>>,
 }
 
 #[pymethods]
-impl HashChain {
+impl PyHashChain {
     #[new]
     #[pyo3(signature = (hasher, parent = None))]
     fn new(
         py: Python<'_>,
-        hasher: Py<BlockHasher>,
+        hasher: Py<PyBlockHasher>,
         parent: Option<Bound<'_, PyBytes>>,
     ) -> PyResult<Self> {
         let first_parent = hasher.get().parent_or_none_hash(py, parent);
@@ -317,7 +317,7 @@ impl HashChain {
     }
 }
 
-impl HashChain {
+impl PyHashChain {
     /// Never waits: an append in progress may be running Python code that comes back here.
     fn lock(&self) -> PyResult<MutexGuard<'_, hash::HashChain<i64>>> {
         self.chain.try_lock().map_err(|_| {
@@ -329,7 +329,7 @@ impl HashChain {
 }
 
 /// What the block manager needs of a hasher.
-impl BlockHasher {
+impl PyBlockHasher {
     /// Tokens a block, the algorithm, and the digest before a first block's.
     ///
     /// # Errors
@@ -341,7 +341,7 @@ impl BlockHasher {
     /// Hash a prompt; the chain can go on with what follows it.
     ///
     /// # Errors
-    /// Those of [`BlockHasher::hash_sequence`], and `InvalidArgumentError` for other things than
+    /// Those of [`PyBlockHasher::hash_sequence`], and `InvalidArgumentError` for other things than
     /// token ids.
     pub fn hash_prompt(
         &self,

@@ -15,5 +15,5 @@ pub use error::{
     invalid_argument,
 };
 pub use guarded::{Guarded, caught};
-pub use hash::{BlockHasher, HashChain};
+pub use hash::{PyBlockHasher, PyHashChain};
 pub use tokens::token_ids;

@@ -15,14 +15,14 @@ use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
 use crate::hint::{client, optional_hint};
 use crate::policy::{Compaction, policy};
-use hybrid_blocks_interop::BlockHasher;
 use hybrid_blocks_interop::Guarded;
+use hybrid_blocks_interop::PyBlockHasher;
 use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument};
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {
     manager: Guarded<core::BlockManager>,
-    hasher: Py<BlockHasher>,
+    hasher: Py<PyBlockHasher>,
 }
 
 #[pymethods]
@@ -40,7 +40,7 @@ impl BlockManager {
     )]
     fn new(
         groups: Vec<PyRef<'_, GroupSpec>>,
-        hasher: &Bound<'_, BlockHasher>,
+        hasher: &Bound<'_, PyBlockHasher>,
         #[pyo3(from_py_with = optional_size)] num_blocks: Option<u32>,
         #[pyo3(from_py_with = optional_size)] num_slabs: Option<u32>,
         #[pyo3(from_py_with = optional_sizes)] blocks_per_slab: Option<Vec<u32>>,

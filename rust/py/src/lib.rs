@@ -35,7 +35,7 @@ mod _core {
     #[pymodule_export]
     use super::policy::{Compaction, FlopModel};
     #[pymodule_export]
-    use hybrid_blocks_interop::{BlockHasher, HashChain};
+    use hybrid_blocks_interop::{PyBlockHasher, PyHashChain};
     #[pymodule_export]
     use hybrid_blocks_vllm::vllm;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use hybrid_blocks_interop::{BlockHasher, count, integrity_error, token_ids};
+use hybrid_blocks_interop::{PyBlockHasher, count, integrity_error, token_ids};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyModule};
@@ -18,7 +18,7 @@ pub(crate) struct RequestHasher {
     fallback: Py<PyAny>,
     /// vLLM's module, whose `NONE_HASH` a process sets when it starts.
     utils: Py<PyModule>,
-    hasher: Mutex<Option<Py<BlockHasher>>>,
+    hasher: Mutex<Option<Py<PyBlockHasher>>>,
 }
 
 #[pymethods]
@@ -105,7 +105,7 @@ impl RequestHasher {
     }
 
     /// The hasher for vLLM's first parent.
-    fn hasher(&self, py: Python<'_>) -> PyResult<Py<BlockHasher>> {
+    fn hasher(&self, py: Python<'_>) -> PyResult<Py<PyBlockHasher>> {
         let none_hash = self.utils.bind(py).getattr(intern!(py, "NONE_HASH"))?;
         let none_hash = none_hash.cast_into::<PyBytes>()?;
         if let Some(hasher) = &*self.lock()?
@@ -116,13 +116,13 @@ impl RequestHasher {
         let fallback = self.fallback.clone_ref(py);
         let lookahead = self.num_lookahead_tokens;
         let hasher =
-            BlockHasher::new(&self.algorithm, self.block_size, &none_hash, fallback, lookahead)?;
+            PyBlockHasher::new(&self.algorithm, self.block_size, &none_hash, fallback, lookahead)?;
         let hasher = Py::new(py, hasher)?;
         *self.lock()? = Some(hasher.clone_ref(py));
         Ok(hasher)
     }
 
-    fn lock(&self) -> PyResult<std::sync::MutexGuard<'_, Option<Py<BlockHasher>>>> {
+    fn lock(&self) -> PyResult<std::sync::MutexGuard<'_, Option<Py<PyBlockHasher>>>> {
         self.hasher.lock().map_err(|_| integrity_error("the hasher is lost".to_owned()))
     }
 }

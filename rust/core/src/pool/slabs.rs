@@ -269,3 +269,15 @@ impl Slabs {
             + self.occupied.len() / 8
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_counted_for_slabs_and_for_the_numbers_of_blocks_that_may_be_free() {
+        // Links of 3 slabs in 128 lists and in 1 list, 3 slabs' counts, a bit for each number.
+        let expected = 8 * (3 + 128) + 8 * (3 + 1) + 3 * 16 + 128 / 8;
+        assert_eq!(Slabs::new(3, 128).memory_bytes(), expected);
+    }
+}

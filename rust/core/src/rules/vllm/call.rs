@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 use super::config::{GroupConfig, ManagerConfig};
 use super::progress::RequestProgress;
 use super::request::Request;
-use super::stats::Stats;
+use super::stats::KvCacheStats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::error::Error;
@@ -44,7 +44,7 @@ pub(super) struct Call<'a, S> {
     pub(super) config: &'a ManagerConfig,
     pub(super) cache: &'a mut Cache<S>,
     pub(super) outputs: &'a mut [StepOutputs],
-    pub(super) stats: &'a mut Stats,
+    pub(super) stats: &'a mut KvCacheStats,
     pub(super) traffic: Option<&'a mut Traffic>,
     pub(super) request: &'a mut Request,
     pub(super) handle: u64,

@@ -5,7 +5,7 @@ use super::config::{GroupConfig, ManagerConfig};
 use super::no_change::NoChangeUntil;
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
 use super::request::VllmRequest;
-use super::stats::Stats;
+use super::stats::KvCacheStats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::engine::outbox::Outbox;
@@ -31,7 +31,7 @@ pub struct KvCacheManager<S> {
     pub(super) alone: Option<String>,
     /// What was seen of requests so far, where checkpoints are placed by our own rules.
     pub(super) traffic: Option<Box<Traffic>>,
-    pub(super) stats: Stats,
+    pub(super) stats: KvCacheStats,
 }
 
 impl<S: Store> KvCacheManager<S> {
@@ -61,7 +61,7 @@ impl<S: Store> KvCacheManager<S> {
             config,
             alone: None,
             traffic,
-            stats: Stats::default(),
+            stats: KvCacheStats::default(),
         })
     }
 
@@ -125,11 +125,11 @@ impl<S: Store> KvCacheManager<S> {
 
     /// What happened so far.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> KvCacheStats {
         let removed = self.engine.cache.num_removed.iter().flatten().zip(&self.config.groups);
         let states = removed.filter(|(_, group)| group.kind.is_recurrent()).map(|(count, _)| count);
         let evicted = states.sum::<u64>().saturating_sub(self.stats.superseded);
-        Stats { evicted, ..self.stats }
+        KvCacheStats { evicted, ..self.stats }
     }
 
     /// One request's call, and what it knew of changes to come.

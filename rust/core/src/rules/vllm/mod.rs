@@ -37,4 +37,4 @@ pub use config::{GroupConfig, Lookup, ManagerConfig, Release};
 pub use lookup::ComputedBlocks;
 pub use manager::KvCacheManager;
 pub use progress::{AllocateArgs, RequestProgress, TokenCounts};
-pub use stats::Stats;
+pub use stats::KvCacheStats;

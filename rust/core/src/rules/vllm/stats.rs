@@ -1,10 +1,10 @@
-//! [`Stats`]: what happened so far, by counts.
+//! [`KvCacheStats`]: what happened so far, by counts.
 
 use crate::rules::hit::HitLimit;
 
 /// Counts since the start. Checkpoints and forks are states, one a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct KvCacheStats {
     /// States copied for requests that went on from them.
     pub forks: u64,
     /// Checkpoints left in prompts.
