@@ -1,16 +1,24 @@
 """``hybrid-blocks doctor``: what is installed, what can be used, and what stands in the way."""
 
+import logging
+import os
 import warnings
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from typing import Annotated, Any, NamedTuple
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from hybrid_blocks._core import build_info
+from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.model import Model, load_model
+from hybrid_blocks.reach.features import CONNECTORS, METHODS, Features, parse_speculative
 from hybrid_blocks.vllm import support, surface
+from hybrid_blocks.vllm.level import Level
 
 
 class Extra(NamedTuple):
@@ -26,8 +34,116 @@ class Extra(NamedTuple):
     check: Callable[[Any], str]
 
 
-def doctor() -> None:
-    """Print the build, the CPU features, and for each optional package whether it is usable."""
+def doctor(  # noqa: PLR0917 -- typer passes options by name
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="config.json, a directory that holds one, or a built-in name: say which level and "
+            "scheduler an engine of this model reaches."
+        ),
+    ] = None,
+    speculative: Annotated[
+        str | None, typer.Option(help=f"Method and draft tokens: mtp:2. {', '.join(METHODS)}.")
+    ] = None,
+    connector: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join(CONNECTORS)}, or vLLM's name of a KV connector."),
+    ] = None,
+    encoder_connector: Annotated[
+        bool, typer.Option("--encoder-connector", help="An encoder cache connector.")
+    ] = False,
+    lora: Annotated[bool, typer.Option("--lora", help="LoRA adapters.")] = False,
+    images: Annotated[bool, typer.Option("--images", help="Requests with images.")] = False,
+    logprobs: Annotated[
+        bool, typer.Option("--logprobs", help="Requests that ask for log probabilities.")
+    ] = False,
+    priorities: Annotated[bool, typer.Option("--priorities", help="Priority scheduling.")] = False,
+    dcp: Annotated[int, typer.Option(help="Ranks of decode context parallelism.")] = 1,
+    pcp: Annotated[int, typer.Option(help="Ranks of prefill context parallelism.")] = 1,
+    pp: Annotated[int, typer.Option(help="Ranks of pipeline parallelism.")] = 1,
+    residency_metrics: Annotated[
+        bool, typer.Option("--residency-metrics", help="KV-cache residency metrics.")
+    ] = False,
+    flop_metrics: Annotated[bool, typer.Option("--flop-metrics", help="FLOP metrics.")] = False,
+    sampling_masks: Annotated[
+        bool, typer.Option("--sampling-masks", help="Sampling masks are returned.")
+    ] = False,
+    prefix_caching: Annotated[
+        bool, typer.Option("--prefix-caching/--no-prefix-caching", help="As in vLLM.")
+    ] = True,
+    table: Annotated[
+        bool, typer.Option("--table", help="Print docs/coverage.md: all models, all features.")
+    ] = False,
+) -> None:
+    """Print what is installed and usable; with --model, what an engine of vLLM reaches."""
+    if not table and model is None:
+        _print_installation()
+        return
+    # No GPU is needed, and vLLM asks for one unless it is told so before it is imported.
+    os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    try:
+        if table:
+            _print_table()
+            return
+        features = Features(
+            speculative=None if speculative is None else parse_speculative(speculative),
+            connector=connector,
+            encoder_connector=encoder_connector,
+            lora=lora,
+            images=images,
+            logprobs=logprobs,
+            priorities=priorities,
+            dcp=dcp,
+            pcp=pcp,
+            pp=pp,
+            residency_metrics=residency_metrics,
+            flop_metrics=flop_metrics,
+            sampling_masks=sampling_masks,
+            prefix_caching=prefix_caching,
+        )
+        _print_reach(load_model(str(model)), features)
+    except HybridBlocksError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _print_reach(model: Model, features: Features) -> None:
+    _need_vllm()
+    from hybrid_blocks.reach.answer import ONE_CALL, reach  # noqa: PLC0415 - wants vLLM
+
+    logging.disable(logging.WARNING)  # what vLLM says of an engine that serves nobody
+    found = reach(model, features)
+    lines = [f"model          {model.name}"]
+    lines.append(_line("natural", found.level is Level.NATURAL, found.why_not_natural))
+    lines.append(_line("manager", found.manager_level is Level.MANAGER, found.why_not_manager))
+    lines.append(_line("one call", found.scheduler == ONE_CALL, found.why_not_one_call))
+    lines.append(f"HYBRID_BLOCKS=natural reaches level {found.level}")
+    lines.append(f"--scheduler-cls hybrid_blocks.vllm.Scheduler: {found.scheduler}")
+    typer.echo("\n".join(lines))
+
+
+def _line(what: str, is_reached: bool, reason: str | None) -> str:
+    return f"{what:15}{'yes' if is_reached else f'no: {reason}'}"
+
+
+def _print_table() -> None:
+    _need_vllm()
+    from hybrid_blocks.reach.document import document  # noqa: PLC0415 - wants vLLM
+    from hybrid_blocks.reach.table import rows  # noqa: PLC0415
+
+    logging.disable(logging.WARNING)
+    typer.echo(document(list(rows())), nl=False)
+
+
+def _need_vllm() -> None:
+    if find_spec("vllm") is None:
+        raise InvalidArgumentError(
+            "vLLM is not installed; pip install hybrid-blocks[vllm], or ask docs/coverage.md"
+        )
+
+
+def _print_installation() -> None:
     info = build_info()
     console = Console()
     console.print(f"hybrid_blocks {info['version']}", highlight=False)

@@ -5,6 +5,7 @@ from typing import Any
 from vllm.v1.core.single_type_kv_cache_manager import (
     ChunkedLocalAttentionManager,
     CircularBufferManager,
+    CrossAttentionManager,
     FullAttentionManager,
     MambaManager,
     SlidingWindowManager,
@@ -19,6 +20,7 @@ COVERED = (
     ChunkedLocalAttentionManager,
     MambaManager,
     CircularBufferManager,
+    CrossAttentionManager,
 )
 
 
@@ -26,6 +28,7 @@ def unsupported_reason(
     kv_cache_config: KVCacheConfig,
     *,
     metrics_collector: object | None = None,
+    hash_block_size: int = 1,
     **_: Any,
 ) -> str | None:
     """Return why an engine needs vLLM's own managers, or ``None`` if it does not.
@@ -39,8 +42,12 @@ def unsupported_reason(
         manager = releases.installed.manager_class(group)
         if manager not in COVERED:
             return f"group {number} is managed by {getattr(manager, '__name__', manager)}"
-        if not spec.prefix_cacheable and manager is not CircularBufferManager:
-            return f"group {number} takes no part in prefix caching"
+        is_scratch = manager in (CircularBufferManager, CrossAttentionManager)
+        if not spec.prefix_cacheable and not is_scratch and spec.block_size % hash_block_size:
+            return (
+                f"group {number} takes no part in prefix caching and has blocks of "
+                f"{spec.block_size} tokens over hash blocks of {hash_block_size}"
+            )
         if isinstance(spec, MambaSpec) and spec.mamba_cache_mode not in ("none", "align"):
             return f"Mamba cache mode {spec.mamba_cache_mode!r}"
     return None

@@ -14,6 +14,7 @@ from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     CircularBufferSpec,
+    CrossAttentionSpec,
     MambaSpec,
     SlidingWindowSpec,
 )
@@ -23,7 +24,10 @@ from hybrid_blocks.vllm import releases
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group. ``window`` is the chunk of chunked attention; sizes are in tokens."""
+    """One group; sizes are in tokens.
+
+    ``window`` is the chunk of chunked attention, and of cross attention the most encoder tokens.
+    """
 
     kind: str
     block_size: int
@@ -35,6 +39,7 @@ class Group:
     num_speculative: int = 0
     checkpoint_alignment: int | None = None
     has_checkpoint_blocks: bool = False
+    is_cached: bool = True
     pool: int = 0
 
 
@@ -68,7 +73,9 @@ def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
     lookup, lookup_groups = _lookup(coordinator)
     return Geometry(
         release=releases.installed.name,
-        groups=[_group(single) for single in coordinator.single_type_managers],
+        groups=[
+            _group(single, manager.max_model_len) for single in coordinator.single_type_managers
+        ],
         lookup=lookup,
         lookup_groups=lookup_groups,
         fine_grained=coordinator.enable_partial_hash_hits,
@@ -100,13 +107,14 @@ def _lookup(coordinator: KVCacheCoordinator) -> tuple[str, list[tuple[list[int],
             return "none", []
 
 
-def _group(manager: SingleTypeKVCacheManager) -> Group:
+def _group(manager: SingleTypeKVCacheManager, max_model_len: int) -> Group:
     spec = manager.kv_cache_spec
     common: dict[str, Any] = {
         "block_size": manager.block_size,
         "use_eagle": manager.use_eagle,
         "admission_cap": manager.max_admission_blocks_per_request,
         "zeroes_new_blocks": manager.records_new_block_ids,
+        "is_cached": spec.prefix_cacheable,
     }
     match spec:
         case SlidingWindowSpec():
@@ -116,6 +124,8 @@ def _group(manager: SingleTypeKVCacheManager) -> Group:
                 window=spec.sliding_window,
                 extra_retained=spec.extra_retained_tokens,
             )
+        case CrossAttentionSpec():
+            return Group("cross", **common, window=max_model_len)
         case CircularBufferSpec():
             return Group("ring", **common)
         case ChunkedLocalAttentionSpec():

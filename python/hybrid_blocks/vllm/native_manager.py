@@ -85,7 +85,7 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
         request_id: str,
         num_tokens: int,
         new_computed_blocks: tuple[list[Block], ...],
-        num_encoder_tokens: int,  # noqa: ARG002 - for cross attention, which is not covered
+        num_encoder_tokens: int,
         total_computed_tokens: int,
         num_local_computed_tokens: int,
         num_tokens_main_model: int,
@@ -101,6 +101,7 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
             num_tokens_main_model,
             apply_admission_cap,
             prefill_end,
+            num_encoder_tokens,
         )
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Block], ...]) -> Any:  # type: ignore[override]

@@ -11,12 +11,14 @@ from hybrid_blocks.vllm.support import release_of
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     CircularBufferSpec,
+    CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
+    SlidingWindowMLASpec,
     SlidingWindowSpec,
 )
 
@@ -111,6 +113,10 @@ class Engine:
         """Return the argument that vLLM 0.32 does not know, if it is wanted."""
         count = self.num_hash_lookahead
         return {"num_hash_lookahead_tokens": count} if count else {}
+
+    @property
+    def has_encoder(self) -> bool:
+        return any(isinstance(spec, CrossAttentionSpec) for spec in self.groups)
 
     @property
     def has_aligned_state(self) -> bool:
@@ -263,6 +269,23 @@ def _mamba() -> dict[str, Engine]:
     return engines
 
 
+def _scratch() -> dict[str, Engine]:
+    """Return engines with windows that are replayed, not cached, and with cross attention."""
+    replayed = SlidingWindowMLASpec(
+        block_size=4, sliding_window=9, bounded_replay=True, dcp_sharded=False, **_SIZES
+    )
+    cross = CrossAttentionSpec(block_size=4, **_SIZES)
+    single = partial(Engine, scheduler_block_size=4, hash_block_size=4, num_blocks=120)
+    return {
+        "replayed-full": single((full(4), replayed)),
+        "replayed-mla-sliding": single((mla(4), sliding(4, 9), replayed, replayed)),
+        "replayed-wide": Engine((full(8), replayed), 8, 4, num_blocks=120),
+        "replayed-eagle": single((full(4), replayed), use_eagle=True, num_spec_tokens=1),
+        "cross-full": single((full(4), cross), enable_caching=False),
+        "cross-sliding": single((full(4), sliding(4, 9), cross, cross), enable_caching=False),
+    }
+
+
 def tight(engine: Engine) -> Engine:
     """Return the engine with so few blocks that requests preempt each other."""
     return replace(engine, num_blocks=max(12, engine.num_blocks // 4))
@@ -326,5 +349,6 @@ def _known(engines: dict[str, Engine]) -> dict[str, Engine]:
 ATTENTION = _known(_attention())
 MAMBA = _known(_mamba())
 RINGS = _rings()
+SCRATCH = _scratch()
 CONTEXT_PARALLEL = _context_parallel()
-ENGINES = ATTENTION | MAMBA | RINGS | CONTEXT_PARALLEL
+ENGINES = ATTENTION | MAMBA | RINGS | SCRATCH | CONTEXT_PARALLEL

@@ -164,6 +164,8 @@ class Life:
             num_lookahead_tokens=self.engine.lookahead,
             num_external_computed_tokens=num_external,
             delay_cache_blocks=delayed,
+            # The encoder's tokens; a step after the first asks for none.
+            num_encoder_tokens=self.random.randrange(1, 40) if self.engine.has_encoder else 0,
             full_sequence_must_fit=draw.random() < 0.5,
             reserved_blocks=draw.choice((0, 0, 0, 2)),
             has_scheduled_reqs=bool(self.running),
@@ -185,7 +187,8 @@ class Life:
 
     def _external(self, request: Request, num_local: int) -> int:
         """Tokens that a connector has; none where states are kept at block borders."""
-        if self.random.random() >= 0.1 or self.engine.has_aligned_state:
+        never = self.engine.has_aligned_state or self.engine.has_encoder
+        if self.random.random() >= 0.1 or never:
             return 0
         return self._external_blocks(request, num_local)
 

@@ -12,7 +12,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.core.kv_cache_utils import init_none_hash
 
-from .engines import ATTENTION, CONTEXT_PARALLEL, ENGINES, MAMBA, RINGS, Engine, tight
+from .engines import ATTENTION, CONTEXT_PARALLEL, ENGINES, MAMBA, RINGS, SCRATCH, Engine, tight
 from .life import Life
 from .twin import RefusedError, Twin
 
@@ -48,7 +48,7 @@ def live(engine: Engine, actions: list[tuple[str, int]], seed: int, *, is_async:
         life.run(actions)
 
 
-@pytest.mark.parametrize("name", [*ATTENTION, *MAMBA, *RINGS, *CONTEXT_PARALLEL])
+@pytest.mark.parametrize("name", [*ATTENTION, *MAMBA, *RINGS, *SCRATCH, *CONTEXT_PARALLEL])
 @pytest.mark.parametrize("is_tight", [False, True], ids=["roomy", "tight"])
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(actions=ACTIONS, seed=st.integers(0, 2**32), is_async=st.booleans())

@@ -16,7 +16,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import CrossAttentionSpec, RSWASpec
+from vllm.v1.kv_cache_interface import RSWASpec
 from vllm.v1.request import Request
 
 from .engines import ENGINES, Engine, full
@@ -54,17 +54,19 @@ def test_the_native_manager_covers_every_engine_of_the_oracle(name: str) -> None
     assert isinstance(manager, VllmKVCacheManager)
 
 
-@pytest.mark.parametrize(
-    ("spec", "word"),
-    [
-        (RSWASpec(rswa_window=8, **SIZES), "RSWAManager"),
-        (CrossAttentionSpec(**SIZES), "CrossAttentionManager"),
-    ],
-)
-def test_a_kind_of_group_that_is_not_covered_falls_back_with_its_name(spec: Any, word: str) -> None:
+def test_a_kind_of_group_that_is_not_covered_falls_back_with_its_name() -> None:
+    spec = RSWASpec(rswa_window=8, **SIZES)
     engine = replace(ENGINES["full"], groups=(full(4), spec), enable_caching=False)
-    assert word in str(unsupported_reason(engine.config()))
+    assert "RSWAManager" in str(unsupported_reason(engine.config()))
     assert type(make(engine)) is KVCacheManager
+
+
+def test_an_uncached_group_whose_blocks_are_no_hash_blocks_falls_back() -> None:
+    config = ENGINES["replayed-full"].config()
+    assert unsupported_reason(config, hash_block_size=4) is None
+    assert "blocks of 4 tokens over hash blocks of 8" in str(
+        unsupported_reason(config, hash_block_size=8)
+    )
 
 
 def test_residency_metrics_fall_back() -> None:

@@ -328,6 +328,7 @@ fn group(group: &fixture::Group) -> GroupConfig {
         pool: POOL,
         use_eagle: group.use_eagle,
         admission_cap: group.admission_cap,
+        is_cached: true,
         zeroes_new_blocks: group.zeroes_new_blocks,
     }
 }

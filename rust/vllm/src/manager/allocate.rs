@@ -80,6 +80,7 @@ fn asks_for_new_only(args: &AllocateArgs<'_>) -> bool {
     args.computed.is_none()
         && args.num_new_computed == 0
         && args.num_external == 0
+        && args.num_encoder == 0
         && !args.delay_commit
         && !args.full_sequence_must_fit
         && args.reserved_blocks == 0

@@ -19,6 +19,7 @@ pub(super) struct GroupFields {
     num_speculative: u32,
     checkpoint_alignment: Option<u32>,
     has_checkpoint_blocks: bool,
+    is_cached: bool,
     pool: u32,
 }
 
@@ -56,6 +57,7 @@ impl GroupFields {
                 extra_retained: self.extra_retained,
             },
             "chunked" => GroupKind::Chunked { chunk: self.window },
+            "cross" => GroupKind::Cross { encoder_tokens: self.window },
             "ring" => GroupKind::Ring,
             "mamba_in_place" => GroupKind::MambaInPlace { num_speculative },
             "mamba_aligned" => GroupKind::MambaAligned {
@@ -72,6 +74,7 @@ impl GroupFields {
             use_eagle: self.use_eagle,
             admission_cap: self.admission_cap,
             zeroes_new_blocks: self.zeroes_new_blocks,
+            is_cached: self.is_cached,
         })
     }
 }

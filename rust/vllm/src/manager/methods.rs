@@ -83,8 +83,6 @@ impl RustKVCacheManager {
         has_scheduled_reqs: bool,
         skip_zeroing_group_ids: Vec<u32>,
     ) -> PyResult<Option<Bound<'py, AllocatedBlocks>>> {
-        // Only cross attention takes blocks for the encoder, and that is left to vLLM's manager.
-        let _ = num_encoder_tokens;
         let (py, (core, _)) = (slf.py(), Self::core(slf)?);
         if num_new_tokens == 0 && num_external_computed_tokens == 0 && num_new_computed_tokens == 0
         {
@@ -102,6 +100,7 @@ impl RustKVCacheManager {
             computed: computed.as_deref(),
             num_lookahead: num_lookahead_tokens,
             num_external: num_external_computed_tokens,
+            num_encoder: num_encoder_tokens,
             delay_commit: delay_cache_blocks,
             full_sequence_must_fit,
             reserved_blocks,
@@ -378,6 +377,7 @@ impl RustKVCacheManager {
         num_tokens_main_model: u32,
         apply_admission_cap: bool,
         prefill_end: u32,
+        num_encoder_tokens: u32,
     ) -> PyResult<i64> {
         let (core, _) = Self::core(slf)?;
         let computed = ids_of_groups(new_computed_blocks)?;
@@ -386,6 +386,7 @@ impl RustKVCacheManager {
             num_main: num_tokens_main_model,
             num_computed: total_computed_tokens,
             num_local: num_local_computed_tokens,
+            num_encoder: num_encoder_tokens,
             prefill_end,
             is_admission: apply_admission_cap,
         };

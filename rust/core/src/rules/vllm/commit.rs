@@ -39,7 +39,7 @@ impl<S: Store> Call<'_, S> {
         }
         for group in 0..self.tables.len() {
             let config = self.config_of(group);
-            if !config.kind.is_cacheable() {
+            if !config.is_cacheable() {
                 continue;
             }
             let num_tokens = self.num_cacheable(num_computed, &config);

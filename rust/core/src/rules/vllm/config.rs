@@ -21,6 +21,9 @@ pub struct GroupConfig {
     pub admission_cap: Option<u32>,
     /// Whether new blocks are zeroed by the worker.
     pub zeroes_new_blocks: bool,
+    /// Whether it takes part in prefix caching, if its kind can. One that does not is never entered,
+    /// and shortens no hit.
+    pub is_cached: bool,
 }
 
 impl GroupConfig {
@@ -34,7 +37,13 @@ impl GroupConfig {
             use_eagle: false,
             admission_cap: None,
             zeroes_new_blocks: false,
+            is_cached: true,
         }
+    }
+
+    /// Whether later requests can hit what the group computed.
+    pub(crate) fn is_cacheable(&self) -> bool {
+        self.is_cached && self.kind.is_cacheable()
     }
 
     pub(crate) fn spec(&self) -> GroupSpec {

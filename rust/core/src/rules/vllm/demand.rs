@@ -57,9 +57,18 @@ impl<S: Store> Call<'_, S> {
             GroupKind::MambaAligned { num_speculative, .. } => {
                 self.aligned_demand(group, num_speculative, computed, counts)
             }
+            GroupKind::Cross { .. } => {
+                i64::from(self.num_missing_for_encoder(group, counts.num_encoder))
+            }
             GroupKind::Ring => i64::from(self.tables[group].blocks.is_empty()),
             _ => self.positional_demand(group, computed, counts),
         }
+    }
+
+    /// Blocks missing until the encoder's tokens have room.
+    pub(super) fn num_missing_for_encoder(&self, group: usize, num_encoder: u32) -> u32 {
+        let held = self.tables[group].blocks.len() as u32;
+        num_encoder.div_ceil(self.config_of(group).block_size).saturating_sub(held)
     }
 
     /// One block a position.

@@ -8,20 +8,36 @@ use crate::ids::{BlockId, GroupId};
 use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
-    /// Give a group room for `num_tokens`, or `num_main` where a drafter has no such layers.
-    /// Returns the blocks that the worker does not know of yet.
+    /// Give a group room for `num_tokens`, `num_main` where a drafter has no such layers, or for the
+    /// encoder's tokens. Returns the blocks that the worker does not know of yet.
     pub(super) fn extend(
         &mut self,
         group: usize,
         num_tokens: u32,
         num_main: u32,
+        num_encoder: u32,
     ) -> Result<Vec<BlockId>, Error> {
         match self.config_of(group).kind {
+            GroupKind::Cross { .. } => self.extend_for_encoder(group, num_encoder),
             GroupKind::MambaAligned { num_speculative, .. } => {
                 self.extend_aligned(group, num_speculative as usize, num_main)
             }
             _ => self.extend_positional(group, num_tokens),
         }
+    }
+
+    fn extend_for_encoder(
+        &mut self,
+        group: usize,
+        num_encoder: u32,
+    ) -> Result<Vec<BlockId>, Error> {
+        let mut new = Vec::new();
+        self.take(group, self.num_missing_for_encoder(group, num_encoder), &mut new)?;
+        self.tables[group].blocks.extend_from_slice(&new);
+        if self.config.groups[group].zeroes_new_blocks {
+            self.outputs[group].new_blocks.extend_from_slice(&new);
+        }
+        Ok(new)
     }
 
     fn extend_positional(&mut self, group: usize, num_tokens: u32) -> Result<Vec<BlockId>, Error> {

@@ -237,6 +237,7 @@ impl<S: Store> KvCacheManager<S> {
             num_main,
             num_computed: num_local + args.num_external,
             num_local,
+            num_encoder: args.num_encoder,
             prefill_end: progress.num_prompt.max(progress.num_tokens.saturating_sub(1)),
             is_admission: false,
         };
@@ -274,7 +275,7 @@ impl<S: Store> KvCacheManager<S> {
         call.observe();
         let mut new = Vec::with_capacity(call.tables.len());
         for group in 0..call.tables.len() {
-            new.push(call.extend(group, num_slots, num_main)?);
+            new.push(call.extend(group, num_slots, num_main, args.num_encoder)?);
         }
         call.cache.note_evictions();
         if !args.delay_commit {
@@ -402,15 +403,15 @@ impl<S: Store> KvCacheManager<S> {
         let Some(row) = self.row(handle) else { return 0 };
         let cache = &self.engine.cache;
         let tables = cache.groups.iter().zip(self.engine.requests.tables(row));
-        let cached =
-            tables.filter(|(group, _)| group.kind().is_cacheable()).map(|(group, table)| {
-                if self.config.checkpoints.is_some() && group.kind().is_aligned() {
-                    return table.moving().last_kept;
-                }
-                let index = cache.store.prefix_index(group.spec.pool);
-                let known = table.blocks.iter().filter_map(|&block| index.first_key(block));
-                known.map(|(_, num_tokens)| num_tokens).max().unwrap_or(0)
-            });
+        let tables = tables.zip(&self.config.groups).filter(|(_, config)| config.is_cacheable());
+        let cached = tables.map(|((group, table), _)| {
+            if self.config.checkpoints.is_some() && group.kind().is_aligned() {
+                return table.moving().last_kept;
+            }
+            let index = cache.store.prefix_index(group.spec.pool);
+            let known = table.blocks.iter().filter_map(|&block| index.first_key(block));
+            known.map(|(_, num_tokens)| num_tokens).max().unwrap_or(0)
+        });
         cached.min().unwrap_or(0)
     }
 

@@ -102,7 +102,7 @@ impl<S: Store> Call<'_, S> {
                 until.room = until.room.min(room);
             }
             until.processed = until.processed.min(group.next_skip(num_processed) - 1);
-            if self.cache.enable_caching && config.kind.is_cacheable() {
+            if self.cache.enable_caching && config.is_cacheable() {
                 if self.has_open_tail(config, num_committed) {
                     return NoChangeUntil::default();
                 }

@@ -35,6 +35,8 @@ pub struct AllocateArgs<'a> {
     pub num_lookahead: u32,
     /// Computed elsewhere.
     pub num_external: u32,
+    /// Of the encoder, for cross attention.
+    pub num_encoder: u32,
     /// Whether the blocks are filled later and must not be hit before.
     pub delay_commit: bool,
     /// Whether the whole request must fit, not only this step.
@@ -61,6 +63,8 @@ pub struct TokenCounts {
     pub num_computed: u32,
     /// Computed before, here.
     pub num_local: u32,
+    /// Of the encoder, for cross attention.
+    pub num_encoder: u32,
     /// Where the request's prefill ends.
     pub prefill_end: u32,
     /// Whether this asks for the whole request at once, to decide on its admission.

@@ -1,0 +1,221 @@
+"""vLLM's scheduler for a model and the features of an engine, without weights."""
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vllm.config import (
+    CacheConfig,
+    ECTransferConfig,
+    KVTransferConfig,
+    LoRAConfig,
+    ModelConfig,
+    ObservabilityConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import (
+    init_none_hash,
+    resolve_kv_cache_block_sizes,
+)
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
+from vllm.v1.structured_output import StructuredOutputManager
+
+from hybrid_blocks.model import Model, PlanError, Rank
+from hybrid_blocks.reach.features import CONNECTORS, Features
+from hybrid_blocks.reach.layers import attention_block, layer_specs
+from hybrid_blocks.vllm import releases
+from hybrid_blocks.vllm.natural import stock
+
+MAX_MODEL_LEN = 16_384
+NUM_BLOCKS = 4096
+_ENOUGH_BYTES = 2**42
+
+# Any decoder will do: the scheduler asks for its name, its length and heads that ranks divide.
+_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 64,
+    "vocab_size": 128_256,
+    "max_position_embeddings": MAX_MODEL_LEN,
+}
+
+
+class Engine:
+    """What an engine core knows of a model before it makes its scheduler.
+
+    ``specs`` are the layers' with the blocks of their kernels, as workers report them at level
+    ``natural``; ``kv_cache_config`` is vLLM's own plan.
+
+    Raises ``PlanError`` where vLLM refuses the model or the features.
+    """
+
+    def __init__(self, model: Model, features: Features) -> None:
+        self.features = features
+        is_hybrid = any(layer.cache.kind == "state" for layer in model.layers)
+        self.is_async = True
+        if features.connector_class is not None:
+            _check_connector(features.connector_class)
+        try:
+            self.config = self._config(model)
+        except ValueError as error:
+            raise PlanError(f"vLLM refuses this engine: {_first_line(error)}") from error
+        self.config.model_config.return_sampling_mask = features.sampling_masks
+        cache_mode = "align" if is_hybrid and features.prefix_caching else "none"
+        self.config.cache_config.mamba_cache_mode = cache_mode  # type: ignore[assignment]
+        # That of CUDA, which engine cores ask workers for.
+        self.config.cache_config.kv_cache_layout = "LBNHC"
+        rank = Rank(
+            num_speculative_tokens=self.config.num_speculative_tokens, model_dtype=model.dtype
+        )
+        self.specs = layer_specs(model, rank, max_model_len=MAX_MODEL_LEN, cache_mode=cache_mode)
+        self.kv_cache_config = self._planned(self.specs)
+        self.config.cache_config.num_gpu_blocks = NUM_BLOCKS
+
+    def scheduler(self, scheduler_cls: Callable[..., Scheduler]) -> Scheduler:
+        """Make a scheduler as the engine core does.
+
+        Raises ``PlanError`` where vLLM cannot, as without a connector's package.
+        """
+        init_none_hash(sha256)
+        register_all_kvcache_specs(self.config)  # type: ignore[no-untyped-call]
+        try:
+            scheduler_block, hash_block = resolve_kv_cache_block_sizes(
+                self.kv_cache_config, self.config
+            )
+            return scheduler_cls(
+                vllm_config=self.config,
+                kv_cache_config=self.kv_cache_config,
+                structured_output_manager=StructuredOutputManager(self.config),
+                block_size=scheduler_block,
+                hash_block_size=hash_block,
+                log_stats=True,
+            )
+        except (
+            ValueError,
+            AssertionError,
+            NotImplementedError,
+            ImportError,
+            RuntimeError,
+        ) as error:
+            raise PlanError(f"vLLM makes no scheduler: {_first_line(error)}") from error
+
+    def _config(self, model: Model) -> VllmConfig:
+        features = self.features
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "config.json").write_text(json.dumps(_MODEL))
+            served = ModelConfig(
+                model=folder,
+                dtype=model.dtype,  # type: ignore[arg-type]
+                skip_tokenizer_init=True,
+                max_model_len=MAX_MODEL_LEN,
+            )
+            config = VllmConfig(
+                model_config=served,
+                cache_config=CacheConfig(
+                    block_size=attention_block(model),
+                    enable_prefix_caching=features.prefix_caching,
+                ),
+                parallel_config=self._parallel(),
+                scheduler_config=SchedulerConfig(
+                    max_num_seqs=64,
+                    max_num_batched_tokens=8192,
+                    max_model_len=MAX_MODEL_LEN,
+                    is_encoder_decoder=False,
+                    async_scheduling=False,
+                    policy="priority" if features.priorities else "fcfs",
+                ),
+                **self._further(served, folder),
+            )
+        if features.speculative is not None:
+            # A drafter's own model is not asked for by the scheduler.
+            config.speculative_config.method = features.speculative.method  # type: ignore[union-attr,assignment]
+        config.scheduler_config.async_scheduling = self.is_async = features.pp == 1 and not (
+            features.speculative is not None and features.speculative.method == "ngram"
+        )
+        return config
+
+    def _parallel(self) -> ParallelConfig:
+        features = self.features
+        ranks = features.dcp * features.pcp
+        return ParallelConfig(
+            pipeline_parallel_size=features.pp,
+            tensor_parallel_size=features.dcp,
+            decode_context_parallel_size=features.dcp,
+            prefill_context_parallel_size=features.pcp,
+            distributed_executor_backend="mp" if features.pp * ranks > 1 else None,
+        )
+
+    def _further(self, served: ModelConfig, folder: str) -> Mapping[str, Any]:
+        features, found = self.features, dict[str, Any]()
+        if features.speculative is not None:
+            found["speculative_config"] = SpeculativeConfig(
+                target_model_config=served,
+                target_parallel_config=ParallelConfig(),
+                method="ngram",
+                num_speculative_tokens=features.speculative.num_tokens,
+            )
+        if features.connector_class is not None:
+            found["kv_transfer_config"] = KVTransferConfig(
+                kv_connector=features.connector_class,
+                kv_role="kv_both",
+                kv_connector_extra_config={
+                    "cpu_bytes_to_use": 2**30,
+                    "shared_storage_path": folder,
+                },
+            )
+        if features.encoder_connector:
+            found["ec_transfer_config"] = ECTransferConfig(
+                ec_connector="ECExampleConnector",
+                ec_role="ec_both",
+                ec_connector_extra_config={"shared_storage_path": folder},
+            )
+        if features.lora:
+            found["lora_config"] = LoRAConfig(max_lora_rank=8, max_loras=4)
+        if features.residency_metrics or features.flop_metrics:
+            found["observability_config"] = ObservabilityConfig(
+                kv_cache_metrics=features.residency_metrics,
+                enable_mfu_metrics=features.flop_metrics,
+            )
+        return found
+
+    def _planned(self, specs: Mapping[str, KVCacheSpec]) -> KVCacheConfig:
+        inflated = stock._inflated(self.config, dict(specs))
+        plan = releases.installed.planning().stock_config
+        try:
+            planned: KVCacheConfig = plan(self.config, inflated, _ENOUGH_BYTES)
+        except (ValueError, AssertionError, NotImplementedError) as error:
+            raise PlanError(f"vLLM plans no KV cache: {_first_line(error)}") from error
+        return replace(planned, num_blocks=NUM_BLOCKS)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    # The first line of pydantic's errors counts them.
+    told = next((line for line in lines if line.startswith("Value error, ")), None)
+    if told is not None:
+        return told.removeprefix("Value error, ").partition(" [type=")[0]
+    return next(filter(None, lines), type(error).__name__)
+
+
+def _check_connector(name: str) -> None:
+    try:
+        KVConnectorFactory.get_connector_class_by_name(name)
+    except ImportError as error:
+        raise PlanError(f"--connector {name} cannot be imported: {_first_line(error)}") from error
+    except ValueError as error:
+        known = ", ".join([*CONNECTORS, *sorted(KVConnectorFactory._registry)])
+        raise PlanError(f"--connector {name} is not known; known are {known}") from error

@@ -1,0 +1,85 @@
+"""What an engine is started with, beside its model."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from hybrid_blocks.errors import InvalidArgumentError
+
+METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
+"""Methods of speculative decoding, as vLLM names them."""
+
+CONNECTORS: Mapping[str, str] = MappingProxyType(
+    {
+        "offloading": "OffloadingConnector",
+        "simple-offloading": "SimpleCPUOffloadConnector",
+        "example": "ExampleConnector",
+        "nixl": "NixlConnector",
+        "lmcache": "LMCacheConnectorV1",
+        "mooncake": "MooncakeConnector",
+    }
+)
+"""vLLM's KV connectors by a short name."""
+
+
+class Speculative(msgspec.Struct, frozen=True):
+    """A method of speculative decoding and its draft tokens a step."""
+
+    method: str
+    num_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.method}:{self.num_tokens}"
+
+
+class Features(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of an engine that may decide what runs. The defaults are vLLM's.
+
+    ``connector`` is a short name or a class name of vLLM. ``dcp``, ``pcp`` and ``pp`` count the
+    ranks of decode context, prefill context and pipeline parallelism. With ``images``, requests
+    have image inputs.
+    """
+
+    speculative: Speculative | None = None
+    connector: str | None = None
+    encoder_connector: bool = False
+    lora: bool = False
+    images: bool = False
+    logprobs: bool = False
+    priorities: bool = False
+    dcp: int = 1
+    pcp: int = 1
+    pp: int = 1
+    residency_metrics: bool = False
+    flop_metrics: bool = False
+    sampling_masks: bool = False
+    prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("dcp", "pcp", "pp"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"--{name} must be positive: {getattr(self, name)}")
+
+    @property
+    def connector_class(self) -> str | None:
+        """Return vLLM's name of the connector."""
+        return self.connector and CONNECTORS.get(self.connector, self.connector)
+
+
+def parse_speculative(text: str) -> Speculative:
+    """Return what ``mtp:2`` stands for.
+
+    Raises ``InvalidArgumentError`` for an unknown method, naming those that are known, and for a
+    number of tokens below 1.
+    """
+    method, _, count = text.partition(":")
+    if method not in METHODS:
+        raise InvalidArgumentError(
+            f"--speculative {text}: {method!r} is no known method; known are {', '.join(METHODS)}"
+        )
+    if not count.isdecimal() or int(count) < 1:
+        raise InvalidArgumentError(
+            f"--speculative {text}: say how many tokens are drafted a step, as in {method}:2"
+        )
+    return Speculative(method, int(count))

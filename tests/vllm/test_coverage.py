@@ -1,0 +1,137 @@
+"""What an engine is told to reach is what it reaches, and docs/coverage.md says so."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hybrid_blocks.cli import app
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.model import load_model
+from hybrid_blocks.model.table import entries
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.reach.answer import ONE_CALL, at_level, reach
+from hybrid_blocks.reach.document import document
+from hybrid_blocks.reach.engine import Engine
+from hybrid_blocks.reach.features import Features, Speculative, parse_speculative
+from hybrid_blocks.reach.probe import NUM_REQUESTS, probed
+from hybrid_blocks.reach.table import FEATURES, MOST_SERVED, Row, is_served, rows, share
+from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from natural.engine import Engine as NaturalEngine
+from natural.engine import installed
+from typer.testing import CliRunner
+
+DOCUMENT = Path(__file__).parents[2] / "docs/coverage.md"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed() -> Iterator[None]:
+    """Once for all tests: what takes the place of vLLM's classes is looked for everywhere."""
+    with at_level(Level.MANAGER):
+        yield
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Row]:
+    return list(rows())
+
+
+def test_the_document_is_what_the_command_prints(found: list[Row]) -> None:
+    assert document(found) == DOCUMENT.read_text(), (
+        "hybrid-blocks doctor --table > docs/coverage.md"
+    )
+
+
+def test_every_model_has_a_row_for_every_feature_that_it_has(found: list[Row]) -> None:
+    expected = {
+        (name, feature)
+        for name in entries()
+        for feature, features in FEATURES.items()
+        if is_served(load_model(name), features)
+    }
+    assert {(row.model, row.feature) for row in found} == expected
+    assert set(MOST_SERVED) <= set(entries())
+    assert len(MOST_SERVED) == 20
+
+
+def test_every_plain_model_reaches_the_highest_level_and_one_call(found: list[Row]) -> None:
+    for row in found:
+        if row.feature == "plain":
+            assert row.is_whole, row
+            assert row.reach is not None
+            assert row.reach.level is Level.NATURAL, row
+
+
+def test_the_share_counts_engines_that_vllm_serves(found: list[Row]) -> None:
+    plain = [row for row in found if row.feature == "plain"]
+    assert share(plain) == (len(entries()), len(entries()))
+    refused = plain[0]._replace(reach=None, refused="why")
+    assert share([*plain, refused]) == share(plain)
+
+
+@pytest.mark.parametrize("name", MOST_SERVED)
+def test_level_natural_plans_slabs_for_the_models_that_are_told_to_reach_it(name: str) -> None:
+    """The workers' part of vLLM's planning runs too, which the table does without."""
+    with installed():
+        engine = NaturalEngine(load_model(name), Deployment(max_model_len=16_384), 2**37)
+    assert isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
+
+
+@pytest.mark.parametrize("features", FEATURES.values(), ids=list(FEATURES))
+@pytest.mark.parametrize("name", ["Qwen3.5-27B", "gpt-oss-20b", "Kimi-K3"])
+def test_the_manager_that_serves_is_the_one_told(name: str, features: Features) -> None:
+    model = load_model(name)
+    if not is_served(model, features):
+        return
+    told = reach(model, features)
+    probe = probed(Engine(model, features))
+    manager = probe.scheduler.kv_cache_manager
+    assert isinstance(manager, KVCacheManager)
+    assert isinstance(manager, NativeKVCacheManager) is (told.manager_level is Level.MANAGER)
+    assert probe.num_decoded >= NUM_REQUESTS
+    assert (told.scheduler == ONE_CALL) is (
+        probe.scheduler._decodes is not None and not probe.num_left
+    )
+
+
+@pytest.fixture
+def quietened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COLUMNS", "200")
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("quietened")
+def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
+    options = ["--model", "Qwen3.5-27B", "--connector", "offloading"]
+    output = CliRunner().invoke(app, ["doctor", *options]).output
+    assert "natural        no: a KV connector" in output
+    assert "manager        yes" in output
+    assert "HYBRID_BLOCKS=natural reaches level manager" in output
+
+
+@pytest.mark.usefixtures("quietened")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model", "Qwen3.5-27"], "near it: Qwen3.5-27B"),
+        (["--model", "Qwen3.5-27B", "--speculative", "guess:2"], "known are ngram, eagle"),
+        (["--model", "Qwen3.5-27B", "--speculative", "mtp"], "as in mtp:2"),
+        (["--model", "Qwen3.5-27B", "--connector", "carrier"], "known are offloading"),
+        (["--model", "Qwen3.5-27B", "--dcp", "0"], "--dcp must be positive: 0"),
+    ],
+)
+def test_what_is_not_known_is_an_error_that_says_what_is(options: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["doctor", *options])
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_a_method_and_its_draft_tokens_are_read() -> None:
+    assert parse_speculative("mtp:2") == Speculative("mtp", 2)
+    assert str(parse_speculative("ngram:4")) == "ngram:4"
+    with pytest.raises(InvalidArgumentError, match="guess"):
+        parse_speculative("guess:1")
