@@ -102,7 +102,7 @@ def _main(task: dict[str, Any]) -> None:
             use_tqdm=False,
         )
         answers.extend(list(output.outputs[0].token_ids) for output in outputs)
-        margins.extend([_margin(place) for place in one.outputs[0].logprobs] for one in outputs)
+        margins.extend([_margin(at) for at in one.outputs[0].logprobs or ()] for one in outputs)
         cached.extend(output.num_cached_tokens or 0 for output in outputs)
 
     for text in questions * 2:

@@ -13,8 +13,9 @@ from vllm.v1.worker.mamba_utils import MambaSpecDecodeGPUContext
 
 def install() -> None:
     """Let vLLM's first model runner move states on a CPU."""
-    MambaSpecDecodeGPUContext.run_fused_precopy = _before_step
-    MambaSpecDecodeGPUContext.run_fused_postprocess = _after_step
+    context: Any = MambaSpecDecodeGPUContext
+    context.run_fused_precopy = _before_step
+    context.run_fused_postprocess = _after_step
 
 
 def _before_step(

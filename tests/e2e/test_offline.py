@@ -81,12 +81,16 @@ def test_what_freed_bytes_hold_changes_no_token_under_preemption(block_size: int
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_slabs"), [("gemma3_text", 3_000), ("gemma3_text", 60), ("qwen3_next", FEW_SLABS)]
+    ("kind", "sizes"),
+    [
+        ("gemma3_text", {"num_gpu_blocks_override": 60}),
+        ("qwen3_next", {"num_gpu_blocks_override": 400, "block_size": 128}),
+    ],
 )
-def test_tokens_are_vllms_with_drafts_of_ngrams(kind: str, num_slabs: int) -> None:
+def test_tokens_are_vllms_with_drafts_of_ngrams(kind: str, sizes: dict[str, int]) -> None:
     """In float32 to the last; in bfloat16 up to a token that rounding decides."""
     plain = run(models.build(kind, BUILD), "off", DRAFTS, story_tokens=48)
-    options = DRAFTS | {"num_gpu_blocks_override": num_slabs}
+    options = DRAFTS | sizes
     result = run(models.build(kind, BUILD), "natural", options, poison=True, story_tokens=48)
     assert 0 < result.num_accepted < result.num_drafts
     assert sum(result.cached) > 0

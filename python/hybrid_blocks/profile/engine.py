@@ -7,6 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from math import lcm
 from pathlib import Path
+from typing import Literal
 
 import torch
 from vllm.config import (
@@ -170,7 +171,7 @@ def scheduler_over(
     hash_block_size: int,
     scheduler_cls: type[Scheduler] = AsyncScheduler,
     num_draft_tokens: int = 0,
-    draft_method: str = "ngram",
+    draft_method: Literal["ngram", "eagle"] = "ngram",
     enable_caching: bool = True,
     configure: Callable[[VllmConfig], None] | None = None,
 ) -> Scheduler:

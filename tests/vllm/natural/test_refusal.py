@@ -144,13 +144,14 @@ def test_caches_of_two_number_formats_are_refused(caches: tuple[Any, ...]) -> No
     engine = made(*caches, FULL)
     assert refusal.reason(engine.config, engine.specs) is None
     last = list(engine.specs)[-1]
-    other: Any = replace(engine.specs[last], dtype=torch.float8_e4m3fn)
+    spec: Any = engine.specs[last]
+    other = replace(spec, dtype=torch.float8_e4m3fn)
     said = refusal.reason(engine.config, engine.specs | {last: other})
     assert said == "attention caches of 2 number formats"
     attention = [
-        KVCacheGroupSpec([name], spec)
-        for name, spec in engine.specs.items()
-        if not isinstance(spec, MambaSpec)
+        KVCacheGroupSpec([name], one)
+        for name, one in engine.specs.items()
+        if not isinstance(one, MambaSpec)
     ]
     assert not KVCacheConfig(2, [], attention).needs_kv_cache_zeroing
     attention.append(KVCacheGroupSpec([last], other))

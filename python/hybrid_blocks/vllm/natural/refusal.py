@@ -87,7 +87,7 @@ def _plans_for_itself() -> bool:
 
 
 def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:
-    attention = [spec for spec in specs.values() if not isinstance(spec, MambaSpec)]
+    attention: list[Any] = [spec for spec in specs.values() if not isinstance(spec, MambaSpec)]
     if not attention:
         return "no attention layer"
     for name, spec in specs.items():
