@@ -20,13 +20,11 @@ STORY_TOKENS = 160
 class Result:
     """What a run of the program answered and counted.
 
-    ``answers`` are tokens by prompt, ``margins`` how much likelier each was than the next best, in
-    nats. ``cached`` are the prompt tokens that were hit, ``num_drafts`` the draft tokens proposed
-    and ``num_accepted`` those that were right.
+    ``answers`` are tokens by prompt, ``cached`` the prompt tokens that were hit, ``num_drafts`` the
+    draft tokens proposed and ``num_accepted`` those that were right.
     """
 
     answers: list[list[int]]
-    margins: list[list[float]]
     cached: list[int]
     num_preemptions: int
     num_drafts: int
@@ -92,17 +90,15 @@ def _main(task: dict[str, Any]) -> None:
     questions = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
     stories = [f"Story {number}. {PREFIX[number : number + 200]}" for number in range(16)]
     answers: list[list[int]] = []
-    margins: list[list[float]] = []
     cached: list[int] = []
 
     def ask(texts: list[str], max_tokens: int) -> None:
         outputs = llm.generate(
             [TokensPrompt(prompt_token_ids=encode(text)) for text in texts],
-            SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=2),
+            SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True),
             use_tqdm=False,
         )
         answers.extend(list(output.outputs[0].token_ids) for output in outputs)
-        margins.extend([_margin(at) for at in one.outputs[0].logprobs or ()] for one in outputs)
         cached.extend(output.num_cached_tokens or 0 for output in outputs)
 
     for text in questions * 2:
@@ -112,7 +108,6 @@ def _main(task: dict[str, Any]) -> None:
     counts = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
     report = {
         "answers": answers,
-        "margins": margins,
         "cached": cached,
         "num_preemptions": counts["vllm:num_preemptions"],
         "num_drafts": counts.get("vllm:spec_decode_num_draft_tokens", 0),
@@ -121,12 +116,6 @@ def _main(task: dict[str, Any]) -> None:
         "is_idle_clean": llm.reset_prefix_cache(),
     }
     print(json.dumps(report), flush=True)
-
-
-def _margin(place: Any) -> float:
-    """Return how far the best of two tokens is above the other, in nats."""
-    best, second = sorted((token.logprob for token in place.values()), reverse=True)[:2]
-    return float(best - second)
 
 
 if __name__ == "__main__":
