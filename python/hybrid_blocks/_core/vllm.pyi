@@ -418,8 +418,8 @@ class DecodeBatch:
         """Make room for a token of each of the first running requests, and for its drafts.
 
         It ends before the first that does anything but decode, or for which there is no room;
-        before the last that decodes; and before more than ``token_budget`` tokens. ``step_number`` counts
-        calls of the scheduler. ``previous`` are the ids of the requests of the step before, or
+        before the last that decodes; and before more than ``token_budget`` tokens. ``step_number``
+        counts calls of the scheduler. ``previous`` are the ids of the requests of the step before, or
         ``None`` where nobody wants the tokens of others. Drafts are taken off the requests; their
         counts change with :meth:`advance`.
         """

@@ -20,10 +20,22 @@ def _drafts_take_slots(scheduler: Scheduler) -> bool:
     return drafts is not None and drafts.max_num_new_slots_for_drafting > 0
 
 
+def _is_unproven(scheduler: Scheduler) -> bool:
+    return releases.installed.name == "0.32" and bool(
+        scheduler.vllm_config.speculative_config is not None
+        or scheduler.connector is not None
+        or scheduler.lora_config is not None
+        or scheduler.use_pp
+        or scheduler.return_sampling_mask
+        or scheduler.perf_metrics is not None
+    )
+
+
 REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
     "the block manager is not at level manager": lambda scheduler: (
         not isinstance(scheduler.kv_cache_manager, NativeKVCacheManager)
     ),
+    "drafts, LoRA, KV connectors, pipelines, masks and FLOP metrics before vLLM 0.33": _is_unproven,
     "encoder cache connector": lambda scheduler: scheduler.ec_connector is not None,
     "drafts that take slots of their own in a batch": _drafts_take_slots,
     "as many drafts as the size of the batch allows": lambda scheduler: (
