@@ -9,7 +9,7 @@ import pytest
 from conversations import NUM_TURNS, Result, run
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]  # three engines start in turn
 
 # What a device holds that is far too small for six chats, and one that holds them all.
 FEW, MANY = 28, 200
