@@ -107,7 +107,7 @@ def _lookup(coordinator: KVCacheCoordinator) -> tuple[str, list[tuple[list[int],
             return "none", []
 
 
-def _group(manager: SingleTypeKVCacheManager, max_model_len: int) -> Group:
+def _group(manager: SingleTypeKVCacheManager, max_model_len: int) -> Group:  # noqa: PLR0911
     spec = manager.kv_cache_spec
     common: dict[str, Any] = {
         "block_size": manager.block_size,

@@ -71,6 +71,7 @@ impl Engine {
             computed: computed.as_deref(),
             num_lookahead: ask.lookahead,
             num_external: ask.external,
+            num_encoder: 0,
             delay_commit: ask.delayed,
             full_sequence_must_fit: ask.must_fit,
             reserved_blocks: ask.reserved,
@@ -95,6 +96,7 @@ impl Engine {
             num_main: span.num_main,
             num_computed: span.num_computed,
             num_local: span.num_local,
+            num_encoder: 0,
             prefill_end: span.prefill_end,
             is_admission: span.is_admission,
         };
