@@ -54,14 +54,7 @@ def check(found: list[Regret]) -> None:
         )
 
 
-NOT_YET = pytest.mark.xfail(
-    strict=True, reason="300 requests after the change: 0.624, which is 0.932 of fixed:128"
-)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[NOT_YET] * (name == "changing")) for name in LOADS]
-)
+@pytest.mark.parametrize("name", LOADS)
 def test_the_learned_placement_is_nearly_the_best_fixed_one(name: str) -> None:
     check(regrets(name, 900, "Qwen3.5-27B", 0.2, seed=11))
 

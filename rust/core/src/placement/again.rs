@@ -39,11 +39,15 @@ impl Again {
         }
     }
 
-    /// How often a place that `num_uses` prompts went on from is likely to be gone on from still: each
-    /// time, the next one comes with the chance of those that several went on from.
-    pub(super) fn uses(&self, num_uses: u8) -> f64 {
-        let chance = |at: usize| self.again[at] / self.left[at];
+    /// The chance that a place that `num_uses` prompts went on from is gone on from once more.
+    pub(super) fn chance(&self, num_uses: u8) -> f64 {
         let at = usize::from(num_uses.clamp(1, Self::MOST)) - 1;
-        chance(at) / (1.0 - chance(1)).max(1.0 / MOST_USES)
+        (self.again[at] / self.left[at]).min(1.0)
+    }
+
+    /// How often that is likely to be so still: each time, the next one comes with the chance of places
+    /// that several went on from.
+    pub(super) fn uses(&self, num_uses: u8) -> f64 {
+        self.chance(num_uses) / (1.0 - self.chance(Self::MOST)).max(1.0 / MOST_USES)
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Rates {
 }
 
 /// Prompts after which older ones count half. A change of the traffic is half believed after as many.
-const MEMORY: f32 = 128.0;
+const MEMORY: f32 = 256.0;
 
 /// Prompts that what is known of all clients counts as, for a client of its own class.
 const SHARED_WEIGHT: f64 = 16.0;

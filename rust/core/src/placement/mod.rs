@@ -151,10 +151,10 @@ impl Placement {
         }
     }
 
-    /// How often a place that `num_uses` prompts went on from is likely to be gone on from still.
+    /// The chance that a place that `num_uses` prompts went on from is gone on from once more.
     #[must_use]
-    pub fn uses_to_come(&self, num_uses: u8) -> f64 {
-        self.again.uses(num_uses)
+    pub fn chance_again(&self, num_uses: u8) -> f64 {
+        self.again.chance(num_uses)
     }
 
     /// Do something to what is known of a class, and of such prompts of all clients.

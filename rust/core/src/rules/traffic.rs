@@ -228,7 +228,7 @@ impl Traffic {
     ) -> Vec<f64> {
         let again = |&length: &u32| match block(length).map(|block| self.history.num_uses(block)) {
             None | Some(0) => 0.0,
-            Some(num_uses) => self.placement.uses_to_come(num_uses),
+            Some(num_uses) => self.placement.chance_again(num_uses),
         };
         let again: Vec<f64> = lengths.iter().map(again).collect();
         let outlook = self.placement.outlook(plan.class, plan.prompt_tokens, lengths, &again);
