@@ -12,6 +12,7 @@ use super::row::{Counts, Row};
 /// What vLLM's `SpecDecodingStats` counts, of one step.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_field_names, reason = "vLLM's names")]
 pub(crate) struct SpecCounts {
     num_drafts: u64,
     num_draft_tokens: u64,

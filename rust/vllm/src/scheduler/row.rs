@@ -39,6 +39,7 @@ pub(super) struct Scheduled {
 /// All but its counts and drafts is read once. vLLM changes nothing else of such a request without changing a
 /// count as well (preemption, a step or an output that it dealt with itself), so a row is read again
 /// when a count is not what this code left there.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a request")]
 pub(super) struct Row {
     pub(super) request: Py<PyAny>,
     attributes: Py<PyDict>,
