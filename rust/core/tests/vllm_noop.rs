@@ -32,6 +32,7 @@ fn what_a_request_does_with_its_own_blocks_changes_nothing_for_others() {
     compute(&mut manager, "other", 50, &at(40, 40, 41), 1);
     let (other, decode) = (manager.find("other").unwrap(), at(40, 41, 42));
     assert!(manager.is_noop(other, &decode, 1, 0));
+    assert!(manager.is_commit_noop(other, 41));
 
     // The end of the writer's prompt becomes a full block.
     compute(&mut manager, "writer", 10, &at(24, 24, 32), 8);
@@ -40,6 +41,7 @@ fn what_a_request_does_with_its_own_blocks_changes_nothing_for_others() {
 
     manager.store_mut().drop_keys(PoolId(0), tail);
     assert!(!manager.is_noop(other, &decode, 1, 0));
+    assert!(!manager.is_commit_noop(other, 41));
 }
 
 #[test]
