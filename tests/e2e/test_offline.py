@@ -94,7 +94,7 @@ def test_float32_tokens_are_vllms_with_drafts_of_ngrams() -> None:
 
 def test_most_bfloat16_tokens_are_vllms_with_drafts_of_ngrams() -> None:
     """A wrong state changes all answers that follow from it; rounding changes a few of 44."""
-    sizes = {"block_size": 128, "num_gpu_blocks_override": 400}
+    sizes: dict[str, Any] = {"block_size": 128, "num_gpu_blocks_override": 400}
     plain = run(models.build("qwen3_next", BUILD), "off", DRAFTS | sizes)
     result = natural("qwen3_next", **DRAFTS, **sizes)
     assert 0 < result.num_accepted < result.num_drafts

@@ -20,7 +20,7 @@ class Lookup:
 
     @property
     def num_tokens(self) -> int:
-        """The longest length that every group can restore, 0 if none is beyond what was computed."""
+        """The longest length that every group can restore; 0 if none exceeds what was computed."""
 
     @property
     def is_pending(self) -> bool:
@@ -133,7 +133,7 @@ class HostCache:
         """Unpin chunks that `begin_load` pinned."""
 
     def touch(self, keys: Sequence[bytes], *, bonus: int = 0) -> None:
-        """Note a use: what brought the chunks in is evicted ``bonus`` stores later than a new one."""
+        """Note a use: what brought the chunks in goes ``bonus`` stores later than a new one."""
 
     def take_evicted(self) -> list[bytes]:
         """Return the keys whose slots were taken since this was last asked."""

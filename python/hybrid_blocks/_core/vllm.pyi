@@ -376,6 +376,7 @@ class RustKVCacheManager:
         num_tokens_main_model: int,
         apply_admission_cap: bool,
         prefill_end: int,
+        num_encoder_tokens: int,
     ) -> int: ...
     def _blocks_of(self, request_id: str, group: int) -> list[Block] | None: ...
     def _num_cached_blocks(self, request_id: str, group: int) -> int | None: ...
@@ -419,9 +420,9 @@ class DecodeBatch:
 
         It ends before the first that does anything but decode, or for which there is no room;
         before the last that decodes; and before more than ``token_budget`` tokens. ``step_number``
-        counts calls of the scheduler. ``previous`` are the ids of the requests of the step before, or
-        ``None`` where nobody wants the tokens of others. Drafts are taken off the requests; their
-        counts change with :meth:`advance`.
+        counts calls of the scheduler. ``previous`` are the ids of the requests of the step before,
+        or ``None`` where nobody wants the tokens of others. Drafts are taken off the requests;
+        their counts change with :meth:`advance`.
         """
 
     def advance(self, drafts: list[int], step_number: int, fence: int | None) -> None:

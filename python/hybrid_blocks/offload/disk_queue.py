@@ -16,7 +16,7 @@ _NUM_THREADS = 4
 class Chunks:
     """Chunks of one transfer: names, tokens that they stand for, and first bytes in the region."""
 
-    keys: list[bytes]
+    keys: Sequence[bytes]
     tokens: list[int]
     offsets: list[int]
 

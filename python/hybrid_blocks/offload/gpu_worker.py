@@ -78,12 +78,13 @@ class GpuWorker(CPUOffloadingWorker):
 
     def __init__(self, kv_caches: CanonicalKVCaches, region: Region, rank: int) -> None:
         """Copy between ``kv_caches`` and the share of ``rank`` in the region's chunks."""
-        self._mmap_region = _Pinned(region)
+        pinned = _Pinned(region)
+        self._mmap_region = pinned  # type: ignore[assignment]
         settings: dict[str, Any] = {
             "kv_caches": kv_caches,
-            "share": self._mmap_region.address,
+            "share": pinned.address,
             "rank": rank,
-            "host_memory_is_pinned": self._mmap_region.is_pinned,
+            "host_memory_is_pinned": pinned.is_pinned,
         }
         self._store_handler = _Handler(gpu_to_cpu=True, **settings)
         self._load_handler = _Handler(gpu_to_cpu=False, **settings)

@@ -1,8 +1,9 @@
 """vLLM's offloading manager over the host cache and the disk."""
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
 )
@@ -149,7 +150,7 @@ class HybridOffloadingManager(OffloadingManager):
         chain = self._cache.open_request([], [])
         begun = self._cache.begin_store(chain, on_disk, tokens)
         self._cache.close_request(chain)
-        keys, offsets = begun if begun is not None else ([], [])
+        keys, offsets = begun if begun is not None else ([], np.empty(0, np.int64))
         self._note_evicted()
         if len(keys) < len(on_disk):
             # Some have no room, so the length cannot be restored: nothing is read in vain.
@@ -161,7 +162,7 @@ class HybridOffloadingManager(OffloadingManager):
             return
         tokens_of = dict(zip(on_disk, tokens, strict=True))
         state.promotion.waiting = set(keys)
-        self._disk.read(Chunks(keys, [tokens_of[key] for key in keys], list(offsets)))
+        self._disk.read(Chunks(keys, [tokens_of[key] for key in keys], offsets.tolist()))
 
     def _drop(self, state: RequestState) -> None:
         """Let go of what a request kept in place."""
@@ -180,7 +181,7 @@ class HybridOffloadingManager(OffloadingManager):
         for message in self._disk.disk.take_warnings():
             logger.warning("%s", message)
 
-    def _end_read(self, keys: list[bytes], ok: list[bool]) -> None:
+    def _end_read(self, keys: Sequence[bytes], ok: list[bool]) -> None:
         assert self._disk is not None
         good = [key for key, is_ok in zip(keys, ok, strict=True) if is_ok]
         bad = [key for key, is_ok in zip(keys, ok, strict=True) if not is_ok]
@@ -300,7 +301,7 @@ class HybridOffloadingManager(OffloadingManager):
             if not wanted or self._disk.disk.is_paused:
                 continue
             names = [key for key, _ in wanted]
-            offsets = list(self._cache.begin_load(names))
+            offsets = self._cache.begin_load(names).tolist()
             self._written_bytes += sum(map(self._disk.size, names))
             self._disk.write(Chunks(names, [count for _, count in wanted], offsets))
 

@@ -28,7 +28,7 @@ class Grammars:
         return True
 
 
-class NothingToLoad(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+class NothingToLoad(KVConnectorBase_V1, SupportsHMA):
     """A KV connector that looks at every step and never loads or keeps anything."""
 
     def get_num_new_matched_tokens(

@@ -142,7 +142,7 @@ class Engine:
             )
         if features.speculative is not None:
             # A drafter's own model is not asked for by the scheduler.
-            config.speculative_config.method = features.speculative.method  # type: ignore[union-attr,assignment]
+            config.speculative_config.method = features.speculative.method  # type: ignore[union-attr]
         config.scheduler_config.async_scheduling = self.is_async = features.pp == 1 and not (
             features.speculative is not None and features.speculative.method == "ngram"
         )

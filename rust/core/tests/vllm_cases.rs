@@ -161,8 +161,8 @@ fn a_drafter_drops_its_last_block_anew_where_another_group_ends_the_hit_earlier(
     let hit = |manager: &Manager| manager.longest_hit(handle, 160).num_tokens / HASH_BLOCK;
     assert_eq!(hit(&manager), 9, "the drafter computes the last block again");
     // The third group can go on at block 5 at the latest, and the drafter's lacks block 5.
-    for position in 5..10 {
-        manager.store_mut().drop_keys(PoolId(0), blocks[2][position]);
+    for &block in &blocks[2][5..10] {
+        manager.store_mut().drop_keys(PoolId(0), block);
     }
     assert_eq!(hit(&manager), 5);
     manager.store_mut().drop_keys(PoolId(0), blocks[1][5]);

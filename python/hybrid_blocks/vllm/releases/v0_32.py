@@ -52,7 +52,7 @@ class Release:
 
     def drain_deferred(self, scheduler: "Scheduler") -> None:
         """Free what waited for the end of a step."""
-        scheduler._drain_deferred_frees()
+        scheduler._drain_deferred_frees()  # type: ignore[no-untyped-call]
 
     def count_step(self, scheduler: "Scheduler") -> None:
         """Count a step that vLLM's code took for an empty one."""

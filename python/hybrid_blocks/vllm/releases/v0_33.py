@@ -48,7 +48,7 @@ class Release(v0_32.Release):
 
     def drain_deferred(self, scheduler: "Scheduler") -> None:
         """Free what waited for the end of a step, and start the loads that did."""
-        scheduler._drain_deferred_frees()
+        scheduler._drain_deferred_frees()  # type: ignore[no-untyped-call]
         scheduler._drain_deferred_loads()
 
     def count_step(self, scheduler: "Scheduler") -> None:

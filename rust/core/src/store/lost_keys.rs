@@ -48,7 +48,9 @@ mod tests {
             Key { digest: Digest::from(bytes), group: GroupId(0) }
         };
         let mut lost = LostKeys::new(8);
-        [1, 2, 7].into_iter().for_each(|first| lost.insert(&key(first)));
+        for first in [1, 2, 7] {
+            lost.insert(&key(first));
+        }
         assert_eq!([1, 2, 3, 7].map(|first| lost.contains(&key(first))), [true, true, false, true]);
         lost.insert(&key(10));
         assert_eq!([1, 2, 10].map(|first| lost.contains(&key(first))), [true, false, true]);

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 /// A group: kind, block size, whether hits drop blocks for a drafter, admission cap, whether new
 /// blocks are zeroed, and the kind's own parameters.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, as Python names them")]
 #[derive(FromPyObject)]
 pub(super) struct GroupFields {
     kind: String,
