@@ -93,8 +93,8 @@ def test_every_class_of_the_extension_is_frozen() -> None:
         rf"#\[pyclass(?:\((?P<options>[^\]]*)\))?\]\s*(?:{attribute})*"
         r"pub(?:\(crate\))? struct (?P<name>\w+)"
     )
-    found = {match["name"]: match["options"] or "" for match in re.finditer(pattern, sources)}
-    modules = (hybrid_blocks._core, hybrid_blocks._core.vllm)
+    found = {_python_name(match): match["options"] or "" for match in re.finditer(pattern, sources)}
+    modules = (hybrid_blocks._core, hybrid_blocks._core.vllm, hybrid_blocks._core.offload)
     classes = {
         name for module in modules for name, item in vars(module).items() if isinstance(item, type)
     }
@@ -102,3 +102,8 @@ def test_every_class_of_the_extension_is_frozen() -> None:
     assert classes == found.keys()
     assert sources.count("#[pyclass") == len(found)
     assert not [name for name, options in found.items() if "frozen" not in options.split(", ")]
+
+
+def _python_name(match: re.Match[str]) -> str:
+    renamed = re.search(r'name = "(\w+)"', match["options"] or "")
+    return renamed[1] if renamed else match["name"]

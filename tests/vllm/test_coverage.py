@@ -1,6 +1,5 @@
 """What an engine is told to reach is what it reaches, and docs/coverage.md says so."""
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,13 +97,11 @@ def test_the_manager_that_serves_is_the_one_told(name: str, features: Features) 
 
 
 @pytest.fixture
-def quietened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    yield
-    logging.disable(logging.NOTSET)
 
 
-@pytest.mark.usefixtures("quietened")
+@pytest.mark.usefixtures("wide")
 def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
     options = ["--model", "Qwen3.5-27B", "--connector", "offloading"]
     output = CliRunner().invoke(app, ["doctor", *options]).output
@@ -113,7 +110,7 @@ def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
     assert "HYBRID_BLOCKS=natural reaches level manager" in output
 
 
-@pytest.mark.usefixtures("quietened")
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -3,7 +3,8 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -112,8 +113,8 @@ def _print_reach(model: Model, features: Features) -> None:
     _need_vllm()
     from hybrid_blocks.reach.answer import ONE_CALL, reach  # noqa: PLC0415 - wants vLLM
 
-    logging.disable(logging.WARNING)  # what vLLM says of an engine that serves nobody
-    found = reach(model, features)
+    with _quietly():
+        found = reach(model, features)
     lines = [f"model          {model.name}"]
     lines.append(_line("natural", found.level is Level.NATURAL, found.why_not_natural))
     lines.append(_line("manager", found.manager_level is Level.MANAGER, found.why_not_manager))
@@ -132,8 +133,20 @@ def _print_table() -> None:
     from hybrid_blocks.reach.document import document  # noqa: PLC0415 - wants vLLM
     from hybrid_blocks.reach.table import rows  # noqa: PLC0415
 
+    with _quietly():
+        table = document(list(rows()))
+    typer.echo(table, nl=False)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Drop what vLLM says of engines that serve nobody."""
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    typer.echo(document(list(rows())), nl=False)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _need_vllm() -> None:

@@ -143,8 +143,13 @@ class Scheduler(VllmScheduler):
             releases.installed.count_step(self)
             self.sched_step_seq += int(self.defer_block_free)
         super()._update_after_schedule(rest)
-        scheduler_output.has_structured_output_requests = rest.has_structured_output_requests
-        scheduler_output.pending_structured_output_tokens = rest.pending_structured_output_tokens
+        # A connector, which saw the step before, is not told of grammars by vLLM either.
+        scheduler_output.has_structured_output_requests = (
+            rest.has_structured_output_requests or ahead.has_structured_output
+        )
+        scheduler_output.pending_structured_output_tokens = (
+            rest.pending_structured_output_tokens or ahead.pending_structured_output
+        )
         self._decodes.advance(
             [-1] * scheduler_output.num_spec_tokens_to_schedule,
             self.current_step,
@@ -170,8 +175,6 @@ class Scheduler(VllmScheduler):
         output.scheduled_spec_decode_tokens = (
             ahead.spec_tokens | output.scheduled_spec_decode_tokens
         )
-        output.has_structured_output_requests |= ahead.has_structured_output
-        output.pending_structured_output_tokens |= ahead.pending_structured_output
         releases.installed.note_drafts(output, are_unused=ahead.drafts_unused)
         if output.kv_connector_block_state is not None:
             output.kv_connector_block_state.req_ids.update(ahead.req_ids)

@@ -138,9 +138,7 @@ class Pair:
         init_none_hash(sha256)
         theirs = _scheduler(AsyncScheduler if self.setup.is_async else Scheduler, self.setup)
         self.schedulers = (theirs, make_ours(self.setup))
-        self.hashers = [
-            get_request_block_hasher(self.setup.engine.hash_block_size, sha256) for _ in range(2)
-        ]
+        self.hashers = [self._hasher(scheduler) for scheduler in self.schedulers]
 
     @property
     def ours(self) -> Any:
@@ -182,6 +180,12 @@ class Pair:
                 request.structured_output_request.grammar = object()  # type: ignore[assignment]
             scheduler.add_request(request)
         self.num_requests += 1
+
+    def _hasher(self, scheduler: Any) -> Any:
+        # vLLM 0.32 knows of no tokens after a block that its hash covers.
+        ahead = getattr(scheduler.kv_cache_manager.block_pool, "num_hash_lookahead_tokens", 0)
+        size = self.setup.engine.hash_block_size
+        return get_request_block_hasher(size, sha256, *([ahead] if ahead else []))
 
     def step(self) -> None:
         """Schedule, and take in the outputs of this step or, if asynchronous, of the last one."""
