@@ -218,7 +218,7 @@ def test_every_request_reads_what_its_tokens_wrote(level: Level, mix: str, is_as
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_lives_see_hits_copies_and_preemptions(level: Level) -> None:
-    engine = live(MIXES["full-state-fine"], level, 3, 400, is_async=False)
+    engine = live(MIXES["full-state-fine"], level, 4, 400, is_async=False)
     assert engine.num_cached_tokens > 0
     assert engine.num_preemptions > 0
     assert engine.worker.num_copies > 0
