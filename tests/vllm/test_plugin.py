@@ -130,10 +130,17 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     """What the plugin logs. The vLLM that the test makes is compared anew, and forgotten after."""
     notes = Notes()
     monkeypatch.setattr(plugin.logger, "handlers", [notes])
+    monkeypatch.setattr(plugin.logger, "disabled", False)
+    # Whatever other code of the process has turned off or down.
+    silenced, level = logging.root.manager.disable, plugin.logger.level
+    logging.disable(logging.NOTSET)
+    plugin.logger.setLevel(logging.INFO)
     grant._differences.cache_clear()
     _print_warning_once.cache_clear()
     yield notes
     grant._differences.cache_clear()
+    plugin.logger.setLevel(level)
+    logging.disable(silenced)
 
 
 def test_an_untested_version_with_an_equal_surface_runs_with_one_warning(
