@@ -15,7 +15,7 @@ from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
 )
-from hybrid_blocks.vllm.swap import swap
+from hybrid_blocks.vllm.swap import back, swap
 
 _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (VllmBlockPool, BlockPool),
@@ -45,8 +45,7 @@ def install(level: Level | None = None) -> None:
 
         natural.install()
         _UNDO.append(natural.uninstall)
-    for original, replacement in _REPLACEMENTS:
-        swap(original, replacement)
+    swap(_REPLACEMENTS)
     metrics.register()
     if is_checked():
         from hybrid_blocks.vllm import checking  # noqa: PLC0415
@@ -57,8 +56,7 @@ def install(level: Level | None = None) -> None:
 
 def uninstall() -> None:
     """Put vLLM's classes back. Objects that exist already stay what they are."""
-    for original, replacement in _REPLACEMENTS:
-        swap(replacement, original)
+    swap(back(_REPLACEMENTS))
     while _UNDO:
         _UNDO.pop()()
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
     Cache,
@@ -72,7 +73,7 @@ lists = st.permutations(range(1, SLABS)).flatmap(
 @pytest.mark.parametrize("order", ["layers", "tensors"])
 @pytest.mark.parametrize("name", MODELS)
 @given(copies=lists, seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 def test_a_copy_moves_states_whole_and_touches_no_other_slab(
     name: str, order: str, copies: list[tuple[int, int]], seed: int
 ) -> None:

@@ -3,6 +3,7 @@
 from math import ceil
 from typing import Any
 
+from examples import examples
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import FullAttention, LatentAttention, Mamba2, SlidingWindow
 from hybrid_blocks.plan import Deployment
@@ -25,7 +26,7 @@ models = st.lists(caches, min_size=1, max_size=9).filter(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 @given(models, st.integers(16, 5000), st.sampled_from((16, 512)), st.integers(0, 3))
 def test_one_request_needs_the_slabs_of_its_blocks_counted_one_by_one(
     kept: list[object], length: int, batch: int, drafts: int
@@ -65,7 +66,7 @@ def _slabs(config: Any, length: int, batch: int, drafts: int, starts: range) -> 
     return sum(ceil(count / config.blocks_per_slab[pool]) for pool, count in blocks.items())
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(15))
 @given(models, st.integers(2, 400), st.integers(16, 5000))
 def test_what_vllm_starts_with_fits_and_one_slab_less_does_not_start(
     kept: list[object], spare: int, length: int

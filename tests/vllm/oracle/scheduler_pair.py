@@ -352,7 +352,8 @@ def _state(scheduler: Any) -> dict[str, Any]:
         "inflight": {request.request_id for request in scheduler._inflight_prefills},
         "fences": (scheduler.sched_step_seq, scheduler.processed_step_seq),
         "deferred": [
-            (fence, [block.block_id for block in blocks])
+            # Places without a block are nothing to be freed; 0.32's manager lists them.
+            (fence, [block.block_id for block in blocks if not block.is_null])
             for fence, blocks in scheduler.deferred_frees
         ],
         "cached inputs": _cached_inputs(scheduler),

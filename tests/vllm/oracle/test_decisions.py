@@ -4,6 +4,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+from examples import examples
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hypothesis import HealthCheck, given, settings
@@ -17,9 +18,6 @@ from .life import Life
 from .twin import RefusedError, Twin
 
 init_none_hash(sha256)
-
-# Few lives of each of the many engines in the usual run; `HYPOTHESIS_PROFILE=long` lives longer.
-EXAMPLES = 200 if settings.get_current_profile_name() == "long" else 6
 
 ACTIONS = st.lists(
     st.one_of(
@@ -50,7 +48,7 @@ def live(engine: Engine, actions: list[tuple[str, int]], seed: int, *, is_async:
 
 @pytest.mark.parametrize("name", [*ATTENTION, *MAMBA, *RINGS, *SCRATCH, *CONTEXT_PARALLEL])
 @pytest.mark.parametrize("is_tight", [False, True], ids=["roomy", "tight"])
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(actions=ACTIONS, seed=st.integers(0, 2**32), is_async=st.booleans())
 def test_every_decision_of_a_random_life_is_vllms(
     name: str, is_tight: bool, actions: list[tuple[str, int]], seed: int, is_async: bool

@@ -4,7 +4,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from hybrid_blocks.vllm import batching
+from examples import SEEDED, examples
+from hybrid_blocks.vllm import batching, releases
 from hybrid_blocks.vllm import scheduler as batched
 from hybrid_blocks.vllm.level import VARIABLE
 from hypothesis import HealthCheck, given, settings
@@ -37,9 +38,9 @@ def live(setup: Setup, seed: int, num_actions: int = 100) -> Pair:
 
 
 @pytest.mark.parametrize("name", PLAIN_ENGINES)
-@pytest.mark.parametrize("policy", ["fcfs", "priority"])
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(5), phases=SEEDED, suppress_health_check=list(HealthCheck))
 @given(
+    policy=st.sampled_from(("fcfs", "priority")),
     seed=st.integers(0, 2**32),
     is_async=st.booleans(),
     is_tight=st.booleans(),
@@ -60,13 +61,21 @@ DRAFT_ENGINES = [
 ]
 EAGLE_ENGINES = ["full-eagle", "full-sliding-eagle", "mamba-partial-eagle", "ring-eagle"]
 FEATURES = ["lora", "images", "logprobs", "grammar", "connector", "pipeline", "cadence"]
+MINOR = ["v2", "masks", "nans", "metrics"]
+
+# Of 0.32's features these are taken in one call. With others an engine goes its way alone.
+TAKEN_OF_032 = {"images", "logprobs", "grammar", "cadence", "v2", "nans"}
+
+
+def is_taken(features: frozenset[str], num_drafts: int) -> bool:
+    return releases.installed.name != "0.32" or (features <= TAKEN_OF_032 and not num_drafts)
 
 
 def with_features(*features: str, seed: int) -> frozenset[str]:
     """Those named, and half of the time what is drawn beside them."""
     draw = Random(seed)
     beside = draw.sample(FEATURES, k=draw.randrange(4)) if seed % 2 else []
-    minor = [name for name in ("v2", "masks", "nans", "metrics") if draw.random() < 0.3]
+    minor = [name for name in MINOR if draw.random() < 0.3]
     return frozenset([*features, *beside, *minor])
 
 
@@ -76,7 +85,8 @@ def feature_life(name: str, features: frozenset[str], seed: int, **options: Any)
     engine = tight(ENGINES[name]) if is_tight else ENGINES[name]
     policy = "priority" if seed % 7 == 0 else "fcfs"
     pair = Pair(Setup(engine, policy=policy, features=features, **options), Random(seed))
-    assert batching.unsupported_reason(pair.ours) is None
+    reason = batching.unsupported_reason(pair.ours)
+    assert (reason is None) == is_taken(features, pair.setup.num_drafts), reason
     # Loads in flight keep their blocks, which vLLM does not reset.
     actions = [action for action in ACTIONS if action != "reset" or "connector" not in features]
     pair.run(Random(seed + 1).choices(actions, k=100))
@@ -84,7 +94,7 @@ def feature_life(name: str, features: frozenset[str], seed: int, **options: Any)
 
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("is_async", [False, True])
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(5), phases=SEEDED, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(FEATURED_ENGINES), seed=st.integers(0, 2**32))
 def test_every_step_with_a_feature_is_vllms(
     feature: str, is_async: bool, name: str, seed: int
@@ -94,7 +104,7 @@ def test_every_step_with_a_feature_is_vllms(
 
 @pytest.mark.parametrize("name", [*DRAFT_ENGINES, *EAGLE_ENGINES])
 @pytest.mark.parametrize("is_async", [False, True])
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(3), phases=SEEDED, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_every_step_with_drafts_is_vllms(name: str, is_async: bool, seed: int) -> None:
     drafter = ["eagle"] if name in EAGLE_ENGINES else []

@@ -6,21 +6,19 @@ from vllm.platforms.interface import Platform
 
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.natural import concurrency, platform
-from hybrid_blocks.vllm.swap import swap
+from hybrid_blocks.vllm.swap import back, swap
 
 
 def install() -> None:
     """Put this package's planning in place of vLLM's. A second call changes nothing."""
-    for original, replacement in _functions():
-        swap(original, replacement)
+    swap(_functions())
     for name, replacement in _methods().items():
         setattr(Platform, name, classmethod(replacement))
 
 
 def uninstall() -> None:
     """Put vLLM's planning back."""
-    for original, replacement in _functions():
-        swap(replacement, original)
+    swap(back(_functions()))
     for name in _methods():
         setattr(Platform, name, _ORIGINALS[name])
 
