@@ -65,6 +65,15 @@ def test_an_exemption_needs_a_reason_and_level_pool_has_none(tmp_path: Path) -> 
             exemptions.load("manager", file)
 
 
+def test_the_scheduler_above_level_manager_has_its_exemptions_too(tmp_path: Path) -> None:
+    file = tmp_path / "exempt.toml"
+    entry = '[[exempt]]\ntest = "{0}"\nlevel = "{0}"\nreason = "reads a private member"\n'
+    file.write_text(entry.format("manager") + entry.format("batched"))
+    assert list(exemptions.load("batched", file)) == ["manager", "batched"]
+    assert list(exemptions.load("manager", file)) == ["manager"]
+    assert not exemptions.load("pool", file)
+
+
 def test_progress_tells_what_ended_and_what_was_running(tmp_path: Path) -> None:
     progress = Progress(tmp_path / "progress")
     assert progress.outcomes() == {}

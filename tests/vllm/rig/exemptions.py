@@ -3,6 +3,11 @@
 import tomllib
 from pathlib import Path
 
+from rig.level import BATCHED
+
+ABOVE = {"manager": ("manager",), BATCHED: ("manager", BATCHED)}
+"""Whose exemptions hold at a level: what a level replaces, the ones above it replace too."""
+
 FILE = Path(__file__).parent.parent / "exempt.toml"
 
 
@@ -13,6 +18,10 @@ def load(level: str, file: Path = FILE) -> dict[str, str]:
     """
     entries = tomllib.loads(file.read_text()).get("exempt", [])
     for entry in entries:
-        if entry["level"] != "manager" or len(entry["reason"]) < 10:
-            raise ValueError(f"{entry['test']}: only level manager has exemptions, with a reason")
-    return {entry["test"]: entry["reason"] for entry in entries if entry["level"] == level}
+        if entry["level"] not in ABOVE or len(entry["reason"]) < 10:
+            levels = " and ".join(ABOVE)
+            raise ValueError(
+                f"{entry['test']}: only levels {levels} have exemptions, with a reason"
+            )
+    covering = ABOVE.get(level, ())
+    return {entry["test"]: entry["reason"] for entry in entries if entry["level"] in covering}

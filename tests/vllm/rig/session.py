@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rig.level import environment_of
 from rig.progress import Outcomes, Progress
 
 RIG = Path(__file__).parent.parent
@@ -61,7 +62,7 @@ class Session:
                 *(*self.options, f"@{targets_file}"),
             ]
             environment = os.environ | {
-                "HYBRID_BLOCKS": level,
+                **environment_of(level),
                 "HF_HOME": str(self.hub),
                 "HF_HUB_OFFLINE": "1",
                 "PYTHONPATH": str(RIG),
