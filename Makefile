@@ -19,7 +19,7 @@ TRACE ?=
 ARGS ?=
 WORKERS ?= 2
 LEVELS ?= pool
-SUITES ?= core,kv_offload,kv_connector,simple_kv_offload
+SUITES ?= core,kv_offload,kv_connector,simple_kv_offload,others
 
 .PHONY: help
 help: ## Show this list

@@ -171,7 +171,8 @@ def can_be_taken(output: ModelRunnerOutput) -> bool:
     """Return whether requests got tokens and nobody else has a say in which of them count."""
     loaded = output.kv_connector_output
     failed = loaded is not None and (loaded.failed_recving or loaded.invalid_block_ids)
-    return bool(output.sampled_token_ids) and not output.pooler_output and not failed
+    others = output.pooler_output or output.aux_output_connector_output
+    return bool(output.sampled_token_ids) and not others and not failed
 
 
 def total(counts: SpecCounts | None, stats: SpecDecodingStats | None) -> SpecDecodingStats | None:

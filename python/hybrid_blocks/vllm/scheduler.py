@@ -33,6 +33,8 @@ logger = init_logger("vllm.hybrid_blocks")
 class Scheduler(VllmScheduler):
     """vLLM's scheduler, or its asynchronous one where the engine schedules asynchronously."""
 
+    _decodes: DecodeBatch | None = None
+
     def __new__(cls, vllm_config: Any, *_args: Any, **_kwargs: Any) -> Self:
         """Choose as vLLM does between its own two."""
         if cls is Scheduler and vllm_config.scheduler_config.async_scheduling:
@@ -42,7 +44,9 @@ class Scheduler(VllmScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         reason = batching.unsupported_reason(self)
-        self._decodes = None if reason else self._decode_batch()
+        if not reason:
+            self._decodes = self._decode_batch()
+            self._mamba_block_aligned_split = self._split_by_whole_budget  # type: ignore[method-assign]
         # What is scheduled ahead of vLLM's code in the step that it is in, what it scheduled itself
         # if both are joined already, and the running requests and the budget that it does not see.
         self._ahead: ScheduledDecodes | None = None
@@ -184,8 +188,8 @@ class Scheduler(VllmScheduler):
         num_running, num_waiting = super().get_request_counts()
         return num_running + self._num_ahead, num_waiting
 
-    def _mamba_block_aligned_split(self, *args: Any, **kwargs: Any) -> int:
-        # Asks how long a chunk can be at most, not what this step has left.
+    def _split_by_whole_budget(self, *args: Any, **kwargs: Any) -> int:
+        # vLLM's code asks how long a chunk can be at most, not what this step has left.
         left, self.max_num_scheduled_tokens = self.max_num_scheduled_tokens, self._step_budget
         try:
             return super()._mamba_block_aligned_split(*args, **kwargs)
