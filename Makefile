@@ -111,13 +111,13 @@ check: ## Formats, lints, types, cargo and pytest without vLLM: minutes, light e
 	@$(call side-by-side,lint test-rust test-light types-light)
 
 test: ## All that proves a change: check, vLLM as the oracle, its nearest tests, a served model
-	@$(call side-by-side,envs lint test-rust test-e2e test-older types test-python test-vllm LEVELS=pool$(comma)manager QUICK=1)
+	@$(call side-by-side,envs lint test-rust test-e2e test-older types test-python test-vllm LEVELS=pool$(comma)manager$(comma)batched QUICK=1)
 
 test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers, mutants (hours)
 	$(MAKE) -j$(JOBS) --output-sync=target envs lint test-rust types
 	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000
 	$(MAKE) test-e2e test-older WHICH=
-	$(MAKE) test-vllm LEVELS=pool,manager
+	$(MAKE) test-vllm LEVELS=pool,manager,batched
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
 

@@ -70,8 +70,6 @@ class Rules:
     """
 
     max_model_len: int
-    hash_block_size: int
-    num_hash_lookahead_tokens: int
     num_lookahead_tokens: int
     num_spec_tokens: int
     long_prefill_token_threshold: int
@@ -89,8 +87,6 @@ def rules_of(scheduler: Any, *, is_async: bool) -> Rules:
     staggers = is_async and scheduler.use_v2_model_runner
     return Rules(
         max_model_len=scheduler.max_model_len,
-        hash_block_size=scheduler.hash_block_size,
-        num_hash_lookahead_tokens=release.num_hash_lookahead_tokens(scheduler),
         num_lookahead_tokens=scheduler.num_lookahead_tokens,
         num_spec_tokens=scheduler.num_spec_tokens,
         long_prefill_token_threshold=scheduler.scheduler_config.long_prefill_token_threshold,

@@ -59,6 +59,11 @@ impl RequestHasher {
 }
 
 impl RequestHasher {
+    /// Whether the last of so many tokens may complete a hash.
+    pub(crate) fn ends_block(&self, num_tokens: usize) -> bool {
+        num_tokens.saturating_sub(self.num_lookahead_tokens).is_multiple_of(self.block_size)
+    }
+
     /// The hashes of the blocks that became full since the last call, if any did.
     pub(crate) fn new_hashes<'py>(
         slf: &Bound<'py, Self>,

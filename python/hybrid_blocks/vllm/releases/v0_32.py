@@ -28,7 +28,7 @@ class Release:
         """Return vLLM's manager of a group."""
         return KVCacheSpecRegistry.get_manager_class(group.kv_cache_spec)
 
-    def num_hash_lookahead_tokens(self, holder: "BlockPool | Scheduler") -> int:  # noqa: ARG002
+    def num_hash_lookahead_tokens(self, pool: BlockPool) -> int:  # noqa: ARG002
         """Return the tokens after a block that its hash covers."""
         return 0
 

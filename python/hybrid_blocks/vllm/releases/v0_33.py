@@ -27,9 +27,9 @@ class Release(v0_32.Release):
         """Return vLLM's manager of a group, which may depend on its role."""
         return KVCacheSpecRegistry.get_manager_class(group.kv_cache_spec, group.role)
 
-    def num_hash_lookahead_tokens(self, holder: "BlockPool | Scheduler") -> int:
+    def num_hash_lookahead_tokens(self, pool: BlockPool) -> int:
         """Return the tokens after a block that its hash covers."""
-        return holder.num_hash_lookahead_tokens
+        return pool.num_hash_lookahead_tokens
 
     def drop_eagle_group_ids(self, coordinator: KVCacheCoordinator) -> set[int]:
         """Return the groups whose hits drop a block; not all that have a drafter do."""

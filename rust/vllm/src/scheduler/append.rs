@@ -9,7 +9,7 @@ use crate::manager::RustKVCacheManager;
 use crate::request::{RequestView, count};
 
 use super::batch::DecodeBatch;
-use super::row::{Counts, Row};
+use super::row::{Counts, Hasher, Row};
 use super::stop::{self, Stop, StopRule};
 
 /// Append tokens up to the first that ends the request, and take those after it off `list`. Returns
@@ -30,10 +30,7 @@ pub(super) fn append<'py>(
         let id = list.get_item(index)?;
         outputs.append(&id)?;
         all.append(&id)?;
-        let hashable = all.len().saturating_sub(batch.rules.num_hash_lookahead_tokens);
-        if hashable.is_multiple_of(batch.rules.hash_block_size) {
-            hash(request, all)?;
-        }
+        hash(row, request, all)?;
         is_stopped = ends(batch, row, request, token, &id)?;
         if is_stopped {
             list.del_slice(index + 1, num_new)?;
@@ -105,17 +102,22 @@ fn take_in(
 }
 
 /// Hash what the latest token completes.
-fn hash<'py>(request: &RequestView<'_, 'py>, tokens: &Bound<'py, PyList>) -> PyResult<()> {
-    let hasher = request.block_hasher()?;
-    if hasher.is_none() {
-        return Ok(());
-    }
-    let known = request.block_hashes()?;
-    if let (Ok(hasher), Ok(known)) = (hasher.cast::<RequestHasher>(), known.cast::<PyList>()) {
-        if let Some(new) = RequestHasher::new_hashes(hasher, request, tokens, known)? {
-            new.iter().try_for_each(|hash| known.append(hash))?;
+fn hash<'py>(
+    row: &Row,
+    request: &RequestView<'_, 'py>,
+    tokens: &Bound<'py, PyList>,
+) -> PyResult<()> {
+    let py = tokens.py();
+    match &row.hasher {
+        Hasher::None => Ok(()),
+        Hasher::Ours(hasher) if !hasher.get().ends_block(tokens.len()) => Ok(()),
+        Hasher::Ours(hasher) => {
+            let known = request.block_hashes()?.cast_into::<PyList>()?;
+            match RequestHasher::new_hashes(hasher.bind(py), request, tokens, &known)? {
+                Some(new) => new.iter().try_for_each(|hash| known.append(hash)),
+                None => Ok(()),
+            }
         }
-        return Ok(());
+        Hasher::Other => request.object.call_method0(intern!(py, "update_block_hashes")).map(drop),
     }
-    request.object.call_method0(intern!(request.object.py(), "update_block_hashes")).map(drop)
 }

@@ -28,8 +28,6 @@ pub(super) struct States {
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
 pub(super) struct Rules {
     pub(super) max_model_len: i64,
-    pub(super) hash_block_size: usize,
-    pub(super) num_hash_lookahead_tokens: usize,
     pub(super) num_lookahead_tokens: u32,
     pub(super) num_spec_tokens: usize,
     /// Tokens of a request in a step, at most; 0 for no limit.

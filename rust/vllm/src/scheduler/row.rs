@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use super::stop::StopRule;
+use crate::hasher::RequestHasher;
 use crate::request::RequestView;
 
 /// The counts of a request that change with every step.
@@ -22,6 +23,28 @@ impl Counts {
             computed: request.num_computed()?,
             in_flight: request.num_in_flight()?,
             placeholders: request.num_placeholders()?,
+        })
+    }
+}
+
+/// What hashes the blocks of a request.
+pub(super) enum Hasher {
+    None,
+    Ours(Py<RequestHasher>),
+    /// It is asked after each token.
+    Other,
+}
+
+impl Hasher {
+    fn of(request: &RequestView<'_, '_>) -> PyResult<Self> {
+        let hasher = request.block_hasher()?;
+        if hasher.is_none() {
+            return Ok(Self::None);
+        }
+        let is_list = request.block_hashes()?.is_instance_of::<PyList>();
+        Ok(match hasher.cast_into::<RequestHasher>() {
+            Ok(ours) if is_list => Self::Ours(ours.unbind()),
+            _ => Self::Other,
         })
     }
 }
@@ -47,6 +70,7 @@ pub(super) struct Row {
     pub(super) tokens: Py<PyList>,
     pub(super) output_tokens: Py<PyList>,
     pub(super) client: Py<PyAny>,
+    pub(super) hasher: Hasher,
     pub(super) handle: Option<u64>,
     pub(super) num_prompt: i64,
     pub(super) max_tokens: i64,
@@ -91,6 +115,7 @@ impl Row {
             tokens: request.tokens()?.unbind(),
             output_tokens: request.output_tokens()?.unbind(),
             client: request.client()?.unbind(),
+            hasher: Hasher::of(request)?,
             handle: None,
             num_prompt,
             max_tokens: request.max_tokens()?,
@@ -115,6 +140,9 @@ impl Row {
         visit.call(&self.attributes)?;
         visit.call(&self.tokens)?;
         visit.call(&self.output_tokens)?;
+        if let Hasher::Ours(hasher) = &self.hasher {
+            visit.call(hasher)?;
+        }
         visit.call(&self.client)
     }
 }
