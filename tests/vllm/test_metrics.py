@@ -5,9 +5,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
+from hybrid_blocks.vllm.level import VARIABLE
 from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, Publisher, Sample
+from oracle.engines import ENGINES
+from oracle.scheduler_pair import Pair, Setup
 from prometheus_client import CollectorRegistry, generate_latest
 
 
@@ -19,6 +23,12 @@ def shown(folder: Path) -> list[str]:
     registry = CollectorRegistry()
     registry.register(EngineCollector(folder))
     return [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#"]
+
+
+def counts(folder: Path) -> dict[str, int]:
+    """Blocks by state."""
+    lines = [line for line in shown(folder) if line.startswith("hybrid_blocks_blocks{")]
+    return {line.split('state="')[1].split('"')[0]: int(float(line.split()[-1])) for line in lines}
 
 
 def test_what_an_engine_publishes_is_shown_with_its_process(
@@ -48,6 +58,35 @@ def test_figures_are_made_at_most_once_a_second(
     assert shown(tmp_path) == [
         f'hybrid_blocks_blocks{{engine_pid="{os.getpid()}",state="live"}} 7.0'
     ]
+
+
+def test_what_may_be_the_last_for_long_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    publisher = Publisher()
+    publisher.publish(lambda: [blocks("live", 1)])
+    publisher.publish(lambda: [blocks("live", 0)], at_once=True)
+    assert shown(tmp_path) == [
+        f'hybrid_blocks_blocks{{engine_pid="{os.getpid()}",state="live"}} 0.0'
+    ]
+
+
+@pytest.mark.parametrize("level", ["pool", "manager"])
+def test_an_engine_that_goes_idle_shows_no_block_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(VARIABLE, level)
+    pair = Pair(Setup(ENGINES["full"], is_async=False), Random(0))
+    pair.arrive(max_tokens=3, prompt=list(range(5, 60)))
+    for _ in range(6):
+        pair.step()
+    assert not pair.ours.running
+    assert counts(tmp_path)["live"] == 0
+    assert counts(tmp_path)["cached"] > 0
+    pair.reset()
+    assert counts(tmp_path)["cached"] == 0
 
 
 def test_an_engine_that_ended_is_no_longer_shown(tmp_path: Path) -> None:

@@ -61,8 +61,15 @@ class KVCacheManager(VllmKVCacheManager):
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Return vLLM's statistics since the last call, once a step; publish ours."""
-        self._publisher.publish(self._samples)
+        # An engine in which nothing runs takes no further step that could tell.
+        self._publisher.publish(self._samples, at_once=not self.usage)
         return super().make_prefix_cache_stats()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks; running requests prevent it. Return whether it was done."""
+        is_reset = super().reset_prefix_cache()
+        self._publisher.publish(self._samples, at_once=True)
+        return is_reset
 
     def _samples(self) -> list[Sample]:
         blocks: Any = self.block_pool.blocks

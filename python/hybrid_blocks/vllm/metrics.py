@@ -45,10 +45,13 @@ class Publisher:
         self._file = Path(folder, f"{os.getpid()}.json") if folder else None
         self._next = 0.0
 
-    def publish(self, samples: Callable[[], list[Sample]]) -> None:
-        """Write what ``samples`` returns, unless that was done less than a second ago."""
+    def publish(self, samples: Callable[[], list[Sample]], *, at_once: bool = False) -> None:
+        """Write what ``samples`` returns, unless that was done less than a second ago.
+
+        ``at_once`` writes it all the same: nothing may come after it for long.
+        """
         now = time.monotonic()
-        if self._file is None or now < self._next:
+        if self._file is None or (now < self._next and not at_once):
             return
         self._next = now + _INTERVAL_S
         new = self._file.with_suffix(".new")
