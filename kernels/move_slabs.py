@@ -3,12 +3,11 @@
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hybrid_blocks.kernels import launch
-from hybrid_blocks.kernels.backend import Backend, implementation
+from hybrid_blocks.kernels.backend import Backend
 from hybrid_blocks.kernels.blocks import BlockTensors
+from hybrid_blocks.kernels.copy_blocks import copy_blocks
 from hybrid_blocks.kernels.ids import IdList
-from hybrid_blocks.kernels.launch_queue import queue_of
-from hybrid_blocks.kernels.moves import Moves, Order
+from hybrid_blocks.kernels.moves import Order
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -37,18 +36,8 @@ def move_slabs(
     Raises ``TypeError`` for a dtype, ``IndexError`` for a slab out of bounds and ``ValueError``
     for an arena that is not contiguous or not cut by ``slab_bytes``.
     """
-    launch.check_max_sms(max_sms)
     slabs = _slabs(arena, slab_bytes)
-    run = implementation("hybrid_blocks.kernels.copy_blocks", arena.device, backend)
-    moves = Moves(src, dst, slabs.checks, what="slabs", order=order, device=arena.device)
-    queue = queue_of(arena.device, stream)
-    if not len(moves):
-        return
-    if moves.on_host:
-        queue.check_not_capturing()
-    run.copy_blocks(queue, slabs, moves, max_sms)
-    if stream is not None and not moves.on_host:
-        queue.guard(src, dst, own_stream=True)
+    copy_blocks(slabs, src, dst, order=order, backend=backend, stream=stream, max_sms=max_sms)
 
 
 @cache

@@ -33,14 +33,13 @@ class Moves:
         dst: IdList,
         checks: IdChecks,
         *,
-        what: str,
         order: Order,
         device: "torch.device",
         reach: int = 1,
     ) -> None:
         host_src, host_dst = ids.on_host("src", src), ids.on_host("dst", dst)
         if len(src) != len(dst):
-            raise ValueError(f"src has {len(src)} {what}, dst has {len(dst)}; they are pairs")
+            raise ValueError(f"src has {len(src)} ids, dst has {len(dst)}; they are pairs")
         if order != "list" and order not in get_args(Order):
             raise ValueError(f"order is {order!r}; it must be one of {', '.join(get_args(Order))}")
         self.order = order

@@ -8,8 +8,9 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
+from _record import Row
 from _served_model import Case, Side, serving
-from _served_rows import GIB, MODELS, Cases, Row, deployment
+from _served_rows import GIB, MODELS, Cases, deployment
 from hybrid_blocks.model import load_model
 from hybrid_blocks.profile.workload import steady
 

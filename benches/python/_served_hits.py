@@ -6,8 +6,9 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from _record import Row
 from _served_model import Case, Served, Side, serving
-from _served_rows import GIB, MODELS, Cases, Row, deployment, read
+from _served_rows import GIB, MODELS, Cases, deployment, read
 from hits import MOONCAKE
 from hybrid_blocks.model import load_model
 from hybrid_blocks.trace import Trace

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from _record import Row
 from _served_model import Case, Side, serving
-from _served_rows import GIB, MODELS, Cases, Row, deployment
+from _served_rows import GIB, MODELS, Cases, deployment
 from hybrid_blocks.model import load_model
 
 SHORT = range(12, 501)

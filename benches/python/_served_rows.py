@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
+from _record import Row
 from _served_model import Side
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.trace import Trace, read_trace
 
-Row = dict[str, Any]
 Cases = Iterator[tuple[Row, Callable[[], Row]]]
 """What a row is of, and what measures the rest of it."""
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _record import Row
 from _served_model import Case, Served, Side, serving
-from _served_rows import GIB, Cases, Row, deployment, pairs, read
+from _served_rows import GIB, Cases, deployment, pairs, read
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import ArenaPlan, plan_natural

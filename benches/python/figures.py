@@ -22,6 +22,7 @@ import hits
 import msgspec
 import numpy as np
 import orjson
+from _record import Row
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
@@ -37,8 +38,6 @@ from hybrid_blocks.replay.shares import SharedCache
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import read_trace
 from hybrid_blocks.trace.builder import TraceBuilder
-
-Row = dict[str, Any]
 
 GIB = 2**30
 TOKENS = 8192

@@ -14,11 +14,9 @@ from functools import cache as remember
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-import hybrid_blocks
 import msgspec
-import orjson
+from _record import Record, Row, code_of
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
     Cache,
@@ -36,8 +34,6 @@ from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.replay.shares import SharedCache, share_text
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace, generate_workload, read_trace
-
-Row = dict[str, Any]
 
 GIB = 2**30
 MODELS = ("Qwen3.5-27B", "Nemotron-H-8B")
@@ -94,25 +90,6 @@ LOADS = {
     "mooncake whole": Load(MOONCAKE, 12_031, 512),
 }
 """The Azure trace is not among them: its requests share nothing."""
-
-
-class Record:
-    """Rows in a file, added to from several processes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        self.rows: dict[str, Row] = {row["digest"]: row for row in map(orjson.loads, lines)}
-
-    def add(self, row: Row) -> None:
-        """Append a row."""
-        self.rows[row["digest"]] = row
-        with self._path.open("ab") as file:
-            file.write(orjson.dumps(row) + b"\n")
-
-    def keep(self, rows: Iterable[Row]) -> None:
-        """Write the file anew with nothing but these rows, in their order."""
-        self._path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
 
 
 def run(
@@ -226,17 +203,11 @@ def _row(result: Result, variant: Variant) -> Row:
     return {**about, "code": _code(variant.manager), **{name: figures[name] for name in names}}
 
 
-@remember
 def _code(manager: ManagerName) -> str:
     """Name the code that a manager's rows depend on."""
     if manager is ManagerName.VLLM:
         return f"vllm {version('vllm')}"
-    package = Path(hybrid_blocks.__file__).parent
-    files = [*package.glob("_core*.so"), *sorted((package / "replay").rglob("*.py"))]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+    return code_of("replay")
 
 
 def _digest(

@@ -13,17 +13,15 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import _served_copies
 import _served_hits
 import _served_prompts
 import _served_running
-import hybrid_blocks
+from _record import Record, Row, code_of
 from _served_model import Side
-from _served_rows import Cases, Row
-from hits import Record
+from _served_rows import Cases
 from vllm import __version__ as vllm_version
 
 FIGURES = {
@@ -34,17 +32,11 @@ FIGURES = {
 }
 
 
-@cache
 def code(side: Side) -> str:
     """Name the code that a side's rows depend on."""
     if side is Side.STOCK:
         return f"vllm {vllm_version}"
-    package = Path(hybrid_blocks.__file__).parent
-    files = [*package.glob("_core*.so"), *sorted((package / "vllm").rglob("*.py"))]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+    return code_of("vllm")
 
 
 def rows(figure: str, found: Cases, record: Record) -> Iterator[Row]:

@@ -10,43 +10,27 @@ from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 
 @on_its_stream
 def encode(
-    queue: LaunchQueue,  # noqa: ARG001
-    codec: StateCodec,
-    src: IdList,
-    dst: IdList,
-    max_sms: int | None,  # noqa: ARG001
+    queue: LaunchQueue, codec: StateCodec, src: IdList, dst: IdList, max_sms: int | None
 ) -> None:
     """Convert float32 blocks one by one, skipping padding."""
-    for slot, block in _pairs(src, codec.state.num_blocks, dst, codec.packed.num_blocks):
-        for layer, (state, packed) in enumerate(
-            zip(codec.state.tensors, codec.packed.tensors, strict=True)
-        ):
-            if codec.scales is None:
-                packed[block] = state[slot].to(packed.dtype)
-                continue
-            values, scale = quantize(state[slot], packed.dtype)
-            packed[block] = values
-            codec.scales.tensors[layer][block] = scale
+    for state, packed, scale in _pairs(codec, src, dst):
+        if scale is None:
+            packed.copy_(state)
+        else:
+            values, scales = quantize(state, packed.dtype)
+            packed.copy_(values)
+            scale.copy_(scales)
 
 
 @on_its_stream
 def decode(
-    queue: LaunchQueue,  # noqa: ARG001
-    codec: StateCodec,
-    src: IdList,
-    dst: IdList,
-    max_sms: int | None,  # noqa: ARG001
+    queue: LaunchQueue, codec: StateCodec, src: IdList, dst: IdList, max_sms: int | None
 ) -> None:
     """Convert packed blocks back one by one, skipping padding."""
-    for block, slot in _pairs(src, codec.packed.num_blocks, dst, codec.state.num_blocks):
-        for layer, (state, packed) in enumerate(
-            zip(codec.state.tensors, codec.packed.tensors, strict=True)
-        ):
-            values = packed[block].to(torch.float32)
-            if codec.scales is not None:
-                scale = codec.scales.tensors[layer][block]
-                values *= scale.reshape(-1, *(1,) * (values.dim() - 1))
-            state[slot] = values
+    for state, packed, scale in _pairs(codec, dst, src):
+        state.copy_(packed)
+        if scale is not None:
+            state.mul_(scale.reshape(-1, *(1,) * (state.dim() - 1)))
 
 
 def quantize(state: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,7 +51,13 @@ def quantize(state: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, tor
     return scaled.to(dtype).reshape(state.shape), scale
 
 
-def _pairs(src: IdList, num_src: int, dst: IdList, num_dst: int) -> Iterator[tuple[int, int]]:
-    for source, target in zip(src.tolist(), dst.tolist(), strict=True):
-        if 0 <= source < num_src and 0 <= target < num_dst:
-            yield source, target
+def _pairs(
+    codec: StateCodec, slots: IdList, blocks: IdList
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+    """Yield the state, the packed block and its scales, if any, of each pair and layer."""
+    for slot, block in zip(slots.tolist(), blocks.tolist(), strict=True):
+        if not (0 <= slot < codec.state.num_blocks and 0 <= block < codec.packed.num_blocks):
+            continue
+        for layer, state in enumerate(codec.state.tensors):
+            scale = None if codec.scales is None else codec.scales.tensors[layer][block]
+            yield state[slot], codec.packed.tensors[layer][block], scale

@@ -255,9 +255,9 @@ def _decode(
     num_slots,
     num_blocks,
     FORMAT: tl.constexpr,
-    LARGEST: tl.constexpr,  # noqa: ARG001
+    LARGEST: tl.constexpr,
     VECTORISED: tl.constexpr,
-    ONE_CHUNK: tl.constexpr,  # noqa: ARG001
+    ONE_CHUNK: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     for work in tl.range(tl.program_id(0).to(tl.int64), total, tl.num_programs(0)):

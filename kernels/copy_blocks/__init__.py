@@ -44,9 +44,7 @@ def copy_blocks(
     """
     launch.check_max_sms(max_sms)
     run = implementation(__name__, group.device, backend)
-    moves = Moves(
-        src, dst, group.checks, what="ids", order=order, device=group.device, reach=group.reach
-    )
+    moves = Moves(src, dst, group.checks, order=order, device=group.device, reach=group.reach)
     queue = queue_of(group.device, stream)
     if not len(moves):
         return

@@ -6,12 +6,7 @@ from hybrid_blocks.kernels.moves import Moves
 
 
 @on_its_stream
-def copy_blocks(
-    queue: LaunchQueue,  # noqa: ARG001
-    group: BlockTensors,
-    moves: Moves,
-    max_sms: int | None,  # noqa: ARG001
-) -> None:
+def copy_blocks(queue: LaunchQueue, group: BlockTensors, moves: Moves, max_sms: int | None) -> None:
     """Copy the listed blocks one by one, or all at once, skipping padding."""
     pairs = zip(moves.src.tolist(), moves.dst.tolist(), strict=True)
     inside = range(group.num_blocks)

@@ -8,11 +8,7 @@ from hybrid_blocks.kernels.launch_queue import LaunchQueue
 
 
 def gather_blocks(
-    queue: LaunchQueue,
-    group: BlockTensors,
-    ids: IdList,
-    staging: torch.Tensor,
-    max_sms: int | None,  # noqa: ARG001
+    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
 ) -> None:
     """Enqueue blocks to records."""
     blocks, records, sizes = _runs(queue, group, ids, staging)
@@ -20,11 +16,7 @@ def gather_blocks(
 
 
 def scatter_blocks(
-    queue: LaunchQueue,
-    group: BlockTensors,
-    ids: IdList,
-    staging: torch.Tensor,
-    max_sms: int | None,  # noqa: ARG001
+    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
 ) -> None:
     """Enqueue records to blocks."""
     blocks, records, sizes = _runs(queue, group, ids, staging)

@@ -10,11 +10,7 @@ from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 
 @on_its_stream
 def gather_blocks(
-    queue: LaunchQueue,  # noqa: ARG001
-    group: BlockTensors,
-    ids: IdList,
-    staging: torch.Tensor,
-    max_sms: int | None,  # noqa: ARG001
+    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
 ) -> None:
     """Fill the records one by one, skipping padding."""
     for in_block, in_record in _pairs(group, ids, staging):
@@ -23,11 +19,7 @@ def gather_blocks(
 
 @on_its_stream
 def scatter_blocks(
-    queue: LaunchQueue,  # noqa: ARG001
-    group: BlockTensors,
-    ids: IdList,
-    staging: torch.Tensor,
-    max_sms: int | None,  # noqa: ARG001
+    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
 ) -> None:
     """Fill the blocks one by one, skipping padding."""
     for in_block, in_record in _pairs(group, ids, staging):

@@ -1,6 +1,6 @@
 """Where in the cache each token of a batch is written."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hybrid_blocks.kernels.backend import Backend, implementation
 from hybrid_blocks.kernels.launch_queue import queue_of
@@ -9,6 +9,14 @@ if TYPE_CHECKING:
     import torch
 
 PAD_SLOT = -1  # a token without a slot; attention kernels do not write it
+
+
+class Batch(NamedTuple):
+    """Whose the tokens are and where they stand, as :func:`slot_mapping` takes it."""
+
+    block_table: "torch.Tensor"
+    query_start: "torch.Tensor"
+    positions: "torch.Tensor"
 
 
 def slot_mapping(
@@ -33,29 +41,24 @@ def slot_mapping(
     ``out`` int64 of at least ``num_tokens``; all lie on one device and nothing is read by the
     host. Raises ``TypeError`` for a dtype and ``ValueError`` for shapes that do not fit.
     """
-    _check(block_table, query_start, positions, block_size, out)
+    batch = Batch(block_table, query_start, positions)
+    _check(batch, block_size, out)
     if out.numel() == 0:
         return
     run = implementation(__name__, out.device, backend)
     queue = queue_of(out.device, stream)
-    run.slot_mapping(queue, block_table, query_start, positions, block_size, out)
+    run.slot_mapping(queue, batch, block_size, out)
     if stream is not None:
-        queue.guard(block_table, query_start, positions, out, own_stream=True)
+        queue.guard(*batch, out, own_stream=True)
 
 
-def _check(
-    block_table: "torch.Tensor",
-    query_start: "torch.Tensor",
-    positions: "torch.Tensor",
-    block_size: int,
-    out: "torch.Tensor",
-) -> None:
+def _check(batch: Batch, block_size: int, out: "torch.Tensor") -> None:
     if block_size < 1:
         raise ValueError(f"block_size is {block_size}; a block holds at least one token")
     for name, tensor, dtype, dims in (
-        ("block_table", block_table, "int32", 2),
-        ("query_start", query_start, "int32", 1),
-        ("positions", positions, "int64", 1),
+        ("block_table", batch.block_table, "int32", 2),
+        ("query_start", batch.query_start, "int32", 1),
+        ("positions", batch.positions, "int64", 1),
         ("out", out, "int64", 1),
     ):
         got = str(tensor.dtype).removeprefix("torch.")
@@ -68,10 +71,11 @@ def _check(
             )
         if tensor.device != out.device:
             raise ValueError(f"{name} is on {tensor.device}, out on {out.device}")
-    if len(query_start) != block_table.shape[0] + 1:
+    num_requests = len(batch.block_table)
+    if len(batch.query_start) != num_requests + 1:
         raise ValueError(
-            f"query_start has {len(query_start)} entries; {block_table.shape[0]} requests "
-            f"need {block_table.shape[0] + 1}"
+            f"query_start has {len(batch.query_start)} entries; {num_requests} requests "
+            f"need {num_requests + 1}"
         )
-    if len(out) < len(positions):
-        raise ValueError(f"out has {len(out)} entries for {len(positions)} tokens")
+    if len(out) < len(batch.positions):
+        raise ValueError(f"out has {len(out)} entries for {len(batch.positions)} tokens")

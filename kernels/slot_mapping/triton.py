@@ -4,22 +4,16 @@ import torch
 import triton
 import triton.language as tl
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
-from hybrid_blocks.kernels.slot_mapping import PAD_SLOT
+from hybrid_blocks.kernels.slot_mapping import PAD_SLOT, Batch
 from hybrid_blocks.kernels.triton_common import last_not_after
 
 LANES = 256
 
 
 @on_its_stream
-def slot_mapping(
-    queue: LaunchQueue,  # noqa: ARG001
-    block_table: torch.Tensor,
-    query_start: torch.Tensor,
-    positions: torch.Tensor,
-    block_size: int,
-    out: torch.Tensor,
-) -> None:
+def slot_mapping(queue: LaunchQueue, batch: Batch, block_size: int, out: torch.Tensor) -> None:
     """Launch all tokens at once."""
+    block_table, query_start, positions = batch
     num_requests = block_table.shape[0]
     _slot_mapping[(-(-len(out) // LANES),)](
         block_table,

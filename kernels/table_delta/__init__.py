@@ -1,6 +1,6 @@
 """Apply a manager's block-table changes to the tables on the device."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from hybrid_blocks.kernels import ids
@@ -10,6 +10,15 @@ from hybrid_blocks.kernels.launch_queue import queue_of
 
 if TYPE_CHECKING:
     import torch
+
+
+class Delta(NamedTuple):
+    """Runs of block ids and where they go, as :func:`apply_table_delta` takes them."""
+
+    rows: IdList
+    starts: IdList
+    offsets: IdList
+    block_ids: IdList
 
 
 def apply_table_delta(
@@ -33,28 +42,28 @@ def apply_table_delta(
     and ``ValueError`` for offsets that do not ascend or runs that share an entry.
     """
     _check_table(table)
-    delta = {"rows": rows, "starts": starts, "offsets": offsets, "block_ids": block_ids}
-    host = {name: ids.on_host(name, values) for name, values in delta.items()}
+    delta = Delta(rows, starts, offsets, block_ids)
+    lists = [ids.on_host(name, values) for name, values in zip(Delta._fields, delta, strict=True)]
     if len(starts) != len(rows) or len(offsets) != len(rows) + 1:
         raise ValueError(
             f"{len(rows)} rows need {len(rows)} starts and {len(rows) + 1} offsets, "
             f"got {len(starts)} and {len(offsets)}"
         )
     run = implementation(__name__, table.device, backend)
-    if on_host := ids.same_place("rows, starts, offsets and block_ids", *host.values()):
-        _check_runs(table, *(values for values in host.values() if values is not None))
+    if on_host := ids.same_place("rows, starts, offsets and block_ids", *lists):
+        host = [values for values in lists if values is not None]
+        _check_runs(table, *host)
+        delta = Delta(*host)
     else:
-        ids.check_device("the delta's lists", table.device, *delta.values())
+        ids.check_device("the delta's lists", table.device, *delta)
     if len(block_ids) == 0:
         return
     queue = queue_of(table.device, stream)
     if on_host:
         queue.check_not_capturing()
-        run.apply_table_delta(queue, table, *host.values())
-        return
-    run.apply_table_delta(queue, table, *delta.values())
-    if stream is not None:
-        queue.guard(*delta.values(), own_stream=True)
+    run.apply_table_delta(queue, table, delta)
+    if stream is not None and not on_host:
+        queue.guard(*delta, own_stream=True)
 
 
 def _check_table(table: "torch.Tensor") -> None:

@@ -2,36 +2,29 @@
 
 import torch
 from hybrid_blocks.kernels import cuda
-from hybrid_blocks.kernels.ids import IdList
 from hybrid_blocks.kernels.launch_queue import LaunchQueue
+from hybrid_blocks.kernels.table_delta import Delta
 
 THREADS = 256
 
 
-def apply_table_delta(
-    queue: LaunchQueue,
-    table: torch.Tensor,
-    rows: IdList,
-    starts: IdList,
-    offsets: IdList,
-    block_ids: IdList,
-) -> None:
+def apply_table_delta(queue: LaunchQueue, table: torch.Tensor, delta: Delta) -> None:
     """Launch all runs at once."""
     with queue.lock:
-        lists = queue.addresses((rows, starts, offsets, block_ids))
+        rows, starts, offsets, block_ids = queue.addresses(delta)
         cuda.shared(queue, "table_delta", "table_delta", PARAMETERS)(
             (),
-            (-(-len(block_ids) // THREADS), THREADS),
+            (-(-len(delta.block_ids) // THREADS), THREADS),
             table=table.data_ptr(),
             row_stride=table.stride(0),
             num_rows=table.shape[0],
             num_columns=table.shape[1],
-            rows=lists[0],
-            starts=lists[1],
-            offsets=lists[2],
-            num_runs=len(rows),
-            block_ids=lists[3],
-            num_entries=len(block_ids),
+            rows=rows,
+            starts=starts,
+            offsets=offsets,
+            num_runs=len(delta.rows),
+            block_ids=block_ids,
+            num_entries=len(delta.block_ids),
         )
 
 

@@ -1,23 +1,16 @@
 """The reference: one torch copy a run."""
 
 import torch
-from hybrid_blocks.kernels.ids import IdList
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
+from hybrid_blocks.kernels.table_delta import Delta
 
 
 @on_its_stream
-def apply_table_delta(
-    queue: LaunchQueue,  # noqa: ARG001
-    table: torch.Tensor,
-    rows: IdList,
-    starts: IdList,
-    offsets: IdList,
-    block_ids: IdList,
-) -> None:
+def apply_table_delta(queue: LaunchQueue, table: torch.Tensor, delta: Delta) -> None:
     """Write the runs one by one, skipping what falls outside the table."""
-    values = torch.as_tensor(block_ids, device=table.device)
-    bounds = offsets.tolist()
-    runs = zip(rows.tolist(), starts.tolist(), bounds, bounds[1:], strict=False)
+    values = torch.as_tensor(delta.block_ids, device=table.device)
+    bounds = delta.offsets.tolist()
+    runs = zip(delta.rows.tolist(), delta.starts.tolist(), bounds, bounds[1:], strict=False)
     for row, start, begin, end in runs:
         if not 0 <= row < table.shape[0]:
             continue

@@ -3,24 +3,17 @@
 import torch
 import triton
 import triton.language as tl
-from hybrid_blocks.kernels.ids import IdList
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
+from hybrid_blocks.kernels.table_delta import Delta
 from hybrid_blocks.kernels.triton_common import last_not_after
 
 LANES = 256
 
 
 @on_its_stream
-def apply_table_delta(
-    queue: LaunchQueue,
-    table: torch.Tensor,
-    rows: IdList,
-    starts: IdList,
-    offsets: IdList,
-    block_ids: IdList,
-) -> None:
+def apply_table_delta(queue: LaunchQueue, table: torch.Tensor, delta: Delta) -> None:
     """Launch all runs at once."""
-    rows, starts, offsets, block_ids = queue.on_device((rows, starts, offsets, block_ids))
+    rows, starts, offsets, block_ids = queue.on_device(delta)
     _apply_table_delta[(-(-len(block_ids) // LANES),)](
         table,
         table.stride(0),

@@ -6,12 +6,7 @@ from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
 
 
 @on_its_stream
-def zero_blocks(
-    queue: LaunchQueue,  # noqa: ARG001
-    group: BlockTensors,
-    ids: IdList,
-    max_sms: int | None,  # noqa: ARG001
-) -> None:
+def zero_blocks(queue: LaunchQueue, group: BlockTensors, ids: IdList, max_sms: int | None) -> None:
     """Clear the listed blocks one by one, skipping padding."""
     for block in ids.tolist():
         if 0 <= block < group.num_blocks:

@@ -1,6 +1,6 @@
 """Bad input gets an exception that says what was wrong, and leaves everything as it was."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,13 @@ def handles(*values: int) -> Any:
 
 def counts(*values: int) -> Any:
     return np.array(values, dtype=np.int32)
+
+
+def each_of(cases: Sequence[tuple[Any, ...]]) -> pytest.MarkDecorator:
+    """Run a test for each case: its name, a call, the error it gets and what the message says."""
+    return pytest.mark.parametrize(
+        ("call", "error", "message"), [pytest.param(*case[1:], id=case[0]) for case in cases]
+    )
 
 
 def new_manager(**options: Any) -> BlockManager:
@@ -153,10 +160,7 @@ REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, 
 ]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [pytest.param(*case[1:], id=case[0]) for case in REFUSED_BY_THE_MANAGER],
-)
+@each_of(REFUSED_BY_THE_MANAGER)
 def test_the_manager_refuses_and_stays_as_it_was(
     call: Callable[[BlockManager], object], error: type[Exception], message: str
 ) -> None:
@@ -272,10 +276,7 @@ REFUSED_BY_THE_STORE: list[tuple[str, Callable[[BlockStore], object], type, str]
 ]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [pytest.param(*case[1:], id=case[0]) for case in REFUSED_BY_THE_STORE],
-)
+@each_of(REFUSED_BY_THE_STORE)
 def test_the_store_refuses_and_stays_as_it_was(
     call: Callable[[BlockStore], object], error: type[Exception], message: str
 ) -> None:

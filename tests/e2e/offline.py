@@ -4,13 +4,12 @@ A program of its own, as vLLM is set up once a process. ``test_offline.py`` star
 """
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from program import answer_of
 from server import KV_CACHE_BYTES, environment
 
 STORY_TOKENS = 160
@@ -48,23 +47,9 @@ def run(
     The long answers have ``story_tokens`` tokens.
     Raises ``RuntimeError`` with the end of the log if the process fails.
     """
-    task = json.dumps(
-        {"model": str(model), "options": options, "poison": poison, "story_tokens": story_tokens}
-    )
-    tests = Path(__file__).parents[1]
-    folders = [str(tests / "e2e"), str(tests / "vllm"), os.environ.get("PYTHONPATH", "")]
-    variables = environment(level) | {
-        "HYBRID_BLOCKS_CHECK": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    }
-    command = [sys.executable, "-W", "ignore", __file__, task]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    log = done.stdout + done.stderr
-    if done.returncode:
-        raise RuntimeError(f"the engine failed:\n{log[-6000:]}")
-    answer = next(line for line in done.stdout.splitlines() if line.startswith('{"answers"'))
-    return Result(**json.loads(answer), log=log)
+    task: dict[str, Any] = {"model": str(model), "options": options}
+    task |= {"poison": poison, "story_tokens": story_tokens}
+    return Result(**answer_of(__file__, task, environment(level) | {"HYBRID_BLOCKS_CHECK": "1"}))
 
 
 def _main(task: dict[str, Any]) -> None:

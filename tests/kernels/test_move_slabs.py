@@ -38,5 +38,5 @@ def test_arenas_and_lists_that_do_not_fit_are_refused() -> None:
         move_slabs(arena.float(), 25, int32s(0), int32s(1))
     with pytest.raises(ValueError, match="arena must be contiguous"):
         move_slabs(arena[::2], 25, int32s(0), int32s(1))
-    with pytest.raises(ValueError, match="src has 1 slabs, dst has 2"):
+    with pytest.raises(ValueError, match="src has 1 ids, dst has 2"):
         move_slabs(arena, 25, int32s(0), int32s(1, 2))

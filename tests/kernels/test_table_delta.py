@@ -4,6 +4,7 @@ import pytest
 import torch
 from hybrid_blocks.kernels import Backend, apply_table_delta
 from hybrid_blocks.kernels.launch_queue import queue_of
+from hybrid_blocks.kernels.table_delta import Delta
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import BACKENDS, DEVICE, FAST, FEW, int32s, running
@@ -58,9 +59,8 @@ def test_entries_outside_the_table_are_skipped_on_the_device(backend: Backend) -
     lists = (int32s(0, 5, 1), int32s(2, 0, -1), int32s(0, 2, 3, 5), int32s(1, 2, 3, 4, 5))
     with running(backend):
         run = import_module(f"hybrid_blocks.kernels.table_delta.{backend}")
-        run.apply_table_delta(
-            queue_of(DEVICE, None), table, *(torch.tensor(ids, device=DEVICE) for ids in lists)
-        )
+        delta = Delta(*(torch.tensor(ids, device=DEVICE) for ids in lists))
+        run.apply_table_delta(queue_of(DEVICE, None), table, delta)
     assert table.tolist() == [[0, 0, 1], [5, 0, 0]]
 
 

@@ -4,16 +4,14 @@ A program of its own, as vLLM is set up once a process. ``test_engine.py`` start
 """
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from program import answer_of
 from server import KV_CACHE_BYTES, environment
 
-_TESTS = Path(__file__).parents[1]
 NUM_TURNS = 3
 
 
@@ -46,18 +44,7 @@ def run(
     """
     task = {"model": str(model), "num_chats": num_chats, "num_blocks": num_blocks}
     task |= {"offload": offload, "first_turn": first_turn}
-    folders = [str(_TESTS / "e2e"), str(_TESTS / "vllm"), os.environ.get("PYTHONPATH", "")]
-    variables = environment("off") | {
-        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    }
-    command = [sys.executable, "-W", "ignore", __file__, json.dumps(task)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    log = done.stdout + done.stderr
-    if done.returncode:
-        raise RuntimeError(f"the engine failed:\n{log[-6000:]}")
-    answer = next(line for line in done.stdout.splitlines() if line.startswith('{"answers"'))
-    return Result(**json.loads(answer), log=log)
+    return Result(**answer_of(__file__, task, environment("off")))
 
 
 def _main(task: dict[str, Any]) -> None:

@@ -29,6 +29,22 @@ def wait_for_disk(engine: Engine) -> None:
         engine.end_step()
 
 
+def stop(engine: Engine, request: Request) -> None:
+    """End ``request``, let what goes to disk arrive there, and end the engine."""
+    engine.manager.on_request_finished(request.context)
+    wait_for_disk(engine)
+    engine.manager.shutdown()
+
+
+def leave_on_disk(folder: Path, num_chunks: int) -> tuple[Engine, Request]:
+    """Return an engine that stored a whole request below ``folder`` and ended, and the request."""
+    engine = Engine(64 * 4096, disk_at(str(folder)))
+    request = Request("chat", num_chunks)
+    keep(engine, request, num_chunks, state_at=num_chunks - 1)
+    stop(engine, request)
+    return engine, request
+
+
 def test_attention_beyond_the_last_state_is_no_hit() -> None:
     engine = Engine(64 * 4096)
     keep(engine, Request("chat", 8), 8, state_at=3)
@@ -90,12 +106,7 @@ def test_evicted_keys_are_reported_once() -> None:
 
 
 def test_a_restart_goes_on_from_the_disk(tmp_path: Path) -> None:
-    before = Engine(64 * 4096, disk_at(str(tmp_path)))
-    request = Request("chat", 8)
-    keep(before, request, 8, state_at=7)
-    before.manager.on_request_finished(request.context)
-    wait_for_disk(before)
-    before.manager.shutdown()
+    leave_on_disk(tmp_path, 8)
 
     after = Engine(64 * 4096, disk_at(str(tmp_path)))
     again = Request("chat", 8, 1)
@@ -113,9 +124,7 @@ def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None
     before = Engine(64 * 4096, disk_at(str(tmp_path)))
     request = Request("chat", 8)
     before.store(request, request.keys[ATTENTION])
-    before.manager.on_request_finished(request.context)
-    wait_for_disk(before)
-    before.manager.shutdown()
+    stop(before, request)
     after = Engine(64 * 4096, disk_at(str(tmp_path)))
     again = Request("chat", 8, 1)
     assert results(after, again, again.keys[ATTENTION]) == [MISS] * 8
@@ -123,12 +132,7 @@ def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None
 
 
 def test_a_request_may_leave_the_disk_out(tmp_path: Path) -> None:
-    before = Engine(64 * 4096, disk_at(str(tmp_path)))
-    request = Request("chat", 2)
-    keep(before, request, 2, state_at=1)
-    before.manager.on_request_finished(request.context)
-    wait_for_disk(before)
-    before.manager.shutdown()
+    leave_on_disk(tmp_path, 2)
     after = Engine(64 * 4096, disk_at(str(tmp_path)))
     again = Request("chat", 2, 1)
     again.context.load_tier_filter = TierFilter(matchers=())
@@ -136,12 +140,7 @@ def test_a_request_may_leave_the_disk_out(tmp_path: Path) -> None:
 
 
 def test_a_damaged_chunk_ends_in_a_miss_and_the_rest_goes_on(tmp_path: Path) -> None:
-    before = Engine(64 * 4096, disk_at(str(tmp_path)))
-    request = Request("chat", 4)
-    keep(before, request, 4, state_at=3)
-    before.manager.on_request_finished(request.context)
-    wait_for_disk(before)
-    before.manager.shutdown()
+    before, request = leave_on_disk(tmp_path, 4)
     (segment,) = tmp_path.glob("*/*.seg")
     content = bytearray(segment.read_bytes())
     content[content.index(before.content(request.keys[ATTENTION][2]).tobytes())] ^= 1

@@ -159,7 +159,11 @@ class Oracle:
                 mamba_cache_mode=self.deployment.mamba_cache_mode,
                 num_speculative_blocks=self.deployment.num_speculative_tokens,
             )
-        common: dict[str, Any] = {"block_size": self.block_tokens, "dtype": self._dtype()}
+        return self.attention_spec(cache, self.block_tokens)
+
+    def attention_spec(self, cache: Any, block_tokens: int) -> KVCacheSpec:
+        """vLLM's spec of an attention layer."""
+        common: dict[str, Any] = {"block_size": block_tokens, "dtype": self._dtype()}
         if isinstance(cache, LatentAttention):
             return MLAAttentionSpec(num_kv_heads=1, head_size=cache.latent_dim, **common)
         heads = max(1, cache.kv_heads // self.deployment.tp)

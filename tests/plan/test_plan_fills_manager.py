@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hybrid_blocks._core import BlockManager, GroupSpec
+from hybrid_blocks._core import BlockManager
 from hybrid_blocks.hashing import block_hasher
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import ArenaPlan, Deployment, plan_natural
 from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.replay.managers.rust import group_spec
 
 CHUNK = 512
 CHUNKS = 5
@@ -15,19 +16,8 @@ REQUESTS = 12
 
 
 def _manager(geometry: ArenaPlan) -> BlockManager:
-    groups = [
-        GroupSpec(
-            "full" if group.kind == "mla" else group.kind,
-            group.block_tokens,
-            window=group.window,
-            slots=group.slots_per_request,
-            encoder_tokens=group.encoder_tokens,
-            pool=group.pool,
-        )
-        for group in geometry.groups
-    ]
     return BlockManager(
-        groups,
+        [group_spec(group) for group in geometry.groups],
         block_hasher("sha256", geometry.hash_block_size),
         num_slabs=geometry.num_slabs,
         blocks_per_slab=geometry.pools,

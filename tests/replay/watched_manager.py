@@ -1,6 +1,5 @@
 """A manager that checks that it is called as a scheduler may call it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy.typing as npt
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.replay import EngineConfig, RustOptions, block_cache
 from hybrid_blocks.replay.managers.rust import make_rust
+from hybrid_blocks.replay.managers.wrapped import WrappedManager
 
 
 @dataclass
@@ -28,38 +28,19 @@ class Life:
         return len(self.prompt) + self.sampled
 
 
-class WatchedManager:
+class WatchedManager(WrappedManager):
     """A manager of one group that keeps every token, its integrity checked after every call."""
 
     def __init__(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int) -> None:
         config = EngineConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
         self.inner = make_rust(block_cache(num_blocks, block_size), config, RustOptions())
+        super().__init__(self.inner)
         self.lives: dict[int, Life] = {}
         self.sampled: dict[str, list[int]] = {}
         self.names: dict[int, str] = {}
         self.max_num_seqs = max_num_seqs
         self.budget = budget
         self.steps = 0
-
-    @property
-    def num_blocks(self) -> int:
-        return self.inner.num_blocks
-
-    @property
-    def num_free_blocks(self) -> int:
-        return self.inner.num_free_blocks
-
-    @property
-    def num_live_blocks(self) -> tuple[int, ...]:
-        return self.inner.num_live_blocks
-
-    @property
-    def used_bytes(self) -> int:
-        return self.inner.used_bytes
-
-    @property
-    def max_request_tokens(self) -> int:
-        return self.inner.max_request_tokens
 
     def begin_step(self) -> None:
         self.steps += 1
@@ -68,9 +49,6 @@ class WatchedManager:
     def can_admit(self, handle: int, headroom: int) -> bool:
         assert self.lives[handle].room is None
         return self.inner.can_admit(handle, headroom)
-
-    def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool:
-        return self.inner.could_hold(num_tokens, under_way)
 
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
         life = self.lives[handle]

@@ -73,7 +73,7 @@ def test_many_documents_are_asked_once_and_preambles_are_shared() -> None:
     assert 0.35 < (questions == 1).mean() < 0.65
     assert questions.max() >= 5
     preambles = trace.span_first[trace.span_start[:-1]]
-    assert len(np.unique(preambles)) == Documents().num_preambles
+    assert len(np.unique(preambles)) == Documents().prefixes.number
     assert 12_000 < np.median(trace.prompt_tokens) < 16_000
 
 

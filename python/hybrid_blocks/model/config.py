@@ -1,8 +1,11 @@
 """Typed reading of a Hugging Face ``config.json``."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from hybrid_blocks.model.errors import PlanError
+
+T = TypeVar("T")
 
 
 class Config:
@@ -80,20 +83,18 @@ class Config:
 
     def integers(self, field: str) -> tuple[int, ...] | None:
         """Read a list of integers, None where it is absent."""
-        value = self.get(field)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
-            raise PlanError(f"{self.name}: {field} must be a list of integers: {value!r}")
-        return tuple(value)
+        return self._list(field, int, "integers")
 
     def strings(self, field: str) -> tuple[str, ...] | None:
         """Read a list of strings, None where it is absent."""
+        return self._list(field, str, "strings")
+
+    def _list(self, field: str, kind: type[T], kinds: str) -> tuple[T, ...] | None:
         value = self.get(field)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise PlanError(f"{self.name}: {field} must be a list of strings: {value!r}")
+        if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+            raise PlanError(f"{self.name}: {field} must be a list of {kinds}: {value!r}")
         return tuple(value)
 
     def section(self, field: str) -> "Config":

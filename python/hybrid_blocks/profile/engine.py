@@ -118,8 +118,7 @@ def _groups(specs: list[KVCacheSpec]) -> list[KVCacheGroupSpec]:
     return [KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(specs)]
 
 
-# Any decoder will do: the scheduler asks for its name and its length.
-_MODEL = {
+SMALL_DECODER = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_size": 64,
@@ -128,6 +127,7 @@ _MODEL = {
     "num_hidden_layers": 1,
     "vocab_size": 128_256,
 }
+"""A ``config.json``. Any decoder will do: a scheduler asks for its name and its length."""
 
 
 def make_scheduler(
@@ -184,7 +184,7 @@ def scheduler_over(
     )
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(
-            json.dumps(_MODEL | {"max_position_embeddings": max_model_len})
+            json.dumps(SMALL_DECODER | {"max_position_embeddings": max_model_len})
         )
         model = ModelConfig(
             model=folder, dtype="float16", skip_tokenizer_init=True, max_model_len=max_model_len

@@ -193,7 +193,7 @@ class Engine:
         return found
 
     def _planned(self, specs: Mapping[str, KVCacheSpec]) -> KVCacheConfig:
-        inflated = stock._inflated(self.config, dict(specs))
+        inflated = stock.with_stock_blocks(self.config, dict(specs))
         plan = releases.installed.planning().stock_config
         try:
             planned: KVCacheConfig = plan(self.config, inflated, _ENOUGH_BYTES)

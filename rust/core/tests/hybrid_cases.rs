@@ -1,5 +1,7 @@
 //! Cases that hybrid serving has met in practice, one test each.
 
+use std::ops::Range;
+
 use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
     BlockManager, BlockStore, CheckpointPolicy, Config, Error, GroupId, GroupKind, GroupSpec,
@@ -40,6 +42,11 @@ fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
 
 fn prompt(number: i64, len: i64) -> Vec<i64> {
     (0..len).map(|i| number * 1_000_000 + i).collect()
+}
+
+/// Add a request of `len` tokens for each number; prompts of different numbers share nothing.
+fn add_prompts(manager: &mut BlockManager, numbers: Range<i64>, len: i64) -> Vec<u64> {
+    numbers.map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, len), &[]).unwrap()).collect()
 }
 
 /// Compute all known tokens of a request, in chunks that respect its boundaries.
@@ -98,9 +105,7 @@ fn requests_192_of_262144_tokens_with_2_speculative_tokens_never_starve_while_at
     // 3 state slots a request: 192 requests need 576 slabs for states, the rest is attention's.
     let mut manager = hybrid(1 + 576 + 192, 3);
     assert!(manager.max_request_tokens() > 262_144);
-    let handles: Vec<u64> = (0..192)
-        .map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, 300), &[]).unwrap())
-        .collect();
+    let handles = add_prompts(&mut manager, 0..192, 300);
     for &handle in &handles {
         assert!(prefill(&mut manager, handle), "a state slot was refused");
     }
@@ -250,9 +255,7 @@ fn an_abort_in_the_middle_of_a_prefill_gives_everything_back() {
 #[test]
 fn storms_of_preemption_and_resumption_lose_nothing() {
     let mut manager = hybrid(40, 1);
-    let handles: Vec<u64> = (0..8)
-        .map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, 1_000), &[]).unwrap())
-        .collect();
+    let handles = add_prompts(&mut manager, 0..8, 1_000);
     for round in 0..20 {
         for (i, &handle) in handles.iter().enumerate() {
             assert!(prefill(&mut manager, handle));
@@ -274,9 +277,7 @@ fn storms_of_preemption_and_resumption_lose_nothing() {
 fn memory_never_idles_on_one_side_while_the_other_waits() {
     let mut manager = hybrid(1 + 400, 1);
     // 8 requests of 20,000 tokens fill attention, then short ones need states.
-    let long: Vec<u64> = (0..8)
-        .map(|i| manager.add_prompt(&format!("long{i}"), &prompt(i, 20_000), &[]).unwrap())
-        .collect();
+    let long = add_prompts(&mut manager, 0..8, 20_000);
     for &handle in &long {
         assert!(prefill(&mut manager, handle));
     }
@@ -318,9 +319,7 @@ fn a_block_and_its_hash_can_change_groups_that_share_a_pool() {
 fn room_is_counted_after_live_blocks_were_moved_together() {
     // Requests of 37 blocks in slabs of 75: each leaves its slab half empty when its neighbour goes.
     let mut manager = hybrid(1 + 24, 1);
-    let handles: Vec<u64> = (0..16)
-        .map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, 37 * 16), &[]).unwrap())
-        .collect();
+    let handles = add_prompts(&mut manager, 0..16, 37 * 16);
     for &handle in &handles {
         assert!(manager.can_admit(handle, 0).unwrap());
         assert!(prefill(&mut manager, handle));
@@ -329,9 +328,7 @@ fn room_is_counted_after_live_blocks_were_moved_together() {
     manager.free(&odd).unwrap();
     manager.take_copies().unwrap();
     // 8 states and 8 half-full slabs are live; packed, 4 slabs hold the attention.
-    let newcomers: Vec<u64> = (0..12)
-        .map(|i| manager.add_prompt(&format!("n{i}"), &prompt(100 + i, 16), &[]).unwrap())
-        .collect();
+    let newcomers = add_prompts(&mut manager, 100..112, 16);
     for &handle in &newcomers[..10] {
         assert!(manager.can_admit(handle, 0).unwrap());
         assert!(prefill(&mut manager, handle));
@@ -343,9 +340,7 @@ fn room_is_counted_after_live_blocks_were_moved_together() {
 #[test]
 fn a_compaction_moves_as_many_blocks_as_it_said() {
     let mut manager = hybrid(1 + 24, 1);
-    let handles: Vec<u64> = (0..4)
-        .map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, 37 * 16), &[]).unwrap())
-        .collect();
+    let handles = add_prompts(&mut manager, 0..4, 37 * 16);
     assert!(handles.iter().all(|&handle| prefill(&mut manager, handle)));
     manager.free(&[handles[1], handles[3]]).unwrap();
     let plan = manager.plan_compaction(1);

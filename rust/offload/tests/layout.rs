@@ -108,34 +108,15 @@ fn a_version_is_the_same_after_every_restart_and_another_for_other_bytes() {
         GroupLayout::new(vec![part(PartKind::KeyValue, heads, bytes)], layers, blocks)
             .expect("fits")
     };
-    let version = LayoutVersion::new(MODEL, &[3, 7], 16, &layout(4, 64, 2, 1));
+    let of = |model| LayoutVersion::new(model, &[3, 7], 16, &layout(4, 64, 2, 1));
+    let version = of(MODEL);
     // A change of this constant makes every stored file unreadable: raise the format number with it.
     assert_eq!(format!("{version:?}"), "e0b8929515f09cbe20d3802e01613205");
     let others = [
-        LayoutVersion::new(
-            ModelIdentity { name: "tinier", ..MODEL },
-            &[3, 7],
-            16,
-            &layout(4, 64, 2, 1),
-        ),
-        LayoutVersion::new(
-            ModelIdentity { revision: "2", ..MODEL },
-            &[3, 7],
-            16,
-            &layout(4, 64, 2, 1),
-        ),
-        LayoutVersion::new(
-            ModelIdentity { dtype: "fp8", ..MODEL },
-            &[3, 7],
-            16,
-            &layout(4, 64, 2, 1),
-        ),
-        LayoutVersion::new(
-            ModelIdentity { hashing: "xxh3", ..MODEL },
-            &[3, 7],
-            16,
-            &layout(4, 64, 2, 1),
-        ),
+        of(ModelIdentity { name: "tinier", ..MODEL }),
+        of(ModelIdentity { revision: "2", ..MODEL }),
+        of(ModelIdentity { dtype: "fp8", ..MODEL }),
+        of(ModelIdentity { hashing: "xxh3", ..MODEL }),
         LayoutVersion::new(MODEL, &[3, 8], 16, &layout(4, 64, 2, 1)),
         LayoutVersion::new(MODEL, &[3, 7], 32, &layout(4, 64, 2, 1)),
         LayoutVersion::new(MODEL, &[3, 7], 16, &layout(8, 32, 2, 1)),

@@ -13,9 +13,6 @@ import torch
 import vllm_planning
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
-    ChunkedAttention,
-    LatentAttention,
-    SlidingWindow,
     State,
 )
 from hybrid_blocks.plan import Deployment
@@ -29,12 +26,8 @@ from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
 from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
     KVCacheConfig,
     KVCacheSpec,
-    MLAAttentionSpec,
-    SlidingWindowSpec,
 )
 from vllm.v1.worker.gpu import attn_utils
 
@@ -108,7 +101,7 @@ class AttentionLayer(AttentionLayerBase):
         self.kv_cache = kv_cache
 
     def get_kv_cache_spec(self, vllm_config: VllmConfig) -> KVCacheSpec:
-        return attention_spec(self.layer, self.oracle, vllm_config.cache_config.block_size)
+        return self.oracle.attention_spec(self.layer.cache, vllm_config.cache_config.block_size)
 
 
 class StateLayer(MambaBase):
@@ -135,21 +128,6 @@ def _state_bytes(layer: StateLayer) -> int:
         prod(shape) * dtype.itemsize
         for shape, dtype in zip(layer.shapes, layer.dtypes, strict=True)
     )
-
-
-def attention_spec(layer: Layer, oracle: "Engine", block_size: int) -> KVCacheSpec:
-    """vLLM's spec of an attention layer."""
-    cache: Any = layer.cache
-    common: dict[str, Any] = {"block_size": block_size, "dtype": oracle._dtype()}
-    if isinstance(cache, LatentAttention):
-        return MLAAttentionSpec(num_kv_heads=1, head_size=cache.latent_dim, **common)
-    heads = max(1, cache.kv_heads // oracle.deployment.tp)
-    common |= {"num_kv_heads": heads, "head_size": cache.head_dim}
-    if isinstance(cache, SlidingWindow):
-        return SlidingWindowSpec(sliding_window=cache.window, dcp_sharded=False, **common)
-    if isinstance(cache, ChunkedAttention):
-        return ChunkedLocalAttentionSpec(attention_chunk_size=cache.chunk, **common)
-    return FullAttentionSpec(**common)
 
 
 class Engine(plan_oracle.Oracle):

@@ -1,6 +1,7 @@
 """``HYBRID_BLOCKS_CHECK=1`` names request, group and block of whatever is not as it must be."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,22 +55,12 @@ def hit_of_another(fault: Fault, output: SchedulerOutput) -> bool:
     return False
 
 
-def hand_out_twice(fault: Fault, output: SchedulerOutput) -> bool:
-    """A new block is one that another request reads."""
+def hand_out_in_use(group: int, fault: Fault, output: SchedulerOutput) -> bool:
+    """A new block or state is one that another request reads."""
     for new in output.scheduled_new_reqs:
-        others = fault.held(0, new.req_id)
+        others = fault.held(group, new.req_id)
         if not new.num_computed_tokens and others:
-            new.block_ids[0][0] = others[0]
-            return True
-    return False
-
-
-def state_in_use(fault: Fault, output: SchedulerOutput) -> bool:
-    """A new state is another request's."""
-    for new in output.scheduled_new_reqs:
-        others = fault.held(1, new.req_id)
-        if not new.num_computed_tokens and others:
-            new.block_ids[1][0] = others[-1]
+            new.block_ids[group][0] = others[-1]
             return True
     return False
 
@@ -116,10 +107,11 @@ def copy_in_a_chain(_: Fault, output: SchedulerOutput) -> bool:
 
 
 WHO = r"request request\d+, group {}: block \d+ "
+IN_USE = WHO + "is handed out while request"
 FAULTS: dict[str, tuple[Any, str, str]] = {
     "hit": (hit_of_another, "full", WHO.format(0) + "(holds|stands|is read)"),
-    "hand-out": (hand_out_twice, "full", WHO.format(0) + "is handed out while request"),
-    "state": (state_in_use, "full-state", WHO.format(1) + "is handed out while request"),
+    "hand-out": (partial(hand_out_in_use, 0), "full", IN_USE.format(0)),
+    "state": (partial(hand_out_in_use, 1), "full-state", IN_USE.format(1)),
     "zeroing": (zero_what_is_read, "full-state", WHO.format(0) + "is zeroed while it is read"),
     "fork": (
         copy_from_another,

@@ -10,9 +10,9 @@ import _served_prompts
 import _served_running
 import pytest
 import serving
+from _record import Record
 from _served_model import Case, Side
 from _served_rows import deployment
-from hits import Record
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import plan_natural
 from hybrid_blocks.trace.builder import TraceBuilder

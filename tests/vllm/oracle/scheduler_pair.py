@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from hybrid_blocks.profile.engine import SMALL_DECODER
 from hybrid_blocks.profile.loop import fingerprint_schedule
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm import scheduler as batched
@@ -27,16 +28,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from . import features as beside
 from .engines import Engine
 
-_MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_attention_heads": 1,
-    "num_hidden_layers": 1,
-    "vocab_size": 128,
-    "max_position_embeddings": 4096,
-}
+_MODEL = SMALL_DECODER | {"vocab_size": 128, "max_position_embeddings": 4096}
 EOS, STOP = 1, 2
 
 

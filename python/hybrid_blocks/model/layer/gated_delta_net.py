@@ -19,11 +19,10 @@ class GatedDeltaNet(State, frozen=True, kw_only=True, tag="gated_delta_net", tag
     def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
         """Convolution over q, k and v: kernel - 1 columns and one for each speculative token."""
         width = 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-        columns = self.conv_kernel - 1 + rank.num_speculative_tokens
         shard(self.key_heads, rank.tp, "linear key heads")
         heads = shard(self.value_heads, rank.tp, "linear value heads")
         return (
-            StateTensor("conv", (columns, width // rank.tp), rank.model_dtype),
+            self.conv(self.conv_kernel, width // rank.tp, rank),
             StateTensor(
                 "recurrent", (heads, self.value_dim, self.key_dim), self.recurrent_dtype(rank)
             ),

@@ -18,9 +18,8 @@ class KimiDeltaAttention(State, frozen=True, kw_only=True, tag="kda", tag_field=
     def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
         """Convolution width: 3 * heads * dim; kernel - 1 + speculative columns."""
         heads = shard(self.heads, rank.tp, "KDA heads")
-        columns = self.conv_kernel - 1 + rank.num_speculative_tokens
         return (
-            StateTensor("conv", (columns, 3 * heads * self.head_dim), rank.model_dtype),
+            self.conv(self.conv_kernel, 3 * heads * self.head_dim, rank),
             StateTensor(
                 "recurrent", (heads, self.head_dim, self.head_dim), self.recurrent_dtype(rank)
             ),

@@ -25,11 +25,8 @@ class Mamba2(State, frozen=True, kw_only=True, tag="mamba2", tag_field="kind"):
         replicas = rank.tp - self.groups if self.groups % rank.tp else 0
         width = self.inner_dim + 2 * (self.groups + replicas) * self.state_dim
         heads = shard(self.heads, rank.tp, "Mamba heads")
-        columns = self.conv_kernel - 1 + rank.num_speculative_tokens
         return (
-            StateTensor(
-                "conv", (columns, shard(width, rank.tp, "convolution channels")), rank.model_dtype
-            ),
+            self.conv(self.conv_kernel, shard(width, rank.tp, "convolution channels"), rank),
             StateTensor(
                 "recurrent", (heads, self.head_dim, self.state_dim), self.recurrent_dtype(rank)
             ),

@@ -17,8 +17,7 @@ class RgLru(State, frozen=True, kw_only=True, tag="rg_lru", tag_field="kind"):
     def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
         """Convolution columns grow with speculation as in the other families."""
         width = shard(self.width, rank.tp, "RG-LRU channels")
-        columns = self.conv_kernel - 1 + rank.num_speculative_tokens
         return (
-            StateTensor("conv", (columns, width), rank.model_dtype),
+            self.conv(self.conv_kernel, width, rank),
             StateTensor("recurrent", (width,), self.recurrent_dtype(rank)),
         )

@@ -16,5 +16,4 @@ class ShortConv(State, frozen=True, kw_only=True, tag="short_conv", tag_field="k
     def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
         """Kernel - 1 columns and one for each speculative token."""
         width = shard(self.width, rank.tp, "convolution channels")
-        columns = self.conv_kernel - 1 + rank.num_speculative_tokens
-        return (StateTensor("conv", (columns, width), rank.model_dtype),)
+        return (self.conv(self.conv_kernel, width, rank),)

@@ -41,6 +41,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of one state of one layer on one rank."""
         return sum(tensor.nbytes for tensor in self.tensors(rank))
 
+    def conv(self, kernel: int, width: int, rank: Rank) -> StateTensor:
+        """Tensor of a convolution: kernel - 1 columns, and one for each speculative token."""
+        columns = kernel - 1 + rank.num_speculative_tokens
+        return StateTensor("conv", (columns, width), rank.model_dtype)
+
     def recurrent_dtype(self, rank: Rank) -> str:
         """Format of the recurrent tensor: the deployment's, else the model's wish, else its own."""
         if rank.ssm_dtype != "auto":

@@ -145,7 +145,7 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
     """Make a Rust manager: one pool of blocks where a slab is one block, else an arena."""
     geometry = cache.geometry
     policy = "explicit" if options.lookahead is not None else options.policy
-    groups = [_group(group) for group in geometry.groups]
+    groups = [group_spec(group) for group in geometry.groups]
     hasher = block_hasher(block_size=geometry.hash_block_size)
     if geometry.pools == (1,) and policy == "lru":
         sizes: dict[str, object] = {"num_blocks": geometry.num_slabs}
@@ -170,7 +170,8 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
     )
 
 
-def _group(group: GroupPlan) -> GroupSpec:
+def group_spec(group: GroupPlan) -> GroupSpec:
+    """Return a planned group as the manager takes it."""
     return GroupSpec(
         "full" if group.kind == "mla" else group.kind,
         group.block_tokens,

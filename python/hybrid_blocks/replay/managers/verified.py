@@ -12,6 +12,7 @@ from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.managers.rust import RustManager, RustOptions, make_rust
 from hybrid_blocks.replay.managers.tagged_device import TaggedDevice
+from hybrid_blocks.replay.managers.wrapped import WrappedManager
 from hybrid_blocks.replay.positions import held_tokens, read_positions, written_positions
 from hybrid_blocks.replay.prefix_digests import Digests, PrefixDigests
 from hybrid_blocks.replay.tagged_arena import TagError
@@ -20,7 +21,7 @@ STAGE_EVERY = 16
 """Steps between two requests whose blocks are taken through an offload."""
 
 
-class VerifiedManager:
+class VerifiedManager(WrappedManager):
     """`RustManager` beside a device on which its copies are run and its blocks are written.
 
     In each step, before the manager hears of its end: the copies are run; every block that a
@@ -29,7 +30,7 @@ class VerifiedManager:
     """
 
     def __init__(self, inner: RustManager, geometry: ArenaPlan) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._core = inner.core
         self._groups = geometry.groups
         self._device = TaggedDevice(geometry)
@@ -40,7 +41,6 @@ class VerifiedManager:
         self._staged_blocks = 0
         self.match_prefix = inner.match_prefix
         self.can_admit = inner.can_admit
-        self.could_hold = inner.could_hold
         self.chunk = inner.chunk
         self.allocate = inner.allocate
         self.preempt = inner.preempt
@@ -85,31 +85,6 @@ class VerifiedManager:
         """Return the manager's counters, and how many blocks were read and staged."""
         verified = {"verified_reads": self._verified_reads, "staged_blocks": self._staged_blocks}
         return self._inner.stats() | verified
-
-    @property
-    def num_blocks(self) -> int:
-        """Slabs, or blocks where there is one pool of whole slabs."""
-        return self._inner.num_blocks
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Of these, the ones that hold nothing but cached content."""
-        return self._inner.num_free_blocks
-
-    @property
-    def num_live_blocks(self) -> tuple[int, ...]:
-        """Blocks with an owner, pool by pool."""
-        return self._inner.num_live_blocks
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of slabs that hold a request's block."""
-        return self._inner.used_bytes
-
-    @property
-    def max_request_tokens(self) -> int:
-        """Tokens of the longest request that fits when it is alone."""
-        return self._inner.max_request_tokens
 
     def _read(self, group: int, requests: list[int], starts: list[int]) -> None:
         kind = self._groups[group]

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from hybrid_blocks.trace.builder import Span, TraceBuilder
+from hybrid_blocks.trace.builder import Span
 from hybrid_blocks.trace.workloads.draw import Draw, LogNormal
 from hybrid_blocks.trace.workloads.schedule import Planned, Schedule
+from hybrid_blocks.trace.workloads.sessions import Prefixes, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +19,7 @@ class Agents:
     """
 
     sessions_per_second: float = 0.06
-    num_programs: int = 4
-    program_popularity: float = 1.0
-    system_tokens: LogNormal = (9_000.0, 0.4)
+    prefixes: Prefixes = Prefixes(number=4, popularity=1.0, tokens=(9_000.0, 0.4))
     subagent_tokens: LogNormal = (4_000.0, 0.3)
     task_tokens: LogNormal = (400.0, 1.0)
     result_tokens: LogNormal = (700.0, 1.2)
@@ -36,36 +35,32 @@ class Agents:
     most_tokens: int = 48_000
     summary_tokens: LogNormal = (1_500.0, 0.4)
 
-    def source(self, draw: Draw, builder: TraceBuilder) -> "Programs":
+    def source(self, draw: Draw) -> "Programs":
         """Make the system prompts."""
-        return Programs(self, draw, builder)
+        return Programs(self, draw)
 
 
-class Programs:
+class Programs(Source[Agents]):
     """Opens sessions of agents."""
 
-    def __init__(self, kind: Agents, draw: Draw, builder: TraceBuilder) -> None:
-        self._kind = kind
-        self._draw = draw
-        self._builder = builder
-        self._programs = [draw.tokens(kind.system_tokens) for _ in range(kind.num_programs)]
+    def __init__(self, kind: Agents, draw: Draw) -> None:
+        super().__init__(kind, draw)
         self._subagent = draw.tokens(kind.subagent_tokens)
 
     def open(self, schedule: Schedule, session: int, time: float) -> None:
         """Plan a session and its subagents."""
-        kind, draw = self._kind, self._draw
-        system = draw.popular(self._programs, kind.program_popularity)
+        system = self.prefix()
         opening = schedule.add(self._opening(system), session=session, time=time)
-        self._run(schedule, system, opening, kind.one_more_turn)
+        self._run(schedule, system, opening, self.kind.one_more_turn)
 
     def _opening(self, system: Span) -> list[Span]:
-        draw = self._draw
-        return [system, draw.tokens(self._kind.task_tokens), draw.tokens(self._kind.output_tokens)]
+        draw = self.draw
+        return [system, draw.tokens(self.kind.task_tokens), draw.tokens(self.kind.output_tokens)]
 
     def _run(
         self, schedule: Schedule, system: Span, opening: Planned, one_more_turn: float
     ) -> None:
-        kind, draw = self._kind, self._draw
+        kind, draw = self.kind, self.draw
         answers = not draw.chance(kind.leaves_answers_out)
         last = opening
         while draw.chance(one_more_turn):
@@ -86,8 +81,8 @@ class Programs:
     def _delegate(self, schedule: Schedule, caller: Planned) -> None:
         opening = schedule.add(
             self._opening(self._subagent),
-            session=self._builder.new_session(),
+            session=self.draw.builder.new_session(),
             leader=caller,
             pause=0.1,
         )
-        self._run(schedule, self._subagent, opening, self._kind.one_more_subagent_turn)
+        self._run(schedule, self._subagent, opening, self.kind.one_more_subagent_turn)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.workloads.draw import Draw, LogNormal
 from hybrid_blocks.trace.workloads.schedule import Schedule
+from hybrid_blocks.trace.workloads.sessions import Prefixes, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +17,7 @@ class Chats:
     """
 
     sessions_per_second: float = 1.2
-    num_systems: int = 10
-    system_popularity: float = 1.1
-    system_tokens: LogNormal = (700.0, 0.9)
+    prefixes: Prefixes = Prefixes(number=10, popularity=1.1, tokens=(700.0, 0.9))
     message_tokens: LogNormal = (900.0, 1.4)
     most_message_tokens: int = 12_000
     template_tokens: int = 7
@@ -28,24 +26,18 @@ class Chats:
     pause_seconds: LogNormal = (40.0, 1.1)
     most_tokens: int = 48_000
 
-    def source(self, draw: Draw, builder: TraceBuilder) -> "People":
+    def source(self, draw: Draw) -> "People":
         """Make the system prompts."""
-        return People(self, draw, builder)
+        return People(self, draw)
 
 
-class People:
+class People(Source[Chats]):
     """Opens conversations."""
-
-    def __init__(self, kind: Chats, draw: Draw, builder: TraceBuilder) -> None:
-        self._kind = kind
-        self._draw = draw
-        self._builder = builder
-        self._systems = [draw.tokens(kind.system_tokens) for _ in range(kind.num_systems)]
 
     def open(self, schedule: Schedule, session: int, time: float) -> None:
         """Plan all turns of one conversation."""
-        kind, draw = self._kind, self._draw
-        history = [draw.popular(self._systems, kind.system_popularity)]
+        kind, draw = self.kind, self.draw
+        history = [self.prefix()]
         answers = not draw.chance(kind.leaves_answers_out)
         last, turns = None, 0
         while last is None or draw.chance((turns + 1) / (turns + 4)):
@@ -54,7 +46,7 @@ class People:
             if last is not None and sum(count for _, count in history) > kind.most_tokens:
                 return
             last = schedule.add(
-                [*history, self._builder.fresh(kind.template_tokens), output],
+                [*history, draw.builder.fresh(kind.template_tokens), output],
                 session=session,
                 time=time,
                 leader=last,

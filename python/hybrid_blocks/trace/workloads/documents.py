@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.workloads.draw import Draw, LogNormal
 from hybrid_blocks.trace.workloads.schedule import Schedule
+from hybrid_blocks.trace.workloads.sessions import Prefixes, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +18,7 @@ class Documents:
     """
 
     sessions_per_second: float = 0.5
-    num_preambles: int = 5
-    preamble_popularity: float = 1.0
-    preamble_tokens: LogNormal = (600.0, 0.6)
+    prefixes: Prefixes = Prefixes(number=5, popularity=1.0, tokens=(600.0, 0.6))
     document_tokens: LogNormal = (12_500.0, 0.55)
     most_document_tokens: int = 60_000
     asked_once: float = 0.4
@@ -30,25 +28,18 @@ class Documents:
     output_tokens: LogNormal = (220.0, 0.8)
     pause_seconds: LogNormal = (120.0, 1.2)
 
-    def source(self, draw: Draw, builder: TraceBuilder) -> "Library":
+    def source(self, draw: Draw) -> "Library":
         """Make the preambles."""
-        del builder
         return Library(self, draw)
 
 
-class Library:
+class Library(Source[Documents]):
     """Opens documents."""
-
-    def __init__(self, kind: Documents, draw: Draw) -> None:
-        self._kind = kind
-        self._draw = draw
-        self._preambles = [draw.tokens(kind.preamble_tokens) for _ in range(kind.num_preambles)]
 
     def open(self, schedule: Schedule, session: int, time: float) -> None:
         """Plan all questions about one document."""
-        kind, draw = self._kind, self._draw
-        preamble = draw.popular(self._preambles, kind.preamble_popularity)
-        document = [preamble, draw.tokens(kind.document_tokens, kind.most_document_tokens)]
+        kind, draw = self.kind, self.draw
+        document = [self.prefix(), draw.tokens(kind.document_tokens, kind.most_document_tokens)]
         more = not draw.chance(kind.asked_once)
         last = None
         while True:

@@ -18,7 +18,7 @@ class Draw:
 
     def __init__(self, rng: np.random.Generator, builder: TraceBuilder) -> None:
         self.rng = rng
-        self._builder = builder
+        self.builder = builder
 
     def seconds(self, law: LogNormal) -> float:
         """Return a time."""
@@ -32,11 +32,11 @@ class Draw:
     def tokens(self, law: LogNormal, most: int | None = None) -> Span:
         """Return so many new tokens."""
         count = self.count(law)
-        return self._builder.fresh(count if most is None else min(count, most))
+        return self.builder.fresh(count if most is None else min(count, most))
 
     def tokens_between(self, least: int, most: int) -> Span:
         """Return new tokens, as many as a log-uniform law says."""
-        return self._builder.fresh(round(float(np.exp(self.rng.uniform(*np.log((least, most)))))))
+        return self.builder.fresh(round(float(np.exp(self.rng.uniform(*np.log((least, most)))))))
 
     def chance(self, probability: float) -> bool:
         """Return True as often as told."""

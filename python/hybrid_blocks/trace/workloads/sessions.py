@@ -1,19 +1,29 @@
 """What a kind of generated session is."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from hybrid_blocks.trace.builder import TraceBuilder
-from hybrid_blocks.trace.workloads.draw import Draw
+from hybrid_blocks.trace.builder import Span, TraceBuilder
+from hybrid_blocks.trace.workloads.draw import Draw, LogNormal
 from hybrid_blocks.trace.workloads.schedule import Schedule
 
 
-class Source(Protocol):
-    """Opens sessions of one kind."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefixes:
+    """What sessions begin with: system prompts, preambles, schemas of tools.
 
-    def open(self, schedule: Schedule, session: int, time: float) -> None:
-        """Plan all requests of one session that opens at ``time``."""
+    Attributes:
+        number: how many there are.
+        popularity: the exponent of the Zipf law by which a session takes one of them.
+        tokens: how long they are.
+    """
+
+    number: int
+    popularity: float
+    tokens: LogNormal
 
 
 class Kind(Protocol):
@@ -23,8 +33,32 @@ class Kind(Protocol):
     def sessions_per_second(self) -> float:
         """How often one opens: a Poisson process."""
 
-    def source(self, draw: Draw, builder: TraceBuilder) -> Source:
+    @property
+    def prefixes(self) -> Prefixes:
+        """What sessions begin with."""
+
+    def source(self, draw: Draw) -> "Source[Any]":
         """Make what all sessions share, and what opens them."""
+
+
+K = TypeVar("K", bound=Kind)
+
+
+class Source(ABC, Generic[K]):
+    """Opens sessions of one kind."""
+
+    def __init__(self, kind: K, draw: Draw) -> None:
+        self.kind = kind
+        self.draw = draw
+        self._prefixes = [draw.tokens(kind.prefixes.tokens) for _ in range(kind.prefixes.number)]
+
+    def prefix(self) -> Span:
+        """Return what a session begins with."""
+        return self.draw.popular(self._prefixes, self.kind.prefixes.popularity)
+
+    @abstractmethod
+    def open(self, schedule: Schedule, session: int, time: float) -> None:
+        """Plan all requests of one session that opens at ``time``."""
 
 
 def fill(
@@ -32,7 +66,7 @@ def fill(
 ) -> float:
     """Add the first requests of sessions that open from ``start`` on; return when the last did."""
     draw, schedule = Draw(rng, builder), Schedule()
-    source = kind.source(draw, builder)
+    source = kind.source(draw)
     time = start
     while schedule.num_before(time) < num_requests:
         time += float(rng.exponential(1 / kind.sessions_per_second))

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from hybrid_blocks.trace.builder import Span, TraceBuilder
+from hybrid_blocks.trace.builder import Span
 from hybrid_blocks.trace.workloads.draw import Draw, LogNormal
 from hybrid_blocks.trace.workloads.schedule import Planned, Schedule
+from hybrid_blocks.trace.workloads.sessions import Prefixes, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +18,7 @@ class BranchingTools:
     """
 
     sessions_per_second: float = 0.25
-    num_schemas: int = 6
-    schema_popularity: float = 1.0
-    schema_tokens: LogNormal = (5_000.0, 0.5)
+    prefixes: Prefixes = Prefixes(number=6, popularity=1.0, tokens=(5_000.0, 0.5))
     task_tokens: LogNormal = (500.0, 0.8)
     ask_tokens: tuple[int, int] = (10, 600)
     result_tokens: LogNormal = (600.0, 0.9)
@@ -31,33 +30,25 @@ class BranchingTools:
     most_steps: int = 5
     tool_seconds: LogNormal = (4.0, 0.8)
 
-    def source(self, draw: Draw, builder: TraceBuilder) -> "Trees":
+    def source(self, draw: Draw) -> "Trees":
         """Make the tools' schemas."""
-        del builder
         return Trees(self, draw)
 
 
-class Trees:
+class Trees(Source[BranchingTools]):
     """Opens tasks."""
-
-    def __init__(self, kind: BranchingTools, draw: Draw) -> None:
-        self._kind = kind
-        self._draw = draw
-        self._schemas = [draw.tokens(kind.schema_tokens) for _ in range(kind.num_schemas)]
 
     def open(self, schedule: Schedule, session: int, time: float) -> None:
         """Plan a task and all its branches."""
-        kind, draw = self._kind, self._draw
-        schema = draw.popular(self._schemas, kind.schema_popularity)
-        spans = self._step([schema, draw.tokens(kind.task_tokens)])
+        spans = self._step([self.prefix(), self.draw.tokens(self.kind.task_tokens)])
         self._branch(schedule, schedule.add(spans, session=session, time=time), 1)
 
     def _step(self, history: list[Span]) -> list[Span]:
-        kind, draw = self._kind, self._draw
+        kind, draw = self.kind, self.draw
         return [*history, draw.tokens_between(*kind.ask_tokens), draw.tokens(kind.output_tokens)]
 
     def _branch(self, schedule: Schedule, step: Planned, depth: int) -> None:
-        kind, draw = self._kind, self._draw
+        kind, draw = self.kind, self.draw
         if depth == kind.most_steps:
             return
         history = list(step.spans if draw.chance(kind.gets_answer) else step.spans[:-2])

@@ -34,15 +34,17 @@ def config(
     try:
         with _quiet(), _without_override(vllm_config):
             planned: KVCacheConfig = releases.installed.planning().stock_config(
-                vllm_config, _inflated(vllm_config, specs), memory_bytes
+                vllm_config, with_stock_blocks(vllm_config, specs), memory_bytes
             )
     except (ValueError, AssertionError, NotImplementedError):
         return None
     return planned
 
 
-def _inflated(vllm_config: VllmConfig, specs: dict[str, KVCacheSpec]) -> dict[str, KVCacheSpec]:
-    """Return the specs with attention blocks that hold a state, and padded states.
+def with_stock_blocks(
+    vllm_config: VllmConfig, specs: dict[str, KVCacheSpec]
+) -> dict[str, KVCacheSpec]:
+    """Return the specs as vLLM's workers report them: blocks that hold a state, padded states.
 
     Follows ``Platform._align_hybrid_block_size``, but for the grain of internal checkpoints.
     """

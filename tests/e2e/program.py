@@ -1,0 +1,36 @@
+"""Programs that set vLLM up in a process of their own and answer on their last line."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_TESTS = Path(__file__).parents[1]
+
+
+def answer_of(program: str, task: object, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Run a program with a task in JSON; return what it answers, and its output as ``log``.
+
+    The answer is the line of JSON that begins with ``answers``. Raises ``RuntimeError`` with the
+    end of the log if the process fails.
+    """
+    folders = [str(_TESTS / "e2e"), str(_TESTS / "vllm"), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", program, json.dumps(task)],
+        env={
+            **variables,
+            "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    log = done.stdout + done.stderr
+    if done.returncode:
+        raise RuntimeError(f"the engine failed:\n{log[-6000:]}")
+    answer = next(line for line in done.stdout.splitlines() if line.startswith('{"answers"'))
+    return {**json.loads(answer), "log": log}
