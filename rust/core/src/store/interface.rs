@@ -6,7 +6,7 @@ use super::parts::{Parts, READ_AHEAD};
 use super::{Reservation, SlabStore};
 use crate::error::{Error, Unit};
 use crate::ids::{BlockId, PoolId, SlabId};
-use crate::pool::BlockStates;
+use crate::pool::{BlockStates, SlabPool};
 use crate::prefix_index::{Inserted, Key, PrefixIndex};
 
 /// What every store can do. Code that is generic over it is compiled once for each store.
@@ -167,8 +167,7 @@ pub trait Store: Parts + Debug {
                 "a fixed pool evicts by age; give the manager slabs for another policy".to_owned(),
             ));
         };
-        slabs.by_priority = true;
-        slabs.pools.iter_mut().for_each(|pool| pool.priorities.make_explicit());
+        slabs.pools.iter_mut().for_each(SlabPool::order_by_priority);
         Ok(())
     }
 
