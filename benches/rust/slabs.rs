@@ -11,8 +11,7 @@ const TAKER: PoolId = PoolId(1);
 /// Slabs taken one after another before all are filled anew.
 const STEALS: u32 = 64;
 
-/// Two pools of one block a slab, of which the first has content in every slab, no two of one priority
-/// and the lowest priority anywhere.
+/// Two pools of one block a slab. The first has content in every slab; the priorities differ, in no order.
 fn store(num_slabs: u32) -> SlabStore {
     let mut store = SlabStore::new(1 + num_slabs, &[1, 1]).unwrap();
     store.order_by_priority().unwrap();
@@ -45,7 +44,8 @@ fn steal(c: &mut Criterion) {
                 let mut time = Duration::ZERO;
                 for _ in 0..iterations {
                     if taken.len() as u32 == STEALS {
-                        store.free(TAKER, taken.drain(..)).unwrap();
+                        store.free(TAKER, taken.iter().copied()).unwrap();
+                        taken.clear();
                         fill(&mut store, STEALS);
                     }
                     let before = store.num_steals();

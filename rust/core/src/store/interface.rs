@@ -178,6 +178,13 @@ pub trait Store: Parts + Debug {
         }
     }
 
+    /// Sets the priorities of blocks, at once of those that are cached, where blocks are evicted by priority.
+    fn reprioritize(&mut self, pool: PoolId, blocks: impl Iterator<Item = (BlockId, u64)>) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools[pool.index()].reprioritize(blocks);
+        }
+    }
+
     /// A block's priority. By age, the tick at which it last lost its last owner; 0 in a fixed store.
     fn priority(&self, pool: PoolId, block: BlockId) -> u64 {
         self.as_slabs().map_or(0, |slabs| slabs.pools[pool.index()].priorities.get(block))
