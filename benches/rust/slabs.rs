@@ -1,9 +1,13 @@
 //! What a slab costs that a pool takes from another one, beside many others that it could take.
 
+mod digests;
+
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use hybrid_blocks::{BlockId, Digest, GroupId, Key, PoolId, SlabStore, Store};
+use hybrid_blocks::{BlockId, GroupId, Key, PoolId, SlabStore, Store};
+
+use digests::{BLOCK_SIZE, digests};
 
 const CACHED: PoolId = PoolId(0);
 const TAKER: PoolId = PoolId(1);
@@ -15,18 +19,17 @@ const STEALS: u32 = 64;
 fn store(num_slabs: u32) -> SlabStore {
     let mut store = SlabStore::new(1 + num_slabs, &[1, 1]).unwrap();
     store.order_by_priority().unwrap();
-    fill(&mut store, num_slabs);
+    fill(&mut store, num_slabs, 0);
     store
 }
 
-fn fill(store: &mut SlabStore, num_slabs: u32) {
+/// What is cached differs by `content`.
+fn fill(store: &mut SlabStore, num_slabs: u32, content: u64) {
     let mut blocks: Vec<BlockId> = Vec::new();
     store.allocate(CACHED, num_slabs.into(), &mut blocks).unwrap();
-    for (number, &block) in (0u32..).zip(&blocks) {
-        let mut digest = [0; 32];
-        digest[..4].copy_from_slice(&block.0.to_le_bytes());
-        let key = Key { digest: Digest::from(digest), group: GroupId(0) };
-        store.insert_key(CACHED, block, &key, 16);
+    let digests = digests(content, num_slabs * BLOCK_SIZE);
+    for ((number, &block), digest) in (0u32..).zip(&blocks).zip(digests) {
+        store.insert_key(CACHED, block, &Key { digest, group: GroupId(0) }, BLOCK_SIZE);
         // An odd multiplier: every priority once, in no order.
         let priority = number.wrapping_mul(0x9E37_79B1) | 1;
         store.set_priority(CACHED, block, priority.into());
@@ -46,7 +49,8 @@ fn steal(c: &mut Criterion) {
                     if taken.len() as u32 == STEALS {
                         store.free(TAKER, taken.iter().copied()).unwrap();
                         taken.clear();
-                        fill(&mut store, STEALS);
+                        let content = store.num_steals();
+                        fill(&mut store, STEALS, content);
                     }
                     let before = store.num_steals();
                     let start = Instant::now();
