@@ -250,7 +250,9 @@ impl BlockManager {
     /// Remember what a request of a session left, now that it is scored.
     fn remember_end(&mut self, row: usize, session: u64, mut left: Vec<LeftBlock>) {
         let priority = self.worth_of(row, 1.0);
-        left.iter_mut().for_each(|block| block.priority = priority);
+        for block in &mut left {
+            block.priority = priority;
+        }
         left.extend_from_slice(&self.scored);
         let class = self.class_of(row);
         let at = (self.traffic.pressure.now(), self.engine.cache.store.now());
