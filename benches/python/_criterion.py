@@ -25,6 +25,27 @@ TARGETS = {
     "hybrid/returning_102400_tokens/free": ("free of a returning 102,400 tokens", "µs", 1e-3, 50),
 }
 
+TARGETS |= {
+    f"placement/plan/{whose}_{memory}/{tokens}": (
+        f"checkpoints of a prompt of {tokens:,} tokens decided, {what}, memory {memory}",
+        "ns",
+        1.0,
+        1000,
+    )
+    for whose, what in {"all": "learned of all", "client": "learned of its client"}.items()
+    for memory in ("free", "short")
+    for tokens in (500, 100_000)
+}
+TARGETS |= {
+    f"slabs/steal_among_idle/{idle}": (
+        f"a slab taken from another pool with {idle:,} idle ones",
+        "ns",
+        1.0,
+        None,
+    )
+    for idle in (100, 1_000, 10_000)
+}
+
 STEPS = "hybrid/decode_16_steps_4_groups"
 # By the number of requests, the most nanoseconds that a step may take for each.
 STEP_TARGETS = {64: None, 1_024: 250, 16_384: None}

@@ -6,8 +6,9 @@
 
 ``--limit`` scales every run. The record says what was run, with which limit, and when. What falls
 short of its target is named in the end, and the exit status is 1. ``hits`` needs a record: it takes
-the rows that are there from it and adds the others one by one (see hits.py); ``--loads`` names what
-it replays, ``--jobs`` in how many processes.
+the rows that are there from it and adds the others one by one (see hits.py). What it replays is
+chosen by ``--loads``, ``--models``, ``--shares`` and ``--variants``; ``--jobs`` says in how many
+processes.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from hybrid_blocks.replay import (
     request_limits,
 )
 from hybrid_blocks.replay.policy import PolicyName
-from hybrid_blocks.replay.shares import SharedCache
+from hybrid_blocks.replay.shares import SharedCache, read_shares
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import read_trace
 from hybrid_blocks.trace.builder import TraceBuilder
@@ -206,6 +207,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="requests of each trace")
     parser.add_argument("--record", type=Path, help="folder for a record")
     parser.add_argument("--loads", nargs="+", choices=hits.LOADS, default=list(hits.LOADS))
+    parser.add_argument("--models", nargs="+", choices=hits.MODELS, default=hits.MODELS)
+    parser.add_argument("--shares", type=read_shares, default=hits.SHARES, help="5%%,unbounded")
+    variants = list(hits.VARIANTS)
+    parser.add_argument("--variants", nargs="+", choices=variants, default=variants)
     parser.add_argument("--jobs", type=int, default=2, help="processes of the hits")
     arguments = parser.parse_args()
     if arguments.record:
@@ -231,9 +236,15 @@ def main() -> None:
 def run_hits(arguments: argparse.Namespace) -> Iterator[str]:
     """Run the rows that the record lacks, print all, and name what falls short."""
     path = arguments.record / "replay-hits.jsonl"
-    loads, limit, jobs = arguments.loads, arguments.limit, arguments.jobs
-    order = {name: at for at, name in enumerate(loads)}
-    rows = list(_printed(hits.run(loads, arguments.data, path, limit=limit, jobs=jobs)))
+    choice = hits.Choice(
+        loads=arguments.loads,
+        models=arguments.models,
+        shares=arguments.shares,
+        variants=arguments.variants,
+        limit=arguments.limit,
+    )
+    order = {name: at for at, name in enumerate(choice.loads)}
+    rows = list(_printed(hits.run(choice, arguments.data, path, jobs=arguments.jobs)))
     rows.sort(key=lambda row: (order[row["load"]], row["model"], row["gib"]))
     sys.stdout.writelines(f"{line}\n" for line in hits.table(rows))
     return hits.check(rows)

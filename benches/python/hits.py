@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache as remember
 from importlib.metadata import version
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 
 import msgspec
@@ -59,6 +59,9 @@ OF_BOUND = {"agents": 0.99, "agent trace": 0.99}
 OTHERS_OF_BOUND = 0.95
 
 
+VARIANTS = {variant.name: variant for variant in (*VLLM, *OURS)}
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Requests to replay.
@@ -92,14 +95,30 @@ LOADS = {
 """The Azure trace is not among them: its requests share nothing."""
 
 
-def run(
-    names: Sequence[str], data: Path, path: Path, *, limit: int | None, jobs: int
-) -> Iterator[Row]:
-    """Yield all rows of the loads, of every case when its last one is there."""
-    cases = [(name, model, share) for name in names for model in MODELS for share in SHARES]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is run of all that could be.
+
+    Attributes:
+        loads, models: by name.
+        shares: of an unbounded cache.
+        variants: by name.
+        limit: most requests of a load; None for all that it has.
+    """
+
+    loads: Sequence[str] = tuple(LOADS)
+    models: Sequence[str] = MODELS
+    shares: Sequence[float] = SHARES
+    variants: Sequence[str] = tuple(VARIANTS)
+    limit: int | None = None
+
+
+def run(choice: Choice, data: Path, path: Path, *, jobs: int) -> Iterator[Row]:
+    """Yield all rows of a choice, of every case when its last one is there."""
+    cases = list(product(choice.loads, choice.models, choice.shares))
     with ProcessPoolExecutor(max_workers=jobs, max_tasks_per_child=8) as pool:
         waiting = [
-            pool.submit(_run_case, *case, data=data, path=path, limit=limit) for case in cases
+            pool.submit(_run_case, *case, choice=choice, data=data, path=path) for case in cases
         ]
         for done in as_completed(waiting):
             yield from done.result()
@@ -112,16 +131,16 @@ def run(
 
 
 def _run_case(
-    name: str, model: str, share: float, *, data: Path, path: Path, limit: int | None
+    name: str, model: str, share: float, *, choice: Choice, data: Path, path: Path
 ) -> list[Row]:
-    trace = _trace(name, data, limit)
-    unbounded = _unbounded(name, model, data, limit)
+    trace = _trace(name, data, choice.limit)
+    unbounded = _unbounded(name, model, data, choice.limit)
     cache, record = unbounded.at(share), Record(path)
     limits = request_limits((ManagerName.RUST, ManagerName.VLLM), cache, ENGINE)
     refused: list[Refusal] = []
     while True:
         rows: list[Row] = []
-        for variant in (*VLLM, *OURS):
+        for variant in map(VARIANTS.__getitem__, choice.variants):
             digest = _digest(trace, variant, cache, limits, refused)
             if digest not in record.rows:
                 try:
@@ -237,7 +256,8 @@ def table(rows: Iterable[Row]) -> Iterator[str]:
                 for row in case
                 if row["manager"] == "rust"
             )
-            yield f"  {share:>9} {case[0]['gib']:>9,.1f} GiB: {ours}; vLLM {_theirs(case):.1%}"
+            theirs = f"; vLLM {_theirs(case):.1%}" if _has_vllm(case) else ""
+            yield f"  {share:>9} {case[0]['gib']:>9,.1f} GiB: {ours}{theirs}"
 
 
 def check(rows: list[Row]) -> Iterator[str]:
@@ -245,12 +265,15 @@ def check(rows: list[Row]) -> Iterator[str]:
     for (load, model, share), case in _by(rows, "load", "model", "share"):
         title = f"{load}, {model}, {share}"
         own = {row["variant"]: row for row in case if row["manager"] == "rust"}
+        fixed = own.get(FIXED.name)
         for variant in OURS[:2]:
-            row = own[variant.name]
+            row = own.get(variant.name)
+            if row is None:
+                continue
             if row["hit_rate"] < _theirs(case):
                 hits, theirs = row["hit_rate"], _theirs(case)
                 yield f"{title}: {variant.name} hits {hits:.2%}, vLLM's best {theirs:.2%}"
-            if row["recompute_flops_saved"] < own[FIXED.name]["recompute_flops_saved"]:
+            if fixed and row["recompute_flops_saved"] < fixed["recompute_flops_saved"]:
                 yield f"{title}: {variant.name} saves fewer FLOPs than {FIXED.name}"
             target = OF_BOUND.get(load, OTHERS_OF_BOUND) * _bound(row)
             if share == share_text(math.inf) and row["hit_rate"] < target:
@@ -261,8 +284,14 @@ def _bound(row: Row) -> float:
     return float(row["sequential_hit_rate"] or 0.0)
 
 
+def _has_vllm(case: Sequence[Row]) -> bool:
+    return any(row["manager"] == "vllm" for row in case)
+
+
 def _theirs(case: Sequence[Row]) -> float:
-    return max(float(row["hit_rate"]) for row in case if row["manager"] == "vllm")
+    """Return the best of vLLM's hit rates; 0 if it did not run."""
+    rates = (float(row["hit_rate"]) for row in case if row["manager"] == "vllm")
+    return max(rates, default=0.0)
 
 
 def _by(rows: Iterable[Row], *names: str) -> Iterator[tuple[tuple[str, ...], list[Row]]]:

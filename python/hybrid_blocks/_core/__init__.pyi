@@ -529,6 +529,19 @@ class BlockManager:
             InvalidArgumentError: There is no such hint.
         """
 
+    def set_session_hint(self, session_id: str, hint: str | None) -> bool:
+        """Say how a session goes on, also when none of its requests runs.
+
+        Hints are those of :meth:`set_hint`. One counts for the session's requests that were added
+        and not freed. If there is none, what the last one left is kept as if this had been said
+        before its end, as far as no other request needs it. Returns False if no request of the
+        session is known or remembered: the latest 16,384 sessions are, under a FLOP-aware policy
+        only.
+
+        Raises:
+            InvalidArgumentError: There is no such hint.
+        """
+
     def append_tokens(self, handles: _Handles, tokens: _Counts) -> None:
         """Append one sampled token to each request.
 

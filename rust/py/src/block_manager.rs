@@ -101,6 +101,16 @@ impl BlockManager {
         self.manager.call(py, |manager| manager.set_hint(handle.0, hint.unwrap_or_default()))
     }
 
+    fn set_session_hint(
+        &self,
+        py: Python<'_>,
+        session_id: &str,
+        #[pyo3(from_py_with = optional_hint)] hint: Option<Hint>,
+    ) -> PyResult<bool> {
+        let hint = hint.unwrap_or_default();
+        self.manager.call(py, |manager| Ok(manager.set_session_hint(session_id, hint)))
+    }
+
     fn append_tokens(
         &self,
         py: Python<'_>,

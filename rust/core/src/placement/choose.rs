@@ -2,7 +2,7 @@
 
 use super::TokenCosts;
 use super::departures::Rates;
-use super::distances::{NUM_BUCKETS, edge};
+use super::distances::{Distances, NUM_BUCKETS};
 
 /// Most checkpoints of one prompt.
 pub const MAX_PLACES: usize = 8;
@@ -57,9 +57,24 @@ pub(super) struct Demand<'a> {
     /// Whether who goes on into the answer has to go back to the prompt.
     pub(super) serves_answers: bool,
     pub(super) alignment: u32,
+    pub(super) distances: &'a Distances,
     pub(super) costs: TokenCosts,
     /// Tokens that a checkpoint has to save.
     pub(super) cost: f64,
+}
+
+/// Candidates that stand between two chosen places, nearest to the end first.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    first: usize,
+    /// The one after its last.
+    end: usize,
+    /// Departures that the chosen place before it serves.
+    nearer: f64,
+    /// Tokens that the chosen place behind it saves.
+    farther: f64,
+    /// The candidate that saves most, and how much, if one is worth its cost.
+    best: Option<(usize, f64)>,
 }
 
 /// Adds up to `most` places to `lengths` for a prompt of `num_tokens` tokens that goes on from
@@ -74,55 +89,130 @@ pub(super) fn choose(
     lengths: &mut Lengths,
 ) {
     let end = num_tokens / demand.alignment * demand.alignment;
-    // Departures no farther than each bucket's edge, and the place that serves them.
+    // Departures no farther than each bucket's edge, the place that serves them, and what it saves.
     let mut served = [0.0; NUM_BUCKETS];
     let mut places = [0; NUM_BUCKETS];
+    let mut worth = [0.0; NUM_BUCKETS];
     let mut num_candidates = 0;
     let mut sum = if demand.serves_answers { demand.rates.into_answer } else { 0.0 };
-    for bucket in 0..NUM_BUCKETS {
-        let distance = edge(bucket) / demand.alignment * demand.alignment;
+    let mut last = u32::MAX;
+    for (&distance, rate) in demand.distances.as_slice().iter().zip(demand.rates.by_distance) {
         if distance >= end.saturating_sub(start) {
             break;
         }
-        sum += demand.rates.by_distance[bucket];
-        let place = end - distance;
-        if num_candidates > 0 && places[num_candidates - 1] == place {
-            served[num_candidates - 1] = sum;
-        } else {
-            (places[num_candidates], served[num_candidates]) = (place, sum);
-            num_candidates += 1;
-        }
+        sum += rate;
+        num_candidates += usize::from(distance != last);
+        last = distance;
+        places[num_candidates - 1] = end - distance;
+        served[num_candidates - 1] = sum;
     }
-    let mut worth = [0.0; NUM_BUCKETS];
     for at in 0..num_candidates {
         worth[at] = demand.costs.of(places[at]);
     }
-    let fallback = demand.costs.of(start);
-    let mut is_chosen = [false; NUM_BUCKETS];
-    for _ in 0..most.min(MAX_PLACES) {
-        let (mut best, mut best_saved) = (usize::MAX, demand.cost);
-        let mut nearer = 0.0;
-        let mut next = 0;
-        let mut farther = fallback;
-        for at in 0..num_candidates {
-            if is_chosen[at] {
-                nearer = served[at];
-                continue;
-            }
-            if next <= at {
-                next =
-                    (at + 1..num_candidates).find(|&other| is_chosen[other]).unwrap_or(NUM_BUCKETS);
-                farther = worth.get(next).copied().unwrap_or(fallback);
-            }
-            let saved = (served[at] - nearer) * (worth[at] - farther);
-            if saved > best_saved {
-                (best, best_saved) = (at, saved);
+    let gap = |first: usize, end: usize, nearer: f64, farther: f64| {
+        let mut best = (usize::MAX, demand.cost);
+        let candidates = served[first..end].iter().zip(&worth[first..end]);
+        for (at, (served, worth)) in (first..).zip(candidates) {
+            let saved = (served - nearer) * (worth - farther);
+            if saved > best.1 {
+                best = (at, saved);
             }
         }
-        if best == usize::MAX {
-            break;
+        let best = (best.0 < end).then_some(best);
+        Gap { first, end, nearer, farther, best }
+    };
+    // A chosen place changes nothing outside the gap that it divides.
+    let mut gaps = [gap(0, num_candidates, 0.0, demand.costs.of(start)); MAX_PLACES + 1];
+    for num_chosen in 0..most.min(MAX_PLACES) {
+        let mut best: Option<(usize, usize, f64)> = None;
+        for (number, gap) in gaps[..=num_chosen].iter().enumerate() {
+            if let Some((at, saved)) = gap.best
+                && best.is_none_or(|(.., most)| saved > most)
+            {
+                best = Some((number, at, saved));
+            }
         }
-        is_chosen[best] = true;
-        lengths.insert(places[best]);
+        let Some((number, at, _)) = best else { break };
+        lengths.insert(places[at]);
+        let Gap { first, end, nearer, farther, .. } = gaps[number];
+        gaps.copy_within(number + 1..=num_chosen, number + 2);
+        gaps[number] = gap(first, at, nearer, worth[at]);
+        gaps[number + 1] = gap(at + 1, end, served[at], farther);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::placement::distances::edge;
+
+    /// Looks at every candidate in every round.
+    fn naive(demand: &Demand<'_>, start: u32, num_tokens: u32, most: usize) -> Lengths {
+        let end = num_tokens / demand.alignment * demand.alignment;
+        let mut candidates: Vec<(u32, f64)> = Vec::new();
+        let mut sum = if demand.serves_answers { demand.rates.into_answer } else { 0.0 };
+        for bucket in 0..NUM_BUCKETS {
+            let distance = edge(bucket) / demand.alignment * demand.alignment;
+            if distance >= end.saturating_sub(start) {
+                break;
+            }
+            sum += demand.rates.by_distance[bucket];
+            candidates.retain(|&(place, _)| place != end - distance);
+            candidates.push((end - distance, sum));
+        }
+        let mut chosen: Vec<usize> = Vec::new();
+        let mut lengths = Lengths::default();
+        for _ in 0..most.min(MAX_PLACES) {
+            let mut best = (None, demand.cost);
+            for (at, &(place, served)) in candidates.iter().enumerate() {
+                if chosen.contains(&at) {
+                    continue;
+                }
+                let nearer = chosen.iter().filter(|&&it| it < at).max();
+                let farther = chosen.iter().filter(|&&it| it > at).min();
+                let nearer = nearer.map_or(0.0, |&it| candidates[it].1);
+                let farther = farther.map_or(start, |&it| candidates[it].0);
+                let saved = (served - nearer) * (demand.costs.of(place) - demand.costs.of(farther));
+                if saved > best.1 {
+                    best = (Some(at), saved);
+                }
+            }
+            let Some(at) = best.0 else { break };
+            chosen.push(at);
+            lengths.insert(candidates[at].0);
+        }
+        lengths
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+        #[test]
+        fn the_places_are_those_that_a_look_at_all_finds(
+            counts in prop::collection::vec(prop_oneof![Just(0.0), 0.0..0.2f64], NUM_BUCKETS),
+            (into_answer, serves_answers) in (0.0..0.5f64, any::<bool>()),
+            alignment in prop_oneof![Just(1u32), Just(16), Just(528), Just(784)],
+            (start, num_tokens, most) in (0u32..20_000, 0u32..200_000, 0usize..10),
+            (cost, quadratic) in (0.0..400.0f64, prop_oneof![Just(0.0), Just(1e-6)]),
+        ) {
+            let mut by_distance = [0.0; NUM_BUCKETS];
+            by_distance.copy_from_slice(&counts);
+            let rates = Rates { by_distance, into_answer, answer_tokens: 100.0 };
+            let distances = Distances::new(alignment);
+            let costs = TokenCosts { state_tokens: 2_400.0, quadratic };
+            let demand = Demand {
+                rates: &rates,
+                serves_answers,
+                alignment,
+                distances: &distances,
+                costs,
+                cost,
+            };
+            let mut lengths = Lengths::default();
+            choose(&demand, start, num_tokens, most, &mut lengths);
+            prop_assert_eq!(lengths, naive(&demand, start, num_tokens, most));
+        }
     }
 }

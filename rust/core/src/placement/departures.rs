@@ -1,6 +1,6 @@
 //! [`Departures`]: how far before an earlier prompt's end later ones leave it, and how often.
 
-use super::distances::{NUM_BUCKETS, bucket_of, edge};
+use super::distances::{Distances, NUM_BUCKETS, bucket_of};
 
 /// Where a prompt leaves the path of an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,26 +103,25 @@ impl Departures {
 
 /// Departures a prompt, by distance, summed from the end of the prompt on.
 #[derive(Clone, Debug)]
-pub(super) struct Served {
+pub(super) struct Served<'a> {
     sums: [f64; NUM_BUCKETS],
-    alignment: u32,
+    distances: &'a Distances,
 }
 
 impl Rates {
-    pub(super) fn served(&self, alignment: u32) -> Served {
+    pub(super) fn served<'a>(&self, distances: &'a Distances) -> Served<'a> {
         let mut sums = self.by_distance;
         for at in 1..NUM_BUCKETS {
             sums[at] += sums[at - 1];
         }
-        Served { sums, alignment }
+        Served { sums, distances }
     }
 }
 
-impl Served {
+impl Served<'_> {
     /// Prompts that are left at a distance of `distance` or nearer to the end.
     pub(super) fn within(&self, distance: u32) -> f64 {
-        let near = (0..NUM_BUCKETS)
-            .take_while(|&bucket| edge(bucket) / self.alignment * self.alignment <= distance);
-        near.last().map_or(0.0, |bucket| self.sums[bucket])
+        let num_near = self.distances.as_slice().partition_point(|&edge| edge <= distance);
+        num_near.checked_sub(1).map_or(0.0, |last| self.sums[last])
     }
 }

@@ -16,3 +16,19 @@ pub(super) const fn edge(bucket: usize) -> u32 {
 pub(super) fn bucket_of(distance: u32) -> usize {
     (0..NUM_BUCKETS - 1).find(|&bucket| distance <= edge(bucket)).unwrap_or(NUM_BUCKETS - 1)
 }
+
+/// The longest distance of each bucket, rounded down to what lengths are multiples of. A division for each
+/// would be the larger part of a plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Distances([u32; NUM_BUCKETS]);
+
+impl Distances {
+    pub(super) fn new(alignment: u32) -> Self {
+        Self(std::array::from_fn(|bucket| edge(bucket) / alignment * alignment))
+    }
+
+    /// By bucket, ascending; several may be alike.
+    pub(super) fn as_slice(&self) -> &[u32] {
+        &self.0
+    }
+}

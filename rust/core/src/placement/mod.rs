@@ -30,6 +30,7 @@ pub use pressure::Pressure;
 
 use choose::{Demand, choose};
 use departures::{Departures, Rates};
+use distances::Distances;
 
 /// What computing and keeping costs, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,6 +123,7 @@ pub struct Placement {
     costs: TokenCosts,
     /// A length is a multiple of this.
     alignment: u32,
+    distances: Distances,
     /// By class. Those of client 0 are of the prompts of all clients.
     of: Vec<Departures>,
     again: Again,
@@ -134,6 +136,7 @@ impl Placement {
         Self {
             costs,
             alignment,
+            distances: Distances::new(alignment),
             of: vec![Departures::prior(); NUM_BEGINNINGS],
             again: Again::default(),
         }
@@ -181,6 +184,7 @@ impl Placement {
             rates: &rates,
             serves_answers: !end,
             alignment: self.alignment,
+            distances: &self.distances,
             costs: self.costs,
             cost,
         };
@@ -217,7 +221,7 @@ impl Placement {
     ) -> Outlook {
         let rates = self.rates(class);
         let end = num_tokens / self.alignment * self.alignment;
-        let served = rates.served(self.alignment);
+        let served = rates.served(&self.distances);
         let reach = |&length: &u32| if length <= end { served.within(end - length) } else { 0.0 };
         Outlook {
             reached: lengths.iter().map(reach).chain([-rates.into_answer]).collect(),

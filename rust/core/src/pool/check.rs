@@ -71,7 +71,7 @@ impl SlabPool {
 impl Slabs {
     fn check(&self) -> Result<(), String> {
         let (mut idle, mut slack) = (0, 0);
-        for slab in self.idle() {
+        for slab in self.idle.iter() {
             let live = self.num_live_in(slab);
             ensure!(self.owns(slab) && live == 0, "idle slab {slab} has {live} live blocks");
             idle += 1;
@@ -83,6 +83,7 @@ impl Slabs {
         let kept = (self.num_owned as usize, self.num_idle() as usize, self.slack());
         ensure!(found == kept, "slabs owned, idle and slack are {found:?}, kept as {kept:?}");
         ensure!(idle == found.1, "{idle} slabs are idle, not {}", found.1);
+        ensure!(self.idle.is_sound(), "the order of idle slabs is not that of their places");
         self.check_buckets()
     }
 
@@ -190,9 +191,9 @@ mod tests {
             |slabs| slabs.live[1] = 0,
             |slabs| slabs.live[2] = 1,
             |slabs| slabs.num_owned += 1,
-            |slabs| slabs.num_idle += 1,
+            |slabs| slabs.idle.num += 1,
             |slabs| slabs.slack += 1,
-            |slabs| slabs.idle.remove(2),
+            |slabs| slabs.idle.links.remove(2),
         ];
         for (number, change) in changes.into_iter().enumerate() {
             let mut slabs = slab_pool().slabs;

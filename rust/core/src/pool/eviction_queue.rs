@@ -1,31 +1,73 @@
-//! [`EvictionQueue`]: cached blocks, the lowest priority first.
+//! [`EvictionQueue`]: what can be evicted, the lowest priority first.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A heap that forgets lazily: an entry whose block was taken or got another priority since is dropped
-/// when it comes to the top. Blocks of equal priority go in the order of insertion.
-#[derive(Debug, Default)]
-pub(super) struct EvictionQueue {
-    heap: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    num_pushed: u64,
+use fixedbitset::FixedBitSet;
+
+/// A place in the order: by priority, and among equal ones by `order`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Entry {
+    pub(super) priority: u64,
+    pub(super) order: i64,
+    /// A block, or a slab.
+    pub(super) id: u32,
 }
 
+/// A heap that forgets lazily: an entry that has become stale, because what it names was taken or got
+/// another place since, is dropped when it comes to the top, or when stale ones are more than half.
+#[derive(Debug)]
+pub(super) struct EvictionQueue {
+    heap: BinaryHeap<Reverse<Entry>>,
+    num_ids: u32,
+}
+
+/// Entries that a queue may hold beside two for each id.
+const SPARE: usize = 64;
+
 impl EvictionQueue {
-    pub(super) fn push(&mut self, priority: u64, block: u32) {
-        self.num_pushed += 1;
-        self.heap.push(Reverse((priority, self.num_pushed, block)));
+    /// An empty queue of ids below `num_ids`.
+    pub(super) fn new(num_ids: u32) -> Self {
+        Self { heap: BinaryHeap::new(), num_ids }
     }
 
-    /// The first block that `is_valid` with its priority.
-    pub(super) fn peek(&mut self, is_valid: impl Fn(u32, u64) -> bool) -> Option<u32> {
-        while let Some(&Reverse((priority, _, block))) = self.heap.peek() {
-            if is_valid(block, priority) {
-                return Some(block);
+    /// Adds an entry. Those that are not `current` go if there are too many.
+    #[inline]
+    pub(super) fn push(&mut self, entry: Entry, is_current: impl Fn(&Entry) -> bool) {
+        if self.heap.len() >= 2 * self.num_ids as usize + SPARE {
+            self.drop_stale(is_current);
+        }
+        self.heap.push(Reverse(entry));
+    }
+
+    /// Keeps the first current entry of each id: at most half of what fits.
+    #[cold]
+    fn drop_stale(&mut self, is_current: impl Fn(&Entry) -> bool) {
+        let mut entries = std::mem::take(&mut self.heap).into_vec();
+        entries.sort_unstable_by_key(|&Reverse(entry)| entry);
+        let mut seen = FixedBitSet::with_capacity(self.num_ids as usize);
+        entries.retain(|Reverse(entry)| is_current(entry) && !seen.put(entry.id as usize));
+        self.heap = entries.into();
+    }
+
+    /// What the first entry that `is_valid` names. Those before it are dropped.
+    pub(super) fn peek(&mut self, is_valid: impl Fn(&Entry) -> bool) -> Option<u32> {
+        while let Some(Reverse(entry)) = self.heap.peek() {
+            if is_valid(entry) {
+                return Some(entry.id);
             }
             self.heap.pop();
         }
         None
+    }
+
+    /// All entries, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.heap.iter().map(|Reverse(entry)| entry)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.heap.capacity() * size_of::<Entry>()
     }
 }
 
@@ -33,18 +75,40 @@ impl EvictionQueue {
 mod tests {
     use super::*;
 
+    fn entry(priority: u64, order: i64, id: u32) -> Entry {
+        Entry { priority, order, id }
+    }
+
     #[test]
     fn the_lowest_priority_comes_first_and_stale_entries_never() {
-        let mut queue = EvictionQueue::default();
+        let mut queue = EvictionQueue::new(4);
         let mut priority = [5, 3, 3, 9];
-        for block in 0..4 {
-            queue.push(priority[block as usize], block);
+        let is = |priority: [u64; 4]| move |it: &Entry| priority[it.id as usize] == it.priority;
+        for id in 0..4 {
+            queue.push(entry(priority[id as usize], id.into(), id), is(priority));
         }
-        assert_eq!(queue.peek(|block, at| priority[block as usize] == at), Some(1));
+        assert_eq!(queue.peek(is(priority)), Some(1));
         priority[1] = 7;
-        queue.push(7, 1);
-        assert_eq!(queue.peek(|block, at| priority[block as usize] == at), Some(2));
-        assert_eq!(queue.peek(|block, at| block != 2 && priority[block as usize] == at), Some(0));
-        assert_eq!(queue.peek(|_, _| false), None);
+        queue.push(entry(7, 4, 1), is(priority));
+        assert_eq!(queue.peek(is(priority)), Some(2));
+        assert_eq!(queue.peek(|it| it.id != 2 && is(priority)(it)), Some(0));
+        assert_eq!(queue.peek(|_| false), None);
+    }
+
+    #[test]
+    fn entries_that_nobody_asks_for_do_not_pile_up_and_the_order_stays() {
+        let mut queue = EvictionQueue::new(8);
+        let mut current = [(0, 0); 8];
+        for order in 0..10_000_i64 {
+            let id = (order * 5 % 8) as usize;
+            current[id] = (u64::try_from(order % 3).unwrap(), order);
+            let is = |it: &Entry| current[it.id as usize] == (it.priority, it.order);
+            queue.push(entry(current[id].0, order, id as u32), is);
+            // One that is there twice.
+            queue.push(entry(current[id].0, order, id as u32), is);
+            assert!(queue.heap.len() <= 2 * 8 + SPARE, "{}", queue.heap.len());
+        }
+        let first = (0..8).min_by_key(|&id| current[id as usize]);
+        assert_eq!(queue.peek(|it| current[it.id as usize] == (it.priority, it.order)), first);
     }
 }

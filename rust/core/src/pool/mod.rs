@@ -12,6 +12,7 @@
 mod block_states;
 mod check;
 mod eviction_queue;
+mod idle_slabs;
 mod links;
 mod priorities;
 mod queue_pool;

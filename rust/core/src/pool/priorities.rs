@@ -1,6 +1,6 @@
 //! [`Priorities`]: how much each cached block of a [`SlabPool`](super::SlabPool) is worth keeping.
 
-use super::eviction_queue::EvictionQueue;
+use super::eviction_queue::{Entry, EvictionQueue};
 use crate::ids::BlockId;
 
 /// A priority a block; the lowest is evicted first.
@@ -12,18 +12,25 @@ use crate::ids::BlockId;
 pub(crate) struct Priorities {
     of: Box<[u64]>,
     queue: Option<EvictionQueue>,
+    /// Entries of the queue so far: blocks of equal priority go in the order in which they came.
+    num_entered: i64,
     /// The time, for the ages of what is cached.
     pub(crate) now: u64,
 }
 
 impl Priorities {
     pub(super) fn new(num_blocks: u32) -> Self {
-        Self { of: vec![0; num_blocks as usize].into_boxed_slice(), queue: None, now: 0 }
+        Self {
+            of: vec![0; num_blocks as usize].into_boxed_slice(),
+            queue: None,
+            num_entered: 0,
+            now: 0,
+        }
     }
 
     /// Orders by what [`Self::set`] says from now on. To be called before a block is cached.
-    pub(crate) fn make_explicit(&mut self) {
-        self.queue = Some(EvictionQueue::default());
+    pub(super) fn make_explicit(&mut self) {
+        self.queue = Some(EvictionQueue::new(self.of.len() as u32));
     }
 
     pub(super) fn is_explicit(&self) -> bool {
@@ -65,7 +72,10 @@ impl Priorities {
     /// Puts a block, which is cached again after an undone touch, back to its place.
     pub(super) fn restore(&mut self, block: u32) {
         if let Some(queue) = &mut self.queue {
-            queue.push(self.of[block as usize], block);
+            self.num_entered += 1;
+            let priority = self.of[block as usize];
+            let entry = Entry { priority, order: self.num_entered, id: block };
+            queue.push(entry, |it| self.of[it.id as usize] == it.priority);
         }
     }
 
@@ -77,13 +87,13 @@ impl Priorities {
     ) -> Option<u32> {
         match &mut self.queue {
             Some(queue) => {
-                queue.peek(|block, at| is_evictable(block) && self.of[block as usize] == at)
+                queue.peek(|it| is_evictable(it.id) && self.of[it.id as usize] == it.priority)
             }
             None => oldest(),
         }
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.of)
+        size_of_val(&*self.of) + self.queue.as_ref().map_or(0, EvictionQueue::memory_bytes)
     }
 }

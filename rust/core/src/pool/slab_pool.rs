@@ -43,6 +43,12 @@ impl SlabPool {
         })
     }
 
+    /// Evicts what has the lowest priority first from now on. To be called before a block is cached.
+    pub(crate) fn order_by_priority(&mut self) {
+        self.priorities.make_explicit();
+        self.slabs.idle.order_by_priority();
+    }
+
     pub(super) fn cached_list(&self) -> List {
         self.links.list(0)
     }
@@ -149,7 +155,7 @@ impl SlabPool {
         self.note_emptied(slab);
         if self.priorities.is_explicit() && self.slabs.num_live_in(slab) == 0 {
             // The block that had the highest priority may be gone since.
-            self.slabs.priority[slab.index()] = self.highest_in(slab);
+            self.slabs.idle.set_priority(slab, self.highest_in(slab));
         }
     }
 

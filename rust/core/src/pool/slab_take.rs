@@ -110,6 +110,35 @@ impl SlabPool {
         }
     }
 
+    /// Sets the priorities of blocks, at once of those that are cached: neither their age nor that of their slabs
+    /// changes. Does nothing by age.
+    pub(crate) fn reprioritize(&mut self, blocks: impl Iterator<Item = (BlockId, u64)>) {
+        if !self.priorities.is_explicit() {
+            return;
+        }
+        let mut changed = None;
+        for (block, priority) in blocks {
+            self.priorities.set(block, priority);
+            if self.blocks.is_evictable(block.0) {
+                self.priorities.restore(block.0);
+                let slab = self.slabs.slab_of(block.0);
+                if let Some(other) = changed.replace(slab).filter(|&other| other != slab) {
+                    self.find_priority(other);
+                }
+            }
+        }
+        if let Some(slab) = changed {
+            self.find_priority(slab);
+        }
+    }
+
+    /// Sets the priority of an idle slab anew.
+    fn find_priority(&mut self, slab: SlabId) {
+        if self.slabs.num_live_in(slab) == 0 {
+            self.slabs.idle.set_priority(slab, self.highest_in(slab));
+        }
+    }
+
     /// Makes a cached block the next to be evicted.
     pub(crate) fn demote(&mut self, block: BlockId) {
         if self.blocks.is_evictable(block.0) {

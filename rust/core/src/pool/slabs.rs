@@ -2,6 +2,7 @@
 
 use fixedbitset::FixedBitSet;
 
+use super::idle_slabs::IdleSlabs;
 use super::links::{Links, List};
 use crate::ids::SlabId;
 
@@ -10,8 +11,8 @@ const NOT_OWNED: u32 = u32::MAX;
 /// Occupancy of the slabs of one [`SlabPool`](super::SlabPool).
 ///
 /// Slabs with free blocks wait in one list per number of free blocks: allocations fill the fullest one
-/// first, so that slabs that are nearly empty become empty. Slabs without a live block wait in `idle`,
-/// the one idle longest first: another pool may take them whole.
+/// first, so that slabs that are nearly empty become empty. Slabs without a live block wait in `idle`:
+/// another pool may take them whole.
 #[derive(Debug)]
 pub(crate) struct Slabs {
     blocks_per_slab: u32,
@@ -21,11 +22,8 @@ pub(crate) struct Slabs {
     pub(super) by_free: Links,
     /// Numbers of free blocks that some slab has.
     pub(super) occupied: FixedBitSet,
-    pub(super) idle: Links,
-    /// The highest priority of a cached block since the slab was adopted.
-    pub(super) priority: Vec<u64>,
+    pub(super) idle: IdleSlabs,
     pub(super) num_owned: u32,
-    pub(super) num_idle: u32,
     pub(super) slack: u64,
 }
 
@@ -37,10 +35,8 @@ impl Slabs {
             live: vec![0; num_slabs as usize],
             by_free: Links::new(num_slabs, blocks_per_slab),
             occupied: FixedBitSet::with_capacity(blocks_per_slab as usize + 1),
-            idle: Links::new(num_slabs, 1),
-            priority: vec![0; num_slabs as usize],
+            idle: IdleSlabs::new(num_slabs),
             num_owned: 0,
-            num_idle: 0,
             slack: 0,
         }
     }
@@ -69,12 +65,12 @@ impl Slabs {
 
     /// Owned slabs without a live block.
     pub(crate) fn num_idle(&self) -> u32 {
-        self.num_idle
+        self.idle.num
     }
 
     /// Blocks with an owner.
     pub(crate) fn num_live(&self) -> u64 {
-        u64::from(self.num_owned - self.num_idle) * u64::from(self.blocks_per_slab) - self.slack
+        u64::from(self.num_owned - self.num_idle()) * u64::from(self.blocks_per_slab) - self.slack
     }
 
     /// Blocks without an owner in slabs that hold live blocks: room that only this pool can use.
@@ -92,7 +88,7 @@ impl Slabs {
 
     /// The highest priority of a cached block of the slab since it was adopted.
     pub(crate) fn priority(&self, slab: SlabId) -> u64 {
-        self.priority[slab.index()]
+        self.idle.priority(slab)
     }
 
     pub(super) fn bucket(&self, free: u32) -> List {
@@ -147,9 +143,10 @@ impl Slabs {
         self.owned().filter(|slab| self.live[slab.index()] > 0)
     }
 
-    /// Owned slabs without a live block, the one idle longest first.
-    pub(crate) fn idle(&self) -> impl Iterator<Item = SlabId> + '_ {
-        self.idle.iter(self.idle.list(0)).map(SlabId)
+    /// The owned slab without a live block that another pool takes first: the one idle longest, or the one
+    /// of the lowest priority.
+    pub(crate) fn first_idle(&mut self) -> Option<SlabId> {
+        self.idle.first()
     }
 
     /// Own a slab whose blocks are all free.
@@ -157,33 +154,23 @@ impl Slabs {
         debug_assert!(!self.owns(slab));
         self.free[slab.index()] = self.blocks_per_slab;
         self.live[slab.index()] = 0;
-        self.priority[slab.index()] = 0;
+        self.idle.set_priority(slab, 0);
         self.num_owned += 1;
         self.enter_bucket(slab);
-        self.enter_idle(slab);
+        self.idle.enter(slab);
     }
 
     /// Stop owning a slab whose blocks are all free.
     pub(crate) fn give_up(&mut self, slab: SlabId) {
         debug_assert_eq!(self.free[slab.index()], self.blocks_per_slab);
         self.leave_bucket(slab);
-        self.leave_idle(slab);
+        self.idle.leave(slab);
         self.num_owned -= 1;
         self.free[slab.index()] = NOT_OWNED;
     }
 
     pub(crate) fn is_all_free(&self, slab: SlabId) -> bool {
         self.free[slab.index()] == self.blocks_per_slab
-    }
-
-    fn enter_idle(&mut self, slab: SlabId) {
-        self.idle.push_back(self.idle.list(0), slab.0);
-        self.num_idle += 1;
-    }
-
-    fn leave_idle(&mut self, slab: SlabId) {
-        self.idle.remove(slab.0);
-        self.num_idle -= 1;
     }
 
     /// `count` blocks of `slab` got an owner, of which `num_free` kept no content.
@@ -197,7 +184,7 @@ impl Slabs {
         if *live == 0 {
             self.slack += u64::from(self.blocks_per_slab - count);
             *live = count;
-            self.leave_idle(slab);
+            self.idle.leave(slab);
         } else {
             *live += count;
             self.slack -= u64::from(count);
@@ -207,9 +194,9 @@ impl Slabs {
     /// `count` blocks of `slab` lost their last owner, of which `num_free` keep no content; `priority`
     /// is the highest of the others.
     pub(crate) fn on_dead(&mut self, slab: SlabId, count: u32, num_free: u32, priority: u64) {
-        self.priority[slab.index()] = self.priority[slab.index()].max(priority);
+        self.raise_priority(slab, priority);
         if self.lose_live(slab, count) {
-            self.enter_idle(slab);
+            self.idle.enter(slab);
         }
         if num_free > 0 {
             self.add_free(slab, num_free);
@@ -236,36 +223,37 @@ impl Slabs {
         is_idle
     }
 
+    fn raise_priority(&mut self, slab: SlabId, priority: u64) {
+        self.idle.set_priority(slab, self.idle.priority(slab).max(priority));
+    }
+
     /// A cached block of the slab has a higher priority again.
     pub(crate) fn refresh(&mut self, slab: SlabId, priority: u64) {
-        self.priority[slab.index()] = self.priority[slab.index()].max(priority);
+        self.raise_priority(slab, priority);
         if self.live[slab.index()] == 0 {
-            self.idle.remove(slab.0);
-            self.idle.push_back(self.idle.list(0), slab.0);
+            self.idle.move_to_back(slab);
         }
     }
 
     /// The highest priority of the slab's cached blocks has fallen.
     pub(crate) fn demote(&mut self, slab: SlabId, priority: u64) {
-        self.priority[slab.index()] = priority;
+        self.idle.set_priority(slab, priority);
         if priority == 0 && self.live[slab.index()] == 0 {
-            self.idle.remove(slab.0);
-            self.idle.push_front(self.idle.list(0), slab.0);
+            self.idle.move_to_front(slab);
         }
     }
 
     /// Undo the latest [`Slabs::on_live`] of a cached block.
     pub(crate) fn undo_live(&mut self, slab: SlabId) {
         if self.lose_live(slab, 1) {
-            self.idle.restore(slab.0);
-            self.num_idle += 1;
+            self.idle.restore(slab);
         }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
         self.by_free.memory_bytes()
             + self.idle.memory_bytes()
-            + self.free.len() * (2 * size_of::<u32>() + size_of::<u64>())
+            + self.free.len() * 2 * size_of::<u32>()
             + self.occupied.len() / 8
     }
 }
@@ -276,8 +264,9 @@ mod tests {
 
     #[test]
     fn memory_is_counted_for_slabs_and_for_the_numbers_of_blocks_that_may_be_free() {
-        // Links of 3 slabs in 128 lists and in 1 list, 3 slabs' counts, a bit for each number.
-        let expected = 8 * (3 + 128) + 8 * (3 + 1) + 3 * 16 + 128 / 8;
-        assert_eq!(Slabs::new(3, 128).memory_bytes(), expected);
+        // Links of 64 slabs in 128 lists and in 1 list, 64 slabs' counts, priorities and places, a bit
+        // for each slab and for each number.
+        let expected = 8 * (64 + 128) + 8 * (64 + 1) + 64 * (8 + 16) + 64 / 8 + 128 / 8;
+        assert_eq!(Slabs::new(64, 128).memory_bytes(), expected);
     }
 }

@@ -6,7 +6,7 @@ use super::parts::{Parts, READ_AHEAD};
 use super::{Reservation, SlabStore};
 use crate::error::{Error, Unit};
 use crate::ids::{BlockId, PoolId, SlabId};
-use crate::pool::BlockStates;
+use crate::pool::{BlockStates, SlabPool};
 use crate::prefix_index::{Inserted, Key, PrefixIndex};
 
 /// What every store can do. Code that is generic over it is compiled once for each store.
@@ -167,8 +167,7 @@ pub trait Store: Parts + Debug {
                 "a fixed pool evicts by age; give the manager slabs for another policy".to_owned(),
             ));
         };
-        slabs.by_priority = true;
-        slabs.pools.iter_mut().for_each(|pool| pool.priorities.make_explicit());
+        slabs.pools.iter_mut().for_each(SlabPool::order_by_priority);
         Ok(())
     }
 
@@ -176,6 +175,13 @@ pub trait Store: Parts + Debug {
     fn set_priority(&mut self, pool: PoolId, block: BlockId, priority: u64) {
         if let Some(slabs) = self.as_slabs_mut() {
             slabs.pools[pool.index()].priorities.set(block, priority);
+        }
+    }
+
+    /// Sets the priorities of blocks, at once of those that are cached, where blocks are evicted by priority.
+    fn reprioritize(&mut self, pool: PoolId, blocks: impl Iterator<Item = (BlockId, u64)>) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools[pool.index()].reprioritize(blocks);
         }
     }
 

@@ -19,7 +19,6 @@ pub struct SlabStore {
     pub(super) indexes: Vec<PrefixIndex>,
     pub(super) lost_keys: Vec<LostKeys>,
     journal: Journal,
-    pub(super) by_priority: bool,
     /// Evicted blocks of the current allocation whose keys are still in the index.
     pub(super) unforgotten: Vec<BlockId>,
     /// Slabs that pools started on since they were last asked for, if anybody asks.
@@ -56,7 +55,6 @@ impl SlabStore {
             lost_keys: num_ids.map(LostKeys::new).collect(),
             pools,
             journal: Journal::default(),
-            by_priority: false,
             unforgotten: Vec::new(),
             started: None,
             num_steals: 0,

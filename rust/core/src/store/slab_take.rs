@@ -80,16 +80,11 @@ impl SlabStore {
     fn reclaim_slab(&mut self, taker: PoolId, own: Option<u64>) -> Option<SlabId> {
         let (priority, pool, slab) = (0..)
             .map(PoolId)
-            .zip(&self.pools)
+            .zip(&mut self.pools)
             .filter(|&(pool, _)| pool != taker)
             .filter_map(|(pool, other)| {
-                let slabs = &other.slabs;
-                let slab = if self.by_priority {
-                    slabs.idle().min_by_key(|&slab| slabs.priority(slab))
-                } else {
-                    slabs.idle().next()
-                }?;
-                Some((slabs.priority(slab), pool, slab))
+                let slab = other.slabs.first_idle()?;
+                Some((other.slabs.priority(slab), pool, slab))
             })
             .min_by_key(|&(priority, ..)| priority)?;
         if own.is_some_and(|own| own <= priority) {

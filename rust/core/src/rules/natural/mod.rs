@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! policy, hint <- request, lookup <- admission
-//!     hint <- worth <- returns <- priority, place, session
+//!     hint <- worth <- returns, session_ends <- priority, place, session
 //!                              <- allocate, advance, checkpoints <- BlockManager
 //! ```
 
@@ -19,6 +19,7 @@ mod priority;
 mod request;
 mod returns;
 mod session;
+mod session_ends;
 mod stats;
 mod tokens;
 mod worth;
@@ -35,12 +36,13 @@ use crate::engine::requests::known_row;
 use crate::engine::{BlockCopy, CacheEvent, Compaction, Engine, TableChange};
 use crate::error::Error;
 use crate::hash::BlockHasher;
-use crate::ids::{BlockId, GroupId};
+use crate::ids::{BlockId, GroupId, PoolId};
 use crate::rules::traffic::Traffic;
 use crate::store::{BlockStore, Store};
 use lookup::Lengths;
 use request::{NaturalRequest, Progress};
 use returns::Returns;
+use session_ends::{LeftBlock, SessionEnds};
 use worth::Worth;
 
 /// Requests whose memory is fetched at a time.
@@ -58,12 +60,15 @@ pub struct BlockManager {
     traffic: Traffic,
     worth: Worth,
     returns: Returns,
+    session_ends: SessionEnds,
     stats: Stats,
     num_running: usize,
     /// Rows whose blocks are to be looked at by the call at hand. Reused by every call.
     due: Vec<u32>,
     /// Rows that were admitted with a part of their known tokens.
     unfinished: Vec<u32>,
+    /// Checkpoints that the request at hand leaves, and nobody else is known to need.
+    scored: Vec<LeftBlock>,
 }
 
 impl BlockManager {
@@ -88,7 +93,11 @@ impl BlockManager {
             Policy::FlopAware(model) if model.linear > 0.0 => model.quadratic / model.linear,
             _ => 0.0,
         };
+        let num_ids = |store: &BlockStore| {
+            (0..store.num_pools()).map(|pool| u64::from(store.pool(PoolId(pool)).num_ids())).sum()
+        };
         let mut manager = Self {
+            session_ends: SessionEnds::new(num_ids(&cache.store)),
             traffic: Traffic::new(&cache, lengths.alignment, quadratic),
             worth: Worth::default(),
             returns: Returns::default(),
@@ -101,6 +110,7 @@ impl BlockManager {
             num_running: 0,
             due: Vec::new(),
             unfinished: Vec::new(),
+            scored: Vec::new(),
         };
         if manager.is_by_priority() {
             manager.engine.cache.store.order_by_priority()?;
@@ -281,6 +291,7 @@ impl BlockManager {
     pub fn reset(&mut self) -> Result<(), Error> {
         self.engine.version += 1;
         self.engine.cache.store.reset()?;
+        self.session_ends.clear();
         self.engine.cache.note(|| CacheEvent::Cleared);
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! The priority of the content that a request leaves behind: what has the lowest is evicted first.
 
 use super::BlockManager;
+use super::config::Config;
+use super::hint::Hint;
 use super::lookup::Lengths;
 use super::policy::Policy;
 use super::returns::tag_of;
-use super::worth::WorthClass;
+use super::session_ends::{LeftBlock, SessionEnd};
+use super::worth::{Worth, WorthClass};
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
@@ -52,6 +55,8 @@ impl BlockManager {
         if matches!(self.config.policy, Policy::FlopAware(_)) {
             self.note_end(row);
         }
+        let session = self.engine.requests.rows[row].rest.session;
+        let left = self.listens_to(session).then(|| self.own_blocks(row, session));
         if self.is_by_priority() {
             self.score_blocks(row);
         }
@@ -66,6 +71,9 @@ impl BlockManager {
             }
         } else {
             self.score_checkpoints(row, &mut lengths);
+            if let Some(left) = left {
+                self.remember_end(row, session, left);
+            }
         }
         lengths.clear();
         self.engine.requests.rows[row].rest.checkpoints = lengths;
@@ -106,6 +114,7 @@ impl BlockManager {
     /// Give the checkpoints at `lengths`, which the request used or left, their priorities, by what each is
     /// likely to save beside the others.
     fn score_checkpoints(&mut self, row: usize, lengths: &mut Vec<u32>) {
+        self.scored.clear();
         let states = self.state_groups();
         let Some(first) = states.first() else { return };
         lengths.sort_unstable();
@@ -120,7 +129,12 @@ impl BlockManager {
             for (&num_tokens, &worth) in lengths.iter().zip(&worth) {
                 if let Some(block) = self.checkpoint(row, group, num_tokens) {
                     let others = self.kept_for_others(row, group, block, num_tokens);
-                    self.keep_checkpoint(group, block, self.worth_of(row, worth).max(others));
+                    let priority = self.worth_of(row, worth);
+                    self.keep_checkpoint(group, block, priority.max(others));
+                    if others == 0 {
+                        let pool = group.spec.pool;
+                        self.scored.push(LeftBlock { pool, block, worth, priority });
+                    }
                 }
             }
         }
@@ -192,8 +206,8 @@ impl BlockManager {
     /// Remember where the next turn of a request that ends may go on.
     fn note_end(&mut self, row: usize) {
         let num_computed = self.engine.requests.progress(row).num_computed;
+        let class = self.class_of(row);
         let request = &self.engine.requests.rows[row];
-        let class = WorthClass::new(request.rest.num_turns, request.rest.hint);
         self.worth.on_end(class);
         if request.rest.session > 0 {
             self.returns.insert(request.rest.session, class);
@@ -206,6 +220,74 @@ impl BlockManager {
                 self.returns.insert(tag_of(digest), class);
             }
         }
+    }
+
+    /// Whether it matters what is said of a session.
+    fn listens_to(&self, session: u64) -> bool {
+        session > 0 && matches!(self.config.policy, Policy::FlopAware(_))
+    }
+
+    /// The attention blocks of a request that nobody but its session is known to need, before they are
+    /// scored: those that have no priority yet, or the one that the session gave them. It is taken from
+    /// them: the last word on a session counts.
+    fn own_blocks(&mut self, row: usize, session: u64) -> Vec<LeftBlock> {
+        let given = self.session_ends.get_mut(session).map_or(0, |end| end.priority);
+        let (cache, requests) = (&mut self.engine.cache, &self.engine.requests);
+        let mut own = Vec::new();
+        for group in cache.groups.iter().filter(|group| !group.kind().is_constant()) {
+            let pool = group.spec.pool;
+            for &block in &requests.table(row, group.id).blocks {
+                let priority = cache.store.priority(pool, block);
+                if !block.is_null() && (priority == 0 || priority == given) {
+                    cache.store.set_priority(pool, block, 0);
+                    own.push(LeftBlock { pool, block, worth: 1.0, priority: 0 });
+                }
+            }
+        }
+        own
+    }
+
+    /// Remember what a request of a session left, now that it is scored.
+    fn remember_end(&mut self, row: usize, session: u64, mut left: Vec<LeftBlock>) {
+        let priority = self.worth_of(row, 1.0);
+        for block in &mut left {
+            block.priority = priority;
+        }
+        left.extend_from_slice(&self.scored);
+        let class = self.class_of(row);
+        let at = (self.traffic.pressure.now(), self.engine.cache.store.now());
+        self.session_ends.insert(session, SessionEnd { class, at, priority, left });
+    }
+
+    /// Score what a session that ended left behind as if `hint` had been said before. Returns whether
+    /// its end is remembered.
+    pub(super) fn score_ended(&mut self, session: u64, hint: Hint) -> bool {
+        let Some(mut end) = self.session_ends.remove(session) else { return false };
+        let class = WorthClass::new(end.class.num_turns(), hint);
+        if class != end.class {
+            self.worth.on_reclassed(end.class, class);
+            self.returns.reclass(session, class);
+            end.class = class;
+        }
+        let store = &mut self.engine.cache.store;
+        // What was taken, or needed by others, since has another priority.
+        end.left.retain(|it| store.priority(it.pool, it.block) == it.priority);
+        let (config, worth) = (&self.config, &self.worth);
+        let priority = |of| priority_at(config, worth, end.at, class, of);
+        end.priority = priority(1.0);
+        for it in &mut end.left {
+            it.priority = priority(it.worth);
+        }
+        for left in end.left.chunk_by(|one, other| one.pool == other.pool) {
+            store.reprioritize(left[0].pool, left.iter().map(|it| (it.block, it.priority)));
+        }
+        self.session_ends.insert(session, end);
+        true
+    }
+
+    fn class_of(&self, row: usize) -> WorthClass {
+        let request = &self.engine.requests.rows[row].rest;
+        WorthClass::new(request.num_turns, request.hint)
     }
 
     /// Find out which turn of a conversation a request is that is admitted for the first time.
@@ -231,17 +313,8 @@ impl BlockManager {
     /// The priority of what a request leaves behind now, where content of mean worth is worth 1: how long
     /// it is to be kept, in lives.
     fn worth_of(&self, row: usize, worth: f64) -> u64 {
-        let request = &self.engine.requests.rows[row].rest;
-        let mut lives = 1.0;
-        if let Policy::FlopAware(model) = &self.config.policy {
-            lives +=
-                model.alpha * self.worth.lives(WorthClass::new(request.num_turns, request.hint));
-        }
-        let until = self.traffic.pressure.now() + worth * lives;
-        #[expect(clippy::cast_sign_loss, reason = "neither time nor worth is negative")]
-        let priority = ((until * PARTS_A_LIFE) as u64) << TICK_BITS;
-        // Until something is evicted, only the ticks pass.
-        priority | (self.engine.cache.store.now() & ((1 << TICK_BITS) - 1))
+        let at = (self.traffic.pressure.now(), self.engine.cache.store.now());
+        priority_at(&self.config, &self.worth, at, self.class_of(row), worth)
     }
 
     /// Whether what has the lowest priority is evicted first. Where states are kept, they are worth more or
@@ -251,4 +324,23 @@ impl BlockManager {
         self.config.policy != Policy::Lru
             || (self.store().is_slabbed() && self.lengths.has_states() && !has_windows)
     }
+}
+
+/// The priority of what a request of a class left behind `at` a time, in lives and in ticks.
+fn priority_at(
+    config: &Config,
+    chances: &Worth,
+    at: (f64, u64),
+    class: WorthClass,
+    worth: f64,
+) -> u64 {
+    let mut lives = 1.0;
+    if let Policy::FlopAware(model) = &config.policy {
+        lives += model.alpha * chances.lives(class);
+    }
+    let (now, tick) = at;
+    #[expect(clippy::cast_sign_loss, reason = "neither time nor worth is negative")]
+    let priority = (((now + worth * lives) * PARTS_A_LIFE) as u64) << TICK_BITS;
+    // Until something is evicted, only the ticks pass.
+    priority | (tick & ((1 << TICK_BITS) - 1))
 }

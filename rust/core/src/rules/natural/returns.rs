@@ -56,6 +56,14 @@ impl Returns {
         bucket[0] = Place { tag, class, is_used: false };
     }
 
+    /// What ended at `tag`, and was not gone on from, is of another class.
+    pub(super) fn reclass(&mut self, tag: u64, class: WorthClass) {
+        let place = self.bucket(tag).iter_mut().find(|place| place.tag == tag);
+        if let Some(place) = place.filter(|place| !place.is_used) {
+            place.class = class;
+        }
+    }
+
     /// The class of the request that a prompt goes on from, and whether it is the first to do so: that
     /// of its `session`, else the last of `digests` that is remembered.
     pub(super) fn take(&mut self, session: u64, digests: &[Digest]) -> Option<(WorthClass, bool)> {

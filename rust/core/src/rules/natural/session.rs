@@ -17,9 +17,7 @@ impl BlockManager {
     /// [`Error::UnknownRequest`].
     pub fn set_session(&mut self, handle: u64, session_id: &str) -> Result<(), Error> {
         let row = self.engine.requests.row(handle)?;
-        let mut hasher = FxHasher::default();
-        session_id.hash(&mut hasher);
-        self.engine.requests.rows[row].rest.session = hasher.finish().max(1);
+        self.engine.requests.rows[row].rest.session = number_of(session_id);
         Ok(())
     }
 
@@ -52,4 +50,30 @@ impl BlockManager {
         self.engine.requests.rows[row].rest.hint = hint;
         Ok(())
     }
+
+    /// Say how a session goes on, at any time. It counts for the requests of the session that are known;
+    /// if there is none, for what the last one left behind, as if it had been said before that
+    /// request was freed. Returns whether a request of the session is known or remembered; one that
+    /// ended long ago may be forgotten. Only [`Policy::FlopAware`](super::Policy::FlopAware) listens.
+    pub fn set_session_hint(&mut self, session_id: &str, hint: Hint) -> bool {
+        let session = number_of(session_id);
+        let requests = &mut self.engine.requests;
+        let rows: Vec<usize> = requests.rows_in_use().collect();
+        let mut is_known = false;
+        for row in rows {
+            let request = &mut requests.rows[row].rest;
+            if request.session == session {
+                request.hint = hint;
+                is_known = true;
+            }
+        }
+        is_known || self.score_ended(session, hint)
+    }
+}
+
+/// The number of a session, by its name; 0 stands for none.
+fn number_of(session_id: &str) -> u64 {
+    let mut hasher = FxHasher::default();
+    session_id.hash(&mut hasher);
+    hasher.finish().max(1)
 }

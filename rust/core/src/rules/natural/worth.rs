@@ -81,6 +81,15 @@ impl Worth {
         }
     }
 
+    /// A request that ended turned out to be of another class, before it was gone on from.
+    pub(super) fn on_reclassed(&mut self, from: WorthClass, to: WorthClass) {
+        let from = &mut self.of[usize::from(from.0)];
+        // It may count for less than one by now.
+        let ended = from.ended.min(1.0);
+        from.ended -= ended;
+        self.of[usize::from(to.0)].ended += ended;
+    }
+
     /// A request of `class` was gone on from for the first time.
     pub(super) fn on_continued(&mut self, class: WorthClass) {
         self.of[usize::from(class.0)].continued += 1.0;
