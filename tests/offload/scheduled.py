@@ -5,16 +5,19 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 from hybrid_blocks._core.offload import DiskStore
-from hybrid_blocks.offload.disk_queue import DiskQueue
 from hybrid_blocks.offload.groups import Group, Groups, layout_versions
 from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.tier_queue import TierQueue
+from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 from vllm.v1.kv_offload.base import (
+    Locality,
     OffloadKey,
     ReqContext,
     ScheduleEndContext,
     make_offload_key,
 )
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 ATTENTION, STATE = 0, 1
 TOKENS = 16
@@ -50,8 +53,12 @@ class Engine:
         """Manage ``num_bytes`` of host memory over a disk or none."""
         self.region: npt.NDArray[np.uint8] = np.zeros(num_bytes, dtype=np.uint8)
         sizes = [BYTES[ATTENTION], BYTES[STATE]]
-        queue = DiskQueue(disk, self.region, sizes) if disk else None
-        self.manager = HybridOffloadingManager(GROUPS, num_bytes, disk=queue, with_events=True)
+        below = TiersBelow()
+        if disk is not None:
+            below.disk = TierQueue(
+                disk, self.region, sizes, source=CacheHitSource.DISK, locality=Locality.LOCAL
+            )
+        self.manager = HybridOffloadingManager(GROUPS, num_bytes, below=below, with_events=True)
 
     def store(self, request: Request, keys: list[OffloadKey]) -> int:
         """Copy chunks down; return how many were taken."""

@@ -8,21 +8,24 @@ from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
+    Locality,
     OffloadingManager,
     OffloadingMetricMetadata,
     OffloadingSpec,
     OffloadingWorker,
 )
 from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import DiskStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
-from hybrid_blocks.offload.disk_queue import DiskQueue
 from hybrid_blocks.offload.groups import Group, Groups, layout_versions, model_fingerprint
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import definitions
 from hybrid_blocks.offload.options import Options
 from hybrid_blocks.offload.region import Header, Region
+from hybrid_blocks.offload.tier_queue import TierQueue
+from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.units import human
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -72,7 +75,7 @@ class HybridOffloadingSpec(OffloadingSpec):
             self._manager = HybridOffloadingManager(
                 groups,
                 self._options.host_bytes,
-                disk=disk,
+                below=TiersBelow(disk=disk),
                 with_events=self.kv_events_config.enable_kv_cache_events,
             )
             sizes = ", ".join(
@@ -135,7 +138,7 @@ class HybridOffloadingSpec(OffloadingSpec):
             tokens_per_hash=self.config.cache.tokens_per_hash,
         )
 
-    def _disk(self, groups: Groups, header: Header, region: Region) -> DiskQueue | None:
+    def _disk(self, groups: Groups, header: Header, region: Region) -> TierQueue[DiskStore] | None:
         options = self._options.disk
         if options is None:
             return None
@@ -158,7 +161,13 @@ class HybridOffloadingSpec(OffloadingSpec):
             logger.warning("The disk tier is off: %s. Requests go on with host memory.", error)
             return None
         chunk_bytes = [groups.chunk_bytes(it) if it else 0 for it in groups.by_number()]
-        return DiskQueue(disk, region.bytes, chunk_bytes)
+        return TierQueue(
+            disk,
+            region.bytes,
+            chunk_bytes,
+            source=CacheHitSource.DISK,
+            locality=Locality.LOCAL,
+        )
 
     @staticmethod
     def _backends() -> list[str]:

@@ -14,6 +14,7 @@ pub mod io;
 mod key;
 pub mod layout;
 pub mod plan;
+mod warning;
 
 pub use error::Error;
 pub use key::{Namespace, StoredKey};
