@@ -13,6 +13,7 @@ pub mod host;
 pub mod io;
 mod key;
 pub mod layout;
+pub mod objects;
 pub mod plan;
 mod warning;
 

@@ -16,6 +16,8 @@ pub enum WarningKind {
     Damaged,
     /// A file is not a segment of this namespace, or cannot be read as one.
     Foreign,
+    /// A store of objects refused; it is not used for a while.
+    Refused,
 }
 
 /// A message for the log.
