@@ -104,13 +104,11 @@ class HybridOffloadingManager(OffloadingManager):
         is_prefix = group is not None and group.window is None and position is not None
         num_computed = position - group.tokens if is_prefix else 0  # type: ignore[operator, union-attr]
         below = TiersBelow() if state.is_below_off else self._below.for_load(context)
-        found = self.cache.lookup(
-            keys, tokens, num_computed=num_computed, disk=below.disk and below.disk.store
-        )
+        found = below.look_up(self.cache, keys, tokens, num_computed)
         state.num_tokens = found.num_tokens
         state.version = self._host.version
         self.counts.lookups += 1
-        if found.on_disk:
+        if found.on_disk or found.in_objects:
             self._promotions.begin(state, found)
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
@@ -247,7 +245,7 @@ class HybridOffloadingManager(OffloadingManager):
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return counts and gauges since this was last asked."""
-        return self.counts.take(self.cache, self._below.disk and self._below.disk.store)
+        return self.counts.take(self.cache, self._below)
 
     def _state(self, context: ReqContext) -> RequestState:
         state = self._requests.get(context.req_id)

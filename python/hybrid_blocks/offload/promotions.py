@@ -26,7 +26,10 @@ class Promotions:
         cache = self._host.cache
         state.held = [key for key in found.on_host if cache.presence(key) == READY]
         cache.begin_load(state.held)
-        reads = [(self._below.disk, found.on_disk, found.on_disk_tokens)]
+        reads: list[tuple[TierQueue[Any] | None, list[bytes], list[int]]] = [
+            (self._below.disk, found.on_disk, found.on_disk_tokens),
+            (self._below.objects, found.in_objects, found.in_objects_tokens),
+        ]
         keys = [key for _, keys, _ in reads for key in keys]
         tokens = [count for _, _, tokens in reads for count in tokens]
         chain = cache.open_request([], [])

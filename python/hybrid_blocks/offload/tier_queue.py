@@ -68,7 +68,7 @@ class Done:
 class TierQueue(Generic[StoreT]):
     """Reads and writes under way. The caller keeps their slots from being used meanwhile.
 
-    ``source`` and ``locality`` are what vLLM calls the tier.
+    ``name`` is for logs; ``source`` and ``locality`` are what vLLM calls the tier.
     """
 
     def __init__(
@@ -77,11 +77,13 @@ class TierQueue(Generic[StoreT]):
         region: npt.NDArray[np.uint8],
         chunk_bytes: Sequence[int],
         *,
+        name: str,
         source: CacheHitSource,
         locality: Locality,
     ) -> None:
         """Transfer chunks of ``chunk_bytes``, by vLLM's group number, to and from ``region``."""
         self.store = store
+        self.name = name
         self.source = source
         self.locality = locality
         self._region: npt.NDArray[np.uint8] | None = region

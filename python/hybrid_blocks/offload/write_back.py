@@ -1,6 +1,7 @@
 """Chunks on their way from host memory to the tiers below."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from hybrid_blocks.offload.host import ABSENT, PENDING, Host
@@ -18,14 +19,14 @@ class WriteBack:
         """Write from ``host`` to all tiers of ``below``."""
         self._host = host
         self._below = below
-        self._left: deque[tuple[list[bytes], list[int]]] = deque()
+        self._left: deque[tuple[Sequence[bytes], list[int]]] = deque()
         self._pinned_bytes = 0
 
     def __bool__(self) -> bool:
         """Say whether anything waits to be written."""
         return bool(self._left)
 
-    def add(self, keys: list[bytes], tokens: list[int]) -> None:
+    def add(self, keys: Sequence[bytes], tokens: list[int]) -> None:
         """Note what an ended request has left, with the tokens that each key stands for."""
         if any(self._below):
             self._left.append((keys, tokens))

@@ -205,6 +205,21 @@ fn uploads_wait_in_a_bounded_queue_and_hold_nobody_up() {
 }
 
 #[test]
+fn a_store_that_does_not_answer_holds_a_read_up_for_its_time_out_once() {
+    let hangs = ThrottleConfig { wait_get_per_call: MOST, ..ThrottleConfig::default() };
+    let config = over(ThrottledStore::new(InMemory::new(), hangs));
+    let timeout = Duration::from_millis(200);
+    let (objects, warnings) =
+        open(ObjectConfig { timeout, retry_after: MOST, ..config }, namespace());
+    let start = Instant::now();
+    assert_eq!(check_all(&objects, &some()), 0);
+    assert!(start.elapsed() < MOST / 2);
+    assert!(objects.tier().is_paused());
+    assert_eq!(warnings.kinds(), [WarningKind::Refused]);
+    assert!(warnings.messages()[0].contains("reading from memory failed: no answer in 0.2 s"));
+}
+
+#[test]
 fn a_later_listing_finds_what_others_wrote_and_forgets_what_is_gone() {
     let folder = Folder::new("objects-listing");
     let often = ObjectConfig { list_every: Duration::from_millis(20), ..in_folder(&folder) };

@@ -8,7 +8,7 @@ use hybrid_blocks::{Digest, GroupId, Key};
 use object_store::path::Path;
 use tokio::time::{sleep, timeout};
 
-use super::shared::{Shared, TIMEOUT};
+use super::shared::Shared;
 use crate::key::Namespace;
 use crate::layout::LayoutVersion;
 
@@ -39,9 +39,8 @@ async fn list(shared: &Shared) -> Result<(), String> {
         let folder = shared.location.prefix.clone().join(format!("{layout:?}"));
         let mut names = shared.location.store.list(Some(&folder)).ready_chunks(BATCH);
         loop {
-            let next = timeout(TIMEOUT, names.next()).await;
-            let Some(batch) = next.map_err(|_| format!("no answer in {} s", TIMEOUT.as_secs()))?
-            else {
+            let next = timeout(shared.timeout, names.next()).await;
+            let Some(batch) = next.map_err(|_| shared.no_answer())? else {
                 break;
             };
             let mut tier = shared.tier();

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
+#[cfg(feature = "cloud")]
+use std::time::Duration;
 
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
@@ -99,7 +101,8 @@ fn open_bucket(scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>, objec
     use object_store::gcp::GoogleCloudStorageBuilder;
     use object_store::{ClientConfigKey, RetryConfig};
 
-    use super::shared::TIMEOUT;
+    /// Of one try.
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     // An error says that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -21,8 +21,6 @@ use crate::error::Error;
 use crate::key::{Namespace, StoredKey};
 use crate::warning::{Warning, Warnings};
 
-/// How long one read, one write or one page of a listing may take, with all tries.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Transfers under way at a time, in each direction.
 const TRANSFERS: usize = 16;
 
@@ -33,6 +31,8 @@ pub struct ObjectConfig {
     pub location: Location,
     /// Bytes that may wait for their upload. What comes then is not stored.
     pub queue_bytes: u64,
+    /// How long one read, one write or one page of a listing may take, with all tries.
+    pub timeout: Duration,
     /// For how long a store that refused is not used, and how far apart warnings of a kind are.
     pub retry_after: Duration,
     /// How long after a listing the next one begins, which finds what other engines have written.
@@ -40,12 +40,13 @@ pub struct ObjectConfig {
 }
 
 impl ObjectConfig {
-    /// A queue of 256 MiB, a minute between tries and warnings, five minutes between listings.
+    /// A queue of 256 MiB, 30 seconds for an answer, a minute between tries and warnings, five minutes between listings.
     #[must_use]
     pub fn new(location: Location) -> Self {
         Self {
             location,
             queue_bytes: 256 << 20,
+            timeout: Duration::from_secs(30),
             retry_after: Duration::from_secs(60),
             list_every: Duration::from_secs(300),
         }
@@ -57,6 +58,7 @@ impl ObjectConfig {
 pub(super) struct Shared {
     pub(super) location: Location,
     pub(super) namespace: Namespace,
+    pub(super) timeout: Duration,
     pub(super) retry_after: Duration,
     pub(super) list_every: Duration,
     tier: Mutex<ObjectTier>,
@@ -69,6 +71,11 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn tier(&self) -> MutexGuard<'_, ObjectTier> {
         self.tier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a transfer that timed out is told as.
+    pub(super) fn no_answer(&self) -> String {
+        format!("no answer in {} s", self.timeout.as_secs_f32())
     }
 }
 
@@ -104,6 +111,7 @@ impl Objects {
         let shared = Arc::new(Shared {
             location: config.location,
             namespace,
+            timeout: config.timeout,
             retry_after: config.retry_after,
             list_every: config.list_every,
             tier: Mutex::new(ObjectTier::new(url, config.retry_after, warnings)),
@@ -147,12 +155,12 @@ impl Objects {
         let object = encode(stored, num_tokens, bytes);
         let shared = Arc::clone(&self.shared);
         let is_spawned = self.spawn(async move {
-            let result = put(&shared, stored, object, replace).await;
-            shared.tier().end_upload(&key, num_bytes, result);
+            let is_there = put(&shared, stored, object, replace).await;
+            shared.tier().end_upload(&key, num_bytes, is_there);
             shared.changed.notify_all();
         });
         if !is_spawned {
-            self.shared.tier().end_upload(&key, num_bytes, None);
+            self.shared.tier().end_upload(&key, num_bytes, false);
         }
         is_spawned
     }
@@ -160,7 +168,7 @@ impl Objects {
     /// Reads chunks, a buffer each, which may be longer than its chunk. One result each:
     /// [`io::ErrorKind::NotFound`] for what is not there, [`io::ErrorKind::InvalidData`] for what is not the
     /// chunk of its key, [`io::ErrorKind::InvalidInput`] for a buffer that is too short. After any other
-    /// error the store is not used for a while. Waits for 30 s at most after the last answer.
+    /// error the store is not used for a while. One that does not answer holds this up for the time-out.
     pub fn load(&self, keys: &[Key], buffers: &mut [&mut [u8]]) -> Vec<io::Result<()>> {
         let mut results: Vec<io::Result<()>> =
             keys.iter().map(|_| Err(io::ErrorKind::NotFound.into())).collect();
@@ -193,11 +201,7 @@ impl Objects {
             Ok(()) | Err(io::ErrorKind::InvalidInput) => {}
             Err(io::ErrorKind::NotFound) => tier.index.remove(key),
             Err(io::ErrorKind::InvalidData) => tier.damaged(key),
-            Err(_) => {
-                if let Err(error) = result {
-                    tier.pause("reading from", error);
-                }
-            }
+            Err(_) => {} // the store is paused by now
         }
     }
 
@@ -210,10 +214,14 @@ impl Objects {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Waits for the uploads, 30 s at most, and ends the thread. The store is empty from then on.
+    /// Waits for the uploads, no longer than the time-out, and ends the thread. Reads find nothing from then on.
     pub fn close(&self) {
         let is_busy = |tier: &mut ObjectTier| tier.num_uploads() > 0;
-        drop(self.shared.changed.wait_timeout_while(self.shared.tier(), TIMEOUT, is_busy));
+        drop(self.shared.changed.wait_timeout_while(
+            self.shared.tier(),
+            self.shared.timeout,
+            is_busy,
+        ));
         let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = runtime.take() {
             runtime.shutdown_background();
@@ -231,16 +239,12 @@ impl Drop for Objects {
     }
 }
 
-/// Writes an object unless it is there. `None` if the store was paused meanwhile.
-async fn put(
-    shared: &Shared,
-    key: StoredKey,
-    object: Bytes,
-    replace: bool,
-) -> Option<Result<(), String>> {
-    let _permit = shared.uploads.acquire().await.ok()?;
+/// Writes an object unless it is there. Returns whether it is there now. A store that refuses is paused
+/// before the next transfer may begin, so many that hang wait together, not one after another.
+async fn put(shared: &Shared, key: StoredKey, object: Bytes, replace: bool) -> bool {
+    let Ok(_permit) = shared.uploads.acquire().await else { return false };
     if shared.tier().is_paused() {
-        return None;
+        return false;
     }
     let path = shared.location.path_of(key);
     let mode = if replace { PutMode::Overwrite } else { PutMode::Create };
@@ -253,13 +257,19 @@ async fn put(
             other => other,
         }
     };
-    Some(match timeout(TIMEOUT, put).await {
+    match timeout(shared.timeout, put).await {
         Ok(Ok(()) | Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. })) => {
-            Ok(())
+            true
         }
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer in {} s", TIMEOUT.as_secs())),
-    })
+        Ok(Err(error)) => {
+            shared.tier().pause("writing to", &error);
+            false
+        }
+        Err(_) => {
+            shared.tier().pause("writing to", &shared.no_answer());
+            false
+        }
+    }
 }
 
 async fn put_as(
@@ -286,13 +296,19 @@ async fn get(shared: &Shared, key: StoredKey, most: u64) -> io::Result<Bytes> {
         }
         found.bytes().await.map(Some)
     };
-    match timeout(TIMEOUT, get).await {
+    match timeout(shared.timeout, get).await {
         Ok(Ok(Some(object))) => Ok(object),
         Ok(Ok(None)) => Err(io::ErrorKind::InvalidInput.into()),
         Ok(Err(error @ StoreError::NotFound { .. })) => {
             Err(io::Error::new(io::ErrorKind::NotFound, error))
         }
-        Ok(Err(error)) => Err(io::Error::other(error)),
-        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        Ok(Err(error)) => {
+            shared.tier().pause("reading from", &error);
+            Err(io::Error::other(error))
+        }
+        Err(_) => {
+            shared.tier().pause("reading from", &shared.no_answer());
+            Err(io::ErrorKind::TimedOut.into())
+        }
     }
 }

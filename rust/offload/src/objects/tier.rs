@@ -89,19 +89,12 @@ impl ObjectTier {
         })
     }
 
-    /// Ends an upload; `result` is `None` where it was given up while the store was paused.
-    pub(super) fn end_upload(
-        &mut self,
-        key: &Key,
-        num_bytes: u64,
-        result: Option<Result<(), String>>,
-    ) {
+    /// Ends an upload, after which the object is there or not.
+    pub(super) fn end_upload(&mut self, key: &Key, num_bytes: u64, is_there: bool) {
         self.uploads.remove(&(key.digest, key.group.0));
         self.queued_bytes -= num_bytes;
-        match result {
-            Some(Ok(())) => self.index.insert(key),
-            Some(Err(error)) => self.pause("writing to", &error),
-            None => {}
+        if is_there {
+            self.index.insert(key);
         }
     }
 

@@ -59,7 +59,12 @@ impl ObjectStore {
         let warn = warnings.callback();
         let open = || {
             let location = Location::parse(&url)?;
-            let config = ObjectConfig { location, queue_bytes, retry_after, list_every };
+            let config = ObjectConfig {
+                queue_bytes,
+                retry_after,
+                list_every,
+                ..ObjectConfig::new(location)
+            };
             Objects::open(config, namespace, warn)
         };
         let objects = py.detach(|| caught(open, panicked))?;
