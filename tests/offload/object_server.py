@@ -30,7 +30,7 @@ def object_server() -> Iterator[dict[str, str]]:
             "AWS_ENDPOINT_URL": url,
         }
     finally:
-        process.terminate()
+        process.kill()
         process.wait()
 
 

@@ -4,7 +4,7 @@
 use std::sync::MutexGuard;
 
 use hybrid_blocks::Key;
-use hybrid_blocks_interop::{caught, invalid_argument};
+use hybrid_blocks_interop::caught;
 use hybrid_blocks_offload::Namespace;
 use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier};
 use hybrid_blocks_offload::io::best_backend;
