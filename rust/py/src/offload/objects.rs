@@ -42,7 +42,7 @@ fn seconds(name: &str, value: f64) -> PyResult<Duration> {
 impl ObjectStore {
     #[new]
     #[pyo3(signature = (
-        url, *, layouts, queue_bytes = 256 << 20, retry_after = 60.0, list_every = 300.0
+        url, *, layouts, queue_bytes = 268_435_456, retry_after = 60.0, list_every = 300.0
     ))]
     fn new(
         py: Python<'_>,
