@@ -229,7 +229,9 @@ fn a_later_listing_finds_what_others_wrote_and_forgets_what_is_gone() {
     store(&writer, &some());
     wait_until("all are listed", || reader.tier().num_chunks() == 40);
     assert_eq!(check_all(&reader, &some()), 40);
-    files(&folder).iter().for_each(|path| fs::remove_file(path).expect("it can be removed"));
+    for path in files(&folder) {
+        fs::remove_file(path).expect("it can be removed");
+    }
     wait_until("all are forgotten", || reader.tier().num_chunks() == 0);
 }
 

@@ -198,10 +198,10 @@ impl Objects {
     fn note_read(&self, key: &Key, result: &io::Result<()>) {
         let mut tier = self.shared.tier();
         match result.as_ref().map_err(io::Error::kind) {
-            Ok(()) | Err(io::ErrorKind::InvalidInput) => {}
             Err(io::ErrorKind::NotFound) => tier.index.remove(key),
             Err(io::ErrorKind::InvalidData) => tier.damaged(key),
-            Err(_) => {} // the store is paused by now
+            // A store that refused is paused by now.
+            _ => {}
         }
     }
 
