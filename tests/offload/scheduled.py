@@ -4,17 +4,20 @@ import hashlib
 
 import numpy as np
 import numpy.typing as npt
-from hybrid_blocks._core.offload import DiskStore
-from hybrid_blocks.offload.disk_queue import DiskQueue
+from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.offload.groups import Group, Groups, layout_versions
 from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.tier_queue import TierQueue
+from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 from vllm.v1.kv_offload.base import (
+    Locality,
     OffloadKey,
     ReqContext,
     ScheduleEndContext,
     make_offload_key,
 )
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 ATTENTION, STATE = 0, 1
 TOKENS = 16
@@ -46,12 +49,24 @@ class Request:
 class Engine:
     """A manager and the region's bytes; stores and loads copy at once."""
 
-    def __init__(self, num_bytes: int, disk: DiskStore | None = None) -> None:
-        """Manage ``num_bytes`` of host memory over a disk or none."""
+    def __init__(
+        self, num_bytes: int, disk: DiskStore | None = None, objects: ObjectStore | None = None
+    ) -> None:
+        """Manage ``num_bytes`` of host memory over a disk, a store of objects, both or none."""
         self.region: npt.NDArray[np.uint8] = np.zeros(num_bytes, dtype=np.uint8)
         sizes = [BYTES[ATTENTION], BYTES[STATE]]
-        queue = DiskQueue(disk, self.region, sizes) if disk else None
-        self.manager = HybridOffloadingManager(GROUPS, num_bytes, disk=queue, with_events=True)
+        below = TiersBelow()
+        if disk is not None:
+            source, locality = CacheHitSource.DISK, Locality.LOCAL
+            below.disk = TierQueue(
+                disk, self.region, sizes, name="disk", source=source, locality=locality
+            )
+        if objects is not None:
+            source, locality = CacheHitSource.EXTERNAL_UNSPECIFIED, Locality.REMOTE
+            below.objects = TierQueue(
+                objects, self.region, sizes, name="objects", source=source, locality=locality
+            )
+        self.manager = HybridOffloadingManager(GROUPS, num_bytes, below=below, with_events=True)
 
     def store(self, request: Request, keys: list[OffloadKey]) -> int:
         """Copy chunks down; return how many were taken."""
@@ -88,3 +103,10 @@ class Engine:
 def disk_at(path: str, max_bytes: int = 64 << 20) -> DiskStore:
     """A disk for the groups."""
     return DiskStore(path, max_bytes, layouts=layout_versions(GROUPS, {"model": "test"}))
+
+
+def objects_at(url: str) -> ObjectStore:
+    """A store of objects for the groups, once it has been listed."""
+    objects = ObjectStore(url, layouts=layout_versions(GROUPS, {"model": "test"}))
+    assert objects.wait(20.0)
+    return objects

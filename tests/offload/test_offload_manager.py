@@ -5,8 +5,15 @@ import time
 from pathlib import Path
 
 import pytest
-from scheduled import ATTENTION, STATE, Engine, Request, disk_at
-from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadKey, TierFilter
+from scheduled import ATTENTION, STATE, Engine, Request, disk_at, objects_at
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadKey,
+    TierFilter,
+    TierMatcher,
+)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 MISS, HIT, RETRY = LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY
@@ -166,12 +173,80 @@ def test_a_reset_forgets_everything_and_stops_using_the_disk(tmp_path: Path) -> 
     assert not engine.manager.has_pending_work()
 
 
+def test_another_machine_goes_on_from_the_objects(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'shared'}"
+    here = Engine(64 * 4096, disk_at(str(tmp_path / "here")), objects_at(url))
+    request = Request("chat", 8)
+    keep(here, request, 8, state_at=7)
+    here.manager.on_request_finished(request.context)
+    wait_for_disk(here)
+    here.manager.shutdown()
+
+    there = Engine(64 * 4096, disk_at(str(tmp_path / "there")), objects_at(url))
+    again = Request("chat", 8, 1)
+    wanted = [*again.keys[ATTENTION], again.keys[STATE][7]]
+    assert results(there, again, wanted)[0] is RETRY
+    wait_for_disk(there)
+    assert results(there, again, wanted) == [HIT] * 9
+    source = there.manager.get_load_source(wanted[0], again.context)
+    assert source is CacheHitSource.EXTERNAL_UNSPECIFIED
+    there.load(again, wanted)
+    there.manager.on_request_finished(again.context)
+    assert there.manager.counts.promoted_bytes == 8 * 4096 + 8192
+    wait_for_disk(there)
+    there.manager.shutdown()
+
+    # It has come to the disk as well, which is nearer.
+    later = Engine(64 * 4096, disk_at(str(tmp_path / "there")), objects_at(url))
+    third = Request("chat", 8, 2)
+    assert results(later, third, wanted)[0] is RETRY
+    wait_for_disk(later)
+    assert later.manager.get_load_source(wanted[0], third.context) is CacheHitSource.DISK
+
+
+def test_an_object_that_is_gone_ends_in_a_miss(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    here = Engine(64 * 4096, objects=objects_at(url))
+    request = Request("chat", 4)
+    keep(here, request, 4, state_at=3)
+    here.manager.on_request_finished(request.context)
+    wait_for_disk(here)
+    here.manager.shutdown()
+    there = Engine(64 * 4096, objects=objects_at(url))
+    (gone,) = tmp_path.glob(f"*/*/{request.keys[ATTENTION][2][:-4].hex()}")
+    gone.unlink()
+    again = Request("chat", 4, 1)
+    assert results(there, again, again.keys[ATTENTION])[0] is RETRY
+    wait_for_disk(there)
+    assert results(there, again, again.keys[ATTENTION])[1:] == [MISS] * 3
+    there.manager.cache.check_integrity()
+
+
+def test_a_request_may_leave_remote_tiers_out(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    here = Engine(64 * 4096, objects=objects_at(url))
+    request = Request("chat", 2)
+    keep(here, request, 2, state_at=1)
+    here.manager.on_request_finished(request.context)
+    wait_for_disk(here)
+    here.manager.shutdown()
+    there = Engine(64 * 4096, objects=objects_at(url))
+    again = Request("chat", 2, 1)
+    again.context.load_tier_filter = TierFilter(matchers=(TierMatcher(locality=Locality.LOCAL),))
+    assert results(there, again, again.keys[ATTENTION]) == [MISS] * 2
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_was_evicted_what_is_a_hit_has_its_bytes(seed: int, tmp_path: Path) -> None:
-    """Random chats over a small host memory and a small disk, with restarts."""
+    """Random chats over a small host memory, a small disk and objects, with restarts."""
     rng = random.Random(seed)
-    folder = str(tmp_path)
-    engine = Engine(24 * 4096, disk_at(folder, 1 << 20))
+    folder, url = str(tmp_path / "disk"), f"file://{tmp_path / 'objects'}"
+
+    def start() -> Engine:
+        objects = objects_at(url) if seed % 2 else None
+        return Engine(24 * 4096, disk_at(folder, 1 << 20), objects)
+
+    engine = start()
     lengths = dict.fromkeys("abcdefgh", 1)
     num_hits = 0
     for number in range(150):
@@ -197,5 +272,5 @@ def test_whatever_was_evicted_what_is_a_hit_has_its_bytes(seed: int, tmp_path: P
         lengths[chat] = lengths[chat] % 8 + 1
         if rng.random() < 0.05:
             engine.manager.shutdown()
-            engine = Engine(24 * 4096, disk_at(folder, 1 << 20))
+            engine = start()
     assert num_hits > 20

@@ -15,6 +15,7 @@ def test_sizes_are_read_with_their_units() -> None:
             "spec_module_path": "hybrid_blocks.offload",
             "host": "1.5GiB",
             "disk": "/var/cache/kv:2TB",
+            "objects": "file:///dev/shm",
             "offload_prompt_only": True,
             "model_version": "r2",
         }
@@ -22,6 +23,7 @@ def test_sizes_are_read_with_their_units() -> None:
     assert options == Options(
         host_bytes=3 << 29,
         disk=DiskOptions(path=Path("/var/cache/kv"), max_bytes=2 * 10**12),
+        objects="file:///dev/shm",
         prompt_only=True,
         model_version="r2",
     )
@@ -44,7 +46,12 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
         ({"host": "1GiB", "disk": "x:1GiB"}, "write an absolute path, a colon and a size"),
         ({"host": "1GiB", "disk": "/x:much"}, "the size of disk 'much' is no size"),
         ({"host": "1GiB", "dsk": "/x:1GiB"}, "dsk is no option .*did you mean disk?"),
-        ({"host": "1GiB", "objects": "s3://b"}, "there is no object tier"),
+        ({"host": "1GiB", "objects": 3}, 'objects 3 is no URL; write for example "s3://bucket/'),
+        ({"host": "1GiB", "objects": "b/p"}, 'objects "b/p" names no bucket and no folder; write'),
+        (
+            {"host": "1GiB", "objects": "file:///proc/x/y"},
+            "objects 'file:///proc/x/y': .*cannot make",
+        ),
         ({"host": "1GiB", "blocks_per_chunk": 4}, "a chunk is one block of its group"),
         ({"host": "1GiB", "offload_prompt_only": "no"}, "is true or false, not 'no'"),
     ],

@@ -1,4 +1,4 @@
-"""Host memory and disk below the device: typed here by hand, checked by stubtest.
+"""Host memory, disk and objects below the device: typed here by hand, checked by stubtest.
 
 A key is a digest of 16 or 32 bytes, the chained hash of all tokens up to a chunk's end, and behind
 it the group's number in 4 bytes, high byte first, as vLLM writes it. Bytes and offsets are counted
@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DiskStore", "HostCache", "Lookup"]
+__all__ = ["DiskStore", "HostCache", "Lookup", "ObjectStore"]
 
 @final
 class Lookup:
@@ -37,6 +37,14 @@ class Lookup:
     @property
     def on_disk_tokens(self) -> list[int]:
         """The tokens that each of ``on_disk`` stands for."""
+
+    @property
+    def in_objects(self) -> list[bytes]:
+        """Keys to read from the store of objects first."""
+
+    @property
+    def in_objects_tokens(self) -> list[int]:
+        """The tokens that each of ``in_objects`` stands for."""
 
 @final
 class HostCache:
@@ -95,8 +103,9 @@ class HostCache:
         num_computed: int = 0,
         limit: int | None = None,
         disk: DiskStore | None = None,
+        objects: ObjectStore | None = None,
     ) -> Lookup:
-        """Find the longest prefix that host memory and the disk can restore together.
+        """Find the longest prefix that host memory and the given tiers can restore together.
 
         ``keys`` are all of a request, with the tokens that each stands for. The device holds the
         first ``num_computed`` tokens. States are asked first; no data is read.
@@ -204,3 +213,78 @@ class DiskStore:
 
     def close(self) -> None:
         """Seal the current segment, so that the next start has no file to read through."""
+
+@final
+class ObjectStore:
+    """Chunks as objects in a bucket or a folder, which many engines may share.
+
+    Several threads may call it. Which objects are there is known from listings and from what was
+    stored, so look-ups wait for nothing. Transfers run on a thread of its own. A store that
+    refuses is not used for a while.
+    """
+
+    def __new__(
+        cls,
+        url: str,
+        *,
+        layouts: Sequence[bytes],
+        queue_bytes: int = 268435456,
+        retry_after: float = 60.0,
+        list_every: float = 300.0,
+    ) -> ObjectStore:
+        """Open a store and begin to list it.
+
+        ``url`` is ``s3://``, ``gs://`` or ``az://`` with bucket and prefix, or ``file://`` with a
+        folder; access to buckets is read from the environment. ``layouts`` are those of
+        `DiskStore`. At most ``queue_bytes`` wait for their upload. A store that refused is tried
+        again after ``retry_after`` seconds; ``list_every`` seconds after a listing the next begins.
+
+        Raises ``InvalidArgumentError`` for a URL or an environment that makes no sense, and
+        ``OSError`` for a folder that cannot be made.
+        """
+
+    @staticmethod
+    def check(url: str) -> None:
+        """Raise what opening a store would raise. Nothing is asked of a bucket."""
+
+    @property
+    def num_chunks(self) -> int:
+        """Objects that are known."""
+
+    @property
+    def num_uploads(self) -> int:
+        """Chunks that wait for their upload or are being uploaded."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the store is not used for now, as it refused."""
+
+    def take_warnings(self) -> list[str]:
+        """Return what went wrong since this was last asked, once a minute for each kind."""
+
+    def contains(self, keys: Sequence[bytes]) -> list[bool]:
+        """Say which chunks can be read, as far as is known."""
+
+    def store(
+        self,
+        keys: Sequence[bytes],
+        tokens: Sequence[int],
+        chunks: Sequence[npt.NDArray[np.uint8]],
+    ) -> int:
+        """Copy chunks into the queue of uploads; return how many were taken.
+
+        Others are there or on their way, or have no room in the queue.
+        """
+
+    def load(self, keys: Sequence[bytes], chunks: Sequence[npt.NDArray[np.uint8]]) -> list[bool]:
+        """Read chunks into arrays of their sizes.
+
+        ``False`` stands for a chunk that is not there, is damaged, or could not be read; its array
+        holds anything then. A read takes 30 s at most.
+        """
+
+    def wait(self, seconds_at_most: float) -> bool:
+        """Wait for the first listing and all uploads; ``False`` if that takes longer."""
+
+    def close(self) -> None:
+        """Wait for the uploads, 30 s at most, and use the store no more."""

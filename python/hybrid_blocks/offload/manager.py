@@ -1,18 +1,14 @@
-"""vLLM's offloading manager over the host cache and the disk."""
+"""vLLM's offloading manager over host memory and what lies below it."""
 
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
-import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
 )
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     LoadStoreSpec,
-    Locality,
     LookupResult,
-    Medium,
     OffloadingEvent,
     OffloadingManager,
     OffloadKey,
@@ -25,26 +21,26 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import HostCache
-from hybrid_blocks.offload.disk_queue import Chunks, DiskQueue
 from hybrid_blocks.offload.groups import Groups
+from hybrid_blocks.offload.host import Host
 from hybrid_blocks.offload.metrics import Counts
-from hybrid_blocks.offload.promotion import Promotion
+from hybrid_blocks.offload.promotions import Promotions
 from hybrid_blocks.offload.request import RequestState, all_keys
+from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.write_back import WriteBack
 
 logger = init_logger("vllm.hybrid_blocks")
 
 _RESULTS = (LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.HIT)
-# Host memory that may be pinned for writes to the disk at a time.
-_WRITE_SHARE = 4
 
 
 class HybridOffloadingManager(OffloadingManager):
-    """Decides what lies in host memory and on disk.
+    """Decides what lies in host memory and below it.
 
     A request is looked up in one call of the core when vLLM asks for its first key: the longest
     length at which every group has what it needs, states first. The answers for single keys follow
-    from it. Chunks on disk are read only where that length needs them.
+    from it. Chunks below host memory are read only where that length needs them.
     """
 
     def __init__(
@@ -52,49 +48,41 @@ class HybridOffloadingManager(OffloadingManager):
         groups: Groups,
         num_bytes: int,
         *,
-        disk: DiskQueue | None = None,
+        below: TiersBelow | None = None,
         with_events: bool = False,
     ) -> None:
         """Manage ``num_bytes`` of host memory for the chunks of ``groups``."""
-        numbered = groups.by_number()
-        self._groups = numbered
-        self._num_bytes = num_bytes
-        self._cache = HostCache(
-            num_bytes,
-            hash_block_size=groups.tokens_per_hash,
-            chunk_tokens=[group.tokens if group else 0 for group in numbered],
-            chunk_bytes=[groups.chunk_bytes(group) if group else 0 for group in numbered],
-            windows=[group.window if group else None for group in numbered],
-        )
-        self._disk = disk
-        # What ended requests left in host memory and the disk does not have yet.
-        self._to_write: deque[tuple[list[OffloadKey], list[int]]] = deque()
-        self._written_bytes = 0
-        # Counts changes of the cache; a look-up holds until the next one.
-        self._version = 0
+        self._groups = groups.by_number()
+        self._host = Host(groups, num_bytes, with_events=with_events)
+        self._below = below or TiersBelow()
+        self._promotions = Promotions(self._host, self._below)
+        self._write_back = WriteBack(self._host, self._below)
         # Counts resets; what was known of requests before one is void.
         self._generation = 0
         self._requests: dict[str, RequestState] = {}
-        self._events: list[OffloadingEvent] | None = [] if with_events else None
-        self.counts = Counts()
 
     @property
     def cache(self) -> HostCache:
         """The books of host memory."""
-        return self._cache
+        return self._host.cache
+
+    @property
+    def counts(self) -> Counts:
+        """What was counted since the last report."""
+        return self._host.counts
 
     # Look-ups
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Say whether a chunk can be loaded as part of what the request can restore."""
         state = self._state(req_context)
-        if state.promotion.waiting:
+        if state.waiting:
             self._take_finished()
-        if state.promotion.waiting:
+        if state.waiting:
             return LookupResult.RETRY
-        if state.version != self._version:
+        if state.version != self._host.version:
             self._look_up(state, key, req_context)
-            if state.promotion.waiting:
+            if state.waiting:
                 return LookupResult.RETRY
         group = self._groups[get_offload_group_idx(key)]
         position = req_context.get_offload_key_position(key)
@@ -103,7 +91,7 @@ class HybridOffloadingManager(OffloadingManager):
         # A drafter's group is asked for one chunk more than is loaded.
         if position is not None and position > state.num_tokens + group.tokens:
             return LookupResult.MISS
-        return _RESULTS[self._cache.presence(key)]
+        return _RESULTS[self.cache.presence(key)]
 
     def _look_up(self, state: RequestState, first: OffloadKey, context: ReqContext) -> None:
         keys, tokens = all_keys(context)
@@ -115,111 +103,48 @@ class HybridOffloadingManager(OffloadingManager):
         # Attention is asked from the first chunk that the device lacks.
         is_prefix = group is not None and group.window is None and position is not None
         num_computed = position - group.tokens if is_prefix else 0  # type: ignore[operator, union-attr]
-        disk = self._disk.disk if self._disk and self._may_read(state, context) else None
-        found = self._cache.lookup(keys, tokens, num_computed=num_computed, disk=disk)
+        below = TiersBelow() if state.is_below_off else self._below.for_load(context)
+        found = below.look_up(self.cache, keys, tokens, num_computed)
         state.num_tokens = found.num_tokens
-        state.version = self._version
+        state.version = self._host.version
         self.counts.lookups += 1
-        if found.on_disk:
-            self._promote(state, found.on_host, found.on_disk, found.on_disk_tokens)
-
-    @staticmethod
-    def _may_read(state: RequestState, context: ReqContext) -> bool:
-        return not state.is_disk_off and context.load_tier_filter.allows(
-            Medium.STORAGE, Locality.LOCAL
-        )
+        if found.on_disk or found.in_objects:
+            self._promotions.begin(state, found)
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         """Say which tier a chunk came from."""
-        promoted = self._state(req_context).promoted
-        return CacheHitSource.DISK if key in promoted else CacheHitSource.HOST
-
-    # From disk to host
-
-    def _promote(
-        self,
-        state: RequestState,
-        on_host: list[bytes],
-        on_disk: list[bytes],
-        tokens: list[int],
-    ) -> None:
-        assert self._disk is not None
-        held = [key for key in on_host if self._cache.presence(key) == len(_RESULTS) - 1]
-        self._cache.begin_load(held)
-        state.promotion = Promotion(held=held)
-        chain = self._cache.open_request([], [])
-        begun = self._cache.begin_store(chain, on_disk, tokens)
-        self._cache.close_request(chain)
-        keys, offsets = begun if begun is not None else ([], np.empty(0, np.int64))
-        self._note_evicted()
-        if len(keys) < len(on_disk):
-            # Some have no room, so the length cannot be restored: nothing is read in vain.
-            self._cache.complete_store(keys, success=False)
-            self._drop(state)
-            state.is_disk_off = True
-            state.version = -1
-            self.counts.promotions_refused += 1
-            return
-        tokens_of = dict(zip(on_disk, tokens, strict=True))
-        state.promotion.waiting = set(keys)
-        self._disk.read(Chunks(keys, [tokens_of[key] for key in keys], offsets.tolist()))
-
-    def _drop(self, state: RequestState) -> None:
-        """Let go of what a request kept in place."""
-        self._cache.complete_load(state.promotion.held)
-        state.promotion = Promotion(waiting=state.promotion.waiting)
+        return self._state(req_context).promoted.get(key, CacheHitSource.HOST)
 
     def _take_finished(self, *, wait: bool = False) -> None:
-        if self._disk is None:
-            return
-        for done in self._disk.finished(wait=wait):
-            if done.is_read:
-                self._end_read(done.chunks.keys, done.ok)
-            else:
-                self._cache.complete_load(done.chunks.keys)
-                self._written_bytes -= sum(map(self._disk.size, done.chunks.keys))
-        for message in self._disk.disk.take_warnings():
-            logger.warning("%s", message)
-
-    def _end_read(self, keys: Sequence[bytes], ok: list[bool]) -> None:
-        assert self._disk is not None
-        good = [key for key, is_ok in zip(keys, ok, strict=True) if is_ok]
-        bad = [key for key, is_ok in zip(keys, ok, strict=True) if not is_ok]
-        self._cache.complete_store(good, success=True)
-        self._cache.complete_store(bad, success=False)
-        self.counts.promoted_bytes += sum(map(self._disk.size, good))
-        self._version += 1
-        self._note_stored([OffloadKey(key) for key in good])
-        for state in self._requests.values():
-            waiting = state.promotion.waiting
-            if not waiting.isdisjoint(keys):
-                state.promotion.waiting = waiting.difference(keys)
-                mine = [key for key in good if key in waiting]
-                self._cache.begin_load(mine)
-                state.promotion.held.extend(mine)
-                state.promoted.update(OffloadKey(key) for key in mine)
-                state.is_disk_off |= bool(bad)
+        for tier in self._below:
+            for done in tier.finished(wait=wait):
+                if done.is_read:
+                    self._promotions.end(tier, done.chunks.keys, done.ok)
+                else:
+                    self._write_back.end(tier, done.chunks)
+            for message in tier.store.take_warnings():
+                logger.warning("%s", message)
 
     # Loads
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin chunks that were just found, and say where they are."""
         keys = list(keys)
-        offsets = self._cache.begin_load(keys)
-        self._cache.touch(keys)
-        self._drop(self._state(req_context))
+        offsets = self.cache.begin_load(keys)
+        self.cache.touch(keys)
+        self._promotions.release(self._state(req_context))
         self.counts.loaded_chunks += len(keys)
         return HostLoadStoreSpec(offsets)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Unpin chunks that were loaded."""
         del req_context
-        self._cache.complete_load(list(keys))
+        self.cache.complete_load(list(keys))
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Note that a request went on from these chunks."""
         del req_context
-        self._cache.touch(list(keys))
+        self.cache.touch(list(keys))
 
     # Stores
 
@@ -230,15 +155,12 @@ class HybridOffloadingManager(OffloadingManager):
         state = self._state(req_context)
         keys = list(keys)
         if state.chain is None:
-            state.chain = self._cache.open_request(*all_keys(req_context))
+            state.chain = self.cache.open_request(*all_keys(req_context))
         tokens = [self._tokens(key, at, req_context) for at, key in enumerate(keys)]
-        begun = self._cache.begin_store(state.chain, keys, tokens)
-        evicted = self._note_evicted()
-        if begun is None:
+        offset_of, evicted = self._host.begin_store(state.chain, keys, tokens)
+        if offset_of is None:
             self.counts.stores_refused += 1
             return None
-        self._version += 1
-        offset_of = dict(zip(*begun, strict=True))
         stored = [key for key in keys if key in offset_of]
         return PrepareStoreOutput(
             keys_to_store=stored,
@@ -258,52 +180,20 @@ class HybridOffloadingManager(OffloadingManager):
     ) -> None:
         """Let chunks that were copied be found."""
         del req_context
-        keys = list(keys)
-        num_stored = self._cache.complete_store(keys, success)
-        self._version += 1
+        num_stored = self._host.complete_store(list(keys), success=success)
         if success:
             self.counts.stored_chunks += num_stored
-            self._note_stored(keys)
-        self._write_next()
-
-    # From host to disk
+        self._write_back.begin()
 
     def on_request_finished(self, req_context: ReqContext) -> None:
-        """End a request: its session pauses, so what it left goes to the disk."""
+        """End a request: its session pauses, so what it left goes to the tiers below."""
         state = self._requests.pop(req_context.req_id, None)
         if state is None or state.generation != self._generation:
             return
-        self._drop(state)
+        self._promotions.forget(state)
         if state.chain is not None:
-            self._cache.close_request(state.chain)
-        if self._disk is not None:
-            self._to_write.append(all_keys(req_context))
-            self._write_next()
-
-    def _write_next(self) -> None:
-        """Begin writes, oldest first, as far as host memory may be pinned for them."""
-        if self._disk is None:
-            return
-        while self._to_write and self._written_bytes * _WRITE_SHARE < self._num_bytes:
-            keys, tokens = self._to_write[0]
-            presences = [self._cache.presence(key) for key in keys]
-            if presences.count(1):  # still being copied from the device
-                return
-            self._to_write.popleft()
-            there = self._disk.disk.contains(keys)
-            wanted = [
-                (key, count)
-                for key, count, presence, is_there in zip(
-                    keys, tokens, presences, there, strict=True
-                )
-                if presence and not is_there
-            ]
-            if not wanted or self._disk.disk.is_paused:
-                continue
-            names = [key for key, _ in wanted]
-            offsets = self._cache.begin_load(names).tolist()
-            self._written_bytes += sum(map(self._disk.size, names))
-            self._disk.write(Chunks(names, [count for _, count in wanted], offsets))
+            self.cache.close_request(state.chain)
+        self._write_back.add(*all_keys(req_context))
 
     # The engine's life
 
@@ -313,65 +203,49 @@ class HybridOffloadingManager(OffloadingManager):
         return RequestOffloadingContext()
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
-        """Take what ended on the disk's threads."""
+        """Take what ended on the tiers' threads."""
         del context
         self._take_finished()
-        self._write_next()
+        self._write_back.begin()
 
     def has_pending_work(self) -> bool:
-        """Whether transfers with the disk are to be taken or begun."""
-        return self._disk is not None and bool(self._disk.num_under_way or self._to_write)
+        """Whether transfers with tiers below are to be taken or begun."""
+        return bool(self._below.num_under_way or self._write_back)
 
     def reset_cache(self) -> None:
         """Forget everything.
 
-        A reset may follow new weights. So the disk is not used any more until a restart.
+        A reset may follow new weights. So the tiers below are not used any more until a restart.
         """
         self._take_finished(wait=True)
-        if self._disk is not None:
+        if any(self._below):
             logger.warning(
-                "The cache was reset, so chunks on disk may belong to other weights; the disk is "
-                "not used until the next start."
+                "The cache was reset, so chunks below host memory may belong to other weights; "
+                "only host memory is used until the next start."
             )
-            self._disk.close()
-            self._disk = None
-        self._to_write.clear()
-        self._cache.reset()
+        self._below.close()
+        self._write_back.clear()
+        self._promotions.clear()
+        self._host.reset()
         self._requests.clear()
         self._generation += 1
-        self._version += 1
 
     def shutdown(self) -> None:
-        """Write what is under way and seal it."""
-        if self._disk is not None:
-            self._take_finished(wait=True)
-            self._write_next()
-            self._take_finished(wait=True)
-            self._disk.close()
-            self._disk = None
+        """Write what is under way and finish it."""
+        self._take_finished(wait=True)
+        self._write_back.begin()
+        self._take_finished(wait=True)
+        self._below.close()
 
     # Reports
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Return what was stored and evicted since this was last asked."""
-        events, self._events = self._events, self._events and []
-        return events or []
+        return self._host.take_events()
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return counts and gauges since this was last asked."""
-        disk = self._disk.disk if self._disk else None
-        return self.counts.take(self._cache, disk)
-
-    def _note_stored(self, keys: list[OffloadKey]) -> None:
-        if keys and self._events is not None:
-            self._events.append(OffloadingEvent(keys=keys, medium=Medium.CPU, removed=False))
-
-    def _note_evicted(self) -> list[OffloadKey]:
-        keys = [OffloadKey(key) for key in self._cache.take_evicted()]
-        self.counts.evicted_chunks += len(keys)
-        if keys and self._events is not None:
-            self._events.append(OffloadingEvent(keys=keys, medium=Medium.CPU, removed=True))
-        return keys
+        return self.counts.take(self.cache, self._below)
 
     def _state(self, context: ReqContext) -> RequestState:
         state = self._requests.get(context.req_id)

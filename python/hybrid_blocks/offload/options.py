@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from hybrid_blocks._core.offload import ObjectStore
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.units import parse_memory
 
 _EXAMPLE: Final = '{"host": "64GiB", "disk": "/var/cache/kv:500GiB"}'
-_OWN: Final = ("host", "disk", "model_version")
+_OWN: Final = ("host", "disk", "objects", "model_version")
 # What vLLM's connector reads itself, or puts in.
 _CONNECTOR: Final = (
     "spec_name",
@@ -22,14 +23,14 @@ _CONNECTOR: Final = (
 )
 # Options of vLLM's own specs, and why there is no need for them here.
 _NOT_HERE: Final = {
-    "objects": "there is no object tier; use host and disk",
     "block_size": "a chunk is one block of its group; leave it out",
     "blocks_per_chunk": "a chunk is one block of its group; leave it out",
     "eviction_policy": "states and their attention are evicted together; leave it out",
     "cache_policy_module_path": "states and their attention are evicted together; leave it out",
     "store_threshold": "every chunk is stored; leave it out",
     "max_tracker_size": "every chunk is stored; leave it out",
-    "secondary_tiers": 'write the disk tier as "disk": "/path:500GiB"',
+    "secondary_tiers": 'write the disk tier as "disk": "/path:500GiB", an object tier as '
+    '"objects": "s3://bucket/prefix"',
     "canonical_layout": "chunks hold the shares of all ranks in order; leave it out",
 }
 
@@ -46,12 +47,14 @@ class DiskOptions:
 class Options:
     """What a user asked for.
 
-    ``host_bytes`` is the size of the region that all ranks share. ``prompt_only`` leaves out
-    answers. ``model_version`` is any text; chunks on disk are read only under the same text.
+    ``host_bytes`` is the size of the region that all ranks share. ``objects`` is a URL, such as
+    ``s3://bucket/prefix``. ``prompt_only`` leaves out answers. ``model_version`` is any text;
+    chunks on disk and objects are read only under the same text.
     """
 
     host_bytes: int
     disk: DiskOptions | None = None
+    objects: str | None = None
     prompt_only: bool = False
     model_version: str = ""
 
@@ -72,6 +75,7 @@ class Options:
         return cls(
             host_bytes=_host(config),
             disk=None if disk is None else _disk(disk),
+            objects=_objects(config.get("objects")),
             prompt_only=_flag("offload_prompt_only", config.get("offload_prompt_only", False)),
             model_version=str(config.get("model_version", "")),
         )
@@ -117,6 +121,20 @@ def _disk(value: Any) -> DiskOptions:
             'size, for example "/var/cache/kv:500GiB"'
         )
     return DiskOptions(path=Path(path), max_bytes=_size("the size of disk", size))
+
+
+def _objects(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidArgumentError(
+            f'objects {value!r} is no URL; write for example "s3://bucket/prefix"'
+        )
+    try:
+        ObjectStore.check(value)
+    except OSError as error:
+        raise InvalidArgumentError(f"objects {value!r}: {error}") from None
+    return value
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -3,27 +3,28 @@
 from dataclasses import dataclass, field
 
 from vllm.v1.kv_offload.base import OffloadKey, ReqContext
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hybrid_blocks.offload.promotion import Promotion
 
-
-@dataclass
+@dataclass(eq=False)
 class RequestState:
     """Of one request.
 
     ``chain`` is its number in the host cache once it stores. ``num_tokens`` is the length that the
-    last look-up found, which holds while the manager's ``version`` is that of the look-up.
+    last look-up found, which holds while the host's ``version`` is that of the look-up.
+    ``waiting`` are keys that are being read for it, ``held`` those that are pinned for it.
     """
 
     chain: int | None = None
     generation: int = 0
     version: int = -1
     num_tokens: int = 0
-    promotion: Promotion = field(default_factory=Promotion)
-    # Brought up from the disk for this request.
-    promoted: set[OffloadKey] = field(default_factory=set)
-    # A read for it failed: it goes on with what host memory has.
-    is_disk_off: bool = False
+    waiting: set[bytes] = field(default_factory=set)
+    held: list[bytes] = field(default_factory=list)
+    # Brought up for this request, and from where.
+    promoted: dict[OffloadKey, CacheHitSource] = field(default_factory=dict)
+    # A read for it failed or had no room: it goes on with what host memory has.
+    is_below_off: bool = False
 
 
 def all_keys(context: ReqContext) -> tuple[list[OffloadKey], list[int]]:

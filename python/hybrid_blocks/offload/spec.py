@@ -8,28 +8,33 @@ from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
+    Locality,
     OffloadingManager,
     OffloadingMetricMetadata,
     OffloadingSpec,
     OffloadingWorker,
 )
 from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hybrid_blocks._core.offload import DiskStore
+from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
-from hybrid_blocks.offload.disk_queue import DiskQueue
 from hybrid_blocks.offload.groups import Group, Groups, layout_versions, model_fingerprint
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import definitions
-from hybrid_blocks.offload.options import Options
+from hybrid_blocks.offload.options import DiskOptions, Options
 from hybrid_blocks.offload.region import Header, Region
+from hybrid_blocks.offload.tier_queue import TierQueue
+from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.units import human
+from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm.surface import offload_differences
 
 logger = init_logger("vllm.hybrid_blocks")
 
 
 class HybridOffloadingSpec(OffloadingSpec):
-    """Host memory and disk for models whose groups differ in kind and size."""
+    """Host memory, disk and objects for models whose groups differ in kind and size."""
 
     @classmethod
     def build_metric_definitions(
@@ -44,8 +49,14 @@ class HybridOffloadingSpec(OffloadingSpec):
 
         Raises:
             InvalidArgumentError: an option or a kind of parallelism that is not supported.
+            HybridBlocksError: this vLLM lacks something that offload needs.
 
         """
+        if changes := offload_differences(vllm.__version__):
+            raise HybridBlocksError(
+                f"HybridOffloadingSpec does not fit vLLM {vllm.__version__}: {'; '.join(changes)}; "
+                f"use vLLM {support.nearest(vllm.__version__)}, or vLLM's own spec"
+            )
         super().__init__(config)
         self._options = Options.parse(config.extra_config)
         # Answers are kept, unlike in vLLM's own specs: the next turn begins with them.
@@ -66,13 +77,13 @@ class HybridOffloadingSpec(OffloadingSpec):
             region = Region.join(self.config.engine_id, self._options.host_bytes)
             header = region.header()
             groups = self._groups(header.rank_bytes)
-            disk = self._disk(groups, header, region)
-            if disk is None:
+            below = self._below(groups, header, region)
+            if not any(below):
                 region.cleanup()
             self._manager = HybridOffloadingManager(
                 groups,
                 self._options.host_bytes,
-                disk=disk,
+                below=below,
                 with_events=self.kv_events_config.enable_kv_cache_events,
             )
             sizes = ", ".join(
@@ -81,7 +92,7 @@ class HybridOffloadingSpec(OffloadingSpec):
             logger.info(
                 "hybrid_blocks offloads to %s of host memory%s; bytes a chunk by group: %s",
                 human(self._options.host_bytes),
-                f" and {self._options.disk}" if disk else "",
+                "".join(f", {tier.name}" for tier in below),
                 sizes,
             )
         return self._manager
@@ -135,11 +146,36 @@ class HybridOffloadingSpec(OffloadingSpec):
             tokens_per_hash=self.config.cache.tokens_per_hash,
         )
 
-    def _disk(self, groups: Groups, header: Header, region: Region) -> DiskQueue | None:
-        options = self._options.disk
-        if options is None:
-            return None
-        identity = {
+    def _below(self, groups: Groups, header: Header, region: Region) -> TiersBelow:
+        below = TiersBelow()
+        options = self._options
+        if options.disk is None and options.objects is None:
+            return below
+        layouts = layout_versions(groups, self._identity(header))
+        chunk_bytes = [groups.chunk_bytes(it) if it else 0 for it in groups.by_number()]
+        if options.disk is not None and (disk := self._disk(options.disk, layouts)) is not None:
+            below.disk = TierQueue(
+                disk,
+                region.bytes,
+                chunk_bytes,
+                name=f"{human(options.disk.max_bytes)} in {options.disk.path}",
+                source=CacheHitSource.DISK,
+                locality=Locality.LOCAL,
+            )
+        if options.objects is not None:
+            below.objects = TierQueue(
+                ObjectStore(options.objects, layouts=layouts),
+                region.bytes,
+                chunk_bytes,
+                name=options.objects,
+                source=CacheHitSource.EXTERNAL_UNSPECIFIED,
+                locality=Locality.REMOTE,
+            )
+        return below
+
+    def _identity(self, header: Header) -> dict[str, Any]:
+        """All that decides what the bytes of a chunk mean, beside its group."""
+        return {
             "model": model_fingerprint(self.config.model.name),
             "model_version": self._options.model_version,
             "dtype": self.config.model.dtype,
@@ -148,17 +184,17 @@ class HybridOffloadingSpec(OffloadingSpec):
             "vllm": vllm.__version__,
             **header.layout,
         }
+
+    def _disk(self, options: DiskOptions, layouts: list[bytes]) -> DiskStore | None:
         path = options.path
         if self.config.parallel.data_parallel_size > 1:  # a folder belongs to one engine
             path /= f"dp{self.config.parallel.data_parallel_index}"
         try:
             path.mkdir(parents=True, exist_ok=True)
-            disk = DiskStore(path, options.max_bytes, layouts=layout_versions(groups, identity))
+            return DiskStore(path, options.max_bytes, layouts=layouts)
         except OSError as error:
-            logger.warning("The disk tier is off: %s. Requests go on with host memory.", error)
+            logger.warning("The disk tier is off: %s. Requests go on without it.", error)
             return None
-        chunk_bytes = [groups.chunk_bytes(it) if it else 0 for it in groups.by_number()]
-        return DiskQueue(disk, region.bytes, chunk_bytes)
 
     @staticmethod
     def _backends() -> list[str]:

@@ -1,5 +1,6 @@
 //! [`StoredKey`]: the name of a chunk outside of one process.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use hybrid_blocks::{Digest, GroupId, Key};
@@ -70,6 +71,11 @@ impl Namespace {
     pub fn stored(&self, key: Key) -> Option<StoredKey> {
         let layout = *self.layouts.get(key.group.index())?;
         Some(StoredKey { key, layout })
+    }
+
+    /// The layouts, each once.
+    pub(crate) fn layouts(&self) -> BTreeSet<LayoutVersion> {
+        self.layouts.iter().copied().collect()
     }
 
     /// A SHA-256 over all layouts in order.

@@ -13,7 +13,9 @@ pub mod host;
 pub mod io;
 mod key;
 pub mod layout;
+pub mod objects;
 pub mod plan;
+mod warning;
 
 pub use error::Error;
 pub use key::{Namespace, StoredKey};

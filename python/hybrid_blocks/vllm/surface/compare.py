@@ -36,6 +36,25 @@ def differences(version: str) -> dict[Tier, list[str]]:
     return found
 
 
+def offload_differences(version: str) -> list[str]:
+    """Return how the installed vLLM differs in what offload uses beyond vLLM's interfaces."""
+    recorded = Surface(support.nearest(version)).recorded["offload"]
+    gone = [
+        f"{_dotted(owner, name)} is gone"
+        for owner, names in recorded["fields"].items()
+        for name in names
+        if (found := _find(owner)) is None or name not in members(found)
+    ]
+    for owner, methods in recorded["callables"].items():
+        for name, expected in methods.items():
+            method = getattr(_find(owner), name, None)
+            if method is None:
+                gone.append(f"{_dotted(owner, name)} is gone")
+            elif (parameters := _parameters(method)) != expected:
+                gone.append(f"{_dotted(owner, name)} {_change(expected, parameters)}")
+    return gone
+
+
 def _names(surface: Surface) -> Iterator[tuple[str, str]]:
     for module, names in surface.names().items():
         for name in names:

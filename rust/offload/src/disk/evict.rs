@@ -6,7 +6,7 @@ use hybrid_blocks::{BlockId, Key};
 
 use super::files::Name;
 use super::tier::DiskTier;
-use super::warning::WarningKind;
+use crate::warning::WarningKind;
 
 /// A segment that is about to be removed.
 #[derive(Debug)]

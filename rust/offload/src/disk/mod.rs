@@ -1,20 +1,24 @@
 //! The disk: segment files of bounded size, found again after a restart.
 
+mod config;
 mod entry;
 mod evict;
 mod files;
 mod format;
 mod index;
 mod jobs;
+mod reads;
 mod recover;
 mod seal;
+mod segment;
 mod shared;
 mod tier;
-mod warning;
+mod writes;
 
+pub use crate::warning::{Warning, WarningKind};
+pub use config::DiskConfig;
 pub use entry::Entry;
 pub use jobs::{ReadJob, WriteJob};
 pub use seal::SealJob;
 pub use shared::{Disk, StoreReport};
-pub use tier::{DiskConfig, DiskTier};
-pub use warning::{Warning, WarningKind};
+pub use tier::DiskTier;

@@ -13,10 +13,11 @@ use super::files::Name;
 use super::format::{BatchPage, Header, Trailer};
 use super::jobs::padded;
 use super::seal::SealJob;
-use super::tier::{DiskTier, Segment};
-use super::warning::WarningKind;
+use super::segment::Segment;
+use super::tier::DiskTier;
 use crate::error::Error;
 use crate::io::PAGE;
+use crate::warning::WarningKind;
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 

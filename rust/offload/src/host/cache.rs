@@ -2,24 +2,20 @@
 
 use std::ops::Range;
 
-use hybrid_blocks::{BlockId, Digest, GroupKind, Key, PoolId};
+use hybrid_blocks::{BlockId, GroupKind, Key, PoolId};
 use rustc_hash::FxHashMap as HashMap;
 
 use super::chain::{Chain, Step};
+use super::copies::Copies;
 use super::geometry::HostGeometry;
-use super::store::{Placement, StoreTicket, UnitContent};
+use super::store::{Placement, UnitContent};
 use super::tier::HostTier;
-use super::unit::UnitId;
 use crate::error::Error;
 use crate::plan::{Load, OffloadGroup, Plan, Planner, Previous, Tier};
 
 /// A request that stores chunks. The id of a closed one names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u64);
-
-fn name(key: &Key) -> (Digest, u32) {
-    (key.digest, key.group.0)
-}
 
 /// What the cache knows of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,22 +28,6 @@ pub enum Presence {
     Ready,
 }
 
-/// A chunk that is being copied here.
-#[derive(Debug)]
-struct Pending {
-    placement: Placement,
-    /// The store it belongs to.
-    store: u64,
-}
-
-/// A store whose chunks are completed one by one.
-#[derive(Debug)]
-struct Open {
-    ticket: StoreTicket,
-    num_pending: usize,
-    num_found: usize,
-}
-
 /// A host tier for callers that store and load by key, a few chunks of a request at a time, in any order of
 /// groups. It finds out which units they belong to.
 #[derive(Debug)]
@@ -57,16 +37,14 @@ pub struct HostCache {
     groups: Vec<OffloadGroup>,
     requests: HashMap<RequestId, Chain>,
     next_id: u64,
-    pending: HashMap<(Digest, u32), Pending>,
-    stores: HashMap<u64, Open>,
+    copies: Copies,
     evicted: Vec<Key>,
 }
 
 /// Look-ups see what is being copied here too: a request can wait for it.
 impl Tier for HostCache {
     fn find(&self, key: &Key, previous: Previous) -> Option<BlockId> {
-        let pending = || self.pending.get(&name(key)).map(|pending| pending.placement.slot);
-        self.tier.find(key, previous).or_else(pending)
+        self.tier.find(key, previous).or_else(|| self.copies.slot_of(key))
     }
 }
 
@@ -90,8 +68,7 @@ impl HostCache {
             groups: groups.to_vec(),
             requests: HashMap::default(),
             next_id: 0,
-            pending: HashMap::default(),
-            stores: HashMap::default(),
+            copies: Copies::default(),
             evicted: Vec::new(),
         })
     }
@@ -111,7 +88,7 @@ impl HostCache {
     /// Chunks that are being copied here.
     #[must_use]
     pub fn num_pending(&self) -> usize {
-        self.pending.len()
+        self.copies.num_pending()
     }
 
     /// What is known of a chunk.
@@ -119,7 +96,7 @@ impl HostCache {
     pub fn presence(&self, key: &Key) -> Presence {
         if self.tier.find(key, Previous::default()).is_some() {
             Presence::Ready
-        } else if self.pending.contains_key(&name(key)) {
+        } else if self.copies.slot_of(key).is_some() {
             Presence::Pending
         } else {
             Presence::Absent
@@ -130,7 +107,7 @@ impl HostCache {
     #[must_use]
     pub fn is_pending(&self, plan: &Plan, tier: u8) -> bool {
         let mut loads = plan.loads.iter().flatten().filter(|load| load.tier == tier);
-        !self.pending.is_empty() && loads.any(|load| self.pending.contains_key(&name(&load.key)))
+        self.copies.num_pending() > 0 && loads.any(|load| self.copies.slot_of(&load.key).is_some())
     }
 
     /// A request begins to store. `prefix` are all its keys and the tokens that they stand for.
@@ -214,18 +191,11 @@ impl HostCache {
         })?;
         self.evicted.extend_from_slice(self.tier.evicted());
         chain.step_done(step, ticket.unit());
-        let id = self.next_id;
-        self.next_id += 1;
         let placements = ticket.placements.clone();
-        for placement in &placements {
-            let pending = Pending { placement: placement.clone(), store: id };
-            self.pending.insert(name(&placement.key), pending);
-        }
         if placements.is_empty() {
             self.tier.complete_store(ticket, true);
         } else {
-            let num_pending = placements.len();
-            self.stores.insert(id, Open { ticket, num_pending, num_found: 0 });
+            self.copies.begin(ticket);
         }
         Some(placements)
     }
@@ -233,25 +203,14 @@ impl HostCache {
     /// Ends the copying of chunks. Those that `succeeded` are found from now on. Keys that are not on their
     /// way are passed over. Returns how many were.
     pub fn complete_store(&mut self, keys: &[Key], succeeded: bool) -> usize {
-        let done: Vec<_> = keys.iter().filter_map(|key| self.pending.remove(&name(key))).collect();
+        let (placements, stores) = self.copies.end(keys, succeeded);
         if succeeded {
-            let placements: Vec<_> = done.iter().map(|it| it.placement.clone()).collect();
             self.tier.publish(&placements);
         }
-        for Pending { store, .. } in &done {
-            let Some(open) = self.stores.get_mut(store) else { continue };
-            open.num_pending -= 1;
-            open.num_found += usize::from(succeeded);
-            if open.num_pending > 0 {
-                continue;
-            }
-            if let Some(Open { mut ticket, num_found, .. }) = self.stores.remove(store) {
-                // They are found by now, or never.
-                ticket.placements.clear();
-                self.tier.complete_store(ticket, num_found > 0);
-            }
+        for (ticket, is_found) in stores {
+            self.tier.complete_store(ticket, is_found);
         }
-        done.len()
+        placements.len()
     }
 
     /// Protects chunks from eviction until [`HostCache::complete_load`], and says where they are. `None`,
@@ -298,8 +257,7 @@ impl HostCache {
     pub fn reset(&mut self) -> Result<(), Error> {
         self.tier = HostTier::new(self.tier.geometry().clone())?;
         self.requests.clear();
-        self.pending.clear();
-        self.stores.clear();
+        self.copies = Copies::default();
         self.evicted.clear();
         Ok(())
     }
@@ -308,13 +266,5 @@ impl HostCache {
     #[must_use]
     pub fn held_bytes(&self, pool: PoolId) -> u64 {
         u64::from(self.tier.num_held_slots(pool)) * self.tier.geometry().slot_bytes(pool)
-    }
-}
-
-impl HostTier {
-    /// The unit that brought a chunk in, if it is still there.
-    pub(super) fn home_of(&self, load: &Load) -> Option<UnitId> {
-        let pool = self.geometry.pool_of(load.key.group.index())?;
-        self.home[pool.index()][load.slot.index()].filter(|&unit| self.units.get(unit).is_some())
     }
 }

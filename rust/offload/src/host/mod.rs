@@ -2,6 +2,7 @@
 
 mod cache;
 mod chain;
+mod copies;
 mod geometry;
 mod store;
 mod tier;

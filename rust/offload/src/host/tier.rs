@@ -123,6 +123,12 @@ impl HostTier {
         self.release(&slots.collect::<Vec<_>>());
     }
 
+    /// The unit that brought a chunk in, if it is still there.
+    pub(super) fn home_of(&self, load: &Load) -> Option<UnitId> {
+        let pool = self.geometry.pool_of(load.key.group.index())?;
+        self.home[pool.index()][load.slot.index()].filter(|&unit| self.units.get(unit).is_some())
+    }
+
     /// The bytes of a load's slot within the region.
     #[must_use]
     pub fn bytes_of(&self, load: &Load) -> Option<Range<u64>> {

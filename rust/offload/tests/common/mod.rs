@@ -1,4 +1,4 @@
-//! Folders, chunks and warnings for the tests of the disk.
+//! Folders, chunks and warnings for the tests of disk and objects.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::fs;
@@ -106,6 +106,11 @@ pub(crate) fn config(folder: &Folder) -> DiskConfig {
 pub(crate) struct Warnings(Arc<Mutex<Vec<Warning>>>);
 
 impl Warnings {
+    pub(crate) fn callback(&self) -> impl Fn(&Warning) + Send + 'static {
+        let heard = self.clone();
+        move |warning| heard.0.lock().expect("no panic").push(warning.clone())
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.lock().expect("no panic").len()
     }
@@ -121,8 +126,7 @@ impl Warnings {
 
 pub(crate) fn open(config: DiskConfig, io: Arc<dyn BlockIo>) -> (Disk, Warnings) {
     let warnings = Warnings::default();
-    let heard = warnings.clone();
-    let warn = move |warning: &Warning| heard.0.lock().expect("no panic").push(warning.clone());
+    let warn = warnings.callback();
     let tier = DiskTier::open(config, &namespace(), warn).expect("the folder can be used");
     (Disk::new(tier, io), warnings)
 }

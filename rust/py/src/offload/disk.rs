@@ -1,12 +1,12 @@
 //! `DiskStore`: chunks in segment files, for any number of threads.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use hybrid_blocks::Key;
-use hybrid_blocks_interop::{caught, invalid_argument};
+use hybrid_blocks_interop::caught;
 use hybrid_blocks_offload::Namespace;
-use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier, Warning};
+use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier};
 use hybrid_blocks_offload::io::best_backend;
 use hybrid_blocks_offload::layout::LayoutVersion;
 use hybrid_blocks_offload::plan::{Previous, Tier};
@@ -14,7 +14,8 @@ use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 
 use super::errors::offload_error;
-use super::keys::{OffloadKey, names, paired};
+use super::keys::{OffloadKey, names, paired, same_len};
+use super::warnings::WarningLog;
 
 /// Transfers that the disk works on at a time.
 const DEPTH: u32 = 32;
@@ -22,8 +23,7 @@ const DEPTH: u32 = 32;
 #[pyclass(frozen, module = "hybrid_blocks._core.offload")]
 pub(crate) struct DiskStore {
     disk: Disk,
-    /// Not passed on as they come: they come under the tier's lock, which must not wait for Python.
-    warnings: Arc<Mutex<Vec<String>>>,
+    warnings: WarningLog,
 }
 
 impl DiskStore {
@@ -50,17 +50,8 @@ impl DiskStore {
     ) -> PyResult<Self> {
         let namespace = Namespace::new(layouts.into_iter().map(LayoutVersion::from).collect());
         let config = DiskConfig { segment_bytes, direct, ..DiskConfig::new(path, max_bytes) };
-        let warnings = Arc::new(Mutex::new(Vec::new()));
-        let warn = {
-            let warnings = Arc::clone(&warnings);
-            move |warning: &Warning| {
-                let message = match warning.num_left_out {
-                    0 => warning.message.clone(),
-                    n => format!("{} ({n} more of the kind left out)", warning.message),
-                };
-                warnings.lock().unwrap_or_else(PoisonError::into_inner).push(message);
-            }
-        };
+        let warnings = WarningLog::default();
+        let warn = warnings.callback();
         let open = || DiskTier::open(config, &namespace, warn);
         let disk = py.detach(|| {
             caught(|| open().map(|tier| Disk::new(tier, best_backend(DEPTH))), panicked)
@@ -84,7 +75,7 @@ impl DiskStore {
     }
 
     fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+        self.warnings.take()
     }
 
     fn contains(&self, py: Python<'_>, keys: Vec<OffloadKey>) -> Vec<bool> {
@@ -157,11 +148,4 @@ impl DiskStore {
         }
         loaded
     }
-}
-
-fn same_len(num_keys: usize, num_chunks: usize) -> PyResult<()> {
-    if num_keys == num_chunks {
-        return Ok(());
-    }
-    Err(invalid_argument(format_args!("{num_keys} keys with {num_chunks} chunks of bytes")))
 }

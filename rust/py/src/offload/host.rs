@@ -1,4 +1,4 @@
-//! `HostCache`: which chunk lies where in host memory, and look-ups over host memory and disk.
+//! `HostCache`: which chunk lies where in host memory, and look-ups over all tiers.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,10 +14,10 @@ use pyo3::types::PyBytes;
 use super::disk::DiskStore;
 use super::errors::offload_error;
 use super::keys::{OffloadKey, names, paired, to_bytes};
+use super::objects::ObjectStore;
 
-/// Tier numbers of a plan.
+/// Host memory in a plan, whose tiers are numbered in order of preference.
 const HOST: u8 = 0;
-const DISK: u8 = 1;
 
 /// What one look-up found.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.offload")]
@@ -27,6 +27,8 @@ pub(crate) struct Lookup {
     on_host: Vec<Py<PyBytes>>,
     on_disk: Vec<Py<PyBytes>>,
     on_disk_tokens: Vec<u32>,
+    in_objects: Vec<Py<PyBytes>>,
+    in_objects_tokens: Vec<u32>,
 }
 
 #[pyclass(frozen, module = "hybrid_blocks._core.offload")]
@@ -156,7 +158,7 @@ impl HostCache {
         })
     }
 
-    #[pyo3(signature = (keys, tokens, *, num_computed = 0, limit = None, disk = None))]
+    #[pyo3(signature = (keys, tokens, *, num_computed = 0, limit = None, disk = None, objects = None))]
     fn lookup(
         &self,
         py: Python<'_>,
@@ -165,31 +167,41 @@ impl HostCache {
         num_computed: u32,
         limit: Option<u32>,
         disk: Option<&DiskStore>,
+        objects: Option<&ObjectStore>,
     ) -> PyResult<Lookup> {
         self.check(&keys)?;
         let digests = self.digests(&paired(&keys, &tokens)?)?;
         let limit = limit.unwrap_or(u32::MAX);
         let (plan, is_pending) = self.cache.with(py, |cache| {
-            let disk = disk.map(DiskStore::tier);
+            let (disk, objects) = (disk.map(DiskStore::tier), objects.map(ObjectStore::tier));
             let mut tiers: Vec<&dyn Tier> = vec![cache];
             tiers.extend(disk.as_deref().map(|tier| tier as &dyn Tier));
+            tiers.extend(objects.as_deref().map(|tier| tier as &dyn Tier));
             let plan = cache.planner().plan(&tiers, &digests, num_computed, limit);
             let is_pending = cache.is_pending(&plan, HOST);
             (plan, is_pending)
         })?;
-        let of = |tier| plan.loads.iter().flatten().filter(move |it| it.tier == tier);
-        let on_disk: Vec<_> = of(DISK).collect();
-        let chunk = |load: &hybrid_blocks_offload::plan::Load| {
-            self.cache.with(py, |cache| {
-                (load.chunk + 1) * cache.planner().chunks()[load.key.group.index()]
-            })
+        let chunk_tokens = self.cache.with(py, |cache| cache.planner().chunks().to_vec())?;
+        let in_tier = |tier: Option<u8>| {
+            let loads = plan.loads.iter().flatten().filter(|it| Some(it.tier) == tier);
+            let named = loads.map(|load| {
+                let tokens = (load.chunk + 1) * chunk_tokens[load.key.group.index()];
+                (self.to_bytes(py, &load.key), tokens)
+            });
+            named.unzip()
         };
+        let below_disk = HOST + 1 + u8::from(disk.is_some());
+        let (on_host, _): (_, Vec<_>) = in_tier(Some(HOST));
+        let (on_disk, on_disk_tokens) = in_tier(disk.map(|_| HOST + 1));
+        let (in_objects, in_objects_tokens) = in_tier(objects.map(|_| below_disk));
         Ok(Lookup {
             num_tokens: plan.num_tokens,
             is_pending,
-            on_host: of(HOST).map(|load| self.to_bytes(py, &load.key)).collect(),
-            on_disk_tokens: on_disk.iter().map(|load| chunk(load)).collect::<PyResult<_>>()?,
-            on_disk: on_disk.iter().map(|load| self.to_bytes(py, &load.key)).collect(),
+            on_host,
+            on_disk,
+            on_disk_tokens,
+            in_objects,
+            in_objects_tokens,
         })
     }
 

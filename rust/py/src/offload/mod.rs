@@ -1,9 +1,11 @@
-//! `hybrid_blocks._core.offload`: host memory and disk below the device, for an engine's offload manager.
+//! `hybrid_blocks._core.offload`: host memory, disk and objects below the device, for an engine's offload manager.
 
 mod disk;
 mod errors;
 mod host;
 mod keys;
+mod objects;
+mod warnings;
 
 /// The Python module.
 #[pyo3::pymodule(submodule)]
@@ -12,4 +14,6 @@ pub(crate) mod offload {
     use super::disk::DiskStore;
     #[pymodule_export]
     use super::host::{HostCache, Lookup};
+    #[pymodule_export]
+    use super::objects::ObjectStore;
 }

@@ -1,15 +1,50 @@
-"""Transfers between the region and the disk, on threads of their own."""
+"""Transfers between the region and a tier below it, on threads of their own."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-from hybrid_blocks._core.offload import DiskStore
+from vllm.v1.kv_offload.base import Locality
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 _NUM_THREADS = 4
+
+
+class Store(Protocol):
+    """A tier below host memory, for any number of threads."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is stored for now."""
+        ...
+
+    def take_warnings(self) -> list[str]:
+        """Return what went wrong since this was last asked."""
+        ...
+
+    def contains(self, keys: Sequence[bytes]) -> list[bool]:
+        """Say which chunks can be read, without waiting."""
+        ...
+
+    def store(
+        self, keys: Sequence[bytes], tokens: Sequence[int], chunks: Sequence[npt.NDArray[np.uint8]]
+    ) -> int:
+        """Store chunks; return how many were taken."""
+        ...
+
+    def load(self, keys: Sequence[bytes], chunks: Sequence[npt.NDArray[np.uint8]]) -> list[bool]:
+        """Fill arrays with chunks; ``False`` for what could not be read."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was stored."""
+        ...
+
+
+StoreT = TypeVar("StoreT", bound=Store)
 
 
 @dataclass(frozen=True)
@@ -30,17 +65,30 @@ class Done:
     is_read: bool
 
 
-class DiskQueue:
-    """Reads and writes under way. The caller keeps their slots from being used meanwhile."""
+class TierQueue(Generic[StoreT]):
+    """Reads and writes under way. The caller keeps their slots from being used meanwhile.
+
+    ``name`` is for logs; ``source`` and ``locality`` are what vLLM calls the tier.
+    """
 
     def __init__(
-        self, disk: DiskStore, region: npt.NDArray[np.uint8], chunk_bytes: Sequence[int]
+        self,
+        store: StoreT,
+        region: npt.NDArray[np.uint8],
+        chunk_bytes: Sequence[int],
+        *,
+        name: str,
+        source: CacheHitSource,
+        locality: Locality,
     ) -> None:
         """Transfer chunks of ``chunk_bytes``, by vLLM's group number, to and from ``region``."""
-        self.disk = disk
+        self.store = store
+        self.name = name
+        self.source = source
+        self.locality = locality
         self._region: npt.NDArray[np.uint8] | None = region
         self._chunk_bytes = chunk_bytes
-        self._threads = ThreadPoolExecutor(_NUM_THREADS, "hybrid-blocks-disk")
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, f"hybrid-blocks-{source.value}")
         self._jobs: dict[Future[list[bool]], tuple[Chunks, bool]] = {}
 
     @property
@@ -53,11 +101,11 @@ class DiskQueue:
         return self._chunk_bytes[int.from_bytes(key[-4:], "big")]
 
     def read(self, chunks: Chunks) -> None:
-        """Begin to fill chunks' slots from the disk."""
+        """Begin to fill chunks' slots from the tier."""
         self._begin(chunks, is_read=True)
 
     def write(self, chunks: Chunks) -> None:
-        """Begin to write chunks to the disk."""
+        """Begin to store chunks."""
         self._begin(chunks, is_read=False)
 
     def _begin(self, chunks: Chunks, *, is_read: bool) -> None:
@@ -70,10 +118,10 @@ class DiskQueue:
         return [self._region[offset : offset + self.size(key)] for key, offset in places]
 
     def _read(self, chunks: Chunks) -> list[bool]:
-        return self.disk.load(chunks.keys, self._views(chunks))
+        return self.store.load(chunks.keys, self._views(chunks))
 
     def _write(self, chunks: Chunks) -> list[bool]:
-        self.disk.store(chunks.keys, chunks.tokens, self._views(chunks))
+        self.store.store(chunks.keys, chunks.tokens, self._views(chunks))
         return [True] * len(chunks.keys)
 
     def finished(self, *, wait: bool = False) -> list[Done]:
@@ -87,7 +135,7 @@ class DiskQueue:
         return ended
 
     def close(self) -> None:
-        """End the threads and seal what was written."""
+        """End the threads and let the tier finish what was stored."""
         self._threads.shutdown(wait=True)
         self._region = None
-        self.disk.close()
+        self.store.close()

@@ -16,6 +16,8 @@ pub enum WarningKind {
     Damaged,
     /// A file is not a segment of this namespace, or cannot be read as one.
     Foreign,
+    /// A store of objects refused; it is not used for a while.
+    Refused,
 }
 
 /// A message for the log.
@@ -32,18 +34,18 @@ pub struct Warning {
 type Callback = Box<dyn Fn(&Warning) + Send>;
 
 /// Passes on one warning of a kind per interval.
-pub(super) struct Warnings {
+pub(crate) struct Warnings {
     callback: Callback,
     interval: Duration,
     last: HashMap<WarningKind, (Instant, u64)>,
 }
 
 impl Warnings {
-    pub(super) fn new(callback: Callback, interval: Duration) -> Self {
+    pub(crate) fn new(callback: Callback, interval: Duration) -> Self {
         Self { callback, interval, last: HashMap::new() }
     }
 
-    pub(super) fn warn(&mut self, kind: WarningKind, message: String) {
+    pub(crate) fn warn(&mut self, kind: WarningKind, message: String) {
         let mut num_left_out = 0;
         if let Some((at, left_out)) = self.last.get_mut(&kind) {
             if at.elapsed() < self.interval {

@@ -1,0 +1,73 @@
+"""Host memory as the manager sees it: its books, and what is told of them."""
+
+from collections.abc import Sequence
+
+from vllm.v1.kv_offload.base import Medium, OffloadingEvent, OffloadKey
+
+from hybrid_blocks._core.offload import HostCache
+from hybrid_blocks.offload.groups import Groups
+from hybrid_blocks.offload.metrics import Counts
+
+ABSENT, PENDING, READY = range(3)
+
+
+class Host:
+    """The core's `HostCache` with a count of its changes, metrics and events.
+
+    What was looked up holds while ``version`` is the same.
+    """
+
+    def __init__(self, groups: Groups, num_bytes: int, *, with_events: bool) -> None:
+        """Keep the books of ``num_bytes`` for chunks of ``groups``."""
+        numbered = groups.by_number()
+        self.num_bytes = num_bytes
+        self.cache = HostCache(
+            num_bytes,
+            hash_block_size=groups.tokens_per_hash,
+            chunk_tokens=[group.tokens if group else 0 for group in numbered],
+            chunk_bytes=[groups.chunk_bytes(group) if group else 0 for group in numbered],
+            windows=[group.window if group else None for group in numbered],
+        )
+        self.version = 0
+        self.counts = Counts()
+        self._events: list[OffloadingEvent] | None = [] if with_events else None
+
+    def begin_store(
+        self, chain: int, keys: Sequence[bytes], tokens: Sequence[int]
+    ) -> tuple[dict[bytes, int] | None, list[OffloadKey]]:
+        """Take slots for chunks that are neither here nor on their way.
+
+        Returns the first byte of each by its key, ``None`` if nothing had room, and the keys that
+        were evicted.
+        """
+        begun = self.cache.begin_store(chain, keys, tokens)
+        evicted = [OffloadKey(key) for key in self.cache.take_evicted()]
+        self.counts.evicted_chunks += len(evicted)
+        self._note(evicted, removed=True)
+        if begun is None:
+            return None, evicted
+        self.version += 1
+        stored, offsets = begun
+        return dict(zip(stored, offsets.tolist(), strict=True)), evicted
+
+    def complete_store(self, keys: Sequence[bytes], *, success: bool) -> int:
+        """Let chunks that were copied be found; return how many were on their way."""
+        num_stored = self.cache.complete_store(keys, success)
+        self.version += 1
+        if success:
+            self._note([OffloadKey(key) for key in keys], removed=False)
+        return num_stored
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.cache.reset()
+        self.version += 1
+
+    def take_events(self) -> list[OffloadingEvent]:
+        """Return what was stored and evicted since this was last asked."""
+        events, self._events = self._events, self._events and []
+        return events or []
+
+    def _note(self, keys: list[OffloadKey], *, removed: bool) -> None:
+        if keys and self._events is not None:
+            self._events.append(OffloadingEvent(keys=keys, medium=Medium.CPU, removed=removed))

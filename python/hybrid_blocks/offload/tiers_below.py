@@ -1,0 +1,54 @@
+"""The tiers below host memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.v1.kv_offload.base import Medium, OffloadKey, ReqContext
+
+from hybrid_blocks._core.offload import DiskStore, HostCache, Lookup, ObjectStore
+from hybrid_blocks.offload.tier_queue import TierQueue
+
+
+@dataclass
+class TiersBelow:
+    """What lies below host memory, the nearest first when iterated over."""
+
+    disk: TierQueue[DiskStore] | None = None
+    objects: TierQueue[ObjectStore] | None = None
+
+    def __iter__(self) -> Iterator[TierQueue[Any]]:
+        """Iterate over those that are there."""
+        return (tier for tier in (self.disk, self.objects) if tier is not None)
+
+    @property
+    def num_under_way(self) -> int:
+        """Transfers that have not been taken."""
+        return sum(tier.num_under_way for tier in self)
+
+    def for_load(self, context: ReqContext) -> "TiersBelow":
+        """Those that a request may be loaded from."""
+        allows = context.load_tier_filter.allows
+        disk, objects = self.disk, self.objects
+        return TiersBelow(
+            disk=disk if disk and allows(Medium.STORAGE, disk.locality) else None,
+            objects=objects if objects and allows(Medium.STORAGE, objects.locality) else None,
+        )
+
+    def look_up(
+        self, cache: HostCache, keys: list[OffloadKey], tokens: list[int], num_computed: int
+    ) -> Lookup:
+        """Find the longest prefix that host memory and these tiers can restore together."""
+        return cache.lookup(
+            keys,
+            tokens,
+            num_computed=num_computed,
+            disk=None if self.disk is None else self.disk.store,
+            objects=None if self.objects is None else self.objects.store,
+        )
+
+    def close(self) -> None:
+        """Finish what was stored and use them no more."""
+        for tier in self:
+            tier.close()
+        self.disk = self.objects = None

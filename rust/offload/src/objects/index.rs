@@ -1,0 +1,72 @@
+//! [`ObjectIndex`]: which objects are there, as far as is known.
+
+use hybrid_blocks::{Digest, Key};
+use rustc_hash::FxHashMap as HashMap;
+
+/// What is known of an object.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// It is there. The number of the last listing that saw it, or began after it was written.
+    There(u32),
+    /// It was read and is not what it should be. It is written anew.
+    Damaged,
+}
+
+/// Names of objects; about 60 bytes of memory each.
+#[derive(Debug, Default)]
+pub(super) struct ObjectIndex {
+    objects: HashMap<(Digest, u32), State>,
+    listing: u32,
+}
+
+fn name(key: &Key) -> (Digest, u32) {
+    (key.digest, key.group.0)
+}
+
+impl ObjectIndex {
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        matches!(self.objects.get(&name(key)), Some(State::There(_)))
+    }
+
+    pub(super) fn is_damaged(&self, key: &Key) -> bool {
+        matches!(self.objects.get(&name(key)), Some(State::Damaged))
+    }
+
+    /// Notes an object that was written.
+    pub(super) fn insert(&mut self, key: &Key) {
+        self.objects.insert(name(key), State::There(self.listing));
+    }
+
+    /// Notes an object that a listing saw. A damaged one stays damaged.
+    pub(super) fn see(&mut self, key: &Key) {
+        let state = self.objects.entry(name(key)).or_insert(State::There(self.listing));
+        if let State::There(listing) = state {
+            *listing = self.listing;
+        }
+    }
+
+    pub(super) fn mark_damaged(&mut self, key: &Key) {
+        self.objects.insert(name(key), State::Damaged);
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) {
+        self.objects.remove(&name(key));
+    }
+
+    pub(super) fn begin_listing(&mut self) {
+        self.listing = self.listing.wrapping_add(1);
+    }
+
+    /// Forgets what the listing did not see.
+    pub(super) fn end_listing(&mut self) {
+        let now = self.listing;
+        self.objects.retain(|_, state| match state {
+            State::There(listing) => *listing == now,
+            State::Damaged => true,
+        });
+    }
+}

@@ -1,0 +1,12 @@
+//! Objects: chunks in a bucket or a folder that many engines share.
+
+mod format;
+mod index;
+mod listing;
+mod location;
+mod shared;
+mod tier;
+
+pub use location::Location;
+pub use shared::{ObjectConfig, Objects};
+pub use tier::ObjectTier;

@@ -1,0 +1,121 @@
+//! [`ObjectTier`]: which chunks a store of objects holds, and which are on their way to it.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use hybrid_blocks::{BlockId, Digest, Key};
+
+use super::index::ObjectIndex;
+use crate::plan::{Previous, Tier};
+use crate::warning::{WarningKind, Warnings};
+
+/// Bookkeeping of one namespace in one store. It waits for nothing.
+#[derive(Debug)]
+pub struct ObjectTier {
+    pub(super) index: ObjectIndex,
+    uploads: HashSet<(Digest, u32)>,
+    queued_bytes: u64,
+    num_listings: u32,
+    paused_until: Option<Instant>,
+    retry_after: Duration,
+    location: String,
+    warnings: Warnings,
+}
+
+impl ObjectTier {
+    pub(super) fn new(location: String, retry_after: Duration, warnings: Warnings) -> Self {
+        Self {
+            index: ObjectIndex::default(),
+            uploads: HashSet::new(),
+            queued_bytes: 0,
+            num_listings: 0,
+            paused_until: None,
+            retry_after,
+            location,
+            warnings,
+        }
+    }
+
+    /// Objects that are known.
+    #[must_use]
+    pub fn num_chunks(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Chunks that wait for their upload or are being uploaded.
+    #[must_use]
+    pub fn num_uploads(&self) -> usize {
+        self.uploads.len()
+    }
+
+    /// How often the store has been listed to the end.
+    #[must_use]
+    pub fn num_listings(&self) -> u32 {
+        self.num_listings
+    }
+
+    /// Whether the store is not used for now because it refused.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.paused_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    pub(super) fn pause(&mut self, what: &str, error: &dyn Display) {
+        self.paused_until = Some(Instant::now() + self.retry_after);
+        let message = format!(
+            "{what} {} failed: {error}; it is not used for {} s, requests go on",
+            self.location,
+            self.retry_after.as_secs()
+        );
+        self.warnings.warn(WarningKind::Refused, message);
+    }
+
+    /// Takes an upload into the queue, unless the object is there or on its way, or the queue is full.
+    /// Returns whether an object that is there is to be replaced.
+    pub(super) fn begin_upload(
+        &mut self,
+        key: &Key,
+        num_bytes: u64,
+        queue_bytes: u64,
+    ) -> Option<bool> {
+        let is_refused = self.is_paused()
+            || self.index.contains(key)
+            || (self.queued_bytes > 0 && self.queued_bytes + num_bytes > queue_bytes)
+            || !self.uploads.insert((key.digest, key.group.0));
+        (!is_refused).then(|| {
+            self.queued_bytes += num_bytes;
+            self.index.is_damaged(key)
+        })
+    }
+
+    /// Ends an upload, after which the object is there or not.
+    pub(super) fn end_upload(&mut self, key: &Key, num_bytes: u64, is_there: bool) {
+        self.uploads.remove(&(key.digest, key.group.0));
+        self.queued_bytes -= num_bytes;
+        if is_there {
+            self.index.insert(key);
+        }
+    }
+
+    pub(super) fn damaged(&mut self, key: &Key) {
+        self.index.mark_damaged(key);
+        let message = format!(
+            "a chunk of group {} in {} is damaged; it is computed anew and written again",
+            key.group, self.location
+        );
+        self.warnings.warn(WarningKind::Damaged, message);
+    }
+
+    pub(super) fn end_listing(&mut self) {
+        self.index.end_listing();
+        self.num_listings = self.num_listings.saturating_add(1);
+    }
+}
+
+/// A paused store holds nothing. Objects are read by key, so the slot says nothing.
+impl Tier for ObjectTier {
+    fn find(&self, key: &Key, _: Previous) -> Option<BlockId> {
+        (self.index.contains(key) && !self.is_paused()).then_some(BlockId(1))
+    }
+}

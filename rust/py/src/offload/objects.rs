@@ -1,0 +1,147 @@
+//! `ObjectStore`: chunks in a bucket or a shared folder, for any number of threads.
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use hybrid_blocks_interop::{caught, invalid_argument};
+use hybrid_blocks_offload::Namespace;
+use hybrid_blocks_offload::layout::LayoutVersion;
+use hybrid_blocks_offload::objects::{Location, ObjectConfig, ObjectTier, Objects};
+use hybrid_blocks_offload::plan::{Previous, Tier};
+use numpy::{PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::prelude::*;
+
+use super::errors::offload_error;
+use super::keys::{OffloadKey, names, paired, same_len};
+use super::warnings::WarningLog;
+
+#[pyclass(frozen, module = "hybrid_blocks._core.offload")]
+pub(crate) struct ObjectStore {
+    objects: Objects,
+    warnings: WarningLog,
+}
+
+impl ObjectStore {
+    pub(super) fn tier(&self) -> impl Deref<Target = ObjectTier> {
+        self.objects.tier()
+    }
+}
+
+fn panicked(message: &str) -> String {
+    format!("the object tier panicked: {message}")
+}
+
+fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value).map_err(|_| {
+        invalid_argument(format_args!("{name} {value}; it must be a number of seconds, 0 or more"))
+    })
+}
+
+#[pymethods]
+impl ObjectStore {
+    #[new]
+    #[pyo3(signature = (
+        url, *, layouts, queue_bytes = 268_435_456, retry_after = 60.0, list_every = 300.0
+    ))]
+    fn new(
+        py: Python<'_>,
+        url: String,
+        layouts: Vec<[u8; 16]>,
+        queue_bytes: u64,
+        retry_after: f64,
+        list_every: f64,
+    ) -> PyResult<Self> {
+        let namespace = Namespace::new(layouts.into_iter().map(LayoutVersion::from).collect());
+        let retry_after = seconds("retry_after", retry_after)?;
+        let list_every = seconds("list_every", list_every)?;
+        let warnings = WarningLog::default();
+        let warn = warnings.callback();
+        let open = || {
+            let location = Location::parse(&url)?;
+            let config = ObjectConfig {
+                queue_bytes,
+                retry_after,
+                list_every,
+                ..ObjectConfig::new(location)
+            };
+            Objects::open(config, namespace, warn)
+        };
+        let objects = py.detach(|| caught(open, panicked))?;
+        Ok(Self { objects: objects.map_err(offload_error)?, warnings })
+    }
+
+    #[staticmethod]
+    fn check(py: Python<'_>, url: String) -> PyResult<()> {
+        py.detach(|| caught(|| Location::parse(&url), panicked))?.map(drop).map_err(offload_error)
+    }
+
+    #[getter]
+    fn num_chunks(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.tier().num_chunks())
+    }
+
+    #[getter]
+    fn num_uploads(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.tier().num_uploads())
+    }
+
+    #[getter]
+    fn is_paused(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.tier().is_paused())
+    }
+
+    fn take_warnings(&self) -> Vec<String> {
+        self.warnings.take()
+    }
+
+    fn contains(&self, py: Python<'_>, keys: Vec<OffloadKey>) -> Vec<bool> {
+        let keys = names(&keys);
+        py.detach(|| {
+            let tier = self.tier();
+            keys.iter().map(|key| tier.find(key, Previous::default()).is_some()).collect()
+        })
+    }
+
+    fn store(
+        &self,
+        py: Python<'_>,
+        keys: Vec<OffloadKey>,
+        tokens: Vec<u32>,
+        chunks: Vec<PyReadonlyArray1<'_, u8>>,
+    ) -> PyResult<usize> {
+        let named = paired(&keys, &tokens)?;
+        same_len(keys.len(), chunks.len())?;
+        let bytes =
+            chunks.iter().map(|chunk| Ok(chunk.as_slice()?)).collect::<PyResult<Vec<_>>>()?;
+        let all: Vec<_> = named
+            .into_iter()
+            .zip(bytes)
+            .map(|((key, tokens), bytes)| (key, tokens, bytes))
+            .collect();
+        py.detach(|| caught(|| self.objects.store(&all), panicked))
+    }
+
+    fn load(
+        &self,
+        py: Python<'_>,
+        keys: Vec<OffloadKey>,
+        mut chunks: Vec<PyReadwriteArray1<'_, u8>>,
+    ) -> PyResult<Vec<bool>> {
+        let keys = names(&keys);
+        same_len(keys.len(), chunks.len())?;
+        let mut buffers =
+            chunks.iter_mut().map(|it| Ok(it.as_slice_mut()?)).collect::<PyResult<Vec<_>>>()?;
+        let load = || self.objects.load(&keys, &mut buffers).iter().map(Result::is_ok).collect();
+        py.detach(|| caught(load, panicked))
+    }
+
+    fn wait(&self, py: Python<'_>, seconds_at_most: f64) -> PyResult<bool> {
+        let most = seconds("seconds_at_most", seconds_at_most)?;
+        py.detach(|| caught(|| self.objects.wait(most), panicked))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| caught(|| self.objects.close(), panicked))
+    }
+}

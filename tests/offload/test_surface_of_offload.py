@@ -1,0 +1,74 @@
+"""What the offload package uses of vLLM beyond its interfaces stands in the record."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+import hybrid_blocks.offload
+import pytest
+import vllm
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.offload.spec import HybridOffloadingSpec
+from hybrid_blocks.vllm.surface import offload_differences
+from hybrid_blocks.vllm.surface.compare import members
+from surface import SURFACE
+
+MODULES = [
+    importlib.import_module(f"hybrid_blocks.offload.{module.name}")
+    for module in pkgutil.iter_modules(hybrid_blocks.offload.__path__)
+]
+
+
+def own_names(module: ModuleType, cls: ast.ClassDef) -> set[str]:
+    """Attributes that a class writes and that no class of vLLM, which it derives from, names."""
+    theirs = [it for it in getattr(module, cls.name).__mro__ if it.__module__.startswith("vllm")]
+    written = {
+        node.attr
+        for node in ast.walk(cls)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    return written.difference(*map(members, theirs))
+
+
+def private_names_of_vllm() -> set[str]:
+    """Private attributes that the package uses and no class or module in it defines."""
+    used, own = set(), set()
+    for module in MODULES:
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            match node:
+                case ast.Attribute(attr=name):
+                    used.add(name)
+                case ast.FunctionDef(name=name):
+                    own.add(name)
+                case ast.ClassDef():
+                    own |= own_names(module, node)
+    return {name for name in used - own if name.startswith("_") and not name.startswith("__")}
+
+
+def test_every_private_name_of_vllm_is_recorded() -> None:
+    recorded = {name for names in SURFACE["offload"]["fields"].values() for name in names}
+    assert private_names_of_vllm() == {it for it in recorded if it.startswith("_")}
+
+
+def test_the_installed_vllm_is_what_was_recorded() -> None:
+    assert offload_differences(vllm.__version__) == []
+
+
+def test_a_vllm_that_differs_is_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.kv_offload.base import ReqContext  # noqa: PLC0415 - for this test alone
+    from vllm.v1.kv_offload.cpu import gpu_worker  # noqa: PLC0415
+
+    def other(tensor: Any, block: int) -> None:
+        del tensor, block
+
+    monkeypatch.setattr(gpu_worker, "compute_sub_block_ptrs", other)
+    monkeypatch.setattr(gpu_worker, "CPUOffloadingWorker", ReqContext)
+    (lacks, *gone) = reversed(offload_differences(vllm.__version__))
+    assert "compute_sub_block_ptrs lacks parameter" in lacks
+    assert len(gone) == 4
+    assert all(it.endswith("is gone") for it in gone)
+    with pytest.raises(HybridBlocksError, match=r"does not fit vLLM .*_load_handler is gone"):
+        HybridOffloadingSpec(None)  # type: ignore[arg-type]
