@@ -1,24 +1,31 @@
 """The profile runs vLLM's real scheduler, and its figures add up."""
 
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.profile.engine import make_hasher
+from hybrid_blocks.profile.floor import Floor
 from hybrid_blocks.profile.probes import Span, Step
 from hybrid_blocks.profile.process import LevelProcess, ProfileError, check_agreement, profile
-from hybrid_blocks.profile.report import plot
+from hybrid_blocks.profile.report import make_table, plot
 from hybrid_blocks.profile.result import PARTS, Findings, summarize
-from hybrid_blocks.profile.workload import Settings, of_trace, steady
+from hybrid_blocks.profile.workload import FLOOR, Settings, of_trace, steady
 from hybrid_blocks.trace import generate_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.request_hasher import RequestHasher
+from rich.console import Console
 from typer.testing import CliRunner
+from vllm.v1.outputs import LogprobsLists
 
 LEVELS = ["off", "pool", "manager", "batched", "natural", "natural-batched"]
+COLUMNS = [*LEVELS, FLOOR]
 
 STEP = Step(
     begin=0, admitted=10_000, scheduled=50_000, resumed=60_000, updated=90_000,
@@ -33,7 +40,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     files = {name: folder / name for name in ("figures.json", "step.svg", "timeline.json")}
     figures, plot, timeline = map(str, files.values())
     small = ["--requests", "12", "--prompt-tokens", "1100", "--output-tokens", "20"]
-    short = ["--warmup-steps", "20", "--steps", "30", "--levels", ",".join(LEVELS)]
+    short = ["--warmup-steps", "20", "--steps", "30", "--levels", ",".join(COLUMNS)]
     outputs = ["--json", figures, "--plot", plot, "--perfetto", timeline]
     result = CliRunner().invoke(app, ["profile", *small, *short, *outputs])
     assert result.exit_code == 0, result.output
@@ -42,8 +49,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_every_level_has_every_figure(written: dict[str, Any]) -> None:
     levels = json.loads(written["figures.json"])["levels"]
-    assert list(levels) == LEVELS
-    for figures in levels.values():
+    assert list(levels) == COLUMNS
+    for level in LEVELS:
+        figures = levels[level]
         for name in ("step_us_p50", "schedule_us_p50", "allocate_us_p50", "update_us_p50"):
             assert figures[name] > 0
         assert figures["step_us_p99"] >= figures["step_us_p50"] >= figures["schedule_us_p50"]
@@ -52,8 +60,42 @@ def test_every_level_has_every_figure(written: dict[str, Any]) -> None:
         assert all(figures["parts_us"][part] > 0 for part in PARTS)
 
 
+def test_every_level_is_compared_with_vllms_own_and_with_the_floor() -> None:
+    fast = replace(STEP, scheduled=14_000, updated=63_000)
+    result = summarize([STEP], [STEP], [])
+    results = {"off": result, "batched": summarize([fast], [fast], []), FLOOR: result}
+    results[FLOOR] = msgspec.structs.replace(result, step_us_p50=3.5)
+    console = Console(width=120, record=True)
+    console.print(make_table(results, 10))
+    lines = [line.split() for line in console.export_text().replace("│", " ").splitlines()]
+    assert ["faster", "than", "off", "1.0x", "10.0x", "20.0x"] in lines
+    assert ["times", "the", "floor", "20.0x", "2.0x", "1.0x"] in lines
+
+
+def test_the_floor_makes_what_a_step_of_decodes_hands_out() -> None:
+    floor = Floor(Settings(level=FLOOR, requests=3, prompt_tokens=5, num_drafts=2, logprobs=1))
+    drafts = {id_: [-1, -1] for id_ in floor.ids}
+    scheduled = floor.schedule()
+    assert scheduled.num_scheduled_tokens == dict.fromkeys(floor.ids, 3)
+    assert scheduled.scheduled_spec_decode_tokens == drafts
+    assert scheduled.total_num_scheduled_tokens == 9
+    sampled = [[7], [7, 8], [7, 8, 9]]
+    logprobs = LogprobsLists(*(np.zeros((6, 2)) for _ in range(2)), np.zeros(6), [0, 1, 3, 6])
+    told = floor.update(sampled, logprobs)[0].outputs
+    assert [(one.request_id, one.new_token_ids) for one in told] == list(
+        zip(floor.ids, sampled, strict=True)
+    )
+    assert [len(one.new_logprobs.logprobs) for one in told if one.new_logprobs] == [1, 2, 3]
+    following = floor.schedule().scheduled_cached_reqs
+    assert following.req_ids == floor.ids
+    assert following.new_block_ids == [None] * 3
+    assert following.num_computed_tokens == [6, 7, 8]
+    assert following.num_output_tokens == [1, 2, 3]
+    assert [tokens[5:] for tokens in floor.tokens] == sampled
+
+
 def test_the_table_and_the_plot_name_every_level(written: dict[str, Any]) -> None:
-    for level in LEVELS:
+    for level in COLUMNS:
         assert level in written["output"]
     assert "<svg" in written["step.svg"]
 
@@ -61,7 +103,7 @@ def test_the_table_and_the_plot_name_every_level(written: dict[str, Any]) -> Non
 def test_the_timeline_holds_whole_steps_of_every_level(written: dict[str, Any]) -> None:
     events = json.loads(written["timeline.json"])["traceEvents"]
     assert {e["args"]["name"] for e in events if e["ph"] == "M"} == {
-        f"level {level}" for level in LEVELS
+        f"level {level}" for level in COLUMNS
     }
     for process in range(len(LEVELS)):
         names = [e["name"] for e in events if e["ph"] == "X" and e["pid"] == process]
@@ -150,7 +192,7 @@ def test_levels_that_decide_differently_are_an_error() -> None:
         Findings(result=result, decisions=digest, outputs="o", steps=[STEP], spans=[])
         for digest in ("a", "b")
     )
-    check_agreement({"off": one, "pool": one})
+    check_agreement({"off": one, "pool": one, FLOOR: other})
     with pytest.raises(ProfileError, match="the decisions of levels off and pool differ"):
         check_agreement({"off": one, "pool": other})
     # Another layout of the memory leads to other decisions.

@@ -31,9 +31,10 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         str,
         typer.Option(
             help="Levels to compare, separated by commas: off, pool, manager, natural; batched and "
-            "natural-batched are the latter two with this package's scheduler."
+            "natural-batched are the latter two with this package's scheduler; floor only makes "
+            "the objects that any scheduler must make."
         ),
-    ] = "off,pool,manager,batched",
+    ] = "off,pool,manager,batched,floor",
     prompt_tokens: Annotated[int, typer.Option(min=1)] = DEFAULTS.prompt_tokens,
     shared_tokens: Annotated[
         int, typer.Option(min=0, help="Leading tokens that four requests share.")

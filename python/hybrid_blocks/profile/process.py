@@ -14,7 +14,7 @@ import msgspec
 
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.profile.result import Findings
-from hybrid_blocks.profile.workload import CHECKED, Settings, level_of
+from hybrid_blocks.profile.workload import CHECKED, FLOOR, Settings, level_of
 from hybrid_blocks.vllm.level import CHECK, VARIABLE, Level
 
 
@@ -121,6 +121,8 @@ def check_agreement(findings: Mapping[str, Findings]) -> None:
     """Raise ``ProfileError`` unless all levels over the same layout decided and said the same."""
     first: dict[bool, str] = {}
     for level in findings:
+        if level == FLOOR:
+            continue
         # Another layout of the memory leads to other decisions.
         same = first.setdefault(level_of(level) == Level.NATURAL, level)
         for what in ("decisions", "outputs"):

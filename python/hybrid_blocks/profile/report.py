@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from hybrid_blocks.profile.result import PARTS, Findings, LevelResult
-from hybrid_blocks.profile.workload import Settings
+from hybrid_blocks.profile.workload import FLOOR, Settings
 
 
 def make_table(results: Mapping[str, LevelResult], gpu_step_ms: float) -> Table:
@@ -23,6 +23,10 @@ def make_table(results: Mapping[str, LevelResult], gpu_step_ms: float) -> Table:
 
     found = list(results.values())
     row("step p50", [f"{one.step_us_p50:,.0f}" for one in found])
+    for beside, title in (("off", "faster than off"), (FLOOR, "times the floor")):
+        if beside in results:
+            reference = results[beside].step_us_p50
+            row(title, [_ratio(one.step_us_p50, reference, beside) for one in found])
     row("step p99", [f"{one.step_us_p99:,.0f}" for one in found])
     row("schedule p50", [f"{one.schedule_us_p50:,.0f}" for one in found])
     row("update p50", [f"{one.update_us_p50:,.0f}" for one in found])
@@ -36,6 +40,10 @@ def make_table(results: Mapping[str, LevelResult], gpu_step_ms: float) -> Table:
     hidden = [f"{one.hidden_share(gpu_step_ms):.0%}" for one in found]
     row(f"hidden by a {gpu_step_ms:g} ms step", hidden)
     return table
+
+
+def _ratio(step: float, reference: float, beside: str) -> str:
+    return f"{step / reference if beside == FLOOR else reference / step:.1f}x"
 
 
 def write_json(path: Path, settings: Settings, findings: Mapping[str, Findings]) -> None:

@@ -69,23 +69,27 @@ def summarize(plain: list[Step], probed: list[Step], spans: list[Span]) -> Level
     update = np.array([step.update for step in plain]) / NS_PER_US
     admit = np.array([step.admit for step in plain]) / NS_PER_US
     total = float((admit + schedule + update).sum())
-    allocations = [span for span in spans if span.part == "allocate"]
-    allocation_ns = np.repeat(
-        [span.length / span.requests for span in allocations],
-        [span.requests for span in allocations],
-    )
     step_us = schedule + update
     return LevelResult(
         step_us_p50=float(np.median(step_us)),
         step_us_p99=float(np.percentile(step_us, 99)),
         schedule_us_p50=float(np.median(schedule)),
-        allocate_us_p50=float(np.median(allocation_ns)) / NS_PER_US,
+        allocate_us_p50=_allocation_us(spans),
         update_us_p50=float(np.median(update)),
         requests_per_second=sum(step.num_finished for step in plain) / total * 1e6,
         steps=len(plain),
         running=float(np.mean([step.num_running for step in plain])),
         parts_us=_parts(probed, spans),
     )
+
+
+def _allocation_us(spans: list[Span]) -> float:
+    """Return the median over requests; 0 where nothing is allocated."""
+    allocations = [span for span in spans if span.part == "allocate"]
+    if not allocations:
+        return 0.0
+    each = np.array([span.length / span.requests for span in allocations])
+    return float(np.median(each.repeat([span.requests for span in allocations]))) / NS_PER_US
 
 
 def _parts(steps: list[Step], spans: list[Span]) -> dict[str, float]:

@@ -13,12 +13,14 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from hybrid_blocks.profile import features
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.profile.floor import Floor
 from hybrid_blocks.profile.loop import Loop
 from hybrid_blocks.profile.probes import Probes, Step
 from hybrid_blocks.profile.result import Findings, summarize
 from hybrid_blocks.profile.workload import (
     BATCHED,
     CHECKED,
+    FLOOR,
     NATURAL_BATCHED,
     Settings,
     level_of,
@@ -35,6 +37,8 @@ _STEPS_A_TURN = 25
 
 def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
     """Run vLLM's scheduler under the settings and time it, some steps a turn."""
+    if settings.level == FLOOR:
+        return _run_floor(settings, wait_for_turn)
     plugin.register()
     if settings.trace:
         trace = read_trace(Path(settings.trace))
@@ -62,9 +66,7 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
     _check_level(scheduler, level)
     hasher = make_hasher()
     loop = Loop(scheduler, jobs, hasher, settings)
-    loop.run(settings.warmup_steps)
-    gc.collect()
-    gc.freeze()  # as the engine does once it is up
+    _warm_up(loop, settings)
     plain = _in_turns(loop, settings.steps, wait_for_turn)
     _check_running(plain, settings.requests)
     probes = Probes()
@@ -80,7 +82,22 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
     )
 
 
-def _in_turns(loop: Loop, num_steps: int, wait_for_turn: Callable[[], None]) -> list[Step]:
+def _run_floor(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
+    floor = Floor(settings)
+    _warm_up(floor, settings)
+    plain = _in_turns(floor, settings.steps, wait_for_turn)
+    probed = _in_turns(floor, settings.steps, wait_for_turn)
+    result = summarize(plain, probed, [])
+    return Findings(result=result, decisions="", outputs="", steps=probed, spans=[])
+
+
+def _warm_up(loop: Loop | Floor, settings: Settings) -> None:
+    loop.run(settings.warmup_steps)
+    gc.collect()
+    gc.freeze()  # as the engine does once it is up
+
+
+def _in_turns(loop: Loop | Floor, num_steps: int, wait_for_turn: Callable[[], None]) -> list[Step]:
     steps: list[Step] = []
     while len(steps) < num_steps:
         wait_for_turn()

@@ -12,15 +12,17 @@ BATCHED = "batched"
 """Level ``manager`` with this package's scheduler."""
 NATURAL_BATCHED = "natural-batched"
 """Level ``natural`` with this package's scheduler."""
+FLOOR = "floor"
+"""No scheduler: only the objects that any one must make."""
 CHECKED = "+check"
 """What ends the name of a level that runs with ``HYBRID_BLOCKS_CHECK=1``."""
 
 
 def level_of(name: str) -> Level:
     """Return the level of the block manager where a profile is named so."""
-    batched = {BATCHED: Level.MANAGER, NATURAL_BATCHED: Level.NATURAL}
+    levels = {BATCHED: Level.MANAGER, NATURAL_BATCHED: Level.NATURAL, FLOOR: Level.OFF}
     name = name.removesuffix(CHECKED)
-    return batched.get(name) or Level(name)
+    return levels.get(name) or Level(name)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 # A prompt's token ids, and how many tokens to generate.
 Job = tuple[list[int], int]
 
-_VOCABULARY = 100_000
+VOCABULARY = 100_000
 
 
 def steady(prompt_tokens: int, shared_tokens: int, output_tokens: int, seed: int) -> Iterator[Job]:
@@ -68,9 +70,9 @@ def steady(prompt_tokens: int, shared_tokens: int, output_tokens: int, seed: int
     random = np.random.default_rng(seed)
     number = 0
     while True:
-        prefix = random.integers(_VOCABULARY, size=shared_tokens)
+        prefix = random.integers(VOCABULARY, size=shared_tokens)
         for _ in range(4):
-            rest = random.integers(_VOCABULARY, size=prompt_tokens - shared_tokens)
+            rest = random.integers(VOCABULARY, size=prompt_tokens - shared_tokens)
             yield np.concatenate([prefix, rest]).tolist(), _staggered(number, output_tokens)
             number += 1
 
