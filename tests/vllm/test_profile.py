@@ -80,7 +80,7 @@ def test_the_floor_makes_what_a_step_of_decodes_hands_out() -> None:
     assert scheduled.scheduled_spec_decode_tokens == drafts
     assert scheduled.total_num_scheduled_tokens == 9
     sampled = [[7], [7, 8], [7, 8, 9]]
-    logprobs = LogprobsLists(*(np.zeros((6, 2)) for _ in range(2)), np.zeros(6), [0, 1, 3, 6])
+    logprobs = LogprobsLists(np.zeros((6, 2)), np.zeros((6, 2)), np.zeros(6), [0, 1, 3, 6])
     told = floor.update(sampled, logprobs)[0].outputs
     assert [(one.request_id, one.new_token_ids) for one in told] == list(
         zip(floor.ids, sampled, strict=True)

@@ -99,8 +99,7 @@ mod tests {
     fn entries_that_nobody_asks_for_do_not_pile_up_and_the_order_stays() {
         let mut queue = EvictionQueue::new(8);
         let mut current = [(0, 0); 8];
-        for order in 0..10_000_i64 {
-            let id = (order * 5 % 8) as usize;
+        for (order, id) in (0..10_000_i64).zip((0..8_usize).map(|id| id * 5 % 8).cycle()) {
             current[id] = (u64::try_from(order % 3).unwrap(), order);
             let is = |it: &Entry| current[it.id as usize] == (it.priority, it.order);
             queue.push(entry(current[id].0, order, id as u32), is);

@@ -220,7 +220,9 @@ mod tests {
                         slabs.sort_unstable();
                         slabs.dedup();
                         slabs.retain(|slab| at(slab).is_some());
-                        slabs.iter().for_each(|&slab| idle.leave(SlabId(slab)));
+                        for &slab in &slabs {
+                            idle.leave(SlabId(slab));
+                        }
                         idle.first();
                         slabs.iter().rev().for_each(|&slab| idle.restore(SlabId(slab)));
                     }

@@ -159,6 +159,7 @@ impl HostCache {
     }
 
     #[pyo3(signature = (keys, tokens, *, num_computed = 0, limit = None, disk = None, objects = None))]
+    #[expect(clippy::too_many_arguments, reason = "named ones, in Python")]
     fn lookup(
         &self,
         py: Python<'_>,
