@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -129,10 +130,26 @@ class Running(list[Any]):
         super().__init__(rest)
         self._ahead = ahead
 
+    def all(self) -> list[Any]:
+        """Return those that are dealt with and the rest."""
+        return self._ahead + self[:]
+
     def __iter__(self) -> Any:
         """Return first those that are dealt with, then the rest."""
         yield from self._ahead
         yield from super().__iter__()
+
+
+def copied(output: SchedulerOutput) -> SchedulerOutput:
+    """Return a shallow copy; ``copy.copy`` takes ten times as long."""
+    copy = object.__new__(type(output))
+    vars(copy).update(vars(output))
+    return copy
+
+
+def last(scheduled: dict[str, int], count: int) -> dict[str, int]:
+    """Return that many entries, the last in their order, without a look at those before."""
+    return dict(reversed([*islice(reversed(scheduled.items()), count)]))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ which is given the rest of the running requests and of the token budget.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
-from itertools import islice
 from typing import Any, Self
 
 from vllm.logger import init_logger
@@ -109,7 +107,7 @@ class Scheduler(VllmScheduler):
             yield
         finally:
             del manager.new_step_starts
-            self.running = [*running]
+            self.running = running.all()
             self.max_num_scheduled_tokens = self._step_budget
             self.max_num_active_reqs += ahead.num_seen
             self._ahead, self._rest, self._num_ahead = None, None, 0
@@ -140,7 +138,7 @@ class Scheduler(VllmScheduler):
             return
         if self._rest is None:
             self._join(scheduler_output, ahead)
-        rest = copy(scheduler_output)
+        rest = batching.copied(scheduler_output)
         rest.num_scheduled_tokens = self._rest or {}
         if not rest.num_scheduled_tokens:
             # vLLM's code took the step for an empty one.
@@ -160,7 +158,7 @@ class Scheduler(VllmScheduler):
             self.sched_step_seq if self.defer_block_free else None,
         )
         if not self.use_v2_model_runner:
-            self.prev_step_scheduled_req_ids.update(ahead.req_ids)
+            self.prev_step_scheduled_req_ids.update(ahead.num_scheduled_tokens)
 
     def _join(self, output: SchedulerOutput, ahead: ScheduledDecodes) -> None:
         """Add to a step's output what goes before it."""
@@ -174,7 +172,8 @@ class Scheduler(VllmScheduler):
         cached.num_computed_tokens[:0] = ahead.num_computed_tokens
         cached.num_output_tokens[:0] = ahead.num_output_tokens
         cached.all_token_ids = ahead.all_token_ids | cached.all_token_ids
-        output.num_scheduled_tokens = ahead.num_scheduled_tokens | output.num_scheduled_tokens
+        ahead.num_scheduled_tokens.update(output.num_scheduled_tokens)
+        output.num_scheduled_tokens = ahead.num_scheduled_tokens
         output.total_num_scheduled_tokens += ahead.num_tokens
         output.scheduled_spec_decode_tokens = (
             ahead.spec_tokens | output.scheduled_spec_decode_tokens
@@ -202,7 +201,7 @@ class Scheduler(VllmScheduler):
         """Take in what the model made of a step and return what clients are told."""
         if self._decodes is None or not batching.can_be_taken(model_runner_output):
             return super().update_from_output(scheduler_output, model_runner_output)
-        rest = copy(scheduler_output)
+        rest = batching.copied(scheduler_output)
         if self.defer_block_free and scheduler_output.total_num_scheduled_tokens > 0:
             # Before anything else is freed, and once.
             self.processed_step_seq += 1
@@ -217,9 +216,10 @@ class Scheduler(VllmScheduler):
             model_runner_output.sampled_token_ids,
             batching.extras_of(self, scheduler_output, model_runner_output),
         )
-        self.running = remove_all(self.running, set(taken.stopped))
+        if taken.stopped:
+            self.running = remove_all(self.running, set(taken.stopped))
         self._spec_counts = taken.spec_counts
-        rest.num_scheduled_tokens = dict(islice(scheduled.items(), taken.num_seen, None))
+        rest.num_scheduled_tokens = batching.last(scheduled, len(scheduled) - taken.num_seen)
         with self._whole_step_measured(scheduler_output):
             following = super().update_from_output(rest, model_runner_output)
         return batching.join(taken.outputs, following)

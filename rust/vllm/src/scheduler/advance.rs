@@ -7,7 +7,7 @@ use super::batch::DecodeBatch;
 use super::row::{Rows, Scheduled};
 
 /// Count what was scheduled of each row. `drafts` stand for those of the next step, and `fence`
-/// numbers the steps whose end frees wait for.
+/// numbers the steps whose end frees wait for; `step_number` numbers all.
 pub(super) fn advance(
     batch: &DecodeBatch,
     rows: &mut Rows,
@@ -21,6 +21,7 @@ pub(super) fn advance(
         if num_new == 0 {
             continue;
         }
+        row.last_step = step_number;
         row.counts.computed += num_new;
         row.counts.in_flight += num_new;
         if rules.is_async {

@@ -84,6 +84,8 @@ pub(super) struct Row {
     pub(super) stop: Option<StopRule>,
     /// What the step that is being scheduled makes room for.
     pub(super) scheduled: Scheduled,
+    /// The step that made room for it last, as vLLM numbers steps; -1 for none known.
+    pub(super) last_step: i64,
     /// Whether more may be to say of its next output than the token.
     pub(super) is_new: bool,
     /// The counts as this code left them.
@@ -126,6 +128,7 @@ impl Row {
             has_cached_inputs: has_images,
             stop,
             scheduled: Scheduled::default(),
+            last_step: -1,
             is_new: true,
             counts,
         }))

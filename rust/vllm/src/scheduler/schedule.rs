@@ -53,6 +53,8 @@ enum Action {
 /// The step's output, as it grows.
 struct Step<'a, 'py> {
     rules: &'a Rules,
+    number: i64,
+    /// Requests that the step before had scheduled.
     previous: Option<&'a Bound<'py, PySet>>,
     scheduled: Bound<'py, PyDict>,
     spec_tokens: Bound<'py, PyDict>,
@@ -82,7 +84,7 @@ pub(super) fn schedule<'py>(
     let (py, rules) = (running.py(), &batch.rules);
     let manager = batch.manager.bind(py);
     let most = last_decode(rules, running, limits)?;
-    let mut step = Step::new(rules, previous, most, py);
+    let mut step = Step::new(rules, limits.step_number, previous, most, py);
     let mut num_seen = 0;
     for object in running.iter().take(most) {
         let left = limits.token_budget - step.num_tokens;
@@ -220,12 +222,14 @@ fn action(
 impl<'a, 'py> Step<'a, 'py> {
     fn new(
         rules: &'a Rules,
+        number: i64,
         previous: Option<&'a Bound<'py, PySet>>,
         most: usize,
         py: Python<'py>,
     ) -> Self {
         Self {
             rules,
+            number,
             previous,
             scheduled: PyDict::new(py),
             spec_tokens: PyDict::new(py),
@@ -272,6 +276,7 @@ impl<'a, 'py> Step<'a, 'py> {
             self.new_tokens.push(row.tokens.bind(py).get_slice(start, start + 1));
         }
         if let Some(previous) = self.previous
+            && row.last_step + 1 != self.number
             && !previous.contains(id)?
         {
             self.all_token_ids.set_item(id, row.tokens.bind(py).get_slice(0, usize::MAX))?;

@@ -2,6 +2,7 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::dict::BoundDictIterator;
 use pyo3::types::{PyDict, PyList};
 
 use crate::manager::RustKVCacheManager;
@@ -59,11 +60,29 @@ enum Outcome<'py> {
     Unusual,
 }
 
-/// What was sampled for a request: its place in the batch, and its tokens twice.
+/// What was sampled for a request: its place in the batch, and its tokens.
 struct Sampled<'py> {
     index: usize,
-    tokens: Vec<i64>,
     list: Bound<'py, PyList>,
+}
+
+/// Places of requests in the batch. As a rule they are asked for in its order.
+struct Places<'py> {
+    of: Bound<'py, PyDict>,
+    /// From the place after the last one asked for; `None` once the order was another.
+    following: Option<BoundDictIterator<'py>>,
+}
+
+impl<'py> Places<'py> {
+    fn find(&mut self, id: &Bound<'py, PyAny>) -> PyResult<Option<usize>> {
+        if let Some(following) = &mut self.following {
+            match following.next() {
+                Some((next, place)) if next.is(id) => return place.extract().map(Some),
+                _ => self.following = None,
+            }
+        }
+        self.of.get_item(id)?.map(|place| place.extract()).transpose()
+    }
 }
 
 /// What a row says after an output.
@@ -87,11 +106,14 @@ pub(super) fn take_outputs(
         stopped: PyList::empty(py),
         spec_counts: SpecCounts::new(batch.rules.num_spec_tokens),
     };
+    let mut places = Places { of: step.index_of.clone(), following: Some(step.index_of.iter()) };
+    let mut tokens = Vec::new();
     let mut num_seen = 0;
     let mut at = 0;
     for (id, num_scheduled) in num_scheduled_tokens {
         let num_scheduled: i64 = num_scheduled.extract()?;
         let recipient = recipient(batch, rows, &mut at, step, &id)?;
+        let place = places.find(&id)?;
         let row = match &recipient {
             Recipient::Row(index) => &rows.0[*index],
             Recipient::Other(row) => row,
@@ -111,13 +133,14 @@ pub(super) fn take_outputs(
             }
             Recipient::Unusual => break,
         };
-        let sampled = match step.outcome(&id)? {
+        let sampled = match step.outcome(place, &mut tokens)? {
             Outcome::Nothing if step.extras.is_about_prompt(&id)? => break,
             Outcome::Nothing => None,
             Outcome::Tokens(sampled) => Some(sampled),
             Outcome::Unusual => break,
         };
         num_seen += 1;
+        let sampled = sampled.map(|sampled| (sampled, &*tokens));
         let after = told.take(batch, row, step, &id, num_scheduled, sampled)?;
         if let Recipient::Row(index) = recipient {
             if let Some(after) = after {
@@ -153,21 +176,21 @@ impl<'py> Told<'py> {
         step: &Step<'_, 'py>,
         id: &Bound<'py, PyAny>,
         num_scheduled: i64,
-        sampled: Option<Sampled<'py>>,
+        sampled: Option<(Sampled<'py>, &[i64])>,
     ) -> PyResult<Option<After>> {
         let py = id.py();
         let request = row.view(py);
         let mut counts = row.counts;
         counts.in_flight -= num_scheduled;
         request.set_num_in_flight(counts.in_flight)?;
-        if let Some(sampled) = &sampled
+        if let Some((_, tokens)) = &sampled
             && batch.rules.num_spec_tokens > 0
             && settle(
                 &batch.rules,
                 row,
                 id,
                 step.extras,
-                sampled.tokens.len(),
+                tokens.len(),
                 &mut counts,
                 &mut self.spec_counts,
             )?
@@ -178,8 +201,8 @@ impl<'py> Told<'py> {
         let has_cached_inputs = row.has_cached_inputs && step.free_inputs(&request)?;
         let mut is_new = row.is_new | step.extras.note_nans(&request, id)?;
         let mut is_done = false;
-        if let Some(Sampled { index, tokens, list }) = sampled {
-            is_done = append(batch, row, &request, &mut counts, &tokens, &list)?;
+        if let Some((Sampled { index, list }, tokens)) = sampled {
+            is_done = append(batch, row, &request, &mut counts, tokens, &list)?;
             if row.has_grammar {
                 let accepts = step
                     .scheduler
@@ -263,27 +286,31 @@ fn recipient(
         }
         (Some(row), _) => Ok(Recipient::Other(Box::new(row))),
         (None, _) => {
-            let gets_nothing = matches!(step.outcome(id)?, Outcome::Nothing)
-                && !step.extras.is_about_prompt(id)?;
+            let place = step.index_of.get_item(id)?.map(|place| place.extract()).transpose()?;
+            let outcome = step.outcome(place, &mut Vec::new())?;
+            let gets_nothing =
+                matches!(outcome, Outcome::Nothing) && !step.extras.is_about_prompt(id)?;
             Ok(if gets_nothing { Recipient::Prefilling } else { Recipient::Unusual })
         }
     }
 }
 
 impl<'py> Step<'_, 'py> {
-    /// Look at what a request got.
-    fn outcome(&self, id: &Bound<'py, PyAny>) -> PyResult<Outcome<'py>> {
-        let Some(index) = self.index_of.get_item(id)? else { return Ok(Outcome::Unusual) };
-        let index = index.extract()?;
+    /// Look at what the request at a place of the batch got; `tokens` are those of its list then.
+    fn outcome(&self, place: Option<usize>, tokens: &mut Vec<i64>) -> PyResult<Outcome<'py>> {
+        let Some(index) = place else { return Ok(Outcome::Unusual) };
         let Ok(list) = self.sampled.get_item(index)?.cast_into::<PyList>() else {
             return Ok(Outcome::Unusual);
         };
         if list.is_empty() {
             return Ok(Outcome::Nothing);
         }
-        let tokens: PyResult<Vec<i64>> = list.iter().map(|token| token.extract()).collect();
-        Ok(tokens
-            .map_or(Outcome::Unusual, |tokens| Outcome::Tokens(Sampled { index, tokens, list })))
+        tokens.clear();
+        for token in &list {
+            let Ok(token) = token.extract() else { return Ok(Outcome::Unusual) };
+            tokens.push(token);
+        }
+        Ok(Outcome::Tokens(Sampled { index, list }))
     }
 
     /// Let go of a request's inputs of the encoder that are computed; returns whether some are left.
