@@ -111,7 +111,7 @@ check: ## Formats, lints, types, cargo and pytest without vLLM: minutes, light e
 	@$(call side-by-side,lint test-rust test-light types-light)
 
 test: ## All that proves a change: check, vLLM as the oracle, its nearest tests, a served model
-	@$(call side-by-side,envs lint test-rust test-e2e test-older types test-python test-vllm LEVELS=pool$(comma)manager$(comma)batched QUICK=1)
+	@$(call side-by-side,envs lint test-rust test-light test-e2e test-older types-light types test-python BESIDE=--only-vllm test-vllm LEVELS=pool$(comma)manager$(comma)batched QUICK=1)
 
 test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers, mutants (hours)
 	$(MAKE) -j$(JOBS) --output-sync=target envs lint test-rust types
@@ -139,7 +139,8 @@ types: build/.developed ## mypy --strict beside vLLM, and the stubs against the 
 
 # vLLM's classes are `Any` here, so what derives from them cannot be told to be right or wrong.
 types-light: build/.installed
-	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --follow-imports silent --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm)/' \
+	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --no-namespace-packages --follow-imports silent \
+	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm|tests/offload/(conversations|test_engine|test_surface))' \
 	  --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any --no-warn-unused-ignores
 	$(VENV)/bin/stubtest hybrid_blocks._core
 
@@ -148,10 +149,10 @@ test-rust: ## cargo test of the core and of random operations on it (no Python n
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops
 
 test-light: build/.installed ## pytest without vLLM
-	$(call pytest-in,$(VENV)) -n $(WORKERS) --without-vllm $(ARGS)
+	$(call pytest-in,$(VENV)) -n $(WORKERS) --without-vllm $(WHICH) $(ARGS)
 
-test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all)
-	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(WHICH) $(ARGS)
+test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)
+	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(BESIDE) $(WHICH) $(ARGS)
 
 # These run from a checkout on a machine with a GPU: no build, no network, the Python that is there.
 GPU_PYTHON ?= python3

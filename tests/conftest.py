@@ -24,9 +24,9 @@ def computes_on_cpu() -> bool:
 
 collect_ignore = [] if computes_on_cpu() else ["e2e", "offload/test_engine.py"]
 
-# What imports vLLM or torch. `pytest --without-vllm` leaves it out and says so; without that option
-# it is collected, and fails where they are not installed. A single test of another file that needs
-# them is marked `vllm`.
+# What imports vLLM or torch. `pytest --without-vllm` leaves it out and says so, and `--only-vllm`
+# leaves out the rest. Without these options all is collected, and fails where they are missing.
+# A single test of another file that needs them is marked `vllm`.
 TESTS = Path(__file__).parent
 NEED_VLLM = [
     *("e2e", "kernels", "vllm"),
@@ -34,28 +34,34 @@ NEED_VLLM = [
     "offload/test_engine.py",
     "offload/test_offload_manager.py",
     "offload/test_replacement.py",
+    "offload/test_surface_of_offload.py",
     "offload/test_workers.py",
     "plan/test_plan_equals_vllm.py",
     "plan/test_plan_runs_in_vllm.py",
     "plan/test_plan_states_equal_vllm.py",
+    "replay/test_tagged_arena.py",
     "replay/test_verify_data.py",
 ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--without-vllm", action="store_true", help="leave out what needs vLLM")
+    parser.addoption("--only-vllm", action="store_true", help="leave out what needs no vLLM")
+
+
+def needs_vllm(path: Path) -> bool:
+    return any(path.is_relative_to(TESTS / need) for need in NEED_VLLM)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    left_out = config.getoption("without_vllm") and any(
-        collection_path == TESTS / need for need in NEED_VLLM
-    )
-    return True if left_out else None
+    return True if config.getoption("without_vllm") and needs_vllm(collection_path) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("without_vllm"):
-        left_out = [item for item in items if item.get_closest_marker("vllm")]
+    without, only = config.getoption("without_vllm"), config.getoption("only_vllm")
+    if without or only:
+        needs = [bool(needs_vllm(item.path) or item.get_closest_marker("vllm")) for item in items]
+        left_out = [item for item, need in zip(items, needs, strict=True) if need == without]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 

@@ -35,6 +35,7 @@ new_manager().check_integrity()
 
 def test_a_panic_is_an_exception_of_ours_and_the_manager_says_so_ever_after() -> None:
     build = ["cargo", "build", "--quiet", "--release", "-p", "hybrid-blocks-py"]
+    build += ["--no-default-features", "--features", "fault-injection"]
     target = ROOT / "build" / "fault-injection"
     environment = os.environ | {
         "CARGO_TARGET_DIR": str(target),
@@ -42,7 +43,7 @@ def test_a_panic_is_an_exception_of_ours_and_the_manager_says_so_ever_after() ->
         "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
         "PYO3_PYTHON": sys.executable,
     }
-    subprocess.run([*build, "--features", "fault-injection"], cwd=ROOT, env=environment, check=True)
+    subprocess.run(build, cwd=ROOT, env=environment, check=True)
     binary = target / "release" / "lib_core.so"
     command = [sys.executable, "-c", SCRIPT, str(binary)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)

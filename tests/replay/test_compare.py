@@ -228,8 +228,8 @@ def test_what_one_manager_refuses_though_its_limit_allows_it_is_left_out_of_all(
         compare(trace, cache, variants, EngineConfig())
 
 
+@pytest.mark.vllm
 def test_a_request_of_exactly_its_limit_runs_in_every_manager() -> None:
-    pytest.importorskip("vllm")
     for model, gib in (("Qwen3.5-27B", 6), (MODEL, 2), ("Granite-4.0-Micro", 1)):
         cache = model_cache(model, gib * GIB, Deployment(in_flight_batches=1))
         for manager in ManagerName:

@@ -73,8 +73,8 @@ def test_without_leave_to_skip_the_error_names_the_manager_before_anything_runs(
         )
 
 
+@pytest.mark.vllm
 def test_our_manager_and_vllms_serve_the_same_requests_of_a_model(tmp_path: Path) -> None:
-    pytest.importorskip("vllm")
     cache = model_cache(MODEL, MEMORY, Deployment())
     ours, theirs = request_limits((ManagerName.RUST, ManagerName.VLLM), cache, SKIP)
     assert ours.max_tokens > theirs.max_tokens

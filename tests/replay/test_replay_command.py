@@ -125,8 +125,8 @@ def test_watermark_is_checked(trace: Path) -> None:
     assert "watermark is 1.5" in run(trace, "--watermark", "1.5", expect=2)
 
 
+@pytest.mark.vllm
 def test_both_managers_stand_side_by_side(tmp_path: Path, trace: Path) -> None:
-    pytest.importorskip("vllm")
     output = run(trace, "--manager", "rust", "--manager", "vllm")
     assert "rust" in output
     assert "vllm" in output

@@ -17,8 +17,6 @@ from hybrid_blocks.replay import (
 )
 from hybrid_blocks.trace import Trace, generate_workload
 
-pytest.importorskip("vllm")
-
 MEASURED = {"manager_us_per_step_p50", "manager_us_per_step_p99", "manager_seconds", "wall_seconds"}
 
 
@@ -38,6 +36,7 @@ def counted(result: Result) -> dict[str, Any]:
     return {k: v for k, v in msgspec.structs.asdict(result).items() if k not in MEASURED}
 
 
+@pytest.mark.vllm
 @pytest.mark.parametrize("retention", [0, None, 2048])
 @pytest.mark.parametrize(
     ("name", "model", "gib", "seqs"),
