@@ -218,6 +218,7 @@ def agentic_churn() -> Row:
         prompt_tokens=16_384,
         shared_tokens=15_360,
         output_tokens=64,
+        max_num_batched_tokens=16_384,
         warmup_steps=100,
         steps=200,
     )

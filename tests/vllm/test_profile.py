@@ -170,6 +170,13 @@ def test_levels_take_turns_so_that_all_meet_the_same_noise() -> None:
         assert one.steps[0].begin < other.steps[-1].begin
 
 
+def test_levels_agree_on_what_a_connector_tells_workers() -> None:
+    settings = Settings(level="", requests=4, output_tokens=8, warmup_steps=2, steps=20)
+    attached = msgspec.structs.replace(settings, connector=True)
+    off, batched = profile(attached, ["off", "batched"]).values()
+    assert off.decisions == batched.decisions
+
+
 @pytest.mark.full
 def test_a_worker_that_is_gone_is_an_error_with_its_last_line(tmp_path: Path) -> None:
     with LevelProcess(Settings(level="off", warmup_steps=0, steps=50), tmp_path) as process:

@@ -40,6 +40,9 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         int, typer.Option(min=0, help="Leading tokens that four requests share.")
     ] = DEFAULTS.shared_tokens,
     output_tokens: Annotated[int, typer.Option(min=1)] = DEFAULTS.output_tokens,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that a step may compute.")
+    ] = DEFAULTS.max_num_batched_tokens,
     num_blocks: Annotated[
         int, typer.Option(min=0, help="Blocks in the pool; 0 for more than enough.")
     ] = DEFAULTS.num_blocks,
@@ -84,6 +87,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         shared_tokens=min(shared_tokens, prompt_tokens),
         output_tokens=output_tokens,
         trace=None if trace is None else str(trace),
+        max_num_batched_tokens=max_num_batched_tokens,
         num_blocks=num_blocks,
         warmup_steps=warmup_steps,
         steps=steps,

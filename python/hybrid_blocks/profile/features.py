@@ -1,6 +1,7 @@
 """What requests ask for beside tokens, and what a scheduler needs for it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,11 @@ class Grammars:
         return True
 
 
+@dataclass(frozen=True)
+class NothingToDo(KVConnectorMetadata):
+    """What workers are told. It compares by its fields, not by its place in memory."""
+
+
 class NothingToLoad(KVConnectorBase_V1, SupportsHMA):
     """A KV connector that looks at every step and never loads or keeps anything."""
 
@@ -44,7 +50,7 @@ class NothingToLoad(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:  # noqa: ARG002
         """Return that workers have nothing to do."""
-        return KVConnectorMetadata()
+        return NothingToDo()
 
     def request_finished_all_groups(
         self,

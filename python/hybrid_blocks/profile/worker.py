@@ -57,6 +57,7 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
         num_requests=settings.requests,
         num_blocks=settings.num_blocks or _enough(groups, settings.requests, longest),
         max_model_len=longest + 1,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
         scheduler_cls=BatchedScheduler if is_batched else AsyncScheduler,
         is_natural=level_of(level) is Level.NATURAL,
         num_draft_tokens=settings.num_drafts,
