@@ -9,27 +9,13 @@ import platform
 import subprocess
 from pathlib import Path
 
-import _criterion
-import bench_decode
-import bench_hashing
-import bench_pool
-import bench_replay
-import bench_vllm
 import msgspec
 from _rows import Row, show, table
+from _sections import SECTIONS
 from hybrid_blocks import build_info
 from rich.console import Console
 
 RECORD = Path(__file__).parents[1] / "record"
-
-SECTIONS = {
-    "core, Rust": _criterion.run,
-    "block pool": bench_pool.run,
-    "block hashing": bench_hashing.run,
-    "decode step": bench_decode.run,
-    "replay": bench_replay.run,
-    "inside vLLM": bench_vllm.run,
-}
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
