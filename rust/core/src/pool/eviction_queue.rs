@@ -3,8 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use fixedbitset::FixedBitSet;
-
 /// A place in the order: by priority, and among equal ones by `order`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
@@ -43,20 +41,33 @@ impl EvictionQueue {
     /// Keeps the first current entry of each id: at most half of what fits.
     #[cold]
     fn drop_stale(&mut self, is_current: impl Fn(&Entry) -> bool) {
-        let mut entries = std::mem::take(&mut self.heap).into_vec();
-        entries.sort_unstable_by_key(|&Reverse(entry)| entry);
-        let mut seen = FixedBitSet::with_capacity(self.num_ids as usize);
-        entries.retain(|Reverse(entry)| is_current(entry) && !seen.put(entry.id as usize));
-        self.heap = entries.into();
+        const NONE: usize = usize::MAX;
+        let entries = std::mem::take(&mut self.heap).into_vec();
+        let mut first = vec![NONE; self.num_ids as usize];
+        for (at, Reverse(entry)) in entries.iter().enumerate().filter(|(_, it)| is_current(&it.0)) {
+            let first = &mut first[entry.id as usize];
+            if *first == NONE || *entry < entries[*first].0 {
+                *first = at;
+            }
+        }
+        let kept: Vec<_> = first.iter().filter_map(|&at| entries.get(at).copied()).collect();
+        self.heap = kept.into();
     }
 
     /// What the first entry that `is_valid` names. Those before it are dropped.
     pub(super) fn peek(&mut self, is_valid: impl Fn(&Entry) -> bool) -> Option<u32> {
+        let mut num_stale = 0;
         while let Some(Reverse(entry)) = self.heap.peek() {
             if is_valid(entry) {
                 return Some(entry.id);
             }
-            self.heap.pop();
+            // All at once is cheaper than many one by one.
+            num_stale += 1;
+            if num_stale > SPARE + self.heap.len() / 16 {
+                self.drop_stale(&is_valid);
+            } else {
+                self.heap.pop();
+            }
         }
         None
     }

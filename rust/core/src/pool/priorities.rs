@@ -49,6 +49,17 @@ impl Priorities {
         }
     }
 
+    /// Sets the priorities of blocks that have a lower one, from the next time they are cached. Does
+    /// nothing by age.
+    pub(crate) fn raise(&mut self, blocks: &[BlockId], least: u64) {
+        if self.is_explicit() {
+            for block in blocks {
+                let priority = &mut self.of[block.index()];
+                *priority = least.max(*priority);
+            }
+        }
+    }
+
     /// Takes in blocks that have just been cached. Returns the highest of their priorities.
     pub(super) fn enter(&mut self, blocks: &[u32]) -> u64 {
         if !self.is_explicit() {

@@ -178,6 +178,14 @@ pub trait Store: Parts + Debug {
         }
     }
 
+    /// Gives blocks at least a priority from the next time they are cached, where blocks are evicted by
+    /// priority.
+    fn raise_priorities(&mut self, pool: PoolId, blocks: &[BlockId], least: u64) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools[pool.index()].priorities.raise(blocks, least);
+        }
+    }
+
     /// Sets the priorities of blocks, at once of those that are cached, where blocks are evicted by priority.
     fn reprioritize(&mut self, pool: PoolId, blocks: impl Iterator<Item = (BlockId, u64)>) {
         if let Some(slabs) = self.as_slabs_mut() {

@@ -86,23 +86,23 @@ impl BlockManager {
     }
 
     fn score_blocks(&mut self, row: usize) {
-        for at in 0..self.engine.cache.groups.len() {
-            let group = self.engine.cache.groups[at];
-            if group.kind().is_constant() {
+        let said = (self.config.policy == Policy::Explicit)
+            .then(|| &self.engine.requests.rows[row].rest.priorities);
+        let least = self.worth_of(row, 1.0);
+        let (cache, requests) = (&mut self.engine.cache, &self.engine.requests);
+        for group in cache.groups.iter().filter(|group| !group.kind().is_constant()) {
+            let pool = group.spec.pool;
+            let blocks = &requests.table(row, group.id).blocks;
+            let Some(said) = said else {
+                // A shared prefix stays at least as long as the longest sequence that goes on from it.
+                cache.store.raise_priorities(pool, blocks, least);
                 continue;
-            }
-            for position in 0..self.engine.requests.table(row, group.id).blocks.len() {
-                let block = self.engine.requests.table(row, group.id).blocks[position];
-                let num_tokens = (position as u32 + 1) * group.spec.block_size;
-                self.prioritize(row, &group, block, num_tokens);
+            };
+            for (end, &block) in (1..).map(|it| it * group.spec.block_size).zip(blocks) {
+                let priority = said_at(said, self.config.hash_block_size, end);
+                cache.store.set_priority(pool, block, priority);
             }
         }
-    }
-
-    /// Give a block that holds the content up to `num_tokens` of a request its priority.
-    fn prioritize(&mut self, row: usize, group: &Group, block: BlockId, num_tokens: u32) {
-        let priority = self.priority(row, group, block, num_tokens);
-        self.engine.cache.store.set_priority(group.spec.pool, block, priority);
     }
 
     /// The checkpoint of a group after `num_tokens` tokens of a request, if there is one.
@@ -155,7 +155,7 @@ impl BlockManager {
         num_tokens: u32,
     ) {
         let priority = if self.config.policy == Policy::Explicit {
-            self.priority(row, group, block, num_tokens)
+            self.said_priority(row, num_tokens)
         } else {
             let request = &self.engine.requests.rows[row].rest;
             let planned = request.plan.lengths.as_slice().iter();
@@ -197,7 +197,7 @@ impl BlockManager {
         let mut longer = 0;
         for &num_tokens in lengths.iter().rev() {
             let Some(block) = self.checkpoint(row, group, num_tokens) else { continue };
-            let priority = self.priority(row, group, block, num_tokens);
+            let priority = self.said_priority(row, num_tokens);
             self.keep_checkpoint(group, block, if priority <= longer { 0 } else { priority });
             longer = longer.max(priority);
         }
@@ -285,6 +285,12 @@ impl BlockManager {
         true
     }
 
+    /// The priority that was said of a request's content up to `num_tokens`.
+    fn said_priority(&self, row: usize, num_tokens: u32) -> u64 {
+        let said = &self.engine.requests.rows[row].rest.priorities;
+        said_at(said, self.config.hash_block_size, num_tokens)
+    }
+
     fn class_of(&self, row: usize) -> WorthClass {
         let request = &self.engine.requests.rows[row].rest;
         WorthClass::new(request.num_turns, request.hint)
@@ -297,17 +303,6 @@ impl BlockManager {
             self.worth.on_continued(class);
             request.rest.num_turns = class.num_turns() + 1;
         }
-    }
-
-    /// The priority of a block that holds the content up to `num_tokens` of a request.
-    fn priority(&self, row: usize, group: &Group, block: BlockId, num_tokens: u32) -> u64 {
-        if self.config.policy == Policy::Explicit {
-            let last = (num_tokens / self.config.hash_block_size).saturating_sub(1) as usize;
-            let said = &self.engine.requests.rows[row].rest.priorities;
-            return said.get(last).copied().unwrap_or(0);
-        }
-        // A shared prefix stays at least as long as the longest sequence that goes on from it.
-        self.worth_of(row, 1.0).max(self.engine.cache.store.priority(group.spec.pool, block))
     }
 
     /// The priority of what a request leaves behind now, where content of mean worth is worth 1: how long
@@ -324,6 +319,12 @@ impl BlockManager {
         self.config.policy != Policy::Lru
             || (self.store().is_slabbed() && self.lengths.has_states() && !has_windows)
     }
+}
+
+/// What was said of the hash block that `num_tokens` end in; 0 where nothing was.
+fn said_at(said: &[u64], hash_block_size: u32, num_tokens: u32) -> u64 {
+    let last = (num_tokens / hash_block_size).saturating_sub(1) as usize;
+    said.get(last).copied().unwrap_or(0)
 }
 
 /// The priority of what a request of a class left behind `at` a time, in lives and in ticks.
