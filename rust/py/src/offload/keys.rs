@@ -60,11 +60,3 @@ pub(super) fn paired(keys: &[OffloadKey], tokens: &[u32]) -> PyResult<Vec<(Key, 
 pub(super) fn names(keys: &[OffloadKey]) -> Vec<Key> {
     keys.iter().map(|it| it.key).collect()
 }
-
-/// Refuses chunks that are not one a key.
-pub(super) fn same_len(num_keys: usize, num_chunks: usize) -> PyResult<()> {
-    if num_keys == num_chunks {
-        return Ok(());
-    }
-    Err(invalid_argument(format_args!("{num_keys} keys with {num_chunks} chunks of bytes")))
-}

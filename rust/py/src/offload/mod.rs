@@ -1,5 +1,6 @@
 //! `hybrid_blocks._core.offload`: host memory, disk and objects below the device, for an engine's offload manager.
 
+mod chunks;
 mod disk;
 mod errors;
 mod host;

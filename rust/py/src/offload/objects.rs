@@ -8,12 +8,12 @@ use hybrid_blocks_interop::{caught, invalid_argument};
 use hybrid_blocks_offload::Namespace;
 use hybrid_blocks_offload::layout::LayoutVersion;
 use hybrid_blocks_offload::objects::{Location, ObjectConfig, ObjectTier, Objects};
-use hybrid_blocks_offload::plan::{Previous, Tier};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 
+use super::chunks::{held, to_fill, to_store};
 use super::errors::offload_error;
-use super::keys::{OffloadKey, names, paired, same_len};
+use super::keys::{OffloadKey, names};
 use super::warnings::WarningLog;
 
 #[pyclass(frozen, module = "hybrid_blocks._core.offload")]
@@ -96,11 +96,7 @@ impl ObjectStore {
     }
 
     fn contains(&self, py: Python<'_>, keys: Vec<OffloadKey>) -> Vec<bool> {
-        let keys = names(&keys);
-        py.detach(|| {
-            let tier = self.tier();
-            keys.iter().map(|key| tier.find(key, Previous::default()).is_some()).collect()
-        })
+        py.detach(|| held(&*self.tier(), &keys))
     }
 
     fn store(
@@ -110,15 +106,7 @@ impl ObjectStore {
         tokens: Vec<u32>,
         chunks: Vec<PyReadonlyArray1<'_, u8>>,
     ) -> PyResult<usize> {
-        let named = paired(&keys, &tokens)?;
-        same_len(keys.len(), chunks.len())?;
-        let bytes =
-            chunks.iter().map(|chunk| Ok(chunk.as_slice()?)).collect::<PyResult<Vec<_>>>()?;
-        let all: Vec<_> = named
-            .into_iter()
-            .zip(bytes)
-            .map(|((key, tokens), bytes)| (key, tokens, bytes))
-            .collect();
+        let all = to_store(&keys, &tokens, &chunks)?;
         py.detach(|| caught(|| self.objects.store(&all), panicked))
     }
 
@@ -129,9 +117,7 @@ impl ObjectStore {
         mut chunks: Vec<PyReadwriteArray1<'_, u8>>,
     ) -> PyResult<Vec<bool>> {
         let keys = names(&keys);
-        same_len(keys.len(), chunks.len())?;
-        let mut buffers =
-            chunks.iter_mut().map(|it| Ok(it.as_slice_mut()?)).collect::<PyResult<Vec<_>>>()?;
+        let mut buffers = to_fill(keys.len(), &mut chunks)?;
         let load = || self.objects.load(&keys, &mut buffers).iter().map(Result::is_ok).collect();
         py.detach(|| caught(load, panicked))
     }
