@@ -233,16 +233,15 @@ drift: build/.developed ## How another vLLM differs from the tested ones (VLLM=0
 
 # --- speed ------------------------------------------------------------------
 
+IN_BENCH := $(WITHOUT_GPU) PYTHONHASHSEED=0 VLLM_LOGGING_LEVEL=WARNING $(VLLM_VENV)/bin/python benches/python
 .PHONY: bench
 bench: build/.developed ## Check results, measure, print one table, write a record (ARGS=--no-record: print only)
-	VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 PYTHONHASHSEED=0 VLLM_LOGGING_LEVEL=WARNING \
-	  $(VLLM_VENV)/bin/python benches/python $(ARGS)
+	$(IN_BENCH) $(ARGS)
 
 BEFORE ?= HEAD~1
 .PHONY: bench-beside
 bench-beside: build/.developed ## The benchmarks of another commit and of this one, in turns (BEFORE=commit, ARGS)
-	VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 PYTHONHASHSEED=0 VLLM_LOGGING_LEVEL=WARNING \
-	  $(VLLM_VENV)/bin/python benches/python/beside.py $(BEFORE) $(ARGS)
+	$(IN_BENCH)/beside.py $(BEFORE) $(ARGS)
 
 .PHONY: format clean
 format: build/.light-env ## Rewrite sources in the project's format

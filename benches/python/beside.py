@@ -15,6 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import msgspec
+from _rows import Row
 from _sections import SECTIONS
 from rich.console import Console
 from rich.table import Table
@@ -23,15 +24,6 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "beside"
 DEARER = 1.03
 """A row that is this many times dearer than before is marked."""
-
-
-class Row(msgspec.Struct):
-    """What both commits' records say of a row."""
-
-    name: str
-    unit: str
-    value: float
-    baseline: float | None = None
 
 
 class Record(msgspec.Struct):

@@ -29,12 +29,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One level's run.
 
     ``requests`` run at a time. Without ``trace`` each has ``prompt_tokens`` of which four requests
-    share ``shared_tokens``, and generates ``output_tokens``. A step
-    computes at most ``max_num_batched_tokens``. ``num_blocks`` 0 stands for enough.
-    A model verifies ``num_drafts`` drafts a step and accepts each with chance ``acceptance``, as
-    long as it accepted those before. ``images`` puts one image into each prompt, ``logprobs`` asks
-    for so many log probabilities, ``grammar`` constrains every fourth request, ``loras`` adapters
-    take turns, and ``connector`` attaches a KV connector that has nothing to load.
+    share ``shared_tokens``, and generates ``output_tokens``. A step computes at most
+    ``max_num_batched_tokens``. ``num_blocks`` 0 stands for enough. A model verifies ``num_drafts``
+    drafts a step and accepts each with chance ``acceptance``, as long as it accepted those before.
+    ``images`` puts one image into each prompt, ``logprobs`` asks for so many log probabilities,
+    ``grammar`` constrains every fourth request, ``loras`` adapters take turns, and ``connector``
+    attaches a KV connector that has nothing to load.
     """
 
     level: str
