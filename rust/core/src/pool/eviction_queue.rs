@@ -107,6 +107,18 @@ mod tests {
     }
 
     #[test]
+    fn many_stale_entries_before_a_current_one_go_and_it_is_found() {
+        let mut queue = EvictionQueue::new(1_000);
+        for id in 0..1_000 {
+            queue.push(entry(u64::from(id), 0, id), |_| true);
+        }
+        let is_current = |it: &Entry| it.id >= 900 && it.id % 2 == 1;
+        assert_eq!(queue.peek(is_current), Some(901));
+        assert_eq!(queue.iter().filter(|it| is_current(it)).count(), 50);
+        assert!(queue.heap.len() < 100, "{}", queue.heap.len());
+    }
+
+    #[test]
     fn entries_that_nobody_asks_for_do_not_pile_up_and_the_order_stays() {
         let mut queue = EvictionQueue::new(8);
         let mut current = [(0, 0); 8];
