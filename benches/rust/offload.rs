@@ -1,6 +1,6 @@
 //! Measures look-ups, bookkeeping, restarts and the disk's rate, and prints one line each.
 //!
-//! `cargo bench -p hybrid-blocks-offload` measures in a folder of its own under `$TMPDIR`;
+//! `cargo bench --bench offload` measures in a folder of its own under `$TMPDIR`;
 //! `HYBRID_BLOCKS_BENCH_DISK` names another place. Names of measurements as arguments choose some.
 
 use std::fs::{self, File};
