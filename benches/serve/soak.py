@@ -24,16 +24,19 @@ FOLDER = Path("build") / "serve"
 PATIENCE_S = 60.0
 STALL_S = 300.0
 BETWEEN_LINES_S = 30.0
-GROWTH_MIB = 64.0
-"""How far the resident memory of all processes may grow after the second round."""
+GROWTH_MIB = 16.0
+"""How far resident memory may grow after the second round, in each process but the workers."""
+
+WORKER_GROWTH_MIB = 64.0
+"""How far a worker may grow in the second half. vLLM's own grows by 300 MiB in the first hour."""
 
 
 def main() -> int:
     options = _arguments()
     model = models.build(options.model, FOLDER)
-    log = FOLDER / f"{model.name}-soak.log"
+    log = FOLDER / f"{model.name}-soak-{options.level}.log"
     memory = ("--kv-cache-memory-bytes", str(int(options.mib * 2**20)))
-    checked = {"HYBRID_BLOCKS_CHECK": "1"}
+    checked = {"HYBRID_BLOCKS_CHECK": "1"} if options.check else {}
     options_of_server = (*memory, "--max-num-batched-tokens", "256")
     with serve(model, options.level, log, *options_of_server, variables=checked) as server:
         problems = _soak(server, options)
@@ -47,7 +50,7 @@ def main() -> int:
 
 def _soak(server: Server, options: argparse.Namespace) -> list[str]:
     problems: list[str] = []
-    resident: list[float] = []
+    resident: list[dict[str, float]] = []
     start = time.monotonic()
     number = num_requests = 0
     while time.monotonic() < start + options.seconds and not problems:
@@ -66,18 +69,30 @@ def _soak(server: Server, options: argparse.Namespace) -> list[str]:
         ]
         sample, held = _idle(server, start)
         problems += [f"round {number}: {what}" for what in held]
-        resident.append(server.resident_bytes() / 2**20)
+        memory = {name: size / 2**20 for name, size in server.resident_bytes().items()}
+        resident.append(memory)
         print(
             f"{sample.at_s:7.0f} s  round {number}  requests {num_requests:,}  "
             f"preemptions {sample.preemptions:,}  hits {sample.hit_tokens:,} of "
-            f"{sample.prompt_tokens:,} tokens  resident {resident[-1]:,.0f} MiB",
+            f"{sample.prompt_tokens:,} tokens  resident "
+            + ", ".join(f"{name} {size:,.0f}" for name, size in memory.items())
+            + " MiB",
             flush=True,
         )
         number += 1
-    # The first two rounds fill caches of Python and torch.
-    growth = max(resident[2:], default=0.0) - resident[min(1, len(resident) - 1)]
-    if growth > GROWTH_MIB:
-        problems.append(f"memory grew by {growth:,.0f} MiB, more than {GROWTH_MIB:,.0f}")
+    return problems + _growth(resident)
+
+
+def _growth(resident: list[dict[str, float]]) -> list[str]:
+    """Name the processes that grew, from their memory in MiB after each round."""
+    problems = []
+    for process, last in resident[-1].items() if resident else ():
+        is_worker = "Worker" in process
+        # The first two rounds fill caches of Python and torch.
+        start = len(resident) // 2 if is_worker else min(1, len(resident) - 1)
+        growth = last - resident[start].get(process, last)
+        if growth > (WORKER_GROWTH_MIB if is_worker else GROWTH_MIB):
+            problems.append(f"{process} grew by {growth:,.0f} MiB from round {start} on")
     return problems
 
 
@@ -144,7 +159,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--model", choices=sorted(models.MODELS), default="granitemoehybrid")
-    parser.add_argument("--level", choices=["natural", "manager"], default="natural")
+    parser.add_argument("--level", choices=["natural", "manager", "off"], default="natural")
+    parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--mib", type=float, default=6.0, help="memory of the cache")
     parser.add_argument("--sessions", type=int, default=12, help="sessions a round")
     parser.add_argument("--rate", type=float, default=4.0, help="sessions that start a second")

@@ -55,21 +55,25 @@ class Server:
         """Forget all that no request holds."""
         self._post("/reset_prefix_cache")
 
-    def resident_bytes(self) -> int:
-        """Return the memory of the server and all processes that it started."""
+    def resident_bytes(self) -> dict[str, int]:
+        """Return the memory of the server and of the processes that it started, by their names."""
         children: dict[int, list[int]] = {}
-        pages: dict[int, int] = {}
+        memory: dict[int, tuple[str, int]] = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                pages[int(folder.name)] = int((folder / "statm").read_text().split()[1])
+                name, _, fields = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+                pages = int((folder / "statm").read_text().split()[1])
             except OSError:
                 continue  # it ended meanwhile
-            children.setdefault(parent, []).append(int(folder.name))
-        total, waiting = 0, [self.pid]
+            process = int(folder.name)
+            memory[process] = (name, pages * os.sysconf("SC_PAGE_SIZE"))
+            children.setdefault(int(fields.split()[1]), []).append(process)
+        total: dict[str, int] = {}
+        waiting = [self.pid]
         while waiting:
             process = waiting.pop()
-            total += pages.get(process, 0) * os.sysconf("SC_PAGE_SIZE")
+            name, size = memory.get(process, ("", 0))
+            total[name] = total.get(name, 0) + size
             waiting += children.get(process, [])
         return total
 
