@@ -50,6 +50,14 @@ build/.vllm-env: $(UV) pyproject.toml requirements/vllm.txt
 	  --group lint --group test --group kernel-tests --group vllm-tests --extra plot -r pyproject.toml
 	@mkdir -p build && touch $@
 
+# For `make check`: the crates as cargo test builds them, so that most are built once. Without what speaks
+# to clouds, and with what a test needs that makes the core panic.
+build/.checked: build/.light-env $(RUST_SOURCES) $(PYTHON_SOURCES)
+	rm -rf build/check
+	$(VENV)/bin/maturin build --quiet --no-default-features --features fault-injection --out build/check
+	$(UV) pip install --quiet --python $(VENV)/bin/python --no-deps --target build/check build/check/*.whl
+	@touch $@
+
 build/.developed: build/.vllm-env build/.installed
 	VIRTUAL_ENV=$(CURDIR)/$(VLLM_VENV) PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
 	  $(VLLM_VENV)/bin/maturin develop --quiet --release --uv
@@ -108,7 +116,8 @@ WITHOUT_GPU := VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1
 
 .PHONY: check test test-all
 check: ## Formats, lints, types, cargo and pytest without vLLM: minutes, light environment
-	@$(call side-by-side,lint test-rust test-light types-light)
+	@$(call side-by-side,test-light test-rust lint types-light LIGHT=build/.checked FEATURES=--no-default-features \
+	  WHICH='-m "not full and not wheel"')
 
 test: ## All that proves a change: check, vLLM as the oracle, its nearest tests, a served model
 	@$(call side-by-side,envs lint test-rust test-light test-e2e test-older types-light types test-python BESIDE=--only-vllm test-vllm LEVELS=pool$(comma)manager$(comma)batched QUICK=1)
@@ -124,12 +133,17 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 comma := ,
 WHICH ?= -m "not full"
 
+# What the light stages test: the wheel, or the quicker build of `make check`.
+LIGHT ?= build/.installed
+IN_LIGHT := $(if $(filter %.checked,$(LIGHT)),PYTHONPATH=$(CURDIR)/build/check PYTHONWARNINGS='ignore:hybrid_blocks was built')
+FEATURES ?=
+
 .PHONY: envs lint types types-light test-rust test-light test-python
 envs: build/.vllm-env build/.vllm-cpu-env
 
 lint: build/.light-env ## Format and lint checks, warnings are errors
 	cargo fmt --all --check
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	cargo clippy --quiet --workspace --all-targets $(FEATURES) -- -D warnings
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 
@@ -138,18 +152,19 @@ types: build/.developed ## mypy --strict beside vLLM, and the stubs against the 
 	MYPYPATH=python $(VLLM_VENV)/bin/stubtest hybrid_blocks._core
 
 # vLLM's classes are `Any` here, so what derives from them cannot be told to be right or wrong.
-types-light: build/.installed
+types-light: $(LIGHT)
 	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --no-namespace-packages --follow-imports silent \
 	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm|tests/offload/(conversations|test_engine|test_surface))' \
 	  --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any --no-warn-unused-ignores
-	$(VENV)/bin/stubtest hybrid_blocks._core
+	$(IN_LIGHT) $(VENV)/bin/stubtest hybrid_blocks._core
 
-test-rust: ## cargo test of the core and of random operations on it (no Python needed)
-	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops
+# The bindings have no such tests. They are named so that crates of others are built once for both.
+test-rust: ## cargo test of the core, of the offload tiers and of random operations on the core
+	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops -p hybrid-blocks-py --no-default-features
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops
 
-test-light: build/.installed ## pytest without vLLM
-	$(call pytest-in,$(VENV)) -n $(WORKERS) --without-vllm $(WHICH) $(ARGS)
+test-light: $(LIGHT) ## pytest without vLLM
+	$(IN_LIGHT) $(call pytest-in,$(VENV)) -n $(WORKERS) -W 'ignore:hybrid_blocks was built' --without-vllm $(WHICH) $(ARGS)
 
 test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(BESIDE) $(WHICH) $(ARGS)

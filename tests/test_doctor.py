@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hybrid_blocks import __version__
+from hybrid_blocks import __version__, build_info
 from hybrid_blocks.cli import app, doctor
 from hybrid_blocks.cli.doctor import EXTRAS, Extra
 from hybrid_blocks.vllm.surface import Tier
@@ -27,7 +27,7 @@ def diagnose(monkeypatch: pytest.MonkeyPatch, *extras: Extra) -> str:
 def test_the_build_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     output = diagnose(monkeypatch)
     assert f"hybrid_blocks {__version__}" in output
-    assert "release" in output
+    assert build_info()["profile"] in output
     assert "cpu features" in output
 
 

@@ -82,6 +82,7 @@ def test_threads_share_a_store_and_no_block_is_handed_out_twice() -> None:
     store.check_integrity()
 
 
+@pytest.mark.wheel
 def test_the_manager_has_no_method_that_injects_a_fault() -> None:
     assert not [name for name in dir(BlockManager) if name[0] == "_" and name[1] != "_"]
 

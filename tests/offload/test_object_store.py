@@ -11,6 +11,8 @@ from hybrid_blocks.errors import InvalidArgumentError
 from object_server import BUCKET, object_server, objects_of
 from test_host_cache import ATTENTION, LAYOUTS, STATE, TOKENS, cache, chain, key
 
+pytestmark = pytest.mark.wheel
+
 MOST = 20.0
 URL = f"s3://{BUCKET}/some/prefix"
 

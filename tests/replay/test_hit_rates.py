@@ -94,6 +94,7 @@ def test_a_pool_too_small_to_remember_loses_hits() -> None:
     assert hits[0] < hits[2]
 
 
+@pytest.mark.wheel
 @pytest.mark.skipif(not MOONCAKE.is_file(), reason="the public traces are not here")
 def test_mooncake_one_at_a_time_hits_the_published_share_of_blocks() -> None:
     trace = read_trace(MOONCAKE)

@@ -13,6 +13,8 @@ from hybrid_blocks.trace import WORKLOADS, Trace, generate_workload
 from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.workloads import Chats, Documents, generate_mix
 
+pytestmark = pytest.mark.wheel
+
 ENGINE = EngineConfig(max_num_seqs=16, watermark=0.0, reject_too_large=True)
 DISTANCES = (0, 128, 512, 1_024, 2_048, 8_192)
 FIXED = tuple(Variant(placement=f"fixed:{distance}") for distance in DISTANCES)
