@@ -6,7 +6,7 @@ from typing import Any
 
 from hybrid_blocks.profile.engine import HASH_BLOCK_SIZE, Groups
 from hybrid_blocks.vllm import installation, kv_cache_manager, native_manager, request_hasher
-from hybrid_blocks.vllm.level import VARIABLE
+from hybrid_blocks.vllm.level import KNOWN_PROMPTS, VARIABLE
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
@@ -84,6 +84,15 @@ def sides(groups: Groups, num_blocks: int, max_model_len: int) -> tuple[Side, Si
         Side(theirs, request_hasher.vllm_get_request_block_hasher(HASH_BLOCK_SIZE, sha256), size),
         Side(ours, request_hasher.get_request_block_hasher(HASH_BLOCK_SIZE, sha256), size),
     )
+
+
+def forgetful_hasher() -> Any:
+    """Return our hasher without memory for prompts: it hashes each as if for the first time."""
+    os.environ[KNOWN_PROMPTS] = "0"
+    try:
+        return request_hasher.get_request_block_hasher(HASH_BLOCK_SIZE, sha256)
+    finally:
+        del os.environ[KNOWN_PROMPTS]
 
 
 def check_tables(both: Sequence[Side], requests: Sequence[Request]) -> None:

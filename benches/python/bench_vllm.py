@@ -1,17 +1,19 @@
 """Inside vLLM: what its scheduler pays for blocks, and for a whole step, level by level."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from _rows import Row, against, seconds, show
-from _vllm_managers import Side, check_tables, sides
+from _vllm_managers import Side, check_tables, forgetful_hasher, sides
 from hybrid_blocks.profile.engine import Groups
 from hybrid_blocks.profile.process import profile
 from hybrid_blocks.profile.workload import Settings
 from hybrid_blocks.vllm import block_pool
+from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
 NUM_DECODING = 256
@@ -128,8 +130,9 @@ def conversation(groups: Groups, title: str, limits: tuple[float, float, float])
     ]
 
 
-def hashing() -> Row:
+def hashing() -> list[Row]:
     both = sides(Groups.FULL, 100, 4_096)
+    known, both[1].hasher = both[1].hasher, forgetful_hasher()
     tokens = prompt(0, PROMPT)
     if (
         both[0].make_request("a", tokens).block_hashes
@@ -141,8 +144,28 @@ def hashing() -> Row:
         return lambda: side.make_request("a", tokens)
 
     theirs, ours = seconds(make(both[0]), make(both[1]))
-    name = "a request of 2,000 tokens made, blocks hashed"
-    return against(name, "µs", ours * 1e6, theirs * 1e6, at_most=60)
+    made = "a request of 2,000 tokens made, blocks hashed"
+    hashers = (both[0].hasher, both[1].hasher, known)
+    vllms, first, again = returning(hashers)
+    long = "100,000 tokens hashed"
+    return [
+        against(made, "µs", ours * 1e6, theirs * 1e6, at_most=60),
+        against(f"{long} for the first time", "ms", first * 1e3, vllms * 1e3),
+        against(f"{long} again, not anew", "ms", again * 1e3, first * 1e3, at_least=10),
+    ]
+
+
+def returning(hashers: Sequence[Any]) -> list[float]:
+    """Return what each takes for the blocks of a long prompt that it has seen before."""
+    request = Request(
+        request_id="a",
+        prompt_token_ids=prompt(0, LONG),
+        sampling_params=SamplingParams(max_tokens=1),
+        pooling_params=None,
+    )
+    if any(hasher(request) != hashers[0](request) for hasher in hashers):
+        raise AssertionError("block hashes differ")
+    return seconds(*(partial(hasher, request) for hasher in hashers))
 
 
 def construction() -> list[Row]:
@@ -240,7 +263,7 @@ def run() -> list[Row]:
         admission(),
         *conversation(Groups.FULL, "returning 100,000 tokens, 1 full", (0.1, 0.2, 0.1)),
         *conversation(Groups.HYBRID, "returning 100,000 tokens, hybrid", (0.03, 0.1, 0.01)),
-        hashing(),
+        *hashing(),
         *construction(),
         *steps(),
         agentic_churn(),

@@ -550,8 +550,12 @@ class RequestHasher:
         algorithm: str,
         fallback: Callable[[Any], bytes],
         utils: ModuleType,
+        max_known_bytes: int,
     ) -> Self:
         """Hash blocks of so many tokens with one of vLLM's algorithms.
+
+        Prompts without extra keys are kept in ``max_known_bytes`` of memory. One that begins with
+        the same tokens takes its hashes from there.
 
         ``fallback`` is that algorithm in Python, for extra keys that only Python can serialize;
         ``utils`` is vLLM's module with its ``NONE_HASH``.

@@ -4,9 +4,11 @@ import os
 from enum import StrEnum
 
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.units import parse_memory
 
 VARIABLE = "HYBRID_BLOCKS"
 CHECK = "HYBRID_BLOCKS_CHECK"
+KNOWN_PROMPTS = "HYBRID_BLOCKS_KNOWN_PROMPTS"
 
 
 class Level(StrEnum):
@@ -38,3 +40,19 @@ def requested() -> Level:
 def is_checked() -> bool:
     """Return whether the environment asks for a check of where each block's content comes from."""
     return os.environ.get(CHECK, "0") not in ("", "0")
+
+
+def max_known_bytes() -> int:
+    """Return how much memory prompts may take that are kept so as not to be hashed again.
+
+    Raises ``InvalidArgumentError`` for a value that is neither 0 nor a size.
+    """
+    value = os.environ.get(KNOWN_PROMPTS, "256MiB")
+    if value == "0":
+        return 0
+    try:
+        return parse_memory(value)
+    except InvalidArgumentError:
+        raise InvalidArgumentError(
+            f"{KNOWN_PROMPTS}={value!r} is no size; write for example 256MiB, or 0 to keep none"
+        ) from None

@@ -13,6 +13,7 @@ from vllm.v1.request import Request
 from hybrid_blocks._core.vllm import RequestHasher as RustRequestHasher
 from hybrid_blocks.hashing import Algorithm
 from hybrid_blocks.vllm import releases
+from hybrid_blocks.vllm.level import max_known_bytes
 
 ALGORITHMS: dict[Callable[[Any], bytes], Algorithm] = {
     vllm_hashing.sha256: "sha256",
@@ -37,7 +38,12 @@ def get_request_block_hasher(
         further = releases.installed.hasher_arguments(num_hash_lookahead_tokens)
         return vllm_get_request_block_hasher(hash_block_size, caching_hash_fn, *further)
     return RequestHasher(
-        hash_block_size, num_hash_lookahead_tokens, algorithm, caching_hash_fn, kv_cache_utils
+        hash_block_size,
+        num_hash_lookahead_tokens,
+        algorithm,
+        caching_hash_fn,
+        kv_cache_utils,
+        max_known_bytes(),
     )
 
 

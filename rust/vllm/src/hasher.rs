@@ -1,7 +1,9 @@
 //! [`RequestHasher`]: what vLLM calls for every token that a request generates.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
+use hybrid_blocks::Digest;
+use hybrid_blocks::hash::KnownPrefixes;
 use hybrid_blocks_interop::{PyBlockHasher, count, integrity_error, token_ids};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -19,27 +21,32 @@ pub(crate) struct RequestHasher {
     /// vLLM's module, whose `NONE_HASH` a process sets when it starts.
     utils: Py<PyModule>,
     hasher: Mutex<Option<Py<PyBlockHasher>>>,
+    /// Prompts without extra keys: one that begins as another did is not hashed again so far.
+    known: Mutex<KnownPrefixes<i64>>,
 }
 
 #[pymethods]
 impl RequestHasher {
     #[new]
-    #[pyo3(signature = (block_size, num_lookahead_tokens, algorithm, fallback, utils))]
+    #[pyo3(signature = (block_size, num_lookahead_tokens, algorithm, fallback, utils, max_known_bytes))]
     fn new(
         #[pyo3(from_py_with = count)] block_size: usize,
         #[pyo3(from_py_with = count)] num_lookahead_tokens: usize,
         algorithm: String,
         fallback: Py<PyAny>,
         utils: Py<PyModule>,
+        #[pyo3(from_py_with = count)] max_known_bytes: usize,
     ) -> Self {
-        let hasher = Mutex::new(None);
+        let block_size = block_size.max(1);
+        let known = KnownPrefixes::new(block_size, num_lookahead_tokens, max_known_bytes);
         Self {
-            block_size: block_size.max(1),
+            block_size,
             num_lookahead_tokens,
             algorithm,
             fallback,
             utils,
-            hasher,
+            hasher: Mutex::new(None),
+            known: Mutex::new(known),
         }
     }
 
@@ -93,8 +100,10 @@ impl RequestHasher {
             let parent = hashes.get_item(last)?.cast_into::<PyBytes>()?;
             let tokens = token_ids(&tokens.get_slice(start, tokens.len()))?;
             blocks.hash_sequence(py, &tokens, Some(parent), extra_keys.as_ref())?
-        } else {
+        } else if extra_keys.is_some() {
             blocks.hash_sequence(py, &token_ids(tokens)?, None, extra_keys.as_ref())?
+        } else {
+            this.hash_prompt(py, blocks, &token_ids(tokens)?)?
         };
         let new = PyList::new(py, digests.iter().map(|digest| blocks.bytes(py, digest)))?;
         if num_hashed == 0 {
@@ -102,6 +111,25 @@ impl RequestHasher {
             request.keep(Named::default(), digests)?;
         }
         Ok(Some(new))
+    }
+
+    /// The digests of a prompt without extra keys, as far as they are known from those before it.
+    fn hash_prompt(
+        &self,
+        py: Python<'_>,
+        blocks: &PyBlockHasher,
+        tokens: &[i64],
+    ) -> PyResult<Vec<Digest>> {
+        let (_, _, start) = blocks.settings(py)?;
+        let mut digests = Vec::new();
+        let path = lock(&self.known)?.find(start, tokens, &mut digests);
+        let num_known = digests.len();
+        let parent = digests.last().map(|digest| blocks.bytes(py, digest));
+        // Other threads run meanwhile, so nothing is locked.
+        let new = blocks.hash_sequence(py, &tokens[num_known * self.block_size..], parent, None)?;
+        digests.extend(new);
+        lock(&self.known)?.remember(&path, start, tokens, &digests, num_known);
+        Ok(digests)
     }
 
     /// Blocks that so many tokens fill.
@@ -113,7 +141,7 @@ impl RequestHasher {
     fn hasher(&self, py: Python<'_>) -> PyResult<Py<PyBlockHasher>> {
         let none_hash = self.utils.bind(py).getattr(intern!(py, "NONE_HASH"))?;
         let none_hash = none_hash.cast_into::<PyBytes>()?;
-        if let Some(hasher) = &*self.lock()?
+        if let Some(hasher) = &*lock(&self.hasher)?
             && hasher.get().starts_with(py, &none_hash)
         {
             return Ok(hasher.clone_ref(py));
@@ -123,11 +151,11 @@ impl RequestHasher {
         let hasher =
             PyBlockHasher::new(&self.algorithm, self.block_size, &none_hash, fallback, lookahead)?;
         let hasher = Py::new(py, hasher)?;
-        *self.lock()? = Some(hasher.clone_ref(py));
+        *lock(&self.hasher)? = Some(hasher.clone_ref(py));
         Ok(hasher)
     }
+}
 
-    fn lock(&self) -> PyResult<std::sync::MutexGuard<'_, Option<Py<PyBlockHasher>>>> {
-        self.hasher.lock().map_err(|_| integrity_error("the hasher is lost".to_owned()))
-    }
+fn lock<T>(mutex: &Mutex<T>) -> PyResult<MutexGuard<'_, T>> {
+    mutex.lock().map_err(|_| integrity_error("the hasher is lost".to_owned()))
 }

@@ -4,13 +4,16 @@ from typing import Any
 
 import pytest
 import vllm
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.vllm import request_hasher as ours
+from hybrid_blocks.vllm.level import KNOWN_PROMPTS, max_known_bytes
 from hybrid_blocks.vllm.support import release_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher as vllm_hasher
 from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.request import Request
@@ -76,6 +79,69 @@ def test_hashes_of_a_growing_request_are_vllms(  # noqa: PLR0917 - what hypothes
         expected.append_output_token_ids(tokens)
         actual.append_output_token_ids(tokens)
         assert actual.block_hashes == expected.block_hashes
+
+
+# Few different tokens, so that many prompts begin alike.
+PROMPTS: st.SearchStrategy[tuple[Any, ...]] = st.tuples(
+    st.lists(st.integers(0, 1), min_size=1, max_size=40),
+    st.just([]),
+    st.sampled_from((None, None, None, "one", "another")),
+    st.sampled_from((False, False, False, True)),
+)
+
+
+@settings(deadline=None)
+@given(
+    function=st.sampled_from(list(ours.ALGORITHMS)),
+    lookahead=st.sampled_from(LOOKAHEADS),
+    max_known=st.sampled_from(("0", "1KiB", "4KiB", "1GiB")),
+    prompts=st.lists(PROMPTS, max_size=20),
+    output=st.lists(st.integers(0, 1), max_size=12),
+)
+def test_prompts_that_begin_alike_have_vllms_hashes_each(
+    function: Any, lookahead: int, max_known: str, prompts: list[Any], output: list[int]
+) -> None:
+    init_none_hash(function)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KNOWN_PROMPTS, max_known)
+        hasher = ours.get_request_block_hasher(4, function, lookahead)
+    ahead = (lookahead,) if lookahead else ()
+    for prompt in prompts:
+        expected = request(vllm_hasher(4, function, *ahead), *prompt)
+        actual = request(hasher, *prompt)
+        assert actual.block_hashes == expected.block_hashes
+        expected.append_output_token_ids(list(output))
+        actual.append_output_token_ids(list(output))
+        assert actual.block_hashes == expected.block_hashes
+
+
+def test_what_is_known_does_not_hold_for_another_first_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    function = next(iter(ours.ALGORITHMS))
+    init_none_hash(function)
+    hasher, prompt = ours.get_request_block_hasher(4, function), list(range(8))
+    before = request(hasher, prompt, [], None, lora=False).block_hashes
+    monkeypatch.setattr(kv_cache_utils, "NONE_HASH", kv_cache_utils.BlockHash(bytes(32)))
+    after = request(hasher, prompt, [], None, lora=False).block_hashes
+    assert after == request(vllm_hasher(4, function), prompt, [], None, lora=False).block_hashes
+    assert not set(after) & set(before)
+
+
+@pytest.mark.parametrize(("value", "expected"), [("0", 0), ("1GiB", 2**30), ("4096", 4096)])
+def test_the_memory_for_known_prompts_is_chosen(
+    value: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KNOWN_PROMPTS, value)
+    assert max_known_bytes() == expected
+
+
+def test_a_memory_for_known_prompts_that_is_no_size_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KNOWN_PROMPTS, "much")
+    with pytest.raises(InvalidArgumentError, match="='much' is no size"):
+        max_known_bytes()
 
 
 def test_an_unknown_hash_function_gets_vllms_own_hasher() -> None:

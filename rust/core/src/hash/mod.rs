@@ -13,6 +13,7 @@
 //! | `pickle`, `cbor` | the two encodings |
 //! | `block` | [`BlockHasher`]: one block's digest |
 //! | `chain` | [`HashChain`]: the digests of a growing token sequence |
+//! | `known` | [`KnownPrefixes`]: tokens that were hashed, and their digests |
 //!
 //! Nothing here knows what a block holds or where it lies.
 
@@ -21,6 +22,7 @@ mod block;
 mod cbor;
 mod chain;
 mod error;
+mod known;
 mod pickle;
 mod token;
 mod value;
@@ -29,5 +31,6 @@ pub use algorithm::Algorithm;
 pub use block::{BlockHasher, BlockKey};
 pub use chain::HashChain;
 pub use error::HashError;
+pub use known::{KnownPath, KnownPrefixes};
 pub use token::Token;
 pub use value::Value;

@@ -1,0 +1,282 @@
+//! [`KnownPrefixes`]: tokens that were hashed, and their digests.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
+use std::mem::size_of;
+
+use rustc_hash::{FxBuildHasher, FxHasher};
+use slab::Slab;
+
+use super::Token;
+use crate::Digest;
+
+/// Tokens that are compared at once.
+const STRIDE: usize = 1 << 9;
+
+/// Blocks in a row after `parent`: what one prompt had after what was known before it.
+#[derive(Clone, Debug)]
+struct Segment<T> {
+    start: u64,
+    parent: Digest,
+    /// Those of the blocks, and those after them that the last digest covers too.
+    tokens: Vec<T>,
+    digests: Vec<Digest>,
+    last_use: u64,
+}
+
+impl<T> Segment<T> {
+    fn num_bytes(&self) -> usize {
+        // Twice the segment itself, for its places in the two maps.
+        2 * size_of::<Self>()
+            + self.tokens.capacity() * size_of::<T>()
+            + self.digests.capacity() * size_of::<Digest>()
+    }
+}
+
+/// The segments that a sequence began with, in its order.
+#[derive(Debug, Default)]
+pub struct KnownPath(Vec<usize>);
+
+/// Tokens without extra keys that were hashed, and their digests: a prompt that begins with the same
+/// tokens takes its digests from here.
+///
+/// Tokens are compared one by one, and the digest before them as a whole, so that the digests are
+/// those that hashing would give. Memory is bounded; what was not used for longest goes first.
+#[derive(Clone, Debug)]
+pub struct KnownPrefixes<T> {
+    block_size: usize,
+    num_lookahead_tokens: usize,
+    max_bytes: usize,
+    num_bytes: usize,
+    clock: u64,
+    segments: Slab<Segment<T>>,
+    /// By a hash of the digest before it and of what its first digest covers.
+    starts: HashMap<u64, usize, FxBuildHasher>,
+    by_use: BTreeMap<u64, usize>,
+}
+
+impl<T: Token> KnownPrefixes<T> {
+    /// Nothing is known yet; `max_bytes` bounds what will be.
+    ///
+    /// `block_size` > 0 and `num_lookahead_tokens` are those of the [`HashChain`](super::HashChain)s.
+    #[must_use]
+    pub fn new(block_size: usize, num_lookahead_tokens: usize, max_bytes: usize) -> Self {
+        Self {
+            block_size,
+            num_lookahead_tokens,
+            max_bytes,
+            num_bytes: 0,
+            clock: 0,
+            segments: Slab::new(),
+            starts: HashMap::default(),
+            by_use: BTreeMap::new(),
+        }
+    }
+
+    /// Bytes that tokens and digests take.
+    #[must_use]
+    pub const fn num_bytes(&self) -> usize {
+        self.num_bytes
+    }
+
+    /// Puts the digests of the blocks that `tokens` begin with, as far as they are known, at the end
+    /// of `digests`. `parent` is the digest before the first.
+    pub fn find(&self, parent: Digest, tokens: &[T], digests: &mut Vec<Digest>) -> KnownPath {
+        let (mut parent, mut rest, mut path) = (parent, tokens, Vec::new());
+        while let Some(number) = self.segment_at(&parent, rest) {
+            let segment = &self.segments[number];
+            let known = self.num_blocks(common_prefix(&segment.tokens, rest));
+            let Some(last) = known.checked_sub(1) else { break };
+            digests.extend_from_slice(&segment.digests[..known]);
+            parent = segment.digests[last];
+            rest = &rest[known * self.block_size..];
+            path.push(number);
+        }
+        KnownPath(path)
+    }
+
+    /// Remembers the digests of a sequence. The first `num_known` were found along `path`.
+    pub fn remember(
+        &mut self,
+        path: &KnownPath,
+        parent: Digest,
+        tokens: &[T],
+        digests: &[Digest],
+        num_known: usize,
+    ) {
+        if num_known < digests.len() {
+            let parent = num_known.checked_sub(1).map_or(parent, |last| digests[last]);
+            let end = digests.len() * self.block_size + self.num_lookahead_tokens;
+            let tokens = &tokens[num_known * self.block_size..end];
+            self.insert(parent, tokens, &digests[num_known..]);
+        }
+        // What others follow is to go after them.
+        for &number in path.0.iter().rev() {
+            self.touch(number);
+        }
+        while self.num_bytes > self.max_bytes
+            && let Some((_, number)) = self.by_use.pop_first()
+        {
+            self.remove(number);
+        }
+    }
+
+    fn insert(&mut self, parent: Digest, tokens: &[T], digests: &[Digest]) {
+        let start = self.start(&parent, tokens);
+        if let Some(&other) = self.starts.get(&start) {
+            self.by_use.remove(&self.segments[other].last_use);
+            self.remove(other);
+        }
+        let segment = Segment {
+            start,
+            parent,
+            tokens: tokens.to_vec(),
+            digests: digests.to_vec(),
+            last_use: 0,
+        };
+        self.num_bytes += segment.num_bytes();
+        let number = self.segments.insert(segment);
+        self.starts.insert(start, number);
+        self.touch(number);
+    }
+
+    fn touch(&mut self, number: usize) {
+        // It may have gone since the path was walked.
+        let Some(segment) = self.segments.get_mut(number) else { return };
+        self.by_use.remove(&segment.last_use);
+        self.clock += 1;
+        segment.last_use = self.clock;
+        self.by_use.insert(self.clock, number);
+    }
+
+    fn remove(&mut self, number: usize) {
+        let segment = self.segments.remove(number);
+        self.starts.remove(&segment.start);
+        self.num_bytes -= segment.num_bytes();
+    }
+
+    fn segment_at(&self, parent: &Digest, tokens: &[T]) -> Option<usize> {
+        if tokens.len() < self.block_size + self.num_lookahead_tokens {
+            return None;
+        }
+        let number = *self.starts.get(&self.start(parent, tokens))?;
+        (self.segments[number].parent == *parent).then_some(number)
+    }
+
+    fn start(&self, parent: &Digest, tokens: &[T]) -> u64 {
+        let mut hasher = FxHasher::default();
+        parent.hash(&mut hasher);
+        let end = self.block_size + self.num_lookahead_tokens;
+        tokens[..end].iter().for_each(|&token| hasher.write_i64(token.into()));
+        hasher.finish()
+    }
+
+    const fn num_blocks(&self, num_tokens: usize) -> usize {
+        num_tokens.saturating_sub(self.num_lookahead_tokens) / self.block_size
+    }
+}
+
+/// How many tokens two sequences have in common from their start on.
+fn common_prefix<T: Eq>(left: &[T], right: &[T]) -> usize {
+    let strides = left.chunks_exact(STRIDE).zip(right.chunks_exact(STRIDE));
+    let start = strides.take_while(|(left, right)| left == right).count() * STRIDE;
+    let rest = left[start..].iter().zip(&right[start..]);
+    start + rest.take_while(|(left, right)| left == right).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hash::{Algorithm, BlockHasher, HashChain};
+
+    const BLOCK_SIZE: usize = 4;
+
+    fn hashed(parent: Digest, tokens: &[i64], num_lookahead_tokens: usize) -> Vec<Digest> {
+        let mut digests = Vec::new();
+        HashChain::new(BLOCK_SIZE, num_lookahead_tokens, parent)
+            .unwrap()
+            .append(&mut BlockHasher::new(Algorithm::Sha256), tokens, &[], &mut digests)
+            .unwrap();
+        digests
+    }
+
+    /// Finds and remembers a sequence; returns how many of its digests were known.
+    fn visit(known: &mut KnownPrefixes<i64>, parent: Digest, tokens: &[i64]) -> usize {
+        let expected = hashed(parent, tokens, known.num_lookahead_tokens);
+        let mut digests = Vec::new();
+        let path = known.find(parent, tokens, &mut digests);
+        assert_eq!(digests, expected[..digests.len()]);
+        known.remember(&path, parent, tokens, &expected, digests.len());
+        digests.len()
+    }
+
+    fn common_blocks(left: &[i64], right: &[i64], num_lookahead_tokens: usize) -> usize {
+        let common = left.iter().zip(right).take_while(|(left, right)| left == right).count();
+        common.saturating_sub(num_lookahead_tokens) / BLOCK_SIZE
+    }
+
+    proptest! {
+        #[test]
+        fn a_prompt_finds_what_any_before_it_had_in_common(
+            num_lookahead_tokens in 0..6_usize,
+            prompts in proptest::collection::vec(
+                (0..2_u8, proptest::collection::vec(0..2_i64, 0..40)),
+                1..30,
+            ),
+        ) {
+            let mut known = KnownPrefixes::new(BLOCK_SIZE, num_lookahead_tokens, usize::MAX);
+            for (number, (seed, prompt)) in prompts.iter().enumerate() {
+                let found = visit(&mut known, Digest::from([*seed; 16]), prompt);
+                let before = prompts[..number].iter().filter(|(other, _)| other == seed);
+                let most = before
+                    .map(|(_, other)| common_blocks(prompt, other, num_lookahead_tokens))
+                    .max();
+                prop_assert_eq!(found, most.unwrap_or(0));
+            }
+        }
+
+        #[test]
+        fn memory_is_bounded_and_what_is_found_is_right(
+            max_bytes in 0..4_000_usize,
+            prompts in proptest::collection::vec(
+                proptest::collection::vec(0..3_i64, 0..200),
+                1..30,
+            ),
+        ) {
+            let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, max_bytes);
+            for prompt in &prompts {
+                visit(&mut known, Digest::from([7; 16]), prompt);
+                prop_assert!(known.num_bytes() <= max_bytes);
+                let sum: usize = known.segments.iter().map(|(_, one)| one.num_bytes()).sum();
+                prop_assert_eq!(sum, known.num_bytes());
+                prop_assert_eq!(known.segments.len(), known.by_use.len());
+                prop_assert_eq!(known.segments.len(), known.starts.len());
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let prompt = |first: i64| (first..first + 400).collect::<Vec<_>>();
+        let parent = Digest::from([7; 16]);
+        let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, 16_000);
+        assert_eq!(
+            [0, 1_000, 0, 2_000].map(|first| visit(&mut known, parent, &prompt(first))),
+            [0, 0, 100, 0]
+        );
+        assert_eq!(visit(&mut known, parent, &prompt(0)), 100);
+        assert_eq!(visit(&mut known, parent, &prompt(1_000)), 0);
+    }
+
+    #[test]
+    fn tokens_of_another_parent_are_not_known() {
+        let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, usize::MAX);
+        let tokens: Vec<_> = (0..40).collect();
+        visit(&mut known, Digest::from([1; 32]), &tokens);
+        let mut other = [1; 32];
+        other[31] = 2;
+        assert_eq!(visit(&mut known, other.into(), &tokens), 0);
+    }
+}
