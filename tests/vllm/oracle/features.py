@@ -16,10 +16,12 @@ from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+from vllm.v1.core.sched import scheduler as vllm_scheduler
 from vllm.v1.outputs import KVConnectorOutput, LogprobsLists, ModelRunnerOutput, SamplingMaskLists
 
 from .connector import Connector
 from .encoder_connector import EncoderConnector
+from .residency import Collector
 
 FEATURES = (
     "lora",
@@ -39,6 +41,7 @@ FEATURES = (
     "parallel drafts",
     "wide",
     "adaptive",
+    "residency",
 )
 _REJECTED, _INVALID = 39, 38
 
@@ -78,6 +81,7 @@ def constructed(features: frozenset[str], num_drafts: int, config: VllmConfig) -
     level = "detailed" if "metrics" in features else "none"
     config.observability_config.per_request_spec_decode_metrics = level  # type: ignore[assignment]
     config.scheduler_config.prefill_schedule_interval = 4 if "cadence" in features else 1
+    config.observability_config.kv_cache_metrics = "residency" in features
     config.scheduler_config.long_prefill_token_threshold_adaptive = "adaptive" in features
     if "wide" in features:
         config.scheduler_config.max_num_scheduled_tokens = 1000
@@ -97,6 +101,7 @@ def constructed(features: frozenset[str], num_drafts: int, config: VllmConfig) -
             )
         )
         stack.enter_context(patch.object(ECConnectorFactory, "create_connector", EncoderConnector))
+        stack.enter_context(patch.object(vllm_scheduler, "KVCacheMetricsCollector", Collector))
         if "eagle" in features:
             for name, count in (
                 ("num_lookahead_tokens", num_drafts),

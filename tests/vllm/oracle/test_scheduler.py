@@ -61,10 +61,20 @@ DRAFT_ENGINES = [
 ]
 EAGLE_ENGINES = ["full-eagle", "full-sliding-eagle", "mamba-partial-eagle", "ring-eagle"]
 FEATURES = ["lora", "images", "logprobs", "grammar", "connector", "pipeline", "cadence", "encoder"]
-MINOR = ["v2", "masks", "nans", "metrics", "wide"]
+MINOR = ["v2", "masks", "nans", "metrics", "wide", "residency"]
 
 # Of 0.32's features these are taken in one call. With others an engine goes its way alone.
-TAKEN_OF_032 = {"images", "logprobs", "grammar", "cadence", "v2", "nans", "encoder", "wide"}
+TAKEN_OF_032 = {
+    "images",
+    "logprobs",
+    "grammar",
+    "cadence",
+    "v2",
+    "nans",
+    "encoder",
+    "wide",
+    "residency",
+}
 
 
 def is_taken(features: frozenset[str], num_drafts: int) -> bool:

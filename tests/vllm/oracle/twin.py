@@ -92,6 +92,7 @@ class Twin:
         return {
             "free blocks": pool.get_num_free_blocks(),
             "number of events": len(pool.kv_event_queue),
+            "residency": (collector := pool.metrics_collector) and len(collector.calls),
         }
 
     def state(self, manager: KVCacheManager) -> dict[str, Any]:
@@ -115,6 +116,8 @@ class Twin:
                 for id_ in self.request_ids
             },
             "events": _events(manager),
+            "residency": (collector := pool.metrics_collector)
+            and (collector.calls, collector.events),
             "statistics": asdict(stats) if (stats := manager.prefix_cache_stats) else None,
         }
 

@@ -79,9 +79,7 @@ impl DecodeBatch {
 
     /// Whether an output of the encoder may be missing. Images end with the prompt at the latest.
     pub(super) fn may_miss_encoder_outputs(&self, row: &Row) -> bool {
-        self.ensure_encoded.is_some()
-            && row.has_images
-            && row.counts.num_certain() < row.num_prompt
+        self.ensure_encoded.is_some() && row.has_images && row.counts.num_certain() < row.num_prompt
     }
 
     /// Work on the rows. A call that fails leaves none: they are read again.
