@@ -64,17 +64,8 @@ FEATURES = ["lora", "images", "logprobs", "grammar", "connector", "pipeline", "c
 MINOR = ["v2", "masks", "nans", "metrics", "wide", "residency"]
 
 # Of 0.32's features these are taken in one call. With others an engine goes its way alone.
-TAKEN_OF_032 = {
-    "images",
-    "logprobs",
-    "grammar",
-    "cadence",
-    "v2",
-    "nans",
-    "encoder",
-    "wide",
-    "residency",
-}
+TAKEN_OF_032 = {"images", "encoder", "logprobs", "grammar", "cadence", "residency"}
+TAKEN_OF_032 |= {"v2", "nans", "wide"}
 
 
 def is_taken(features: frozenset[str], num_drafts: int) -> bool:
@@ -89,9 +80,9 @@ def with_features(*features: str, seed: int) -> frozenset[str]:
     chosen = {*features, *beside, *minor}
     if "encoder" in chosen:
         chosen.add("images")
-        if releases.installed.name == "0.32":
-            # It forgets the LoRA of a request that waits for its image, and admits too many.
-            chosen.discard("lora")
+    if releases.installed.name == "0.32" and chosen & {"encoder", "pipeline"}:
+        # vLLM forgets the LoRA of a running request that sits out a step, and admits too many.
+        chosen.discard("lora")
     return frozenset(chosen)
 
 
