@@ -399,12 +399,14 @@ class DecodeBatch:
         *,
         output_class: type,
         check_stop: Callable[[Any, int], bool],
+        ensure_encoded: Callable[[Any, int], bool] | None,
         states: tuple[object, object, object, object],
         rules: Any,
     ) -> Self:
         """Begin over a block manager.
 
         ``output_class`` is vLLM's ``EngineCoreOutput`` and ``check_stop`` its function;
+        ``ensure_encoded`` is ``ensure_cache_available`` of its encoder cache connector, if any;
         ``states`` are its states of requests that run, are preempted, ended by a token, and ended
         by their length. ``rules`` is a :class:`hybrid_blocks.vllm.batching.Rules`.
         """
@@ -413,15 +415,18 @@ class DecodeBatch:
         self,
         running: list[Any],
         token_budget: int,
+        input_budget: int,
         step_number: int,
         previous: set[str] | None,
     ) -> ScheduledDecodes:
         """Make room for a token of each of the first running requests, and for its drafts.
 
         It ends before the first that does anything but decode, or for which there is no room;
-        before the last that decodes; and before more than ``token_budget`` tokens. ``step_number``
-        counts calls of the scheduler. ``previous`` are the ids of the requests of the step before,
-        or ``None`` where nobody wants the tokens of others. Drafts are taken off the requests;
+        before the last that decodes; and before more than ``token_budget`` tokens, or than
+        ``input_budget`` tokens and slots of a drafter. Those that wait for outputs of the encoder
+        have nothing to do. ``step_number`` counts calls of the scheduler. ``previous`` are the ids
+        of the requests of the step before, or ``None`` where nobody wants the tokens of others.
+        Drafts are taken off the requests;
         their counts change with :meth:`advance`.
         """
 

@@ -16,11 +16,6 @@ from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 
 
-def _drafts_take_slots(scheduler: Scheduler) -> bool:
-    drafts = scheduler.vllm_config.speculative_config
-    return drafts is not None and drafts.max_num_new_slots_for_drafting > 0
-
-
 def _is_unproven(scheduler: Scheduler) -> bool:
     return releases.installed.name == "0.32" and bool(
         scheduler.vllm_config.speculative_config is not None
@@ -37,23 +32,18 @@ REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
         not isinstance(scheduler.kv_cache_manager, NativeKVCacheManager)
     ),
     "drafts, LoRA, KV connectors, pipelines, masks and FLOP metrics before vLLM 0.33": _is_unproven,
-    "encoder cache connector": lambda scheduler: scheduler.ec_connector is not None,
-    "drafts that take slots of their own in a batch": _drafts_take_slots,
     "as many drafts as the size of the batch allows": lambda scheduler: (
         scheduler.dynamic_sd_lookup is not None
     ),
     "no token is sampled": lambda scheduler: scheduler.num_sampled_tokens_per_step != 1,
     "encoder and decoder": lambda scheduler: scheduler.is_encoder_decoder,
     "encoder only": lambda scheduler: scheduler.is_mm_encoder_only,
-    "more tokens a step than a batch holds": lambda scheduler: (
-        scheduler.max_num_scheduled_tokens > scheduler.scheduler_config.max_num_batched_tokens
-    ),
     "auxiliary outputs": lambda scheduler: scheduler.aux_output_connector is not None,
 }
 """What keeps an engine's requests from being scheduled in one call, and how to tell.
 
 A scheduler that none of these is true of schedules in one call whatever else is enabled: drafts,
-images, LoRA, KV connectors, log probabilities, structured outputs, pipeline parallelism.
+images, LoRA, connectors, log probabilities, structured outputs, pipeline parallelism.
 """
 
 
@@ -66,6 +56,7 @@ def unsupported_reason(scheduler: Scheduler) -> str | None:
 class Rules:
     """How an engine schedules; numbers are tokens unless they say otherwise.
 
+    ``draft_slots`` are those that a drafter takes in a batch beside each request's tokens.
     ``decode_stagger`` is in steps, 0 where nothing is to be kept apart. ``takes_back_trimmed`` and
     ``commits_outputs`` say what a release of vLLM does with an output.
     """
@@ -73,6 +64,7 @@ class Rules:
     max_model_len: int
     num_lookahead_tokens: int
     num_spec_tokens: int
+    draft_slots: int
     long_prefill_token_threshold: int
     decode_stagger: int
     is_async: bool
@@ -85,11 +77,13 @@ class Rules:
 def rules_of(scheduler: Any, *, is_async: bool) -> Rules:
     """Return how a scheduler schedules."""
     release = releases.installed
+    drafts = scheduler.vllm_config.speculative_config
     staggers = is_async and scheduler.use_v2_model_runner
     return Rules(
         max_model_len=scheduler.max_model_len,
         num_lookahead_tokens=scheduler.num_lookahead_tokens,
         num_spec_tokens=scheduler.num_spec_tokens,
+        draft_slots=0 if drafts is None else drafts.max_num_new_slots_for_drafting,
         long_prefill_token_threshold=scheduler.scheduler_config.long_prefill_token_threshold,
         decode_stagger=scheduler.decode_stagger if staggers else 0,
         is_async=is_async,
@@ -99,6 +93,12 @@ def rules_of(scheduler: Any, *, is_async: bool) -> Rules:
         commits_outputs=release.commits_drafts and scheduler.num_spec_tokens > 0,
         detailed_spec_metrics=scheduler.spec_decode_metrics_level == "detailed",
     )
+
+
+def limits_inputs(scheduler: Any, rules: Rules) -> bool:
+    """Return whether the slots of a batch may run out before a step's tokens do."""
+    num_slots: int = scheduler.scheduler_config.max_num_batched_tokens
+    return rules.draft_slots > 0 or scheduler.max_num_scheduled_tokens > num_slots
 
 
 _BLOCKS_BESIDE_TOKENS = 4
@@ -121,23 +121,6 @@ def fits_for_sure(scheduler: Scheduler) -> bool:
     units: list[int] = manager.num_units(needed)
     num_free: int = manager.block_pool.get_num_free_blocks()
     return sum(units) <= num_free
-
-
-class Running(list[Any]):
-    """Running requests by index from the first that is left; to iterate over them shows all."""
-
-    def __init__(self, ahead: list[Any], rest: list[Any]) -> None:
-        super().__init__(rest)
-        self._ahead = ahead
-
-    def all(self) -> list[Any]:
-        """Return those that are dealt with and the rest."""
-        return self._ahead + self[:]
-
-    def __iter__(self) -> Any:
-        """Return first those that are dealt with, then the rest."""
-        yield from self._ahead
-        yield from super().__iter__()
 
 
 def copied(output: SchedulerOutput) -> SchedulerOutput:
@@ -202,22 +185,6 @@ def total(counts: SpecCounts | None, stats: SpecDecodingStats | None) -> SpecDec
     ):
         theirs[:] = [first + second for first, second in zip(theirs, ours, strict=True)]
     return stats
-
-
-class Measured:
-    """Stands for vLLM's ``ModelMetrics`` while only the rest of a step is shown to its code."""
-
-    def __init__(self, metrics: Any, scheduled: SchedulerOutput) -> None:
-        self._metrics = metrics
-        self._scheduled = scheduled
-
-    def is_enabled(self) -> bool:
-        """Return whether anything is counted."""
-        return bool(self._metrics.is_enabled())
-
-    def get_step_perf_stats_per_gpu(self, _rest: SchedulerOutput) -> Any:
-        """Return what the whole step took."""
-        return self._metrics.get_step_perf_stats_per_gpu(self._scheduled)
 
 
 def join(

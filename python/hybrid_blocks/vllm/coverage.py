@@ -27,7 +27,6 @@ COVERED = (
 def unsupported_reason(
     kv_cache_config: KVCacheConfig,
     *,
-    metrics_collector: object | None = None,
     hash_block_size: int = 1,
     **_: Any,
 ) -> str | None:
@@ -35,8 +34,6 @@ def unsupported_reason(
 
     Takes what vLLM's ``KVCacheManager`` is given.
     """
-    if metrics_collector is not None:
-        return "KV-cache residency metrics"
     for number, group in enumerate(kv_cache_config.kv_cache_groups):
         spec = group.kv_cache_spec
         manager = releases.installed.manager_class(group)

@@ -56,6 +56,7 @@ class Geometry:
     scheduler_block_size: int
     max_model_len: int
     enable_events: bool
+    enable_residency: bool
     retention_interval: int | None
     num_reprefillable: int
     num_hash_lookahead: int
@@ -86,6 +87,7 @@ def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
         scheduler_block_size=coordinator.scheduler_block_size,
         max_model_len=manager.max_model_len,
         enable_events=manager.block_pool.enable_kv_cache_events,
+        enable_residency=manager.block_pool.metrics_collector is not None,
         retention_interval=coordinator.retention_interval,
         num_reprefillable=coordinator.num_reprefillable_tokens,
         num_hash_lookahead=releases.installed.num_hash_lookahead_tokens(manager.block_pool),

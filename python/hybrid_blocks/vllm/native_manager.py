@@ -10,7 +10,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks._core.vllm import AllocatedBlocks, Block, Blocks, RustKVCacheManager
-from hybrid_blocks.vllm import coverage, events
+from hybrid_blocks.vllm import coverage, events, residency
 from hybrid_blocks.vllm.geometry import Geometry, geometry
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.level import Level
@@ -116,6 +116,9 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
 
     def _note_events(self, request: Request | None, changes: list[tuple[Any, ...]]) -> None:
         events.note(self.block_pool, self.coordinator.group_block_sizes, request, changes)
+
+    def _note_residency(self, changes: list[tuple[str, int]]) -> None:
+        residency.note(self.block_pool, changes)
 
     def _report_hit(self, request: Request, blocks: AllocatedBlocks) -> None:
         if getattr(request, "kv_cache_report_mode", "incremental") == "full":

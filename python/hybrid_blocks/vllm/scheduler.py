@@ -24,6 +24,7 @@ from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 from hybrid_blocks._core.vllm import DecodeBatch, ScheduledDecodes, SpecCounts
 from hybrid_blocks.vllm import batching, releases
+from hybrid_blocks.vllm.stand_ins import Budget, EncoderConnector, Measured, Running
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -43,7 +44,10 @@ class Scheduler(VllmScheduler):
         super().__init__(*args, **kwargs)
         reason = batching.unsupported_reason(self)
         if not reason:
-            self._decodes = self._decode_batch()
+            rules = batching.rules_of(self, is_async=isinstance(self, VllmAsyncScheduler))
+            self._decodes = self._decode_batch(rules)
+            self._limits_inputs = batching.limits_inputs(self, rules)
+            self._draft_slots = rules.draft_slots
             self._mamba_block_aligned_split = self._split_by_whole_budget  # type: ignore[method-assign]
         # What is scheduled ahead of vLLM's code in the step that it is in, what it scheduled itself
         # if both are joined already, and the running requests and the budget that it does not see.
@@ -51,6 +55,7 @@ class Scheduler(VllmScheduler):
         self._rest: dict[str, int] | None = None
         self._num_ahead = 0
         self._step_budget = self.max_num_scheduled_tokens
+        self._step_config = self.scheduler_config
         # What became of drafts whose outputs were taken in one call.
         self._spec_counts: SpecCounts | None = None
         if reason:
@@ -58,13 +63,15 @@ class Scheduler(VllmScheduler):
         else:
             logger.info("hybrid_blocks: decoding requests are scheduled in one call")
 
-    def _decode_batch(self) -> DecodeBatch:
+    def _decode_batch(self, rules: batching.Rules) -> DecodeBatch:
+        connector = self.ec_connector
         return DecodeBatch(
             self.kv_cache_manager,  # type: ignore[arg-type]
             output_class=EngineCoreOutput,
             check_stop=check_stop,
+            ensure_encoded=None if connector is None else connector.ensure_cache_available,
             states=_STATES,
-            rules=batching.rules_of(self, is_async=isinstance(self, VllmAsyncScheduler)),
+            rules=rules,
         )
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -84,6 +91,7 @@ class Scheduler(VllmScheduler):
         ahead = self._decodes.schedule(
             self.running,
             self.max_num_scheduled_tokens,
+            self.scheduler_config.max_num_batched_tokens,
             self.current_step + 1,
             None if self.use_v2_model_runner else self.prev_step_scheduled_req_ids,
         )
@@ -93,11 +101,17 @@ class Scheduler(VllmScheduler):
     @contextmanager
     def _rest_of_step(self, ahead: ScheduledDecodes) -> Iterator[None]:
         """Show vLLM's code what is left: of running requests, and of what the step may hold."""
-        running = batching.Running(self.running[: ahead.num_seen], self.running[ahead.num_seen :])
+        running = Running(self.running[: ahead.num_seen], self.running[ahead.num_seen :])
+        config, connector = self.scheduler_config, self.ec_connector
         self._ahead, self._rest = ahead, None
         self._num_ahead = ahead.num_seen
-        self._step_budget = self.max_num_scheduled_tokens
+        self._step_budget, self._step_config = self.max_num_scheduled_tokens, config
         self.running = running
+        if self._limits_inputs:
+            num_taken = ahead.num_tokens + self._draft_slots * len(ahead.req_ids)
+            self.scheduler_config = Budget(self, num_taken)  # type: ignore[assignment]
+        if connector is not None:
+            self.ec_connector = EncoderConnector(connector, self._join_ahead)  # type: ignore[assignment]
         self.max_num_scheduled_tokens -= ahead.num_tokens
         self.max_num_active_reqs -= ahead.num_seen
         # The step has begun: what it caches is not there to be hit before the next one.
@@ -109,14 +123,18 @@ class Scheduler(VllmScheduler):
             del manager.new_step_starts
             self.running = running.all()
             self.max_num_scheduled_tokens = self._step_budget
+            self.scheduler_config, self.ec_connector = config, connector
             self.max_num_active_reqs += ahead.num_seen
             self._ahead, self._rest, self._num_ahead = None, None, 0
 
     def _build_kv_connector_meta(self, connector: Any, scheduler_output: SchedulerOutput) -> Any:
-        # Connectors look at the whole step, before its tokens count as computed.
-        if self._ahead is not None:
-            self._join(scheduler_output, self._ahead)
+        self._join_ahead(scheduler_output)
         return super()._build_kv_connector_meta(connector, scheduler_output)
+
+    def _join_ahead(self, scheduler_output: SchedulerOutput) -> None:
+        # Connectors look at the whole step, before its tokens count as computed.
+        if self._ahead is not None and self._rest is None:
+            self._join(scheduler_output, self._ahead)
 
     def _get_encoder_input_updates(
         self, scheduled: dict[str, int], new_requests: Any, scheduled_encoder_inputs: Any
@@ -136,8 +154,7 @@ class Scheduler(VllmScheduler):
         if ahead is None or self._decodes is None or not ahead.req_ids:
             super()._update_after_schedule(scheduler_output)
             return
-        if self._rest is None:
-            self._join(scheduler_output, ahead)
+        self._join_ahead(scheduler_output)
         rest = batching.copied(scheduler_output)
         rest.num_scheduled_tokens = self._rest or {}
         if not rest.num_scheduled_tokens:
@@ -189,11 +206,13 @@ class Scheduler(VllmScheduler):
 
     def _split_by_whole_budget(self, *args: Any, **kwargs: Any) -> int:
         # vLLM's code asks how long a chunk can be at most, not what this step has left.
-        left, self.max_num_scheduled_tokens = self.max_num_scheduled_tokens, self._step_budget
+        left, config = self.max_num_scheduled_tokens, self.scheduler_config
+        self.max_num_scheduled_tokens = self._step_budget
+        self.scheduler_config = self._step_config
         try:
             return super()._mamba_block_aligned_split(*args, **kwargs)
         finally:
-            self.max_num_scheduled_tokens = left
+            self.max_num_scheduled_tokens, self.scheduler_config = left, config
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -228,7 +247,7 @@ class Scheduler(VllmScheduler):
     def _whole_step_measured(self, scheduler_output: SchedulerOutput) -> Iterator[None]:
         metrics: Any = self.perf_metrics
         if metrics is not None:
-            self.perf_metrics = batching.Measured(metrics, scheduler_output)  # type: ignore[assignment]
+            self.perf_metrics = Measured(metrics, scheduler_output)  # type: ignore[assignment]
         try:
             yield
         finally:

@@ -3,7 +3,7 @@
 mod steps;
 
 use hybrid_blocks::vllm::{AllocateArgs, GroupConfig, Lookup, LookupGroup, ManagerConfig, Release};
-use hybrid_blocks::{BlockId, Error, GroupId, GroupKind, Key, PoolId, Store};
+use hybrid_blocks::{BlockId, Error, GroupId, GroupKind, Key, PoolId, Residency, Store};
 use steps::{HASH_BLOCK, Manager, at, compute, known, try_compute, with_blocks};
 
 const MAX_LEN: u32 = 1_024;
@@ -121,6 +121,32 @@ fn the_state_at_a_prompts_end_is_saved_if_nothing_was_computed_after_it() {
         assert_eq!(saved, expected);
         assert!(manager.take_final_states(handle, 16, 0).is_empty(), "it is told once");
     }
+}
+
+#[test]
+fn what_becomes_of_blocks_is_noted_in_order_and_only_if_asked() {
+    let group = GroupConfig::new(GroupKind::Full, HASH_BLOCK);
+    let (one, two) = (BlockId(1), BlockId(2));
+    let fresh = |block| [(Residency::Evicted, block), (Residency::Allocated, block)];
+    for enable_residency in [true, false] {
+        let config = ManagerConfig { enable_residency, ..hybrid(vec![group]) };
+        let mut manager = with_blocks(3, config);
+        compute(&mut manager, "first", 10, &at(17, 0, 17), 16);
+        manager.free(manager.find("first").unwrap()).unwrap();
+        let handle = known(&mut manager, "second", 10, 17);
+        let hit = manager.longest_hit(handle, 16);
+        let computed = Some(hit.blocks.as_slice());
+        let args =
+            AllocateArgs { num_new: 1, num_new_computed: 16, computed, ..AllocateArgs::default() };
+        manager.allocate(handle, &at(17, 0, 17), &args).unwrap().unwrap();
+        let expected = [&fresh(one)[..], &[(Residency::Accessed, one)], &fresh(two)].concat();
+        let noted = manager.take_residency();
+        assert_eq!(noted, if enable_residency { expected } else { vec![] });
+        assert!(manager.take_residency().is_empty(), "it is told once");
+    }
+    let elsewhere = GroupConfig { pool: PoolId(1), ..group };
+    let config = ManagerConfig { enable_residency: true, ..hybrid(vec![group, elsewhere]) };
+    assert!(config.check().is_err(), "ids of two pools");
 }
 
 #[test]

@@ -8,16 +8,20 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from vllm.config import KVTransferConfig, SpeculativeConfig, VllmConfig
+from vllm.config import ECTransferConfig, KVTransferConfig, SpeculativeConfig, VllmConfig
 from vllm.config.lora import LoRAConfig
+from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+from vllm.v1.core.sched import scheduler as vllm_scheduler
 from vllm.v1.outputs import KVConnectorOutput, LogprobsLists, ModelRunnerOutput, SamplingMaskLists
 
 from .connector import Connector
+from .encoder_connector import EncoderConnector
+from .residency import Collector
 
 FEATURES = (
     "lora",
@@ -32,6 +36,12 @@ FEATURES = (
     "metrics",
     "cadence",
     "nans",
+    "encoder",
+    "draft model",
+    "parallel drafts",
+    "wide",
+    "adaptive",
+    "residency",
 )
 _REJECTED, _INVALID = 39, 38
 
@@ -65,10 +75,21 @@ def constructed(features: frozenset[str], num_drafts: int, config: VllmConfig) -
     config.lora_config = LoRAConfig(max_loras=2, max_lora_rank=8) if "lora" in features else None
     transfers = KVTransferConfig(kv_connector="ExampleConnector", kv_role="kv_both")
     config.kv_transfer_config = transfers if "connector" in features else None
+    encoded = ECTransferConfig(ec_connector="ECExampleConnector", ec_role="ec_both")
+    config.ec_transfer_config = encoded if "encoder" in features else None
     config.parallel_config.pipeline_parallel_size = 2 if "pipeline" in features else 1
     level = "detailed" if "metrics" in features else "none"
     config.observability_config.per_request_spec_decode_metrics = level  # type: ignore[assignment]
     config.scheduler_config.prefill_schedule_interval = 4 if "cadence" in features else 1
+    config.observability_config.kv_cache_metrics = "residency" in features
+    config.scheduler_config.long_prefill_token_threshold_adaptive = "adaptive" in features
+    if "wide" in features:
+        config.scheduler_config.max_num_scheduled_tokens = 1000
+    if config.speculative_config is not None:
+        # A drafter's own model is not asked for by the scheduler.
+        method = "draft_model" if "draft model" in features else "ngram"
+        config.speculative_config.method = method  # type: ignore[assignment]
+        config.speculative_config.parallel_drafting = "parallel drafts" in features
     with ExitStack() as stack:
         runner = {"VLLM_USE_V2_MODEL_RUNNER": str(int("v2" in features))}
         stack.enter_context(patch.dict(os.environ, runner))
@@ -79,6 +100,8 @@ def constructed(features: frozenset[str], num_drafts: int, config: VllmConfig) -
                 Connector,
             )
         )
+        stack.enter_context(patch.object(ECConnectorFactory, "create_connector", EncoderConnector))
+        stack.enter_context(patch.object(vllm_scheduler, "KVCacheMetricsCollector", Collector))
         if "eagle" in features:
             for name, count in (
                 ("num_lookahead_tokens", num_drafts),

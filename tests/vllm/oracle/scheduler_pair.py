@@ -342,6 +342,7 @@ def _state(scheduler: Any) -> dict[str, Any]:
         "previous": scheduler.prev_step_scheduled_req_ids,
         "holding": [request.request_id for request in scheduler.kv_holding_waiting],
         "inflight": {request.request_id for request in scheduler._inflight_prefills},
+        "residency": (collector := scheduler.kv_metrics_collector) and collector.calls,
         "fences": (scheduler.sched_step_seq, scheduler.processed_step_seq),
         "deferred": [
             # Places without a block are nothing to be freed; 0.32's manager lists them.

@@ -92,6 +92,7 @@ class Twin:
         return {
             "free blocks": pool.get_num_free_blocks(),
             "number of events": len(pool.kv_event_queue),
+            "residency": len(_residency(manager)),
         }
 
     def state(self, manager: KVCacheManager) -> dict[str, Any]:
@@ -115,6 +116,7 @@ class Twin:
                 for id_ in self.request_ids
             },
             "events": _events(manager),
+            "residency": _residency(manager),
             "statistics": asdict(stats) if (stats := manager.prefix_cache_stats) else None,
         }
 
@@ -122,6 +124,12 @@ class Twin:
 def _own(argument: Any, which: int) -> Any:
     is_pair = isinstance(argument, tuple) and len(argument) == 2
     return argument[which] if is_pair and hasattr(argument[0], "get_block_ids") else argument
+
+
+def _residency(manager: KVCacheManager) -> list[Any]:
+    """What the pool's collector was told, and what it made of it."""
+    collector: Any = manager.block_pool.metrics_collector
+    return [] if collector is None else [*collector.calls, *collector.events]
 
 
 def _events(manager: KVCacheManager) -> list[Any]:

@@ -30,6 +30,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         """Return why slabs cannot be managed for an engine, or ``None`` if they can."""
         if max(kwargs.get("dcp_world_size", 1), kwargs.get("pcp_world_size", 1)) > 1:
             return "context parallelism"
+        if kwargs.get("metrics_collector") is not None:
+            return "KV-cache residency metrics"
         return super().unsupported_reason(kv_cache_config, **kwargs)
 
     def _pools_of_groups(self) -> list[Blocks]:

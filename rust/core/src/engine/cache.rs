@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lookup::Finder;
-use super::outbox::{CacheEvent, Outbox};
+use super::outbox::{CacheEvent, Outbox, Residency};
 use crate::digest::Digest;
 use crate::error::{Error, Unit};
 use crate::group::{Group, GroupKind, GroupSpec, Table};
@@ -95,7 +95,9 @@ impl<S: Store> Cache<S> {
         if num_blocks > available {
             return Err(Error::OutOfBlocks { unit: Unit::Blocks, needed: num_blocks, available });
         }
+        let held = out.len();
         self.store.take(pool, num_blocks, near, &mut self.reservation, out);
+        self.outbox.note_allocated(&out[held..], self.enable_caching);
         Ok(())
     }
 
@@ -148,6 +150,7 @@ impl<S: Store> Cache<S> {
         let hit = &hit[hit.len().min(num_skipped as usize)..];
         for &block in hit.iter().filter(|block| !block.is_null()) {
             self.store.touch(group.spec.pool, block)?;
+            self.outbox.note_residency(Residency::Accessed, block);
         }
         table.blocks.reserve(num_skipped as usize + hit.len());
         table.blocks.resize(num_skipped as usize, BlockId::NULL);

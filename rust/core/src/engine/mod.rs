@@ -17,7 +17,7 @@ pub(crate) mod requests;
 pub use compact::Compaction;
 pub use delta::{TableChange, TableRuns};
 pub use lookup::{GroupBlocks, LookupGroup};
-pub use outbox::{BlockCopy, CacheEvent};
+pub use outbox::{BlockCopy, CacheEvent, Residency};
 
 use crate::error::Error;
 use crate::ids::{BlockId, GroupId, PoolId};

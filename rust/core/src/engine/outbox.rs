@@ -49,6 +49,17 @@ pub enum CacheEvent {
     Cleared,
 }
 
+/// What residency metrics count of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residency {
+    /// It got its first owner.
+    Allocated,
+    /// A request went on from its content.
+    Accessed,
+    /// Its content, if it had any, is gone.
+    Evicted,
+}
+
 /// Bytes to be copied on the device before the next forward pass, from one block of a group to
 /// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,13 +80,36 @@ pub(crate) struct Outbox {
     pub(crate) enable_events: bool,
     /// Whether anybody asks for changes of tables.
     pub(crate) enable_delta: bool,
+    /// Whether anybody asks for residency.
+    pub(crate) enable_residency: bool,
     pub(crate) events: Vec<CacheEvent>,
     /// In the order in which they were asked for.
     pub(crate) copies: Vec<BlockCopy>,
     pub(crate) delta: Vec<TableChange>,
+    pub(crate) residency: Vec<(Residency, BlockId)>,
 }
 
 impl Outbox {
+    /// Note blocks that got their first owner, and with a cache that what they held is gone.
+    pub(crate) fn note_allocated(&mut self, blocks: &[BlockId], enable_caching: bool) {
+        if !self.enable_residency {
+            return;
+        }
+        for &block in blocks {
+            if enable_caching {
+                self.residency.push((Residency::Evicted, block));
+            }
+            self.residency.push((Residency::Allocated, block));
+        }
+    }
+
+    /// Note what became of a block.
+    pub(crate) fn note_residency(&mut self, what: Residency, block: BlockId) {
+        if self.enable_residency {
+            self.residency.push((what, block));
+        }
+    }
+
     /// Note what stands at `positions` of a table now.
     pub(crate) fn note_table(
         &mut self,

@@ -40,6 +40,7 @@ pub(super) struct Configured {
     pub(super) heeds_boundary: bool,
     pub(super) enable_caching: bool,
     pub(super) enable_events: bool,
+    enable_residency: bool,
     /// Whether checkpoints are placed by our own rules.
     pub(super) places_checkpoints: bool,
     /// Whether the worker zeroes single blocks, not slabs.
@@ -73,6 +74,7 @@ impl RustKVCacheManager {
             heeds_boundary: config.heeds_shared_prefix_boundary(),
             enable_caching: config.enable_caching(),
             enable_events: config.enable_events,
+            enable_residency: config.enable_residency,
             places_checkpoints: config.checkpoints.is_some(),
             zeroes_blocks,
         };
@@ -142,8 +144,8 @@ impl Core {
         Ok((handle, digests.map_err(core_error)?))
     }
 
-    /// Work on a request with its digests, and hand the changes of the prefix cache to Python, if
-    /// anybody wants to know.
+    /// Work on a request with its digests, and hand to Python what changed in the prefix cache and
+    /// what became of blocks, if anybody wants to know.
     pub(super) fn change<R>(
         slf: &Bound<'_, RustKVCacheManager>,
         request: &RequestView<'_, '_>,
@@ -154,17 +156,23 @@ impl Core {
         let id = request.id()?;
         let id = id.to_str()?;
         let (handle, digests) = core.open(configured, request, id)?;
-        let (result, changes) = core
+        let (result, changes, residency) = core
             .engine()
             .request(py, id, |manager| {
                 *manager.digests_mut(handle)? = digests;
                 let result = call(manager, handle);
                 let changes =
                     if configured.enable_events { manager.take_events() } else { Vec::new() };
-                Ok((result, changes))
+                let residency =
+                    if configured.enable_residency { manager.take_residency() } else { Vec::new() };
+                Ok((result, changes, residency))
             })?
             .map_err(core_error)?;
         Self::tell(slf, request, &changes)?;
+        if !residency.is_empty() {
+            let residency = events::residency(py, &residency)?;
+            slf.call_method1(intern!(py, "_note_residency"), (residency,))?;
+        }
         result.map_err(core_error)
     }
 

@@ -1,6 +1,7 @@
-//! Changes of the prefix cache as tuples, for Python to describe them with the request at hand.
+//! Changes of the prefix cache as tuples, for Python to describe them with the request at hand, and
+//! what became of blocks.
 
-use hybrid_blocks::CacheEvent;
+use hybrid_blocks::{BlockId, CacheEvent, Residency};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
@@ -28,4 +29,20 @@ pub(super) fn tuples<'py>(py: Python<'py>, events: &[CacheEvent]) -> PyResult<Bo
         list.append(tuple)?;
     }
     Ok(list)
+}
+
+/// `("allocated", id)`, `("accessed", id)` and `("evicted", id)`.
+pub(super) fn residency<'py>(
+    py: Python<'py>,
+    residency: &[(Residency, BlockId)],
+) -> PyResult<Bound<'py, PyList>> {
+    let tuples = residency.iter().map(|&(what, block)| {
+        let name = match what {
+            Residency::Allocated => "allocated",
+            Residency::Accessed => "accessed",
+            Residency::Evicted => "evicted",
+        };
+        (name, block.0)
+    });
+    PyList::new(py, tuples.collect::<Vec<_>>())
 }

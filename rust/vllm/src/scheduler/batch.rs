@@ -8,10 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyDict, PyList, PySet, PyType};
 
 use crate::manager::RustKVCacheManager;
+use crate::request::RequestView;
 
 use super::advance;
 use super::extras::Extras;
-use super::row::Rows;
+use super::row::{Row, Rows};
 use super::schedule::{self, ScheduledDecodes};
 use super::update::{self, TakenOutputs};
 
@@ -30,6 +31,8 @@ pub(super) struct Rules {
     pub(super) max_model_len: i64,
     pub(super) num_lookahead_tokens: u32,
     pub(super) num_spec_tokens: usize,
+    /// Slots of a batch that a drafter takes beside the tokens of a request.
+    pub(super) draft_slots: i64,
     /// Tokens of a request in a step, at most; 0 for no limit.
     pub(super) long_prefill_token_threshold: i64,
     /// Steps from one decode of a request to its next; 0 for no limit.
@@ -52,6 +55,8 @@ pub(crate) struct DecodeBatch {
     pub(super) output_class: Py<PyType>,
     /// vLLM's `check_stop`.
     pub(super) check_stop: Py<PyAny>,
+    /// `ensure_cache_available` of vLLM's connector for outputs of the encoder.
+    ensure_encoded: Option<Py<PyAny>>,
     pub(super) states: States,
     pub(super) rules: Rules,
     /// Taken out while a call works on them.
@@ -59,6 +64,24 @@ pub(crate) struct DecodeBatch {
 }
 
 impl DecodeBatch {
+    /// Whether the outputs of the encoder that a request needs are here; asks where they come from.
+    pub(super) fn has_encoder_outputs(
+        &self,
+        row: &Row,
+        request: &RequestView<'_, '_>,
+    ) -> PyResult<bool> {
+        let Some(ensure) = self.ensure_encoded.as_ref().filter(|_| row.has_images) else {
+            return Ok(true);
+        };
+        let arguments = (request.object, row.counts.num_certain());
+        ensure.bind(request.object.py()).call1(arguments)?.is_truthy()
+    }
+
+    /// Whether an output of the encoder may be missing. Images end with the prompt at the latest.
+    pub(super) fn may_miss_encoder_outputs(&self, row: &Row) -> bool {
+        self.ensure_encoded.is_some() && row.has_images && row.counts.num_certain() < row.num_prompt
+    }
+
     /// Work on the rows. A call that fails leaves none: they are read again.
     fn with_rows<R>(&self, call: impl FnOnce(&mut Rows) -> PyResult<R>) -> PyResult<R> {
         let lost = |_| integrity_error("an earlier step panicked; restart the engine".to_owned());
@@ -73,11 +96,12 @@ impl DecodeBatch {
 #[pymethods]
 impl DecodeBatch {
     #[new]
-    #[pyo3(signature = (manager, *, output_class, check_stop, states, rules))]
+    #[pyo3(signature = (manager, *, output_class, check_stop, ensure_encoded, states, rules))]
     fn new(
         manager: Py<RustKVCacheManager>,
         output_class: Py<PyType>,
         check_stop: Py<PyAny>,
+        ensure_encoded: Option<Py<PyAny>>,
         states: [Py<PyAny>; 4],
         rules: Rules,
     ) -> Self {
@@ -86,6 +110,7 @@ impl DecodeBatch {
             manager,
             output_class,
             check_stop,
+            ensure_encoded,
             states: States { running, preempted, stopped, length_capped },
             rules,
             rows: Mutex::default(),
@@ -96,11 +121,12 @@ impl DecodeBatch {
         &self,
         running: &Bound<'_, PyList>,
         token_budget: i64,
+        input_budget: i64,
         step_number: i64,
         previous: Option<&Bound<'_, PySet>>,
     ) -> PyResult<ScheduledDecodes> {
         self.with_rows(|rows| {
-            let limits = schedule::Limits { token_budget, step_number };
+            let limits = schedule::Limits { token_budget, input_budget, step_number };
             schedule::schedule(self, rows, running, &limits, previous)
         })
     }
@@ -141,6 +167,9 @@ impl DecodeBatch {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.manager)?;
         visit.call(&self.output_class)?;
+        if let Some(ensure) = &self.ensure_encoded {
+            visit.call(ensure)?;
+        }
         let Ok(rows) = self.rows.try_lock() else { return Ok(()) };
         rows.0.iter().try_for_each(|row| row.traverse(&visit))
     }

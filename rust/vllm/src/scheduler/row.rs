@@ -25,6 +25,11 @@ impl Counts {
             placeholders: request.num_placeholders()?,
         })
     }
+
+    /// Tokens that are computed whatever becomes of the steps in flight.
+    pub(super) fn num_certain(&self) -> i64 {
+        self.computed - self.placeholders
+    }
 }
 
 /// What hashes the blocks of a request.
@@ -78,6 +83,7 @@ pub(super) struct Row {
     pub(super) wants_logprobs: bool,
     /// vLLM's `RequestSpecDecodeMetrics`, where each request is to have its own.
     pub(super) spec_metrics: Option<Py<PyAny>>,
+    pub(super) has_images: bool,
     /// Whether the encoder cache may hold inputs of it.
     pub(super) has_cached_inputs: bool,
     /// When its output ends; `None` where more than its tokens decides.
@@ -125,6 +131,7 @@ impl Row {
             wants_logprobs: stop.is_some()
                 && !sampling.getattr(intern!(sampling.py(), "num_logprobs"))?.is_none(),
             spec_metrics: (!spec_metrics.is_none()).then(|| spec_metrics.unbind()),
+            has_images,
             has_cached_inputs: has_images,
             stop,
             scheduled: Scheduled::default(),

@@ -37,13 +37,17 @@ pub(crate) struct ScheduledDecodes {
 /// What a step may hold, and its number.
 pub(super) struct Limits {
     pub(super) token_budget: i64,
+    /// Tokens and drafters' own slots.
+    pub(super) input_budget: i64,
     pub(super) step_number: i64,
 }
 
 /// What a running request does in this step.
 enum Action {
-    /// It waits for outputs or for its turn, or has come to its end.
+    /// It waits for outputs or for its turn.
     Idle,
+    /// There is no position for another token.
+    Full,
     /// So many tokens, drafts included.
     Decode(i64),
     /// Anything else: the rest is vLLM's.
@@ -60,6 +64,8 @@ struct Step<'a, 'py> {
     spec_tokens: Bound<'py, PyDict>,
     all_token_ids: Bound<'py, PyDict>,
     num_tokens: i64,
+    /// What is taken of the input budget.
+    num_inputs: i64,
     ids: Vec<Bound<'py, PyString>>,
     new_blocks: Vec<Option<Bound<'py, PyTuple>>>,
     computed: Vec<i64>,
@@ -83,12 +89,12 @@ pub(super) fn schedule<'py>(
 ) -> PyResult<ScheduledDecodes> {
     let (py, rules) = (running.py(), &batch.rules);
     let manager = batch.manager.bind(py);
-    let most = last_decode(rules, running, limits)?;
+    let most = last_decode(batch, running, limits)?;
     let mut step = Step::new(rules, limits.step_number, previous, most, py);
     let mut num_seen = 0;
     for object in running.iter().take(most) {
-        let left = limits.token_budget - step.num_tokens;
-        if left == 0 || !bring_up(rows, num_seen, &object)? {
+        let left = step.left(limits);
+        if left <= 0 || !bring_up(rows, num_seen, &object)? {
             break;
         }
         let row = &mut rows.0[num_seen];
@@ -97,12 +103,16 @@ pub(super) fn schedule<'py>(
         let drafts = drafts(rules, &request)?;
         let num_drafts = drafts.as_ref().map_or(0, count);
         let num_new = match action(rules, row, &request, num_drafts, limits.step_number)? {
-            Action::Idle => {
-                num_seen += 1;
-                continue;
+            Action::Idle => None,
+            Action::Full => batch.has_encoder_outputs(row, &request)?.then_some(0),
+            Action::Decode(num_new) if num_new <= left => {
+                batch.has_encoder_outputs(row, &request)?.then_some(num_new)
             }
-            Action::Decode(num_new) if num_new <= left => num_new,
             Action::Decode(_) | Action::Unusual => break,
+        };
+        let Some(num_new) = num_new.filter(|&num_new| num_new > 0) else {
+            num_seen += 1;
+            continue;
         };
         let progress = RequestProgress {
             num_computed: u32::try_from(row.counts.computed)?,
@@ -134,8 +144,15 @@ pub(super) fn schedule<'py>(
     step.finish(num_seen, py)
 }
 
-/// The place of the last running request that decodes, or of the last at all.
-fn last_decode(rules: &Rules, running: &Bound<'_, PyList>, limits: &Limits) -> PyResult<usize> {
+/// The place of the last running request that is sure to decode. If there is none, that of the first
+/// that may, or of the last at all.
+fn last_decode(
+    batch: &DecodeBatch,
+    running: &Bound<'_, PyList>,
+    limits: &Limits,
+) -> PyResult<usize> {
+    let rules = &batch.rules;
+    let mut last = running.len().saturating_sub(1);
     for index in (0..running.len()).rev() {
         let object = running.get_item(index)?;
         let request = RequestView::new(&object)?;
@@ -147,10 +164,13 @@ fn last_decode(rules: &Rules, running: &Bound<'_, PyList>, limits: &Limits) -> P
             && let Action::Decode(_) =
                 action(rules, &row, &request, num_drafts, limits.step_number)?
         {
-            return Ok(index);
+            if !batch.may_miss_encoder_outputs(&row) {
+                return Ok(index);
+            }
+            last = index;
         }
     }
-    Ok(running.len().saturating_sub(1))
+    Ok(last)
 }
 
 /// Let the row at `index` say what the request is now; `false` where it does anything but decode.
@@ -211,7 +231,7 @@ fn action(
     let num_new = (num_known + num_drafts).min(rules.max_model_len - computed - 1);
     let threshold = rules.long_prefill_token_threshold;
     Ok(if num_new <= 0 {
-        Action::Idle
+        Action::Full
     } else if num_known == 1 && (threshold == 0 || num_new <= threshold) {
         Action::Decode(num_new)
     } else {
@@ -235,6 +255,7 @@ impl<'a, 'py> Step<'a, 'py> {
             spec_tokens: PyDict::new(py),
             all_token_ids: PyDict::new(py),
             num_tokens: 0,
+            num_inputs: 0,
             ids: Vec::with_capacity(most),
             new_blocks: Vec::with_capacity(most),
             computed: Vec::with_capacity(most),
@@ -244,6 +265,12 @@ impl<'a, 'py> Step<'a, 'py> {
             pending_structured_output: false,
             drafts_unused: true,
         }
+    }
+
+    /// The tokens that the next request may have.
+    fn left(&self, limits: &Limits) -> i64 {
+        let inputs = limits.input_budget - self.num_inputs - self.rules.draft_slots;
+        inputs.min(limits.token_budget - self.num_tokens)
     }
 
     /// Add a request that has room.
@@ -260,6 +287,7 @@ impl<'a, 'py> Step<'a, 'py> {
         self.new_blocks.push(blocks);
         self.scheduled.set_item(id, num_new)?;
         self.num_tokens += num_new;
+        self.num_inputs += num_new + self.rules.draft_slots;
         self.computed.push(counts.computed);
         self.outputs.push(num_outputs + counts.placeholders);
         row.scheduled = Scheduled { num_new, num_drafts: num_new - 1 };

@@ -133,6 +133,9 @@ pub struct ManagerConfig {
     pub max_model_len: u32,
     /// Whether changes of the prefix cache are noted.
     pub enable_events: bool,
+    /// Whether it is noted when blocks are allocated, accessed and evicted. Blocks are told apart by
+    /// their ids alone, so there must be one pool.
+    pub enable_residency: bool,
     /// `None` keeps every checkpoint of sliding-window and recurrent groups, 0 only those where a
     /// prompt can be resumed, more one in that many tokens as well.
     pub retention_interval: Option<u32>,
@@ -171,6 +174,7 @@ impl ManagerConfig {
             scheduler_block_size,
             max_model_len,
             enable_events: false,
+            enable_residency: false,
             retention_interval: None,
             num_reprefillable: 0,
             num_hash_lookahead: 0,
@@ -226,6 +230,9 @@ impl ManagerConfig {
         let refuse = |what: String| Err(Error::InvalidConfig(what));
         if self.scheduler_block_size == 0 {
             return refuse("scheduler_block_size is 0 tokens; give at least 1".to_owned());
+        }
+        if self.enable_residency && self.groups.iter().any(|group| group.pool != PoolId(0)) {
+            return refuse("residency is told by block id, which takes one pool".to_owned());
         }
         self.check_checkpoints()?;
         match &self.lookup {

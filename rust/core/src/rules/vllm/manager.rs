@@ -10,7 +10,7 @@ use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::engine::outbox::Outbox;
 use crate::engine::requests::Row;
-use crate::engine::{CacheEvent, Engine, GroupBlocks};
+use crate::engine::{CacheEvent, Engine, GroupBlocks, Residency};
 use crate::error::Error;
 use crate::group::Table;
 use crate::ids::{BlockId, GroupId};
@@ -45,7 +45,11 @@ impl<S: Store> KvCacheManager<S> {
             slabs.note_started_slabs();
         }
         let groups = config.groups.iter().map(GroupConfig::spec);
-        let outbox = Outbox { enable_events: config.enable_events, ..Outbox::default() };
+        let outbox = Outbox {
+            enable_events: config.enable_events,
+            enable_residency: config.enable_residency,
+            ..Outbox::default()
+        };
         let enable_caching = config.enable_caching();
         let mut cache = Cache::new(store, groups, config.hash_block_size, enable_caching, outbox)?;
         if config.checkpoints.is_some() {
@@ -492,6 +496,11 @@ impl<S: Store> KvCacheManager<S> {
     pub fn take_events(&mut self) -> Vec<CacheEvent> {
         self.engine.cache.note_evictions();
         std::mem::take(&mut self.engine.cache.outbox.events)
+    }
+
+    /// What requests did with blocks since the last call, in order.
+    pub fn take_residency(&mut self) -> Vec<(Residency, BlockId)> {
+        std::mem::take(&mut self.engine.cache.outbox.residency)
     }
 
     /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree. Only for
