@@ -30,8 +30,10 @@ pub(super) struct Unit {
     pub(super) is_alive: bool,
     pub(super) parent: Option<u32>,
     pub(super) num_children: u32,
-    /// Children over the unit's life.
+    /// Units over its life that have an end, with none between them and this one's.
     pub(super) num_continued: u32,
+    /// Requests that may store behind it.
+    pub(super) num_holders: u32,
     /// Transfers that read or write its slots.
     pub(super) num_pins: u32,
     /// The lowest is evicted first.
@@ -49,6 +51,12 @@ impl Unit {
     /// attention.
     pub(super) fn is_dead(&self) -> bool {
         self.num_children == 0 && self.had_end && self.end.is_empty()
+    }
+
+    /// Whether nobody can go on from it and nobody will make that possible: the attention of an answer of
+    /// which no state was kept.
+    pub(super) fn is_endless(&self) -> bool {
+        self.num_children == 0 && !self.had_end && self.num_holders == 0
     }
 
     /// Whether its end is worth less than any whole unit: exactly one request went on from it, so the next

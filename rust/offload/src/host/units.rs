@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use super::unit::{Slots, Unit, UnitId};
 
 /// All units. Leaves are evicted, lowest priority first; before any of them go the ends that were left
-/// behind.
+/// behind, and before these the leaves that have no end.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     all: Vec<Unit>,
     vacant: Vec<u32>,
     /// Unpinned leaves by priority.
     leaves: BTreeSet<(u64, u32)>,
+    /// Those that nobody can go on from.
+    endless: BTreeSet<(u64, u32)>,
     /// Unpinned units whose end was left behind, by priority.
     left_behind: BTreeSet<(u64, u32)>,
 }
@@ -48,22 +50,47 @@ impl Units {
         };
         let id = UnitId { index, generation: unit.generation };
         if let Some(parent) = parent {
-            self.change(parent, |parent| {
-                parent.num_children += 1;
-                parent.num_continued += 1;
-            });
+            self.change(parent, |parent| parent.num_children += 1);
         }
         id
     }
 
     /// Gives a unit more slots.
     pub(super) fn attach(&mut self, id: UnitId, mut path: Slots, mut end: Slots) {
+        let Some(unit) = self.get(id) else { return };
+        let (parent, is_first_end) = (unit.parent, !unit.had_end && !end.is_empty());
+        self.change(id.index, |unit| {
+            unit.had_end |= !end.is_empty();
+            unit.path.append(&mut path);
+            unit.end.append(&mut end);
+        });
+        if is_first_end {
+            self.continue_from(parent);
+        }
+    }
+
+    /// Counts an end behind the nearest one above it.
+    fn continue_from(&mut self, mut next: Option<u32>) {
+        while let Some(index) = next {
+            let unit = &self.all[index as usize];
+            if unit.had_end {
+                self.change(index, |unit| unit.num_continued += 1);
+                return;
+            }
+            next = unit.parent;
+        }
+    }
+
+    /// A request may store behind a unit, until it lets go of it.
+    pub(super) fn hold(&mut self, id: UnitId) {
         if self.get(id).is_some() {
-            self.change(id.index, |unit| {
-                unit.had_end |= !end.is_empty();
-                unit.path.append(&mut path);
-                unit.end.append(&mut end);
-            });
+            self.change(id.index, |unit| unit.num_holders += 1);
+        }
+    }
+
+    pub(super) fn let_go(&mut self, id: UnitId) {
+        if self.get(id).is_some() {
+            self.change(id.index, |unit| unit.num_holders = unit.num_holders.saturating_sub(1));
         }
     }
 
@@ -77,11 +104,13 @@ impl Units {
             return;
         }
         match place {
+            Place::Endless => self.endless.remove(&before),
             Place::Leaf => self.leaves.remove(&before),
             Place::LeftBehind => self.left_behind.remove(&before),
             Place::Kept => false,
         };
         match new_place {
+            Place::Endless => self.endless.insert(after),
             Place::Leaf => self.leaves.insert(after),
             Place::LeftBehind => self.left_behind.insert(after),
             Place::Kept => false,
@@ -91,6 +120,8 @@ impl Units {
     fn place(unit: &Unit) -> Place {
         if !unit.is_alive || unit.num_pins > 0 {
             Place::Kept
+        } else if unit.is_endless() {
+            Place::Endless
         } else if unit.num_children == 0 {
             Place::Leaf
         } else if unit.is_left_behind() {
@@ -124,6 +155,9 @@ impl Units {
 
     /// Takes the slots that are evicted next out of their unit; `None` if all units are pinned.
     pub(super) fn evict(&mut self) -> Option<Slots> {
+        if let Some(&(_, index)) = self.endless.first() {
+            return Some(self.remove(index));
+        }
         if let Some(&(_, index)) = self.left_behind.first() {
             let mut slots = Vec::new();
             self.change(index, |unit| slots = std::mem::take(&mut unit.end));
@@ -173,6 +207,7 @@ impl Units {
 /// Where a unit stands in the order of eviction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
+    Endless,
     Leaf,
     LeftBehind,
     Kept,
