@@ -59,7 +59,7 @@ DEFAULT_BLOCK_SIZE = 16
 NUM_REQUESTS = 2000
 
 
-def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
+def replay_command(  # noqa: PLR0912, PLR0917 - typer reads the options from the signature
     trace: Annotated[
         Path | None,
         typer.Argument(
@@ -219,7 +219,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             cache = model_cache(model, memory, deployment)
         if tiers is not None:
             sides, kept = read_sides(tiering), _read_retention(retention)
-            tiered = compare_tiers(requests, cache, tiers, sides, config, kept)
+            tiered = compare_tiers(requests, cache, tiers, sides, config, retention=kept)
             Console().print(make_tiers_table(tiered))
             if json is not None:
                 _write_json(json, tiered)

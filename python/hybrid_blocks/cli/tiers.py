@@ -33,6 +33,7 @@ def compare_tiers(
     tiers: TierBytes,
     sides: Sequence[Side],
     config: EngineConfig,
+    *,
     retention: int | None,
 ) -> list[TieredResult]:
     """Replay a trace with each manager over tiers of the same bytes.
@@ -48,7 +49,7 @@ def compare_tiers(
     results = []
     with make_progress() as progress:
         for side in sides:
-            task = progress.add_task(f"replay ({side.title})", total=len(trace))
+            task = progress.add_task(f"replay ({side.label})", total=len(trace))
 
             def show(done: int, task: TaskID = task) -> None:
                 progress.update(task, completed=done)

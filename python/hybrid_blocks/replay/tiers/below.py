@@ -1,9 +1,9 @@
 """The tiers below the device as a replay runs them, whoever keeps their books."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from vllm.v1.kv_offload.base import OffloadingManager, OffloadingSpec, ReqContext
+from vllm.v1.kv_offload.base import OffloadingManager, OffloadingSpec, OffloadKey, ReqContext
 
 from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.replay.tiers.ledger import Ledger
@@ -21,8 +21,8 @@ class Finished:
 class Below:
     """A manager of tiers below the device, and what is seen of it.
 
-    ``is_on_host`` says whether host memory holds a chunk, ``disk_chunks`` what of given keys the disk
-    holds, ``finished`` are the requests that ended.
+    ``is_on_host`` says whether host memory holds a chunk, ``on_disk`` which of some the disk holds.
+    ``finished`` are the requests that ended.
     """
 
     spec: OffloadingSpec
@@ -41,11 +41,11 @@ def watch(manager: OffloadingManager, ledger: Ledger) -> list[Finished]:
     prepare_load, prepare_store = manager.prepare_load, manager.prepare_store
     end = manager.on_request_finished
 
-    def load(keys: Sequence[bytes], context: ReqContext) -> object:
+    def load(keys: Collection[OffloadKey], context: ReqContext) -> object:
         ledger.load(keys)
         return prepare_load(keys, context)
 
-    def store(keys: Sequence[bytes], context: ReqContext) -> object:
+    def store(keys: Collection[OffloadKey], context: ReqContext) -> object:
         output = prepare_store(keys, context)
         ledger.store(None if output is None else output.keys_to_store)
         return output
@@ -58,5 +58,5 @@ def watch(manager: OffloadingManager, ledger: Ledger) -> list[Finished]:
     # Not a class around it: vLLM's scheduler and the tiers call one another's methods.
     manager.prepare_load = load  # type: ignore[method-assign, assignment]
     manager.prepare_store = store  # type: ignore[method-assign, assignment]
-    manager.on_request_finished = finish  # type: ignore[method-assign]
+    manager.on_request_finished = finish  # type: ignore[method-assign, assignment]
     return finished

@@ -1,10 +1,13 @@
 """vLLM's ``OffloadingConnector`` over tiers that a replay made."""
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
+    OffloadingConnectorMetadata,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     OffloadingConnectorScheduler,
@@ -12,11 +15,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec, MambaSpec
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheConfig, KVCacheSpec, MambaSpec
 from vllm.v1.outputs import KVConnectorOutput
 
-from hybrid_blocks.replay.tiers.below import Below
 from hybrid_blocks.replay.tiers.worker import InstantWorker
+
+if TYPE_CHECKING:
+    from hybrid_blocks.replay.tiers.below import Below
 
 MAKE = "hybrid_blocks_make"
 """The option that has the function which makes the tiers."""
@@ -48,6 +53,8 @@ class TiersConnector(OffloadingConnector):
     def run(self, scheduled: SchedulerOutput) -> KVConnectorOutput:
         """Do what a worker does for a step, in its order."""
         worker, metadata = self.connector_worker, scheduled.kv_connector_metadata
+        assert worker is not None
+        assert isinstance(metadata, OffloadingConnectorMetadata)
         worker.handle_preemptions(metadata)
         worker.start_kv_transfers(metadata)
         worker.prepare_store_kv(metadata)
@@ -67,4 +74,5 @@ def _rank_bytes(kv_cache_config: KVCacheConfig, group: Any) -> int:
 def _unpadded(spec: KVCacheSpec) -> int:
     if isinstance(spec, MambaSpec):
         return int(replace(spec, page_size_padded=None).page_size_bytes)
+    assert isinstance(spec, AttentionSpec)
     return int(spec.unpadded_page_size_bytes)

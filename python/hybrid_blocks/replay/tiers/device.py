@@ -1,14 +1,13 @@
 """vLLM's scheduler and device manager over the plan that vLLM makes for a model's bytes."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
 from vllm.v1.kv_offload.config import OffloadingConfig
-from vllm.v1.request import Request
 
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import VllmPlan, plan_vllm
@@ -19,6 +18,9 @@ from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.managers.vllm_groups import BlockSizes, make_groups
 from hybrid_blocks.replay.tiers.below import Below
 from hybrid_blocks.replay.tiers.connector import MAKE, TiersConnector
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
 
 MakeBelow = Callable[[OffloadingConfig, list[int]], Below]
 
@@ -83,7 +85,7 @@ class Device:
                 kv_connector_extra_config={MAKE: make_below},
             )
 
-        self.scheduler: Any = scheduler_over(
+        scheduler: Any = scheduler_over(
             KVCacheConfig(
                 num_blocks=plan.num_blocks,
                 kv_cache_tensors=[_tensor(plan, groups)],
@@ -97,7 +99,8 @@ class Device:
             scheduler_cls=Scheduler,
             configure=configure,
         )
-        self.connector: TiersConnector = self.scheduler.connector
+        self.scheduler = scheduler
+        self.connector: TiersConnector = scheduler.connector
         self.hasher: Callable[[Request], Any] = make_hasher(sizes.hash_block)
 
 

@@ -133,4 +133,4 @@ def _watch_evictions(manager: HybridOffloadingManager, ledger: Ledger) -> None:
         ledger.evict(evicted)
         return begun, evicted
 
-    host.begin_store = begin  # type: ignore[method-assign]
+    host.begin_store = begin  # type: ignore[method-assign, assignment]

@@ -1,10 +1,10 @@
 """vLLM's engine without a model, in virtual time."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
@@ -13,6 +13,9 @@ from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.step_time import StepTime
 from hybrid_blocks.replay.tiers.device import Device
 from hybrid_blocks.trace import Trace
+
+if TYPE_CHECKING:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 _IDLE_STEPS = 10_000
 """So many steps in which nothing runs, and nothing ever will."""

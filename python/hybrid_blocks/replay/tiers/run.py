@@ -79,7 +79,7 @@ def _result(  # noqa: PLR0917 - of one call
         live = live_bytes(below.groups, below.finished, below.is_on_host) / tiers.host
     return TieredResult(
         trace=trace.name,
-        manager=side.title,
+        manager=side.label,
         requests=loop.finished,
         rejected_requests=len(too_large.requests),
         left_out=too_large.reasons,

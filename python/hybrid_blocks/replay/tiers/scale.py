@@ -30,5 +30,5 @@ class Scale:
 
     def segment(self, num_bytes: int) -> int:
         """Bytes that stand for a segment of a disk of ``num_bytes``, in whole pages."""
-        whole = min(min(max(num_bytes // 64, 16 << 20), 256 << 20), num_bytes // 4)
+        whole = min(max(num_bytes // 64, 16 << 20), 256 << 20, num_bytes // 4)
         return max(whole // (self.factor * PAGE), 4) * PAGE

@@ -18,7 +18,7 @@ class Side(StrEnum):
     """``lru`` as vLLM sets it up if nothing is said: answers are not stored."""
 
     @property
-    def title(self) -> str:
+    def label(self) -> str:
         """What to call it in a report."""
         return "hybrid_blocks" if self is Side.HYBRID else f"vllm {self}"
 

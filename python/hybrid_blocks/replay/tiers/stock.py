@@ -35,11 +35,10 @@ class _Region:
 
     def __init__(self, num_chunks: int) -> None:
         # At page borders, so that files can bypass the page cache.
-        pages = np.frombuffer(mmap.mmap(-1, max(num_chunks, 1) * PAGE), dtype=np.uint8)
-        self._rows = pages.reshape(-1, PAGE)
+        self._pages = mmap.mmap(-1, max(num_chunks, 1) * PAGE)
 
     def create_kv_memoryview(self) -> memoryview:
-        return memoryview(self._rows)
+        return memoryview(self._pages).cast("B", (len(self._pages) // PAGE, PAGE))
 
     def cleanup(self) -> None:
         pass
@@ -95,7 +94,7 @@ class Files(FileSystemTierManager):
         self.ledger.disk_refused_chunks += len(new) - len(fitting)
         if len(fitting) < len(new):
             self._refused.append(JobResult(job_metadata.job_id, success=False))
-            at = {key: chunk for key, chunk in zip(keys, job_metadata.chunk_ids, strict=True)}
+            at = dict(zip(keys, job_metadata.chunk_ids, strict=True))
             job_metadata = replace(
                 job_metadata, keys=fitting, chunk_ids=np.array([at[key] for key in fitting])
             )
