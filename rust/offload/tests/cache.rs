@@ -127,6 +127,22 @@ fn the_next_turn_leaves_the_state_before_the_answer_behind() {
 }
 
 #[test]
+fn a_state_that_was_gone_on_from_outlives_older_units() {
+    let mut cache = cache(64);
+    turn(&mut cache, 0, 0, 4);
+    turn(&mut cache, 1, 0, 4);
+    turn(&mut cache, 1, 5, 8);
+    for chat in 2..20 {
+        turn(&mut cache, chat, 0, 2);
+        if !is_here(&cache, chunk(STATE, 0, 3)) {
+            break;
+        }
+    }
+    assert!(!is_here(&cache, chunk(STATE, 0, 3)), "the oldest goes first");
+    assert!(is_here(&cache, chunk(STATE, 1, 3)), "a later prompt may leave the conversation there");
+}
+
+#[test]
 fn what_a_request_has_under_way_is_no_answer() {
     let mut cache = cache(64);
     let request = cache.open_request(&chunks(ATTENTION, 0, 8));

@@ -32,6 +32,8 @@ pub(super) struct Unit {
     pub(super) num_children: u32,
     /// Units over its life that have an end, with none between them and this one's.
     pub(super) num_continued: u32,
+    /// When the first of them was stored.
+    pub(super) continued_at: u64,
     /// Requests that may store behind it.
     pub(super) num_holders: u32,
     /// Transfers that read or write its slots.
@@ -59,8 +61,8 @@ impl Unit {
         self.num_children == 0 && !self.had_end && self.num_holders == 0
     }
 
-    /// Whether its end is worth less than any whole unit: exactly one request went on from it, so the next
-    /// one will go on from the child.
+    /// Whether its end may go while its attention is needed: exactly one request went on from it, so the next
+    /// one will mostly go on from the child.
     pub(super) fn is_left_behind(&self) -> bool {
         self.num_children == 1 && self.num_continued == 1 && !self.end.is_empty()
     }
