@@ -9,15 +9,10 @@ import orjson
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import Progress, TaskID
 
+from hybrid_blocks.cli.progress import make_progress
+from hybrid_blocks.cli.tiers import compare_tiers, refuse_beside_tiers
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
@@ -40,6 +35,11 @@ from hybrid_blocks.replay.policy import PolicyName, read_policy
 from hybrid_blocks.replay.report import make_table
 from hybrid_blocks.replay.share_report import make_hits_table, make_places_table
 from hybrid_blocks.replay.shares import SharedCache, read_shares, share_text
+from hybrid_blocks.replay.tiers.report import make_tiers_table
+from hybrid_blocks.replay.tiers.result import TieredResult
+from hybrid_blocks.replay.tiers.side import DEFAULT as DEFAULT_TIERING
+from hybrid_blocks.replay.tiers.side import Side, read_sides
+from hybrid_blocks.replay.tiers.sizes import TierBytes
 from hybrid_blocks.replay.variant import Variant, make_variants
 from hybrid_blocks.trace import (
     AUTO,
@@ -59,7 +59,7 @@ DEFAULT_BLOCK_SIZE = 16
 NUM_REQUESTS = 2000
 
 
-def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
+def replay_command(  # noqa: PLR0912, PLR0917 - typer reads the options from the signature
     trace: Annotated[
         Path | None,
         typer.Argument(
@@ -142,6 +142,18 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             help="Block manager; give it again to put several side by side.",
         ),
     ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Host memory below the device: compares hits by tier, as 64GiB."),
+    ] = None,
+    disk: Annotated[str | None, typer.Option(help="Disk below host memory, as 500GiB.")] = None,
+    tiering: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[,NAME]",
+            help=f"Who keeps the tiers below the device: {', '.join(Side)}.",
+        ),
+    ] = DEFAULT_TIERING,
     on_error: Annotated[
         OnError,
         typer.Option(
@@ -178,6 +190,19 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         )
         if saturate:
             requests = requests.at_once()
+        tiers = TierBytes.parse(host, disk)
+        if tiers is not None:
+            refuse_beside_tiers(
+                num_blocks=num_blocks is not None,
+                manager=bool(manager),
+                policy=policy != PolicyName.LRU,
+                placement=placement != LEARNED,
+                checkpoint_every=checkpoint_every is not None,
+                signal=signal is not None,
+                share=share is not None,
+                verify_data=verify_data,
+                plot=plot is not None,
+            )
         if num_blocks is not None:
             size = block_size or DEFAULT_BLOCK_SIZE
             cache = block_cache(read_num_blocks(num_blocks, requests, size), size)
@@ -192,6 +217,13 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
                 in_flight_batches=1,
             )
             cache = model_cache(model, memory, deployment)
+        if tiers is not None:
+            sides, kept = read_sides(tiering), _read_retention(retention)
+            tiered = compare_tiers(requests, cache, tiers, sides, config, retention=kept)
+            Console().print(make_tiers_table(tiered))
+            if json is not None:
+                _write_json(json, tiered)
+            return
         if checkpoint_every is not None:
             placement = f"{EVERY}:{checkpoint_every}"
         variants = make_variants(
@@ -251,7 +283,7 @@ def _compare(
     *,
     verify_data: bool,
 ) -> Runs:
-    with _progress() as progress:
+    with make_progress() as progress:
         measuring = progress.add_task("measure sharing", total=1)
         sharing = measure_sharing(trace, cache.geometry.hash_block_size)
         progress.update(measuring, completed=1)
@@ -274,7 +306,7 @@ def _compare_shares(
     shares: Sequence[float],
 ) -> list[Result]:
     results: list[Result] = []
-    with _progress() as progress:
+    with make_progress() as progress:
         measuring = progress.add_task("measure an unbounded cache", total=1)
         unbounded = SharedCache(trace, cache)
         progress.update(measuring, completed=1)
@@ -293,16 +325,6 @@ def _compare_shares(
     return results
 
 
-def _progress() -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=Console(stderr=True))
-
-
 class _Tasks:
     """A bar for every variant that has begun."""
 
@@ -319,7 +341,7 @@ class _Tasks:
         self._progress.update(self._tasks[variant], completed=done)
 
 
-def _write_json(path: Path, results: Sequence[Result]) -> None:
+def _write_json(path: Path, results: Sequence[Result | TieredResult]) -> None:
     """Write one object, or a list of them if several managers ran."""
     rows = [msgspec.to_builtins(result) for result in results]
     content = rows[0] if len(rows) == 1 else rows

@@ -191,9 +191,12 @@ class HybridOffloadingManager(OffloadingManager):
         if state is None or state.generation != self._generation:
             return
         self._promotions.forget(state)
+        keys, tokens = all_keys(req_context)
+        # The pause until the next turn begins now, wherever the request found what it went on from.
+        self.cache.touch(keys)
         if state.chain is not None:
             self.cache.close_request(state.chain)
-        self._write_back.add(*all_keys(req_context))
+        self._write_back.add(keys, tokens)
 
     # The engine's life
 

@@ -34,7 +34,8 @@ class Promotions:
         tokens = [count for _, _, tokens in reads for count in tokens]
         chain = cache.open_request([], [])
         begun, _ = self._host.begin_store(chain, keys, tokens)
-        cache.close_request(chain)
+        # Open until the request ends: before it stores, nothing else says that it goes on here.
+        state.promotions.append(chain)
         offset_of = begun or {}
         if len(offset_of) < len(keys):
             # Some have no room, so the length cannot be restored: nothing is read in vain.
@@ -74,6 +75,8 @@ class Promotions:
     def forget(self, state: RequestState) -> None:
         """End a request; reads for it go on, and nobody waits for them."""
         self.release(state)
+        for chain in state.promotions:
+            self._host.cache.close_request(chain)
         self._waiting = [other for other in self._waiting if other is not state]
 
     def clear(self) -> None:

@@ -12,7 +12,8 @@ class RequestState:
 
     ``chain`` is its number in the host cache once it stores. ``num_tokens`` is the length that the
     last look-up found, which holds while the host's ``version`` is that of the look-up.
-    ``waiting`` are keys that are being read for it, ``held`` those that are pinned for it.
+    ``waiting`` are keys that are being read for it, ``held`` those that are pinned for it, and
+    ``promotions`` the host cache's numbers for what was read.
     """
 
     chain: int | None = None
@@ -21,6 +22,7 @@ class RequestState:
     num_tokens: int = 0
     waiting: set[bytes] = field(default_factory=set)
     held: list[bytes] = field(default_factory=list)
+    promotions: list[int] = field(default_factory=list)
     # Brought up for this request, and from where.
     promoted: dict[OffloadKey, CacheHitSource] = field(default_factory=dict)
     # A read for it failed or had no room: it goes on with what host memory has.

@@ -87,6 +87,75 @@ fn a_turn_that_goes_on_is_a_child_and_shares_what_lies_before() {
     cache.tier().check_integrity().expect("books agree");
 }
 
+/// A turn of `chat`: a prompt of `len` chunks with a state at its end, and one chunk of an answer.
+fn turn(cache: &mut HostCache, chat: u8, from: u32, len: u32) {
+    let request = cache.open_request(&chunks(ATTENTION, chat, len));
+    store(cache, request, &chunks(ATTENTION, chat, len)[from as usize..]);
+    store(cache, request, &[chunk(STATE, chat, len - 1)]);
+    store(cache, request, &[chunk(ATTENTION, chat, len)]);
+    cache.close_request(request);
+}
+
+fn is_here(cache: &HostCache, chunk: (Key, u32)) -> bool {
+    cache.presence(&chunk.0) == Presence::Ready
+}
+
+#[test]
+fn an_answer_without_a_state_leaves_no_state_behind() {
+    let mut cache = cache(64);
+    for chat in 0..40 {
+        turn(&mut cache, chat, 0, 4);
+    }
+    let held = |group, at| (0..40).filter(|&it| is_here(&cache, chunk(group, it, at))).count();
+    assert!(held(STATE, 3) >= 9, "{} of 10 chats that fit have their states", held(STATE, 3));
+    assert!(held(ATTENTION, 4) <= 2, "{} answers that nothing leads to", held(ATTENTION, 4));
+    cache.tier().check_integrity().expect("books agree");
+}
+
+#[test]
+fn the_next_turn_leaves_the_state_before_the_answer_behind() {
+    let mut cache = cache(64);
+    turn(&mut cache, 1, 0, 4);
+    turn(&mut cache, 1, 5, 8);
+    // So much is stored that one end has to go.
+    for chat in 2..8 {
+        turn(&mut cache, chat, 0, 6);
+    }
+    assert!(!is_here(&cache, chunk(STATE, 1, 3)), "the next turn goes on from the second state");
+    assert!(is_here(&cache, chunk(STATE, 1, 7)));
+    assert!(chunks(ATTENTION, 1, 8).into_iter().all(|it| is_here(&cache, it)));
+}
+
+#[test]
+fn a_state_that_was_gone_on_from_outlives_older_units() {
+    let mut cache = cache(64);
+    turn(&mut cache, 0, 0, 4);
+    turn(&mut cache, 1, 0, 4);
+    turn(&mut cache, 1, 5, 8);
+    for chat in 2..20 {
+        turn(&mut cache, chat, 0, 2);
+        if !is_here(&cache, chunk(STATE, 0, 3)) {
+            break;
+        }
+    }
+    assert!(!is_here(&cache, chunk(STATE, 0, 3)), "the oldest goes first");
+    assert!(is_here(&cache, chunk(STATE, 1, 3)), "a later prompt may leave the conversation there");
+}
+
+#[test]
+fn what_a_request_has_under_way_is_no_answer() {
+    let mut cache = cache(64);
+    let request = cache.open_request(&chunks(ATTENTION, 0, 8));
+    for at in 0..8 {
+        store(&mut cache, request, &[chunk(ATTENTION, 0, at)]);
+        turn(&mut cache, 10 + at as u8, 0, 6);
+    }
+    assert!(chunks(ATTENTION, 0, 8).into_iter().all(|it| is_here(&cache, it)));
+    store(&mut cache, request, &[chunk(STATE, 0, 7)]);
+    cache.close_request(request);
+    assert!(is_here(&cache, chunk(STATE, 0, 7)));
+}
+
 #[test]
 fn a_copy_that_fails_is_never_found() {
     let mut cache = cache(64);

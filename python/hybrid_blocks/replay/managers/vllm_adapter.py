@@ -1,13 +1,11 @@
 """vLLM's ``KVCacheManager`` behind this project's interface. Imports vLLM."""
 
 from collections.abc import Sequence
-from math import gcd, lcm
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -15,22 +13,18 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
-    KVCacheSpec,
     MambaSpec,
-    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.model.layer import Mamba2
 from hybrid_blocks.plan import Deployment, VllmPlan
-from hybrid_blocks.plan.vllm.grouping import VllmGroup
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
+from hybrid_blocks.replay.managers.vllm_groups import BlockSizes, make_groups
 
 HASH_ALGORITHM = "sha256"
 """vLLM's default."""
@@ -56,18 +50,14 @@ class VllmReplayAdapter:
         retention: int | None,
         spare_calls: bool,
     ) -> None:
-        groups = [_group(group, deployment) for group in plan.groups]
-        sizes = [group.kv_cache_spec.block_size for group in groups]
-        block_size, hash_block_size = (lcm(*sizes), gcd(*sizes)) if len(sizes) > 1 else sizes * 2
+        groups = make_groups(plan, deployment)
+        sizes = BlockSizes.of(groups, retention)
+        block_size, hash_block_size = sizes.block, sizes.hash_block
         has_states = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
         has_windows = any(isinstance(group.kv_cache_spec, SlidingWindowSpec) for group in groups)
         has_chunks = any(
             isinstance(group.kv_cache_spec, ChunkedLocalAttentionSpec) for group in groups
         )
-        if not has_states and not has_windows:
-            retention = 0
-        if retention:
-            retention = -(-retention // block_size) * block_size
         longest = plan.longest()
         if longest < 2:
             raise ReplayError(
@@ -79,7 +69,7 @@ class VllmReplayAdapter:
                 num_blocks=plan.num_blocks,
                 kv_cache_tensors=[],
                 kv_cache_groups=groups,
-                prefix_cache_retention_interval=retention,
+                prefix_cache_retention_interval=sizes.retention,
             ),
             max_model_len=longest,
             scheduler_block_size=block_size,
@@ -283,41 +273,3 @@ class VllmReplayAdapter:
     def max_request_tokens(self) -> int:
         """Tokens of the longest request that fits when it is alone."""
         return self._longest
-
-
-def _group(group: VllmGroup, deployment: Deployment) -> KVCacheGroupSpec:
-    names = [f"layers.{member.layer.depth}.{member.spec.kind}" for member in group.members]
-    return KVCacheGroupSpec(names, _spec(group, deployment))
-
-
-def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
-    """Spec with vLLM's tokens a block; only the planner looks at heads and formats."""
-    spec = group.spec
-    if spec.kind == "mamba":
-        in_place = isinstance(group.members[0].layer.cache, Mamba2)
-        return MambaSpec(
-            block_size=spec.block_tokens,
-            shapes=((spec.unpadded_bytes,),),
-            dtypes=(torch.uint8,),
-            page_size_padded=spec.page_bytes,
-            mamba_cache_mode=deployment.mamba_cache_mode,
-            num_speculative_blocks=deployment.num_speculative_tokens,
-            # Mamba-2 kernels save a state from inside a chunk, so that chunks need not end there.
-            num_prefill_checkpoint_blocks=int(in_place),
-            prefill_checkpoint_alignment=1 if in_place else None,
-        )
-    common: dict[str, Any] = {
-        "block_size": spec.block_tokens,
-        "num_kv_heads": 1,
-        "head_size": spec.page_bytes // (2 * spec.block_tokens),
-        "dtype": torch.uint8,
-    }
-    if spec.kind == "mla":
-        return MLAAttentionSpec(**common)
-    if spec.kind == "sliding_window":
-        return SlidingWindowSpec(sliding_window=spec.window or 0, dcp_sharded=False, **common)
-    if spec.kind == "chunked":
-        return ChunkedLocalAttentionSpec(attention_chunk_size=spec.window or 0, **common)
-    if spec.kind == "full":
-        return FullAttentionSpec(**common)
-    raise ReplayError(f"vLLM's manager is not replayed for {spec.kind} attention")

@@ -121,13 +121,18 @@ impl HostCache {
         let parent = self.tier.deepest(&way).map(|(unit, count)| (unit, lengths[count - 1]));
         let id = RequestId(self.next_id);
         self.next_id += 1;
+        if let Some((unit, _)) = parent {
+            self.tier.hold(unit);
+        }
         self.requests.insert(id, Chain::new(parent, path));
         id
     }
 
     /// A request stores nothing any more. Its stores under way go on.
     pub fn close_request(&mut self, request: RequestId) {
-        self.requests.remove(&request);
+        if let Some(unit) = self.requests.remove(&request).and_then(|chain| chain.unit()) {
+            self.tier.let_go(unit);
+        }
     }
 
     fn is_path(&self, key: &Key) -> bool {
@@ -190,6 +195,10 @@ impl HostCache {
             self.tier.prepare_store(UnitContent { parent, path: &path, end: &end })
         })?;
         self.evicted.extend_from_slice(self.tier.evicted());
+        self.tier.hold(ticket.unit());
+        if let Some(before) = chain.unit() {
+            self.tier.let_go(before);
+        }
         chain.step_done(step, ticket.unit());
         let placements = ticket.placements.clone();
         if placements.is_empty() {

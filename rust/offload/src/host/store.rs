@@ -105,7 +105,7 @@ impl HostTier {
         for (pool, slot) in homeless.into_iter().chain(path.last().copied()) {
             self.home[pool.index()][slot.index()] = Some(unit);
         }
-        self.units.attach(unit, path, end);
+        self.units.attach(unit, path, end, self.store.now());
         StoreTicket { unit, is_new, placements }
     }
 

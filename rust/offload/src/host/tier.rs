@@ -97,6 +97,17 @@ impl HostTier {
         self.units.raise(unit, self.store.now() + bonus);
     }
 
+    /// Notes that a request may store behind a unit, until [`HostTier::let_go`]: its attention is not taken
+    /// for the rest of an answer that nobody can go on from.
+    pub fn hold(&mut self, unit: UnitId) {
+        self.units.hold(unit);
+    }
+
+    /// Ends what [`HostTier::hold`] noted.
+    pub fn let_go(&mut self, unit: UnitId) {
+        self.units.let_go(unit);
+    }
+
     /// Protects chunks of a plan from eviction until [`HostTier::unpin`]. `false`, and nothing is
     /// protected, if one of them has been evicted since the plan was made.
     #[must_use]
@@ -136,8 +147,8 @@ impl HostTier {
         Some(self.geometry.bytes_of(pool, load.slot))
     }
 
-    /// Evicts what is needed least: an end that was left behind, or the unit of the lowest priority. Its
-    /// slots can still be found until others are stored over them. `false` if everything is pinned.
+    /// Evicts what is needed least: a leaf without an end, an end that was left behind, or the unit of the
+    /// lowest priority. Its slots can still be found until others are stored over them. `false` if everything is pinned.
     pub fn evict_one(&mut self) -> bool {
         let slots = self.units.evict();
         let is_some = slots.is_some();

@@ -30,8 +30,12 @@ pub(super) struct Unit {
     pub(super) is_alive: bool,
     pub(super) parent: Option<u32>,
     pub(super) num_children: u32,
-    /// Children over the unit's life.
+    /// Units over its life that have an end, with none between them and this one's.
     pub(super) num_continued: u32,
+    /// When the first of them was stored.
+    pub(super) continued_at: u64,
+    /// Requests that may store behind it.
+    pub(super) num_holders: u32,
     /// Transfers that read or write its slots.
     pub(super) num_pins: u32,
     /// The lowest is evicted first.
@@ -51,8 +55,14 @@ impl Unit {
         self.num_children == 0 && self.had_end && self.end.is_empty()
     }
 
-    /// Whether its end is worth less than any whole unit: exactly one request went on from it, so the next
-    /// one will go on from the child.
+    /// Whether nobody can go on from it and nobody will make that possible: the attention of an answer of
+    /// which no state was kept.
+    pub(super) fn is_endless(&self) -> bool {
+        self.num_children == 0 && !self.had_end && self.num_holders == 0
+    }
+
+    /// Whether its end may go while its attention is needed: exactly one request went on from it, so the next
+    /// one will mostly go on from the child.
     pub(super) fn is_left_behind(&self) -> bool {
         self.num_children == 1 && self.num_continued == 1 && !self.end.is_empty()
     }

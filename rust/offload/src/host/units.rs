@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 
 use super::unit::{Slots, Unit, UnitId};
 
-/// All units. Leaves are evicted, lowest priority first; before any of them go the ends that were left
-/// behind.
+/// All units. Leaves are evicted, lowest priority first, and among them the ends that were left behind, by
+/// the time when they were. Before any of them go the leaves that have no end.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     all: Vec<Unit>,
     vacant: Vec<u32>,
     /// Unpinned leaves by priority.
     leaves: BTreeSet<(u64, u32)>,
-    /// Unpinned units whose end was left behind, by priority.
+    /// Those that nobody can go on from.
+    endless: BTreeSet<(u64, u32)>,
+    /// Unpinned units whose end was left behind, by the time when it was.
     left_behind: BTreeSet<(u64, u32)>,
 }
 
@@ -48,56 +50,92 @@ impl Units {
         };
         let id = UnitId { index, generation: unit.generation };
         if let Some(parent) = parent {
-            self.change(parent, |parent| {
-                parent.num_children += 1;
-                parent.num_continued += 1;
-            });
+            self.change(parent, |parent| parent.num_children += 1);
         }
         id
     }
 
     /// Gives a unit more slots.
-    pub(super) fn attach(&mut self, id: UnitId, mut path: Slots, mut end: Slots) {
+    pub(super) fn attach(&mut self, id: UnitId, mut path: Slots, mut end: Slots, now: u64) {
+        let Some(unit) = self.get(id) else { return };
+        let (parent, is_first_end) = (unit.parent, !unit.had_end && !end.is_empty());
+        self.change(id.index, |unit| {
+            unit.had_end |= !end.is_empty();
+            unit.path.append(&mut path);
+            unit.end.append(&mut end);
+        });
+        if is_first_end {
+            self.continue_from(parent, now);
+        }
+    }
+
+    /// Counts an end behind the nearest one above it.
+    fn continue_from(&mut self, mut next: Option<u32>, now: u64) {
+        while let Some(index) = next {
+            let unit = &self.all[index as usize];
+            if unit.had_end {
+                self.change(index, |unit| {
+                    unit.num_continued += 1;
+                    unit.continued_at = now;
+                });
+                return;
+            }
+            next = unit.parent;
+        }
+    }
+
+    /// A request may store behind a unit, until it lets go of it.
+    pub(super) fn hold(&mut self, id: UnitId) {
         if self.get(id).is_some() {
-            self.change(id.index, |unit| {
-                unit.had_end |= !end.is_empty();
-                unit.path.append(&mut path);
-                unit.end.append(&mut end);
-            });
+            self.change(id.index, |unit| unit.num_holders += 1);
+        }
+    }
+
+    pub(super) fn let_go(&mut self, id: UnitId) {
+        if self.get(id).is_some() {
+            self.change(id.index, |unit| unit.num_holders = unit.num_holders.saturating_sub(1));
         }
     }
 
     /// Changes a unit and puts it where it then belongs in the order of eviction.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Unit)) {
         let unit = &mut self.all[index as usize];
-        let (before, place) = ((unit.priority, index), Self::place(unit));
+        let (place, before) = Self::place(unit);
         change(unit);
-        let (after, new_place) = ((unit.priority, index), Self::place(unit));
+        let (new_place, after) = Self::place(unit);
+        let (before, after) = ((before, index), (after, index));
         if (before, place) == (after, new_place) {
             return;
         }
         match place {
+            Place::Endless => self.endless.remove(&before),
             Place::Leaf => self.leaves.remove(&before),
             Place::LeftBehind => self.left_behind.remove(&before),
             Place::Kept => false,
         };
         match new_place {
+            Place::Endless => self.endless.insert(after),
             Place::Leaf => self.leaves.insert(after),
             Place::LeftBehind => self.left_behind.insert(after),
             Place::Kept => false,
         };
     }
 
-    fn place(unit: &Unit) -> Place {
-        if !unit.is_alive || unit.num_pins > 0 {
+    /// Where a unit stands, and since when.
+    fn place(unit: &Unit) -> (Place, u64) {
+        let place = if !unit.is_alive || unit.num_pins > 0 {
             Place::Kept
+        } else if unit.is_endless() {
+            Place::Endless
         } else if unit.num_children == 0 {
             Place::Leaf
         } else if unit.is_left_behind() {
             Place::LeftBehind
         } else {
             Place::Kept
-        }
+        };
+        let is_left = place == Place::LeftBehind;
+        (place, if is_left { unit.continued_at } else { unit.priority })
     }
 
     /// Protects a unit from eviction, or says that it is gone. Its ancestors are safe while it is.
@@ -124,13 +162,22 @@ impl Units {
 
     /// Takes the slots that are evicted next out of their unit; `None` if all units are pinned.
     pub(super) fn evict(&mut self) -> Option<Slots> {
-        if let Some(&(_, index)) = self.left_behind.first() {
+        if let Some(&(_, index)) = self.endless.first() {
+            return Some(self.remove(index));
+        }
+        if let Some(index) = self.end_to_evict() {
             let mut slots = Vec::new();
             self.change(index, |unit| slots = std::mem::take(&mut unit.end));
             return Some(slots);
         }
         let &(_, index) = self.leaves.first()?;
         Some(self.remove(index))
+    }
+
+    /// The unit whose end was left behind longest, if that is longer ago than the last use of any leaf.
+    fn end_to_evict(&self) -> Option<u32> {
+        let end = self.left_behind.first()?;
+        self.leaves.first().is_none_or(|leaf| end <= leaf).then_some(end.1)
     }
 
     /// Takes a leaf out, and above it what nobody needs without it.
@@ -173,6 +220,7 @@ impl Units {
 /// Where a unit stands in the order of eviction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
+    Endless,
     Leaf,
     LeftBehind,
     Kept,

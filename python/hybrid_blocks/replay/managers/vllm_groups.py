@@ -1,0 +1,90 @@
+"""The cache groups of vLLM's plan as vLLM's own objects. Imports vLLM."""
+
+from dataclasses import dataclass
+from math import gcd, lcm
+from typing import Any, Self
+
+import torch
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+from hybrid_blocks.model.layer import Mamba2
+from hybrid_blocks.plan import Deployment, VllmPlan
+from hybrid_blocks.plan.vllm.grouping import VllmGroup
+from hybrid_blocks.replay.errors import ReplayError
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Tokens of the block that all groups end at, of a hash, and between retained states."""
+
+    block: int
+    hash_block: int
+    retention: int | None
+
+    @classmethod
+    def of(cls, groups: list[KVCacheGroupSpec], retention: int | None) -> Self:
+        """Read them off groups; ``retention`` is rounded up to whole blocks."""
+        specs = [group.kv_cache_spec for group in groups]
+        sizes = [spec.block_size for spec in specs]
+        block, hash_block = (lcm(*sizes), gcd(*sizes)) if len(sizes) > 1 else sizes * 2
+        if not any(isinstance(spec, MambaSpec | SlidingWindowSpec) for spec in specs):
+            retention = 0
+        if retention:
+            retention = -(-retention // block) * block
+        return cls(block, hash_block, retention)
+
+
+def make_groups(plan: VllmPlan, deployment: Deployment) -> list[KVCacheGroupSpec]:
+    """Return the groups of a plan.
+
+    Raises:
+        ReplayError: a kind of attention that is not replayed.
+
+    """
+    return [_group(group, deployment) for group in plan.groups]
+
+
+def _group(group: VllmGroup, deployment: Deployment) -> KVCacheGroupSpec:
+    names = [f"layers.{member.layer.depth}.{member.spec.kind}" for member in group.members]
+    return KVCacheGroupSpec(names, _spec(group, deployment))
+
+
+def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
+    """Spec with vLLM's tokens a block; only the planner looks at heads and formats."""
+    spec = group.spec
+    if spec.kind == "mamba":
+        in_place = isinstance(group.members[0].layer.cache, Mamba2)
+        return MambaSpec(
+            block_size=spec.block_tokens,
+            shapes=((spec.unpadded_bytes,),),
+            dtypes=(torch.uint8,),
+            page_size_padded=spec.page_bytes,
+            mamba_cache_mode=deployment.mamba_cache_mode,
+            num_speculative_blocks=deployment.num_speculative_tokens,
+            # Mamba-2 kernels save a state from inside a chunk, so that chunks need not end there.
+            num_prefill_checkpoint_blocks=int(in_place),
+            prefill_checkpoint_alignment=1 if in_place else None,
+        )
+    common: dict[str, Any] = {
+        "block_size": spec.block_tokens,
+        "num_kv_heads": 1,
+        "head_size": spec.page_bytes // (2 * spec.block_tokens),
+        "dtype": torch.uint8,
+    }
+    if spec.kind == "mla":
+        return MLAAttentionSpec(**common)
+    if spec.kind == "sliding_window":
+        return SlidingWindowSpec(sliding_window=spec.window or 0, dcp_sharded=False, **common)
+    if spec.kind == "chunked":
+        return ChunkedLocalAttentionSpec(attention_chunk_size=spec.window or 0, **common)
+    if spec.kind == "full":
+        return FullAttentionSpec(**common)
+    raise ReplayError(f"vLLM's manager is not replayed for {spec.kind} attention")

@@ -1,0 +1,136 @@
+"""``HybridOffloadingSpec`` without bytes of host memory, and with a scaled disk."""
+
+import tempfile
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from vllm.v1.kv_offload.base import Locality, OffloadingManager
+from vllm.v1.kv_offload.config import OffloadingConfig
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from hybrid_blocks._core.offload import DiskStore
+from hybrid_blocks.offload.groups import Groups, layout_versions
+from hybrid_blocks.offload.host import ABSENT
+from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.spec import HybridOffloadingSpec
+from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
+from hybrid_blocks.offload.tiers_below import TiersBelow
+from hybrid_blocks.replay.tiers.below import Below, watch
+from hybrid_blocks.replay.tiers.ledger import Ledger
+from hybrid_blocks.replay.tiers.scale import Scale
+from hybrid_blocks.replay.tiers.sizes import TierBytes
+
+
+class ScaledQueue(TierQueue[DiskStore]):
+    """Transfers with a scaled disk, done when they are asked for. What the bytes are is all one."""
+
+    def __init__(
+        self, store: DiskStore, chunk_bytes: list[int], scale: Scale, ledger: Ledger
+    ) -> None:
+        super().__init__(
+            store,
+            np.zeros(0, dtype=np.uint8),
+            chunk_bytes,
+            name="disk",
+            source=CacheHitSource.DISK,
+            locality=Locality.LOCAL,
+        )
+        self._scale = scale
+        self._ledger = ledger
+
+    def _begin(self, chunks: Chunks, *, is_read: bool) -> None:
+        job: Future[list[bool]] = Future()
+        job.set_result(self._read(chunks) if is_read else self._write(chunks))
+        self._jobs[job] = (chunks, is_read)
+        if is_read:
+            self._ledger.promote(chunks.keys)
+
+    def _write(self, chunks: Chunks) -> list[bool]:
+        before = self.store.contains(chunks.keys)
+        done = super()._write(chunks)
+        after = self.store.contains(chunks.keys)
+        new = [key for key, was, is_ in zip(chunks.keys, before, after, strict=True) if is_ > was]
+        self._ledger.write(new)
+        self._ledger.disk_refused_chunks += after.count(False)
+        return done
+
+    def _views(self, chunks: Chunks) -> list[npt.NDArray[np.uint8]]:
+        sizes = (self._scale.chunk(self.size(key)) for key in chunks.keys)
+        return [np.zeros(size, dtype=np.uint8) for size in sizes]
+
+
+class _Spec(HybridOffloadingSpec):
+    """Hands out a manager that was made without workers."""
+
+    def __init__(self, config: OffloadingConfig, rank_bytes: list[int]) -> None:
+        super().__init__(config)
+        self.groups = self._groups(rank_bytes)
+        self.made: HybridOffloadingManager | None = None
+
+    def get_manager(self) -> OffloadingManager:
+        assert self.made is not None
+        return self.made
+
+
+def make_hybrid(config: OffloadingConfig, rank_bytes: list[int], tiers: TierBytes) -> Below:
+    """Make the manager of this project over tiers of these sizes."""
+    spec = _Spec(replace(config, extra_config={"host": tiers.host}), rank_bytes)
+    groups = spec.groups
+    sizes = [groups.chunk_bytes(group) if group else 0 for group in groups.by_number()]
+
+    def size(key: bytes) -> int:
+        return sizes[int.from_bytes(key[-4:], "big")]
+
+    ledger = Ledger(host_bytes=size, disk_bytes=size)
+    folder = tempfile.TemporaryDirectory(prefix="hybrid-blocks-replay-")
+    below = TiersBelow()
+    if tiers.disk:
+        below.disk = ScaledQueue(*_disk(folder.name, tiers.disk, groups, sizes), ledger)
+    manager = HybridOffloadingManager(groups, tiers.host, below=below)
+    spec.made = manager
+    _watch_evictions(manager, ledger)
+    store = below.disk.store if below.disk else None
+
+    def close() -> None:
+        below.close()
+        folder.cleanup()
+
+    return Below(
+        spec=spec,
+        manager=manager,
+        groups=groups,
+        ledger=ledger,
+        finished=watch(manager, ledger),
+        is_on_host=lambda key: manager.cache.presence(key) != ABSENT,
+        on_disk=lambda keys: store.contains(keys) if store else [False] * len(keys),
+        close=close,
+    )
+
+
+def _disk(
+    folder: str, num_bytes: int, groups: Groups, sizes: list[int]
+) -> tuple[DiskStore, list[int], Scale]:
+    scale = Scale.of(sizes)
+    store = DiskStore(
+        folder,
+        scale.disk(num_bytes),
+        layouts=layout_versions(groups, {"replay": True}),
+        segment_bytes=scale.segment(num_bytes),
+    )
+    return store, sizes, scale
+
+
+def _watch_evictions(manager: HybridOffloadingManager, ledger: Ledger) -> None:
+    """Note what promotions evict too, which the scheduler is not told."""
+    host = manager._host
+    begin_store = host.begin_store
+
+    def begin(*arguments: Any) -> Any:
+        begun, evicted = begin_store(*arguments)
+        ledger.evict(evicted)
+        return begun, evicted
+
+    host.begin_store = begin  # type: ignore[method-assign, assignment]

@@ -1,0 +1,35 @@
+"""A real disk tier over a fraction of its bytes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PAGE = 4096
+_PAGES_A_CHUNK = 128
+"""A chunk has at least so many pages. Rounding up to whole ones, and pages of a segment beside its
+chunks, which are not scaled, then change little, and never in favour of the disk."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One byte stands for ``factor`` bytes. Chunks are rounded up, what holds them down."""
+
+    factor: int
+
+    @classmethod
+    def of(cls, chunk_bytes: Sequence[int]) -> "Scale":
+        """The largest power of two that leaves the smallest chunk enough pages."""
+        pages = min(size for size in chunk_bytes if size) // PAGE
+        return cls(1 << max(0, (pages // _PAGES_A_CHUNK).bit_length() - 1))
+
+    def chunk(self, num_bytes: int) -> int:
+        """Bytes that stand for a chunk, in whole pages."""
+        return -(-num_bytes // (self.factor * PAGE)) * PAGE
+
+    def disk(self, num_bytes: int) -> int:
+        """Bytes that stand for a disk."""
+        return num_bytes // self.factor
+
+    def segment(self, num_bytes: int) -> int:
+        """Bytes that stand for a segment of a disk of ``num_bytes``, in whole pages."""
+        whole = min(max(num_bytes // 64, 16 << 20), 256 << 20, num_bytes // 4)
+        return max(whole // (self.factor * PAGE), 4) * PAGE
