@@ -102,7 +102,10 @@ class Provenance:
                 else:
                     self._hand_out(self._lives[id_], new_ids, computed)
         for slot, holder in self._held:
-            self._holders.setdefault(slot, []).append(holder)
+            if holders := self._holders.get(slot):
+                holders.append(holder)
+            else:
+                self._holders[slot] = [holder]
         self._held.clear()
         return starts
 
@@ -119,11 +122,13 @@ class Provenance:
 
     def _note_lengths(self, drafts: Mapping[str, list[int]]) -> None:
         """Remember where chunks end, and what a running state's first slot holds after them."""
-        for id_, count in self._scheduled.items():
+        scheduled: Iterable[tuple[str, int]] = self._scheduled.items()
+        if not self._num_drafts:
+            scheduled = [(id_, count) for id_, count in scheduled if count > 1]
+        for id_, count in scheduled:
+            life = self._lives[id_]
             num_drafts = len(drafts.get(id_, ()))
-            if self._num_drafts or count > 1:
-                life = self._lives[id_]
-                life.note_chunk(life.request.num_computed_tokens, num_drafts, count)
+            life.note_chunk(life.request.num_computed_tokens, num_drafts, count)
 
     # --- lives --------------------------------------------------------------
 
@@ -141,10 +146,13 @@ class Provenance:
         for group, table in zip(self._groups, life.tables, strict=True):
             for block in table:
                 slot = group.pool, block
-                if holders := self._holders.get(slot):
-                    holders[:] = [holder for holder in holders if holder[0] is not life]
-                    if not holders:
-                        del self._holders[slot]
+                holders = self._holders.get(slot)
+                if holders is None:
+                    continue
+                if others := [holder for holder in holders if holder[0] is not life]:
+                    holders[:] = others
+                else:
+                    del self._holders[slot]
 
     def _num_before(self, life: Life) -> int:
         """Return how many tokens a life had computed before the step at hand."""
@@ -173,14 +181,15 @@ class Provenance:
             # A partly filled block is the request's own copy.
             first_own = computed // group.block_size
             for column, block in enumerate(ids, len(table)):
-                slot = group.pool, block
-                if block and column >= first_own:
+                if not block:
+                    continue
+                slot, holder = (group.pool, block), (life, group, column)
+                self._held.append((slot, holder))
+                if column >= first_own:
                     # Slots of drafts move on in the table with the state that they follow.
                     if not (group.is_state and block in table):
                         self._take(slot, life, group)
-                    self._fresh[slot] = life, group, column
-                if block:
-                    self._held.append((slot, (life, group, column)))
+                    self._fresh[slot] = holder
             table.extend(ids)
 
     def _take(self, slot: Slot, life: Life, group: Group) -> None:

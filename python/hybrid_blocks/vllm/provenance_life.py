@@ -12,7 +12,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Life:
     """A request from an admission to its end or its preemption."""
 
@@ -63,7 +63,7 @@ class Life:
         return same
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """What must be known of a group to tell which of its blocks a request still reads."""
 
@@ -88,7 +88,7 @@ class Group:
         return 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Content:
     """What a block holds: the part of a life's tokens at ``column`` of its table.
 
