@@ -4,7 +4,6 @@ The trace is not part of the project; without it there is no row. See docs/repla
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -12,26 +11,18 @@ import time
 from pathlib import Path
 
 from _rows import Row, show, within
+from public_data import MOONCAKE
 
-TRACE = "traces/mooncake_fast25_conversation_trace.jsonl.gz"
 NUM_REQUESTS = 12_031
 
 
-def trace() -> Path | None:
-    """Return where the trace lies, if anywhere."""
-    shared = Path(__file__).parents[2].parent / "shared" / "data"
-    path = Path(os.environ.get("HYBRID_BLOCKS_DATA", shared)) / TRACE
-    return path if path.exists() else None
-
-
 def run() -> list[Row]:
-    path = trace()
-    if path is None:
+    if not MOONCAKE.exists():
         return []
     command = Path(sys.executable).with_name("hybrid-blocks")
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures.json"
-        arguments = ["replay", str(path), "--manager", "rust", "--json", str(figures)]
+        arguments = ["replay", str(MOONCAKE), "--manager", "rust", "--json", str(figures)]
         start = time.perf_counter()
         subprocess.run(  # the command is our own
             [command, *arguments], check=True, stdout=subprocess.DEVNULL

@@ -39,6 +39,7 @@ from hybrid_blocks.replay.shares import SharedCache, read_shares
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import read_trace
 from hybrid_blocks.trace.builder import TraceBuilder
+from public_data import DATA
 
 GIB = 2**30
 TOKENS = 8192
@@ -203,7 +204,7 @@ HITS = "hits"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("figures", nargs="+", choices=(*FIGURES, HITS))
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--limit", type=int, help="requests of each trace")
     parser.add_argument("--record", type=Path, help="folder for a record")
     parser.add_argument("--loads", nargs="+", choices=hits.LOADS, default=list(hits.LOADS))

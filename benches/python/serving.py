@@ -22,6 +22,7 @@ import _served_running
 from _record import Record, Row, code_of
 from _served_model import Side
 from _served_rows import Cases
+from public_data import DATA
 from vllm import __version__ as vllm_version
 
 FIGURES = {
@@ -52,7 +53,7 @@ def rows(figure: str, found: Cases, record: Record) -> Iterator[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("figures", nargs="+", choices=FIGURES)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--record", type=Path, default=Path("benches/record"))
     parser.add_argument("--models", nargs="+", default=[], help="instead of the figure's own")
     arguments = parser.parse_args()

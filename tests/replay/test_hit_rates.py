@@ -1,6 +1,3 @@
-import os
-from pathlib import Path
-
 import pytest
 from hybrid_blocks.replay import (
     EngineConfig,
@@ -12,9 +9,7 @@ from hybrid_blocks.replay import (
 )
 from hybrid_blocks.trace import Trace, measure_sharing, read_trace
 from hybrid_blocks.trace.builder import TraceBuilder
-
-DATA = Path(os.environ.get("HYBRID_BLOCKS_DATA", Path(__file__).parents[3] / "shared" / "data"))
-MOONCAKE = DATA / "traces" / "mooncake_fast25_conversation_trace.jsonl.gz"
+from public_data import MOONCAKE
 
 
 def run(

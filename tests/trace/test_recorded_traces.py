@@ -1,13 +1,9 @@
 """The public traces themselves, where they are at hand."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hybrid_blocks.trace import measure_sharing, read_trace
-
-DATA = Path(os.environ.get("HYBRID_BLOCKS_DATA", Path(__file__).parents[3] / "shared" / "data"))
+from public_data import DATA, MOONCAKE
 
 pytestmark = pytest.mark.skipif(
     not (DATA / "traces").is_dir(), reason="the public traces are not here"
@@ -15,7 +11,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_mooncake_has_the_published_number_of_requests_and_block_hits() -> None:
-    trace = read_trace(DATA / "traces" / "mooncake_fast25_conversation_trace.jsonl.gz")
+    trace = read_trace(MOONCAKE)
     assert len(trace) == 12_031
     assert trace.arrival.max() == pytest.approx(3537, abs=3)
     sharing = measure_sharing(trace, 512)

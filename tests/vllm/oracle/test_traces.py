@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from itertools import cycle
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -18,6 +17,7 @@ from hybrid_blocks.profile.workload import Settings
 from hybrid_blocks.trace import Trace, generate_trace, read_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from public_data import DATA
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.core.sched import scheduler as vllm_scheduler
 from vllm.v1.request import RequestStatus
@@ -25,7 +25,6 @@ from vllm.v1.request import RequestStatus
 from .twin import Twin
 from .twin_manager import TwinManager
 
-DATA = Path(os.environ.get("HYBRID_BLOCKS_DATA", Path(__file__).parents[4] / "shared" / "data"))
 TRACES = {
     "mooncake": "mooncake_fast25_conversation_trace.jsonl.gz",
     "coding-agent": "claude_code_agentic_dev.jsonl.gz",
