@@ -78,6 +78,7 @@ class Files(FileSystemTierManager):
 
     ledger: Ledger
     max_chunks: int
+    _lookup_manager: FsAsyncLookupManager
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
