@@ -146,6 +146,15 @@ def disk(path: Path, **options: object) -> DiskStore:
     return DiskStore(path, **settings)  # type: ignore[arg-type]
 
 
+def test_a_disk_has_room_for_the_largest_chunk_or_is_refused(tmp_path: Path) -> None:
+    keys, tokens = chain(ATTENTION, 1)
+    large = [np.ones(3 << 20, dtype=np.uint8)]
+    with pytest.raises(InvalidArgumentError, match=r"a disk limit of 0\.008 GiB"):
+        disk(tmp_path, max_bytes=8 << 20, largest_chunk=large[0].size)
+    small = disk(tmp_path, max_bytes=13 << 20, largest_chunk=large[0].size)
+    assert small.store(keys, tokens, large) == 1
+
+
 def chunks_of(count: int) -> list[npt.NDArray[np.uint8]]:
     return [np.full(4096, at + 1, dtype=np.uint8) for at in range(count)]
 

@@ -167,15 +167,18 @@ class DiskStore:
         *,
         layouts: Sequence[bytes],
         segment_bytes: int | None = None,
+        largest_chunk: int = 0,
         direct: bool = True,
     ) -> DiskStore:
         """Open the folder of a namespace below ``path``, and read what it holds.
 
         ``layouts`` are 16 bytes a group that name what the bytes of its chunks mean. Chunks of
-        other layouts are never read. With ``direct``, transfers bypass the page cache.
+        other layouts are never read. Segments have room for a chunk of ``largest_chunk`` bytes.
+        With ``direct``, transfers bypass the page cache.
 
         Raises ``OSError`` where the folder cannot be used, ``HybridBlocksError`` where another
-        process uses it, and ``InvalidArgumentError`` for sizes that make no sense.
+        process uses it, and ``InvalidArgumentError`` for sizes that make no sense, such as a disk
+        without room for four segments.
         """
 
     @property

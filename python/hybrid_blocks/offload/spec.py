@@ -153,7 +153,8 @@ class HybridOffloadingSpec(OffloadingSpec):
             return below
         layouts = layout_versions(groups, self._identity(header))
         chunk_bytes = [groups.chunk_bytes(it) if it else 0 for it in groups.by_number()]
-        if options.disk is not None and (disk := self._disk(options.disk, layouts)) is not None:
+        disk = self._disk(options.disk, layouts, max(chunk_bytes)) if options.disk else None
+        if options.disk is not None and disk is not None:
             below.disk = TierQueue(
                 disk,
                 region.bytes,
@@ -185,13 +186,13 @@ class HybridOffloadingSpec(OffloadingSpec):
             **header.layout,
         }
 
-    def _disk(self, options: DiskOptions, layouts: list[bytes]) -> DiskStore | None:
+    def _disk(self, options: DiskOptions, layouts: list[bytes], largest: int) -> DiskStore | None:
         path = options.path
         if self.config.parallel.data_parallel_size > 1:  # a folder belongs to one engine
             path /= f"dp{self.config.parallel.data_parallel_index}"
         try:
             path.mkdir(parents=True, exist_ok=True)
-            return DiskStore(path, options.max_bytes, layouts=layouts)
+            return DiskStore(path, options.max_bytes, layouts=layouts, largest_chunk=largest)
         except OSError as error:
             logger.warning("The disk tier is off: %s. Requests go on without it.", error)
             return None

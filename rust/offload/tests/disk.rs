@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Chunk, Folder, check_all, chunk, config, namespace, open, store};
-use hybrid_blocks_offload::disk::{Disk, DiskTier, WarningKind};
+use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier, WarningKind};
 use hybrid_blocks_offload::io::{BlockIo, Threads, best_backend};
 use hybrid_blocks_offload::plan::{Previous, Tier};
 use hybrid_blocks_offload::{Error, Namespace};
@@ -225,6 +225,35 @@ fn a_chunk_that_changed_place_is_not_taken_for_another() {
     file.write_all_at(&all[0].bytes, 3 * 4096).expect("it can be written");
     assert_eq!(check_all(&disk, &all), 0);
     assert_eq!(warnings.kinds(), [WarningKind::Damaged]);
+}
+
+#[test]
+fn the_smallest_disk_holds_chunks_larger_than_a_64th_of_it() {
+    let largest = 20_000_000;
+    let folder = Folder::new("small");
+    let smaller = |max_bytes| {
+        let mut config = DiskConfig::new(folder.path(), max_bytes);
+        config.largest_chunk = largest as u64;
+        config
+    };
+    let refused = DiskTier::open(smaller(72 << 20), &namespace(), |_| ()).err();
+    let message = refused.map(|it| it.to_string()).expect("three chunks have room");
+    assert_eq!(
+        message,
+        "a disk limit of 0.071 GiB is too small: the largest chunk has 0.019 GiB, so that at least \
+         0.075 GiB are needed for 4 segments"
+    );
+
+    let max_bytes = (75 << 30) / 1000;
+    let (disk, warnings) = open(smaller(max_bytes), best_backend(8));
+    for at in 0..7 {
+        let new = chunk(at, largest);
+        assert_eq!(store(&disk, std::slice::from_ref(&new)), 1, "chunk {at} is refused");
+        assert_eq!(check_all(&disk, &[new]), 1);
+        assert!(disk.tier().num_bytes() <= max_bytes);
+    }
+    assert!(disk.tier().num_chunks() >= 3);
+    assert_eq!(warnings.len(), 0);
 }
 
 #[test]

@@ -118,7 +118,7 @@ def _disk(
         folder,
         scale.disk(num_bytes),
         layouts=layout_versions(groups, {"replay": True}),
-        segment_bytes=scale.segment(num_bytes),
+        segment_bytes=scale.segment(num_bytes, max(sizes)),
     )
     return store, sizes, scale
 

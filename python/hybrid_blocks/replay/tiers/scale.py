@@ -29,7 +29,11 @@ class Scale:
         """Bytes that stand for a disk."""
         return num_bytes // self.factor
 
-    def segment(self, num_bytes: int) -> int:
-        """Bytes that stand for a segment of a disk of ``num_bytes``, in whole pages."""
+    def segment(self, num_bytes: int, largest_chunk: int) -> int:
+        """Bytes that stand for a segment of a disk of ``num_bytes``, in whole pages.
+
+        As the disk tier chooses them: beside its largest chunk a segment has four pages.
+        """
         whole = min(max(num_bytes // 64, 16 << 20), 256 << 20, num_bytes // 4)
-        return max(whole // (self.factor * PAGE), 4) * PAGE
+        least = self.chunk(largest_chunk) + 4 * PAGE
+        return max(whole // (self.factor * PAGE) * PAGE, least)

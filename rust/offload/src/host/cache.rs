@@ -112,9 +112,11 @@ impl HostCache {
 
     /// A request begins to store. `prefix` are all its keys and the tokens that they stand for.
     pub fn open_request(&mut self, prefix: &[(Key, u32)]) -> RequestId {
-        let mut path: Vec<_> =
-            prefix.iter().filter(|(key, _)| self.is_path(key)).copied().collect();
+        let (mut path, others): (Vec<_>, Vec<_>) =
+            prefix.iter().copied().partition(|(key, _)| self.is_path(key));
         path.sort_unstable_by_key(|&(key, num_tokens)| (num_tokens, key.group.0));
+        let windows = others.into_iter().map(|chunk| (chunk, self.window(&chunk.0)));
+        let windows = windows.filter(|&(_, window)| window > 0).collect();
         let last_group = path.iter().map(|(key, _)| key.group).max();
         let (way, lengths): (Vec<_>, Vec<_>) =
             path.iter().filter(|(key, _)| Some(key.group) == last_group).copied().unzip();
@@ -124,13 +126,15 @@ impl HostCache {
         if let Some((unit, _)) = parent {
             self.tier.hold(unit);
         }
-        self.requests.insert(id, Chain::new(parent, path));
+        self.requests.insert(id, Chain::new(parent, path, windows));
         id
     }
 
     /// A request stores nothing any more. Its stores under way go on.
     pub fn close_request(&mut self, request: RequestId) {
-        if let Some(unit) = self.requests.remove(&request).and_then(|chain| chain.unit()) {
+        let Some(mut chain) = self.requests.remove(&request) else { return };
+        self.settle(&mut chain);
+        if let Some(unit) = chain.unit() {
             self.tier.let_go(unit);
         }
     }
@@ -159,14 +163,15 @@ impl HostCache {
                 && self.presence(key) == Presence::Absent
         };
         let mut wanted: Vec<_> = chunks.iter().filter(is_new).copied().collect();
-        if wanted.is_empty() {
-            return Some(Vec::new());
-        }
         wanted.sort_unstable_by_key(|&(key, num_tokens)| (num_tokens, key.group.0));
         wanted.dedup();
         let (path, end): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|it| self.is_path(&it.0));
         let windows = end.iter().map(|(key, _)| self.window(key)).collect::<Vec<_>>();
         let mut chain = self.requests.remove(&request).unwrap_or_default();
+        let offered = chunks.iter().filter(|(key, _)| self.is_path(key));
+        offered.clone().for_each(|&chunk| chain.know(chunk));
+        let reach = offered.map(|&(_, num_tokens)| num_tokens).max().unwrap_or(0);
+        self.settle(&mut chain);
         let mut placements = Vec::new();
         let mut has_failed = false;
         for step in chain.steps(&path, &end, &windows) {
@@ -176,18 +181,41 @@ impl HostCache {
             };
             placements.extend(more);
         }
+        if !has_failed && reach > chain.reach() {
+            self.store(&mut chain, &Step::shared(reach));
+        }
         self.requests.insert(request, chain);
         (!has_failed || !placements.is_empty()).then_some(placements)
     }
 
+    /// Gives a request's units what others have brought in on the way to them by now.
+    fn settle(&mut self, chain: &mut Chain) {
+        for (unit, length) in chain.units() {
+            let late = self.shared(chain, length);
+            if self.tier.share(unit, &late) {
+                chain.own(&late);
+            } else if chain.unit() == Some(unit) {
+                chain.restart();
+            }
+        }
+    }
+
+    /// Attention of a request that is here and that its units do not own, up to `last` tokens.
+    fn shared(&self, chain: &Chain, last: u32) -> Vec<(Key, u32)> {
+        chain.unowned(last).filter(|(key, _)| self.presence(key) == Presence::Ready).collect()
+    }
+
     fn store(&mut self, chain: &mut Chain, step: &Step) -> Option<Vec<Placement>> {
         // What the request shares with others up to here is needed by its unit as well.
-        let shared = chain.take_shared(step.first_tokens());
-        let shared = shared.into_iter().filter(|(key, _)| self.presence(key) == Presence::Ready);
-        let path: Vec<_> = shared.chain(step.path.iter().copied()).collect();
+        let mut path = self.shared(chain, step.last());
+        path.extend_from_slice(&step.path);
+        path.sort_unstable_by_key(|&(key, num_tokens)| (num_tokens, key.group.0));
         let held =
             |(key, _): &&(Key, u32)| step.is_new(key) || self.presence(key) == Presence::Ready;
         let end: Vec<_> = step.end.iter().filter(held).copied().collect();
+        if path.is_empty() && end.is_empty() {
+            return Some(Vec::new());
+        }
         let extended =
             chain.unit_for(step).and_then(|unit| self.tier.extend_store(unit, &path, &end));
         let ticket = extended.or_else(|| {
@@ -199,6 +227,7 @@ impl HostCache {
         if let Some(before) = chain.unit() {
             self.tier.let_go(before);
         }
+        chain.own(&path);
         chain.step_done(step, ticket.unit());
         let placements = ticket.placements.clone();
         if placements.is_empty() {

@@ -17,6 +17,8 @@ pub(super) struct Step {
     num_new: usize,
     /// The length at which a request can go on from `end`.
     length: Option<u32>,
+    /// Tokens up to which it needs attention.
+    last: u32,
 }
 
 impl Step {
@@ -25,10 +27,14 @@ impl Step {
         self.end[..self.num_new].iter().any(|(new, _)| new == key)
     }
 
-    /// Tokens up to which the step needs what came before.
-    pub(super) fn first_tokens(&self) -> u32 {
-        let after_end = self.length.map_or(0, |length| length + 1);
-        self.path.first().map_or(after_end, |&(_, num_tokens)| num_tokens)
+    /// A step that stores nothing new: attention up to `last` tokens is there already.
+    pub(super) fn shared(last: u32) -> Self {
+        Self { last, ..Self::default() }
+    }
+
+    /// Tokens up to which it needs attention.
+    pub(super) fn last(&self) -> u32 {
+        self.last
     }
 }
 
@@ -41,22 +47,43 @@ pub(super) struct Chain {
     unit: Option<UnitId>,
     /// The length of the unit's end, if it has one.
     end: Option<u32>,
-    /// Attention that the request did not store itself, behind the unit it started from.
-    shared: Vec<Chunk>,
+    /// Units above it that the request stored, with their lengths.
+    passed: Vec<(UnitId, u32)>,
+    /// Tokens up to which attention was offered.
+    reach: u32,
+    /// All attention of the request that is known, by tokens and group, and whether its units own it.
+    way: Vec<(Chunk, bool)>,
     /// Chunks of windows, with the tokens of the window.
     windows: Vec<(Chunk, u32)>,
 }
 
+fn place((key, num_tokens): &Chunk) -> (u32, u32) {
+    (*num_tokens, key.group.0)
+}
+
 impl Chain {
-    /// A request that goes on from a unit of some length. `path` is all its attention.
-    pub(super) fn new(parent: Option<(UnitId, u32)>, mut path: Vec<Chunk>) -> Self {
+    /// A request that goes on from a unit of some length. `way` is all its attention in order, `windows`
+    /// its chunks of windows, with the tokens of the window.
+    pub(super) fn new(
+        parent: Option<(UnitId, u32)>,
+        way: Vec<Chunk>,
+        windows: Vec<(Chunk, u32)>,
+    ) -> Self {
         let (unit, end) = parent.unzip();
-        path.retain(|&(_, num_tokens)| num_tokens > end.unwrap_or(0));
-        Self { unit, end, shared: path, windows: Vec::new() }
+        let reach = end.unwrap_or(0);
+        let way = way.into_iter().map(|chunk| (chunk, chunk.1 <= reach)).collect();
+        Self { unit, end, passed: Vec::new(), reach, way, windows }
     }
 
     pub(super) fn unit(&self) -> Option<UnitId> {
         self.unit
+    }
+
+    /// The unit is gone, and with it the claim to the way that led there.
+    pub(super) fn restart(&mut self) {
+        (self.unit, self.end, self.reach) = (None, None, 0);
+        self.passed.clear();
+        self.way.iter_mut().for_each(|(_, is_owned)| *is_owned = false);
     }
 
     /// The unit that a step goes on with, unless it begins a new one.
@@ -64,23 +91,57 @@ impl Chain {
         let is_within = match (self.end, step.length) {
             (None, _) => true,
             (Some(end), Some(length)) => length == end,
-            (Some(end), None) => step.path.iter().all(|&(_, num_tokens)| num_tokens <= end),
+            (Some(end), None) => step.last <= end,
         };
         self.unit.filter(|_| is_within)
     }
 
     pub(super) fn step_done(&mut self, step: &Step, unit: UnitId) {
-        if self.unit.replace(unit) != Some(unit) {
+        let length = self.length();
+        if let Some(before) = self.unit.replace(unit).filter(|&before| before != unit) {
+            self.passed.push((before, length));
             self.end = None;
         }
         self.end = step.length.or(self.end);
+        self.reach = self.reach.max(step.last);
     }
 
-    /// Attention that came before the first step; nothing later.
-    pub(super) fn take_shared(&mut self, first_tokens: u32) -> Vec<Chunk> {
-        let mut shared = std::mem::take(&mut self.shared);
-        shared.retain(|&(_, num_tokens)| num_tokens < first_tokens);
-        shared
+    /// Tokens that the unit stands for by now.
+    fn length(&self) -> u32 {
+        self.end.unwrap_or(self.reach)
+    }
+
+    /// The request's units from the shortest, each with its length.
+    pub(super) fn units(&self) -> Vec<(UnitId, u32)> {
+        let last = self.unit.map(|unit| (unit, self.length()));
+        self.passed.iter().copied().chain(last).collect()
+    }
+
+    /// Tokens up to which attention was offered.
+    pub(super) fn reach(&self) -> u32 {
+        self.reach
+    }
+
+    /// Notes attention of the request.
+    pub(super) fn know(&mut self, chunk: Chunk) {
+        if let Err(at) = self.way.binary_search_by_key(&place(&chunk), |(it, _)| place(it)) {
+            self.way.insert(at, (chunk, false));
+        }
+    }
+
+    /// Attention up to `last` tokens that no unit of the request owns.
+    pub(super) fn unowned(&self, last: u32) -> impl Iterator<Item = Chunk> {
+        let way = self.way.iter().take_while(move |((_, num_tokens), _)| *num_tokens <= last);
+        way.filter(|(_, is_owned)| !is_owned).map(|&(chunk, _)| chunk)
+    }
+
+    /// Notes that the request's unit owns attention.
+    pub(super) fn own(&mut self, path: &[Chunk]) {
+        for chunk in path {
+            if let Ok(at) = self.way.binary_search_by_key(&place(chunk), |(it, _)| place(it)) {
+                self.way[at].1 = true;
+            }
+        }
     }
 
     /// Chunks, in order of their tokens, cut where a request can go on: at each state, or, where there is
@@ -91,6 +152,8 @@ impl Chain {
             ends().filter(|&(_, window)| window == 0).map(|((_, tokens), _)| tokens).collect();
         cuts.dedup();
         self.windows.extend(ends().filter(|&(_, window)| window > 0));
+        self.windows.sort_unstable_by_key(|(chunk, _)| place(chunk));
+        self.windows.dedup();
         let last = cuts.last().copied().unwrap_or(0);
         let rest = ends().map(|((_, tokens), _)| tokens).filter(|&tokens| tokens > last).max();
         cuts.extend(rest);
@@ -102,6 +165,7 @@ impl Chain {
             step.path.extend(path.iter().copied().filter(within));
             step.end.extend(end.iter().copied().filter(within));
             step.num_new = step.end.len();
+            step.last = length;
             let older = self.windows.iter().filter(|&&((key, tokens), window)| {
                 tokens <= length && tokens + window > length && !step.is_new(&key)
             });
@@ -112,8 +176,8 @@ impl Chain {
         }
         self.windows.retain(|&((_, tokens), window)| tokens + window > from);
         let path: Vec<_> = path.iter().copied().filter(|&(_, tokens)| tokens > from).collect();
-        if !path.is_empty() {
-            steps.push(Step { path, ..Step::default() });
+        if let Some(&(_, last)) = path.last() {
+            steps.push(Step { path, last, ..Step::default() });
         }
         steps
     }

@@ -96,17 +96,42 @@ impl HostTier {
     /// Gives slots to a unit that is pinned for this store.
     fn own(&mut self, unit: UnitId, taken: Taken, is_new: bool) -> StoreTicket {
         let Taken { path, end, placements } = taken;
-        let is_homeless = |slot: &(PoolId, BlockId)| {
-            self.home[slot.0.index()][slot.1.index()]
-                .is_none_or(|home| self.units.get(home).is_none())
-        };
-        let homeless: Vec<_> = path.iter().filter(|slot| is_homeless(slot)).copied().collect();
+        let is_led_to = !end.is_empty() || !placements.is_empty();
+        self.house(unit, &path);
+        self.units.attach(unit, path, end, self.store.now());
         // The last slot leads to this unit even if another brought it in: a later turn goes on from here.
-        for (pool, slot) in homeless.into_iter().chain(path.last().copied()) {
+        let last = self.units.get(unit).and_then(|unit| unit.path.last()).filter(|_| is_led_to);
+        if let Some(&(pool, slot)) = last {
             self.home[pool.index()][slot.index()] = Some(unit);
         }
-        self.units.attach(unit, path, end, self.store.now());
         StoreTicket { unit, is_new, placements }
+    }
+
+    /// Makes a unit the home of slots that have none.
+    fn house(&mut self, unit: UnitId, path: &[(PoolId, BlockId)]) {
+        for &(pool, slot) in path {
+            let home = &mut self.home[pool.index()][slot.index()];
+            if home.is_none_or(|home| self.units.get(home).is_none()) {
+                *home = Some(unit);
+            }
+        }
+    }
+
+    /// Gives a unit attention that is here already, from before the rest of its path. `false` if the unit
+    /// is gone.
+    pub(super) fn share(&mut self, unit: UnitId, chunks: &[(Key, u32)]) -> bool {
+        if self.units.get(unit).is_none() {
+            return false;
+        }
+        let slots = chunks.iter().filter_map(|(key, _)| {
+            let pool = self.geometry.pool_of(key.group.index())?;
+            let slot = self.store.get(pool, key)?;
+            self.store.touch(pool, slot).ok().map(|()| (pool, slot))
+        });
+        let slots: Slots = slots.collect();
+        self.house(unit, &slots);
+        self.units.put_before(unit, slots);
+        true
     }
 
     /// A slot for each chunk: its own if it is there, else a new one.

@@ -69,6 +69,13 @@ impl Units {
         }
     }
 
+    /// Gives a unit slots before the rest of its path.
+    pub(super) fn put_before(&mut self, id: UnitId, path: Slots) {
+        if self.get(id).is_some() {
+            self.change(id.index, |unit| drop(unit.path.splice(0..0, path)));
+        }
+    }
+
     /// Counts an end behind the nearest one above it.
     fn continue_from(&mut self, mut next: Option<u32>, now: u64) {
         while let Some(index) = next {

@@ -40,17 +40,19 @@ fn panicked(message: &str) -> String {
 #[pymethods]
 impl DiskStore {
     #[new]
-    #[pyo3(signature = (path, max_bytes, *, layouts, segment_bytes = None, direct = true))]
+    #[pyo3(signature = (path, max_bytes, *, layouts, segment_bytes = None, largest_chunk = 0, direct = true))]
     fn new(
         py: Python<'_>,
         path: std::path::PathBuf,
         max_bytes: u64,
         layouts: Vec<[u8; 16]>,
         segment_bytes: Option<u64>,
+        largest_chunk: u64,
         direct: bool,
     ) -> PyResult<Self> {
         let namespace = Namespace::new(layouts.into_iter().map(LayoutVersion::from).collect());
-        let config = DiskConfig { segment_bytes, direct, ..DiskConfig::new(path, max_bytes) };
+        let config =
+            DiskConfig { segment_bytes, largest_chunk, direct, ..DiskConfig::new(path, max_bytes) };
         let warnings = WarningLog::default();
         let warn = warnings.callback();
         let open = || DiskTier::open(config, &namespace, warn);
