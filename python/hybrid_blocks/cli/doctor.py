@@ -1,7 +1,6 @@
 """``hybrid-blocks doctor``: what is installed, what can be used, and what stands in the way."""
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybrid_blocks._core import build_info
+from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.reach.features import CONNECTORS, METHODS, Features, parse_speculative
@@ -80,9 +80,7 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
     if not table and model is None:
         _print_installation()
         return
-    # No GPU is needed, and vLLM asks for one unless it is told so before it is imported.
-    os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    allow_no_gpu()
     try:
         if table:
             _print_table()

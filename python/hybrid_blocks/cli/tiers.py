@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.progress import TaskID
 
 from hybrid_blocks.cli.progress import make_progress
+from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.replay import Cache, EngineConfig, ReplayError
 from hybrid_blocks.replay.tiers.result import TieredResult
 from hybrid_blocks.replay.tiers.side import Side
@@ -42,6 +43,7 @@ def compare_tiers(
         ReplayError: vLLM is not installed, or as `replay_tiers`.
 
     """
+    allow_no_gpu()
     try:
         from hybrid_blocks.replay.tiers.run import replay_tiers  # noqa: PLC0415 - imports vLLM
     except ImportError as error:

@@ -2,10 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_offload.config import OffloadingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,23 @@ class Groups:
         for group in self.all:
             numbered[group.number] = group
         return numbered
+
+
+def groups_of(config: "OffloadingConfig", rank_bytes: Sequence[int]) -> Groups:
+    """Return the groups of vLLM's configuration, with a rank's bytes of a chunk of each."""
+    return Groups(
+        all=tuple(
+            Group(
+                number=group.group_id,
+                tokens=group.tokens_per_block,
+                rank_bytes=num_bytes,
+                window=group.sliding_window_size_in_chunks,
+            )
+            for group, num_bytes in zip(config.groups, rank_bytes, strict=True)
+        ),
+        num_ranks=config.parallel.world_size,
+        tokens_per_hash=config.cache.tokens_per_hash,
+    )
 
 
 def layout_versions(groups: Groups, identity: Mapping[str, Any]) -> list[bytes]:

@@ -19,7 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
-from hybrid_blocks.offload.groups import Group, Groups, layout_versions, model_fingerprint
+from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions, model_fingerprint
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
@@ -76,7 +76,7 @@ class HybridOffloadingSpec(OffloadingSpec):
         if self._manager is None:
             region = Region.join(self.config.engine_id, self._options.host_bytes)
             header = region.header()
-            groups = self._groups(header.rank_bytes)
+            groups = groups_of(self.config, header.rank_bytes)
             below = self._below(groups, header, region)
             if not any(below):
                 region.cleanup()
@@ -128,22 +128,6 @@ class HybridOffloadingSpec(OffloadingSpec):
             return GpuWorker(kv_caches, region, rank)
         raise HybridBlocksError(
             f"offload runs on CPU, CUDA, ROCm and XPU devices, not {current_platform.device_type}"
-        )
-
-    def _groups(self, rank_bytes: list[int]) -> Groups:
-        groups = zip(self.config.groups, rank_bytes, strict=True)
-        return Groups(
-            all=tuple(
-                Group(
-                    number=group.group_id,
-                    tokens=group.tokens_per_block,
-                    rank_bytes=num_bytes,
-                    window=group.sliding_window_size_in_chunks,
-                )
-                for group, num_bytes in groups
-            ),
-            num_ranks=self.config.parallel.world_size,
-            tokens_per_hash=self.config.cache.tokens_per_hash,
         )
 
     def _below(self, groups: Groups, header: Header, region: Region) -> TiersBelow:

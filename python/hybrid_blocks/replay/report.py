@@ -19,13 +19,17 @@ LIMITS = (
 
 def make_table(results: Sequence[Result]) -> Table:
     """Make a table with one column of figures a manager, or a variant of it."""
-    table = Table(title=f"replay of {results[0].trace}", title_justify="left")
-    table.add_column("")
-    columns = [_figures(result) for result in results]
-    for result in results:
-        table.add_column(result.variant or result.manager, justify="right")
-    for name in max(columns, key=len):
-        table.add_row(name, *(figures.get(name, "") for figures in columns))
+    names = [result.variant or result.manager for result in results]
+    return side_by_side(f"replay of {results[0].trace}", names, [_figures(one) for one in results])
+
+
+def side_by_side(title: str, names: Sequence[str], columns: Sequence[dict[str, str]]) -> Table:
+    """Make a table of named columns. The longest says which figures there are."""
+    table = Table("", title=title, title_justify="left")
+    for name in names:
+        table.add_column(name, justify="right")
+    for figure in max(columns, key=len):
+        table.add_row(figure, *(column.get(figure, "") for column in columns))
     return table
 
 

@@ -12,7 +12,7 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import DiskStore
-from hybrid_blocks.offload.groups import Groups, layout_versions
+from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
 from hybrid_blocks.offload.host import ABSENT
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
@@ -67,7 +67,7 @@ class _Spec(HybridOffloadingSpec):
 
     def __init__(self, config: OffloadingConfig, rank_bytes: list[int]) -> None:
         super().__init__(config)
-        self.groups = self._groups(rank_bytes)
+        self.groups = groups_of(config, rank_bytes)
         self.made: HybridOffloadingManager | None = None
 
     def get_manager(self) -> OffloadingManager:

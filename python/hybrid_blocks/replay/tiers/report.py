@@ -4,21 +4,16 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from hybrid_blocks.replay.report import left_out_text
+from hybrid_blocks.replay.report import left_out_text, side_by_side
 from hybrid_blocks.replay.tiers.result import TieredResult, TierFigures
 from hybrid_blocks.units import human
 
 
 def make_tiers_table(results: Sequence[TieredResult]) -> Table:
     """Make a table with one column of figures for each manager of the tiers."""
-    table = Table(title=f"replay of {results[0].trace}, hits by tier", title_justify="left")
-    table.add_column("")
-    columns = [_figures(result) for result in results]
-    for result in results:
-        table.add_column(result.manager, justify="right")
-    for name in max(columns, key=len):
-        table.add_row(name, *(figures.get(name, "") for figures in columns))
-    return table
+    title = f"replay of {results[0].trace}, hits by tier"
+    names = [result.manager for result in results]
+    return side_by_side(title, names, [_figures(result) for result in results])
 
 
 def _figures(result: TieredResult) -> dict[str, str]:

@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.tiering.manager import (
 )
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
-from hybrid_blocks.offload.groups import Group, Groups
+from hybrid_blocks.offload.groups import groups_of
 from hybrid_blocks.replay.tiers.below import Below, watch
 from hybrid_blocks.replay.tiers.ledger import Ledger
 from hybrid_blocks.replay.tiers.scale import PAGE
@@ -172,27 +172,10 @@ def make_stock(
     return Below(
         spec=spec,
         manager=manager,
-        groups=_groups(config, rank_bytes),
+        groups=groups_of(config, rank_bytes),
         ledger=ledger,
         finished=watch(manager, ledger),
         is_on_host=lambda key: primary._policy.get(OffloadKey(key)) is not None,
         on_disk=lambda keys: [files is not None and key in files.held for key in keys],
         close=close,
-    )
-
-
-def _groups(config: OffloadingConfig, rank_bytes: list[int]) -> Groups:
-    """The groups with the bytes that their chunks need; a row has as many for each."""
-    return Groups(
-        all=tuple(
-            Group(
-                number=group.group_id,
-                tokens=group.tokens_per_block,
-                rank_bytes=num_bytes,
-                window=group.sliding_window_size_in_chunks,
-            )
-            for group, num_bytes in zip(config.groups, rank_bytes, strict=True)
-        ),
-        num_ranks=config.parallel.world_size,
-        tokens_per_hash=config.cache.tokens_per_hash,
     )
