@@ -296,7 +296,7 @@ fn config(config: &fixture::Config) -> ManagerConfig {
         scheduler_block_size: config.scheduler_block_size,
         max_model_len: config.max_model_len,
         enable_events: config.enable_events,
-        enable_residency: false,
+        enable_residency: config.enable_residency,
         retention_interval: config.retention_interval,
         num_reprefillable: config.num_reprefillable,
         num_hash_lookahead: config.num_hash_lookahead,

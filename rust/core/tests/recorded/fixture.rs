@@ -47,6 +47,7 @@ pub(crate) struct Config {
     pub(crate) scheduler_block_size: u32,
     pub(crate) max_model_len: u32,
     pub(crate) enable_events: bool,
+    pub(crate) enable_residency: bool,
     pub(crate) retention_interval: Option<u32>,
     pub(crate) num_reprefillable: u32,
     pub(crate) num_hash_lookahead: u32,
