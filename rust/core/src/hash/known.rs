@@ -25,11 +25,14 @@ struct Segment<T> {
 }
 
 impl<T> Segment<T> {
-    fn num_bytes(&self) -> usize {
+    /// Bytes of a segment of so many tokens and digests.
+    const fn bytes_of(num_tokens: usize, num_digests: usize) -> usize {
         // Twice the segment itself, for its places in the two maps.
-        2 * size_of::<Self>()
-            + self.tokens.capacity() * size_of::<T>()
-            + self.digests.capacity() * size_of::<Digest>()
+        2 * size_of::<Self>() + num_tokens * size_of::<T>() + num_digests * size_of::<Digest>()
+    }
+
+    const fn num_bytes(&self) -> usize {
+        Self::bytes_of(self.tokens.len(), self.digests.len())
     }
 }
 
@@ -122,6 +125,10 @@ impl<T: Token> KnownPrefixes<T> {
     }
 
     fn insert(&mut self, parent: Digest, tokens: &[T], digests: &[Digest]) {
+        // It would drive out all others and have no room even then.
+        if Segment::<T>::bytes_of(tokens.len(), digests.len()) > self.max_bytes {
+            return;
+        }
         let start = self.start(&parent, tokens);
         if let Some(&other) = self.starts.get(&start) {
             self.by_use.remove(&self.segments[other].last_use);
@@ -268,6 +275,18 @@ mod tests {
         );
         assert_eq!(visit(&mut known, parent, &prompt(0)), 100);
         assert_eq!(visit(&mut known, parent, &prompt(1_000)), 0);
+    }
+
+    #[test]
+    fn a_prompt_larger_than_the_memory_drives_out_nothing() {
+        let parent = Digest::from([7; 16]);
+        let small: Vec<_> = (0..400).collect();
+        let large: Vec<_> = (1_000..9_000).collect();
+        let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, 16_000);
+        assert_eq!(visit(&mut known, parent, &small), 0);
+        assert_eq!(visit(&mut known, parent, &large), 0);
+        assert_eq!(visit(&mut known, parent, &large), 0);
+        assert_eq!(visit(&mut known, parent, &small), 100);
     }
 
     #[test]
