@@ -11,8 +11,10 @@ _FACTORS: Final = {name.lower(): factor for name, factor in (_BINARY | _DECIMAL)
 _NUMBER: Final = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
-def parse_memory(text: str) -> int:
+def parse_memory(text: str, option: str = "--memory") -> int:
     """Bytes of ``13.61GiB`` (powers of two), ``13GB`` (powers of ten) or ``4096``, rounded down.
+
+    ``option`` is what errors call it.
 
     Raises:
         InvalidArgumentError: no number, an unknown unit, or less than one byte.
@@ -20,16 +22,16 @@ def parse_memory(text: str) -> int:
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
-        raise InvalidArgumentError(f"--memory {text!r} is no size; write for example 24GiB or 13GB")
+        raise InvalidArgumentError(f"{option} {text!r} is no size; write for example 24GiB or 13GB")
     number, unit = match.groups()
     factor = _FACTORS.get(unit.lower() or "b")
     if factor is None:
         known = ", ".join((*_BINARY, *_DECIMAL))
-        raise InvalidArgumentError(f"--memory {text}: unknown unit {unit}; known are {known}")
+        raise InvalidArgumentError(f"{option} {text}: unknown unit {unit}; known are {known}")
     whole, _, fraction = number.partition(".")
     nbytes: int = int(whole + fraction) * factor // 10 ** len(fraction)
     if nbytes <= 0:
-        raise InvalidArgumentError(f"--memory must be positive: {text}")
+        raise InvalidArgumentError(f"{option} must be positive: {text}")
     return nbytes
 
 

@@ -49,6 +49,11 @@ class Groups:
         return numbered
 
 
+def group_number(key: bytes) -> int:
+    """Return vLLM's number of the group that an offload key belongs to: its last four bytes."""
+    return int.from_bytes(key[-4:], "big")
+
+
 def groups_of(config: "OffloadingConfig", rank_bytes: Sequence[int]) -> Groups:
     """Return the groups of vLLM's configuration, with a rank's bytes of a chunk of each."""
     return Groups(

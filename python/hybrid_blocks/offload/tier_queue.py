@@ -10,6 +10,8 @@ import numpy.typing as npt
 from vllm.v1.kv_offload.base import Locality
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from hybrid_blocks.offload.groups import group_number
+
 _NUM_THREADS = 4
 
 
@@ -98,7 +100,7 @@ class TierQueue(Generic[StoreT]):
 
     def size(self, key: bytes) -> int:
         """Bytes of a chunk."""
-        return self._chunk_bytes[int.from_bytes(key[-4:], "big")]
+        return self._chunk_bytes[group_number(key)]
 
     def read(self, chunks: Chunks) -> None:
         """Begin to fill chunks' slots from the tier."""

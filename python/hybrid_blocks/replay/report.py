@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from hybrid_blocks.replay.limits import LeftOut
-from hybrid_blocks.replay.result import Result
+from hybrid_blocks.replay.result import Result, Served
 
 LIMITS = (
     "complete",
@@ -58,6 +58,12 @@ def _figures(result: Result) -> dict[str, str]:
     }
     if result.verified_reads is not None:
         figures["verified reads"] = f"{result.verified_reads:,} blocks"
+    return figures | not_served(result)
+
+
+def not_served(result: Served) -> dict[str, str]:
+    """Say which requests of the trace were left out, and which of its lines skipped."""
+    figures = {}
     if result.rejected_requests:
         figures["left out, too large"] = f"{result.rejected_requests:,} requests"
     for left_out in result.left_out:

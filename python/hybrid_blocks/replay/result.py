@@ -27,7 +27,22 @@ COUNTED = (
 """Fields that managers count themselves, under the same names."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """Which requests of a trace were served, and what they hit: the first figures of any replay."""
+
+    trace: str
+    manager: str
+    requests: int
+    rejected_requests: int
+    left_out: tuple[LeftOut, ...]
+    damaged_lines: int
+    prompt_tokens: int
+    output_tokens: int
+    hit_tokens: int
+    hit_rate: float
+
+
+class Result(Served, frozen=True, kw_only=True):
     """What one replay measured; the field names are those of ``--json``.
 
     Attributes:
@@ -87,16 +102,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         wall_seconds: what the replay took.
     """
 
-    trace: str
-    manager: str
-    requests: int
-    rejected_requests: int
-    left_out: tuple[LeftOut, ...]
-    damaged_lines: int
-    prompt_tokens: int
-    output_tokens: int
-    hit_tokens: int
-    hit_rate: float
     block_hit_rate: float
     sequential_hit_rate: float | None
     peak_running: int

@@ -12,7 +12,7 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import DiskStore
-from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
+from hybrid_blocks.offload.groups import Groups, group_number, groups_of, layout_versions
 from hybrid_blocks.offload.host import ABSENT
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
@@ -82,7 +82,7 @@ def make_hybrid(config: OffloadingConfig, rank_bytes: list[int], tiers: TierByte
     sizes = [groups.chunk_bytes(group) if group else 0 for group in groups.by_number()]
 
     def size(key: bytes) -> int:
-        return sizes[int.from_bytes(key[-4:], "big")]
+        return sizes[group_number(key)]
 
     ledger = Ledger(host_bytes=size, disk_bytes=size)
     folder = tempfile.TemporaryDirectory(prefix="hybrid-blocks-replay-")

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from hybrid_blocks.offload.groups import Group, Groups
+from hybrid_blocks.offload.groups import Group, Groups, group_number
 from hybrid_blocks.replay.tiers.below import Finished
 
 
@@ -18,14 +18,14 @@ def live_bytes(
     for request in requests:
         live |= _live(groups, request, is_here)
     sizes = {group.number: groups.chunk_bytes(group) for group in groups.all}
-    return sum(sizes[_group_of(key)] for key in live)
+    return sum(sizes[group_number(key)] for key in live)
 
 
 def _live(groups: Groups, request: Finished, is_here: Callable[[bytes], bool]) -> set[bytes]:
     here: dict[int, dict[int, bytes]] = defaultdict(dict)
     for key, tokens in zip(request.keys, request.tokens, strict=True):
         if is_here(key):
-            here[_group_of(key)][tokens] = key
+            here[group_number(key)][tokens] = key
     live: set[bytes] = set()
     for length in sorted({tokens for held in here.values() for tokens in held}):
         needed = [_needed(group, here[group.number], length) for group in groups.all]
@@ -42,7 +42,3 @@ def _needed(group: Group, here: dict[int, bytes], length: int) -> list[bytes] | 
     ends = range(first + group.tokens, length + 1, group.tokens)
     keys = [here[end] for end in ends if end in here]
     return keys if len(keys) == len(ends) else None
-
-
-def _group_of(key: bytes) -> int:
-    return int.from_bytes(key[-4:], "big")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from hybrid_blocks.replay.report import left_out_text, side_by_side
+from hybrid_blocks.replay.report import not_served, side_by_side
 from hybrid_blocks.replay.tiers.result import TieredResult, TierFigures
 from hybrid_blocks.units import human
 
@@ -40,13 +40,7 @@ def _figures(result: TieredResult) -> dict[str, str]:
         "virtual time": f"{result.virtual_seconds:,.1f} s",
         "wall time": f"{result.wall_seconds:.1f} s",
     }
-    if result.rejected_requests:
-        figures["left out, too large"] = f"{result.rejected_requests:,} requests"
-    for left_out in result.left_out:
-        figures[f"  for {left_out.manager}"] = left_out_text(left_out)
-    if result.damaged_lines:
-        figures["damaged lines"] = f"{result.damaged_lines:,} skipped"
-    return figures
+    return figures | not_served(result)
 
 
 def _tokens(tokens: int, share: float) -> str:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from hybrid_blocks.replay.limits import LeftOut
+from hybrid_blocks.replay.result import Served
 
 
 class TierFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class TierFigures(msgspec.Struct, frozen=True, kw_only=True):
     refused: int | None = None
 
 
-class TieredResult(msgspec.Struct, frozen=True, kw_only=True):
+class TieredResult(Served, frozen=True, kw_only=True):
     """What one replay with tiers measured; the field names are those of ``--json``.
 
     Attributes:
@@ -58,16 +58,6 @@ class TieredResult(msgspec.Struct, frozen=True, kw_only=True):
 
     """
 
-    trace: str
-    manager: str
-    requests: int
-    rejected_requests: int
-    left_out: tuple[LeftOut, ...]
-    damaged_lines: int
-    prompt_tokens: int
-    output_tokens: int
-    hit_tokens: int
-    hit_rate: float
     tiers: tuple[TierFigures, ...]
     promotions: int
     promoted_bytes: int

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.units import parse_memory
 
@@ -19,7 +18,8 @@ class TierBytes:
         """Read ``--host`` and ``--disk``; None if neither is given.
 
         Raises:
-            ReplayError: no size, or a disk without host memory, through which its chunks go.
+            InvalidArgumentError: no size.
+            ReplayError: a disk without host memory, through which its chunks go.
 
         """
         if host is None:
@@ -29,13 +29,7 @@ class TierBytes:
                     "memory; give for example --host 64GiB too"
                 )
             return None
-        return cls(host=_bytes("--host", host), disk=0 if disk is None else _bytes("--disk", disk))
-
-
-def _bytes(option: str, text: str) -> int:
-    try:
-        return parse_memory(text)
-    except InvalidArgumentError:
-        raise ReplayError(
-            f"{option} {text!r} is no size; write for example 64GiB or 13GB"
-        ) from None
+        return cls(
+            host=parse_memory(host, "--host"),
+            disk=0 if disk is None else parse_memory(disk, "--disk"),
+        )
