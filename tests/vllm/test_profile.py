@@ -170,10 +170,15 @@ def test_levels_take_turns_so_that_all_meet_the_same_noise() -> None:
         assert one.steps[0].begin < other.steps[-1].begin
 
 
-def test_levels_agree_on_what_a_connector_tells_workers() -> None:
+@pytest.mark.parametrize(
+    "engine",
+    [{"connector": True}, {"groups": "ring"}, {"groups": "full", "dcp": 2}, {"dcp": 2}],
+    ids=str,
+)
+def test_levels_agree_on_engines_with_more(engine: dict[str, Any]) -> None:
     settings = Settings(level="", requests=4, output_tokens=8, warmup_steps=2, steps=20)
-    attached = msgspec.structs.replace(settings, connector=True)
-    off, batched = profile(attached, ["off", "batched"]).values()
+    settings = msgspec.structs.replace(settings, **engine)
+    off, batched = profile(settings, ["off", "batched"]).values()
     assert off.decisions == batched.decisions
 
 

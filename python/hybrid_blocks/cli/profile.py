@@ -21,7 +21,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         int, typer.Option(min=1, help="Requests that run at a time.")
     ] = DEFAULTS.requests,
     groups: Annotated[
-        Literal["full", "swa", "hybrid"], typer.Option(help="Cache groups of the model.")
+        Literal["full", "swa", "hybrid", "ring"], typer.Option(help="Cache groups of the model.")
     ] = "hybrid",
     trace: Annotated[
         Path | None,
@@ -69,6 +69,9 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     connector: Annotated[
         bool, typer.Option("--connector", help="A KV connector with nothing to load.")
     ] = False,
+    dcp: Annotated[
+        int, typer.Option(min=1, help="Ranks of decode context parallelism.")
+    ] = DEFAULTS.dcp,
     gpu_step_ms: Annotated[
         float, typer.Option(min=0, help="A model's step, to tell how much of ours it hides.")
     ] = 10.0,
@@ -99,6 +102,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         grammar=grammar,
         loras=loras,
         connector=connector,
+        dcp=dcp,
     )
     try:
         with Console(stderr=True).status("profiling"):

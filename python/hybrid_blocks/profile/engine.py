@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from math import lcm
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from vllm.config import (
@@ -20,16 +20,18 @@ from vllm.config import (
 )
 from vllm.utils.hashing import sha256
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.core.kv_cache_utils import BlockHash, init_none_hash
+from vllm.v1.core.kv_cache_utils import BlockHash, init_none_hash, resolve_dcp_kv_block_size
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import (
+    CircularBufferSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
+    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.request import Request
@@ -50,37 +52,41 @@ class Groups(StrEnum):
     HYBRID = "hybrid"
     """One group of full attention and three of Mamba states, 528 tokens a block."""
 
+    RING = "ring"
+    """Latent attention and three groups of states, 528 tokens a block, and a ring of 16 tokens."""
+
     @property
     def block_size(self) -> int:
         """Tokens a block."""
-        return 528 if self is Groups.HYBRID else HASH_BLOCK_SIZE
+        return 528 if self in (Groups.HYBRID, Groups.RING) else HASH_BLOCK_SIZE
+
+    def hash_block_size(self, dcp: int) -> int:
+        """Return how many tokens a digest is of. One group alone is hashed by its own blocks."""
+        return HASH_BLOCK_SIZE * dcp if self is Groups.FULL else HASH_BLOCK_SIZE
 
     def specs(self) -> list[KVCacheSpec]:
         """Return one spec a group."""
-        full = FullAttentionSpec(
-            block_size=self.block_size, num_kv_heads=1, head_size=64, dtype=torch.bfloat16
+        heads: dict[str, Any] = {"num_kv_heads": 1, "head_size": 64, "dtype": torch.bfloat16}
+        full = FullAttentionSpec(block_size=self.block_size, **heads)
+        state = MambaSpec(
+            block_size=self.block_size,
+            shapes=((1, 1),),
+            dtypes=(torch.float32,),
+            page_size_padded=full.page_size_bytes,
+            mamba_cache_mode="align",
         )
         match self:
             case Groups.FULL:
                 return [full]
             case Groups.SWA:
-                window = SlidingWindowSpec(
-                    block_size=self.block_size,
-                    num_kv_heads=1,
-                    head_size=64,
-                    dtype=torch.bfloat16,
-                    sliding_window=1024,
-                )
+                window = SlidingWindowSpec(block_size=self.block_size, sliding_window=1024, **heads)
                 return [full, *[window] * 5]
             case Groups.HYBRID:
-                state = MambaSpec(
-                    block_size=self.block_size,
-                    shapes=((1, 1),),
-                    dtypes=(torch.float32,),
-                    page_size_padded=full.page_size_bytes,
-                    mamba_cache_mode="align",
-                )
                 return [full, *[state] * 3]
+            case Groups.RING:
+                latent = MLAAttentionSpec(block_size=self.block_size, **heads)
+                ring = CircularBufferSpec(block_size=HASH_BLOCK_SIZE, **heads)
+                return [latent, *[state] * 3, ring]
 
     def config(self, num_blocks: int, num_draft_tokens: int = 0) -> KVCacheConfig:
         """Return what a worker would have reported: a state has a block for each draft."""
@@ -140,6 +146,7 @@ def make_scheduler(
     scheduler_cls: type[Scheduler] = AsyncScheduler,
     is_natural: bool = False,
     num_draft_tokens: int = 0,
+    dcp: int = 1,
     configure: Callable[[VllmConfig], None] | None = None,
 ) -> Scheduler:
     """Return an asynchronous scheduler with prefix caching over ``num_blocks`` blocks.
@@ -155,9 +162,10 @@ def make_scheduler(
         num_requests=num_requests,
         max_model_len=max_model_len,
         max_num_batched_tokens=max_num_batched_tokens,
-        hash_block_size=HASH_BLOCK_SIZE,
+        hash_block_size=groups.hash_block_size(dcp),
         scheduler_cls=scheduler_cls,
         num_draft_tokens=num_draft_tokens,
+        dcp=dcp,
         configure=configure,
     )
 
@@ -173,9 +181,13 @@ def scheduler_over(
     num_draft_tokens: int = 0,
     draft_method: Literal["ngram", "eagle"] = "ngram",
     enable_caching: bool = True,
+    dcp: int = 1,
     configure: Callable[[VllmConfig], None] | None = None,
 ) -> Scheduler:
-    """Return a scheduler over the groups of a configuration, with drafts of a vLLM method."""
+    """Return a scheduler over the groups of a configuration, with drafts of a vLLM method.
+
+    ``dcp`` ranks of decode context parallelism share out each block.
+    """
     init_none_hash(sha256)
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     block_sizes = [spec.block_size for spec in specs]
@@ -214,6 +226,8 @@ def scheduler_over(
     if drafts:
         # Only here, as vLLM wants a model on disk for most methods.
         drafts.method = draft_method
+    # Only here too: the ranks need not be there.
+    config.parallel_config.decode_context_parallel_size = dcp
     # Configuring a model without state layers, or for a CPU, may have changed these.
     config.scheduler_config.async_scheduling = issubclass(scheduler_cls, AsyncScheduler)
     cache.block_size = min(block_sizes)
@@ -225,7 +239,7 @@ def scheduler_over(
     return scheduler_cls(
         vllm_config=config,
         kv_cache_config=kv_cache_config,
-        block_size=lcm(*block_sizes),
+        block_size=lcm(*(resolve_dcp_kv_block_size(spec, dcp) for spec in specs)),
         hash_block_size=hash_block_size,
         log_stats=True,
         structured_output_manager=StructuredOutputManager(config),

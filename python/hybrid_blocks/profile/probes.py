@@ -89,7 +89,7 @@ class TimedDecodes:
     def __init__(self, decodes: Any, probes: Probes) -> None:
         self._decodes = decodes
         self._probes = probes
-        self.advance = decodes.advance
+        self.advance, self.forget = decodes.advance, decodes.forget
         self.take_outputs = decodes.take_outputs
 
     def schedule(self, *args: Any) -> Any:

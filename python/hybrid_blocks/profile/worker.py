@@ -61,11 +61,12 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
         scheduler_cls=BatchedScheduler if is_batched else AsyncScheduler,
         is_natural=level_of(level) is Level.NATURAL,
         num_draft_tokens=settings.num_drafts,
+        dcp=settings.dcp,
         configure=partial(features.configure, settings=settings),
     )
     features.equip(scheduler, settings)
     _check_level(scheduler, level)
-    hasher = make_hasher()
+    hasher = make_hasher(groups.hash_block_size(settings.dcp))
     loop = Loop(scheduler, jobs, hasher, settings)
     _warm_up(loop, settings)
     plain = _in_turns(loop, settings.steps, wait_for_turn)

@@ -34,7 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drafts a step and accepts each with chance ``acceptance``, as long as it accepted those before.
     ``images`` puts one image into each prompt, ``logprobs`` asks for so many log probabilities,
     ``grammar`` constrains every fourth request, ``loras`` adapters take turns, and ``connector``
-    attaches a KV connector that has nothing to load.
+    attaches a KV connector that has nothing to load. ``dcp`` ranks of decode context parallelism
+    share out each block of attention.
     """
 
     level: str
@@ -56,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grammar: bool = False
     loras: int = 0
     connector: bool = False
+    dcp: int = 1
 
 
 # A prompt's token ids, and how many tokens to generate.
