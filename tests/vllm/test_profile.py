@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from hybrid_blocks.cli import app
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.profile.engine import make_hasher
 from hybrid_blocks.profile.floor import Floor
 from hybrid_blocks.profile.probes import Span, Step
@@ -192,9 +193,8 @@ def test_a_worker_that_is_gone_is_an_error_with_its_last_line(tmp_path: Path) ->
             process.take_turn()
 
 
-@pytest.mark.full
 def test_a_level_that_is_not_there_is_an_error_with_the_reason() -> None:
-    with pytest.raises(ProfileError, match=r"level poll: .*names no level"):
+    with pytest.raises(InvalidArgumentError, match=r"'poll' names no level; use off, .*floor"):
         profile(Settings(level=""), ["poll"])
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.vllm.level import Level
 
@@ -19,10 +20,16 @@ CHECKED = "+check"
 
 
 def level_of(name: str) -> Level:
-    """Return the level of the block manager where a profile is named so."""
-    levels = {BATCHED: Level.MANAGER, NATURAL_BATCHED: Level.NATURAL, FLOOR: Level.OFF}
-    name = name.removesuffix(CHECKED)
-    return levels.get(name) or Level(name)
+    """Return the level of the block manager where a profile is named so.
+
+    Raises ``InvalidArgumentError`` for a name that no profile has.
+    """
+    levels = {level.value: level for level in Level}
+    levels |= {BATCHED: Level.MANAGER, NATURAL_BATCHED: Level.NATURAL, FLOOR: Level.OFF}
+    level = levels.get(name.removesuffix(CHECKED))
+    if level is None:
+        raise InvalidArgumentError(f"{name!r} names no level; use {', '.join(levels)}")
+    return level
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
