@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::digest::Digest;
 use crate::error::Error;
-use crate::group::Table;
+use crate::group::{Table, empty};
 use crate::ids::GroupId;
 
 /// What a set of rules remembers of each request.
@@ -168,7 +168,7 @@ impl<R: RequestState> Requests<R> {
         let own = &mut self.rows[row];
         self.by_id.remove(&own.id);
         own.id.clear();
-        own.digests.clear();
+        empty(&mut own.digests);
         own.rest = R::Rest::default();
         let generation = ((self.slots[row].generation + 1) % VACANT) | VACANT;
         self.slots[row] = Slot { generation, ..Slot::default() };

@@ -20,7 +20,7 @@ mod table;
 
 pub use kind::GroupKind;
 pub(crate) use kind::gcd;
-pub(crate) use table::Table;
+pub(crate) use table::{Table, empty};
 
 use crate::digest::Digest;
 use crate::error::Error;

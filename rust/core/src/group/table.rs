@@ -61,9 +61,34 @@ impl Table {
         self.blocks.len() as u64 - u64::from(self.num_skipped)
     }
 
-    /// Empty it; the next request finds its memory there.
+    /// Empty it for the next request.
     pub(crate) fn clear(&mut self) {
-        self.blocks.clear();
+        empty(&mut self.blocks);
         *self = Self { blocks: std::mem::take(&mut self.blocks), ..Self::default() };
+    }
+}
+
+/// Entries that an empty list keeps room for.
+const MOST_KEPT: usize = 1024;
+
+/// Empty a list that the next request finds. The memory of a long one is given back: requests use the
+/// rows in turn, so that in time each would keep room for the longest.
+pub(crate) fn empty<T>(list: &mut Vec<T>) {
+    list.clear();
+    list.shrink_to(MOST_KEPT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_table_keeps_the_memory_of_a_short_request_only() {
+        for (len, kept) in [(1_000, 1_000), (100_000, MOST_KEPT)] {
+            let mut table = Table { blocks: vec![BlockId(1); len], ..Table::default() };
+            table.clear();
+            assert!(table.blocks.is_empty());
+            assert_eq!(table.blocks.capacity(), kept);
+        }
     }
 }
