@@ -4,7 +4,7 @@ mod steps;
 
 use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig};
 use hybrid_blocks::{GroupId, GroupKind, PoolId, Store};
-use steps::{HASH_BLOCK, Manager, at, compute, with_blocks};
+use steps::{HASH_BLOCK, Manager, at, compute, known, with_blocks};
 
 const BLOCK: u32 = 32;
 
@@ -94,4 +94,20 @@ fn a_prompt_whose_end_no_group_can_enter_does_not_keep_its_request_from_resting(
     compute(&mut manager, "r", 10, &at(48, 48, 49), 1);
     let handle = manager.find("r").unwrap();
     assert!(manager.is_noop(handle, &at(48, 49, 50), 1, 0));
+}
+
+#[test]
+fn a_prompt_that_goes_on_is_entered_though_it_stays_within_its_block() {
+    let mut manager = manager();
+    compute(&mut manager, "session", 10, &at(33, 0, 33), 33);
+    compute(&mut manager, "session", 10, &at(33, 33, 34), 1);
+    let handle = manager.find("session").unwrap();
+    assert!(manager.is_noop(handle, &at(33, 34, 35), 1, 0));
+    // Its client sends more, beyond the end of a hash block inside the block.
+    let longer = at(49, 34, 49);
+    assert!(!manager.is_noop(handle, &longer, 15, 0));
+    let blocks = compute(&mut manager, "session", 10, &longer, 15);
+    assert!(blocks[0].is_empty());
+    let same = known(&mut manager, "same", 10, 49);
+    assert_eq!(manager.longest_hit(same, 48).num_tokens, 48);
 }

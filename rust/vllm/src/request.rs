@@ -147,6 +147,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
     pub(crate) fn progress(&self) -> PyResult<RequestProgress> {
         Ok(RequestProgress {
             num_computed: u32::try_from(self.num_computed()?)?,
+            num_prompt: self.num_prompt()?,
             num_in_flight: u32::try_from(self.num_in_flight()?)?,
             ..RequestProgress::default()
         })
@@ -167,7 +168,6 @@ impl<'a, 'py> RequestView<'a, 'py> {
         };
         Ok(RequestProgress {
             num_tokens: self.num_tokens()?,
-            num_prompt: self.num_prompt()?,
             shared_prefix_boundary: boundary.map_or(Ok(0), |boundary| boundary.extract())?,
             ..progress
         })

@@ -116,6 +116,7 @@ pub(super) fn schedule<'py>(
         };
         let progress = RequestProgress {
             num_computed: u32::try_from(row.counts.computed)?,
+            num_prompt: u32::try_from(row.num_prompt)?,
             num_in_flight: u32::try_from(row.counts.in_flight)?,
             ..RequestProgress::default()
         };

@@ -11,8 +11,9 @@ use crate::store::Store;
 /// a step costs a few comparisons.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NoChangeUntil {
-    /// Computed tokens from which on this holds: the prompt is done.
-    from: u32,
+    /// Tokens of the prompt. This holds once they are computed, and as long as no more are added, as
+    /// streamed input does.
+    num_prompt: u32,
     /// Tokens that have room where every token of a step needs it.
     room: u32,
     /// Tokens that have room where drafts looked ahead to need none.
@@ -40,7 +41,8 @@ impl NoChangeUntil {
     ) -> bool {
         let (start, end) = (progress.num_computed, progress.num_computed + num_new);
         self.covers_commit(end, num_dropped)
-            && start >= self.from
+            && progress.num_prompt == self.num_prompt
+            && start >= self.num_prompt
             && end + num_lookahead <= self.room
             && end <= self.main_room
             && start.saturating_sub(progress.num_in_flight) <= self.processed
@@ -52,7 +54,7 @@ impl NoChangeUntil {
     pub(super) fn covers_commit(&self, num_computed: u32, num_dropped: u64) -> bool {
         self.is_known
             && self.num_dropped == num_dropped
-            && num_computed >= self.from
+            && num_computed >= self.num_prompt
             && num_computed <= self.committed
     }
 }
@@ -67,7 +69,7 @@ impl<S: Store> Call<'_, S> {
         num_committed: u32,
     ) -> NoChangeUntil {
         let mut until = NoChangeUntil {
-            from: self.progress.num_prompt,
+            num_prompt: self.progress.num_prompt,
             room: u32::MAX,
             main_room: u32::MAX,
             processed: u32::MAX,
