@@ -57,6 +57,7 @@ def attach(scheduler: Any) -> Provenance:
     steps = count(1)
     # The class's own methods, or those of a class derived from it: ours, of one call.
     schedule, preempt = scheduler.schedule, scheduler._preempt_request
+    handle_stopped, manager = scheduler._handle_stopped_request, scheduler.kv_cache_manager
 
     def checked_schedule(*args: Any, **kwargs: Any) -> SchedulerOutput:
         output: SchedulerOutput = schedule(*args, **kwargs)
@@ -69,7 +70,15 @@ def attach(scheduler: Any) -> Provenance:
         provenance.preempt(request)
         return preempt(request, *args, **kwargs)
 
+    def noted_stop(request: Any) -> Any:
+        written = request.num_computed_tokens - request.num_output_placeholders
+        is_done = handle_stopped(request)
+        if not is_done and not any(manager.get_block_ids(request.request_id)):
+            provenance.give_up(request.request_id, written)
+        return is_done
+
     scheduler.schedule = checked_schedule
+    scheduler._handle_stopped_request = noted_stop
     scheduler._preempt_request = noted_preempt
     scheduler.hybrid_blocks_provenance = provenance
     return provenance

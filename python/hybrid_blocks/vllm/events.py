@@ -39,7 +39,7 @@ def note(
                 )
                 pool.kv_event_queue.append(stored)
             case ("tail", group, num_tokens) if request is not None:
-                pool.kv_event_queue.append(_stored_tail(pool, request, group, num_tokens))
+                pool.kv_event_queue.append(stored_tail(pool, request, group, num_tokens))
 
 
 def _stored(
@@ -74,7 +74,8 @@ def _stored(
     )
 
 
-def _stored_tail(pool: BlockPool, request: Request, group: int, num_tokens: int) -> BlockStored:
+def stored_tail(pool: BlockPool, request: Request, group: int, num_tokens: int) -> BlockStored:
+    """Return the event of a block that can be hit up to ``num_tokens``, inside it."""
     size = pool.hash_block_size
     number = num_tokens // size
     start = num_tokens - size

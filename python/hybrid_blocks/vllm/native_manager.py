@@ -120,6 +120,10 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
     def _note_residency(self, changes: list[tuple[str, int]]) -> None:
         residency.note(self.block_pool, changes)
 
-    def _report_hit(self, request: Request, blocks: AllocatedBlocks) -> None:
+    def _report_hit(self, request: Request, blocks: AllocatedBlocks, num_tokens: int) -> None:
         if getattr(request, "kv_cache_report_mode", "incremental") == "full":
-            self.coordinator.emit_cached_block_events(request, blocks.blocks)  # type: ignore[arg-type]
+            self._emit_hit(request, blocks, num_tokens)
+
+    def _emit_hit(self, request: Request, blocks: AllocatedBlocks, num_tokens: int) -> None:  # noqa: ARG002
+        """Append events of a hit's blocks, which somebody else stored."""
+        self.coordinator.emit_cached_block_events(request, blocks.blocks)  # type: ignore[arg-type]

@@ -86,9 +86,14 @@ class Provenance:
 
     def _follow_tables(self, output: SchedulerOutput) -> list[tuple[str, int]]:
         """Take in what requests were handed; return who starts, and after how many tokens."""
-        starts = [(new.req_id, new.num_computed_tokens) for new in output.scheduled_new_reqs]
+        starts = []
         for new in output.scheduled_new_reqs:
+            if life := self._lives.get(new.req_id):
+                # The next input of a session, which kept its blocks.
+                self._hand_out(life, life.added(new.block_ids), new.num_computed_tokens)
+                continue
             self._begin(new.req_id, new.num_computed_tokens, new.block_ids)
+            starts.append((new.req_id, new.num_computed_tokens))
         cached = output.scheduled_cached_reqs
         changed = cached.new_block_ids
         if changed.count(None) < len(changed):
@@ -113,6 +118,12 @@ class Provenance:
         """Note how far a request came that is about to start again."""
         if life := self._lives.get(request.request_id):
             life.final = request.num_computed_tokens
+
+    def give_up(self, id_: str, written: int) -> None:
+        """Note that a session lets go of its blocks after ``written`` tokens, to start again."""
+        if life := self._lives.get(id_):
+            life.final = written
+            self._end(id_)
 
     def _note_written(self) -> None:
         for slot, holder in self._fresh.items():

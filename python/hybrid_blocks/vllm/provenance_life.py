@@ -1,5 +1,6 @@
 """Requests and blocks as a check of provenance remembers them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,10 @@ class Life:
         """Tokens whose content is written, those of the step at hand included."""
         computed: int = self.request.num_computed_tokens if self.final is None else self.final
         return computed
+
+    def added(self, tables: Sequence[list[int]]) -> list[list[int]]:
+        """Return what whole tables have beyond the blocks that are known."""
+        return [ids[len(table) :] for table, ids in zip(self.tables, tables, strict=True)]
 
     def note_chunk(self, end: int, num_drafts: int, count: int) -> None:
         """Remember where a chunk ends that is about to be computed."""

@@ -640,9 +640,10 @@ fn compute(
     new.is_some()
 }
 
-#[test]
-fn who_cannot_grow_alone_runs_alone_when_it_is_admitted_anew() {
-    // 5 slabs: `long` needs 4 for 32 tokens, and 1 for its state.
+/// A manager of 5 slabs, and 32 tokens of a request `long` that needs them all. It has 4 of its tokens,
+/// and runs alone, as it could not grow when it was alone.
+fn running_alone() -> (KvCacheManager<SlabStore>, Vec<u8>) {
+    // 4 slabs for 32 tokens, and 1 for the state.
     let mut manager = small(6, 32);
     let long: Vec<u8> = (0..32).collect();
     assert!(compute(&mut manager, "long", &long[..4], 0));
@@ -662,10 +663,25 @@ fn who_cannot_grow_alone_runs_alone_when_it_is_admitted_anew() {
     manager.free(handle).unwrap();
     manager.store_mut().free(PoolId(1), taken.into_iter()).unwrap();
     assert!(compute(&mut manager, "long", &long[..4], 0));
+    (manager, long)
+}
+
+#[test]
+fn who_cannot_grow_alone_runs_alone_when_it_is_admitted_anew() {
+    let (mut manager, long) = running_alone();
     assert!(!compute(&mut manager, "late", &[70; 2], 0), "nobody is admitted beside it");
     assert!(compute(&mut manager, "long", &long, 4));
     let handle = manager.find("long").unwrap();
     manager.free(handle).unwrap();
+    assert!(compute(&mut manager, "late", &[70; 2], 0));
+}
+
+#[test]
+fn nobody_waits_for_who_waits_for_its_client() {
+    let (mut manager, _) = running_alone();
+    assert!(!compute(&mut manager, "late", &[70; 2], 0));
+    let handle = manager.find("long").unwrap();
+    manager.pause(handle);
     assert!(compute(&mut manager, "late", &[70; 2], 0));
 }
 

@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
+from hybrid_blocks.vllm import checking, installation
 from hybrid_blocks.vllm.level import VARIABLE, Level
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
+from vllm.config import KVEventsConfig
+from vllm.distributed.kv_events import BlockStored
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from .manager_worker import Worker, next_turn
+from .manager_worker import Worker, next_turn, token_at
 
 BLOCKS_PER_SLAB = 528 // 16
 MAX_LEN = 700
@@ -37,15 +39,29 @@ def level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Engine:
     """A scheduler over ``num_slabs`` slabs and its worker; outputs are a step late if asked."""
 
-    def __init__(self, num_slabs: int, cls: type[Scheduler] = AsyncScheduler) -> None:
-        self.scheduler: Any = make_scheduler(
-            Groups.HYBRID,
+    def __init__(
+        self,
+        num_slabs: int,
+        cls: type[Scheduler] = AsyncScheduler,
+        *,
+        events: bool = False,
+        interval: int | None = None,
+    ) -> None:
+        def configure(config: Any) -> None:
+            if events:
+                config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True)
+
+        config = replace(
+            Groups.HYBRID.natural_config(num_slabs, MAX_LEN), checkpoint_interval=interval
+        )
+        self.scheduler: Any = scheduler_over(
+            config,
             num_requests=16,
-            num_blocks=num_slabs,
             max_model_len=MAX_LEN,
             max_num_batched_tokens=256,
+            hash_block_size=16,
             scheduler_cls=cls,
-            is_natural=True,
+            configure=configure,
         )
         self.manager: Any = self.scheduler.kv_cache_manager
         self.worker = Worker(BLOCKS_PER_SLAB)
@@ -61,15 +77,31 @@ class Engine:
         request = self.scheduler.requests[request_id]
         return int(request.num_tokens)
 
-    def add(self, prompt: list[int], max_tokens: int) -> Request:
+    def add(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        *,
+        stop: int | None = None,
+        resumable: bool = False,
+        at: Request | None = None,
+        **options: Any,
+    ) -> Request:
+        """Add a request, or the next input of the session ``at``."""
         request = Request(
-            request_id=f"request{self.num_added}",
-            prompt_token_ids=prompt,
-            sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+            request_id=f"request{self.num_added}" if at is None else at.request_id,
+            prompt_token_ids=list(prompt),
+            sampling_params=SamplingParams(
+                max_tokens=max_tokens,
+                ignore_eos=True,
+                stop_token_ids=[] if stop is None else [stop],
+                **options,
+            ),
             pooling_params=None,
             block_hasher=self.hasher,
+            resumable=resumable,
         )
-        self.num_added += 1
+        self.num_added += at is None
         self.scheduler.add_request(request)
         return request
 
@@ -330,6 +362,85 @@ def _life(engine: Engine, seed: int, num_requests: int = 24) -> None:
     engine.finish()
     pool = engine.manager.block_pool
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+
+
+SESSION_LENGTHS = [(30, 4), (48, 16), (63, 1), (64, 1), (60, 4), (100, 28), (150, 42), (16, 1)]
+"""Tokens of a session's first input and of the answer to it; their sums on borders and off."""
+
+
+@pytest.mark.parametrize("cls", [AsyncScheduler, Scheduler, BatchedScheduler])
+@pytest.mark.parametrize(("num_prompt", "num_answer"), SESSION_LENGTHS)
+def test_a_session_goes_on_from_what_its_own_tokens_wrote(
+    cls: type[Scheduler], num_prompt: int, num_answer: int
+) -> None:
+    """A turn ends by a token of its own, while the next step is on its way."""
+    engine = Engine(40, cls)
+    checking.attach(engine.scheduler)
+    first = list(range(num_prompt))
+    session = engine.add(first, 200, stop=token_at(first, num_prompt + num_answer), resumable=True)
+    _until_waiting(engine, session)
+    assert session.num_output_tokens == num_answer + 1
+    # A request beside it uses whatever the session gave back.
+    beside = list(range(500, 520))
+    engine.add(beside, 3, stop=token_at(beside, 22))
+    _until_waiting(engine, session)
+    answer = [token_at(first, num_prompt + nth) for nth in range(num_answer)]
+    second = [*first, *answer, 7, 8, 9]
+    engine.add([7, 8, 9], 200, stop=token_at(second, len(second) + 5), resumable=True, at=session)
+    _until_waiting(engine, session)
+    assert session.num_prompt_tokens == len(second)
+    # What it left in the cache is what its tokens wrote.
+    engine.add([*second, 5, 6], 2)
+    _until_waiting(engine, session)
+    engine.scheduler.finish_requests(session.request_id, RequestStatus.FINISHED_ABORTED)
+    engine.add(second[: len(first) + num_answer + 1], 2)
+    engine.finish()
+    assert engine.manager.block_pool.get_num_free_blocks() == 39
+
+
+def _until_waiting(engine: Engine, session: Request) -> None:
+    """Run until nothing does but the session, which waits for its client."""
+    for _ in range(400):
+        is_alone = [*engine.scheduler.requests] == [session.request_id]
+        is_waiting = session.status == RequestStatus.WAITING_FOR_STREAMING_REQ
+        if is_alone and is_waiting and not engine.in_flight:
+            return
+        engine.step()
+        while engine.in_flight and not engine.scheduler.running:
+            engine.scheduler.update_from_output(*engine.in_flight.popleft())
+    raise AssertionError(f"the session is {session.status.name}")
+
+
+def test_a_hit_is_reported_to_those_who_ask_for_all_of_it() -> None:
+    engine = Engine(40, events=True)
+    prompt = list(range(100))
+    engine.add(prompt, 2)
+    engine.finish()
+    engine.manager.take_events()
+    again = engine.add(prompt, 2, extra_args={"kv_cache_report_mode": "full"})
+    engine.step()
+    stored = [e for e in engine.manager.take_events() if isinstance(e, BlockStored)]
+    hit = engine.hits[again.request_id]
+    assert hit > 0
+    (attention,) = [e for e in stored if e.group_idx == 0 and e.parent_block_hash is None]
+    assert attention.token_ids == prompt[: hit // 16 * 16]
+    states = [e for e in stored if e.group_idx and e.token_ids == prompt[hit - 16 : hit]]
+    assert [e.group_idx for e in states] == [1, 2, 3]
+
+
+def test_a_state_is_kept_at_each_interval_that_the_user_asks_for() -> None:
+    prompt = list(range(600))
+    kept = {}
+    for interval in (None, 64):
+        engine = Engine(200, interval=interval)
+        engine.add(prompt, 2)
+        engine.finish()
+        for length in range(64, 600, 64):
+            engine.add([*prompt[:length], 999], 1)
+            engine.finish()
+        kept[interval] = [engine.hits[f"request{nth}"] for nth in range(1, engine.num_added)]
+    assert kept[64] == list(range(64, 600, 64))
+    assert kept[None] != kept[64]
 
 
 def _decided(output: Any) -> str:

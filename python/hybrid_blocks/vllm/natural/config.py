@@ -20,6 +20,8 @@ class NaturalKVCacheConfig(KVCacheConfig):
     """Blocks of a slab, by pool."""
     zeroes_single_blocks: bool = False
     """Whether the engine's workers zero new attention blocks one by one, not slabs."""
+    checkpoint_interval: int | None = None
+    """Tokens between states that are kept beside those that the rules place; ``None`` for none."""
 
     def blocks_per_slab_of(self, group: int) -> int:
         """Return how many blocks of a group a slab holds."""

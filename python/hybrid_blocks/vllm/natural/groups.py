@@ -67,8 +67,9 @@ def make_config(
             for tensor in _tensors(group, layout, cut, num_slabs)
         ],
         kv_cache_groups=groups,
-        # vLLM checks the interval against its own blocks; checkpoints follow it as it is.
+        # vLLM checks the interval against its own blocks.
         prefix_cache_retention_interval=None if interval is None else 0,
+        checkpoint_interval=interval,
         pools=layout.pools,
         blocks_per_slab=layout.cuts,
         zeroes_single_blocks=zeroes_single_blocks(vllm_config),

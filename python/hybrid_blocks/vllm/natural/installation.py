@@ -1,7 +1,7 @@
 """What takes the place of what at level ``natural``, beside the managers."""
 
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.natural import chunks, planning
+from hybrid_blocks.vllm.natural import chunks, planning, sessions
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 
 
@@ -9,10 +9,12 @@ def install() -> None:
     """Let vLLM plan its memory in slabs, and the manager over slabs serve it."""
     KVCacheManager.natural = NaturalKVCacheManager
     chunks.install()
+    sessions.install()
     planning.install()
 
 
 def uninstall() -> None:
-    """Let vLLM plan and split as it would by itself."""
+    """Let vLLM plan, split and pause as it would by itself."""
     chunks.uninstall()
+    sessions.uninstall()
     planning.uninstall()

@@ -4,9 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
-from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+from vllm.v1.request import Request
 
-from hybrid_blocks._core.vllm import Blocks
+from hybrid_blocks._core.vllm import AllocatedBlocks, Blocks
+from hybrid_blocks.vllm import events
 from hybrid_blocks.vllm.geometry import Geometry
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.metrics import Sample
@@ -53,10 +55,18 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             geometry,
             groups=groups,
             # Copies are placed by our own rules, and windows are kept wherever a hit may end.
-            retention_interval=None,
-            places_checkpoints=any(group.kind == "mamba_aligned" for group in groups),
+            retention_interval=self.kv_cache_config.checkpoint_interval
+            if self.has_states
+            else None,
+            places_checkpoints=self.has_states,
             zeroes_blocks=self.kv_cache_config.zeroes_single_blocks,
         )
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some groups hold recurrent states."""
+        groups = self.kv_cache_config.kv_cache_groups
+        return any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
 
     def num_units(self, blocks: list[int]) -> list[int]:
         """Return the slabs that so many blocks of each group fill, at most."""
@@ -73,6 +83,18 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         No slab is both read and written, since the worker reads all before it writes any.
         """
         return [KVCacheBlockCopy(source, copy) for source, copy in self._take_disjoint_copies()], []
+
+    def _emit_hit(self, request: Request, blocks: AllocatedBlocks, num_tokens: int) -> None:
+        pool: Any = self.block_pool
+        groups = self.kv_cache_config.kv_cache_groups
+        for number, (group, found) in enumerate(zip(groups, blocks.blocks, strict=True)):
+            if not found:
+                continue
+            size = group.kv_cache_spec.block_size
+            if isinstance(group.kv_cache_spec, MambaSpec):
+                pool.kv_event_queue.append(events.stored_tail(pool, request, number, num_tokens))
+            else:
+                pool.emit_cached_block_events(request, len(found), size, number)
 
     def _samples(self) -> list[Sample]:
         pool: Any = self.block_pool

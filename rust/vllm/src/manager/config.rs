@@ -82,6 +82,14 @@ impl GroupFields {
 }
 
 impl ConfigFields {
+    /// Beside where checkpoints are kept anyway, at each interval that the user asks for.
+    fn checkpoints(&self) -> CheckpointPolicy {
+        let policy = CheckpointPolicy::default();
+        let every = self.retention_interval.filter(|&every| every > 0);
+        let num_more = every.map_or(0, |every| self.max_model_len / every);
+        CheckpointPolicy { every, max_per_request: policy.max_per_request + num_more, ..policy }
+    }
+
     pub(super) fn config(&self) -> PyResult<ManagerConfig> {
         let spec = |(groups, use_eagle): &(Vec<u32>, bool)| LookupGroup {
             groups: groups.iter().copied().map(GroupId).collect(),
@@ -108,14 +116,14 @@ impl ConfigFields {
             max_model_len: self.max_model_len,
             enable_events: self.enable_events,
             enable_residency: self.enable_residency,
-            retention_interval: self.retention_interval,
+            retention_interval: self.retention_interval.filter(|_| !self.places_checkpoints),
             num_reprefillable: self.num_reprefillable,
             num_hash_lookahead: self.num_hash_lookahead,
             drops_eagle_block: self.drops_eagle_block,
             drops_eagle_checkpoint: self.drops_eagle_checkpoint,
             shared_prefix_checkpoint: self.shared_prefix_checkpoint,
             watermark_blocks: self.watermark_blocks,
-            checkpoints: self.places_checkpoints.then(CheckpointPolicy::default),
+            checkpoints: self.places_checkpoints.then(|| self.checkpoints()),
         })
     }
 }

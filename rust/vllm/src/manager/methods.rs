@@ -156,7 +156,8 @@ impl RustKVCacheManager {
         let junction = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
         let blocks = core.result(py, hit.blocks)?;
         if configured.enable_events && hit.num_tokens > 0 {
-            slf.call_method1(intern!(py, "_report_hit"), (request, &blocks))?;
+            let arguments = (request, &blocks, hit.num_tokens);
+            slf.call_method1(intern!(py, "_report_hit"), arguments)?;
         }
         Ok((blocks, hit.num_tokens, junction))
     }
@@ -170,6 +171,12 @@ impl RustKVCacheManager {
             Core::change(slf, &request, |manager, handle| manager.keep_states(handle, &progress))?;
         }
         Self::free_by_id(slf, &id)
+    }
+
+    /// A request waits for its client: nobody needs to wait for it.
+    fn _pause(slf: &Bound<'_, Self>, request_id: &Bound<'_, PyString>) -> PyResult<()> {
+        let (core, _) = Self::core(slf)?;
+        core.known(request_id, Manager::pause).map(drop)
     }
 
     #[pyo3(name = "_free")]
@@ -333,7 +340,7 @@ impl RustKVCacheManager {
     ) -> PyResult<u32> {
         let (core, configured) = Self::core(slf)?;
         let request = RequestView::new(request)?;
-        let progress = request.complete(RequestProgress::default(), configured.heeds_boundary)?;
+        let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
         let id = request.id()?;
         let id = id.to_str()?;
         let end = core.engine().request(slf.py(), id, |manager| {

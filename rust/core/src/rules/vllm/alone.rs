@@ -9,7 +9,7 @@
 //!   more than there are.
 //! - A request may also be scattered by others that ran beside it and have ended. When it cannot grow
 //!   although nobody else holds anything, it is preempted, as vLLM does. Once it is admitted anew,
-//!   nobody is admitted beside it.
+//!   nobody is admitted beside it, until it waits for its client.
 
 use super::KvCacheManager;
 use super::lookup::ComputedBlocks;
@@ -138,6 +138,14 @@ impl<S: Store> KvCacheManager<S> {
         }
         if self.engine.requests.taken().all(|other| other == row || !self.holds_blocks(other)) {
             self.alone = Some(self.engine.requests.rows[row].id.clone());
+        }
+    }
+
+    /// Note that a request waits for its client. It may do so for long, so nobody waits for it.
+    pub fn pause(&mut self, handle: u64) {
+        let Some(row) = self.row(handle) else { return };
+        if self.alone.as_ref() == Some(&self.engine.requests.rows[row].id) {
+            self.alone = None;
         }
     }
 
