@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::{Chunk, Folder, batch, check_all, open, small};
+use common::{Chunk, Folder, batch, check_all, open, small, store};
 use hybrid_blocks_offload::disk::{DiskTier, WriteJob};
 use hybrid_blocks_offload::io::Threads;
 
@@ -95,4 +95,23 @@ fn a_batch_of_another_segment_is_never_taken_for_one_of_this() {
     fs::write(&path, into).expect("it can be written");
     let (disk, _) = open(small(&mine), Arc::new(Threads::new(1)));
     assert_eq!((check_all(&disk, &stale), check_all(&disk, &last)), (0, 5));
+}
+
+/// As a seal leaves it that renamed the file and could not sync the folder: the next try goes on from there.
+#[test]
+fn a_seal_that_failed_after_its_rename_ends_at_the_next_try() {
+    let folder = Folder::new("renamed");
+    let (disk, warnings) = open(small(&folder), Arc::new(Threads::new(1)));
+    assert_eq!(store(&disk, &batch(1)), 5);
+    let (path, _) = open_segment(&folder);
+    let sealed = path.with_extension("seg");
+    fs::rename(&path, &sealed).expect("it can be renamed");
+    disk.close();
+    assert_eq!(warnings.messages(), [""; 0]);
+    let num_bytes = fs::metadata(sealed).expect("it is there").len();
+    assert_eq!(disk.tier().num_bytes(), num_bytes, "it is cut to size");
+    for round in 2..60 {
+        assert_eq!(store(&disk, &batch(round)), 5, "the disk fills and evicts in round {round}");
+    }
+    assert_eq!(warnings.messages(), [""; 0]);
 }
