@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{Chunk, Folder, check_all, chunk, config, open, store};
-use hybrid_blocks_offload::disk::{DiskConfig, WarningKind};
+use common::{Chunk, Folder, batch, check_all, chunk, open, small, store};
+use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier, WarningKind};
 use hybrid_blocks_offload::io::{BlockIo, OnRead, ReadOp, Threads, WriteOp, best_backend};
 
 /// A backend that writes `left` bytes and then nothing more, as if the process had been killed.
@@ -42,20 +42,6 @@ impl BlockIo for Dying {
     fn name(&self) -> &'static str {
         "dying"
     }
-}
-
-/// Segments so small that a life fills several.
-fn small(folder: &Folder) -> DiskConfig {
-    let mut config = config(folder);
-    config.max_bytes = 1 << 20;
-    config.segment_bytes = Some(128 << 10);
-    config.direct = false;
-    config.retry_after = Duration::ZERO;
-    config
-}
-
-fn batch(round: u64) -> Vec<Chunk> {
-    (0..5).map(|at| chunk(round * 5 + at, 1500 + (round as usize * 977) % 9000)).collect()
 }
 
 /// Each of 500 lives stores until it dies at another byte; the next one finds all that was stored.
@@ -95,8 +81,8 @@ fn child_that_stores_until_it_is_killed() {
     let life: u64 = std::env::var("HYBRID_BLOCKS_LIFE").expect("set").parse().expect("a number");
     let mut config = DiskConfig::new(path, 8 << 20);
     config.segment_bytes = Some(512 << 10);
-    let tier = hybrid_blocks_offload::disk::DiskTier::open(config, &common::namespace(), |_| {});
-    let disk = hybrid_blocks_offload::disk::Disk::new(tier.expect("it opens"), best_backend(8));
+    let tier = DiskTier::open(config, &common::namespace(), |_| {});
+    let disk = Disk::new(tier.expect("it opens"), best_backend(8));
     for round in 0..100_000 {
         let chunks = batch(life * 1000 + round);
         if store(&disk, &chunks) == chunks.len() {

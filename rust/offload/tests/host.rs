@@ -1,6 +1,6 @@
 //! Host memory: units of states and attention, and what share of the region they fill.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hybrid_blocks::{Digest, GroupId, Key, PoolId};
 use hybrid_blocks_offload::host::{HostGeometry, HostTier, UnitContent, UnitId};
@@ -42,6 +42,16 @@ fn store(tier: &mut HostTier, chat: u64, len: u32, shared: u32) -> Option<UnitId
     let unit = ticket.unit();
     tier.complete_store(ticket, true);
     Some(unit)
+}
+
+/// Loads of a conversation's first attention chunks.
+fn loads(tier: &HostTier, chat: u64, len: u32) -> Vec<Load> {
+    let load = |at| {
+        let key = key(ATTENTION, chat, at, 0);
+        let slot = tier.find(&key, Previous::default()).expect("it is held");
+        Load { chunk: at, key, tier: 0, slot }
+    };
+    (0..len).map(load).collect()
 }
 
 #[test]
@@ -122,13 +132,7 @@ fn a_unit_that_does_not_fit_is_refused_and_pinned_chunks_stay() {
     let mut tier = tier(32 * 4096, &[4096, 16384]);
     assert_eq!(store(&mut tier, 1, 64, 0), None);
     assert!(store(&mut tier, 1, 16, 0).is_some());
-    let pinned: Vec<_> = (0..16)
-        .map(|at| {
-            let key = key(ATTENTION, 1, at, 0);
-            let slot = tier.find(&key, Previous::default()).expect("it is held");
-            Load { chunk: at, key, tier: 0, slot }
-        })
-        .collect();
+    let pinned = loads(&tier, 1, 16);
     assert!(tier.pin(&pinned));
     assert_eq!(store(&mut tier, 2, 16, 0), None, "half of the region is being read");
     tier.unpin(&pinned);
@@ -137,6 +141,31 @@ fn a_unit_that_does_not_fit_is_refused_and_pinned_chunks_stay() {
     assert!(store(&mut tier, 3, 26, 0).is_some());
     assert!(!tier.pin(&pinned), "they were evicted");
     assert_eq!(tier.check_integrity(), Ok(()));
+}
+
+#[test]
+fn a_store_that_does_not_fit_costs_no_unit() {
+    let mut tier = tier(32 * 4096, &[4096, 16384]);
+    assert!(store(&mut tier, 1, 8, 0).is_some());
+    assert_eq!(store(&mut tier, 2, 64, 0), None, "it is larger than the region");
+    assert_eq!(tier.num_units(), 1);
+    let keys: Vec<_> = (0..33).map(|at| key(ATTENTION, 2, at, 0)).collect();
+    assert!(tier.could_hold(&keys[..32]) && !tier.could_hold(&keys));
+    let pinned = loads(&tier, 1, 8);
+    assert!(tier.pin(&pinned));
+    assert!(store(&mut tier, 3, 4, 0).is_some());
+    assert!(store(&mut tier, 3, 6, 0).is_some(), "a turn that leaves the first one's state behind");
+    let before = (tier.num_units(), tier.num_live_bytes());
+    assert_eq!(store(&mut tier, 4, 26, 0), None, "no room beside what is being read");
+    assert_eq!((tier.num_units(), tier.num_live_bytes()), before);
+    assert_eq!(tier.check_integrity(), Ok(()));
+    tier.unpin(&pinned);
+    assert!(store(&mut tier, 4, 26, 0).is_some());
+}
+
+/// A unit of attention alone.
+fn only(path: &[(Key, u32)]) -> UnitContent<'_> {
+    UnitContent { parent: None, path, end: &[] }
 }
 
 #[test]
@@ -205,6 +234,55 @@ proptest! {
         }
         while tier.evict_one() {}
         prop_assert_eq!((tier.num_live_bytes(), tier.num_units()), (0, 0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Of two tiers one is also asked for what does not fit: larger than the region, or than what is unpinned.
+    #[test]
+    fn a_store_that_fails_for_want_of_room_changes_nothing(
+        ops in prop::collection::vec((0u8..7, 0u64..6, 1u32..20, 0u32..6), 1..60),
+        slot_bytes in prop_oneof![Just(4096), Just(12_000), Just(40_000)],
+    ) {
+        let (mut plain, mut asked) = [(); 2].map(|()| tier(120 * 4096, &[4096, slot_bytes])).into();
+        let mut pinned: Vec<Load> = Vec::new();
+        for (at, (op, chat, len, shared)) in (0u64..).zip(ops) {
+            match op {
+                0..=3 => {
+                    let stored = store(&mut plain, chat + 1, len, shared);
+                    prop_assert_eq!(store(&mut asked, chat + 1, len, shared), stored);
+                }
+                4 => prop_assert_eq!(plain.evict_one(), asked.evict_one()),
+                5 => {
+                    let keys = (0..len).map(|at| key(ATTENTION, chat + 1, at, shared));
+                    let loads = keys.zip(0..).filter_map(|(key, chunk)| {
+                        let slot = plain.find(&key, Previous::default())?;
+                        Some(Load { chunk, key, tier: 0, slot })
+                    });
+                    let loads: Vec<_> = loads.collect();
+                    prop_assert!(plain.pin(&loads) && asked.pin(&loads));
+                    pinned.extend(loads);
+                }
+                _ => {
+                    plain.unpin(&pinned);
+                    asked.unpin(&pinned);
+                    pinned.clear();
+                }
+            }
+            let slots: BTreeSet<_> = pinned.iter().map(|load| load.slot).collect();
+            for len in [121, 121 - slots.len() as u32, 125 - slots.len() as u32] {
+                let keys = (0..len).map(|chunk| (key(ATTENTION, 1000 + at, chunk, 0), 16));
+                let keys: Vec<_> = keys.collect();
+                prop_assert!(asked.prepare_store(only(&keys)).is_none());
+                // The clock of both goes on.
+                prop_assert!(plain.prepare_store(only(&[keys[0]; 121])).is_none());
+            }
+            prop_assert_eq!(asked.num_units(), plain.num_units());
+            prop_assert_eq!(asked.num_live_bytes(), plain.num_live_bytes());
+            prop_assert_eq!(asked.check_integrity(), Ok(()));
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Which segment goes when the disk is full, and what of it is kept.
 
 use std::fs;
+use std::io;
 
 use hybrid_blocks::{BlockId, Key};
 
 use super::files::Name;
 use super::tier::DiskTier;
-use crate::warning::WarningKind;
 
 /// A segment that is about to be removed.
 #[derive(Debug)]
@@ -22,14 +22,23 @@ impl DiskTier {
         self.num_bytes() + self.segment_bytes > self.config.max_bytes
     }
 
-    /// The oldest sealed segment, if the bound leaves no room for a new one. What was read of it since it was written is moved, half a segment at
-    /// most, so every eviction frees room.
-    pub(super) fn begin_eviction(&self) -> Option<Eviction> {
+    /// The oldest sealed segment, if the bound leaves no room for a new one. What was read of it since it was
+    /// written is moved, half a segment at most, so every eviction frees room. Files that could not be removed
+    /// are tried again first, and else passed over.
+    pub(super) fn begin_eviction(&mut self) -> Option<Eviction> {
+        if self.is_paused() || !self.needs_eviction() {
+            return None;
+        }
+        let stuck = self.segments.iter().filter(|(_, segment)| segment.is_stuck);
+        for number in stuck.map(|(&number, _)| number).collect::<Vec<_>>() {
+            let _ = self.remove_segment(number);
+        }
         if !self.needs_eviction() {
             return None;
         }
-        let mut sealed = self.segments.iter().filter(|(_, segment)| segment.writer.is_none());
-        let (&number, segment) = sealed.next()?;
+        let mut sealed = self.segments.iter();
+        let (&number, segment) =
+            sealed.find(|(_, segment)| segment.writer.is_none() && !segment.is_stuck)?;
         let mut left = self.segment_bytes / 2;
         let moved = segment.slots.iter().filter_map(|&slot| {
             let held = self.index.get(slot)?;
@@ -41,13 +50,26 @@ impl DiskTier {
         Some(Eviction { number, moved: moved.collect() })
     }
 
-    /// Removes a segment and forgets what was not moved. Reads under way still end: they hold the file.
-    pub(super) fn end_eviction(&mut self, number: u64) {
-        self.forget_segment(number);
-        let path = self.folder.path_of(Name { number, is_sealed: true });
-        if let Err(error) = fs::remove_file(&path) {
-            let message = format!("cannot remove {}: {error}", path.display());
-            self.warnings.warn(WarningKind::Write, message);
+    /// Removes a segment and forgets what was not moved. Reads under way still end: they hold the file. `false`
+    /// if it cannot be removed; it is kept then, so that its bytes count.
+    pub(super) fn end_eviction(&mut self, number: u64) -> bool {
+        let result = self.remove_segment(number);
+        if let Err(error) = &result {
+            if let Some(segment) = self.segments.get_mut(&number) {
+                segment.is_stuck = true;
+            }
+            self.pause("removing a segment", error);
+        }
+        result.is_ok()
+    }
+
+    fn remove_segment(&mut self, number: u64) -> io::Result<()> {
+        match fs::remove_file(self.folder.path_of(Name { number, is_sealed: true })) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => {
+                self.forget_segment(number);
+                Ok(())
+            }
         }
     }
 

@@ -87,10 +87,14 @@ fn name_of(path: &Path) -> Option<Name> {
 
 /// Gives a file that is complete its final name: first its bytes reach the disk, then the name changes in
 /// one step, then the folder's entry reaches the disk. After a crash at any point the file has one name or
-/// the other, and under the final one it is whole.
+/// the other, and under the final one it is whole. After an error it can be called again.
 pub(super) fn publish(file: &File, from: &Path, to: &Path) -> io::Result<()> {
     file.sync_all()?;
-    fs::rename(from, to)?;
+    match fs::rename(from, to) {
+        // An earlier try got as far as this.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && to.try_exists()? => {}
+        result => result?,
+    }
     match to.parent() {
         Some(folder) => File::open(folder)?.sync_all(),
         None => Ok(()),

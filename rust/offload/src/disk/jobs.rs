@@ -26,6 +26,18 @@ pub(super) struct Batch {
     pub(super) page: BatchPage,
 }
 
+impl Batch {
+    /// Whether its chunks lie where [`lay_out`] puts them: in a row behind the page.
+    pub(super) fn is_in_place(&self) -> bool {
+        let mut end = self.offset + PAGE as u64;
+        self.page.entries.iter().all(|entry| {
+            let is_next = entry.offset == end;
+            end += padded(entry.num_bytes);
+            is_next
+        }) && self.page.next == end
+    }
+}
+
 /// Bytes of a chunk on the disk.
 pub(super) fn padded(num_bytes: u32) -> u64 {
     u64::from(num_bytes).next_multiple_of(PAGE as u64)

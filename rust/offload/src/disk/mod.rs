@@ -9,6 +9,7 @@ mod index;
 mod jobs;
 mod reads;
 mod recover;
+mod scan;
 mod seal;
 mod segment;
 mod shared;

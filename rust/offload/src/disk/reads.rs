@@ -17,7 +17,7 @@ const OPEN_FILES: usize = 64;
 
 impl DiskTier {
     /// Plans the reading of chunks from the slots that a look-up gave. `None` if one of them is gone: look
-    /// up again.
+    /// up again. `None` also if a file cannot be opened for now, as where too many are open.
     pub fn plan_read(&mut self, wanted: &[(Key, BlockId)]) -> Option<ReadJob> {
         let mut chunks = Vec::with_capacity(wanted.len());
         for (key, slot) in wanted {
@@ -48,9 +48,13 @@ impl DiskTier {
                 Some(file)
             }
             Err(error) => {
-                let message = format!("cannot open {}: {error}; it is dropped", path.display());
+                let is_gone = error.kind() == io::ErrorKind::NotFound;
+                let what_follows = if is_gone { "; it is dropped" } else { "" };
+                let message = format!("cannot open {}: {error}{what_follows}", path.display());
                 self.warnings.warn(WarningKind::Read, message);
-                self.forget_segment(number);
+                if is_gone {
+                    self.forget_segment(number);
+                }
                 None
             }
         }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use super::entry::Entry;
 use super::files::Name;
-use super::format::{BatchPage, Header, Trailer};
+use super::format::{Header, Trailer};
 use super::jobs::padded;
+use super::scan::Scan;
 use super::seal::SealJob;
 use super::segment::Segment;
 use super::tier::DiskTier;
@@ -126,18 +127,10 @@ impl DiskTier {
         }
         let (mut entries, mut end) = (Vec::new(), PAGE as u64);
         let mut chunk = Vec::new();
-        while end + PAGE as u64 <= num_bytes {
-            file.read_exact_at(&mut page, end)?;
-            let batch = BatchPage::decode(&page).filter(|it| it.number == name.number);
-            let Some(batch) = batch.filter(|it| it.next > end) else {
-                break;
-            };
-            for entry in batch.entries {
-                let is_inside = entry.offset > end && entry.offset < batch.next;
-                if !is_inside
-                    || batch.next.min(num_bytes).saturating_sub(entry.offset)
-                        < padded(entry.num_bytes)
-                {
+        let mut scan = Scan::new(&file, name.number, num_bytes);
+        while let Some(batch) = scan.next()? {
+            for entry in batch.page.entries {
+                if entry.offset + padded(entry.num_bytes) > num_bytes {
                     continue;
                 }
                 chunk.resize(entry.num_bytes as usize, 0);
@@ -146,7 +139,7 @@ impl DiskTier {
                     entries.push(entry);
                 }
             }
-            end = batch.next;
+            end = batch.page.next;
         }
         if entries.is_empty() {
             return remove(path);

@@ -13,6 +13,8 @@ pub(super) struct Segment {
     pub(super) file: Option<Arc<File>>,
     /// `None` once it is sealed.
     pub(super) writer: Option<Writer>,
+    /// Whether its file could not be removed. It counts, and can be read, until it is.
+    pub(super) is_stuck: bool,
 }
 
 /// What a segment that is not sealed has beside its entries.

@@ -82,8 +82,8 @@ impl Disk {
         num_written
     }
 
-    /// Reads chunks from the slots that a look-up gave, a buffer each. `None` if one of them is gone; look
-    /// up again. Otherwise one result each: what failed is forgotten.
+    /// Reads chunks from the slots that a look-up gave, a buffer each. `None` if one of them is gone, or its
+    /// file cannot be opened for now; look up again. Otherwise one result each: what failed is forgotten.
     pub fn load(
         &self,
         wanted: &[(Key, BlockId)],
@@ -120,14 +120,16 @@ impl Disk {
             let eviction = self.tier().begin_eviction();
             did_any |= !seals.is_empty() || eviction.is_some();
             match eviction {
-                Some(eviction) => self.evict(&eviction),
+                Some(eviction) if !self.evict(&eviction) => return false,
+                Some(_) => {}
                 None => return did_any,
             }
         }
     }
 
-    /// Moves what is kept, as far as the current segment has room, and removes the rest.
-    fn evict(&self, eviction: &Eviction) {
+    /// Moves what is kept, as far as the current segment has room, and removes the rest. Returns whether that
+    /// made room.
+    fn evict(&self, eviction: &Eviction) -> bool {
         let mut rest = &eviction.moved[..];
         while let Some(&(.., first, _)) = rest.first() {
             let mut sum = first as usize;
@@ -155,6 +157,6 @@ impl Disk {
             }
             rest = others;
         }
-        self.tier().end_eviction(eviction.number);
+        self.tier().end_eviction(eviction.number)
     }
 }

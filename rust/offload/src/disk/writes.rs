@@ -103,7 +103,7 @@ impl DiskTier {
                     num_bytes: self.segment_bytes,
                     file: Some(Arc::new(file)),
                     writer: Some(writer),
-                    slots: Vec::new(),
+                    ..Segment::default()
                 };
                 self.segments.insert(number, segment);
                 self.next_number += 1;

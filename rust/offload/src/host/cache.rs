@@ -110,6 +110,12 @@ impl HostCache {
         self.copies.num_pending() > 0 && loads.any(|load| self.copies.slot_of(&load.key).is_some())
     }
 
+    /// Whether these chunks can be here at once, if nothing else is.
+    #[must_use]
+    pub fn could_hold(&self, keys: &[Key]) -> bool {
+        self.tier.could_hold(keys)
+    }
+
     /// A request begins to store. `prefix` are all its keys and the tokens that they stand for.
     pub fn open_request(&mut self, prefix: &[(Key, u32)]) -> RequestId {
         let (mut path, others): (Vec<_>, Vec<_>) =
@@ -216,12 +222,13 @@ impl HostCache {
         if path.is_empty() && end.is_empty() {
             return Some(Vec::new());
         }
-        let extended =
-            chain.unit_for(step).and_then(|unit| self.tier.extend_store(unit, &path, &end));
-        let ticket = extended.or_else(|| {
+        let extended = chain.unit_for(step).filter(|&unit| self.tier.is_there(unit));
+        let ticket = if let Some(unit) = extended {
+            self.tier.extend_store(unit, &path, &end)
+        } else {
             let parent = chain.unit();
             self.tier.prepare_store(UnitContent { parent, path: &path, end: &end })
-        })?;
+        }?;
         self.evicted.extend_from_slice(self.tier.evicted());
         self.tier.hold(ticket.unit());
         if let Some(before) = chain.unit() {

@@ -3,6 +3,7 @@
 mod cache;
 mod chain;
 mod copies;
+mod eviction;
 mod geometry;
 mod store;
 mod tier;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use hybrid_blocks::{BlockId, Key, PoolId, Store};
 
+use super::eviction::Eviction;
 use super::tier::HostTier;
 use super::unit::{Slots, UnitId};
 
@@ -53,9 +54,8 @@ impl StoreTicket {
 }
 
 impl HostTier {
-    /// Takes slots for what is not there yet and evicts units for them, lowest priority first. `None` if
-    /// the unit does not fit beside what is pinned, or names a group that is not stored; then nothing was
-    /// evicted in vain but what was needed least.
+    /// Takes slots for what is not there yet and evicts units for them, lowest priority first. `None`, and
+    /// nothing is evicted, if the unit does not fit beside what is pinned, or names a group that is not stored.
     pub fn prepare_store(&mut self, content: UnitContent<'_>) -> Option<StoreTicket> {
         let pinned = content.parent.filter(|&parent| self.units.pin(parent));
         let taken = self.take(content.path, content.end);
@@ -134,12 +134,26 @@ impl HostTier {
         true
     }
 
+    /// Whether the region has room for these chunks at once, if nothing else is there. Groups that are not
+    /// stored count nothing.
+    pub fn could_hold<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) -> bool {
+        let mut num_slots = vec![0; self.demand.len()];
+        for pool in keys.into_iter().filter_map(|key| self.geometry.pool_of(key.group.index())) {
+            num_slots[pool.index()] += 1;
+        }
+        self.geometry.could_hold(&num_slots)
+    }
+
     /// A slot for each chunk: its own if it is there, else a new one.
     fn take(&mut self, path: &[(Key, u32)], end: &[(Key, u32)]) -> Option<Taken> {
         self.store.tick();
         self.store.evicted().clear();
         let all = || path.iter().chain(end);
-        if all().any(|(key, _)| self.geometry.pool_of(key.group.index()).is_none()) {
+        self.demand.fill(0);
+        for (key, _) in all() {
+            self.demand[self.geometry.pool_of(key.group.index())?.index()] += 1;
+        }
+        if !self.geometry.could_hold(&self.demand) {
             return None;
         }
         self.read_ahead(path);
@@ -153,8 +167,10 @@ impl HostTier {
             self.demand[pool.index()] += u64::from(held.is_none());
             slots.push((pool, held.unwrap_or(BlockId::NULL)));
         }
+        let mut eviction = Eviction::default();
         while self.store.reserve(&self.demand, &mut self.reservation).is_err() {
-            if !self.evict_one() {
+            if !self.evict_more(&mut eviction) {
+                self.undo(eviction);
                 slots.retain(|(_, slot)| !slot.is_null());
                 self.release(&slots);
                 return None;

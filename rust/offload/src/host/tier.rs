@@ -50,6 +50,11 @@ impl HostTier {
         &self.geometry
     }
 
+    /// Whether a unit was not evicted yet.
+    pub(super) fn is_there(&self, unit: UnitId) -> bool {
+        self.units.get(unit).is_some()
+    }
+
     /// Units that can be restored or are being stored.
     #[must_use]
     pub fn num_units(&self) -> usize {
@@ -145,15 +150,6 @@ impl HostTier {
     pub fn bytes_of(&self, load: &Load) -> Option<Range<u64>> {
         let pool = self.geometry.pool_of(load.key.group.index())?;
         Some(self.geometry.bytes_of(pool, load.slot))
-    }
-
-    /// Evicts what is needed least: a leaf without an end, an end that was left behind, or the unit of the
-    /// lowest priority. Its slots can still be found until others are stored over them. `false` if everything is pinned.
-    pub fn evict_one(&mut self) -> bool {
-        let slots = self.units.evict();
-        let is_some = slots.is_some();
-        self.release(&slots.unwrap_or_default());
-        is_some
     }
 
     /// Takes one owner from each slot, one run of a pool at a time.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::eviction::Change;
 use super::unit::{Slots, Unit, UnitId};
 
 /// All units. Leaves are evicted, lowest priority first, and among them the ends that were left behind, by
@@ -167,18 +168,36 @@ impl Units {
         }
     }
 
-    /// Takes the slots that are evicted next out of their unit; `None` if all units are pinned.
-    pub(super) fn evict(&mut self) -> Option<Slots> {
+    /// Takes the slots that are evicted next out of their unit; `None` if all units are pinned. Notes how to
+    /// undo it.
+    pub(super) fn evict(&mut self, changes: &mut Vec<Change>) -> Option<Slots> {
         if let Some(&(_, index)) = self.endless.first() {
-            return Some(self.remove(index));
+            return Some(self.remove(index, changes));
         }
         if let Some(index) = self.end_to_evict() {
             let mut slots = Vec::new();
             self.change(index, |unit| slots = std::mem::take(&mut unit.end));
+            changes.push(Change::End(index, slots.clone()));
             return Some(slots);
         }
         let &(_, index) = self.leaves.first()?;
-        Some(self.remove(index))
+        Some(self.remove(index, changes))
+    }
+
+    /// Undoes the latest eviction that is not yet undone, change by change from the last.
+    pub(super) fn undo(&mut self, change: Change) {
+        match change {
+            Change::Unit(index, unit) => {
+                let vacant = self.vacant.pop();
+                debug_assert_eq!(vacant, Some(index));
+                self.change(index, |it| *it = unit);
+            }
+            Change::Parent(index, priority) => self.change(index, |unit| {
+                unit.num_children += 1;
+                unit.priority = priority;
+            }),
+            Change::End(index, end) => self.change(index, |unit| unit.end = end),
+        }
     }
 
     /// The unit whose end was left behind longest, if that is longer ago than the last use of any leaf.
@@ -188,21 +207,23 @@ impl Units {
     }
 
     /// Takes a leaf out, and above it what nobody needs without it.
-    fn remove(&mut self, index: u32) -> Slots {
+    fn remove(&mut self, index: u32, changes: &mut Vec<Change>) -> Slots {
         let mut slots = Vec::new();
         let mut next = Some(index);
         while let Some(index) = next {
-            let (mut parent, mut priority) = (None, 0);
+            let mut removed = Unit::default();
             self.change(index, |unit| {
-                unit.is_alive = false;
-                priority = unit.priority;
-                parent = unit.parent.take();
-                // Ends first and paths backwards, so that shorter prefixes stay whole for longer.
-                slots.append(&mut unit.end);
-                slots.extend(unit.path.drain(..).rev());
+                let gone = Unit { generation: unit.generation, ..Unit::default() };
+                removed = std::mem::replace(unit, gone);
             });
+            // Ends first and paths backwards, so that shorter prefixes stay whole for longer.
+            slots.extend_from_slice(&removed.end);
+            slots.extend(removed.path.iter().rev());
+            let (parent, priority) = (removed.parent, removed.priority);
+            changes.push(Change::Unit(index, removed));
             self.vacant.push(index);
             next = parent.filter(|&parent| {
+                changes.push(Change::Parent(parent, self.all[parent as usize].priority));
                 self.change(parent, |parent| {
                     parent.num_children -= 1;
                     parent.priority = parent.priority.max(priority);
@@ -217,7 +238,7 @@ impl Units {
     /// Removes a unit that has no children and that no transfer uses.
     pub(super) fn cancel(&mut self, id: UnitId) -> Slots {
         if self.get(id).is_some_and(|unit| unit.num_children == 0 && unit.num_pins == 0) {
-            self.remove(id.index)
+            self.remove(id.index, &mut Vec::new())
         } else {
             Vec::new()
         }

@@ -102,6 +102,20 @@ pub(crate) fn config(folder: &Folder) -> DiskConfig {
     config
 }
 
+/// Segments so small that a life fills several.
+pub(crate) fn small(folder: &Folder) -> DiskConfig {
+    let mut config = config(folder);
+    config.max_bytes = 1 << 20;
+    config.segment_bytes = Some(128 << 10);
+    config.direct = false;
+    config.retry_after = Duration::ZERO;
+    config
+}
+
+pub(crate) fn batch(round: u64) -> Vec<Chunk> {
+    (0..5).map(|at| chunk(round * 5 + at, 1500 + (round as usize * 977) % 9000)).collect()
+}
+
 #[derive(Clone, Default)]
 pub(crate) struct Warnings(Arc<Mutex<Vec<Warning>>>);
 

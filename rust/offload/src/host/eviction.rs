@@ -1,0 +1,57 @@
+//! [`Eviction`]: units that went for one store, until it is known whether that helped.
+
+use hybrid_blocks::Store;
+
+use super::tier::HostTier;
+use super::unit::{Slots, Unit};
+
+/// What an eviction changed in the forest.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// A unit went.
+    Unit(u32, Unit),
+    /// A unit lost a child; its priority before.
+    Parent(u32, u64),
+    /// A unit lost its end.
+    End(u32, Slots),
+}
+
+/// Evictions of one store, in order.
+#[derive(Debug, Default)]
+pub(super) struct Eviction {
+    changes: Vec<Change>,
+}
+
+impl HostTier {
+    /// Evicts what is needed least: a leaf without an end, an end that was left behind, or the unit of the
+    /// lowest priority. Its slots can still be found until others are stored over them. `false` if everything is pinned.
+    pub fn evict_one(&mut self) -> bool {
+        self.evict_more(&mut Eviction::default())
+    }
+
+    /// As [`HostTier::evict_one`], to be undone if it does not help.
+    pub(super) fn evict_more(&mut self, eviction: &mut Eviction) -> bool {
+        let slots = self.units.evict(&mut eviction.changes);
+        let is_some = slots.is_some();
+        self.release(&slots.unwrap_or_default());
+        is_some
+    }
+
+    /// Gives units their slots back, of which none was taken since. Those of a copy that failed held nothing
+    /// and stay free.
+    pub(super) fn undo(&mut self, eviction: Eviction) {
+        for mut change in eviction.changes.into_iter().rev() {
+            let (path, end) = match &mut change {
+                Change::Unit(_, unit) => (Some(&mut unit.path), Some(&mut unit.end)),
+                Change::End(_, end) => (None, Some(end)),
+                Change::Parent(..) => (None, None),
+            };
+            for slots in path.into_iter().chain(end) {
+                slots.retain(|&(pool, slot)| {
+                    self.store.pool(pool).is_hashed(slot) && self.store.touch(pool, slot).is_ok()
+                });
+            }
+            self.units.undo(change);
+        }
+    }
+}
