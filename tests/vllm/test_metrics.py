@@ -107,6 +107,33 @@ def test_an_engine_outlives_the_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
+SERVER = """
+from hybrid_blocks.vllm import metrics, plugin
+plugin.register()
+metrics.Publisher().publish(lambda: [metrics.Sample("hybrid_blocks_blocks", "", "gauge", {}, 1)])
+from prometheus_client import generate_latest
+from vllm.v1.metrics import prometheus
+print("hybrid_blocks_blocks{" in generate_latest(prometheus.get_prometheus_registry()).decode())
+"""
+
+
+@pytest.mark.parametrize("inherits", [False, True])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_each_server_of_a_port_shows_what_engines_publish(
+    tmp_path: Path, servers: int, *, inherits: bool
+) -> None:
+    environment = dict(os.environ)
+    environment.pop(FOLDER_VARIABLE, None)
+    if servers > 1:
+        environment["PROMETHEUS_MULTIPROC_DIR"] = str(tmp_path)
+    if inherits:
+        (tmp_path / "shared").mkdir()
+        environment[FOLDER_VARIABLE] = str(tmp_path / "shared")
+    server = [sys.executable, "-c", SERVER]
+    done = subprocess.run(server, env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout.strip().endswith("True")
+
+
 def test_without_a_folder_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     Publisher().publish(lambda: pytest.fail("nobody would read it"))

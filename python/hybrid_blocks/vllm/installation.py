@@ -11,6 +11,10 @@ from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.grant import grant
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.level import Level, is_checked, requested
+from hybrid_blocks.vllm.metrics_registry import (
+    get_prometheus_registry,
+    vllm_get_prometheus_registry,
+)
 from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
@@ -21,6 +25,7 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (VllmBlockPool, BlockPool),
     (VllmKVCacheManager, KVCacheManager),
     (vllm_get_request_block_hasher, get_request_block_hasher),
+    (vllm_get_prometheus_registry, get_prometheus_registry),
 )
 
 _UNDO: list[Callable[[], None]] = []

@@ -11,11 +11,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -90,15 +91,29 @@ class EngineCollector(Collector):
         yield from families.values()
 
 
+@cache
+def _collector(folder: str) -> EngineCollector:
+    return EngineCollector(Path(folder))
+
+
+def show_in(registry: CollectorRegistry) -> None:
+    """Let a registry show what engines publish, if it does not yet."""
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        registry.register(_collector(folder))
+
+
 def register() -> None:
     """Let this process and those it starts share a folder, and show what is in it.
 
     The process that makes the folder removes it when it ends.
     """
-    if FOLDER_VARIABLE in os.environ:
-        return
+    if FOLDER_VARIABLE not in os.environ:
+        os.environ[FOLDER_VARIABLE] = _new_folder()
+    show_in(REGISTRY)
+
+
+def _new_folder() -> str:
     folder = tempfile.mkdtemp(prefix="hybrid-blocks-")
-    os.environ[FOLDER_VARIABLE] = folder
     maker = os.getpid()
 
     def clean_up() -> None:
@@ -106,4 +121,4 @@ def register() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(clean_up)
-    REGISTRY.register(EngineCollector(Path(folder)))
+    return folder
