@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hybrid_blocks.offload.host import ABSENT
 from scheduled import ATTENTION, STATE, Engine, Request, disk_at, objects_at
 from vllm.v1.kv_offload.base import (
     Locality,
@@ -50,6 +51,24 @@ def leave_on_disk(folder: Path, num_chunks: int) -> tuple[Engine, Request]:
     keep(engine, request, num_chunks, state_at=num_chunks - 1)
     stop(engine, request)
     return engine, request
+
+
+def until_not_retry(engine: Engine, request: Request, keys: list[OffloadKey]) -> list[LookupResult]:
+    """Ask in one step after another until nothing is said to come."""
+    deadline = time.monotonic() + 30
+    while RETRY in (found := results(engine, request, keys)):
+        assert time.monotonic() < deadline, "the answer does not come"
+        engine.end_step()
+    return found
+
+
+def fill(engine: Engine, num_chats: int) -> None:
+    """Let chats come and go that share nothing."""
+    for number in range(num_chats):
+        other = Request(f"other {number}", 4)
+        keep(engine, other, 4, state_at=3)
+        engine.manager.on_request_finished(other.context)
+        wait_for_disk(engine)
 
 
 def test_attention_beyond_the_last_state_is_no_hit() -> None:
@@ -125,6 +144,34 @@ def test_a_restart_goes_on_from_the_disk(tmp_path: Path) -> None:
     after.load(again, wanted)
     after.manager.on_request_finished(again.context)
     assert after.manager.counts.promoted_bytes == 8 * 4096 + 8192
+
+
+def test_what_is_read_twice_for_a_request_can_be_evicted_when_it_has_ended(
+    tmp_path: Path,
+) -> None:
+    """It was not scheduled after the first read, and the device has lost what it held by then."""
+    leave_on_disk(tmp_path, 8)
+    engine = Engine(64 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 8, 1)
+    attention, state = again.keys[ATTENTION], again.keys[STATE][7]
+    assert until_not_retry(engine, again, [*attention[4:], state]) == [HIT] * 5
+    keep(engine, Request("another", 1), 1, state_at=0)
+    assert until_not_retry(engine, again, [*attention, state]) == [HIT] * 9
+    engine.load(again, [*attention, state])
+    engine.manager.on_request_finished(again.context)
+    fill(engine, 30)
+    presences = [engine.manager.cache.presence(key) for key in attention[4:]]
+    assert presences == [ABSENT] * 4
+
+
+def test_a_shorter_prefix_on_the_device_is_looked_up_anew() -> None:
+    engine = Engine(64 * 4096)
+    request = Request("chat", 8)
+    keep(engine, request, 4, state_at=3)
+    later = Request("chat", 8, 1)
+    attention = later.keys[ATTENTION]
+    assert results(engine, later, attention[6:]) == [MISS] * 2
+    assert results(engine, later, [*attention[:4], later.keys[STATE][3]]) == [HIT] * 5
 
 
 def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None:

@@ -80,32 +80,31 @@ class HybridOffloadingManager(OffloadingManager):
             self._take_finished()
         if state.waiting:
             return LookupResult.RETRY
-        if state.version != self._host.version:
-            self._look_up(state, key, req_context)
-            if state.waiting:
-                return LookupResult.RETRY
         group = self._groups[get_offload_group_idx(key)]
-        position = req_context.get_offload_key_position(key)
         if group is None:
             return LookupResult.MISS
+        position = req_context.get_offload_key_position(key)
+        num_computed = state.num_computed
+        if group.window is None and position is not None:
+            # Attention is asked from the first chunk that the device lacks.
+            num_computed = position - group.tokens
+        if state.version != self._host.version or num_computed < state.num_computed:
+            self._look_up(state, num_computed, req_context)
+            if state.waiting:
+                return LookupResult.RETRY
         # A drafter's group is asked for one chunk more than is loaded.
         if position is not None and position > state.num_tokens + group.tokens:
             return LookupResult.MISS
         return _RESULTS[self.cache.presence(key)]
 
-    def _look_up(self, state: RequestState, first: OffloadKey, context: ReqContext) -> None:
+    def _look_up(self, state: RequestState, num_computed: int, context: ReqContext) -> None:
         keys, tokens = all_keys(context)
         if not keys:  # a caller without positions: each key speaks for itself
             state.num_tokens = 1 << 62
             return
-        group = self._groups[get_offload_group_idx(first)]
-        position = context.get_offload_key_position(first)
-        # Attention is asked from the first chunk that the device lacks.
-        is_prefix = group is not None and group.window is None and position is not None
-        num_computed = position - group.tokens if is_prefix else 0  # type: ignore[operator, union-attr]
         below = TiersBelow() if state.is_below_off else self._below.for_load(context)
         found = below.look_up(self.cache, keys, tokens, num_computed)
-        state.num_tokens = found.num_tokens
+        state.num_computed, state.num_tokens = num_computed, found.num_tokens
         state.version = self._host.version
         self.counts.lookups += 1
         if found.on_disk or found.in_objects:

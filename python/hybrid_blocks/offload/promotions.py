@@ -24,8 +24,11 @@ class Promotions:
     def begin(self, state: RequestState, found: Lookup) -> None:
         """Read what a look-up chose, or nothing where host memory has no room for all of it."""
         cache = self._host.cache
-        state.held = [key for key in found.on_host if cache.presence(key) == READY]
-        cache.begin_load(state.held)
+        held = [key for key in found.on_host if cache.presence(key) == READY]
+        cache.begin_load(held)
+        # After the new pins, as both may be of the same chunks.
+        self.release(state)
+        state.held = held
         reads: list[tuple[TierQueue[Any] | None, list[bytes], list[int]]] = [
             (self._below.disk, found.on_disk, found.on_disk_tokens),
             (self._below.objects, found.in_objects, found.in_objects_tokens),

@@ -11,7 +11,8 @@ class RequestState:
     """Of one request.
 
     ``chain`` is its number in the host cache once it stores. ``num_tokens`` is the length that the
-    last look-up found, which holds while the host's ``version`` is that of the look-up.
+    last look-up found beyond ``num_computed`` that the device holds. That is valid while the host's
+    ``version`` is that of the look-up, and the device holds as much.
     ``waiting`` are keys that are being read for it, ``held`` those that are pinned for it, and
     ``promotions`` the host cache's numbers for what was read.
     """
@@ -19,6 +20,7 @@ class RequestState:
     chain: int | None = None
     generation: int = 0
     version: int = -1
+    num_computed: int = 0
     num_tokens: int = 0
     waiting: set[bytes] = field(default_factory=set)
     held: list[bytes] = field(default_factory=list)
