@@ -174,6 +174,30 @@ def test_a_shorter_prefix_on_the_device_is_looked_up_anew() -> None:
     assert results(engine, later, [*attention[:4], later.keys[STATE][3]]) == [HIT] * 5
 
 
+def test_a_boundary_within_the_first_block_is_a_hit() -> None:
+    """vLLM's ``--prefix-match-unit``: a request may end within a block."""
+    engine = Engine(64 * 4096, tokens_per_hash=4)
+    request = Request("chat", 2)
+    boundary = [request.add_boundary(group, 8) for group in (ATTENTION, STATE)]
+    engine.store(request, boundary)
+    again = Request("chat", 2, 1)
+    assert [again.add_boundary(group, 8) for group in (ATTENTION, STATE)] == boundary
+    assert results(engine, again, boundary) == [HIT] * 2
+
+
+def test_a_boundary_behind_what_the_device_holds_is_a_hit() -> None:
+    engine = Engine(64 * 4096, tokens_per_hash=4)
+    request = Request("chat", 4)
+    boundary = [request.add_boundary(group, 56) for group in (ATTENTION, STATE)]
+    engine.store(request, boundary)
+    again = Request("chat", 4, 1)
+    for group in (ATTENTION, STATE):
+        again.add_boundary(group, 56)
+    # The device holds three blocks; the fourth is looked up before its parts are.
+    assert results(engine, again, again.keys[ATTENTION][3:]) == [MISS]
+    assert results(engine, again, boundary) == [HIT] * 2
+
+
 def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None:
     before = Engine(64 * 4096, disk_at(str(tmp_path)))
     request = Request("chat", 8)

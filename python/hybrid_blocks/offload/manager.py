@@ -86,8 +86,8 @@ class HybridOffloadingManager(OffloadingManager):
         position = req_context.get_offload_key_position(key)
         num_computed = state.num_computed
         if group.window is None and position is not None:
-            # Attention is asked from the first chunk that the device lacks.
-            num_computed = position - group.tokens
+            # Attention is asked from the first chunk that the device lacks, or for a part of it.
+            num_computed = (position - 1) // group.tokens * group.tokens
         if state.version != self._host.version or num_computed < state.num_computed:
             self._look_up(state, num_computed, req_context)
             if state.waiting:
@@ -104,7 +104,8 @@ class HybridOffloadingManager(OffloadingManager):
             return
         below = TiersBelow() if state.is_below_off else self._below.for_load(context)
         found = below.look_up(self.cache, keys, tokens, num_computed)
-        state.num_computed, state.num_tokens = num_computed, found.num_tokens
+        state.num_computed = num_computed
+        state.num_tokens = max(found.num_tokens, num_computed)
         state.version = self._host.version
         self.counts.lookups += 1
         if found.on_disk or found.in_objects:

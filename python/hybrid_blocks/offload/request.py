@@ -11,8 +11,8 @@ class RequestState:
     """Of one request.
 
     ``chain`` is its number in the host cache once it stores. ``num_tokens`` is the length that the
-    last look-up found beyond ``num_computed`` that the device holds. That is valid while the host's
-    ``version`` is that of the look-up, and the device holds as much.
+    last look-up found, at least the ``num_computed`` that the device holds. That is valid while the
+    host's ``version`` is that of the look-up, and the device holds as much.
     ``waiting`` are keys that are being read for it, ``held`` those that are pinned for it, and
     ``promotions`` the host cache's numbers for what was read.
     """
