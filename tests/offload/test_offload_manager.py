@@ -78,7 +78,7 @@ def test_attention_beyond_the_last_state_is_no_hit() -> None:
     # One chunk more than the state covers is said to be there: a drafter's group needs it.
     expected = [HIT] * 5 + [MISS] * 3
     assert results(engine, request, request.keys[ATTENTION]) == expected
-    assert results(engine, request, request.keys[STATE]) == [MISS] * 3 + [HIT] + [MISS] * 4
+    assert results(engine, request, request.keys[STATE][:2:-1]) == [MISS] * 4 + [HIT]
     assert engine.manager.counts.lookups == 1
 
 
@@ -196,6 +196,29 @@ def test_a_boundary_behind_what_the_device_holds_is_a_hit() -> None:
     # The device holds three blocks; the fourth is looked up before its parts are.
     assert results(engine, again, again.keys[ATTENTION][3:]) == [MISS]
     assert results(engine, again, boundary) == [HIT] * 2
+
+
+def test_a_state_below_the_last_is_read_where_vllm_can_load_no_more(tmp_path: Path) -> None:
+    """As vLLM computes the last token of a prompt, it asks for no state behind a last block."""
+    before = Engine(64 * 4096, disk_at(str(tmp_path)))
+    request = Request("chat", 8)
+    keep(before, request, 8, state_at=3)
+    before.store(request, [request.keys[STATE][7]])
+    stop(before, request)
+
+    engine = Engine(64 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 8, 1)
+    attention, states = again.keys[ATTENTION], again.keys[STATE]
+    assert until_not_retry(engine, again, attention[:7]) == [HIT] * 7
+    asked = states[6::-1]
+    assert results(engine, again, asked)[3] is RETRY
+    assert until_not_retry(engine, again, asked) == [MISS] * 3 + [HIT] + [MISS] * 3
+    # Attention tells as much from then on, and what lies beyond is not kept for the request.
+    assert results(engine, again, attention) == [HIT] * 5 + [MISS] * 3
+    engine.load(again, [*attention[:4], states[3]])
+    engine.manager.on_request_finished(again.context)
+    fill(engine, 30)
+    assert [engine.manager.cache.presence(key) for key in (*attention, states[7])] == [ABSENT] * 9
 
 
 def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None:
@@ -324,13 +347,10 @@ def test_whatever_was_evicted_what_is_a_hit_has_its_bytes(seed: int, tmp_path: P
         chat = rng.choice(list(lengths))
         request = Request(chat, lengths[chat], number)
         attention, states = request.keys[ATTENTION], request.keys[STATE]
-        found = results(engine, request, attention)
-        while RETRY in found:
-            engine.end_step()
-            found = results(engine, request, attention)
-        run = found.index(MISS) if MISS in found else len(found)
-        hits = [at for at in range(run) if results(engine, request, [states[at]]) == [HIT]]
-        length = hits[-1] + 1 if hits else 0
+        found = until_not_retry(engine, request, [*attention, *states[::-1]])
+        run = [*found[: len(attention)], MISS].index(MISS)
+        ends = found[len(found) - run :]
+        length = run - ends.index(HIT) if HIT in ends else 0
         if length:
             engine.load(request, [*attention[:length], states[length - 1]])
             num_hits += 1

@@ -23,6 +23,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from hybrid_blocks._core.offload import HostCache
 from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.host import Host
+from hybrid_blocks.offload.lookups import Lookups
 from hybrid_blocks.offload.metrics import Counts
 from hybrid_blocks.offload.promotions import Promotions
 from hybrid_blocks.offload.request import RequestState, all_keys
@@ -32,15 +33,11 @@ from hybrid_blocks.offload.write_back import WriteBack
 
 logger = init_logger("vllm.hybrid_blocks")
 
-_RESULTS = (LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.HIT)
-
 
 class HybridOffloadingManager(OffloadingManager):
     """Decides what lies in host memory and below it.
 
-    A request is looked up in one call of the core when vLLM asks for its first key: the longest
-    length at which every group has what it needs, states first. The answers for single keys follow
-    from it. Chunks below host memory are read only where that length needs them.
+    Chunks below host memory are read only where the longest length that can be restored needs them.
     """
 
     def __init__(
@@ -56,6 +53,7 @@ class HybridOffloadingManager(OffloadingManager):
         self._host = Host(groups, num_bytes, with_events=with_events)
         self._below = below or TiersBelow()
         self._promotions = Promotions(self._host, self._below)
+        self._lookups = Lookups(groups, self._host, self._below, self._promotions)
         self._write_back = WriteBack(self._host, self._below)
         # Counts resets; what was known of requests before one is void.
         self._generation = 0
@@ -78,38 +76,7 @@ class HybridOffloadingManager(OffloadingManager):
         state = self._state(req_context)
         if state.waiting:
             self._take_finished()
-        if state.waiting:
-            return LookupResult.RETRY
-        group = self._groups[get_offload_group_idx(key)]
-        if group is None:
-            return LookupResult.MISS
-        position = req_context.get_offload_key_position(key)
-        num_computed = state.num_computed
-        if group.window is None and position is not None:
-            # Attention is asked from the first chunk that the device lacks, or for a part of it.
-            num_computed = (position - 1) // group.tokens * group.tokens
-        if state.version != self._host.version or num_computed < state.num_computed:
-            self._look_up(state, num_computed, req_context)
-            if state.waiting:
-                return LookupResult.RETRY
-        # A drafter's group is asked for one chunk more than is loaded.
-        if position is not None and position > state.num_tokens + group.tokens:
-            return LookupResult.MISS
-        return _RESULTS[self.cache.presence(key)]
-
-    def _look_up(self, state: RequestState, num_computed: int, context: ReqContext) -> None:
-        keys, tokens = all_keys(context)
-        if not keys:  # a caller without positions: each key speaks for itself
-            state.num_tokens = 1 << 62
-            return
-        below = TiersBelow() if state.is_below_off else self._below.for_load(context)
-        found = below.look_up(self.cache, keys, tokens, num_computed)
-        state.num_computed = num_computed
-        state.num_tokens = max(found.num_tokens, num_computed)
-        state.version = self._host.version
-        self.counts.lookups += 1
-        if found.on_disk or found.in_objects:
-            self._promotions.begin(state, found)
+        return self._lookups.answer(key, state, req_context)
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         """Say which tier a chunk came from."""
@@ -207,7 +174,11 @@ class HybridOffloadingManager(OffloadingManager):
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Take what ended on the tiers' threads."""
-        del context
+        for req_id in (*context.new_req_ids, *context.preempted_req_ids):
+            if (state := self._requests.get(req_id)) is not None:
+                # It runs, so it has loaded what it could; its next look-up finds it longer.
+                self._promotions.release(state)
+                state.limit = None
         self._take_finished()
         self._write_back.begin()
 

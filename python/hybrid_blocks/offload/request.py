@@ -12,7 +12,9 @@ class RequestState:
 
     ``chain`` is its number in the host cache once it stores. ``num_tokens`` is the length that the
     last look-up found, at least the ``num_computed`` that the device holds. That is valid while the
-    host's ``version`` is that of the look-up, and the device holds as much.
+    host's ``version`` is that of the look-up, and the device holds as much. Nothing ends between
+    ``next_end`` and the shortest length that was asked for. vLLM was seen to load no more than
+    ``limit``.
     ``waiting`` are keys that are being read for it, ``held`` those that are pinned for it, and
     ``promotions`` the host cache's numbers for what was read.
     """
@@ -22,6 +24,8 @@ class RequestState:
     version: int = -1
     num_computed: int = 0
     num_tokens: int = 0
+    next_end: int = 0
+    limit: int | None = None
     waiting: set[bytes] = field(default_factory=set)
     held: list[bytes] = field(default_factory=list)
     promotions: list[int] = field(default_factory=list)
