@@ -221,6 +221,52 @@ def test_a_state_below_the_last_is_read_where_vllm_can_load_no_more(tmp_path: Pa
     assert [engine.manager.cache.presence(key) for key in (*attention, states[7])] == [ABSENT] * 9
 
 
+def two_on_disk(folder: Path) -> tuple[Engine, Request, Request]:
+    """Return an engine with room for one of two chats on its disk, and the chats."""
+    before = Engine(64 * 4096, disk_at(str(folder)))
+    for chat in "ab":
+        request = Request(chat, 8)
+        keep(before, request, 8, state_at=7)
+        before.manager.on_request_finished(request.context)
+    stop(before, request)
+    return Engine(16 * 4096, disk_at(str(folder))), Request("a", 8, 1), Request("b", 8, 1)
+
+
+def wanted(request: Request) -> list[OffloadKey]:
+    return [*request.keys[ATTENTION], request.keys[STATE][-1]]
+
+
+def test_a_read_without_room_beside_others_waits_for_them(tmp_path: Path) -> None:
+    engine, first, second = two_on_disk(tmp_path)
+    assert RETRY in results(engine, first, wanted(first))
+    assert RETRY in results(engine, second, wanted(second))
+    assert until_not_retry(engine, first, wanted(first)) == [HIT] * 9
+    assert RETRY in results(engine, second, wanted(second))
+    engine.manager.prepare_load(wanted(first), first.context)
+    assert RETRY in results(engine, second, wanted(second))
+    engine.manager.complete_load(wanted(first), first.context)
+    engine.manager.on_request_finished(first.context)
+    assert until_not_retry(engine, second, wanted(second)) == [HIT] * 9
+    engine.load(second, wanted(second))
+    assert engine.manager.counts.promotions_refused == 1
+
+
+def test_a_read_that_never_has_room_is_not_waited_for(tmp_path: Path) -> None:
+    leave_on_disk(tmp_path, 40)
+    engine = Engine(16 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 40, 1)
+    assert until_not_retry(engine, again, wanted(again)) == [MISS] * 41
+    assert engine.manager.counts.promotions_refused == 1
+
+
+def test_nobody_waits_for_room_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybrid_blocks.offload.promotions._PATIENCE", 0.2)
+    engine, first, second = two_on_disk(tmp_path)
+    assert until_not_retry(engine, first, wanted(first)) == [HIT] * 9
+    assert RETRY in results(engine, second, wanted(second))
+    assert until_not_retry(engine, second, wanted(second)) == [MISS] * 9
+
+
 def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None:
     before = Engine(64 * 4096, disk_at(str(tmp_path)))
     request = Request("chat", 8)

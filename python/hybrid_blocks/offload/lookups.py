@@ -31,7 +31,7 @@ class Lookups:
 
     def answer(self, key: OffloadKey, state: RequestState, context: ReqContext) -> LookupResult:
         """Say whether a chunk can be loaded as part of what the request can restore."""
-        if state.waiting:
+        if state.waiting or self._promotions.is_held_back(state):
             return LookupResult.RETRY
         group = self._groups[get_offload_group_idx(key)]
         if group is None:

@@ -97,7 +97,7 @@ class HybridOffloadingManager(OffloadingManager):
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin chunks that were just found, and say where they are."""
         keys = list(keys)
-        offsets = self.cache.begin_load(keys)
+        offsets = self._host.pin(keys)
         self.cache.touch(keys)
         self._promotions.release(self._state(req_context))
         self.counts.loaded_chunks += len(keys)
@@ -106,7 +106,7 @@ class HybridOffloadingManager(OffloadingManager):
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Unpin chunks that were loaded."""
         del req_context
-        self.cache.complete_load(list(keys))
+        self._host.unpin(list(keys))
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Note that a request went on from these chunks."""

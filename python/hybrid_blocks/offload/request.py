@@ -31,7 +31,12 @@ class RequestState:
     promotions: list[int] = field(default_factory=list)
     # Brought up for this request, and from where.
     promoted: dict[OffloadKey, CacheHitSource] = field(default_factory=dict)
-    # A read for it failed or had no room: it goes on with what host memory has.
+    # Bytes that are read and held for it.
+    promotion_bytes: int = 0
+    # When it first found no room for a read, and the host's ``num_releases`` when it last did.
+    refused_since: float | None = None
+    refused_at: int = 0
+    # A read for it failed or can have no room: it goes on with what host memory has.
     is_below_off: bool = False
 
 
