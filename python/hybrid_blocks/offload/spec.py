@@ -74,7 +74,11 @@ class HybridOffloadingSpec(OffloadingSpec):
     def get_manager(self) -> OffloadingManager:
         """Make the manager; the workers have made the region by now."""
         if self._manager is None:
-            region = Region.join(self.config.engine_id, self._options.host_bytes)
+            region = Region.join(
+                self.config.engine_id,
+                self._options.host_bytes,
+                num_ranks=self.config.parallel.world_size,
+            )
             header = region.header()
             groups = groups_of(self.config, header.rank_bytes)
             below = self._below(groups, header, region)
@@ -110,9 +114,7 @@ class HybridOffloadingSpec(OffloadingSpec):
                 },
             )
             rank = self.config.parallel.rank
-            region = Region.create(
-                self.config.engine_id, self._options.host_bytes, header if rank == 0 else None
-            )
+            region = Region.create(self.config.engine_id, self._options.host_bytes, rank, header)
             self._worker = self._make_worker(kv_caches, region, rank)
         return self._worker
 
