@@ -3,7 +3,7 @@
 from typing import Any
 
 import vllm
-from vllm.config import get_current_vllm_config_or_none
+from vllm.config import get_current_vllm_config, get_current_vllm_config_or_none
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import (
@@ -19,7 +19,8 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
-from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions, model_fingerprint
+from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
+from hybrid_blocks.offload.identity import model_digest, model_fingerprint
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
@@ -110,6 +111,7 @@ class HybridOffloadingSpec(OffloadingSpec):
                 layout={
                     "pages": [[ref.page_size_bytes for ref in group] for group in refs],
                     "backends": self._backends(),
+                    "model_digest": model_digest(get_current_vllm_config()),
                     "platform": current_platform.device_type,
                 },
             )
