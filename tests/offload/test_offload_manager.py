@@ -3,9 +3,11 @@
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hybrid_blocks.offload.host import ABSENT
+from hybrid_blocks.offload.tier_queue import Done, TierQueue
 from scheduled import ATTENTION, STATE, Engine, Request, disk_at, objects_at
 from vllm.v1.kv_offload.base import (
     Locality,
@@ -221,15 +223,15 @@ def test_a_state_below_the_last_is_read_where_vllm_can_load_no_more(tmp_path: Pa
     assert [engine.manager.cache.presence(key) for key in (*attention, states[7])] == [ABSENT] * 9
 
 
-def two_on_disk(folder: Path) -> tuple[Engine, Request, Request]:
-    """Return an engine with room for one of two chats on its disk, and the chats."""
+def two_on_disk(folder: Path, num_pages: int = 16) -> tuple[Engine, Request, Request]:
+    """Return an engine that at first has room for one of two chats on its disk, and the chats."""
     before = Engine(64 * 4096, disk_at(str(folder)))
     for chat in "ab":
         request = Request(chat, 8)
         keep(before, request, 8, state_at=7)
         before.manager.on_request_finished(request.context)
     stop(before, request)
-    return Engine(16 * 4096, disk_at(str(folder))), Request("a", 8, 1), Request("b", 8, 1)
+    return Engine(num_pages * 4096, disk_at(str(folder))), Request("a", 8, 1), Request("b", 8, 1)
 
 
 def wanted(request: Request) -> list[OffloadKey]:
@@ -265,6 +267,32 @@ def test_nobody_waits_for_room_for_ever(tmp_path: Path, monkeypatch: pytest.Monk
     assert until_not_retry(engine, first, wanted(first)) == [HIT] * 9
     assert RETRY in results(engine, second, wanted(second))
     assert until_not_retry(engine, second, wanted(second)) == [MISS] * 9
+
+
+def test_a_waiting_request_is_told_of_transfers_once_a_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, first, second = two_on_disk(tmp_path, num_pages=64)
+    for request in (first, second):
+        assert engine.manager.lookup(request.keys[ATTENTION][0], request.context) is RETRY
+    polls: list[bool] = []
+    finished = TierQueue.finished
+
+    def none_yet(_: TierQueue[Any], *, wait: bool = False) -> list[Done]:
+        polls.append(wait)
+        return []
+
+    monkeypatch.setattr(TierQueue, "finished", none_yet)
+    for _ in range(3):
+        assert set(results(engine, first, wanted(first))) == {RETRY}
+        assert set(results(engine, second, wanted(second))) == {RETRY}
+        engine.end_step()
+    assert len(polls) == 3 * 2  # at the first question of a step, and at its end
+    monkeypatch.setattr(TierQueue, "finished", finished)
+    # A caller without steps hears of them too, once it asks again.
+    deadline = time.monotonic() + 30
+    while RETRY in results(engine, second, wanted(second)):
+        assert time.monotonic() < deadline, "the answer does not come"
 
 
 def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None:

@@ -58,6 +58,9 @@ class HybridOffloadingManager(OffloadingManager):
         # Counts resets; what was known of requests before one is void.
         self._generation = 0
         self._requests: dict[str, RequestState] = {}
+        # How often ended transfers were taken, and whether a question did so in this step.
+        self._num_taken = 0
+        self._has_taken = False
 
     @property
     def cache(self) -> HostCache:
@@ -74,7 +77,7 @@ class HybridOffloadingManager(OffloadingManager):
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Say whether a chunk can be loaded as part of what the request can restore."""
         state = self._state(req_context)
-        if state.waiting:
+        if state.waiting and self._is_time_to_take(state, key):
             self._take_finished()
         return self._lookups.answer(key, state, req_context)
 
@@ -82,7 +85,19 @@ class HybridOffloadingManager(OffloadingManager):
         """Say which tier a chunk came from."""
         return self._state(req_context).promoted.get(key, CacheHitSource.HOST)
 
+    def _is_time_to_take(self, state: RequestState, key: OffloadKey) -> bool:
+        """Once a step, and for callers without steps when a request's questions begin anew."""
+        is_anew = state.first_asked == (self._num_taken, key)
+        if self._has_taken and not is_anew:
+            if state.first_asked[0] != self._num_taken:
+                state.first_asked = (self._num_taken, key)
+            return False
+        self._has_taken = True
+        state.first_asked = (self._num_taken + 1, key)
+        return True
+
     def _take_finished(self, *, wait: bool = False) -> None:
+        self._num_taken += 1
         for tier in self._below:
             for done in tier.finished(wait=wait):
                 if done.is_read:
@@ -180,6 +195,7 @@ class HybridOffloadingManager(OffloadingManager):
                 self._promotions.release(state)
                 state.limit = None
         self._take_finished()
+        self._has_taken = False
         self._write_back.begin()
 
     def has_pending_work(self) -> bool:

@@ -29,6 +29,8 @@ class RequestState:
     waiting: set[bytes] = field(default_factory=set)
     held: list[bytes] = field(default_factory=list)
     promotions: list[int] = field(default_factory=list)
+    # How often ended transfers had been taken, and the first key that was asked for after that.
+    first_asked: tuple[int, bytes] = (-1, b"")
     # Brought up for this request, and from where.
     promoted: dict[OffloadKey, CacheHitSource] = field(default_factory=dict)
     # Bytes that are read and held for it.
