@@ -64,10 +64,10 @@ def until_not_retry(engine: Engine, request: Request, keys: list[OffloadKey]) ->
     return found
 
 
-def fill(engine: Engine, num_chats: int) -> None:
+def fill(engine: Engine, num_chats: int, name: str = "other") -> None:
     """Let chats come and go that share nothing."""
     for number in range(num_chats):
-        other = Request(f"other {number}", 4)
+        other = Request(f"{name} {number}", 4)
         keep(engine, other, 4, state_at=3)
         engine.manager.on_request_finished(other.context)
         wait_for_disk(engine)
@@ -293,6 +293,21 @@ def test_a_waiting_request_is_told_of_transfers_once_a_scan(
     deadline = time.monotonic() + 30
     while RETRY in results(engine, second, wanted(second)):
         assert time.monotonic() < deadline, "the answer does not come"
+
+
+def test_what_leads_to_chunks_that_were_read_stays_with_them(tmp_path: Path) -> None:
+    leave_on_disk(tmp_path, 8)
+    engine = Engine(48 * 4096, disk_at(str(tmp_path)))
+    short = Request("chat", 4)
+    keep(engine, short, 4, state_at=3)
+    engine.manager.on_request_finished(short.context)
+    again = Request("chat", 8, 1)
+    assert until_not_retry(engine, again, wanted(again)) == [HIT] * 9
+    engine.manager.on_request_finished(again.context)
+    for number in range(30):
+        fill(engine, 1, name=f"other {number}")
+        engine.manager.touch(again.keys[ATTENTION][7:], again.context)
+    assert ABSENT not in [engine.manager.cache.presence(key) for key in wanted(again)]
 
 
 def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None:

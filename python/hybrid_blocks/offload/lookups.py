@@ -65,7 +65,7 @@ class Lookups:
         state.num_tokens = max(found.num_tokens, num_computed)
         state.next_end = found.num_tokens
         state.version = self._host.version
-        return self._read(state, found)
+        return self._read(state, found, context)
 
     def _plan_below(self, state: RequestState, limit: int, context: ReqContext) -> bool:
         """Look up what can be loaded up to ``limit``, where the plan goes further."""
@@ -75,18 +75,18 @@ class Lookups:
             return False
         state.limit = limit
         state.num_tokens = found.num_tokens
-        return self._read(state, found)
+        return self._read(state, found, context)
 
     def _find(self, state: RequestState, limit: int | None, context: ReqContext) -> Lookup:
         self._host.counts.lookups += 1
         below = TiersBelow() if state.is_below_off else self._below.for_load(context)
         return below.look_up(self._host.cache, *all_keys(context), state.num_computed, limit)
 
-    def _read(self, state: RequestState, found: Lookup) -> bool:
+    def _read(self, state: RequestState, found: Lookup, context: ReqContext) -> bool:
         if not _has_reads(found):
             return False
         # If there was no room too: what was said to be there may have been evicted for it.
-        self._promotions.begin(state, found)
+        self._promotions.begin(state, found, context)
         return True
 
 

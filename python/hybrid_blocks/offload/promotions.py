@@ -4,11 +4,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from vllm.v1.kv_offload.base import OffloadKey
+from vllm.v1.kv_offload.base import OffloadKey, ReqContext
 
 from hybrid_blocks._core.offload import Lookup
 from hybrid_blocks.offload.host import READY, Host
-from hybrid_blocks.offload.request import RequestState
+from hybrid_blocks.offload.request import RequestState, all_keys
 from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 
@@ -29,7 +29,7 @@ class Promotions:
         # Of what is read and of what is held, summed over requests.
         self._bytes = 0
 
-    def begin(self, state: RequestState, found: Lookup) -> None:
+    def begin(self, state: RequestState, found: Lookup, context: ReqContext) -> None:
         """Read what a look-up chose, or nothing where host memory has no room for all of it."""
         self.release(state)
         host = self._host
@@ -41,11 +41,21 @@ class Promotions:
         keys = [key for _, keys, _ in reads for key in keys]
         tokens = [count for _, _, tokens in reads for count in tokens]
         size = host.size(held) + host.size(keys)
-        offset_of = self._take(state, held, keys, tokens) if self._may_fit(size) else None
+        offset_of = None
+        if self._may_fit(size):
+            # With all keys of the request, so that what is read owns what leads to it.
+            chain = host.cache.open_request(*all_keys(context))
+            offset_of = self._take(chain, held, keys, tokens)
+            if offset_of is None:
+                host.cache.close_request(chain)
+            else:
+                # Until the request ends: before it stores, nothing else says that it goes on here.
+                state.promotions.append(chain)
         if offset_of is None:
             self._refuse(state)
             return
         state.refused_since = None
+        state.held = held
         state.waiting = set(keys)
         state.promotion_bytes = size
         self._bytes += size
@@ -61,21 +71,16 @@ class Promotions:
         return max(beside * _SHARE, in_all) <= self._host.num_bytes
 
     def _take(
-        self, state: RequestState, held: list[bytes], keys: list[bytes], tokens: list[int]
+        self, chain: int, held: list[bytes], keys: list[bytes], tokens: list[int]
     ) -> dict[bytes, int] | None:
         """Pin what is here and take slots for the rest, or nothing if not all of it has room."""
         host = self._host
         host.pin(held)
-        chain = host.cache.open_request([], [])
         begun, _ = host.begin_store(chain, keys, tokens)
         if begun is None or len(begun) < len(keys):
             host.complete_store(list(begun or ()), success=False)
-            host.cache.close_request(chain)
             host.unpin(held)
             return None
-        state.held = held
-        # Open until the request ends: before it stores, nothing else says that it goes on here.
-        state.promotions.append(chain)
         return begun
 
     def _refuse(self, state: RequestState) -> None:
