@@ -1,6 +1,7 @@
 """Requests as vLLM's scheduler describes them to a manager, and a manager over two groups."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ class Request:
 
     def __init__(self, chat: str, num_chunks: int, number: int = 0) -> None:
         """Name all keys of the chat's first chunks, as the scheduler does before a look-up."""
+        self.chat = chat
         self.context = ReqContext(req_id=f"{chat}-{number}")
         self.keys: dict[int, list[OffloadKey]] = {ATTENTION: [], STATE: []}
         for group, keys in self.keys.items():
@@ -45,12 +47,24 @@ class Request:
                 keys.append(key)
                 self.context.set_offload_key_position(key, (at + 1) * TOKENS)
 
+    def add_boundary(self, group: int, num_tokens: int) -> OffloadKey:
+        """Name a part of a block, as the scheduler does for ``--prefix-match-unit``."""
+        digest = hashlib.sha256(f"{self.chat} to {num_tokens}".encode()).digest()
+        key = make_offload_key(digest, group)
+        self.context.set_offload_key_position(key, num_tokens)
+        return key
+
 
 class Engine:
     """A manager and the region's bytes; stores and loads copy at once."""
 
     def __init__(
-        self, num_bytes: int, disk: DiskStore | None = None, objects: ObjectStore | None = None
+        self,
+        num_bytes: int,
+        disk: DiskStore | None = None,
+        objects: ObjectStore | None = None,
+        *,
+        tokens_per_hash: int = TOKENS,
     ) -> None:
         """Manage ``num_bytes`` of host memory over a disk, a store of objects, both or none."""
         self.region: npt.NDArray[np.uint8] = np.zeros(num_bytes, dtype=np.uint8)
@@ -66,7 +80,8 @@ class Engine:
             below.objects = TierQueue(
                 objects, self.region, sizes, name="objects", source=source, locality=locality
             )
-        self.manager = HybridOffloadingManager(GROUPS, num_bytes, below=below, with_events=True)
+        groups = replace(GROUPS, tokens_per_hash=tokens_per_hash)
+        self.manager = HybridOffloadingManager(groups, num_bytes, below=below, with_events=True)
 
     def store(self, request: Request, keys: list[OffloadKey]) -> int:
         """Copy chunks down; return how many were taken."""

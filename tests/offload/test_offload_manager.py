@@ -3,8 +3,11 @@
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hybrid_blocks.offload.host import ABSENT
+from hybrid_blocks.offload.tier_queue import Done, TierQueue
 from scheduled import ATTENTION, STATE, Engine, Request, disk_at, objects_at
 from vllm.v1.kv_offload.base import (
     Locality,
@@ -52,6 +55,24 @@ def leave_on_disk(folder: Path, num_chunks: int) -> tuple[Engine, Request]:
     return engine, request
 
 
+def until_not_retry(engine: Engine, request: Request, keys: list[OffloadKey]) -> list[LookupResult]:
+    """Ask in one step after another until nothing is said to come."""
+    deadline = time.monotonic() + 30
+    while RETRY in (found := results(engine, request, keys)):
+        assert time.monotonic() < deadline, "the answer does not come"
+        engine.end_step()
+    return found
+
+
+def fill(engine: Engine, num_chats: int, name: str = "other") -> None:
+    """Let chats come and go that share nothing."""
+    for number in range(num_chats):
+        other = Request(f"{name} {number}", 4)
+        keep(engine, other, 4, state_at=3)
+        engine.manager.on_request_finished(other.context)
+        wait_for_disk(engine)
+
+
 def test_attention_beyond_the_last_state_is_no_hit() -> None:
     engine = Engine(64 * 4096)
     keep(engine, Request("chat", 8), 8, state_at=3)
@@ -59,7 +80,7 @@ def test_attention_beyond_the_last_state_is_no_hit() -> None:
     # One chunk more than the state covers is said to be there: a drafter's group needs it.
     expected = [HIT] * 5 + [MISS] * 3
     assert results(engine, request, request.keys[ATTENTION]) == expected
-    assert results(engine, request, request.keys[STATE]) == [MISS] * 3 + [HIT] + [MISS] * 4
+    assert results(engine, request, request.keys[STATE][:2:-1]) == [MISS] * 4 + [HIT]
     assert engine.manager.counts.lookups == 1
 
 
@@ -125,6 +146,168 @@ def test_a_restart_goes_on_from_the_disk(tmp_path: Path) -> None:
     after.load(again, wanted)
     after.manager.on_request_finished(again.context)
     assert after.manager.counts.promoted_bytes == 8 * 4096 + 8192
+
+
+def test_what_is_read_twice_for_a_request_can_be_evicted_when_it_has_ended(
+    tmp_path: Path,
+) -> None:
+    """It was not scheduled after the first read, and the device has lost what it held by then."""
+    leave_on_disk(tmp_path, 8)
+    engine = Engine(64 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 8, 1)
+    attention, state = again.keys[ATTENTION], again.keys[STATE][7]
+    assert until_not_retry(engine, again, [*attention[4:], state]) == [HIT] * 5
+    keep(engine, Request("another", 1), 1, state_at=0)
+    assert until_not_retry(engine, again, [*attention, state]) == [HIT] * 9
+    engine.load(again, [*attention, state])
+    engine.manager.on_request_finished(again.context)
+    fill(engine, 30)
+    presences = [engine.manager.cache.presence(key) for key in attention[4:]]
+    assert presences == [ABSENT] * 4
+
+
+def test_a_shorter_prefix_on_the_device_is_looked_up_anew() -> None:
+    engine = Engine(64 * 4096)
+    request = Request("chat", 8)
+    keep(engine, request, 4, state_at=3)
+    later = Request("chat", 8, 1)
+    attention = later.keys[ATTENTION]
+    assert results(engine, later, attention[6:]) == [MISS] * 2
+    assert results(engine, later, [*attention[:4], later.keys[STATE][3]]) == [HIT] * 5
+
+
+def test_a_boundary_within_the_first_block_is_a_hit() -> None:
+    """vLLM's ``--prefix-match-unit``: a request may end within a block."""
+    engine = Engine(64 * 4096, tokens_per_hash=4)
+    request = Request("chat", 2)
+    boundary = [request.add_boundary(group, 8) for group in (ATTENTION, STATE)]
+    engine.store(request, boundary)
+    again = Request("chat", 2, 1)
+    assert [again.add_boundary(group, 8) for group in (ATTENTION, STATE)] == boundary
+    assert results(engine, again, boundary) == [HIT] * 2
+
+
+def test_a_boundary_behind_what_the_device_holds_is_a_hit() -> None:
+    engine = Engine(64 * 4096, tokens_per_hash=4)
+    request = Request("chat", 4)
+    boundary = [request.add_boundary(group, 56) for group in (ATTENTION, STATE)]
+    engine.store(request, boundary)
+    again = Request("chat", 4, 1)
+    for group in (ATTENTION, STATE):
+        again.add_boundary(group, 56)
+    # The device holds three blocks; the fourth is looked up before its parts are.
+    assert results(engine, again, again.keys[ATTENTION][3:]) == [MISS]
+    assert results(engine, again, boundary) == [HIT] * 2
+
+
+def test_a_state_below_the_last_is_read_where_vllm_can_load_no_more(tmp_path: Path) -> None:
+    """As vLLM computes the last token of a prompt, it asks for no state behind a last block."""
+    before = Engine(64 * 4096, disk_at(str(tmp_path)))
+    request = Request("chat", 8)
+    keep(before, request, 8, state_at=3)
+    before.store(request, [request.keys[STATE][7]])
+    stop(before, request)
+
+    engine = Engine(64 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 8, 1)
+    attention, states = again.keys[ATTENTION], again.keys[STATE]
+    assert until_not_retry(engine, again, attention[:7]) == [HIT] * 7
+    asked = states[6::-1]
+    assert results(engine, again, asked)[3] is RETRY
+    assert until_not_retry(engine, again, asked) == [MISS] * 3 + [HIT] + [MISS] * 3
+    # Attention tells as much from then on, and what lies beyond is not kept for the request.
+    assert results(engine, again, attention) == [HIT] * 5 + [MISS] * 3
+    engine.load(again, [*attention[:4], states[3]])
+    engine.manager.on_request_finished(again.context)
+    fill(engine, 30)
+    assert [engine.manager.cache.presence(key) for key in (*attention, states[7])] == [ABSENT] * 9
+
+
+def two_on_disk(folder: Path, num_pages: int = 16) -> tuple[Engine, Request, Request]:
+    """Return an engine that at first has room for one of two chats on its disk, and the chats."""
+    before = Engine(64 * 4096, disk_at(str(folder)))
+    for chat in "ab":
+        request = Request(chat, 8)
+        keep(before, request, 8, state_at=7)
+        before.manager.on_request_finished(request.context)
+    stop(before, request)
+    return Engine(num_pages * 4096, disk_at(str(folder))), Request("a", 8, 1), Request("b", 8, 1)
+
+
+def wanted(request: Request) -> list[OffloadKey]:
+    return [*request.keys[ATTENTION], request.keys[STATE][-1]]
+
+
+def test_a_read_without_room_beside_others_waits_for_them(tmp_path: Path) -> None:
+    engine, first, second = two_on_disk(tmp_path)
+    assert RETRY in results(engine, first, wanted(first))
+    assert RETRY in results(engine, second, wanted(second))
+    assert until_not_retry(engine, first, wanted(first)) == [HIT] * 9
+    assert RETRY in results(engine, second, wanted(second))
+    engine.manager.prepare_load(wanted(first), first.context)
+    assert RETRY in results(engine, second, wanted(second))
+    engine.manager.complete_load(wanted(first), first.context)
+    engine.manager.on_request_finished(first.context)
+    assert until_not_retry(engine, second, wanted(second)) == [HIT] * 9
+    engine.load(second, wanted(second))
+    assert engine.manager.counts.promotions_refused == 1
+
+
+def test_a_read_that_never_has_room_is_not_waited_for(tmp_path: Path) -> None:
+    leave_on_disk(tmp_path, 40)
+    engine = Engine(16 * 4096, disk_at(str(tmp_path)))
+    again = Request("chat", 40, 1)
+    assert until_not_retry(engine, again, wanted(again)) == [MISS] * 41
+    assert engine.manager.counts.promotions_refused == 1
+
+
+def test_nobody_waits_for_room_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybrid_blocks.offload.promotions._PATIENCE", 0.2)
+    engine, first, second = two_on_disk(tmp_path)
+    assert until_not_retry(engine, first, wanted(first)) == [HIT] * 9
+    assert RETRY in results(engine, second, wanted(second))
+    assert until_not_retry(engine, second, wanted(second)) == [MISS] * 9
+
+
+def test_a_waiting_request_is_told_of_transfers_once_a_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, first, second = two_on_disk(tmp_path, num_pages=64)
+    for request in (first, second):
+        assert engine.manager.lookup(request.keys[ATTENTION][0], request.context) is RETRY
+    polls: list[bool] = []
+    finished = TierQueue.finished
+
+    def none_yet(_: TierQueue[Any], *, wait: bool = False) -> list[Done]:
+        polls.append(wait)
+        return []
+
+    monkeypatch.setattr(TierQueue, "finished", none_yet)
+    for _ in range(3):
+        assert set(results(engine, first, wanted(first))) == {RETRY}
+        assert set(results(engine, second, wanted(second))) == {RETRY}
+        engine.end_step()
+    assert len(polls) == 3 * 2  # at the first question of a step, and at its end
+    monkeypatch.setattr(TierQueue, "finished", finished)
+    # A caller without steps hears of them too, once it asks again.
+    deadline = time.monotonic() + 30
+    while RETRY in results(engine, second, wanted(second)):
+        assert time.monotonic() < deadline, "the answer does not come"
+
+
+def test_what_leads_to_chunks_that_were_read_stays_with_them(tmp_path: Path) -> None:
+    leave_on_disk(tmp_path, 8)
+    engine = Engine(48 * 4096, disk_at(str(tmp_path)))
+    short = Request("chat", 4)
+    keep(engine, short, 4, state_at=3)
+    engine.manager.on_request_finished(short.context)
+    again = Request("chat", 8, 1)
+    assert until_not_retry(engine, again, wanted(again)) == [HIT] * 9
+    engine.manager.on_request_finished(again.context)
+    for number in range(30):
+        fill(engine, 1, name=f"other {number}")
+        engine.manager.touch(again.keys[ATTENTION][7:], again.context)
+    assert ABSENT not in [engine.manager.cache.presence(key) for key in wanted(again)]
 
 
 def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None:
@@ -253,13 +436,10 @@ def test_whatever_was_evicted_what_is_a_hit_has_its_bytes(seed: int, tmp_path: P
         chat = rng.choice(list(lengths))
         request = Request(chat, lengths[chat], number)
         attention, states = request.keys[ATTENTION], request.keys[STATE]
-        found = results(engine, request, attention)
-        while RETRY in found:
-            engine.end_step()
-            found = results(engine, request, attention)
-        run = found.index(MISS) if MISS in found else len(found)
-        hits = [at for at in range(run) if results(engine, request, [states[at]]) == [HIT]]
-        length = hits[-1] + 1 if hits else 0
+        found = until_not_retry(engine, request, [*attention, *states[::-1]])
+        run = [*found[: len(attention)], MISS].index(MISS)
+        ends = found[len(found) - run :]
+        length = run - ends.index(HIT) if HIT in ends else 0
         if length:
             engine.load(request, [*attention[:length], states[length - 1]])
             num_hits += 1

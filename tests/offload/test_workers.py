@@ -39,14 +39,24 @@ def engine_id() -> str:
 
 
 def test_scheduler_and_workers_share_a_region_that_has_no_name_afterwards(engine_id: str) -> None:
-    rank0 = Region.create(engine_id, 1 << 20, HEADER)
-    rank1 = Region.create(engine_id, 1 << 20, None)
-    scheduler = Region.join(engine_id, 1 << 20)
+    rank0 = Region.create(engine_id, 1 << 20, 0, HEADER)
+    rank1 = Region.create(engine_id, 1 << 20, 1, HEADER)
+    scheduler = Region.join(engine_id, 1 << 20, num_ranks=2)
     assert scheduler.header() == HEADER
     rank1.bytes[-1] = 7
     assert (rank0.bytes[-1], scheduler.bytes[-1]) == (7, 7)
     with pytest.raises(HybridBlocksError, match="no worker of engine"):
-        Region.join(engine_id, 1 << 20)
+        Region.join(engine_id, 1 << 20, num_ranks=2)
+
+
+def test_workers_on_another_machine_are_refused(engine_id: str) -> None:
+    """Their regions are files of their own."""
+    for rank in (0, 2):
+        Region.create(engine_id, 1 << 20, rank, HEADER)
+    with pytest.raises(InvalidArgumentError, match=r"ranks 1, 3 of 4 .* one machine"):
+        Region.join(engine_id, 1 << 20, num_ranks=4)
+    with pytest.raises(HybridBlocksError, match="no worker of engine"):
+        Region.join(engine_id, 1 << 20, num_ranks=4)
 
 
 def test_a_region_that_does_not_fit_says_how_much_is_free(engine_id: str) -> None:
@@ -54,9 +64,9 @@ def test_a_region_that_does_not_fit_says_how_much_is_free(engine_id: str) -> Non
     with pytest.raises(
         InvalidArgumentError, match=r"does not fit into /dev/shm, which has .* free"
     ):
-        Region.create(engine_id, free * 2, HEADER)
+        Region.create(engine_id, free * 2, 0, HEADER)
     with pytest.raises(HybridBlocksError):
-        Region.join(engine_id, 1 << 20)
+        Region.join(engine_id, 1 << 20, num_ranks=2)
 
 
 def test_ranks_store_and_load_their_shares(engine_id: str) -> None:
@@ -65,7 +75,7 @@ def test_ranks_store_and_load_their_shares(engine_id: str) -> None:
     host = HostLoadStoreSpec([*slots[0], *slots[1]])
     for rank in range(2):
         kv_caches = caches(8)
-        region = Region.create(engine_id, 1 << 20, HEADER)
+        region = Region.create(engine_id, 1 << 20, rank, HEADER)
         worker = CpuWorker(kv_caches, region, rank)
         before = [it.tensor.clone() for it in kv_caches.tensors]
         worker.submit_store(1, device, host)
@@ -86,7 +96,7 @@ def test_ranks_store_and_load_their_shares(engine_id: str) -> None:
             (2, True, 2 * 64 + 96),
         ]
         assert worker.get_finished() == []
-    Region.join(engine_id, 1 << 20)
+    Region.join(engine_id, 1 << 20, num_ranks=2)
 
 
 def test_a_gpu_copies_between_the_same_bytes() -> None:

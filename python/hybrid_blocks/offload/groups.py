@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,13 +84,3 @@ def layout_versions(groups: Groups, identity: Mapping[str, Any]) -> list[bytes]:
         ).digest()[:16]
         for group in groups.by_number()
     ]
-
-
-def model_fingerprint(model: str) -> str:
-    """The model's name; of a folder also names, sizes and times of its files, so of new weights."""
-    folder = Path(model)
-    if not folder.is_dir():
-        return model
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return f"{model} {hashlib.sha256(repr(stats).encode()).hexdigest()}"

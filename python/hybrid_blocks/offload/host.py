@@ -1,11 +1,13 @@
 """Host memory as the manager sees it: its books, and what is told of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 from vllm.v1.kv_offload.base import Medium, OffloadingEvent, OffloadKey
 
 from hybrid_blocks._core.offload import HostCache
-from hybrid_blocks.offload.groups import Groups
+from hybrid_blocks.offload.groups import Groups, group_number
 from hybrid_blocks.offload.metrics import Counts
 
 ABSENT, PENDING, READY = range(3)
@@ -14,21 +16,25 @@ ABSENT, PENDING, READY = range(3)
 class Host:
     """The core's `HostCache` with a count of its changes, metrics and events.
 
-    What was looked up holds while ``version`` is the same.
+    What was looked up holds while ``version`` is the same. ``pinned_bytes`` are kept from eviction,
+    counted once for each pin. ``num_releases`` counts what may have made room.
     """
 
     def __init__(self, groups: Groups, num_bytes: int, *, with_events: bool) -> None:
         """Keep the books of ``num_bytes`` for chunks of ``groups``."""
         numbered = groups.by_number()
         self.num_bytes = num_bytes
+        self._chunk_bytes = [groups.chunk_bytes(group) if group else 0 for group in numbered]
         self.cache = HostCache(
             num_bytes,
             hash_block_size=groups.tokens_per_hash,
             chunk_tokens=[group.tokens if group else 0 for group in numbered],
-            chunk_bytes=[groups.chunk_bytes(group) if group else 0 for group in numbered],
+            chunk_bytes=self._chunk_bytes,
             windows=[group.window if group else None for group in numbered],
         )
         self.version = 0
+        self.pinned_bytes = 0
+        self.num_releases = 0
         self.counts = Counts()
         self._events: list[OffloadingEvent] | None = [] if with_events else None
 
@@ -41,12 +47,12 @@ class Host:
         were evicted.
         """
         begun = self.cache.begin_store(chain, keys, tokens)
+        self.version += 1  # also without room: it may have evicted
         evicted = [OffloadKey(key) for key in self.cache.take_evicted()]
         self.counts.evicted_chunks += len(evicted)
         self._note(evicted, removed=True)
         if begun is None:
             return None, evicted
-        self.version += 1
         stored, offsets = begun
         return dict(zip(stored, offsets.tolist(), strict=True)), evicted
 
@@ -54,13 +60,38 @@ class Host:
         """Let chunks that were copied be found; return how many were on their way."""
         num_stored = self.cache.complete_store(keys, success)
         self.version += 1
+        self.num_releases += 1
         if success:
             self._note([OffloadKey(key) for key in keys], removed=False)
         return num_stored
 
+    def size(self, keys: Iterable[bytes]) -> int:
+        """Bytes of chunks."""
+        return sum(self._chunk_bytes[group_number(key)] for key in keys)
+
+    def pin(self, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+        """Keep chunks from eviction until `unpin`; return their first bytes."""
+        offsets = self.cache.begin_load(keys)
+        self.pinned_bytes += self.size(keys)
+        return offsets
+
+    def unpin(self, keys: Sequence[bytes]) -> None:
+        """End a `pin`."""
+        self.cache.complete_load(keys)
+        # A load from before a reset may end after it.
+        self.pinned_bytes = max(0, self.pinned_bytes - self.size(keys))
+        self.num_releases += 1
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether transfers that will end keep anything from eviction."""
+        return self.pinned_bytes > 0 or self.cache.num_pending > 0
+
     def reset(self) -> None:
         """Forget everything."""
         self.cache.reset()
+        self.pinned_bytes = 0
+        self.num_releases += 1
         self.version += 1
 
     def take_events(self) -> list[OffloadingEvent]:

@@ -23,6 +23,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from hybrid_blocks._core.offload import HostCache
 from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.host import Host
+from hybrid_blocks.offload.lookups import Lookups
 from hybrid_blocks.offload.metrics import Counts
 from hybrid_blocks.offload.promotions import Promotions
 from hybrid_blocks.offload.request import RequestState, all_keys
@@ -32,15 +33,11 @@ from hybrid_blocks.offload.write_back import WriteBack
 
 logger = init_logger("vllm.hybrid_blocks")
 
-_RESULTS = (LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.HIT)
-
 
 class HybridOffloadingManager(OffloadingManager):
     """Decides what lies in host memory and below it.
 
-    A request is looked up in one call of the core when vLLM asks for its first key: the longest
-    length at which every group has what it needs, states first. The answers for single keys follow
-    from it. Chunks below host memory are read only where that length needs them.
+    Chunks below host memory are read only where the longest length that can be restored needs them.
     """
 
     def __init__(
@@ -56,10 +53,14 @@ class HybridOffloadingManager(OffloadingManager):
         self._host = Host(groups, num_bytes, with_events=with_events)
         self._below = below or TiersBelow()
         self._promotions = Promotions(self._host, self._below)
+        self._lookups = Lookups(groups, self._host, self._below, self._promotions)
         self._write_back = WriteBack(self._host, self._below)
         # Counts resets; what was known of requests before one is void.
         self._generation = 0
         self._requests: dict[str, RequestState] = {}
+        # How often ended transfers were taken, and whether a question did so in this step.
+        self._num_taken = 0
+        self._has_taken = False
 
     @property
     def cache(self) -> HostCache:
@@ -76,46 +77,27 @@ class HybridOffloadingManager(OffloadingManager):
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Say whether a chunk can be loaded as part of what the request can restore."""
         state = self._state(req_context)
-        if state.waiting:
+        if state.waiting and self._is_time_to_take(state, key):
             self._take_finished()
-        if state.waiting:
-            return LookupResult.RETRY
-        if state.version != self._host.version:
-            self._look_up(state, key, req_context)
-            if state.waiting:
-                return LookupResult.RETRY
-        group = self._groups[get_offload_group_idx(key)]
-        position = req_context.get_offload_key_position(key)
-        if group is None:
-            return LookupResult.MISS
-        # A drafter's group is asked for one chunk more than is loaded.
-        if position is not None and position > state.num_tokens + group.tokens:
-            return LookupResult.MISS
-        return _RESULTS[self.cache.presence(key)]
-
-    def _look_up(self, state: RequestState, first: OffloadKey, context: ReqContext) -> None:
-        keys, tokens = all_keys(context)
-        if not keys:  # a caller without positions: each key speaks for itself
-            state.num_tokens = 1 << 62
-            return
-        group = self._groups[get_offload_group_idx(first)]
-        position = context.get_offload_key_position(first)
-        # Attention is asked from the first chunk that the device lacks.
-        is_prefix = group is not None and group.window is None and position is not None
-        num_computed = position - group.tokens if is_prefix else 0  # type: ignore[operator, union-attr]
-        below = TiersBelow() if state.is_below_off else self._below.for_load(context)
-        found = below.look_up(self.cache, keys, tokens, num_computed)
-        state.num_tokens = found.num_tokens
-        state.version = self._host.version
-        self.counts.lookups += 1
-        if found.on_disk or found.in_objects:
-            self._promotions.begin(state, found)
+        return self._lookups.answer(key, state, req_context)
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         """Say which tier a chunk came from."""
         return self._state(req_context).promoted.get(key, CacheHitSource.HOST)
 
+    def _is_time_to_take(self, state: RequestState, key: OffloadKey) -> bool:
+        """Once a step, and for callers without steps when a request's questions begin anew."""
+        is_anew = state.first_asked == (self._num_taken, key)
+        if self._has_taken and not is_anew:
+            if state.first_asked[0] != self._num_taken:
+                state.first_asked = (self._num_taken, key)
+            return False
+        self._has_taken = True
+        state.first_asked = (self._num_taken + 1, key)
+        return True
+
     def _take_finished(self, *, wait: bool = False) -> None:
+        self._num_taken += 1
         for tier in self._below:
             for done in tier.finished(wait=wait):
                 if done.is_read:
@@ -130,7 +112,7 @@ class HybridOffloadingManager(OffloadingManager):
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin chunks that were just found, and say where they are."""
         keys = list(keys)
-        offsets = self.cache.begin_load(keys)
+        offsets = self._host.pin(keys)
         self.cache.touch(keys)
         self._promotions.release(self._state(req_context))
         self.counts.loaded_chunks += len(keys)
@@ -139,7 +121,7 @@ class HybridOffloadingManager(OffloadingManager):
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Unpin chunks that were loaded."""
         del req_context
-        self.cache.complete_load(list(keys))
+        self._host.unpin(list(keys))
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Note that a request went on from these chunks."""
@@ -207,8 +189,13 @@ class HybridOffloadingManager(OffloadingManager):
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Take what ended on the tiers' threads."""
-        del context
+        for req_id in (*context.new_req_ids, *context.preempted_req_ids):
+            if (state := self._requests.get(req_id)) is not None:
+                # It runs, so it has loaded what it could; its next look-up finds it longer.
+                self._promotions.release(state)
+                state.limit = None
         self._take_finished()
+        self._has_taken = False
         self._write_back.begin()
 
     def has_pending_work(self) -> bool:

@@ -23,7 +23,7 @@ _COUNTERS: Final = {
     "evicted_chunks": "Chunks whose place in host memory was taken.",
     "stores_refused": "Stores that found no room in host memory beside what transfers use.",
     "promoted_bytes": "Bytes read from disk and objects to host memory.",
-    "promotions_refused": "Reads from disk and objects that found no room in host memory.",
+    "promotions_refused": "Reads from disk and objects that found no room in host memory at first.",
 }
 _GAUGES: Final = {
     "host_live_bytes": "Bytes of host memory that states, and the attention they need, take.",

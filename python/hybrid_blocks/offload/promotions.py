@@ -1,15 +1,21 @@
 """Chunks on their way from the tiers below to host memory."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from vllm.v1.kv_offload.base import OffloadKey
+from vllm.v1.kv_offload.base import OffloadKey, ReqContext
 
 from hybrid_blocks._core.offload import Lookup
 from hybrid_blocks.offload.host import READY, Host
-from hybrid_blocks.offload.request import RequestState
+from hybrid_blocks.offload.request import RequestState, all_keys
 from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
+
+# Host memory that several requests may have read and pinned before they load it, as a divisor.
+_SHARE = 2
+# Seconds that a request waits for room; one that is passed by again and again must go on as well.
+_PATIENCE = 10.0
 
 
 class Promotions:
@@ -20,36 +26,81 @@ class Promotions:
         self._host = host
         self._below = below
         self._waiting: list[RequestState] = []
+        # Of what is read and of what is held, summed over requests.
+        self._bytes = 0
 
-    def begin(self, state: RequestState, found: Lookup) -> None:
+    def begin(self, state: RequestState, found: Lookup, context: ReqContext) -> None:
         """Read what a look-up chose, or nothing where host memory has no room for all of it."""
-        cache = self._host.cache
-        state.held = [key for key in found.on_host if cache.presence(key) == READY]
-        cache.begin_load(state.held)
+        self.release(state)
+        host = self._host
+        held = [key for key in found.on_host if host.cache.presence(key) == READY]
         reads: list[tuple[TierQueue[Any] | None, list[bytes], list[int]]] = [
             (self._below.disk, found.on_disk, found.on_disk_tokens),
             (self._below.objects, found.in_objects, found.in_objects_tokens),
         ]
         keys = [key for _, keys, _ in reads for key in keys]
         tokens = [count for _, _, tokens in reads for count in tokens]
-        chain = cache.open_request([], [])
-        begun, _ = self._host.begin_store(chain, keys, tokens)
-        # Open until the request ends: before it stores, nothing else says that it goes on here.
-        state.promotions.append(chain)
-        offset_of = begun or {}
-        if len(offset_of) < len(keys):
-            # Some have no room, so the length cannot be restored: nothing is read in vain.
-            self._host.complete_store(list(offset_of), success=False)
-            self.release(state)
-            state.is_below_off = True
-            state.version = -1
-            self._host.counts.promotions_refused += 1
+        size = host.size(held) + host.size(keys)
+        offset_of = None
+        if self._may_fit(size):
+            # With all keys of the request, so that what is read owns what leads to it.
+            chain = host.cache.open_request(*all_keys(context))
+            offset_of = self._take(chain, held, keys, tokens)
+            if offset_of is None:
+                host.cache.close_request(chain)
+            else:
+                # Until the request ends: before it stores, nothing else says that it goes on here.
+                state.promotions.append(chain)
+        if offset_of is None:
+            self._refuse(state)
             return
+        state.refused_since = None
+        state.held = held
         state.waiting = set(keys)
+        state.promotion_bytes = size
+        self._bytes += size
         self._waiting.append(state)
         for tier, names, counts in reads:
             if tier is not None and names:
                 tier.read(Chunks(names, counts, [offset_of[key] for key in names]))
+
+    def _may_fit(self, size: int) -> bool:
+        """Whether to evict for a request that would have this many bytes read and pinned."""
+        beside = self._bytes and self._bytes + size
+        in_all = self._host.pinned_bytes + size
+        return max(beside * _SHARE, in_all) <= self._host.num_bytes
+
+    def _take(
+        self, chain: int, held: list[bytes], keys: list[bytes], tokens: list[int]
+    ) -> dict[bytes, int] | None:
+        """Pin what is here and take slots for the rest, or nothing if not all of it has room."""
+        host = self._host
+        host.pin(held)
+        begun, _ = host.begin_store(chain, keys, tokens)
+        if begun is None or len(begun) < len(keys):
+            host.complete_store(list(begun or ()), success=False)
+            host.unpin(held)
+            return None
+        return begun
+
+    def _refuse(self, state: RequestState) -> None:
+        """Hold a request back until there may be room, but not for ever."""
+        # It pins nothing meanwhile, so no two requests wait for each other.
+        state.version = -1
+        now = time.monotonic()
+        if state.refused_since is None:
+            state.refused_since = now
+            self._host.counts.promotions_refused += 1
+        state.refused_at = self._host.num_releases
+        if not self._host.is_busy or now - state.refused_since >= _PATIENCE:
+            state.is_below_off = True
+            state.refused_since = None
+
+    def is_held_back(self, state: RequestState) -> bool:
+        """Whether a request found no room, and nothing has made any since."""
+        if state.refused_since is None or state.refused_at != self._host.num_releases:
+            return False
+        return time.monotonic() - state.refused_since < _PATIENCE
 
     def end(self, tier: TierQueue[Any], keys: Sequence[bytes], ok: list[bool]) -> None:
         """End a read. What arrived is held for who waits for it."""
@@ -62,18 +113,25 @@ class Promotions:
             mine = [key for key in good if key in state.waiting]
             state.is_below_off |= not state.waiting.isdisjoint(bad)
             state.waiting = state.waiting.difference(keys)
-            self._host.cache.begin_load(mine)
+            self._host.pin(mine)
             state.held.extend(mine)
             state.promoted.update((OffloadKey(key), tier.source) for key in mine)
+            if not state.held:  # nothing arrived
+                self.release(state)
         self._waiting = [state for state in self._waiting if state.waiting]
 
     def release(self, state: RequestState) -> None:
         """Let go of what a request kept in place."""
-        self._host.cache.complete_load(state.held)
+        if state.held:
+            self._host.unpin(state.held)
         state.held = []
+        if not state.waiting:
+            self._bytes -= state.promotion_bytes
+            state.promotion_bytes = 0
 
     def forget(self, state: RequestState) -> None:
         """End a request; reads for it go on, and nobody waits for them."""
+        state.waiting = set()
         self.release(state)
         for chain in state.promotions:
             self._host.cache.close_request(chain)
@@ -82,3 +140,4 @@ class Promotions:
     def clear(self) -> None:
         """Forget all requests; what they held is void."""
         self._waiting = []
+        self._bytes = 0

@@ -15,6 +15,8 @@ from hybrid_blocks.units import human
 
 _FOLDER: Final = Path("/dev/shm")
 _HEADER_BYTES: Final = 64 << 10
+# Behind the header's text, a byte for each rank says that it is there.
+_MOST_RANKS: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,19 @@ class Region:
         self._map = mmap.mmap(file, num_bytes + _HEADER_BYTES)
         whole = np.frombuffer(self._map, dtype=np.uint8)
         self.bytes: npt.NDArray[np.uint8] = whole[:num_bytes]
-        self._header: npt.NDArray[np.uint8] = whole[num_bytes:]
+        self._header: npt.NDArray[np.uint8] = whole[num_bytes:-_MOST_RANKS]
+        self._ranks: npt.NDArray[np.uint8] = whole[-_MOST_RANKS:]
 
     @classmethod
-    def create(cls, engine_id: str, num_bytes: int, header: Header | None) -> "Region":
-        """Map the region of an engine in a worker; one of the workers writes the header.
+    def create(cls, engine_id: str, num_bytes: int, rank: int, header: Header) -> "Region":
+        """Map the region of an engine in the worker of a rank; rank 0 writes the header.
 
         Raises:
-            InvalidArgumentError: shared memory has no room for it.
+            InvalidArgumentError: shared memory has no room for it, or ranks no place in the header.
 
         """
+        if rank >= _MOST_RANKS:
+            raise InvalidArgumentError(f"rank {rank}; offload supports {_MOST_RANKS} ranks")
         path = _path(engine_id)
         file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -68,16 +73,18 @@ class Region:
             ) from None
         finally:
             os.close(file)
-        if header is not None:
+        if rank == 0:
             region._write(header)
+        region._ranks[rank] = 1
         return region
 
     @classmethod
-    def join(cls, engine_id: str, num_bytes: int) -> "Region":
-        """Map the region that the workers of an engine made, and take its name away.
+    def join(cls, engine_id: str, num_bytes: int, num_ranks: int) -> "Region":
+        """Map the region that all workers of an engine have made, and take its name away.
 
         Raises:
             HybridBlocksError: there is none.
+            InvalidArgumentError: not all ranks are in it, so some run on another machine.
 
         """
         path = _path(engine_id)
@@ -93,6 +100,13 @@ class Region:
         finally:
             os.close(file)
         path.unlink(missing_ok=True)
+        # vLLM makes the scheduler once all workers have registered their caches.
+        missing = [rank for rank in range(num_ranks) if not region._ranks[rank]]
+        if missing:
+            raise InvalidArgumentError(
+                f"the workers of ranks {', '.join(map(str, missing))} of {num_ranks} do not share "
+                f"{path} with the scheduler; HybridOffloadingSpec supports workers on one machine"
+            )
         return region
 
     def header(self) -> Header:
@@ -102,9 +116,9 @@ class Region:
 
     def _write(self, header: Header) -> None:
         text = json.dumps(header.__dict__).encode()
-        if len(text) >= _HEADER_BYTES:
+        if len(text) >= self._header.size:
             raise HybridBlocksError(
-                f"a header of {len(text)} bytes, over {_HEADER_BYTES}; please report this"
+                f"a header of {len(text)} bytes, over {self._header.size}; please report this"
             )
         self._header[: len(text)] = np.frombuffer(text, dtype=np.uint8)
         self._header[len(text)] = 0
@@ -114,6 +128,7 @@ class Region:
         self._path.unlink(missing_ok=True)
         del self.bytes
         del self._header
+        del self._ranks
 
 
 def _path(engine_id: str) -> Path:

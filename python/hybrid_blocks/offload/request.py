@@ -11,7 +11,10 @@ class RequestState:
     """Of one request.
 
     ``chain`` is its number in the host cache once it stores. ``num_tokens`` is the length that the
-    last look-up found, which holds while the host's ``version`` is that of the look-up.
+    last look-up found, at least the ``num_computed`` that the device holds. That is valid while the
+    host's ``version`` is that of the look-up, and the device holds as much. Nothing ends between
+    ``next_end`` and the shortest length that was asked for. vLLM was seen to load no more than
+    ``limit``.
     ``waiting`` are keys that are being read for it, ``held`` those that are pinned for it, and
     ``promotions`` the host cache's numbers for what was read.
     """
@@ -19,13 +22,23 @@ class RequestState:
     chain: int | None = None
     generation: int = 0
     version: int = -1
+    num_computed: int = 0
     num_tokens: int = 0
+    next_end: int = 0
+    limit: int | None = None
     waiting: set[bytes] = field(default_factory=set)
     held: list[bytes] = field(default_factory=list)
     promotions: list[int] = field(default_factory=list)
+    # How often ended transfers had been taken, and the first key that was asked for after that.
+    first_asked: tuple[int, bytes] = (-1, b"")
     # Brought up for this request, and from where.
     promoted: dict[OffloadKey, CacheHitSource] = field(default_factory=dict)
-    # A read for it failed or had no room: it goes on with what host memory has.
+    # Bytes that are read and held for it.
+    promotion_bytes: int = 0
+    # When it first found no room for a read, and the host's ``num_releases`` when it last did.
+    refused_since: float | None = None
+    refused_at: int = 0
+    # A read for it failed or can have no room: it goes on with what host memory has.
     is_below_off: bool = False
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import vllm
-from vllm.config import get_current_vllm_config_or_none
+from vllm.config import get_current_vllm_config, get_current_vllm_config_or_none
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import (
@@ -19,7 +19,8 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
-from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions, model_fingerprint
+from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
+from hybrid_blocks.offload.identity import model_digest, model_fingerprint
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
@@ -74,7 +75,11 @@ class HybridOffloadingSpec(OffloadingSpec):
     def get_manager(self) -> OffloadingManager:
         """Make the manager; the workers have made the region by now."""
         if self._manager is None:
-            region = Region.join(self.config.engine_id, self._options.host_bytes)
+            region = Region.join(
+                self.config.engine_id,
+                self._options.host_bytes,
+                num_ranks=self.config.parallel.world_size,
+            )
             header = region.header()
             groups = groups_of(self.config, header.rank_bytes)
             below = self._below(groups, header, region)
@@ -106,13 +111,12 @@ class HybridOffloadingSpec(OffloadingSpec):
                 layout={
                     "pages": [[ref.page_size_bytes for ref in group] for group in refs],
                     "backends": self._backends(),
+                    "model_digest": model_digest(get_current_vllm_config()),
                     "platform": current_platform.device_type,
                 },
             )
             rank = self.config.parallel.rank
-            region = Region.create(
-                self.config.engine_id, self._options.host_bytes, header if rank == 0 else None
-            )
+            region = Region.create(self.config.engine_id, self._options.host_bytes, rank, header)
             self._worker = self._make_worker(kv_caches, region, rank)
         return self._worker
 

@@ -36,13 +36,19 @@ class TiersBelow:
         )
 
     def look_up(
-        self, cache: HostCache, keys: list[OffloadKey], tokens: list[int], num_computed: int
+        self,
+        cache: HostCache,
+        keys: list[OffloadKey],
+        tokens: list[int],
+        num_computed: int,
+        limit: int | None,
     ) -> Lookup:
-        """Find the longest prefix that host memory and these tiers can restore together."""
+        """Find the longest prefix, of at most ``limit`` tokens, that these and host memory have."""
         return cache.lookup(
             keys,
             tokens,
             num_computed=num_computed,
+            limit=limit,
             disk=None if self.disk is None else self.disk.store,
             objects=None if self.objects is None else self.objects.store,
         )

@@ -56,13 +56,13 @@ class WriteBack:
         if not wanted:
             return
         keys = [key for key, _ in wanted]
-        offsets = self._host.cache.begin_load(keys).tolist()
+        offsets = self._host.pin(keys).tolist()
         self._pinned_bytes += sum(map(tier.size, keys))
         tier.write(Chunks(keys, [count for _, count in wanted], offsets))
 
     def end(self, tier: TierQueue[Any], chunks: Chunks) -> None:
         """End a write."""
-        self._host.cache.complete_load(chunks.keys)
+        self._host.unpin(chunks.keys)
         self._pinned_bytes -= sum(map(tier.size, chunks.keys))
 
     def clear(self) -> None:

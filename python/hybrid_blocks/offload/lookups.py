@@ -1,0 +1,94 @@
+"""Answers to the scheduler's questions for single keys, from one plan for all of a request."""
+
+from vllm.v1.kv_offload.base import LookupResult, OffloadKey, ReqContext, get_offload_group_idx
+
+from hybrid_blocks._core.offload import Lookup
+from hybrid_blocks.offload.groups import Groups
+from hybrid_blocks.offload.host import ABSENT, Host
+from hybrid_blocks.offload.promotions import Promotions
+from hybrid_blocks.offload.request import RequestState, all_keys
+from hybrid_blocks.offload.tiers_below import TiersBelow
+
+_RESULTS = (LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.HIT)
+
+
+class Lookups:
+    """What requests can restore.
+
+    A plan is the longest length at which every group has what it needs. The answers for single keys
+    follow from it. vLLM asks for attention from the first chunk that the device lacks, then for
+    windows and states from the last that it can load.
+    """
+
+    def __init__(
+        self, groups: Groups, host: Host, below: TiersBelow, promotions: Promotions
+    ) -> None:
+        """Look into ``host`` and ``below``, and let ``promotions`` read what a plan needs."""
+        self._groups = groups.by_number()
+        self._host = host
+        self._below = below
+        self._promotions = promotions
+
+    def answer(self, key: OffloadKey, state: RequestState, context: ReqContext) -> LookupResult:
+        """Say whether a chunk can be loaded as part of what the request can restore."""
+        if state.waiting or self._promotions.is_held_back(state):
+            return LookupResult.RETRY
+        group = self._groups[get_offload_group_idx(key)]
+        if group is None:
+            return LookupResult.MISS
+        position = context.get_offload_key_position(key)
+        if position is None:  # a caller without positions: each key speaks for itself
+            return _RESULTS[self._host.cache.presence(key)]
+        num_computed = state.num_computed
+        if group.window is None:
+            # The chunk begins where the device's end, also where only a part of it is asked for.
+            num_computed = (position - 1) // group.tokens * group.tokens
+        is_stale = state.version != self._host.version or num_computed < state.num_computed
+        if is_stale and self._plan(state, num_computed, context):
+            return LookupResult.RETRY
+        # A drafter's group is asked for one chunk more than is loaded.
+        is_within = position <= state.num_tokens + group.tokens
+        presence = self._host.cache.presence(key) if is_within else ABSENT
+        # vLLM can load no more than a state or window here, or it had found the end of the plan.
+        is_passed_by = presence == ABSENT and group.window is not None
+        is_passed_by &= position <= state.next_end
+        if is_passed_by and self._plan_below(state, position, context):
+            return LookupResult.RETRY
+        return _RESULTS[presence]
+
+    def _plan(self, state: RequestState, num_computed: int, context: ReqContext) -> bool:
+        """Look up all that can be loaded; say whether to ask again, as chunks are to be read."""
+        if num_computed != state.num_computed:
+            state.limit = None
+        state.num_computed = num_computed
+        found = self._find(state, state.limit, context)
+        state.num_tokens = max(found.num_tokens, num_computed)
+        state.next_end = found.num_tokens
+        state.version = self._host.version
+        return self._read(state, found, context)
+
+    def _plan_below(self, state: RequestState, limit: int, context: ReqContext) -> bool:
+        """Look up what can be loaded up to ``limit``, where the plan goes further."""
+        found = self._find(state, limit, context)
+        state.next_end = found.num_tokens
+        if not _has_reads(found):  # single keys say as much
+            return False
+        state.limit = limit
+        state.num_tokens = found.num_tokens
+        return self._read(state, found, context)
+
+    def _find(self, state: RequestState, limit: int | None, context: ReqContext) -> Lookup:
+        self._host.counts.lookups += 1
+        below = TiersBelow() if state.is_below_off else self._below.for_load(context)
+        return below.look_up(self._host.cache, *all_keys(context), state.num_computed, limit)
+
+    def _read(self, state: RequestState, found: Lookup, context: ReqContext) -> bool:
+        if not _has_reads(found):
+            return False
+        # If there was no room too: what was said to be there may have been evicted for it.
+        self._promotions.begin(state, found, context)
+        return True
+
+
+def _has_reads(found: Lookup) -> bool:
+    return bool(found.on_disk or found.in_objects)
