@@ -111,9 +111,6 @@ class HostCache:
         first ``num_computed`` tokens. States are asked first; no data is read.
         """
 
-    def could_hold(self, keys: Sequence[bytes]) -> bool:
-        """Say whether chunks could be here at once if nothing else were."""
-
     def open_request(self, keys: Sequence[bytes], tokens: Sequence[int]) -> int:
         """Begin the stores of a request with all its keys; return its number."""
 

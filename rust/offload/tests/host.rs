@@ -149,8 +149,6 @@ fn a_store_that_does_not_fit_costs_no_unit() {
     assert!(store(&mut tier, 1, 8, 0).is_some());
     assert_eq!(store(&mut tier, 2, 64, 0), None, "it is larger than the region");
     assert_eq!(tier.num_units(), 1);
-    let keys: Vec<_> = (0..33).map(|at| key(ATTENTION, 2, at, 0)).collect();
-    assert!(tier.could_hold(&keys[..32]) && !tier.could_hold(&keys));
     let pinned = loads(&tier, 1, 8);
     assert!(tier.pin(&pinned));
     assert!(store(&mut tier, 3, 4, 0).is_some());

@@ -110,12 +110,6 @@ impl HostCache {
         self.copies.num_pending() > 0 && loads.any(|load| self.copies.slot_of(&load.key).is_some())
     }
 
-    /// Whether these chunks can be here at once, if nothing else is.
-    #[must_use]
-    pub fn could_hold(&self, keys: &[Key]) -> bool {
-        self.tier.could_hold(keys)
-    }
-
     /// A request begins to store. `prefix` are all its keys and the tokens that they stand for.
     pub fn open_request(&mut self, prefix: &[(Key, u32)]) -> RequestId {
         let (mut path, others): (Vec<_>, Vec<_>) =

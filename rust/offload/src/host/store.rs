@@ -134,16 +134,6 @@ impl HostTier {
         true
     }
 
-    /// Whether the region has room for these chunks at once, if nothing else is there. Groups that are not
-    /// stored count nothing.
-    pub fn could_hold<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) -> bool {
-        let mut num_slots = vec![0; self.demand.len()];
-        for pool in keys.into_iter().filter_map(|key| self.geometry.pool_of(key.group.index())) {
-            num_slots[pool.index()] += 1;
-        }
-        self.geometry.could_hold(&num_slots)
-    }
-
     /// A slot for each chunk: its own if it is there, else a new one.
     fn take(&mut self, path: &[(Key, u32)], end: &[(Key, u32)]) -> Option<Taken> {
         self.store.tick();

@@ -206,11 +206,6 @@ impl HostCache {
         })
     }
 
-    fn could_hold(&self, py: Python<'_>, keys: Vec<OffloadKey>) -> PyResult<bool> {
-        self.check(&keys)?;
-        self.cache.with(py, |cache| cache.could_hold(&names(&keys)))
-    }
-
     fn open_request(
         &self,
         py: Python<'_>,
