@@ -37,7 +37,7 @@ CASES = len(TRACES) * len(Groups)
 NUM_RUNNING = 12
 MAX_MODEL_LEN = 16_384
 # Few enough that requests preempt each other and cached prefixes are evicted.
-NUM_BLOCKS = {Groups.FULL: 4_000, Groups.SWA: 9_000, Groups.HYBRID: 260}
+NUM_BLOCKS = {Groups.FULL: 4_000, Groups.SWA: 9_000, Groups.HYBRID: 260, Groups.RING: 400}
 LOOK_EVERY = 2_000
 
 
