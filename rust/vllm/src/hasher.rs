@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyModule};
 
-use crate::request::{Named, RequestView};
+use crate::request::{Named, RequestView, span};
 
 /// Hashes the blocks of requests that became full; a Python subclass knows their extra keys.
 #[pyclass(frozen, subclass, module = "hybrid_blocks._core.vllm")]
@@ -84,11 +84,7 @@ impl RequestHasher {
             return Ok(None);
         }
         let start = num_hashed * this.block_size;
-        let extra_keys = if request.has_encoder_inputs()?
-            || request.has_lora()?
-            || request.has_salt()?
-            || request.has_embeds()?
-        {
+        let extra_keys = if has_extra_keys(request, start)? {
             let arguments = (request.object, start, num_full - num_hashed);
             Some(slf.call_method1(intern!(py, "_extra_keys"), arguments)?)
         } else {
@@ -153,6 +149,19 @@ impl RequestHasher {
         let hasher = Py::new(py, hasher)?;
         *lock(&self.hasher)? = Some(hasher.clone_ref(py));
         Ok(hasher)
+    }
+}
+
+/// Whether blocks from token `start` on may have keys beside their tokens: those of images end with
+/// the last one, and that of a salt is the first block's.
+fn has_extra_keys(request: &RequestView<'_, '_>, start: usize) -> PyResult<bool> {
+    if request.has_lora()? || request.has_embeds()? || (start == 0 && request.has_salt()?) {
+        return Ok(true);
+    }
+    let images = request.images()?;
+    match images.len().checked_sub(1) {
+        Some(last) => Ok(span(&images.get_item(last)?)?.end > start),
+        None => Ok(false),
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`RequestView`]: attributes of vLLM's `Request`, read where they are kept.
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use hybrid_blocks::Digest;
@@ -194,6 +195,15 @@ impl<'a, 'py> RequestView<'a, 'py> {
         let state = Bound::new(self.object.py(), state)?;
         self.attributes.set_item(intern!(self.object.py(), "_hybrid_blocks"), state)
     }
+}
+
+/// The tokens that stand for an input of the encoder.
+pub(crate) fn span(image: &Bound<'_, PyAny>) -> PyResult<Range<usize>> {
+    let py = image.py();
+    let position = image.getattr(intern!(py, "mm_position"))?;
+    let offset = position.getattr(intern!(py, "offset"))?.extract()?;
+    let length: usize = position.getattr(intern!(py, "length"))?.extract()?;
+    Ok(offset..offset + length)
 }
 
 /// How a block manager names a request.

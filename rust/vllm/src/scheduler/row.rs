@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use super::stop::StopRule;
 use crate::hasher::RequestHasher;
-use crate::request::RequestView;
+use crate::request::{RequestView, span};
 
 /// The counts of a request that change with every step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +101,13 @@ pub(super) struct Row {
 impl Row {
     /// Read a request; `None` where it does anything but decode.
     pub(super) fn read(request: &RequestView<'_, '_>, counts: Counts) -> PyResult<Option<Self>> {
-        let num_prompt = i64::from(request.num_prompt()?);
+        let prompt_tokens = request.num_prompt()?;
+        let num_prompt = i64::from(prompt_tokens);
         if counts.computed < num_prompt || request.is_prefill_chunk()? {
             return Ok(None);
         }
         let has_images = request.has_encoder_inputs()?;
-        if has_images && !ends_before(request, num_prompt)? {
+        if has_images && !ends_before(request, prompt_tokens)? {
             return Ok(None);
         }
         let sampling = request.sampling()?;
@@ -158,13 +159,9 @@ impl Row {
 }
 
 /// Whether all inputs of the encoder lie within so many tokens.
-fn ends_before(request: &RequestView<'_, '_>, num_tokens: i64) -> PyResult<bool> {
-    let py = request.object.py();
+fn ends_before(request: &RequestView<'_, '_>, num_tokens: u32) -> PyResult<bool> {
     for image in request.images()? {
-        let position = image.getattr(intern!(py, "mm_position"))?;
-        let offset: i64 = position.getattr(intern!(py, "offset"))?.extract()?;
-        let length: i64 = position.getattr(intern!(py, "length"))?.extract()?;
-        if offset + length > num_tokens {
+        if span(&image)?.end > num_tokens as usize {
             return Ok(false);
         }
     }
