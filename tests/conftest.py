@@ -32,6 +32,7 @@ NEED_VLLM = [
     *("e2e", "kernels", "vllm"),
     "hash/test_against_vllm.py",
     "offload/test_engine.py",
+    "offload/test_identity.py",
     "offload/test_offload_manager.py",
     "offload/test_replacement.py",
     "offload/test_surface_of_offload.py",
