@@ -443,6 +443,27 @@ def test_a_state_is_kept_at_each_interval_that_the_user_asks_for() -> None:
     assert kept[None] != kept[64]
 
 
+def test_without_a_prefix_cache_no_checkpoints_are_placed() -> None:
+    config = Groups.HYBRID.natural_config(40, MAX_LEN)
+    groups = [
+        replace(group, kv_cache_spec=replace(group.kv_cache_spec, mamba_cache_mode="none"))
+        if number
+        else group
+        for number, group in enumerate(config.kv_cache_groups)
+    ]
+    scheduler: Any = scheduler_over(
+        replace(config, kv_cache_groups=groups),
+        num_requests=4,
+        max_model_len=MAX_LEN,
+        max_num_batched_tokens=256,
+        hash_block_size=16,
+        enable_caching=False,
+    )
+    manager = scheduler.kv_cache_manager
+    assert manager.has_states
+    assert not manager._geometry().places_checkpoints
+
+
 def _decided(output: Any) -> str:
     cached = output.scheduled_cached_reqs
     new = [

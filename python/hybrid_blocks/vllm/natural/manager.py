@@ -51,14 +51,14 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         groups = [
             replace(group, pool=pool) for group, pool in zip(geometry.groups, pools, strict=True)
         ]
+        places_checkpoints = any(group.kind == "mamba_aligned" for group in groups)
+        interval = self.kv_cache_config.checkpoint_interval
         return replace(
             geometry,
             groups=groups,
             # Copies are placed by our own rules, and windows are kept wherever a hit may end.
-            retention_interval=self.kv_cache_config.checkpoint_interval
-            if self.has_states
-            else None,
-            places_checkpoints=self.has_states,
+            retention_interval=interval if places_checkpoints else None,
+            places_checkpoints=places_checkpoints,
             zeroes_blocks=self.kv_cache_config.zeroes_single_blocks,
         )
 
