@@ -176,25 +176,27 @@ def test_a_shorter_prefix_on_the_device_is_looked_up_anew() -> None:
     assert results(engine, later, [*attention[:4], later.keys[STATE][3]]) == [HIT] * 5
 
 
+def ending_within_a_block(position: int, *chat: Any) -> tuple[Request, list[Any]]:
+    """Return a request, and its keys of both groups at a position inside a block."""
+    request = Request(*chat)
+    return request, [request.add_boundary(group, position) for group in (ATTENTION, STATE)]
+
+
 def test_a_boundary_within_the_first_block_is_a_hit() -> None:
     """vLLM's ``--prefix-match-unit``: a request may end within a block."""
     engine = Engine(64 * 4096, tokens_per_hash=4)
-    request = Request("chat", 2)
-    boundary = [request.add_boundary(group, 8) for group in (ATTENTION, STATE)]
+    request, boundary = ending_within_a_block(8, "chat", 2)
     engine.store(request, boundary)
-    again = Request("chat", 2, 1)
-    assert [again.add_boundary(group, 8) for group in (ATTENTION, STATE)] == boundary
+    again, same = ending_within_a_block(8, "chat", 2, 1)
+    assert same == boundary
     assert results(engine, again, boundary) == [HIT] * 2
 
 
 def test_a_boundary_behind_what_the_device_holds_is_a_hit() -> None:
     engine = Engine(64 * 4096, tokens_per_hash=4)
-    request = Request("chat", 4)
-    boundary = [request.add_boundary(group, 56) for group in (ATTENTION, STATE)]
+    request, boundary = ending_within_a_block(56, "chat", 4)
     engine.store(request, boundary)
-    again = Request("chat", 4, 1)
-    for group in (ATTENTION, STATE):
-        again.add_boundary(group, 56)
+    again, _ = ending_within_a_block(56, "chat", 4, 1)
     # The device holds three blocks; the fourth is looked up before its parts are.
     assert results(engine, again, again.keys[ATTENTION][3:]) == [MISS]
     assert results(engine, again, boundary) == [HIT] * 2

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
-use common::{Chunk, Folder, batch, check_all, open, small, store};
+use common::{Chunk, Folder, Warnings, batch, check_all, open, small, store};
 use hybrid_blocks_offload::disk::{Disk, WarningKind};
 use hybrid_blocks_offload::io::Threads;
 
@@ -22,12 +22,18 @@ fn held(disk: &Disk) -> (usize, u64) {
     (tier.num_chunks(), tier.num_bytes())
 }
 
+/// A disk with one sealed segment, of batch 1.
+fn sealed(folder: &Folder) -> (Disk, Warnings) {
+    let (disk, warnings) = open(small(folder), Arc::new(Threads::new(1)));
+    assert_eq!(store(&disk, &batch(1)), 5);
+    disk.close();
+    (disk, warnings)
+}
+
 #[test]
 fn a_segment_whose_file_cannot_be_opened_for_now_is_kept() {
     let folder = Folder::new("closed");
-    let (disk, warnings) = open(small(&folder), Arc::new(Threads::new(1)));
-    assert_eq!(store(&disk, &batch(1)), 5);
-    disk.close();
+    let (disk, warnings) = sealed(&folder);
     let before = held(&disk);
     let path = folder.files("seg").pop().expect("a segment");
     let aside = folder.path().join("aside");
@@ -45,9 +51,7 @@ fn a_segment_whose_file_cannot_be_opened_for_now_is_kept() {
 #[test]
 fn a_segment_whose_file_is_gone_is_dropped() {
     let folder = Folder::new("lost");
-    let (disk, warnings) = open(small(&folder), Arc::new(Threads::new(1)));
-    assert_eq!(store(&disk, &batch(1)), 5);
-    disk.close();
+    let (disk, warnings) = sealed(&folder);
     fs::remove_file(folder.files("seg").pop().expect("a segment")).expect("it can be removed");
     assert_eq!(check_all(&disk, &batch(1)), 0);
     assert_eq!(held(&disk), (0, 0));

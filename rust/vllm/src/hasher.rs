@@ -160,7 +160,7 @@ fn has_extra_keys(request: &RequestView<'_, '_>, start: usize) -> PyResult<bool>
     }
     let images = request.images()?;
     match images.len().checked_sub(1) {
-        Some(last) => Ok(span(&images.get_item(last)?)?.end > start),
+        Some(last) => Ok(span(&images.get_item(last)?)?.end > i64::try_from(start)?),
         None => Ok(false),
     }
 }

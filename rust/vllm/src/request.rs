@@ -198,11 +198,11 @@ impl<'a, 'py> RequestView<'a, 'py> {
 }
 
 /// The tokens that stand for an input of the encoder.
-pub(crate) fn span(image: &Bound<'_, PyAny>) -> PyResult<Range<usize>> {
+pub(crate) fn span(image: &Bound<'_, PyAny>) -> PyResult<Range<i64>> {
     let py = image.py();
     let position = image.getattr(intern!(py, "mm_position"))?;
     let offset = position.getattr(intern!(py, "offset"))?.extract()?;
-    let length: usize = position.getattr(intern!(py, "length"))?.extract()?;
+    let length: i64 = position.getattr(intern!(py, "length"))?.extract()?;
     Ok(offset..offset + length)
 }
 

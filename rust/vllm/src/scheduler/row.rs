@@ -101,13 +101,12 @@ pub(super) struct Row {
 impl Row {
     /// Read a request; `None` where it does anything but decode.
     pub(super) fn read(request: &RequestView<'_, '_>, counts: Counts) -> PyResult<Option<Self>> {
-        let prompt_tokens = request.num_prompt()?;
-        let num_prompt = i64::from(prompt_tokens);
+        let num_prompt = i64::from(request.num_prompt()?);
         if counts.computed < num_prompt || request.is_prefill_chunk()? {
             return Ok(None);
         }
         let has_images = request.has_encoder_inputs()?;
-        if has_images && !ends_before(request, prompt_tokens)? {
+        if has_images && !ends_before(request, num_prompt)? {
             return Ok(None);
         }
         let sampling = request.sampling()?;
@@ -159,9 +158,9 @@ impl Row {
 }
 
 /// Whether all inputs of the encoder lie within so many tokens.
-fn ends_before(request: &RequestView<'_, '_>, num_tokens: u32) -> PyResult<bool> {
+fn ends_before(request: &RequestView<'_, '_>, num_tokens: i64) -> PyResult<bool> {
     for image in request.images()? {
-        if span(&image)?.end > num_tokens as usize {
+        if span(&image)?.end > num_tokens {
             return Ok(false);
         }
     }
