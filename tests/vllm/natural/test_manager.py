@@ -20,6 +20,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.request import Request, RequestStatus
 
 from .manager_worker import Worker, next_turn, token_at
@@ -445,12 +446,12 @@ def test_a_state_is_kept_at_each_interval_that_the_user_asks_for() -> None:
 
 def test_without_a_prefix_cache_no_checkpoints_are_placed() -> None:
     config = Groups.HYBRID.natural_config(40, MAX_LEN)
-    groups = [
-        replace(group, kv_cache_spec=replace(group.kv_cache_spec, mamba_cache_mode="none"))
-        if number
-        else group
-        for number, group in enumerate(config.kv_cache_groups)
-    ]
+    groups = []
+    for group in config.kv_cache_groups:
+        spec: Any = group.kv_cache_spec
+        if isinstance(spec, MambaSpec):
+            spec = replace(spec, mamba_cache_mode="none")
+        groups.append(replace(group, kv_cache_spec=spec))
     scheduler: Any = scheduler_over(
         replace(config, kv_cache_groups=groups),
         num_requests=4,
