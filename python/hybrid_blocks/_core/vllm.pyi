@@ -12,7 +12,9 @@ __all__ = [
     "Blocks",
     "DecodeBatch",
     "RequestHasher",
+    "RequestCount",
     "RequestState",
+    "RequestStatus",
     "RustKVCacheManager",
     "ScheduledDecodes",
     "SpecCounts",
@@ -398,6 +400,7 @@ class DecodeBatch:
         cls,
         manager: RustKVCacheManager,
         *,
+        request_class: type,
         output_class: type,
         check_stop: Callable[[Any, int], bool],
         ensure_encoded: Callable[[Any, int], bool] | None,
@@ -406,6 +409,8 @@ class DecodeBatch:
     ) -> Self:
         """Begin over a block manager.
 
+        ``request_class`` is vLLM's ``Request``. From now on its counts and its status are
+        :class:`RequestCount` and :class:`RequestStatus`, for all of its instances.
         ``output_class`` is vLLM's ``EngineCoreOutput`` and ``check_stop`` its function;
         ``ensure_encoded`` is ``ensure_cache_available`` of its encoder cache connector, if any;
         ``states`` are its states of requests that run, are preempted, ended by a token, and ended
@@ -578,8 +583,26 @@ class RequestHasher:
 class RequestState:
     """What is kept of a request between calls, in its attribute ``_hybrid_blocks``.
 
-    How its block manager names it, and digests on their way from a hasher to a manager. A copy of
-    a request has one that does not count.
+    Its three counts, once :class:`RequestCount` shows them; how its block manager names it; and
+    digests on their way from a hasher to a manager. Of a copy's only the counts are taken over.
     """
 
-    def __new__(cls) -> Self: ...
+    def __new__(cls, counts: tuple[int, int, int] | None = None) -> Self:
+        """Begin with the tokens computed, in flight, and standing for outputs, if they are known."""
+
+@final
+class RequestCount:
+    """A count of vLLM's ``Request``, kept in its :class:`RequestState`: in tokens.
+
+    Of ``num_computed_tokens``, ``num_in_flight_tokens`` and ``num_output_placeholders``.
+    """
+
+    def __get__(self, request: Any, _class: type | None = None) -> Any: ...
+    def __set__(self, request: Any, value: int) -> None: ...
+
+@final
+class RequestStatus:
+    """The status of vLLM's ``Request``; that it was set is noted in its :class:`RequestState`."""
+
+    def __get__(self, request: Any, _class: type | None = None) -> Any: ...
+    def __set__(self, request: Any, value: object) -> None: ...

@@ -67,6 +67,7 @@ class Scheduler(VllmScheduler):
         connector = self.ec_connector
         return DecodeBatch(
             self.kv_cache_manager,  # type: ignore[arg-type]
+            request_class=Request,
             output_class=EngineCoreOutput,
             check_stop=check_stop,
             ensure_encoded=None if connector is None else connector.ensure_cache_available,

@@ -27,11 +27,9 @@ pub(super) fn advance(
         if rules.is_async {
             row.counts.placeholders += 1 + num_drafts;
         }
+        row.show(row.counts);
         let request = row.view(py);
-        request.set_num_computed(row.counts.computed)?;
-        request.set_num_in_flight(row.counts.in_flight)?;
         if rules.is_async {
-            request.set_num_placeholders(row.counts.placeholders)?;
             if rules.num_spec_tokens > 0 {
                 request.set_drafts(drafts)?;
             }

@@ -6,10 +6,10 @@ use pyo3::types::PyList;
 
 use crate::hasher::RequestHasher;
 use crate::manager::RustKVCacheManager;
-use crate::request::{RequestView, count};
+use crate::request::{Counts, RequestView, count};
 
 use super::batch::DecodeBatch;
-use super::row::{Counts, Hasher, Row};
+use super::row::{Hasher, Row};
 use super::stop::{self, Stop, StopRule};
 
 /// Append tokens up to the first that ends the request, and take those after it off `list`. Returns
@@ -85,12 +85,11 @@ fn take_in(
     let had_placeholders = counts.placeholders > 0;
     if rules.takes_back_trimmed && num_kept < num_new {
         counts.computed -= num_new - num_kept;
-        request.set_num_computed(counts.computed)?;
     }
     if had_placeholders {
         counts.placeholders -= if rules.takes_back_trimmed { num_new } else { num_kept };
-        request.set_num_placeholders(counts.placeholders)?;
     }
+    row.show(*counts);
     if had_placeholders || rules.commits_outputs {
         let unsettled =
             if rules.takes_back_trimmed { counts.in_flight } else { counts.placeholders };

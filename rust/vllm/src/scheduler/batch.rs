@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyDict, PyList, PySet, PyType};
 
 use crate::manager::RustKVCacheManager;
-use crate::request::RequestView;
+use crate::request::{self, RequestView};
 
 use super::advance;
 use super::extras::Extras;
@@ -51,6 +51,8 @@ pub(super) struct Rules {
 #[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct DecodeBatch {
     pub(super) manager: Py<RustKVCacheManager>,
+    /// vLLM's `Request`, which shows the counts that are kept of it.
+    pub(super) request_class: Py<PyType>,
     /// vLLM's `EngineCoreOutput`.
     pub(super) output_class: Py<PyType>,
     /// vLLM's `check_stop`.
@@ -96,25 +98,28 @@ impl DecodeBatch {
 #[pymethods]
 impl DecodeBatch {
     #[new]
-    #[pyo3(signature = (manager, *, output_class, check_stop, ensure_encoded, states, rules))]
+    #[pyo3(signature = (manager, *, request_class, output_class, check_stop, ensure_encoded, states, rules))]
     fn new(
         manager: Py<RustKVCacheManager>,
+        request_class: Bound<'_, PyType>,
         output_class: Py<PyType>,
         check_stop: Py<PyAny>,
         ensure_encoded: Option<Py<PyAny>>,
         states: [Py<PyAny>; 4],
         rules: Rules,
-    ) -> Self {
+    ) -> PyResult<Self> {
         let [running, preempted, stopped, length_capped] = states;
-        Self {
+        request::show(&request_class)?;
+        Ok(Self {
             manager,
+            request_class: request_class.unbind(),
             output_class,
             check_stop,
             ensure_encoded,
             states: States { running, preempted, stopped, length_capped },
             rules,
             rows: Mutex::default(),
-        }
+        })
     }
 
     fn schedule(

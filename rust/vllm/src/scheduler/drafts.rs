@@ -5,9 +5,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyList};
 
+use crate::request::Counts;
+
 use super::batch::Rules;
 use super::extras::Extras;
-use super::row::{Counts, Row};
+use super::row::Row;
 
 /// What vLLM's `SpecDecodingStats` counts, of one step.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
@@ -41,7 +43,7 @@ impl SpecCounts {
     }
 }
 
-/// Take back the tokens that were rejected, and count. Returns whether a count of the request changed.
+/// Take back the tokens that were rejected, and count.
 pub(super) fn settle(
     rules: &Rules,
     row: &Row,
@@ -50,11 +52,11 @@ pub(super) fn settle(
     num_sampled: usize,
     counts: &mut Counts,
     spec: &mut SpecCounts,
-) -> PyResult<bool> {
-    let Some(drafts) = extras.spec_tokens.get_item(id)? else { return Ok(false) };
+) -> PyResult<()> {
+    let Some(drafts) = extras.spec_tokens.get_item(id)? else { return Ok(()) };
     let num_drafts = drafts.cast::<PyList>()?.len();
     if num_drafts == 0 {
-        return Ok(false);
+        return Ok(());
     }
     let num_accepted = num_sampled - 1;
     if num_accepted > rules.num_spec_tokens {
@@ -78,5 +80,5 @@ pub(super) fn settle(
         let said = (num_valid, num_accepted, rules.detailed_spec_metrics);
         metrics.bind(id.py()).call_method1(intern!(id.py(), "observe"), said)?;
     }
-    Ok(num_rejected != 0)
+    Ok(())
 }

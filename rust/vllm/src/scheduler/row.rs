@@ -5,32 +5,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
+use super::batch::DecodeBatch;
 use super::stop::StopRule;
 use crate::hasher::RequestHasher;
-use crate::request::{RequestView, span};
-
-/// The counts of a request that change with every step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) computed: i64,
-    pub(super) in_flight: i64,
-    pub(super) placeholders: i64,
-}
-
-impl Counts {
-    pub(super) fn read(request: &RequestView<'_, '_>) -> PyResult<Self> {
-        Ok(Self {
-            computed: request.num_computed()?,
-            in_flight: request.num_in_flight()?,
-            placeholders: request.num_placeholders()?,
-        })
-    }
-
-    /// Tokens that are computed whatever becomes of the steps in flight.
-    pub(super) fn num_certain(&self) -> i64 {
-        self.computed - self.placeholders
-    }
-}
+use crate::request::{Counts, RequestState, RequestView, span};
 
 /// What hashes the blocks of a request.
 pub(super) enum Hasher {
@@ -71,6 +49,10 @@ pub(super) struct Scheduled {
 pub(super) struct Row {
     pub(super) request: Py<PyAny>,
     attributes: Py<PyDict>,
+    /// Where its counts are.
+    state: Py<RequestState>,
+    /// How often its status had been set when it was known to run.
+    running_at: Option<u32>,
     pub(super) id: Py<PyString>,
     pub(super) tokens: Py<PyList>,
     pub(super) output_tokens: Py<PyList>,
@@ -100,7 +82,16 @@ pub(super) struct Row {
 
 impl Row {
     /// Read a request; `None` where it does anything but decode.
-    pub(super) fn read(request: &RequestView<'_, '_>, counts: Counts) -> PyResult<Option<Self>> {
+    pub(super) fn read(
+        batch: &DecodeBatch,
+        request: &RequestView<'_, '_>,
+    ) -> PyResult<Option<Self>> {
+        // Of another class, nobody says when a count or the status is set.
+        if !request.object.is_instance(batch.request_class.bind(request.object.py()))? {
+            return Ok(None);
+        }
+        let state = request.counting()?;
+        let Some(counts) = state.get().counts() else { return Ok(None) };
         let num_prompt = i64::from(request.num_prompt()?);
         if counts.computed < num_prompt || request.is_prefill_chunk()? {
             return Ok(None);
@@ -118,7 +109,9 @@ impl Row {
         let spec_metrics = request.spec_decode_metrics()?;
         Ok(Some(Self {
             request: request.object.clone().unbind(),
-            attributes: request.attributes.clone().unbind(),
+            attributes: request.attributes().clone().unbind(),
+            state: state.unbind(),
+            running_at: None,
             id: request.id()?.unbind(),
             tokens: request.tokens()?.unbind(),
             output_tokens: request.output_tokens()?.unbind(),
@@ -141,8 +134,32 @@ impl Row {
         }))
     }
 
+    #[inline]
     pub(super) fn view<'a, 'py>(&'a self, py: Python<'py>) -> RequestView<'a, 'py> {
-        RequestView { object: self.request.bind(py), attributes: self.attributes.bind(py).clone() }
+        RequestView::known(self.request.bind(py), self.attributes.bind(py))
+    }
+
+    /// Whether nobody else changed a count.
+    #[inline]
+    pub(super) fn is_current(&self) -> bool {
+        self.state.get().counts() == Some(self.counts)
+    }
+
+    /// Let the request have these counts. They are the row's once the caller is done with it.
+    #[inline]
+    pub(super) fn show(&self, counts: Counts) {
+        self.state.get().set_counts(counts);
+    }
+
+    /// Whether the request runs.
+    #[inline]
+    pub(super) fn is_running(&mut self, running: &Py<PyAny>, py: Python<'_>) -> PyResult<bool> {
+        let num_changes = Some(self.state.get().num_status_changes());
+        if self.running_at != num_changes {
+            let runs = self.view(py).status()?.is(running);
+            self.running_at = num_changes.filter(|_| runs);
+        }
+        Ok(self.running_at.is_some())
     }
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {

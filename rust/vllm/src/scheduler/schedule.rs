@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet, PyString, PyTuple};
 
 use crate::manager::{Room, RustKVCacheManager};
-use crate::request::{RequestView, count};
+use crate::request::{Counts, RequestView, count};
 
 use super::batch::{DecodeBatch, Rules};
-use super::row::{Counts, Row, Rows, Scheduled};
+use super::row::{Row, Rows, Scheduled};
 
 /// What the step's output says of them, by request in the order of the running.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
@@ -94,7 +94,7 @@ pub(super) fn schedule<'py>(
     let mut num_seen = 0;
     for object in running.iter().take(most) {
         let left = step.left(limits);
-        if left <= 0 || !bring_up(rows, num_seen, &object)? {
+        if left <= 0 || !bring_up(batch, rows, num_seen, &object)? {
             break;
         }
         let row = &mut rows.0[num_seen];
@@ -161,7 +161,7 @@ fn last_decode(
             continue;
         }
         let num_drafts = drafts(rules, &request)?.as_ref().map_or(0, count);
-        if let Some(row) = Row::read(&request, Counts::read(&request)?)?
+        if let Some(row) = Row::read(batch, &request)?
             && let Action::Decode(_) =
                 action(rules, &row, &request, num_drafts, limits.step_number)?
         {
@@ -175,23 +175,17 @@ fn last_decode(
 }
 
 /// Let the row at `index` say what the request is now; `false` where it does anything but decode.
-fn bring_up(rows: &mut Rows, index: usize, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn bring_up(
+    batch: &DecodeBatch,
+    rows: &mut Rows,
+    index: usize,
+    object: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
     let is_known = rows.has_at(index, object);
-    let counts;
-    let new;
-    if is_known {
-        let row = &rows.0[index];
-        let request = row.view(object.py());
-        counts = Counts::read(&request)?;
-        if counts == row.counts {
-            return Ok(true);
-        }
-        new = Row::read(&request, counts)?;
-    } else {
-        let request = RequestView::new(object)?;
-        new = Row::read(&request, Counts::read(&request)?)?;
+    if is_known && rows.0[index].is_current() {
+        return Ok(true);
     }
-    let Some(new) = new else { return Ok(false) };
+    let Some(new) = Row::read(batch, &RequestView::new(object)?)? else { return Ok(false) };
     if is_known {
         rows.0[index] = new;
     } else {

@@ -6,13 +6,13 @@ use pyo3::types::dict::BoundDictIterator;
 use pyo3::types::{PyDict, PyList};
 
 use crate::manager::RustKVCacheManager;
-use crate::request::RequestView;
+use crate::request::{Counts, RequestView};
 
 use super::append::append;
 use super::batch::DecodeBatch;
 use super::drafts::{SpecCounts, settle};
 use super::extras::Extras;
-use super::row::{Counts, Row, Rows};
+use super::row::{Row, Rows};
 
 /// Outputs of the requests that are dealt with.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
@@ -182,22 +182,13 @@ impl<'py> Told<'py> {
         let request = row.view(py);
         let mut counts = row.counts;
         counts.in_flight -= num_scheduled;
-        request.set_num_in_flight(counts.in_flight)?;
         if let Some((_, tokens)) = &sampled
             && batch.rules.num_spec_tokens > 0
-            && settle(
-                &batch.rules,
-                row,
-                id,
-                step.extras,
-                tokens.len(),
-                &mut counts,
-                &mut self.spec_counts,
-            )?
         {
-            request.set_num_computed(counts.computed)?;
-            request.set_num_placeholders(counts.placeholders)?;
+            let (extras, spec) = (step.extras, &mut self.spec_counts);
+            settle(&batch.rules, row, id, extras, tokens.len(), &mut counts, spec)?;
         }
+        row.show(counts);
         let has_cached_inputs = row.has_cached_inputs && step.free_inputs(&request)?;
         let mut is_new = row.is_new | step.extras.note_nans(&request, id)?;
         let mut is_done = false;
@@ -258,13 +249,9 @@ fn recipient(
     let found = rows.find(*at, id);
     if let Some(index) = found {
         *at = index + 1;
-        let row = &rows.0[index];
-        let request = row.view(py);
+        let row = &mut rows.0[index];
         // What runs is among the scheduler's requests.
-        if row.stop.is_some()
-            && request.status()?.is(&batch.states.running)
-            && Counts::read(&request)? == row.counts
-        {
+        if row.stop.is_some() && row.is_running(&batch.states.running, py)? && row.is_current() {
             return Ok(Recipient::Row(index));
         }
     }
@@ -278,7 +265,7 @@ fn recipient(
         let is_finished = status.gt(&batch.states.preempted)?;
         return Ok(if is_finished { Recipient::Ended } else { Recipient::Unusual });
     }
-    let row = Row::read(&request, Counts::read(&request)?)?;
+    let row = Row::read(batch, &request)?;
     match (row.filter(|row| row.stop.is_some()), found) {
         (Some(row), Some(index)) if rows.0[index].request.is(&object) => {
             rows.0[index] = row;

@@ -1,14 +1,14 @@
 //! [`RequestView`]: attributes of vLLM's `Request`, read where they are kept.
 
-use std::ops::Range;
-use std::sync::Mutex;
+use std::ops::{Deref, Range};
 
 use hybrid_blocks::Digest;
 use hybrid_blocks::vllm::RequestProgress;
-use hybrid_blocks_interop::integrity_error;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
+
+use super::state::{Counts, Named, RequestState};
 
 /// Length of a list of tokens, to be compared with vLLM's counts.
 pub(crate) fn count(tokens: &Bound<'_, PyList>) -> i64 {
@@ -21,12 +21,42 @@ pub(crate) fn count(tokens: &Bound<'_, PyList>) -> i64 {
 /// Reading its dictionary spares asking the class for each attribute whether it computes it.
 pub(crate) struct RequestView<'a, 'py> {
     pub(crate) object: &'a Bound<'py, PyAny>,
-    pub(crate) attributes: Bound<'py, PyDict>,
+    pub(super) attributes: Attributes<'a, 'py>,
+}
+
+/// A request's dictionary. One that is kept is not touched before it is read.
+pub(super) enum Attributes<'a, 'py> {
+    Asked(Bound<'py, PyDict>),
+    Kept(&'a Bound<'py, PyDict>),
+}
+
+impl<'py> Deref for Attributes<'_, 'py> {
+    type Target = Bound<'py, PyDict>;
+
+    #[inline]
+    fn deref(&self) -> &Bound<'py, PyDict> {
+        match self {
+            Self::Asked(attributes) => attributes,
+            Self::Kept(attributes) => attributes,
+        }
+    }
 }
 
 macro_rules! attributes {
-    ($($(#[$doc:meta])* $name:ident: $kind:ident $attribute:literal;)*) => {
-        $($(#[$doc])* attributes!(@ $name $kind $attribute);)*
+    ($($(#[$doc:meta])* $name:ident: $kind:ident $attribute:literal $(of $count:ident)?;)*) => {
+        $($(#[$doc])* attributes!(@ $name $kind $attribute $(of $count)?);)*
+    };
+    (@ $name:ident count $attribute:literal of $count:ident) => {
+        pub(crate) fn $name(&self) -> PyResult<i64> {
+            let name = intern!(self.object.py(), $attribute);
+            if let Some(value) = self.attributes.get_item(name)? {
+                return value.extract();
+            }
+            match self.kept_counts()? {
+                Some(counts) => Ok(counts.$count),
+                None => self.object.getattr(name)?.extract(),
+            }
+        }
     };
     (@ $name:ident number $attribute:literal) => {
         pub(crate) fn $name(&self) -> PyResult<i64> {
@@ -63,7 +93,17 @@ macro_rules! attributes {
 impl<'a, 'py> RequestView<'a, 'py> {
     pub(crate) fn new(object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
         let attributes = object.getattr(intern!(object.py(), "__dict__"))?.cast_into()?;
-        Ok(Self { object, attributes })
+        Ok(Self { object, attributes: Attributes::Asked(attributes) })
+    }
+
+    /// One whose dictionary is known.
+    #[inline]
+    pub(crate) fn known(object: &'a Bound<'py, PyAny>, attributes: &'a Bound<'py, PyDict>) -> Self {
+        Self { object, attributes: Attributes::Kept(attributes) }
+    }
+
+    pub(crate) fn attributes(&self) -> &Bound<'py, PyDict> {
+        &self.attributes
     }
 
     fn get(&self, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
@@ -74,9 +114,8 @@ impl<'a, 'py> RequestView<'a, 'py> {
     }
 
     attributes! {
-        num_computed: number "num_computed_tokens";
-        num_in_flight: number "num_in_flight_tokens";
-        num_placeholders: number "num_output_placeholders";
+        num_computed: count "num_computed_tokens" of computed;
+        num_in_flight: count "num_in_flight_tokens" of in_flight;
         num_prompt: size "num_prompt_tokens";
         num_stale: number "num_stale_output_tokens";
         num_nans: number "num_nans_in_logits";
@@ -120,16 +159,8 @@ impl<'a, 'py> RequestView<'a, 'py> {
         self.get(intern!(py, "num_tokens"))?.extract()
     }
 
-    pub(crate) fn set_num_computed(&self, count: i64) -> PyResult<()> {
-        self.attributes.set_item(intern!(self.object.py(), "num_computed_tokens"), count)
-    }
-
     pub(crate) fn set_num_in_flight(&self, count: i64) -> PyResult<()> {
-        self.attributes.set_item(intern!(self.object.py(), "num_in_flight_tokens"), count)
-    }
-
-    pub(crate) fn set_num_placeholders(&self, count: i64) -> PyResult<()> {
-        self.attributes.set_item(intern!(self.object.py(), "num_output_placeholders"), count)
+        self.object.setattr(intern!(self.object.py(), "num_in_flight_tokens"), count)
     }
 
     pub(crate) fn set_drafts(&self, drafts: &Bound<'py, PyList>) -> PyResult<()> {
@@ -180,20 +211,70 @@ impl<'a, 'py> RequestView<'a, 'py> {
         Ok(waiting.iter().any(|state| status.is(state)))
     }
 
+    fn found_state(&self) -> PyResult<Option<Bound<'py, RequestState>>> {
+        let found = self.attributes.get_item(intern!(self.object.py(), "_hybrid_blocks"))?;
+        Ok(found.and_then(|found| found.cast_into::<RequestState>().ok()))
+    }
+
     /// What is kept of the request between calls, if anything is.
     #[inline]
     pub(crate) fn state(&self) -> PyResult<Option<Bound<'py, RequestState>>> {
-        let found = self.attributes.get_item(intern!(self.object.py(), "_hybrid_blocks"))?;
-        let state = found.and_then(|found| found.cast_into::<RequestState>().ok());
-        Ok(state.filter(|state| state.get().owner == address(self.object)))
+        Ok(self.found_state()?.filter(|state| state.get().owner == address(self.object)))
     }
 
     /// Keep something of the request, in place of what was kept before.
     pub(crate) fn keep(&self, named: Named, digests: Vec<Digest>) -> PyResult<()> {
-        let kept = Mutex::new(Kept { named, digests });
-        let state = RequestState { owner: address(self.object), kept };
+        match self.state()? {
+            Some(state) => state.get().keep(named, digests),
+            None => self.set_state(named, digests).map(drop),
+        }
+    }
+
+    /// Put a state into the request, with the counts of the one that a copy was made with.
+    fn set_state(&self, named: Named, digests: Vec<Digest>) -> PyResult<Bound<'py, RequestState>> {
+        let state = RequestState::of(address(self.object), named, digests);
+        if let Some(counts) = self.found_state()?.and_then(|before| before.get().counts()) {
+            state.set_counts(counts);
+        }
         let state = Bound::new(self.object.py(), state)?;
-        self.attributes.set_item(intern!(self.object.py(), "_hybrid_blocks"), state)
+        self.attributes.set_item(intern!(self.object.py(), "_hybrid_blocks"), &state)?;
+        Ok(state)
+    }
+
+    /// The request's counts, if they are not in its dictionary.
+    pub(super) fn kept_counts(&self) -> PyResult<Option<Counts>> {
+        let Some(found) = self.found_state()? else { return Ok(None) };
+        match found.get().counts() {
+            // A copy goes its own way from here.
+            Some(_) if found.get().owner != address(self.object) => {
+                Ok(self.set_state(Named::default(), Vec::new())?.get().counts())
+            }
+            counts => Ok(counts),
+        }
+    }
+
+    /// The request's state, which keeps its counts from now on.
+    pub(crate) fn counting(&self) -> PyResult<Bound<'py, RequestState>> {
+        let state = match self.state()? {
+            Some(state) => state,
+            None => self.set_state(Named::default(), Vec::new())?,
+        };
+        if state.get().counts().is_none() {
+            let py = self.object.py();
+            state.get().set_counts(Counts {
+                computed: self.take_count(intern!(py, "num_computed_tokens"))?,
+                in_flight: self.take_count(intern!(py, "num_in_flight_tokens"))?,
+                placeholders: self.take_count(intern!(py, "num_output_placeholders"))?,
+            });
+        }
+        Ok(state)
+    }
+
+    /// Take a count out of the request's dictionary; 0 if it was not set yet.
+    fn take_count(&self, name: &Bound<'py, PyString>) -> PyResult<i64> {
+        let Some(count) = self.attributes.get_item(name)? else { return Ok(0) };
+        self.attributes.del_item(name)?;
+        count.extract()
     }
 }
 
@@ -204,65 +285,6 @@ pub(crate) fn span(image: &Bound<'_, PyAny>) -> PyResult<Range<i64>> {
     let offset = position.getattr(intern!(py, "offset"))?.extract()?;
     let length: i64 = position.getattr(intern!(py, "length"))?.extract()?;
     Ok(offset..offset + length)
-}
-
-/// How a block manager names a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Named {
-    /// The manager's number, from 1.
-    pub(crate) manager: u64,
-    pub(crate) handle: u64,
-}
-
-#[derive(Default)]
-struct Kept {
-    named: Named,
-    digests: Vec<Digest>,
-}
-
-/// What is kept of a request between calls, on the request itself: how its block manager names it,
-/// and digests on their way from the hasher to the manager.
-///
-/// A copy of a request has the state of the one that it was copied from, which does not count.
-#[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
-pub(crate) struct RequestState {
-    /// The request's address.
-    owner: usize,
-    kept: Mutex<Kept>,
-}
-
-impl RequestState {
-    fn with<R>(&self, call: impl FnOnce(&mut Kept) -> R) -> PyResult<R> {
-        let kept = self.kept.lock();
-        Ok(call(&mut *kept.map_err(|_| integrity_error("a request's state is lost".to_owned()))?))
-    }
-
-    #[inline]
-    pub(crate) fn named(&self) -> PyResult<Named> {
-        self.with(|kept| kept.named)
-    }
-
-    pub(crate) fn set_named(&self, named: Named) -> PyResult<()> {
-        self.with(|kept| kept.named = named)
-    }
-
-    /// The digests that the hasher made, once.
-    pub(crate) fn take_digests(&self) -> PyResult<Vec<Digest>> {
-        self.with(|kept| std::mem::take(&mut kept.digests))
-    }
-}
-
-#[pymethods]
-impl RequestState {
-    /// One that counts for no request: what a copy of a request starts with.
-    #[new]
-    fn new() -> Self {
-        Self { owner: 0, kept: Mutex::default() }
-    }
-
-    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyAny>, ()) {
-        (slf.get_type().into_any(), ())
-    }
 }
 
 fn address(request: &Bound<'_, PyAny>) -> usize {

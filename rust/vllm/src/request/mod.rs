@@ -1,0 +1,9 @@
+//! vLLM's `Request`: how it is read, and what is kept of it between calls.
+
+mod attributes;
+mod state;
+mod view;
+
+pub(crate) use attributes::{RequestCount, RequestStatus, show};
+pub(crate) use state::{Counts, Named, RequestState};
+pub(crate) use view::{RequestView, count, span};

@@ -1,0 +1,113 @@
+"""Counts and status of vLLM's requests, where the one-call scheduler keeps them."""
+
+import copy
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from hybrid_blocks._core.vllm import RequestCount, RequestState, RequestStatus
+from hybrid_blocks.profile.engine import Groups, make_scheduler
+from hybrid_blocks.vllm import plugin
+from hybrid_blocks.vllm.scheduler import AsyncScheduler
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
+from vllm.v1.request import RequestStatus as Status
+
+COUNTS = ("num_computed_tokens", "num_in_flight_tokens", "num_output_placeholders")
+
+
+def make_request(name: str = "a") -> Request:
+    return Request(
+        request_id=name,
+        prompt_token_ids=[1, 2, 3],
+        sampling_params=SamplingParams(max_tokens=8),
+        pooling_params=None,
+    )
+
+
+@pytest.fixture
+def before() -> Iterator[Request]:
+    """A request from before a scheduler exists; the class is as it was afterwards."""
+    names = (*COUNTS, "status")
+    kept = {name: vars(Request).get(name) for name in names}
+    for name in names:
+        if name in vars(Request):
+            delattr(Request, name)
+    try:
+        yield make_request("before")
+    finally:
+        for name, value in kept.items():
+            if value is not None:
+                setattr(Request, name, value)
+            elif name in vars(Request):
+                delattr(Request, name)
+
+
+@pytest.fixture
+def after(before: Request) -> Request:
+    """A request from after a scheduler was made."""
+    before.num_computed_tokens = 5
+    plugin.register()
+    make_scheduler(
+        Groups("full"),
+        num_requests=4,
+        num_blocks=64,
+        max_model_len=64,
+        max_num_batched_tokens=64,
+        scheduler_cls=AsyncScheduler,
+        is_natural=False,
+        num_draft_tokens=0,
+    )
+    return make_request("after")
+
+
+def test_counts_and_status_are_attributes_as_before(before: Request, after: Request) -> None:
+    assert isinstance(vars(Request)["num_computed_tokens"], RequestCount)
+    assert isinstance(vars(Request)["status"], RequestStatus)
+    assert before.num_computed_tokens == 5
+    for request in (before, after):
+        request.num_computed_tokens += 2
+        request.num_in_flight_tokens = 3
+        request.num_output_placeholders -= 1
+        request.status = Status.RUNNING
+        assert request.num_in_flight_tokens == 3
+        assert request.num_output_placeholders == -1
+        assert request.status is Status.RUNNING
+        assert not vars(request).keys() & set(COUNTS)
+    assert (before.num_computed_tokens, after.num_computed_tokens) == (7, 2)
+
+
+def test_a_count_is_a_whole_number(after: Request) -> None:
+    with pytest.raises(TypeError):
+        after.num_computed_tokens = "many"  # type: ignore[assignment]
+    assert after.num_computed_tokens == 0
+
+
+def test_what_was_never_set_is_no_attribute(after: Request) -> None:
+    bare = object.__new__(Request)
+    with pytest.raises(AttributeError, match="status"):
+        _ = bare.status
+    with pytest.raises(AttributeError, match="num_computed_tokens"):
+        _ = bare.num_computed_tokens
+    assert after.status is Status.WAITING
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_goes_its_own_way(after: Request, copied: type) -> None:
+    after.num_computed_tokens = 4
+    other = copied(after)
+    other.num_computed_tokens += 1
+    other.status = Status.PREEMPTED
+    after.num_in_flight_tokens = 9
+    assert (after.num_computed_tokens, other.num_computed_tokens) == (4, 5)
+    assert (after.num_in_flight_tokens, other.num_in_flight_tokens) == (9, 0)
+    assert (after.status, other.status) == (Status.WAITING, Status.PREEMPTED)
+
+
+def test_counts_survive_pickling(after: Request) -> None:
+    after.num_computed_tokens, after.num_in_flight_tokens = 4, 2
+    state = vars(after)["_hybrid_blocks"]
+    other = make_request("other")
+    vars(other)["_hybrid_blocks"] = pickle.loads(pickle.dumps(state))  # noqa: S301 - our own bytes
+    assert (other.num_computed_tokens, other.num_in_flight_tokens) == (4, 2)
+    assert pickle.loads(pickle.dumps(RequestState())).__reduce__()[1] == (None,)  # noqa: S301
