@@ -108,6 +108,6 @@ def test_counts_survive_pickling(after: Request) -> None:
     after.num_computed_tokens, after.num_in_flight_tokens = 4, 2
     state = vars(after)["_hybrid_blocks"]
     other = make_request("other")
-    vars(other)["_hybrid_blocks"] = pickle.loads(pickle.dumps(state))  # noqa: S301 - our own bytes
+    vars(other)["_hybrid_blocks"] = pickle.loads(pickle.dumps(state))
     assert (other.num_computed_tokens, other.num_in_flight_tokens) == (4, 2)
-    assert pickle.loads(pickle.dumps(RequestState())).__reduce__()[1] == (None,)  # noqa: S301
+    assert pickle.loads(pickle.dumps(RequestState())).__reduce__()[1] == (None,)

@@ -11,8 +11,8 @@ __all__ = [
     "Block",
     "Blocks",
     "DecodeBatch",
-    "RequestHasher",
     "RequestCount",
+    "RequestHasher",
     "RequestState",
     "RequestStatus",
     "RustKVCacheManager",
@@ -588,7 +588,7 @@ class RequestState:
     """
 
     def __new__(cls, counts: tuple[int, int, int] | None = None) -> Self:
-        """Begin with the tokens computed, in flight, and standing for outputs, if they are known."""
+        """Begin with the tokens computed, in flight, and standing for outputs, if known."""
 
 @final
 class RequestCount:
@@ -597,12 +597,12 @@ class RequestCount:
     Of ``num_computed_tokens``, ``num_in_flight_tokens`` and ``num_output_placeholders``.
     """
 
-    def __get__(self, request: Any, _class: type | None = None) -> Any: ...
-    def __set__(self, request: Any, value: int) -> None: ...
+    def __get__(self, request: Any, _class: type | None = None, /) -> Any: ...
+    def __set__(self, request: Any, value: int, /) -> None: ...
 
 @final
 class RequestStatus:
     """The status of vLLM's ``Request``; that it was set is noted in its :class:`RequestState`."""
 
-    def __get__(self, request: Any, _class: type | None = None) -> Any: ...
-    def __set__(self, request: Any, value: object) -> None: ...
+    def __get__(self, request: Any, _class: type | None = None, /) -> Any: ...
+    def __set__(self, request: Any, value: object, /) -> None: ...

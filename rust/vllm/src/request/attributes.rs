@@ -14,11 +14,14 @@ use super::view::RequestView;
 
 const STATUS: &str = "status";
 
+/// Which of the counts.
+type Field = fn(&mut Counts) -> &mut i64;
+
 /// A count of requests, as an attribute of their class.
 #[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct RequestCount {
     name: Py<PyString>,
-    of: fn(&mut Counts) -> &mut i64,
+    of: Field,
 }
 
 #[pymethods]
@@ -94,7 +97,7 @@ pub(crate) fn show(class: &Bound<'_, PyType>) -> PyResult<()> {
     {
         return Ok(());
     }
-    let counts: [(_, fn(&mut Counts) -> &mut i64); 3] = [
+    let counts: [(_, Field); 3] = [
         (intern!(py, "num_computed_tokens"), |counts| &mut counts.computed),
         (intern!(py, "num_in_flight_tokens"), |counts| &mut counts.in_flight),
         (intern!(py, "num_output_placeholders"), |counts| &mut counts.placeholders),
