@@ -5,13 +5,12 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
-from hybrid_blocks._core.vllm import RequestCount, RequestState, RequestStatus
+from hybrid_blocks._core.vllm import RequestAttribute, RequestState
 from hybrid_blocks.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import plugin
 from hybrid_blocks.vllm.scheduler import AsyncScheduler
 from vllm.sampling_params import SamplingParams
-from vllm.v1.request import Request
-from vllm.v1.request import RequestStatus as Status
+from vllm.v1.request import Request, RequestStatus
 
 COUNTS = ("num_computed_tokens", "num_in_flight_tokens", "num_output_placeholders")
 
@@ -62,17 +61,17 @@ def after(before: Request) -> Request:
 
 
 def test_counts_and_status_are_attributes_as_before(before: Request, after: Request) -> None:
-    assert isinstance(vars(Request)["num_computed_tokens"], RequestCount)
-    assert isinstance(vars(Request)["status"], RequestStatus)
+    for name in (*COUNTS, "status"):
+        assert isinstance(vars(Request)[name], RequestAttribute)
     assert before.num_computed_tokens == 5
     for request in (before, after):
         request.num_computed_tokens += 2
         request.num_in_flight_tokens = 3
         request.num_output_placeholders -= 1
-        request.status = Status.RUNNING
+        request.status = RequestStatus.RUNNING
         assert request.num_in_flight_tokens == 3
         assert request.num_output_placeholders == -1
-        assert request.status is Status.RUNNING
+        assert request.status is RequestStatus.RUNNING
         assert not vars(request).keys() & set(COUNTS)
     assert (before.num_computed_tokens, after.num_computed_tokens) == (7, 2)
 
@@ -89,7 +88,7 @@ def test_what_was_never_set_is_no_attribute(after: Request) -> None:
         _ = bare.status
     with pytest.raises(AttributeError, match="num_computed_tokens"):
         _ = bare.num_computed_tokens
-    assert after.status is Status.WAITING
+    assert after.status is RequestStatus.WAITING
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
@@ -97,11 +96,11 @@ def test_a_copy_goes_its_own_way(after: Request, copied: type) -> None:
     after.num_computed_tokens = 4
     other = copied(after)
     other.num_computed_tokens += 1
-    other.status = Status.PREEMPTED
+    other.status = RequestStatus.PREEMPTED
     after.num_in_flight_tokens = 9
     assert (after.num_computed_tokens, other.num_computed_tokens) == (4, 5)
     assert (after.num_in_flight_tokens, other.num_in_flight_tokens) == (9, 0)
-    assert (after.status, other.status) == (Status.WAITING, Status.PREEMPTED)
+    assert (after.status, other.status) == (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
 def test_counts_survive_pickling(after: Request) -> None:

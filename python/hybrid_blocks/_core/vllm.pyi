@@ -11,10 +11,9 @@ __all__ = [
     "Block",
     "Blocks",
     "DecodeBatch",
-    "RequestCount",
+    "RequestAttribute",
     "RequestHasher",
     "RequestState",
-    "RequestStatus",
     "RustKVCacheManager",
     "ScheduledDecodes",
     "SpecCounts",
@@ -409,8 +408,8 @@ class DecodeBatch:
     ) -> Self:
         """Begin over a block manager.
 
-        ``request_class`` is vLLM's ``Request``. From now on its counts and its status are
-        :class:`RequestCount` and :class:`RequestStatus`, for all of its instances.
+        ``request_class`` is vLLM's ``Request``. From now on its three counts and its
+        status are :class:`RequestAttribute`.
         ``output_class`` is vLLM's ``EngineCoreOutput`` and ``check_stop`` its function;
         ``ensure_encoded`` is ``ensure_cache_available`` of its encoder cache connector, if any;
         ``states`` are its states of requests that run, are preempted, ended by a token, and ended
@@ -583,7 +582,7 @@ class RequestHasher:
 class RequestState:
     """What is kept of a request between calls, in its attribute ``_hybrid_blocks``.
 
-    Its three counts, once :class:`RequestCount` shows them; how its block manager names it; and
+    Its three counts, once :class:`RequestAttribute` shows them; how its block manager names it; and
     digests on their way from a hasher to a manager. Of a copy's only the counts are taken over.
     """
 
@@ -591,18 +590,12 @@ class RequestState:
         """Begin with the tokens computed, in flight, and standing for outputs, if known."""
 
 @final
-class RequestCount:
-    """A count of vLLM's ``Request``, kept in its :class:`RequestState`: in tokens.
+class RequestAttribute:
+    """An attribute of vLLM's ``Request`` that its :class:`RequestState` knows of.
 
-    Of ``num_computed_tokens``, ``num_in_flight_tokens`` and ``num_output_placeholders``.
+    ``num_computed_tokens``, ``num_in_flight_tokens`` and ``num_output_placeholders``, in tokens, are
+    kept there. Of ``status`` it is noted that it was set.
     """
 
     def __get__(self, request: Any, _class: type | None = None, /) -> Any: ...
-    def __set__(self, request: Any, value: int, /) -> None: ...
-
-@final
-class RequestStatus:
-    """The status of vLLM's ``Request``; that it was set is noted in its :class:`RequestState`."""
-
-    def __get__(self, request: Any, _class: type | None = None, /) -> Any: ...
-    def __set__(self, request: Any, value: object, /) -> None: ...
+    def __set__(self, request: Any, value: Any, /) -> None: ...

@@ -19,7 +19,7 @@ pub mod vllm {
     #[pymodule_export]
     use super::manager::{AllocatedBlocks, RustKVCacheManager};
     #[pymodule_export]
-    use super::request::{RequestCount, RequestState, RequestStatus};
+    use super::request::{RequestAttribute, RequestState};
     #[pymodule_export]
     use super::scheduler::{DecodeBatch, ScheduledDecodes, SpecCounts, TakenOutputs};
 }

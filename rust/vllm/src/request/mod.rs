@@ -4,6 +4,6 @@ mod attributes;
 mod state;
 mod view;
 
-pub(crate) use attributes::{RequestCount, RequestStatus, show};
+pub(crate) use attributes::{RequestAttribute, show};
 pub(crate) use state::{Counts, Named, RequestState};
 pub(crate) use view::{RequestView, count, span};

@@ -253,21 +253,23 @@ impl<'a, 'py> RequestView<'a, 'py> {
         }
     }
 
-    /// The request's state, which keeps its counts from now on.
-    pub(crate) fn counting(&self) -> PyResult<Bound<'py, RequestState>> {
+    /// The request's state, which keeps its counts from now on, and these.
+    pub(crate) fn counting(&self) -> PyResult<(Bound<'py, RequestState>, Counts)> {
         let state = match self.state()? {
             Some(state) => state,
             None => self.set_state(Named::default(), Vec::new())?,
         };
-        if state.get().counts().is_none() {
-            let py = self.object.py();
-            state.get().set_counts(Counts {
-                computed: self.take_count(intern!(py, "num_computed_tokens"))?,
-                in_flight: self.take_count(intern!(py, "num_in_flight_tokens"))?,
-                placeholders: self.take_count(intern!(py, "num_output_placeholders"))?,
-            });
+        if let Some(counts) = state.get().counts() {
+            return Ok((state, counts));
         }
-        Ok(state)
+        let py = self.object.py();
+        let counts = Counts {
+            computed: self.take_count(intern!(py, "num_computed_tokens"))?,
+            in_flight: self.take_count(intern!(py, "num_in_flight_tokens"))?,
+            placeholders: self.take_count(intern!(py, "num_output_placeholders"))?,
+        };
+        state.get().set_counts(counts);
+        Ok((state, counts))
     }
 
     /// Take a count out of the request's dictionary; 0 if it was not set yet.

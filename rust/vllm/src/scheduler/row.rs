@@ -90,8 +90,7 @@ impl Row {
         if !request.object.is_instance(batch.request_class.bind(request.object.py()))? {
             return Ok(None);
         }
-        let state = request.counting()?;
-        let Some(counts) = state.get().counts() else { return Ok(None) };
+        let (state, counts) = request.counting()?;
         let num_prompt = i64::from(request.num_prompt()?);
         if counts.computed < num_prompt || request.is_prefill_chunk()? {
             return Ok(None);
