@@ -38,7 +38,9 @@ class Host:
         self.num_releases = 0
         self.counts = Counts()
         self._pending: set[bytes] = set()
+        self._pending_bytes = 0
         self._num_pins: dict[bytes, int] = {}
+        self._read_bytes = 0
         self._events: list[OffloadingEvent] | None = [] if with_events else None
 
     def begin_store(
@@ -58,12 +60,14 @@ class Host:
             return None, evicted
         stored, offsets = begun
         self._pending.update(stored)
+        self._pending_bytes += self.size(stored)
         return dict(zip(stored, offsets.tolist(), strict=True)), evicted
 
     def complete_store(self, keys: Sequence[bytes], *, success: bool) -> int:
         """Let chunks that were copied be found; return how many were on their way."""
         ended = [OffloadKey(key) for key in keys if key in self._pending]
         self._pending.difference_update(ended)
+        self._pending_bytes -= self.size(ended)
         num_stored = self.cache.complete_store(keys, success)
         self.version += 1
         self.num_releases += 1
@@ -80,7 +84,10 @@ class Host:
         offsets = self.cache.begin_load(keys)
         self.pinned_bytes += self.size(keys)
         for key in keys:
-            self._num_pins[key] = self._num_pins.get(key, 0) + 1
+            num_pins = self._num_pins.get(key, 0)
+            self._num_pins[key] = num_pins + 1
+            if num_pins == 0:
+                self._read_bytes += self._chunk_bytes[group_number(key)]
         return offsets
 
     def unpin(self, keys: Sequence[bytes]) -> None:
@@ -89,19 +96,22 @@ class Host:
         # A load from before a reset may end after it.
         self.pinned_bytes = max(0, self.pinned_bytes - self.size(keys))
         for key in keys:
-            if (num_pins := self._num_pins.pop(key, 0) - 1) > 0:
-                self._num_pins[key] = num_pins
+            num_pins = self._num_pins.pop(key, 0)
+            if num_pins > 1:
+                self._num_pins[key] = num_pins - 1
+            elif num_pins == 1:
+                self._read_bytes -= self._chunk_bytes[group_number(key)]
         self.num_releases += 1
 
     @property
     def write_usage(self) -> float:
         """Share of host memory that chunks on their way here take."""
-        return self.size(self._pending) / self.num_bytes
+        return self._pending_bytes / self.num_bytes
 
     @property
     def read_usage(self) -> float:
         """Share of host memory that is pinned, each chunk once."""
-        return self.size(self._num_pins) / self.num_bytes
+        return self._read_bytes / self.num_bytes
 
     @property
     def is_busy(self) -> bool:
@@ -114,6 +124,7 @@ class Host:
         self.pinned_bytes = 0
         self._pending.clear()
         self._num_pins.clear()
+        self._pending_bytes = self._read_bytes = 0
         self.num_releases += 1
         self.version += 1
 
