@@ -126,7 +126,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) -j$(JOBS) --output-sync=target envs lint test-rust types
 	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000
 	$(MAKE) test-e2e test-older WHICH=
-	$(MAKE) test-vllm LEVELS=pool,manager,batched
+	$(MAKE) test-vllm LEVELS=pool,manager,batched,offload
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.offload.host import ABSENT
+from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.metrics import HostInfo, definitions
+from hybrid_blocks.offload.spec import HybridOffloadingSpec
 from hybrid_blocks.offload.tier_queue import Done, TierQueue
-from scheduled import ATTENTION, STATE, Engine, Request, disk_at, objects_at
+from scheduled import ATTENTION, BYTES, GROUPS, STATE, Engine, Request, disk_at, objects_at
 from vllm.v1.kv_offload.base import (
     Locality,
     LookupResult,
@@ -19,6 +22,8 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+DEFINED = definitions().keys()
+SIZES = "vllm:kv_offload_cpu_allocation_size"
 MISS, HIT, RETRY = LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY
 
 
@@ -131,6 +136,81 @@ def test_evicted_keys_are_reported_once() -> None:
     assert set(removed) < {*first.keys[ATTENTION], first.keys[STATE][7]}
     assert all(event.medium is Medium.CPU for event in events)
     assert list(engine.manager.take_events()) == []
+
+
+def test_events_tell_only_of_what_was_on_its_way() -> None:
+    engine = Engine(64 * 4096)
+    request = Request("chat", 3)
+    first, second, third = request.keys[ATTENTION]
+    engine.store(request, [first])
+    engine.manager.complete_store([first, second], request.context)
+    (event,) = engine.manager.take_events()
+    assert event.keys == [first]
+    engine.manager.prepare_store([second, third], request.context)
+    engine.manager.complete_store([first, second, third], request.context, success=False)
+    engine.manager.prepare_store([third], request.context)
+    # vLLM forgets what it noted of a chunk that was given up; of a retried one it needs it still.
+    (event,) = engine.manager.take_events()
+    assert event.removed
+    assert event.metadata_only
+    assert event.keys == [second]
+
+
+def test_what_is_under_way_is_told_under_vllms_names() -> None:
+    engine = Engine(16 * 4096)
+    request = Request("chat", 4)
+    keys = request.keys[ATTENTION]
+
+    def usage() -> list[float]:
+        stats = engine.manager.get_stats()
+        assert stats is not None
+        reduced = stats.reduce()
+        assert reduced.keys() - {f"{SIZES}_{it}" for it in ("count", "sum")} <= DEFINED
+        names = ("cache_write_usage_perc", "cache_read_usage_perc", "cache_usage_perc")
+        return [reduced[f"vllm:kv_offload_cpu_{name}"] for name in names]
+
+    engine.manager.prepare_store(keys[:2], request.context)
+    assert usage() == [2 / 16, 0, 2 / 16]
+    engine.manager.complete_store(keys[:2], request.context)
+    for _ in range(2):  # two requests load the same
+        engine.manager.prepare_load(keys[:1], request.context)
+        assert usage() == [0, 1 / 16, 1 / 16]
+    engine.manager.complete_load(keys[:1], request.context)
+    assert usage() == [0, 1 / 16, 1 / 16]
+    engine.manager.complete_load(keys[:1], request.context)
+    assert usage() == [0, 0, 0]
+
+
+def test_the_size_of_a_store_counts_what_had_no_room() -> None:
+    engine = Engine(16 * 4096)
+    request = Request("chat", 24)
+    keys = request.keys[ATTENTION]
+    engine.manager.prepare_store(keys[:4], request.context)
+    engine.manager.prepare_store(keys[:4], request.context)  # all are on their way
+    assert engine.manager.prepare_store(keys[4:], request.context) is None
+    assert engine.manager.counts.store_sizes == [4, 20]
+
+
+def test_the_info_metric_counts_tokens_of_the_longest_requests() -> None:
+    # Of 32 tokens: two chunks of attention and one state.
+    info = HostInfo.of(GROUPS, 8 * (2 * BYTES[ATTENTION] + BYTES[STATE]), 32)
+    assert info.cpu_kv_cache_size_tokens == 8 * 32
+    assert HostInfo.of(GROUPS, 1 << 20, 0).cpu_kv_cache_size_tokens is None
+    manager = HybridOffloadingManager(GROUPS, 1 << 20, info=info)
+    (labels,) = manager.config_info()
+    assert tuple(labels) == HybridOffloadingSpec.config_info_keys({})
+
+
+def test_a_request_gives_up_its_end_first_in_whatever_order_it_stored() -> None:
+    engine = Engine(8 * 4096)
+    request = Request("chat", 8)
+    keys = request.keys[ATTENTION]
+    for at in (7, 0, 5, 1, 6, 2, 4, 3):
+        engine.store(request, [keys[at]])
+    other = Request("other", 2)
+    assert engine.store(other, other.keys[ATTENTION]) == 2
+    here = [engine.manager.cache.presence(key) != ABSENT for key in keys]
+    assert here == [True] * 6 + [False] * 2
 
 
 def test_a_restart_goes_on_from_the_disk(tmp_path: Path) -> None:

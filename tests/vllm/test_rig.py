@@ -11,6 +11,7 @@ from rig import exemptions, hub_cache, record
 from rig.baseline import Baseline
 from rig.progress import Progress
 from rig.session import Session, watch
+from rig.suites import SUITES, suites_at, targets
 from rig.verdict import judge, to_repeat
 
 
@@ -72,6 +73,88 @@ def test_the_scheduler_above_level_manager_has_its_exemptions_too(tmp_path: Path
     assert list(exemptions.load("batched", file)) == ["manager", "batched"]
     assert list(exemptions.load("manager", file)) == ["manager"]
     assert not exemptions.load("pool", file)
+
+
+EXEMPT = {"a.py::T": "is about a private class", "a.py::test_f": "reads a private member"}
+
+
+@pytest.mark.parametrize(
+    ("test", "entry"),
+    [
+        ("a.py::T::test_m[1]", "a.py::T"),
+        ("a.py::test_f[x::y]", "a.py::test_f"),
+        ("a.py::test_f", "a.py::test_f"),
+        ("a.py::test_fg", None),
+        ("b.py::test_f", None),
+    ],
+)
+def test_an_entry_covers_its_class_and_its_functions_parameters(
+    test: str, entry: str | None
+) -> None:
+    assert exemptions.entry_of(test, EXEMPT) == entry
+
+
+def test_an_entry_for_several_tests_may_stay_while_one_of_them_fails() -> None:
+    tests = ["a.py::test_f[1]", "a.py::test_f[2]", "a.py::T::test_m"]
+    verdict = judge(dict(zip(tests, ["passed", "failed", "passed"], strict=True)), {
+        "a.py::test_f[2]": "passed",
+    }, EXEMPT)  # fmt: skip
+    assert verdict.exempt == {"a.py::test_f[2]": "reads a private member"}
+    assert verdict.passed == [tests[2], tests[0]]
+    assert verdict.stale == ["a.py::T"]
+
+
+def test_a_level_that_swaps_what_a_suite_is_about_may_exempt_more() -> None:
+    outcomes = {f"passed {i}": "passed" for i in range(9)} | {"exempt": "failed"}
+    for level, ok in (("offload", True), ("manager", False)):
+        share = exemptions.max_share(level)
+        reasons = {"exempt": "reads a private member"}
+        verdict = judge(outcomes, {"exempt": "passed"}, reasons, max_exempt_share=share)
+        assert verdict.ok is ok
+
+
+def test_what_reached_the_swapped_classes_is_counted(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "progress")
+    progress.note("a", "passed", has_reached=True)
+    progress.note("b", "passed")
+    progress.note("c", "failed", has_reached=True)
+    progress.note("d", "failed", has_reached=True)
+    verdict = judge(
+        progress.outcomes(),
+        {"c": "failed", "d": "passed"},
+        {"d": "reads a private member"},
+        reached=progress.reached(),
+    )
+    assert verdict.reached == ["a", "d"]
+    assert "1 of them reached" in verdict.summary()
+    assert verdict.counts()["passed or exempt, and reached"] == 2
+
+
+def test_a_level_runs_only_the_suites_that_it_changes() -> None:
+    assert suites_at("manager", list(SUITES)) == list(SUITES)
+    assert suites_at("offload", list(SUITES)) == ["kv_offload", "offloading_connector"]
+    assert targets(["offloading_connector"], quick=False)
+
+
+def test_the_offload_manager_answers_under_the_name_of_vllms() -> None:
+    from rig.offload import CpuManager  # noqa: PLC0415 - imports vLLM
+    from vllm.v1.kv_offload.base import (  # noqa: PLC0415
+        LookupResult,
+        ReqContext,
+        make_offload_key,
+    )
+
+    manager = CpuManager(num_chunks=4, enable_events=True)
+    one, two, three = (make_offload_key(text, 0) for text in (b"1", b"2", b"3"))
+    context = ReqContext("request")
+    output = manager.prepare_store([one, two], context)
+    assert output is not None
+    assert output.keys_to_store == [one, two]
+    assert len(set(vars(output.store_spec)["block_ids"])) == 2
+    manager.complete_store([one, two], context)
+    found = [manager.lookup(key, context) for key in (one, two, three)]
+    assert found == [LookupResult.HIT] * 2 + [LookupResult.MISS]
+    assert [event.keys for event in manager.take_events()] == [[one, two]]
 
 
 def test_progress_tells_what_ended_and_what_was_running(tmp_path: Path) -> None:

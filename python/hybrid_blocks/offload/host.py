@@ -1,6 +1,7 @@
 """Host memory as the manager sees it: its books, and what is told of them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,10 @@ class Host:
         self.pinned_bytes = 0
         self.num_releases = 0
         self.counts = Counts()
+        self._pending: set[bytes] = set()
+        self._pending_bytes = 0
+        self._num_pins: dict[bytes, int] = {}
+        self._read_bytes = 0
         self._events: list[OffloadingEvent] | None = [] if with_events else None
 
     def begin_store(
@@ -54,15 +59,20 @@ class Host:
         if begun is None:
             return None, evicted
         stored, offsets = begun
+        self._pending.update(stored)
+        self._pending_bytes += self.size(stored)
         return dict(zip(stored, offsets.tolist(), strict=True)), evicted
 
     def complete_store(self, keys: Sequence[bytes], *, success: bool) -> int:
         """Let chunks that were copied be found; return how many were on their way."""
+        ended = [OffloadKey(key) for key in keys if key in self._pending]
+        self._pending.difference_update(ended)
+        self._pending_bytes -= self.size(ended)
         num_stored = self.cache.complete_store(keys, success)
         self.version += 1
         self.num_releases += 1
-        if success:
-            self._note([OffloadKey(key) for key in keys], removed=False)
+        # What failed was never announced; vLLM only drops what it noted of it.
+        self._note(ended, removed=not success, metadata_only=not success)
         return num_stored
 
     def size(self, keys: Iterable[bytes]) -> int:
@@ -73,6 +83,11 @@ class Host:
         """Keep chunks from eviction until `unpin`; return their first bytes."""
         offsets = self.cache.begin_load(keys)
         self.pinned_bytes += self.size(keys)
+        for key in keys:
+            num_pins = self._num_pins.get(key, 0)
+            self._num_pins[key] = num_pins + 1
+            if num_pins == 0:
+                self._read_bytes += self._chunk_bytes[group_number(key)]
         return offsets
 
     def unpin(self, keys: Sequence[bytes]) -> None:
@@ -80,7 +95,23 @@ class Host:
         self.cache.complete_load(keys)
         # A load from before a reset may end after it.
         self.pinned_bytes = max(0, self.pinned_bytes - self.size(keys))
+        for key in keys:
+            num_pins = self._num_pins.pop(key, 0)
+            if num_pins > 1:
+                self._num_pins[key] = num_pins - 1
+            elif num_pins == 1:
+                self._read_bytes -= self._chunk_bytes[group_number(key)]
         self.num_releases += 1
+
+    @property
+    def write_usage(self) -> float:
+        """Share of host memory that chunks on their way here take."""
+        return self._pending_bytes / self.num_bytes
+
+    @property
+    def read_usage(self) -> float:
+        """Share of host memory that is pinned, each chunk once."""
+        return self._read_bytes / self.num_bytes
 
     @property
     def is_busy(self) -> bool:
@@ -91,14 +122,31 @@ class Host:
         """Forget everything."""
         self.cache.reset()
         self.pinned_bytes = 0
+        self._pending.clear()
+        self._num_pins.clear()
+        self._pending_bytes = self._read_bytes = 0
         self.num_releases += 1
         self.version += 1
 
     def take_events(self) -> list[OffloadingEvent]:
-        """Return what was stored and evicted since this was last asked."""
-        events, self._events = self._events, self._events and []
-        return events or []
+        """Return what was stored, evicted and given up since this was last asked."""
+        if self._events is None:
+            return []
+        events, self._events = self._events, []
+        # A chunk whose copy failed may be on its way again: what is noted of it is still needed.
+        return [event for event in map(self._without_retried, events) if event.keys]
 
-    def _note(self, keys: list[OffloadKey], *, removed: bool) -> None:
+    def _without_retried(self, event: OffloadingEvent) -> OffloadingEvent:
+        if not event.metadata_only:
+            return event
+        return replace(
+            event, keys=[key for key in event.keys if self.cache.presence(key) == ABSENT]
+        )
+
+    def _note(self, keys: list[OffloadKey], *, removed: bool, metadata_only: bool = False) -> None:
         if keys and self._events is not None:
-            self._events.append(OffloadingEvent(keys=keys, medium=Medium.CPU, removed=removed))
+            self._events.append(
+                OffloadingEvent(
+                    keys=keys, medium=Medium.CPU, removed=removed, metadata_only=metadata_only
+                )
+            )

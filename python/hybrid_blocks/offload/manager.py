@@ -1,12 +1,13 @@
 """vLLM's offloading manager over host memory and what lies below it."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
 )
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
+    ConfigInfoMapping,
     LoadStoreSpec,
     LookupResult,
     OffloadingEvent,
@@ -22,9 +23,9 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import HostCache
 from hybrid_blocks.offload.groups import Groups
-from hybrid_blocks.offload.host import Host
+from hybrid_blocks.offload.host import ABSENT, Host
 from hybrid_blocks.offload.lookups import Lookups
-from hybrid_blocks.offload.metrics import Counts
+from hybrid_blocks.offload.metrics import Counts, HostInfo
 from hybrid_blocks.offload.promotions import Promotions
 from hybrid_blocks.offload.request import RequestState, all_keys
 from hybrid_blocks.offload.tiers_below import TiersBelow
@@ -47,8 +48,10 @@ class HybridOffloadingManager(OffloadingManager):
         *,
         below: TiersBelow | None = None,
         with_events: bool = False,
+        info: HostInfo | None = None,
     ) -> None:
         """Manage ``num_bytes`` of host memory for the chunks of ``groups``."""
+        self._info = info
         self._groups = groups.by_number()
         self._host = Host(groups, num_bytes, with_events=with_events)
         self._below = below or TiersBelow()
@@ -140,6 +143,7 @@ class HybridOffloadingManager(OffloadingManager):
             state.chain = self.cache.open_request(*all_keys(req_context))
         tokens = [self._tokens(key, at, req_context) for at, key in enumerate(keys)]
         offset_of, evicted = self._host.begin_store(state.chain, keys, tokens)
+        self._count_store(keys, offset_of or {})
         if offset_of is None:
             self.counts.stores_refused += 1
             return None
@@ -149,6 +153,13 @@ class HybridOffloadingManager(OffloadingManager):
             store_spec=HostLoadStoreSpec([offset_of[key] for key in stored]),
             evicted_keys=evicted,
         )
+
+    def _count_store(self, keys: list[OffloadKey], stored: Mapping[bytes, int]) -> None:
+        """Count the chunks that a store asked room for, and got or did not get."""
+        others = (key for key in keys if key not in stored)
+        num_refused = sum(self.cache.presence(key) == ABSENT for key in others)
+        if stored or num_refused:
+            self.counts.store_sizes.append(len(stored) + num_refused)
 
     def _tokens(self, key: OffloadKey, at: int, context: ReqContext) -> int:
         position = context.get_offload_key_position(key)
@@ -235,7 +246,11 @@ class HybridOffloadingManager(OffloadingManager):
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return counts and gauges since this was last asked."""
-        return self.counts.take(self.cache, self._below)
+        return self.counts.take(self._host, self._below)
+
+    def config_info(self) -> Sequence[ConfigInfoMapping]:
+        """Return the labels of vLLM's info metric."""
+        return [{} if self._info is None else self._info.as_config_info()]
 
     def _state(self, context: ReqContext) -> RequestState:
         state = self._requests.get(context.req_id)

@@ -1,19 +1,26 @@
 """Counts of the manager as metrics of vLLM's ``/metrics``."""
 
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Final
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
 )
 from vllm.v1.kv_offload.base import (
+    ConfigInfo,
     OffloadingCounterMetadata,
     OffloadingGaugeMetadata,
     OffloadingMetricMetadata,
 )
+from vllm.v1.kv_offload.cpu.common import CPUOffloadingMetrics
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from hybrid_blocks._core.offload import HostCache
+from hybrid_blocks.arithmetic import ceil_div
+from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.tiers_below import TiersBelow
+
+if TYPE_CHECKING:
+    from hybrid_blocks.offload.host import Host
 
 _PREFIX: Final = "hybrid_blocks:offload_"
 _COUNTERS: Final = {
@@ -38,7 +45,7 @@ _GAUGES: Final = {
 
 
 def definitions() -> dict[str, OffloadingMetricMetadata]:
-    """All metrics by name."""
+    """All metrics by name; those of vLLM's own spec keep their names."""
     counters = {
         _PREFIX + name: OffloadingCounterMetadata(documentation=text)
         for name, text in _COUNTERS.items()
@@ -47,7 +54,36 @@ def definitions() -> dict[str, OffloadingMetricMetadata]:
         _PREFIX + name: OffloadingGaugeMetadata(documentation=text)
         for name, text in _GAUGES.items()
     }
-    return {**counters, **gauges}
+    return {**CPUOffloadingSpec.build_metric_definitions({}), **counters, **gauges}
+
+
+@dataclass(frozen=True)
+class HostInfo(ConfigInfo):
+    """Labels of ``vllm:kv_offload_config_info``.
+
+    vLLM's names, without its count of chunks: chunks of different groups differ in size.
+    """
+
+    cpu_blocks_per_chunk: int
+    cpu_kv_cache_size_bytes: int
+    cpu_kv_cache_size_tokens: int | None
+
+    @classmethod
+    def of(cls, groups: Groups, num_bytes: int, max_model_len: int) -> "HostInfo":
+        """Describe ``num_bytes`` of host memory; tokens are those of the longest requests."""
+        request_bytes = 0
+        for group in groups.all:
+            num_chunks = ceil_div(max_model_len, group.tokens)
+            if group.window is not None:
+                num_chunks = min(num_chunks, group.window)
+            request_bytes += num_chunks * groups.chunk_bytes(group)
+        return cls(
+            cpu_blocks_per_chunk=1,
+            cpu_kv_cache_size_bytes=num_bytes,
+            cpu_kv_cache_size_tokens=(
+                num_bytes * max_model_len // request_bytes if request_bytes else None
+            ),
+        )
 
 
 @dataclass
@@ -61,13 +97,24 @@ class Counts:
     stores_refused: int = 0
     promoted_bytes: int = 0
     promotions_refused: int = 0
+    # Chunks that each store asked room for.
+    store_sizes: list[int] = field(default_factory=list)
 
-    def take(self, cache: HostCache, below: TiersBelow) -> OffloadingConnectorStats:
+    def take(self, host: "Host", below: TiersBelow) -> OffloadingConnectorStats:
         """Report and begin anew."""
         stats = OffloadingConnectorStats()
-        for field in fields(self):
-            stats.increase_counter(_PREFIX + field.name, getattr(self, field.name))
-            setattr(self, field.name, 0)
+        for counter in fields(self):
+            if counter.name in _COUNTERS:
+                stats.increase_counter(_PREFIX + counter.name, getattr(self, counter.name))
+                setattr(self, counter.name, 0)
+        for size in self.store_sizes:
+            stats.observe_histogram(CPUOffloadingMetrics.CPU_ALLOCATION_SIZE, size)
+        self.store_sizes.clear()
+        writes, reads = host.write_usage, host.read_usage
+        stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_USAGE_PERC, writes + reads)
+        stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_WRITE_USAGE_PERC, writes)
+        stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, reads)
+        cache = host.cache
         disk = below.disk.store if below.disk else None
         objects = below.objects.store if below.objects else None
         gauges = {

@@ -22,7 +22,7 @@ from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
 from hybrid_blocks.offload.identity import model_digest, model_fingerprint
 from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.metrics import definitions
+from hybrid_blocks.offload.metrics import HostInfo, definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
 from hybrid_blocks.offload.region import Header, Region
 from hybrid_blocks.offload.tier_queue import TierQueue
@@ -44,6 +44,12 @@ class HybridOffloadingSpec(OffloadingSpec):
         """Name the metrics of the manager."""
         del extra_config
         return definitions()
+
+    @classmethod
+    def config_info_keys(cls, extra_config: dict[str, Any]) -> tuple[str, ...]:
+        """Name the labels that the manager fills."""
+        del extra_config
+        return HostInfo.config_info_keys()
 
     def __init__(self, config: OffloadingConfig) -> None:
         """Check the options.
@@ -90,6 +96,7 @@ class HybridOffloadingSpec(OffloadingSpec):
                 self._options.host_bytes,
                 below=below,
                 with_events=self.kv_events_config.enable_kv_cache_events,
+                info=HostInfo.of(groups, self._options.host_bytes, self.config.model.max_model_len),
             )
             sizes = ", ".join(
                 f"{group.number}: {human(groups.chunk_bytes(group))}" for group in groups.all

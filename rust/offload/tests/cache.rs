@@ -101,6 +101,22 @@ fn is_here(cache: &HostCache, chunk: (Key, u32)) -> bool {
 }
 
 #[test]
+fn attention_goes_from_its_end_in_whatever_order_it_was_stored() {
+    for order in [[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0], [0, 1, 7, 2, 6, 3, 5, 4]] {
+        let mut cache = cache(8);
+        let request = cache.open_request(&chunks(ATTENTION, 1, 8));
+        for at in order {
+            store(&mut cache, request, &[chunk(ATTENTION, 1, at)]);
+        }
+        let other = cache.open_request(&chunks(ATTENTION, 2, 2));
+        store(&mut cache, other, &chunks(ATTENTION, 2, 2));
+        let here: Vec<_> = (0..8).filter(|&at| is_here(&cache, chunk(ATTENTION, 1, at))).collect();
+        assert_eq!(here, [0, 1, 2, 3, 4, 5], "stored as {order:?}");
+        cache.tier().check_integrity().expect("books agree");
+    }
+}
+
+#[test]
 fn an_answer_without_a_state_leaves_no_state_behind() {
     let mut cache = cache(64);
     for chat in 0..40 {

@@ -15,7 +15,7 @@ from rig import code, exemptions, hub_cache, record, source
 from rig.baseline import Baseline
 from rig.progress import Outcomes
 from rig.session import Session
-from rig.suites import SUITES, targets
+from rig.suites import SUITES, suites_at, targets
 from rig.verdict import Verdict, judge, to_repeat
 
 QUICK = "quick"
@@ -53,9 +53,9 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
     baseline = Baseline(session, build / f"without-{version('vllm')}")
     results: dict[str, Any] = {}
     ok = True
-    runs = _runs(suites.split(","), quick=quick)
-    for name, files in runs:
-        for level in levels.split(","):
+    runs = _runs(levels.split(","), suites.split(","), quick=quick)
+    for name, (files, at_levels) in runs.items():
+        for level in at_levels:
             start = time.monotonic()
             verdict = _verdict(session, baseline, name, level, files)
             _print(level, name, verdict, time.monotonic() - start)
@@ -65,23 +65,33 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
             if not quick:
                 record.write(records, name, level, verdict)
             ok = ok and verdict.ok
-    for name, _ in runs:
-        for level in levels.split(","):
+    for name, (_, at_levels) in runs.items():
+        for level in at_levels:
             session.forget(name, level)
     raise typer.Exit(0 if ok else 1)
 
 
-def _runs(suites: list[str], *, quick: bool) -> list[tuple[str, list[str]]]:
-    """Name what is run in one session: imports take longer than most files' tests."""
+def _runs(
+    levels: list[str], suites: list[str], *, quick: bool
+) -> dict[str, tuple[list[str], list[str]]]:
+    """Name what is run in one session, with its files and levels.
+
+    Imports take longer than most files' tests, so the quick form is one session.
+    """
     if quick:
-        return [(QUICK, targets(suites, quick=True))]
-    return [(suite, targets([suite], quick=False)) for suite in suites]
+        return {QUICK: (targets(suites, quick=True), levels)}
+    at_levels: dict[str, list[str]] = {}
+    for level in levels:
+        for suite in suites_at(level, suites):
+            at_levels.setdefault(suite, []).append(level)
+    return {suite: (targets([suite], quick=False), at) for suite, at in at_levels.items()}
 
 
 def _verdict(
     session: Session, baseline: Baseline, name: str, level: str, files: list[str]
 ) -> Verdict:
     exempt = exemptions.load(level)
+    max_share = exemptions.max_share(level)
     known = {} if name == QUICK else baseline.whole(name, files)
 
     def without(outcomes: Outcomes) -> Outcomes:
@@ -92,13 +102,18 @@ def _verdict(
     # Many of those wait for a device or a peer until their time is out.
     failing = [test for test, outcome in known.items() if outcome not in ("passed", "skipped")]
     outcomes = session.run(name, level, files, leave_out=failing)
-    verdict = judge(outcomes, without(outcomes), exempt)
+    reached = session.reached(name, level)
+    verdict = judge(
+        outcomes, without(outcomes), exempt, reached=reached, max_exempt_share=max_share
+    )
     if failed := [test for test, outcome in verdict.regressions.items() if outcome != "missing"]:
         # A busy machine makes tests with deadlines fail; what fails twice, fails.
         again = f"{name}-again"
         outcomes |= session.run(again, level, failed)
         session.forget(again, level)
-        verdict = judge(outcomes, without(outcomes), exempt)
+        verdict = judge(
+            outcomes, without(outcomes), exempt, reached=reached, max_exempt_share=max_share
+        )
     return verdict
 
 

@@ -12,6 +12,10 @@ from rig.progress import Progress
 BATCHED = "batched"
 """Level ``manager`` with the one-call scheduler in the place of vLLM's two."""
 
+OFFLOAD = "offload"
+"""vLLM's own blocks, and this package's offload in the place of vLLM's."""
+
+_REACHED = ("reached", True)
 _said: dict[str, str] = {}
 
 
@@ -19,6 +23,8 @@ def environment_of(level: str) -> dict[str, str]:
     """Return the variables that make pytest run at a level."""
     if level == BATCHED:
         return {"HYBRID_BLOCKS": "manager", "RIG_SCHEDULER": BATCHED}
+    if level == OFFLOAD:
+        return {"HYBRID_BLOCKS": "off", "HYBRID_BLOCKS_OFFLOAD": "1", "RIG_OFFLOAD": "1"}
     return {"HYBRID_BLOCKS": level}
 
 
@@ -44,6 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
         plugin.register()
     if os.environ.get("RIG_SCHEDULER") == BATCHED:
         _swap_schedulers()
+    if os.environ.get("RIG_OFFLOAD") == "1":
+        from rig import offload  # noqa: PLC0415 - imports vLLM
+
+        config.pluginmanager.register(Reaches(offload.swap()), "rig-reaches")
     if progress := _progress(config):
         config.pluginmanager.register(Notes(progress), "rig-notes")
 
@@ -68,6 +78,20 @@ def pytest_collection_finish() -> None:
     gc.unfreeze = lambda: None
 
 
+class Reaches:
+    """Tells of each test whether it reached this package's offload."""
+
+    def __init__(self, reached: Any) -> None:
+        self._reached = reached
+
+    def pytest_runtest_setup(self) -> None:
+        self._reached.clear()
+
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        if self._reached.it:
+            item.user_properties.append(_REACHED)
+
+
 class Notes:
     """Notes when a test starts and, at its end, what became of it."""
 
@@ -90,4 +114,5 @@ class Notes:
         _said[report.nodeid] = said
         # A worker that dies leaves one report, which belongs to no phase.
         if report.when not in {"setup", "call"}:
-            self._progress.note(report.nodeid, said)
+            has_reached = _REACHED in map(tuple, report.user_properties)
+            self._progress.note(report.nodeid, said, has_reached=has_reached)

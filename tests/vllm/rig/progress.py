@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 Outcomes = dict[str, str]
 
@@ -17,11 +18,18 @@ class Progress:
         """Add that a test runs."""
         self._add({"test": test})
 
-    def note(self, test: str, outcome: str) -> None:
-        """Add what became of a test; what is said last holds."""
-        self._add({"test": test, "outcome": outcome})
+    def note(self, test: str, outcome: str, *, has_reached: bool = False) -> None:
+        """Add what became of a test; what is said last holds.
 
-    def _add(self, line: dict[str, str]) -> None:
+        ``has_reached`` says that it used what the level puts in the place of vLLM's.
+        """
+        self._add({"test": test, "outcome": outcome} | ({"reached": True} if has_reached else {}))
+
+    def reached(self) -> set[str]:
+        """Return the tests that used what the level puts in the place of vLLM's."""
+        return {line["test"] for line in self._lines() if "reached" in line}
+
+    def _add(self, line: dict[str, Any]) -> None:
         with self.file.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -47,7 +55,7 @@ class Progress:
         """Start again."""
         self.file.unlink(missing_ok=True)
 
-    def _lines(self) -> list[dict[str, str]]:
+    def _lines(self) -> list[dict[str, Any]]:
         if not self.file.exists():
             return []
         # The last line of a run that was killed may be cut off.

@@ -65,7 +65,10 @@ class Session:
                 **environment_of(level),
                 "HF_HOME": str(self.hub),
                 "HF_HUB_OFFLINE": "1",
-                "PYTHONPATH": str(RIG),
+                # What this process imports is what is tested.
+                "PYTHONPATH": os.pathsep.join(
+                    [str(RIG), *filter(None, [os.environ.get("PYTHONPATH")])]
+                ),
                 "RIG_PROGRESS": str(progress.file),
                 "RIG_SEEN": str(seen_file),
                 "VLLM_TARGET_DEVICE": "cpu",
@@ -86,6 +89,10 @@ class Session:
                 progress.note(test, how)
             if len(progress.outcomes()) == len(seen):
                 raise RuntimeError(f"pytest {how} before any test; see {log.name}")
+
+    def reached(self, name: str, level: str) -> set[str]:
+        """Return the tests of this name that used what the level puts in the place of vLLM's."""
+        return self._progress(name, level).reached()
 
     def forget(self, name: str, level: str) -> None:
         """Let the next `run` of this name start again."""

@@ -1,12 +1,12 @@
 """What a level's outcomes mean beside those without the plugin."""
 
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from rig.exemptions import MAX_SHARE, entry_of
 from rig.progress import Outcomes
-
-MAX_EXEMPT_SHARE = 0.05
 
 
 @dataclass(kw_only=True)
@@ -16,7 +16,9 @@ class Verdict:
     ``passed`` passes at the level; ``only_with`` are those of them that are known not to pass
     without the plugin. ``fails_without`` fails, or is skipped, without the plugin too: it
     says nothing about the level. ``exempt`` fails at the level with a stated reason,
-    ``regressions`` without one. ``stale`` is exempt but passes.
+    ``regressions`` without one. ``stale`` are entries for exempt tests that all pass.
+    ``reached`` are those of ``passed`` and ``exempt`` that are known to have used what the level
+    puts in the place of vLLM's. ``max_exempt_share`` is the share that may be exempt.
     """
 
     passed: list[str] = field(default_factory=list)
@@ -25,12 +27,14 @@ class Verdict:
     exempt: dict[str, str] = field(default_factory=dict)
     regressions: dict[str, str] = field(default_factory=dict)
     stale: list[str] = field(default_factory=list)
+    reached: list[str] = field(default_factory=list)
+    max_exempt_share: float = MAX_SHARE
 
     @property
     def too_many_exempt(self) -> bool:
         """Whether more tests are exempt than the project allows itself."""
         counted = len(self.passed) + len(self.exempt) + len(self.regressions)
-        return len(self.exempt) > MAX_EXEMPT_SHARE * counted
+        return len(self.exempt) > self.max_exempt_share * counted
 
     @property
     def ok(self) -> bool:
@@ -39,8 +43,10 @@ class Verdict:
 
     def counts(self) -> dict[str, Any]:
         """Return how many tests there are of each class."""
+        reached = {"passed or exempt, and reached": len(self.reached)} if self.reached else {}
         return {
             "passed": len(self.passed),
+            **reached,
             "passes only with the plugin": len(self.only_with),
             "passes only without the plugin": len(self.regressions),
             "exempt": len(self.exempt),
@@ -51,6 +57,9 @@ class Verdict:
         """Return one line of counts."""
         without = Counter(self.fails_without.values())
         parts = [f"{len(self.passed)} passed"]
+        if self.reached:
+            num_exempt = len(self.exempt.keys() & set(self.reached))
+            parts += [f"{len(self.reached) - num_exempt} of them reached what the level replaces"]
         parts += [f"{len(self.only_with)} of them only with the plugin"] if self.only_with else []
         parts += [f"{count} {outcome} without the plugin too" for outcome, count in without.items()]
         parts += [f"{len(self.exempt)} exempt"] if self.exempt else []
@@ -64,25 +73,38 @@ def to_repeat(with_plugin: Outcomes) -> list[str]:
     return sorted(test for test, outcome in with_plugin.items() if outcome != "passed")
 
 
-def judge(with_plugin: Outcomes, without: Outcomes, exemptions: dict[str, str]) -> Verdict:
+def judge(
+    with_plugin: Outcomes,
+    without: Outcomes,
+    exemptions: dict[str, str],
+    *,
+    reached: Set[str] = frozenset(),
+    max_exempt_share: float = MAX_SHARE,
+) -> Verdict:
     """Sort every test into its class.
 
     ``without`` needs the tests of `to_repeat`; one that passes there and is not among those with
     the plugin is ``missing``.
     """
-    verdict = Verdict()
+    verdict = Verdict(max_exempt_share=max_exempt_share)
+    passing: set[str] = set()
+    failing: set[str] = set()
     for test in sorted(with_plugin | without):
         outcome = with_plugin.get(test, "missing")
+        entry = entry_of(test, exemptions)
         if outcome == "passed":
             verdict.passed.append(test)
             if without.get(test, "passed") != "passed":
                 verdict.only_with[test] = without[test]
-            if test in exemptions:
-                verdict.stale.append(test)
+            if entry:
+                passing.add(entry)
         elif without[test] != "passed":
             verdict.fails_without[test] = without[test]
-        elif test in exemptions:
-            verdict.exempt[test] = exemptions[test]
+        elif entry:
+            verdict.exempt[test] = exemptions[entry]
+            failing.add(entry)
         else:
             verdict.regressions[test] = outcome
+    verdict.stale = sorted(passing - failing)
+    verdict.reached = sorted(reached & {*verdict.passed, *verdict.exempt})
     return verdict

@@ -41,15 +41,16 @@ impl HostTier {
     /// and stay free.
     pub(super) fn undo(&mut self, eviction: Eviction) {
         for mut change in eviction.changes.into_iter().rev() {
-            let (path, end) = match &mut change {
-                Change::Unit(_, unit) => (Some(&mut unit.path), Some(&mut unit.end)),
-                Change::End(_, end) => (None, Some(end)),
-                Change::Parent(..) => (None, None),
+            let mut is_kept = |(pool, slot)| {
+                self.store.pool(pool).is_hashed(slot) && self.store.touch(pool, slot).is_ok()
             };
-            for slots in path.into_iter().chain(end) {
-                slots.retain(|&(pool, slot)| {
-                    self.store.pool(pool).is_hashed(slot) && self.store.touch(pool, slot).is_ok()
-                });
+            match &mut change {
+                Change::Unit(_, unit) => {
+                    unit.path.retain(|&(_, slot)| is_kept(slot));
+                    unit.end.retain(|&slot| is_kept(slot));
+                }
+                Change::End(_, end) => end.retain(|&slot| is_kept(slot)),
+                Change::Parent(..) => {}
             }
             self.units.undo(change);
         }

@@ -6,7 +6,7 @@ use hybrid_blocks::{BlockId, Key, PoolId, Store};
 
 use super::eviction::Eviction;
 use super::tier::HostTier;
-use super::unit::{Slots, UnitId};
+use super::unit::{Path, Slots, UnitId};
 
 /// What is stored, and evicted, together. Each key comes with the tokens that it stands for.
 #[derive(Clone, Copy, Debug)]
@@ -101,15 +101,15 @@ impl HostTier {
         self.units.attach(unit, path, end, self.store.now());
         // The last slot leads to this unit even if another brought it in: a later turn goes on from here.
         let last = self.units.get(unit).and_then(|unit| unit.path.last()).filter(|_| is_led_to);
-        if let Some(&(pool, slot)) = last {
+        if let Some(&(_, (pool, slot))) = last {
             self.home[pool.index()][slot.index()] = Some(unit);
         }
         StoreTicket { unit, is_new, placements }
     }
 
     /// Makes a unit the home of slots that have none.
-    fn house(&mut self, unit: UnitId, path: &[(PoolId, BlockId)]) {
-        for &(pool, slot) in path {
+    fn house(&mut self, unit: UnitId, path: &[(u32, (PoolId, BlockId))]) {
+        for &(_, (pool, slot)) in path {
             let home = &mut self.home[pool.index()][slot.index()];
             if home.is_none_or(|home| self.units.get(home).is_none()) {
                 *home = Some(unit);
@@ -117,20 +117,19 @@ impl HostTier {
         }
     }
 
-    /// Gives a unit attention that is here already, from before the rest of its path. `false` if the unit
-    /// is gone.
+    /// Gives a unit attention that is here already and on the way to it. `false` if the unit is gone.
     pub(super) fn share(&mut self, unit: UnitId, chunks: &[(Key, u32)]) -> bool {
         if self.units.get(unit).is_none() {
             return false;
         }
-        let slots = chunks.iter().filter_map(|(key, _)| {
+        let slots = chunks.iter().filter_map(|(key, num_tokens)| {
             let pool = self.geometry.pool_of(key.group.index())?;
             let slot = self.store.get(pool, key)?;
-            self.store.touch(pool, slot).ok().map(|()| (pool, slot))
+            self.store.touch(pool, slot).ok().map(|()| (*num_tokens, (pool, slot)))
         });
-        let slots: Slots = slots.collect();
+        let slots: Path = slots.collect();
         self.house(unit, &slots);
-        self.units.put_before(unit, slots);
+        self.units.put(unit, slots);
         true
     }
 
@@ -183,7 +182,8 @@ impl HostTier {
             }
         }
         let end = slots.split_off(path.len());
-        Some(Taken { path: slots, end, placements })
+        let path = path.iter().map(|&(_, num_tokens)| num_tokens).zip(slots).collect();
+        Some(Taken { path, end, placements })
     }
 
     /// Reads what look-ups of keys read first, so that they wait for memory once and not one by one.
@@ -223,7 +223,7 @@ impl HostTier {
 
 /// Slots of a path and an end, and those of them that are new.
 struct Taken {
-    path: Slots,
+    path: Path,
     end: Slots,
     placements: Vec<Placement>,
 }

@@ -93,7 +93,8 @@ impl HostTier {
             let slot = self.store.get(pool, key)?;
             let home = self.home[pool.index()][slot.index()]?;
             let unit = self.units.get(home)?;
-            (unit.path.last() == Some(&(pool, slot))).then_some((home, at + 1))
+            let is_last = unit.path.last().is_some_and(|&(_, last)| last == (pool, slot));
+            is_last.then_some((home, at + 1))
         })
     }
 
@@ -174,6 +175,7 @@ impl HostTier {
             if let Some(slot) = unit
                 .path
                 .iter()
+                .map(|(_, slot)| slot)
                 .chain(&unit.end)
                 .find(|(pool, slot)| self.store.pool(*pool).ref_count(*slot) == 0)
             {

@@ -20,6 +20,9 @@ impl fmt::Debug for UnitId {
 /// Slots of one pool.
 pub(super) type Slots = Vec<(PoolId, BlockId)>;
 
+/// Slots of attention with the tokens that each stands for, shortest first.
+pub(super) type Path = Vec<(u32, (PoolId, BlockId))>;
+
 /// A length at which a request can go on, and what only the way from its parent's length to it needs.
 ///
 /// Units form a forest: a unit's attention starts where its parent's ends. A parent outlives its children,
@@ -41,7 +44,7 @@ pub(super) struct Unit {
     /// The lowest is evicted first.
     pub(super) priority: u64,
     /// Attention from the parent's length on: children need it too.
-    pub(super) path: Slots,
+    pub(super) path: Path,
     /// States and windows at the unit's own length: only who goes on from there needs them.
     pub(super) end: Slots,
     /// Whether it ever had an `end`.
@@ -49,6 +52,16 @@ pub(super) struct Unit {
 }
 
 impl Unit {
+    /// Adds to the path, whose order is that of tokens, whenever a chunk comes.
+    pub(super) fn put(&mut self, path: Path) {
+        let last = self.path.last().map_or(0, |&(num_tokens, _)| num_tokens);
+        let is_late = path.first().is_some_and(|&(num_tokens, _)| num_tokens < last);
+        self.path.extend(path);
+        if is_late {
+            self.path.sort_by_key(|&(num_tokens, _)| num_tokens);
+        }
+    }
+
     /// Whether nothing can be restored from it: it has no end any more, and nobody below it needs its
     /// attention.
     pub(super) fn is_dead(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::eviction::Change;
-use super::unit::{Slots, Unit, UnitId};
+use super::unit::{Path, Slots, Unit, UnitId};
 
 /// All units. Leaves are evicted, lowest priority first, and among them the ends that were left behind, by
 /// the time when they were. Before any of them go the leaves that have no end.
@@ -57,12 +57,12 @@ impl Units {
     }
 
     /// Gives a unit more slots.
-    pub(super) fn attach(&mut self, id: UnitId, mut path: Slots, mut end: Slots, now: u64) {
+    pub(super) fn attach(&mut self, id: UnitId, path: Path, mut end: Slots, now: u64) {
         let Some(unit) = self.get(id) else { return };
         let (parent, is_first_end) = (unit.parent, !unit.had_end && !end.is_empty());
         self.change(id.index, |unit| {
             unit.had_end |= !end.is_empty();
-            unit.path.append(&mut path);
+            unit.put(path);
             unit.end.append(&mut end);
         });
         if is_first_end {
@@ -70,10 +70,10 @@ impl Units {
         }
     }
 
-    /// Gives a unit slots before the rest of its path.
-    pub(super) fn put_before(&mut self, id: UnitId, path: Slots) {
+    /// Gives a unit more slots on the way to it.
+    pub(super) fn put(&mut self, id: UnitId, path: Path) {
         if self.get(id).is_some() {
-            self.change(id.index, |unit| drop(unit.path.splice(0..0, path)));
+            self.change(id.index, |unit| unit.put(path));
         }
     }
 
@@ -218,7 +218,7 @@ impl Units {
             });
             // Ends first and paths backwards, so that shorter prefixes stay whole for longer.
             slots.extend_from_slice(&removed.end);
-            slots.extend(removed.path.iter().rev());
+            slots.extend(removed.path.iter().rev().map(|&(_, slot)| slot));
             let (parent, priority) = (removed.parent, removed.priority);
             changes.push(Change::Unit(index, removed));
             self.vacant.push(index);
