@@ -408,12 +408,12 @@ class DecodeBatch:
     ) -> Self:
         """Begin over a block manager.
 
-        ``request_class`` is vLLM's ``Request``. From now on its three counts and its
-        status are :class:`RequestAttribute`.
-        ``output_class`` is vLLM's ``EngineCoreOutput`` and ``check_stop`` its function;
-        ``ensure_encoded`` is ``ensure_cache_available`` of its encoder cache connector, if any;
-        ``states`` are its states of requests that run, are preempted, ended by a token, and ended
-        by their length. ``rules`` is a :class:`hybrid_blocks.vllm.batching.Rules`.
+        ``request_class`` is vLLM's ``Request``, whose three counts and status are a
+        :class:`RequestAttribute` from now on. ``output_class`` is vLLM's ``EngineCoreOutput`` and
+        ``check_stop`` its function; ``ensure_encoded`` is ``ensure_cache_available`` of its encoder
+        cache connector, if any; ``states`` are its states of requests that run, are preempted,
+        ended by a token, and ended by their length. ``rules`` is a
+        :class:`hybrid_blocks.vllm.batching.Rules`.
         """
 
     def schedule(
