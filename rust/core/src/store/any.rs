@@ -75,7 +75,11 @@ impl Store for BlockStore {
             reservation: &mut Reservation,
             out: &mut Vec<BlockId>
         );
-        fn touch[&mut](self, pool: PoolId, block: BlockId) -> Result<(), Error>;
+        fn touch_all[&mut](
+            self,
+            pool: PoolId,
+            blocks: impl Iterator<Item = BlockId>
+        ) -> Result<(), Error>;
         fn undo_touch[&mut](self, pool: PoolId, block: BlockId);
         fn free[&mut](
             self,

@@ -142,7 +142,20 @@ pub trait Store: Parts + Debug {
     ///
     /// # Errors
     /// [`Error::ForeignBlock`].
-    fn touch(&mut self, pool: PoolId, block: BlockId) -> Result<(), Error>;
+    #[inline]
+    fn touch(&mut self, pool: PoolId, block: BlockId) -> Result<(), Error> {
+        self.touch_all(pool, std::iter::once(block))
+    }
+
+    /// As [`Store::touch`] for each block. All of them can be undone, the last first, but not some.
+    ///
+    /// # Errors
+    /// [`Error::ForeignBlock`]; then those before it were touched.
+    fn touch_all(
+        &mut self,
+        pool: PoolId,
+        blocks: impl Iterator<Item = BlockId>,
+    ) -> Result<(), Error>;
 
     /// Undoes the latest touch of a live or cached block that is not yet undone, exactly.
     fn undo_touch(&mut self, pool: PoolId, block: BlockId);
