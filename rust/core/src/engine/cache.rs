@@ -192,8 +192,9 @@ impl<S: Store> Cache<S> {
             return Ok(());
         }
         let is_wanted = |position: u32| mask.is_none_or(|mask| mask[(position - start) as usize]);
+        let new = table.blocks.get(start as usize..).unwrap_or_default();
         let wanted = (start..end)
-            .zip(table.blocks.iter().copied().skip(start as usize))
+            .zip(new.iter().copied())
             .filter(|&(position, block)| !block.is_null() && is_wanted(position));
         for (position, block) in wanted.clone() {
             if self.store.pool(pool).is_hashed(block) {

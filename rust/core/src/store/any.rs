@@ -91,7 +91,7 @@ impl Store for BlockStore {
             self,
             pool: PoolId,
             before: Option<BlockId>,
-            entries: impl Iterator<Item = (BlockId, Key, u32)> + Clone
+            entries: impl Iterator<Item = (BlockId, Key, u32)>
         );
         fn memory_bytes[&](self) -> usize;
         fn check_integrity[&](self) -> Result<(), String>;
