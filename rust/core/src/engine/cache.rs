@@ -192,8 +192,9 @@ impl<S: Store> Cache<S> {
             return Ok(());
         }
         let is_wanted = |position: u32| mask.is_none_or(|mask| mask[(position - start) as usize]);
-        let new = table.blocks.get(start as usize..).unwrap_or_default();
-        let wanted = (start..end)
+        let first = start.max(table.num_skipped);
+        let new = table.blocks.get(first as usize..).unwrap_or_default();
+        let wanted = (first..end)
             .zip(new.iter().copied())
             .filter(|&(position, block)| !block.is_null() && is_wanted(position));
         for (position, block) in wanted.clone() {
