@@ -183,6 +183,20 @@ impl KeyTable {
         }
     }
 
+    /// Adds an entry if the bucket of its hash has room and tells that no other entry has this hash, as
+    /// most do. Returns whether it was added.
+    #[inline]
+    pub(crate) fn insert_if_alone(&mut self, hash: u64, entry: u32) -> bool {
+        let (home, tag) = (self.home(hash), tag_of(hash));
+        let bucket = &mut self.buckets[home];
+        let is_alone = bucket.passed.has_none_like(hash) && bucket.alike(tag) == 0;
+        let Some(slot) = bucket.vacant().filter(|_| is_alone) else { return false };
+        bucket.tags[slot] = tag;
+        bucket.entries[slot] = entry;
+        self.len += 1;
+        true
+    }
+
     /// Removes the entry in `slot`, whose hash this is.
     #[inline]
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {

@@ -312,21 +312,27 @@ impl PrefixIndex {
 
     #[inline]
     fn place(&mut self, key: &Key, entry: u32) -> Inserted {
-        // This cannot find `entry` itself: its key is stored already, but the table does not hold it.
-        if let Some(slot) = self.find(key) {
-            return self.queue(slot, entry);
-        }
-        self.table.insert(hash_of(key), entry);
+        let inserted = if self.table.insert_if_alone(hash_of(key), entry) {
+            Inserted::Sole
+        } else {
+            self.place_beside(key, entry)
+        };
         if self.table.is_crowded() {
             self.grow();
         }
-        Inserted::Sole
+        inserted
     }
 
-    /// Puts an entry into the queue behind the one in `slot`, which has the same key.
+    /// Puts an entry into the queue behind the one in the table that has the same key, or else into the
+    /// table.
     #[cold]
     #[inline(never)]
-    fn queue(&mut self, slot: Slot, entry: u32) -> Inserted {
+    fn place_beside(&mut self, key: &Key, entry: u32) -> Inserted {
+        // This cannot find `entry` itself: its key is stored already, but the table does not hold it.
+        let Some(slot) = self.find(key) else {
+            self.table.insert(hash_of(key), entry);
+            return Inserted::Sole;
+        };
         self.duplicates.entry(self.table.entry(slot)).or_default().push_back(entry);
         self.set_waits(entry, true);
         Inserted::Waits

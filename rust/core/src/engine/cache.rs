@@ -148,10 +148,9 @@ impl<S: Store> Cache<S> {
         }
         let num_skipped = group.num_skipped_blocks(num_computed);
         let hit = &hit[hit.len().min(num_skipped as usize)..];
-        for &block in hit.iter().filter(|block| !block.is_null()) {
-            self.store.touch(group.spec.pool, block)?;
-            self.outbox.note_residency(Residency::Accessed, block);
-        }
+        let held = hit.iter().copied().filter(|block| !block.is_null());
+        self.store.touch_all(group.spec.pool, held.clone())?;
+        self.outbox.note_residency(Residency::Accessed, held);
         table.blocks.reserve(num_skipped as usize + hit.len());
         table.blocks.resize(num_skipped as usize, BlockId::NULL);
         table.blocks.extend_from_slice(hit);
@@ -193,8 +192,10 @@ impl<S: Store> Cache<S> {
             return Ok(());
         }
         let is_wanted = |position: u32| mask.is_none_or(|mask| mask[(position - start) as usize]);
-        let wanted = (start..end)
-            .zip(table.blocks.iter().copied().skip(start as usize))
+        let first = start.max(table.num_skipped);
+        let new = table.blocks.get(first as usize..).unwrap_or_default();
+        let wanted = (first..end)
+            .zip(new.iter().copied())
             .filter(|&(position, block)| !block.is_null() && is_wanted(position));
         for (position, block) in wanted.clone() {
             if self.store.pool(pool).is_hashed(block) {

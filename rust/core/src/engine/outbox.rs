@@ -103,10 +103,14 @@ impl Outbox {
         }
     }
 
-    /// Note what became of a block.
-    pub(crate) fn note_residency(&mut self, what: Residency, block: BlockId) {
+    /// Note what became of blocks.
+    pub(crate) fn note_residency(
+        &mut self,
+        what: Residency,
+        blocks: impl IntoIterator<Item = BlockId>,
+    ) {
         if self.enable_residency {
-            self.residency.push((what, block));
+            self.residency.extend(blocks.into_iter().map(|block| (what, block)));
         }
     }
 

@@ -126,26 +126,36 @@ impl BlockStates {
         self.num_live += 1;
     }
 
-    /// Adds an owner. Returns the word before; an ownerless block must then leave its list.
+    /// Adds an owner to each block. Those that had none are `revived` and must leave their lists; of
+    /// each it is said whether it was free. After an error those before it have their owner.
     #[inline]
-    pub(super) fn add_owner(&mut self, block: BlockId) -> Result<u32, Error> {
-        let word = self.words.get(block.index()).copied().unwrap_or(ABSENT);
-        if word & ABSENT != 0 {
-            return Err(Error::ForeignBlock { block, num_blocks: self.num_ids() });
-        }
-        if word & REFS == 0 {
-            if word & EVICTABLE == 0 {
-                self.num_free -= 1;
-            } else {
-                self.num_cached -= 1;
+    pub(super) fn add_owners(
+        &mut self,
+        blocks: impl Iterator<Item = BlockId>,
+        mut revived: impl FnMut(u32, bool),
+    ) -> Result<(), Error> {
+        let (mut num_revived, mut num_free, mut added) = (0, 0, Ok(()));
+        for block in blocks {
+            let word = self.words.get(block.index()).copied().unwrap_or(ABSENT);
+            if word & ABSENT != 0 {
+                added = Err(Error::ForeignBlock { block, num_blocks: self.num_ids() });
+                break;
             }
-            self.num_live += 1;
+            self.words[block.index()] = (word & !EVICTABLE) + 1;
+            if word & REFS == 0 {
+                let was_free = word & EVICTABLE == 0;
+                num_revived += 1;
+                num_free += u32::from(was_free);
+                revived(block.0, was_free);
+            }
         }
-        self.words[block.index()] = (word & !EVICTABLE) + 1;
-        Ok(word)
+        self.num_free -= num_free;
+        self.num_cached -= num_revived - num_free;
+        self.num_live += num_revived;
+        added
     }
 
-    /// Undoes the latest [`Self::add_owner`] of a live or cached block. Returns whether the block is
+    /// Undoes the latest [`Self::add_owners`] of a live or cached block. Returns whether the block is
     /// cached again and must go back to its place.
     #[inline]
     pub(super) fn undo_add_owner(&mut self, block: BlockId) -> bool {

@@ -174,7 +174,28 @@ impl Links {
 
     #[inline]
     pub(crate) fn remove(&mut self, node: u32) {
-        let (next, prev) = (self.next[node as usize], self.prev[node as usize]);
+        self.remove_run(Some((node, node)));
+    }
+
+    /// Remove a node after a run of nodes that are to be removed, given by its first and its last: with
+    /// them if it stands before them, else by itself. Returns the run that is still to be removed.
+    #[inline]
+    pub(crate) fn remove_after(&mut self, run: Option<(u32, u32)>, node: u32) -> (u32, u32) {
+        match run {
+            Some((first, last)) if self.prev[first as usize] == node => (node, last),
+            _ => {
+                self.remove_run(run);
+                (node, node)
+            }
+        }
+    }
+
+    /// Remove a run of nodes. Restored one by one, from its first to its last, it comes back when the
+    /// last is there.
+    #[inline]
+    pub(crate) fn remove_run(&mut self, run: Option<(u32, u32)>) {
+        let Some((first, last)) = run else { return };
+        let (next, prev) = (self.next[last as usize], self.prev[first as usize]);
         self.next[prev as usize] = next;
         self.prev[next as usize] = prev;
     }
@@ -242,6 +263,23 @@ mod tests {
             links.restore(node);
         }
         assert_eq!(nodes(&links, list), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn runs_leave_at_once_and_come_back_node_by_node() {
+        let mut links = Links::new(8, 1);
+        let list = links.list(0);
+        links.push_front_all(list, [7, 2, 3, 4, 0, 6, 5, 1].into_iter());
+        // From the back, from the front, at both ends.
+        let order = [4, 3, 2, 6, 5, 1, 7];
+        let run = order.into_iter().fold(None, |run, node| Some(links.remove_after(run, node)));
+        links.remove_run(run);
+        assert_eq!((nodes(&links, list), links.back(list)), (vec![0], Some(0)));
+        order.into_iter().rev().for_each(|node| links.restore(node));
+        assert_eq!(nodes(&links, list), [7, 2, 3, 4, 0, 6, 5, 1]);
+        assert!(
+            (1..8).all(|node| links.before(node).is_none_or(|at| links.after(at) == Some(node)))
+        );
     }
 
     #[test]

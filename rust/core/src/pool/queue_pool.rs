@@ -1,6 +1,6 @@
 //! [`QueuePool`]: blocks that wait in one queue, in vLLM's order.
 
-use super::block_states::{ABSENT, BlockStates, EVICTABLE, HASHED, REFS};
+use super::block_states::{ABSENT, BlockStates, EVICTABLE, HASHED};
 use super::links::{Links, List};
 use crate::error::Error;
 use crate::ids::BlockId;
@@ -85,13 +85,15 @@ impl QueuePool {
         Some(block)
     }
 
-    /// Adds an owner. A cached block leaves the queue.
+    /// Adds an owner to each block. Cached blocks leave the queue.
     #[inline]
-    pub(crate) fn touch(&mut self, block: BlockId) -> Result<(), Error> {
-        if self.blocks.add_owner(block)? & REFS == 0 {
-            self.links.remove(block.0);
-        }
-        Ok(())
+    pub(crate) fn touch(&mut self, blocks: impl Iterator<Item = BlockId>) -> Result<(), Error> {
+        let mut run = None;
+        let touched = self.blocks.add_owners(blocks, |block, _| {
+            run = Some(self.links.remove_after(run, block));
+        });
+        self.links.remove_run(run);
+        touched
     }
 
     /// Undoes the latest touch of a live or cached block that is not yet undone, exactly.

@@ -1,6 +1,6 @@
 //! [`SlabPool`]: blocks that wait in the slabs they lie in.
 
-use super::block_states::{ABSENT, BlockStates, EVICTABLE, HASHED, REFS};
+use super::block_states::{ABSENT, BlockStates, EVICTABLE, HASHED};
 use super::links::{Links, List};
 use super::priorities::Priorities;
 use super::slabs::Slabs;
@@ -75,16 +75,13 @@ impl SlabPool {
         blocks.filter(|&block| self.blocks.is_evictable(block)).map(BlockId)
     }
 
-    /// Adds an owner. A cached block leaves the eviction order.
+    /// Adds an owner to each block. Cached blocks leave the eviction order.
     #[inline]
-    pub(crate) fn touch(&mut self, block: BlockId) -> Result<(), Error> {
-        let before = self.blocks.add_owner(block)?;
-        if before & REFS == 0 {
-            self.links.remove(block.0);
-            let was_free = before & EVICTABLE == 0;
-            self.slabs.on_live(self.slabs.slab_of(block.0), 1, u32::from(was_free));
-        }
-        Ok(())
+    pub(crate) fn touch(&mut self, blocks: impl Iterator<Item = BlockId>) -> Result<(), Error> {
+        self.blocks.add_owners(blocks, |block, was_free| {
+            self.links.remove(block);
+            self.slabs.on_live(self.slabs.slab_of(block), 1, u32::from(was_free));
+        })
     }
 
     /// Undoes the latest touch of a live or cached block that is not yet undone, exactly.

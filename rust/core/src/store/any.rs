@@ -75,7 +75,11 @@ impl Store for BlockStore {
             reservation: &mut Reservation,
             out: &mut Vec<BlockId>
         );
-        fn touch[&mut](self, pool: PoolId, block: BlockId) -> Result<(), Error>;
+        fn touch_all[&mut](
+            self,
+            pool: PoolId,
+            blocks: impl Iterator<Item = BlockId>
+        ) -> Result<(), Error>;
         fn undo_touch[&mut](self, pool: PoolId, block: BlockId);
         fn free[&mut](
             self,
@@ -87,7 +91,7 @@ impl Store for BlockStore {
             self,
             pool: PoolId,
             before: Option<BlockId>,
-            entries: impl Iterator<Item = (BlockId, Key, u32)> + Clone
+            entries: impl Iterator<Item = (BlockId, Key, u32)>
         );
         fn memory_bytes[&](self) -> usize;
         fn check_integrity[&](self) -> Result<(), String>;

@@ -101,9 +101,12 @@ impl Store for FixedStore {
         self.forget_all(pool, &out[start..]);
     }
 
-    #[inline]
-    fn touch(&mut self, _pool: PoolId, block: BlockId) -> Result<(), Error> {
-        self.pool.touch(block)
+    fn touch_all(
+        &mut self,
+        _pool: PoolId,
+        blocks: impl Iterator<Item = BlockId>,
+    ) -> Result<(), Error> {
+        self.pool.touch(blocks)
     }
 
     fn undo_touch(&mut self, _pool: PoolId, block: BlockId) {

@@ -4,8 +4,9 @@ use std::fmt::Debug;
 
 use super::parts::{Parts, READ_AHEAD};
 use super::{Reservation, SlabStore};
+use crate::digest::Digest;
 use crate::error::{Error, Unit};
-use crate::ids::{BlockId, PoolId, SlabId};
+use crate::ids::{BlockId, GroupId, PoolId, SlabId};
 use crate::pool::{BlockStates, SlabPool};
 use crate::prefix_index::{Inserted, Key, PrefixIndex};
 
@@ -142,7 +143,20 @@ pub trait Store: Parts + Debug {
     ///
     /// # Errors
     /// [`Error::ForeignBlock`].
-    fn touch(&mut self, pool: PoolId, block: BlockId) -> Result<(), Error>;
+    #[inline]
+    fn touch(&mut self, pool: PoolId, block: BlockId) -> Result<(), Error> {
+        self.touch_all(pool, std::iter::once(block))
+    }
+
+    /// As [`Store::touch`] for each block. All of them can be undone, the last first, but not some.
+    ///
+    /// # Errors
+    /// [`Error::ForeignBlock`]; then those before it were touched.
+    fn touch_all(
+        &mut self,
+        pool: PoolId,
+        blocks: impl Iterator<Item = BlockId>,
+    ) -> Result<(), Error>;
 
     /// Undoes the latest touch of a live or cached block that is not yet undone, exactly.
     fn undo_touch(&mut self, pool: PoolId, block: BlockId);
@@ -245,17 +259,20 @@ pub trait Store: Parts + Debug {
         &mut self,
         pool: PoolId,
         mut before: Option<BlockId>,
-        mut entries: impl Iterator<Item = (BlockId, Key, u32)> + Clone,
+        mut entries: impl Iterator<Item = (BlockId, Key, u32)>,
     ) {
-        while entries.clone().next().is_some() {
-            self.parts(pool).read_ahead(entries.clone().take(READ_AHEAD));
-            for (block, key, num_tokens) in entries.by_ref().take(READ_AHEAD) {
-                if self.parts(pool).insert(block, &key, num_tokens) != Inserted::Sole {
-                    self.drop_duplicate(pool, &key, block);
-                }
-                if let Some(before) = before.replace(block) {
-                    self.parts(pool).index.follow(before, block);
-                }
+        let none = Key { digest: [0; Digest::MAX_LEN].into(), group: GroupId(0) };
+        let mut batch = [(BlockId::NULL, none, 0); READ_AHEAD];
+        loop {
+            let filled = batch.iter_mut().zip(&mut entries).map(|(slot, entry)| *slot = entry);
+            let mut left = match filled.count() {
+                0 => return,
+                count => &batch[..count],
+            };
+            self.parts(pool).read_ahead(left);
+            while let Some(at) = self.parts(pool).insert_run(&mut before, left) {
+                self.drop_duplicate(pool, &left[at].1, left[at].0);
+                left = &left[at + 1..];
             }
         }
     }

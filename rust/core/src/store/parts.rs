@@ -33,12 +33,29 @@ pub struct PoolParts<'a> {
 impl PoolParts<'_> {
     /// Reads what insertions look at first, so that it is in the CPU's cache then.
     #[inline]
-    pub(super) fn read_ahead(self, entries: impl Iterator<Item = (BlockId, Key, u32)>) {
-        black_box(entries.fold(0, |all, (_, key, _)| all ^ self.index.read_ahead(&key)));
+    pub(super) fn read_ahead(self, entries: &[(BlockId, Key, u32)]) {
+        black_box(entries.iter().fold(0, |all, (_, key, _)| all ^ self.index.read_ahead(key)));
+    }
+
+    /// Inserts the keys of blocks that will be looked for in a row, after `before`, up to the first that
+    /// another block has carried for longer or that its block carried already. Returns its place.
+    #[inline]
+    pub(super) fn insert_run(
+        mut self,
+        before: &mut Option<BlockId>,
+        entries: &[(BlockId, Key, u32)],
+    ) -> Option<usize> {
+        entries.iter().position(|(block, key, num_tokens)| {
+            let inserted = self.insert(*block, key, *num_tokens);
+            if let Some(before) = before.replace(*block) {
+                self.index.follow(before, *block);
+            }
+            inserted != Inserted::Sole
+        })
     }
 
     #[inline]
-    pub(super) fn insert(self, block: BlockId, key: &Key, num_tokens: u32) -> Inserted {
+    pub(super) fn insert(&mut self, block: BlockId, key: &Key, num_tokens: u32) -> Inserted {
         debug_assert!(!block.is_null());
         let inserted = self.index.insert(block, key, num_tokens);
         self.states.set_hashed(block);

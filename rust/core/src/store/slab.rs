@@ -198,9 +198,12 @@ impl Store for SlabStore {
         self.forget_evicted(pool);
     }
 
-    #[inline]
-    fn touch(&mut self, pool: PoolId, block: BlockId) -> Result<(), Error> {
-        self.pools[pool.index()].touch(block)
+    fn touch_all(
+        &mut self,
+        pool: PoolId,
+        blocks: impl Iterator<Item = BlockId>,
+    ) -> Result<(), Error> {
+        self.pools[pool.index()].touch(blocks)
     }
 
     fn undo_touch(&mut self, pool: PoolId, block: BlockId) {

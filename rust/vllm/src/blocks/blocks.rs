@@ -356,9 +356,10 @@ impl Blocks {
         if let Some(block) = foreign.first() {
             return Err(PyTypeError::new_err(format!("{block} is not a block of this pool")));
         }
-        let touched = slf.get().engine.store(slf.py(), |store| {
-            ids.into_iter().try_for_each(|id| store.touch(slf.get().pool, id))
-        })?;
+        let touched = slf
+            .get()
+            .engine
+            .store(slf.py(), |store| store.touch_all(slf.get().pool, ids.into_iter()))?;
         touched.map_err(core_error)
     }
 

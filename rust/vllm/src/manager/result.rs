@@ -1,5 +1,6 @@
 //! [`AllocatedBlocks`]: vLLM's `KVCacheBlocks` as ids. Block objects are made when asked for.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use hybrid_blocks::BlockId;
@@ -34,11 +35,11 @@ impl AllocatedBlocks {
 }
 
 /// Ids of any object that is, or looks like, vLLM's `KVCacheBlocks`.
-pub(super) fn ids_of(blocks: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<BlockId>>> {
+pub(super) fn ids_of<'a>(blocks: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [Vec<BlockId>]>> {
     if let Ok(own) = blocks.cast::<AllocatedBlocks>() {
-        return Ok(own.get().ids.clone());
+        return Ok(Cow::Borrowed(&own.get().ids));
     }
-    ids_of_groups(&blocks.getattr("blocks")?)
+    ids_of_groups(&blocks.getattr("blocks")?).map(Cow::Owned)
 }
 
 /// Ids of block objects by group.
@@ -113,8 +114,9 @@ impl AllocatedBlocks {
     }
 
     fn __add__(&self, other: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let pairs = self.ids.iter().zip(ids_of(other)?);
-        let ids = pairs.map(|(own, other)| [own.as_slice(), &other].concat()).collect();
+        let others = ids_of(other)?;
+        let pairs = self.ids.iter().zip(&*others);
+        let ids = pairs.map(|(own, other)| [own.as_slice(), other].concat()).collect();
         Ok(self.with_ids(other.py(), ids))
     }
 

@@ -175,7 +175,7 @@ impl<S: Store> Call<'_, S> {
         if !ends_prompt && !is_retained && num_tokens != self.progress.shared_prefix_boundary {
             // The slot holds a state that nobody can resume from.
             self.drop_own_keys(group, block);
-            self.cache.outbox.note_residency(Residency::Evicted, block);
+            self.cache.outbox.note_residency(Residency::Evicted, [block]);
             return Ok(None);
         }
         if self.first_key(group, block).is_some_and(|(_, hashed)| hashed == num_tokens) {

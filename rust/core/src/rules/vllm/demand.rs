@@ -125,10 +125,9 @@ impl<S: Store> Call<'_, S> {
     }
 
     fn num_revived(&self, group: usize, blocks: &[BlockId]) -> i64 {
-        let (store, pool) = (&self.cache.store, self.pool(group));
-        let is_idle =
-            |block: &&BlockId| !block.is_null() && store.pool(pool).ref_count(**block) == 0;
-        blocks.iter().filter(is_idle).count().cast_signed() as i64
+        let states = self.cache.store.pool(self.pool(group));
+        let idle = blocks.iter().filter(|&&block| states.is_available(block));
+        idle.count().cast_signed() as i64
     }
 }
 

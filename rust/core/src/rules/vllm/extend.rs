@@ -110,8 +110,11 @@ impl<S: Store> Call<'_, S> {
         }
         let skipped = (required - drafts).saturating_sub(1);
         let null_end = skipped.saturating_sub(checkpoint);
-        if held < skipped {
-            table.blocks.resize(held.max(null_end), BlockId::NULL);
+        if held < null_end {
+            table.blocks.resize(null_end, BlockId::NULL);
+            if table.num_skipped as usize >= held {
+                table.num_skipped = null_end as u32;
+            }
         }
         if was_allocated {
             for position in held.saturating_sub(drafts)..held.min(null_end) {
