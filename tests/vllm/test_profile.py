@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.profile.engine import make_hasher
+from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.profile.floor import Floor
+from hybrid_blocks.profile.loop import Loop
 from hybrid_blocks.profile.probes import Span, Step
 from hybrid_blocks.profile.process import LevelProcess, ProfileError, check_agreement, profile
 from hybrid_blocks.profile.report import make_table, plot
@@ -23,6 +24,7 @@ from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.request_hasher import RequestHasher
 from rich.console import Console
 from typer.testing import CliRunner
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.outputs import LogprobsLists
 
 LEVELS = ["off", "pool", "manager", "batched", "natural", "natural-batched"]
@@ -30,7 +32,7 @@ COLUMNS = [*LEVELS, FLOOR]
 
 STEP = Step(
     begin=0, admitted=10_000, scheduled=50_000, resumed=60_000, updated=90_000,
-    num_scheduled=4, num_running=4, num_finished=1,
+    num_scheduled=4, num_running=4, num_finished=1, only_decodes=False,
 )  # fmt: skip
 
 
@@ -46,6 +48,37 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     result = CliRunner().invoke(app, ["profile", *small, *short, *outputs])
     assert result.exit_code == 0, result.output
     return {"output": result.output, **{name: file.read_text() for name, file in files.items()}}
+
+
+def test_steps_of_decodes_alone_have_a_median_of_their_own() -> None:
+    short = replace(STEP, scheduled=20_000, updated=70_000, only_decodes=True)
+    result = summarize([STEP, STEP, short], [STEP], [])
+    assert (result.step_us_p50, result.decode_us_p50) == (70.0, 20.0)
+    assert summarize([STEP], [STEP], []).decode_us_p50 == 0.0
+
+
+def test_a_step_in_which_a_request_begins_or_ends_is_none_of_decodes_alone() -> None:
+    settings = Settings(level="off", groups="full", requests=3, prompt_tokens=64, shared_tokens=16)
+    jobs = iter([([1] * 64, 10), ([2] * 64, 14), ([3] * 64, 14), *[([4] * 64, 40)] * 3])
+    groups = Groups("full")
+    scheduler = make_scheduler(
+        groups,
+        num_requests=3,
+        num_blocks=64,
+        max_model_len=128,
+        max_num_batched_tokens=256,
+        scheduler_cls=AsyncScheduler,
+        is_natural=False,
+        num_draft_tokens=0,
+    )
+    steps = Loop(scheduler, jobs, make_hasher(16), settings).run(24)
+    decodes = [step.only_decodes for step in steps]
+    assert decodes[0] is decodes[1] is False
+    assert all(decodes[3:9])
+    for at, step in enumerate(steps):
+        if step.num_finished:
+            assert not any(decodes[at : at + 2])
+    assert sum(step.num_finished for step in steps) == 3
 
 
 def test_every_level_has_every_figure(written: dict[str, Any]) -> None:

@@ -593,8 +593,8 @@ class RequestState:
 class RequestAttribute:
     """An attribute of vLLM's ``Request`` that its :class:`RequestState` knows of.
 
-    ``num_computed_tokens``, ``num_in_flight_tokens`` and ``num_output_placeholders``, in tokens, are
-    kept there. Of ``status`` it is noted that it was set.
+    ``num_computed_tokens``, ``num_in_flight_tokens`` and ``num_output_placeholders``, in tokens,
+    are kept there. Of ``status`` it is noted that it was set.
     """
 
     def __get__(self, request: Any, _class: type | None = None, /) -> Any: ...

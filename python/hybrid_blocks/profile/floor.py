@@ -49,6 +49,7 @@ class Floor:
             num_scheduled=len(self.ids),
             num_running=len(self.ids),
             num_finished=0,
+            only_decodes=True,
         )
 
     def schedule(self) -> SchedulerOutput:

@@ -37,6 +37,7 @@ class Loop:
         self._sample = features.sampler(settings)
         self._num_added = 0
         self._in_flight: tuple[SchedulerOutput, ModelRunnerOutput] | None = None
+        self._only_decoded = False
         self.decisions = hashlib.blake2b(digest_size=16)
         self.outputs = hashlib.blake2b(digest_size=16)
 
@@ -61,6 +62,9 @@ class Loop:
         updated = perf_counter_ns()
         self.decisions.update(fingerprint_schedule(scheduled))
         self.outputs.update(fingerprint_outputs(outputs))
+        num_finished = before - len(self.scheduler.requests)
+        only_decodes = self._decodes(scheduled) and not num_finished
+        before_too, self._only_decoded = self._only_decoded, only_decodes
         return Step(
             begin=begin,
             admitted=admitted,
@@ -69,8 +73,13 @@ class Loop:
             updated=updated,
             num_scheduled=len(scheduled.num_scheduled_tokens),
             num_running=num_running,
-            num_finished=before - len(self.scheduler.requests),
+            num_finished=num_finished,
+            only_decodes=only_decodes and before_too,
         )
+
+    def _decodes(self, scheduled: SchedulerOutput) -> bool:
+        most = len(scheduled.num_scheduled_tokens) * (1 + self._settings.num_drafts)
+        return not scheduled.scheduled_new_reqs and scheduled.total_num_scheduled_tokens <= most
 
     def _num_missing(self) -> int:
         return self._settings.requests - len(self.scheduler.requests)

@@ -24,7 +24,8 @@ class Step:
     """One step by the clock, in ns.
 
     Requests were admitted, a batch was scheduled, and, after outputs had been made up, those of
-    the step before were taken in.
+    the step before were taken in. Where it ``only_decodes``, no request began or ended in it or in
+    the step before, and no prompt was computed.
     """
 
     begin: int
@@ -35,6 +36,7 @@ class Step:
     num_scheduled: int
     num_running: int
     num_finished: int
+    only_decodes: bool
 
     @property
     def admit(self) -> int:

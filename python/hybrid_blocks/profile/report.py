@@ -1,6 +1,6 @@
 """A profile as a table, as JSON, as stacked bars and as a trace for a timeline viewer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,11 +22,17 @@ def make_table(results: Mapping[str, LevelResult], gpu_step_ms: float) -> Table:
         table.add_row(name, *values)
 
     found = list(results.values())
-    row("step p50", [f"{one.step_us_p50:,.0f}" for one in found])
-    for beside, title in (("off", "faster than off"), (FLOOR, "times the floor")):
-        if beside in results:
-            reference = results[beside].step_us_p50
-            row(title, [_ratio(one.step_us_p50, reference, beside) for one in found])
+
+    def beside_others(name: str, step_us: Callable[[LevelResult], float]) -> None:
+        row(name, [f"{step_us(one):,.0f}" for one in found])
+        for beside, title in (("off", "faster than off"), (FLOOR, "times the floor")):
+            if beside in results:
+                reference = step_us(results[beside])
+                row(title, [_ratio(step_us(one), reference, beside) for one in found])
+
+    beside_others("step p50", lambda one: one.step_us_p50)
+    if all(one.decode_us_p50 for one in found):
+        beside_others("step of decodes alone p50", lambda one: one.decode_us_p50)
     row("step p99", [f"{one.step_us_p99:,.0f}" for one in found])
     row("schedule p50", [f"{one.schedule_us_p50:,.0f}" for one in found])
     row("update p50", [f"{one.update_us_p50:,.0f}" for one in found])

@@ -23,13 +23,15 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     """Times of one level, in microseconds.
 
     A step is ``schedule`` and ``update_from_output``; ``step_us_p50`` and the like come from steps
-    without probes. ``allocate_us_p50`` is one call, that is one request. ``parts_us`` is the mean
+    without probes, ``decode_us_p50`` from those of them in which requests only decode, 0 if there
+    are none. ``allocate_us_p50`` is one call, that is one request. ``parts_us`` is the mean
     over steps with probes; hashing and adding new requests come on top of a step. The scheduler
     could sustain ``requests_per_second`` if a model took no time.
     """
 
     step_us_p50: float
     step_us_p99: float
+    decode_us_p50: float
     schedule_us_p50: float
     allocate_us_p50: float
     update_us_p50: float
@@ -70,9 +72,11 @@ def summarize(plain: list[Step], probed: list[Step], spans: list[Span]) -> Level
     admit = np.array([step.admit for step in plain]) / NS_PER_US
     total = float((admit + schedule + update).sum())
     step_us = schedule + update
+    decodes = step_us[[step.only_decodes for step in plain]]
     return LevelResult(
         step_us_p50=float(np.median(step_us)),
         step_us_p99=float(np.percentile(step_us, 99)),
+        decode_us_p50=float(np.median(decodes)) if len(decodes) else 0.0,
         schedule_us_p50=float(np.median(schedule)),
         allocate_us_p50=_allocation_us(spans),
         update_us_p50=float(np.median(update)),
