@@ -171,6 +171,7 @@ impl DecodeBatch {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.manager)?;
+        visit.call(&self.request_class)?;
         visit.call(&self.output_class)?;
         if let Some(ensure) = &self.ensure_encoded {
             visit.call(ensure)?;
