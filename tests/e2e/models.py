@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from rig import tokenizer
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 264  # that of the byte tokenizer
@@ -82,8 +82,63 @@ MODELS: dict[str, dict[str, Any]] = {
 def build(kind: str, folder: Path) -> Path:
     """Write the model of a kind into ``folder`` unless it is there already; return its path."""
     target = folder / kind
+    if not (target / "model.safetensors").exists():
+        save_file(_make(kind, target), target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def build_with_draft_head(folder: Path) -> Path:
+    """As `build`, a Qwen3-Next with a layer that predicts the next token but one (MTP).
+
+    The head follows from the token alone, and embeddings three times as large make the model's own
+    tokens depend on the last one more than usual: one draft in five is right.
+    """
+    target = folder / "qwen3_next_mtp"
     if (target / "model.safetensors").exists():
         return target
+    weights = _make("qwen3_next", target, embedding=3.0)
+    last = f"model.layers.{MODELS['qwen3_next']['num_hidden_layers'] - 1}."
+    head = {
+        name.replace(last, "mtp.layers.0."): weight.clone()
+        for name, weight in weights.items()
+        if name.startswith(last)
+    }
+    norm = weights["model.norm.weight"]
+    for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+        head[f"mtp.{name}.weight"] = norm.clone()
+    (size,) = norm.shape
+    # What it reads of the embedding goes through; of the model's hidden state it reads nothing.
+    head["mtp.fc.weight"] = torch.eye(size, 2 * size).to(norm.dtype)
+    save_file(weights | head, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def build_adapter(model: Path, number: int) -> Path:
+    """Write a LoRA adapter of a model's queries and values beside it; return its path."""
+    target = model / f"adapter-{number}"
+    if (target / "adapter_model.safetensors").exists():
+        return target
+    target.mkdir(exist_ok=True)
+    torch.manual_seed(number)
+    rank = 8
+    adapted = ("q_proj", "v_proj")
+    weights: dict[str, torch.Tensor] = {}
+    for name, weight in load_file(model / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if module.endswith(adapted):
+            outputs, inputs = weight.shape
+            prefix = f"base_model.model.{module}"
+            weights[f"{prefix}.lora_A.weight"] = torch.randn(rank, inputs) / inputs**0.5
+            weights[f"{prefix}.lora_B.weight"] = torch.randn(outputs, rank) / rank**0.5
+    settings: dict[str, Any] = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank}
+    settings |= {"target_modules": adapted, "bias": "none"}
+    (target / "adapter_config.json").write_text(json.dumps(settings))
+    save_file(weights, target / "adapter_model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def _make(kind: str, target: Path, *, embedding: float = 1.0) -> dict[str, torch.Tensor]:
+    """Write configuration and tokenizer of a model; return its weights."""
     target.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {**_COMMON, **MODELS[kind]}
     dtype = getattr(torch, settings["dtype"])
@@ -91,7 +146,8 @@ def build(kind: str, folder: Path) -> Path:
     torch.manual_seed(20)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     # Gemma multiplies embeddings by the root of the hidden size; unscaled, they drown the context.
-    embedding = settings["hidden_size"] ** -0.5 if kind == "gemma3_text" else 1.0
+    if kind == "gemma3_text":
+        embedding *= settings["hidden_size"] ** -0.5
     weights = {
         name: _scaled(name, weight, embedding).to(dtype)
         for name, weight in model.state_dict().items()
@@ -101,8 +157,7 @@ def build(kind: str, folder: Path) -> Path:
     saved = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps(saved | fixed, indent=1))
     tokenizer.write(target, max_length=settings["max_position_embeddings"])
-    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
-    return target
+    return weights
 
 
 def _scaled(name: str, weight: torch.Tensor, embedding: float) -> torch.Tensor:

@@ -63,7 +63,9 @@ def test_bfloat16_tokens_are_vllms_where_chunks_end_at_the_same_places() -> None
     plain = run(models.build("qwen3_next", BUILD), "off", {})
     result = natural("qwen3_next", poison=True, block_size=128, num_gpu_blocks_override=400)
     assert result.answers == plain.answers
-    assert result.cached == plain.cached
+    pairs = zip(result.cached, plain.cached, strict=True)
+    assert all(ours >= theirs for ours, theirs in pairs)
+    assert sum(plain.cached) > 0
     assert result.num_poisoned > 0
 
 

@@ -37,14 +37,18 @@ def run(
     num_blocks: int,
     offload: dict[str, Any] | None,
     first_turn: int = 0,
+    level: str = "off",
+    options: dict[str, Any] | None = None,
 ) -> Result:
     """Hold ``num_chats`` conversations of three turns, turn by turn, from ``first_turn`` on.
+
+    ``level`` is that of the plugin for the device, and ``options`` are those of ``LLM``.
 
     Raises ``RuntimeError`` with the end of the log if the process fails.
     """
     task = {"model": str(model), "num_chats": num_chats, "num_blocks": num_blocks}
-    task |= {"offload": offload, "first_turn": first_turn}
-    return Result(**answer_of(__file__, task, environment("off")))
+    task |= {"offload": offload, "first_turn": first_turn, "options": options or {}}
+    return Result(**answer_of(__file__, task, environment(level)))
 
 
 def _main(task: dict[str, Any]) -> None:
@@ -53,7 +57,7 @@ def _main(task: dict[str, Any]) -> None:
     from vllm.inputs import TokensPrompt  # noqa: PLC0415
 
     model = Path(task["model"])
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = task["options"]
     if task["offload"] is not None:
         options["kv_transfer_config"] = {
             "kv_connector": "OffloadingConnector",

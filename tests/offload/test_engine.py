@@ -40,6 +40,28 @@ def test_host_memory_gives_every_hit_of_a_large_device(kind: str) -> None:
     assert result.metrics["vllm:external_prefix_cache_hits"] > 0
 
 
+@pytest.mark.parametrize("options", [{}, {"scheduler_cls": "hybrid_blocks.vllm.Scheduler"}])
+@pytest.mark.parametrize("kind", ["qwen3_next", "granitemoehybrid"])
+def test_hits_below_the_device_are_those_of_level_manager_too(
+    kind: str, options: dict[str, Any]
+) -> None:
+    """Device and host memory by this project together, step by step and scheduled in one call."""
+    model = models.build(kind, BUILD)
+    result = run(
+        model,
+        num_chats=CHATS,
+        num_blocks=FEW,
+        offload=config(host="256MiB"),
+        level="manager",
+        options=options,
+    )
+    assert result.answers == plain(kind).answers
+    assert sum(result.cached) >= sum(plain(kind).cached) > 0
+    assert result.metrics["vllm:external_prefix_cache_hits"] > 0
+    said = "hybrid_blocks: decoding requests are scheduled in one call" in result.log
+    assert said is bool(options)
+
+
 def test_a_restart_keeps_the_hits_that_are_on_disk(tmp_path: Path) -> None:
     """Host memory holds half of the chats; the disk holds all, also for the next process."""
     kind = "qwen3_next"

@@ -3,9 +3,11 @@
 import copy
 import pickle
 from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import pytest
-from hybrid_blocks._core.vllm import RequestAttribute, RequestState
+from hybrid_blocks._core.vllm import RequestAttribute
 from hybrid_blocks.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import plugin
 from hybrid_blocks.vllm.scheduler import AsyncScheduler
@@ -13,6 +15,11 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 COUNTS = ("num_computed_tokens", "num_in_flight_tokens", "num_output_placeholders")
+
+
+def pickled(request: Request) -> Request:
+    copied: Request = pickle.loads(pickle.dumps(request))
+    return copied
 
 
 def make_request(name: str = "a") -> Request:
@@ -27,7 +34,7 @@ def make_request(name: str = "a") -> Request:
 @pytest.fixture
 def before() -> Iterator[Request]:
     """A request from before a scheduler exists; the class is as it was afterwards."""
-    names = (*COUNTS, "status")
+    names = (*COUNTS, "status", "__getstate__")
     kept = {name: vars(Request).get(name) for name in names}
     for name in names:
         if name in vars(Request):
@@ -103,10 +110,34 @@ def test_a_copy_goes_its_own_way(after: Request, copied: type) -> None:
     assert (after.status, other.status) == (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
-def test_counts_survive_pickling(after: Request) -> None:
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_a_copy_has_the_counts_of_its_time(after: Request, copied: type) -> None:
+    """Also one that nobody looks at before the request goes on."""
     after.num_computed_tokens, after.num_in_flight_tokens = 4, 2
-    state = vars(after)["_hybrid_blocks"]
-    other = make_request("other")
-    vars(other)["_hybrid_blocks"] = pickle.loads(pickle.dumps(state))
+    other = copied(after)
+    after.num_computed_tokens = 9
     assert (other.num_computed_tokens, other.num_in_flight_tokens) == (4, 2)
-    assert pickle.loads(pickle.dumps(RequestState())).__reduce__()[1] == (None,)
+
+
+def test_a_pickle_is_vllms_and_needs_nothing_of_this_package(after: Request) -> None:
+    after.num_computed_tokens = 4
+    state: Any = after.__getstate__()
+    assert {name: state[name] for name in COUNTS} == dict(zip(COUNTS, (4, 0, 0), strict=True))
+    assert state["status"] is RequestStatus.WAITING
+    assert not any("hybrid" in name for name in state)
+    assert b"hybrid_blocks" not in pickle.dumps(after)
+
+
+def test_an_attribute_can_be_replaced_for_a_while(after: Request) -> None:
+    after.num_computed_tokens, after.num_in_flight_tokens = 4, 2
+    for name, value in (("num_computed_tokens", 7), ("status", RequestStatus.PREEMPTED)):
+        kept = getattr(after, name)
+        with mock.patch.object(after, name, value):
+            assert getattr(after, name) == value
+        assert getattr(after, name) == kept
+    del after.num_computed_tokens
+    with pytest.raises(AttributeError, match="num_computed_tokens"):
+        _ = after.num_computed_tokens
+    with pytest.raises(AttributeError, match="num_computed_tokens"):
+        del after.num_computed_tokens
+    assert after.num_in_flight_tokens == 2

@@ -10,6 +10,8 @@ from hybrid_blocks._core.offload import ObjectStore
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.units import parse_memory
 
+LEAST_BYTES: Final = 2**20
+MOST_BYTES: Final = 2**60
 _EXAMPLE: Final = '{"host": "64GiB", "disk": "/var/cache/kv:500GiB"}'
 _OWN: Final = ("host", "disk", "objects", "model_version")
 # What vLLM's connector reads itself, or puts in.
@@ -77,7 +79,7 @@ class Options:
             disk=None if disk is None else _disk(disk),
             objects=_objects(config.get("objects")),
             prompt_only=_flag("offload_prompt_only", config.get("offload_prompt_only", False)),
-            model_version=str(config.get("model_version", "")),
+            model_version=_text("model_version", config.get("model_version", "")),
         )
 
 
@@ -103,14 +105,21 @@ def _host(config: Mapping[str, Any]) -> int:
 
 
 def _size(name: str, value: Any) -> int:
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
-        return int(value)
     try:
-        return parse_memory(value if isinstance(value, str) else repr(value))
-    except InvalidArgumentError:
+        # Numbers are bytes, as vLLM's option has them; some programs write whole ones as floats.
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
+            num_bytes = int(value)
+        else:
+            num_bytes = parse_memory(value if isinstance(value, str) else repr(value))
+    except (InvalidArgumentError, OverflowError):
         raise InvalidArgumentError(
             f'{name} {value!r} is no size; write for example "64GiB" or bytes as a number'
         ) from None
+    if not LEAST_BYTES <= num_bytes < MOST_BYTES:
+        raise InvalidArgumentError(
+            f'{name} {value!r} is {num_bytes} bytes; write the unit, for example "64GiB"'
+        )
+    return num_bytes
 
 
 def _disk(value: Any) -> DiskOptions:
@@ -135,6 +144,12 @@ def _objects(value: Any) -> str | None:
     except OSError as error:
         raise InvalidArgumentError(f"objects {value!r}: {error}") from None
     return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} is any text, not {value!r}")
+    return str(value)
 
 
 def _flag(name: str, value: Any) -> bool:

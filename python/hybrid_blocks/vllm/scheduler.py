@@ -48,7 +48,6 @@ class Scheduler(VllmScheduler):
             self._decodes = self._decode_batch(rules)
             self._limits_inputs = batching.limits_inputs(self, rules)
             self._draft_slots = rules.draft_slots
-            self._mamba_block_aligned_split = self._split_by_whole_budget  # type: ignore[method-assign]
         # What is scheduled ahead of vLLM's code in the step that it is in, what it scheduled itself
         # if both are joined already, and the running requests and the budget that it does not see.
         self._ahead: ScheduledDecodes | None = None
@@ -205,7 +204,9 @@ class Scheduler(VllmScheduler):
         num_running, num_waiting = super().get_request_counts()
         return num_running + self._num_ahead, num_waiting
 
-    def _split_by_whole_budget(self, *args: Any, **kwargs: Any) -> int:
+    def _mamba_block_aligned_split(self, *args: Any, **kwargs: Any) -> int:
+        if self._ahead is None:
+            return super()._mamba_block_aligned_split(*args, **kwargs)
         # vLLM's code asks how long a chunk can be at most, not what this step has left.
         left, config = self.max_num_scheduled_tokens, self.scheduler_config
         self.max_num_scheduled_tokens = self._step_budget
@@ -284,6 +285,7 @@ class Scheduler(VllmScheduler):
         """Free a request that is done, and say in its last output why it is."""
         output.finish_reason = request.get_finished_reason()
         output.stop_reason = request.stop_reason
+        output.events = output.events or request.take_events()
         output.spec_decode_metrics = request.spec_decode_metrics
         loaded, encoded = self._free_request(request)
         stats = output.prefill_stats

@@ -183,7 +183,7 @@ impl Engine {
             num_computed: request.num_computed,
             num_tokens: request.known.len() as u32,
             num_prompt: request.prompt.len() as u32,
-            num_in_flight: request.num_in_flight,
+            num_in_flight: request.num_in_flight.cast_signed(),
             shared_prefix_boundary: request.boundary,
             is_waiting: !request.is_running,
             was_preempted: request.num_preemptions > 0,

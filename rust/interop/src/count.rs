@@ -9,7 +9,10 @@ use crate::error::invalid_argument;
 /// # Errors
 /// `InvalidArgumentError` for anything else.
 pub fn count(object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    object.extract().map_err(|_| {
-        invalid_argument(format_args!("expected a count, an int of 0 or more, not {object}"))
+    object.extract().map_err(|_| match object.repr() {
+        Ok(given) => {
+            invalid_argument(format_args!("expected a count, an int of 0 or more, not {given}"))
+        }
+        Err(error) => error,
     })
 }

@@ -1,6 +1,6 @@
 //! Handles and counts as Python gives them: one at a time, or as numpy arrays that are not copied.
 
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
+use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use hybrid_blocks_interop::invalid_argument;
@@ -71,10 +71,9 @@ impl<'py> FromPyObject<'_, 'py> for Digests<'py> {
 
     fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         obj.extract().map(Self).map_err(|_| {
-            let kind = obj.get_type();
+            let given = described(obj);
             invalid_argument(format_args!(
-                "digests (uint8) come as an array [num_blocks, digest_size], not {kind} {}",
-                &*obj
+                "digests (uint8) come as an array [num_blocks, digest_size], not {given}"
             ))
         })
     }
@@ -104,11 +103,8 @@ fn array<'py, T: numpy::Element>(
     what: &str,
 ) -> PyResult<PyReadonlyArray1<'py, T>> {
     let array = obj.extract::<PyReadonlyArray1<'py, T>>().map_err(|_| {
-        let kind = obj.get_type();
-        invalid_argument(format_args!(
-            "{what} come as a one-dimensional array, not {kind} {}",
-            &*obj
-        ))
+        let given = described(obj);
+        invalid_argument(format_args!("{what} come as a one-dimensional array, not {given}"))
     })?;
     if !array.is_contiguous() {
         return Err(invalid_argument(format_args!(
@@ -116,6 +112,14 @@ fn array<'py, T: numpy::Element>(
         )));
     }
     Ok(array)
+}
+
+/// What was given in the place of an array. Of an array it says what can be wrong with it.
+fn described(obj: Borrowed<'_, '_, PyAny>) -> String {
+    match obj.cast::<PyUntypedArray>() {
+        Ok(array) => format!("one of {} with shape {:?}", array.dtype(), array.shape()),
+        Err(_) => format!("{} {}", obj.get_type(), &*obj),
+    }
 }
 
 /// A size that fits 32 bits.

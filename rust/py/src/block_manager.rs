@@ -17,7 +17,7 @@ use crate::hint::{client, optional_hint};
 use crate::policy::{Compaction, policy};
 use hybrid_blocks_interop::Guarded;
 use hybrid_blocks_interop::PyBlockHasher;
-use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument};
+use hybrid_blocks_interop::{core_error, count, integrity_error, invalid_argument};
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {
@@ -194,7 +194,11 @@ impl BlockManager {
         self.manager.call(py, |manager| manager.set_alpha(alpha))
     }
 
-    fn plan_compaction(&self, py: Python<'_>, num_slabs: usize) -> PyResult<Compaction> {
+    fn plan_compaction(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] num_slabs: usize,
+    ) -> PyResult<Compaction> {
         self.manager.with(py, |manager| Compaction(manager.plan_compaction(num_slabs)))
     }
 

@@ -96,9 +96,11 @@ pub(crate) fn kind(
         ("ring", None, None, None) => core::GroupKind::Ring,
         ("cross", None, None, Some(encoder_tokens)) => core::GroupKind::Cross { encoder_tokens },
         _ => {
+            let given = [("window", window), ("slots", slots), ("encoder_tokens", encoder_tokens)];
+            let given = given.map(|(name, value)| Some(format!(", {name}={}", value?)));
+            let given: String = given.into_iter().flatten().collect();
             return Err(invalid_argument(format_args!(
-                "kind {name:?} with window {window:?}, slots {slots:?} and encoder_tokens \
-                 {encoder_tokens:?}: use \"full\" or \"ring\" alone, \"sliding_window\" or \
+                "kind={name:?}{given}: use \"full\" or \"ring\" alone, \"sliding_window\" or \
                  \"chunked\" with a window of at least 1, \"state\" with slots, or \"cross\" \
                  with encoder_tokens"
             )));

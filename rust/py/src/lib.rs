@@ -14,7 +14,7 @@ mod policy;
 
 use pyo3::prelude::*;
 
-#[pymodule]
+#[pymodule(gil_used = true)]
 mod _core {
     use super::{Bound, PyAnyMethods, PyModule, PyResult};
 

@@ -3,6 +3,7 @@
 use hybrid_blocks as core;
 use pyo3::prelude::*;
 
+use crate::batch::size;
 use hybrid_blocks_interop::invalid_argument;
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
@@ -28,7 +29,7 @@ impl FlopModel {
         Ok(Self(core::FlopModel { linear, quadratic, token_bytes, state_bytes, alpha }))
     }
 
-    fn efficiency(&self, num_tokens: u32) -> f64 {
+    fn efficiency(&self, #[pyo3(from_py_with = size)] num_tokens: u32) -> f64 {
         self.0.efficiency(num_tokens)
     }
 }

@@ -10,7 +10,7 @@ mod request;
 mod scheduler;
 
 /// The Python module.
-#[pyo3::pymodule(submodule)]
+#[pyo3::pymodule(submodule, gil_used = true)]
 pub mod vllm {
     #[pymodule_export]
     use super::blocks::{Block, Blocks};

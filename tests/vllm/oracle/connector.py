@@ -21,6 +21,14 @@ def _number(request: Any) -> int:
     return int(request.request_id.removeprefix("request"))
 
 
+def loads_with_first_step(request_id: str) -> bool:
+    """Whether a connector fills blocks of this request while its first step runs."""
+    return int(request_id.removeprefix("request")) % 8 == _WITH_FIRST_STEP
+
+
+_WHILE_OTHERS_RUN, _WITH_FIRST_STEP = 2, 5
+
+
 class Connector(KVConnectorBase_V1, SupportsHMA):
     """Of eight requests one loads while others run, one with its first step, and one waits once."""
 
@@ -45,12 +53,16 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
             return None, False
         left = request.num_prompt_tokens - 1 - num_computed_tokens
         most = left // self.block_size * self.block_size
-        if kind not in {2, 5} or most <= 0 or request.num_preemptions:
+        if (
+            kind not in {_WHILE_OTHERS_RUN, _WITH_FIRST_STEP}
+            or most <= 0
+            or request.num_preemptions
+        ):
             return 0, False
-        return most, kind == 2
+        return most, kind == _WHILE_OTHERS_RUN
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:  # noqa: ARG002
-        if num_external_tokens and _number(request) % 8 == 2:
+        if num_external_tokens and _number(request) % 8 == _WHILE_OTHERS_RUN:
             self.loading.add(request.request_id)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:

@@ -17,9 +17,10 @@ from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.sched import scheduler as vllm_scheduler
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput, LogprobsLists, ModelRunnerOutput, SamplingMaskLists
 
-from .connector import Connector
+from .connector import Connector, loads_with_first_step
 from .encoder_connector import EncoderConnector
 from .residency import Collector
 
@@ -30,6 +31,7 @@ FEATURES = (
     "masks",
     "grammar",
     "connector",
+    "failed loads",
     "pipeline",
     "v2",
     "eagle",
@@ -73,7 +75,11 @@ class Flops:
 def constructed(features: frozenset[str], num_drafts: int, config: VllmConfig) -> Iterator[None]:
     """Let a scheduler be constructed inside with the features."""
     config.lora_config = LoRAConfig(max_loras=2, max_lora_rank=8) if "lora" in features else None
-    transfers = KVTransferConfig(kv_connector="ExampleConnector", kv_role="kv_both")
+    transfers = KVTransferConfig(
+        kv_connector="ExampleConnector",
+        kv_role="kv_both",
+        kv_load_failure_policy="recompute" if "failed loads" in features else "fail",
+    )
     config.kv_transfer_config = transfers if "connector" in features else None
     encoded = ECTransferConfig(ec_connector="ECExampleConnector", ec_role="ec_both")
     config.ec_transfer_config = encoded if "encoder" in features else None
@@ -151,7 +157,11 @@ def draw_request(features: frozenset[str], draw: Random, num_prompt: int) -> dic
 
 
 def said_beside(
-    features: frozenset[str], draw: Random, scheduler: Any, sampled: dict[str, list[int]]
+    features: frozenset[str],
+    draw: Random,
+    scheduler: Any,
+    step: SchedulerOutput,
+    sampled: dict[str, list[int]],
 ) -> dict[str, Any]:
     """Draw what a model says of a step beside its tokens."""
     said: dict[str, Any] = {}
@@ -181,9 +191,20 @@ def said_beside(
         connector.reported |= received | sent
         failed = {id_ for id_ in sorted(received) if draw.random() < 0.1}
         said["kv_connector_output"] = KVConnectorOutput(
-            finished_recving=received, finished_sending=sent, failed_recving=failed
+            finished_recving=received,
+            finished_sending=sent,
+            failed_recving=failed,
+            invalid_block_ids=_not_loaded(draw, step) if "failed loads" in features else set(),
         )
     return said
+
+
+def _not_loaded(draw: Random, step: SchedulerOutput) -> set[int]:
+    """Draw blocks that a connector could not fill before a step."""
+    loads = [
+        new.block_ids[0] for new in step.scheduled_new_reqs if loads_with_first_step(new.req_id)
+    ]
+    return {draw.choice(blocks[:2]) for blocks in loads if draw.random() < 0.5}
 
 
 def settle(scheduler: Any, output: ModelRunnerOutput) -> None:

@@ -185,15 +185,21 @@ class Pair:
         told = [fingerprint_schedule(output) for output in outputs]
         assert told[0] == told[1]
         sampled = self._sample(outputs[0])
-        said = beside.said_beside(self.setup.features, self.random, self.schedulers[0], sampled)
+        said = beside.said_beside(
+            self.setup.features, self.random, self.schedulers[0], outputs[0], sampled
+        )
         if self.setup.num_drafts and self.setup.is_async:
             self._draft_in_flight(outputs)
         self.in_flight.append([(output, _ran(output, sampled, said)) for output in outputs])
-        while len(self.in_flight) > self.setup.num_steps_ahead:
-            self._take(self.in_flight.popleft())
+        self.take_in(but=self.setup.num_steps_ahead)
         if self.setup.num_drafts and not self.setup.is_async:
             self._draft()
         self.compare()
+
+    def take_in(self, *, but: int = 0) -> None:
+        """The outputs of all steps in flight arrive, but those of the last ones."""
+        while len(self.in_flight) > but:
+            self._take(self.in_flight.popleft())
 
     def _draft_in_flight(self, outputs: list[SchedulerOutput]) -> None:
         """Say which drafts stood behind the placeholders of a step, as for grammars."""

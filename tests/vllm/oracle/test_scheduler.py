@@ -10,6 +10,7 @@ from hybrid_blocks.vllm import scheduler as batched
 from hybrid_blocks.vllm.level import VARIABLE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from vllm.v1.request import RequestStatus
 
 from .engines import ENGINES, tight
 from .scheduler_pair import Pair, Setup, make_ours
@@ -107,6 +108,50 @@ def test_every_step_with_a_feature_is_vllms(
     feature: str, is_async: bool, name: str, seed: int
 ) -> None:
     feature_life(name, with_features(feature, seed=seed), seed, is_async=is_async)
+
+
+@pytest.mark.parametrize("level", ["manager", "pool"])
+@settings(max_examples=examples(20), phases=SEEDED, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), num_drafts=st.sampled_from((0, 2)), is_ahead=st.booleans())
+def test_every_step_after_loads_that_failed_is_vllms(
+    level: str, seed: int, num_drafts: int, *, is_ahead: bool
+) -> None:
+    """What is computed goes back while later steps are in flight."""
+    features = {"connector", "failed loads"} | ({"pipeline"} if is_ahead else set())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, level)
+        pair = Pair(
+            Setup(
+                ENGINES["full"],
+                is_async=seed % 4 > 0,
+                num_drafts=num_drafts,
+                max_num_batched_tokens=(16, 64)[seed % 2],
+                features=frozenset(features),
+            ),
+            Random(seed),
+        )
+    pair.run(Random(seed + 1).choices(["step"] * 3 + ["arrive"], k=100))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_request_id_is_used_again_while_the_step_of_an_aborted_one_is_in_flight(
+    is_async: bool,
+) -> None:
+    """vLLM takes the old step's tokens from the new request: fewer than none are in flight."""
+    features = frozenset({"pipeline"})
+    pair = Pair(Setup(ENGINES["full-sliding"], is_async, features=features), Random(0))
+    for _ in range(4):
+        pair.arrive(max_tokens=60)
+    for _ in range(4):
+        pair.step()
+    for scheduler in pair.schedulers:
+        scheduler.finish_requests("request1", RequestStatus.FINISHED_ABORTED)
+    pair.num_requests = 1
+    pair.arrive(max_tokens=60)
+    pair.take_in()
+    assert pair.ours.requests["request1"].num_in_flight_tokens < 0
+    for _ in range(60):
+        pair.step()
 
 
 @pytest.mark.parametrize("name", [*DRAFT_ENGINES, *EAGLE_ENGINES])

@@ -16,11 +16,11 @@ def refused(why: str) -> None:
 
 
 def planned(vllm_config: VllmConfig, plan: ArenaPlan, vllm: tuple[int, float] | None) -> None:
-    """Say what the bytes hold here and in vLLM's plan: ``vllm`` is its blocks and concurrency."""
+    """Say what the bytes hold, and what vLLM would log of them: its blocks and concurrency."""
     length = vllm_config.model_config.max_model_len
-    theirs = "no plan" if vllm is None else f"{vllm[1]:.2f}x in {vllm[0]:,} blocks"
+    theirs = "nothing" if vllm is None else f"{vllm[1]:.2f}x in {vllm[0]:,} blocks"
     logger.info_once(
-        "hybrid_blocks: %s hold %.2fx requests of %s tokens in %s slabs of %s; vLLM's plan: %s",
+        "hybrid_blocks: %s hold %.2fx requests of %s tokens in %s slabs of %s; vLLM would log %s",
         human(plan.arena_bytes),
         capacity.concurrency(plan, length),
         f"{length:,}",

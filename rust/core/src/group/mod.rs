@@ -57,7 +57,9 @@ impl Group {
             )));
         }
         if !kind.keeps_anything() {
-            return Err(Error::InvalidConfig(format!("group {id}: {kind:?} keeps nothing")));
+            return Err(Error::InvalidConfig(format!(
+                "group {id} keeps nothing; its window, chunk or number of states must be at least 1"
+            )));
         }
         if kind.is_cacheable() && !block_size.is_multiple_of(hash_block_size) {
             return Err(Error::InvalidConfig(format!(

@@ -113,7 +113,7 @@ impl CheckpointPolicy {
         let periodic = self
             .every
             .filter(|_| left as usize > ahead.len())
-            .map(|every| every.next_multiple_of(alignment))
+            .map(|every| period(every, alignment))
             .and_then(|every| (num_computed / every + 1).checked_mul(every));
         ahead.first().copied().into_iter().chain(periodic).min().filter(|_| left > 0)
     }
@@ -122,8 +122,19 @@ impl CheckpointPolicy {
     pub(crate) fn follows(&self, plan: &CheckpointPlan, num_computed: u32, alignment: u32) -> bool {
         plan.end
             && num_computed > plan.prompt_tokens
-            && num_computed.is_multiple_of(self.follow_every.max(1).next_multiple_of(alignment))
+            && num_computed.is_multiple_of(self.follow_period(alignment))
     }
+
+    /// Tokens between two moves of the copy that follows the generation.
+    pub(crate) fn follow_period(&self, alignment: u32) -> u32 {
+        period(self.follow_every, alignment)
+    }
+}
+
+/// The first multiple of `alignment` from `every` on, or the last one that there is.
+fn period(every: u32, alignment: u32) -> u32 {
+    let rounded = every.max(1).checked_next_multiple_of(alignment);
+    rounded.unwrap_or(u32::MAX / alignment * alignment)
 }
 
 #[cfg(test)]
@@ -155,6 +166,18 @@ mod tests {
         assert_eq!(all(&every, plan(&[320, 992])), [256, 320, 512, 992]);
         let none = CheckpointPolicy { max_per_request: 0, ..policy };
         assert_eq!(all(&none, plan(&[320])), [0; 0]);
+    }
+
+    #[test]
+    fn a_period_beyond_all_lengths_places_nothing() {
+        for every in [0, 1, u32::MAX - 16, u32::MAX] {
+            let policy =
+                CheckpointPolicy { every: Some(every), follow_every: every, ..Default::default() };
+            let expected =
+                if every < 2 { vec![16, 32, 48, 64, 80, 96] } else { vec![u32::MAX - 15] };
+            assert_eq!(all(&policy, plan(&[])), expected);
+            assert_eq!(policy.follows(&plan(&[]), 1_600, 16), every < 2);
+        }
     }
 
     #[test]

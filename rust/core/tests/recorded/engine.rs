@@ -266,7 +266,7 @@ fn facts(facts: [u32; 6]) -> RequestProgress {
         num_computed,
         num_tokens,
         num_prompt,
-        num_in_flight,
+        num_in_flight: num_in_flight.cast_signed(),
         shared_prefix_boundary: boundary,
         is_waiting: is_waiting != 0,
         was_preempted: false,

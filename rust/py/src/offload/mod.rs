@@ -9,7 +9,7 @@ mod objects;
 mod warnings;
 
 /// The Python module.
-#[pyo3::pymodule(submodule)]
+#[pyo3::pymodule(submodule, gil_used = true)]
 pub(crate) mod offload {
     #[pymodule_export]
     use super::disk::DiskStore;

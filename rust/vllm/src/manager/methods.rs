@@ -16,7 +16,7 @@ use super::core::Core;
 use super::result::{AllocatedBlocks, GroupPools, ids_of, ids_of_groups};
 use crate::blocks::Blocks;
 use crate::engine::Manager;
-use crate::request::RequestView;
+use crate::request::{RequestView, at_least_none};
 
 /// The base of the Python class. It is empty until `_start` is called, and asks for its
 /// configuration when it is first used: until then vLLM's objects may be changed.
@@ -211,23 +211,24 @@ impl RustKVCacheManager {
     fn cache_blocks(
         slf: &Bound<'_, Self>,
         request: &Bound<'_, PyAny>,
-        num_computed_tokens: u32,
+        num_computed_tokens: i64,
     ) -> PyResult<()> {
-        Self::commit(slf, &RequestView::new(request)?, None, num_computed_tokens)
+        let num_computed = at_least_none(num_computed_tokens)?;
+        Self::commit(slf, &RequestView::new(request)?, None, num_computed)
     }
 
     #[pyo3(signature = (request_id, processed_computed_tokens, num_prompt_tokens = None))]
     fn remove_skipped_blocks(
         slf: &Bound<'_, Self>,
         request_id: &Bound<'_, PyString>,
-        processed_computed_tokens: u32,
+        processed_computed_tokens: i64,
         num_prompt_tokens: Option<u32>,
     ) -> PyResult<()> {
         let _ = num_prompt_tokens;
+        let processed = at_least_none(processed_computed_tokens)?;
         let (core, _) = Self::core(slf)?;
-        let released = core.known(request_id, |manager, handle| {
-            manager.release_skipped(handle, processed_computed_tokens)
-        })?;
+        let released =
+            core.known(request_id, |manager, handle| manager.release_skipped(handle, processed))?;
         released.unwrap_or(Ok(())).map_err(core_error)
     }
 

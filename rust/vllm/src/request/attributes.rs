@@ -9,7 +9,7 @@
 use pyo3::exceptions::PyAttributeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyType};
+use pyo3::types::{PyCFunction, PyDict, PyString, PyTuple, PyType};
 
 use super::state::Counts;
 use super::view::RequestView;
@@ -39,15 +39,15 @@ impl RequestAttribute {
         let Some(object) = request else { return Ok(slf.clone().into_any()) };
         let (py, this) = (slf.py(), slf.get());
         let request = RequestView::new(object)?;
-        if let Kept::Count(of) = this.kept
-            && let Some(mut counts) = request.kept_counts()?
-        {
-            return Ok(of(&mut counts).into_pyobject(py)?.into_any());
+        if let Some(value) = request.attributes().get_item(&this.name)? {
+            return Ok(value);
         }
-        let name = this.name.bind(py);
-        let missing =
-            || PyAttributeError::new_err(format!("the request has no attribute {name} yet"));
-        request.attributes().get_item(name)?.ok_or_else(missing)
+        match (this.kept, request.kept_counts()?) {
+            (Kept::Count(of), Some(mut counts)) => {
+                Ok(of(&mut counts).into_pyobject(py)?.into_any())
+            }
+            _ => Err(this.is_missing(py)),
+        }
     }
 
     fn __set__(&self, object: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -68,6 +68,48 @@ impl RequestAttribute {
         }
         Ok(())
     }
+
+    /// Some tests put a value into an attribute for a while and delete it then.
+    fn __delete__(&self, object: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (py, request) = (object.py(), RequestView::new(object)?);
+        request.give_counts_back()?;
+        request.attributes().del_item(&self.name).map_err(|_| self.is_missing(py))
+    }
+}
+
+impl RequestAttribute {
+    fn is_missing(&self, py: Python<'_>) -> PyErr {
+        let name = self.name.bind(py);
+        PyAttributeError::new_err(format!("the request has no attribute {name}"))
+    }
+}
+
+/// `__getstate__` of requests: what a copy or a pickle is made of. It has the counts as they are then
+/// and nothing of ours, so that it can be read where this package is not.
+#[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
+struct WithoutState(Py<PyAny>);
+
+#[pymethods]
+impl WithoutState {
+    fn __get__<'py>(
+        slf: &Bound<'py, Self>,
+        request: Option<&Bound<'py, PyAny>>,
+        _class: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Some(request) = request else { return Ok(slf.clone().into_any()) };
+        let (request, before) = (request.clone().unbind(), slf.get().0.clone_ref(slf.py()));
+        let state = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+            let py = arguments.py();
+            let state = before.call1(py, (&request,))?;
+            if let Ok(state) = state.bind(py).cast::<PyDict>() {
+                let state = state.copy()?;
+                RequestView::new(request.bind(py))?.put_counts_into(&state)?;
+                return Ok(state.into_any().unbind());
+            }
+            Ok::<_, PyErr>(state)
+        };
+        Ok(PyCFunction::new_closure(slf.py(), None, None, state)?.into_any())
+    }
 }
 
 /// Let the counts and the status of a class of requests be kept here, once for all its instances.
@@ -79,6 +121,11 @@ pub(crate) fn show(class: &Bound<'_, PyType>) -> PyResult<()> {
         (intern!(py, "num_output_placeholders"), Kept::Count(|counts| &mut counts.placeholders)),
         (intern!(py, "status"), Kept::Changes),
     ];
+    let copied = intern!(py, "__getstate__");
+    let before = class.getattr(copied)?;
+    if !before.is_instance_of::<WithoutState>() {
+        class.setattr(copied, WithoutState(before.unbind()))?;
+    }
     for (name, kept) in attributes {
         let before = class.getattr_opt(name)?;
         if !before.is_some_and(|before| before.is_instance_of::<RequestAttribute>()) {

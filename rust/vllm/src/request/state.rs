@@ -80,6 +80,11 @@ impl RequestState {
         self.has_counts.store(true, Relaxed);
     }
 
+    /// Its counts are elsewhere from now on.
+    pub(super) fn forget_counts(&self) {
+        self.has_counts.store(false, Relaxed);
+    }
+
     /// How often its status was set.
     #[inline]
     pub(crate) fn num_status_changes(&self) -> u32 {

@@ -15,6 +15,13 @@ pub(crate) fn count(tokens: &Bound<'_, PyList>) -> i64 {
     tokens.len().cast_signed() as i64
 }
 
+/// A count of tokens. vLLM's may fall below 0, which stands for none: where a load of blocks failed,
+/// `num_computed_tokens` goes back while later steps are still in flight.
+#[inline]
+pub(crate) fn at_least_none(count: i64) -> PyResult<u32> {
+    Ok(u32::try_from(count.max(0))?)
+}
+
 /// A request by its attributes. Of those that vLLM's class computes, only `num_tokens` may be asked
 /// for, and is counted here, so that no Python code runs.
 ///
@@ -178,9 +185,9 @@ impl<'a, 'py> RequestView<'a, 'py> {
     /// What a decode step is judged by.
     pub(crate) fn progress(&self) -> PyResult<RequestProgress> {
         Ok(RequestProgress {
-            num_computed: u32::try_from(self.num_computed()?)?,
+            num_computed: at_least_none(self.num_computed()?)?,
             num_prompt: self.num_prompt()?,
-            num_in_flight: u32::try_from(self.num_in_flight()?)?,
+            num_in_flight: i32::try_from(self.num_in_flight()?)?,
             ..RequestProgress::default()
         })
     }
@@ -270,6 +277,28 @@ impl<'a, 'py> RequestView<'a, 'py> {
         };
         state.get().set_counts(counts);
         Ok((state, counts))
+    }
+
+    /// Write the counts into a dictionary of attributes, in the place of what is kept of them.
+    pub(super) fn put_counts_into(&self, attributes: &Bound<'py, PyDict>) -> PyResult<()> {
+        let py = self.object.py();
+        if let Some(counts) = self.kept_counts()? {
+            attributes.set_item(intern!(py, "num_computed_tokens"), counts.computed)?;
+            attributes.set_item(intern!(py, "num_in_flight_tokens"), counts.in_flight)?;
+            attributes.set_item(intern!(py, "num_output_placeholders"), counts.placeholders)?;
+        }
+        let kept = intern!(py, "_hybrid_blocks");
+        if attributes.contains(kept)? { attributes.del_item(kept) } else { Ok(()) }
+    }
+
+    /// Put the counts back into the request's dictionary. Nothing is kept of it any more.
+    pub(super) fn give_counts_back(&self) -> PyResult<()> {
+        let state = self.state()?;
+        self.put_counts_into(&self.attributes)?;
+        if let Some(state) = state {
+            state.get().forget_counts();
+        }
+        Ok(())
     }
 
     /// Take a count out of the request's dictionary; 0 if it was not set yet.

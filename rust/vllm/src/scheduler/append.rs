@@ -6,7 +6,7 @@ use pyo3::types::PyList;
 
 use crate::hasher::RequestHasher;
 use crate::manager::RustKVCacheManager;
-use crate::request::{Counts, RequestView, count};
+use crate::request::{Counts, RequestView, at_least_none, count};
 
 use super::batch::DecodeBatch;
 use super::row::{Hasher, Row};
@@ -93,7 +93,7 @@ fn take_in(
     if had_placeholders || rules.commits_outputs {
         let unsettled =
             if rules.takes_back_trimmed { counts.in_flight } else { counts.placeholders };
-        let num_done = u32::try_from(counts.computed - unsettled)?;
+        let num_done = at_least_none(counts.computed - unsettled)?;
         let manager = batch.manager.bind(request.object.py());
         RustKVCacheManager::commit(manager, request, row.handle, num_done)?;
     }

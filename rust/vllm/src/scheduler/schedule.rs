@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet, PyString, PyTuple};
 
 use crate::manager::{Room, RustKVCacheManager};
-use crate::request::{Counts, RequestView, count};
+use crate::request::{Counts, RequestView, at_least_none, count};
 
 use super::batch::{DecodeBatch, Rules};
 use super::row::{Row, Rows, Scheduled};
@@ -115,9 +115,9 @@ pub(super) fn schedule<'py>(
             continue;
         };
         let progress = RequestProgress {
-            num_computed: u32::try_from(row.counts.computed)?,
+            num_computed: at_least_none(row.counts.computed)?,
             num_prompt: u32::try_from(row.num_prompt)?,
-            num_in_flight: u32::try_from(row.counts.in_flight)?,
+            num_in_flight: i32::try_from(row.counts.in_flight)?,
             ..RequestProgress::default()
         };
         let room = RustKVCacheManager::extend(

@@ -41,7 +41,10 @@ impl BlockManager {
                 model.alpha = alpha;
                 Ok(())
             }
-            other => Err(Error::InvalidArgument(format!("the policy {other:?} has no alpha"))),
+            _ => Err(Error::InvalidArgument(
+                "only the FLOP-aware policy has an alpha; make the manager with that policy"
+                    .to_owned(),
+            )),
         }
     }
 

@@ -256,7 +256,7 @@ impl<S: Store> KvCacheManager<S> {
             return Ok(None);
         }
         let reason = call.plan_copies();
-        let num_processed = num_computed.saturating_sub(progress.num_in_flight);
+        let num_processed = progress.num_processed(num_computed);
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
         let kept = watermark + args.withheld_blocks + args.reserved_blocks.cast_signed();
@@ -479,7 +479,7 @@ impl<S: Store> KvCacheManager<S> {
         &mut self,
         handle: u64,
         num_computed: u32,
-        num_in_flight: u32,
+        num_in_flight: i32,
     ) -> Vec<(GroupId, BlockId, u32)> {
         let Some(row) = self.row(handle) else { return Vec::new() };
         let groups = self.engine.cache.groups.iter();

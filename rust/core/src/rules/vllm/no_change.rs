@@ -45,7 +45,7 @@ impl NoChangeUntil {
             && start >= self.num_prompt
             && end + num_lookahead <= self.room
             && end <= self.main_room
-            && start.saturating_sub(progress.num_in_flight) <= self.processed
+            && progress.num_processed(start) <= self.processed
             && num_new <= self.step
     }
 

@@ -89,8 +89,9 @@ impl ManagerConfig {
     pub(super) fn next_move(&self, plan: &CheckpointPlan, num_tokens: u32) -> u32 {
         match &self.checkpoints {
             Some(policy) if plan.end => {
-                let every = policy.follow_every.max(1).next_multiple_of(self.hit_alignment());
-                num_tokens.max(plan.prompt_tokens + 1).next_multiple_of(every)
+                let every = policy.follow_period(self.hit_alignment());
+                let from = num_tokens.max(plan.prompt_tokens + 1);
+                from.checked_next_multiple_of(every).unwrap_or(u32::MAX)
             }
             _ => u32::MAX,
         }

@@ -12,14 +12,23 @@ pub struct RequestProgress {
     pub num_tokens: u32,
     /// Of the prompt.
     pub num_prompt: u32,
-    /// Scheduled in steps that have not ended.
-    pub num_in_flight: u32,
+    /// Scheduled in steps that have not ended. Below 0 after a step that an earlier request of the same
+    /// id was in.
+    pub num_in_flight: i32,
     /// Where earlier requests were seen to diverge, or 0.
     pub shared_prefix_boundary: u32,
     /// Whether it is waiting to be admitted, for the first time or again.
     pub is_waiting: bool,
     /// Whether it was admitted before, and preempted.
     pub was_preempted: bool,
+}
+
+impl RequestProgress {
+    /// Of `num_computed` tokens, those of steps that have ended.
+    #[inline]
+    pub(crate) fn num_processed(&self, num_computed: u32) -> u32 {
+        num_computed.saturating_add_signed(self.num_in_flight.saturating_neg())
+    }
 }
 
 /// What an allocation asks for.
