@@ -50,6 +50,31 @@ def test_a_package_is_usable_or_the_reason_is_given(
     assert verdict in diagnose(monkeypatch, Extra(distribution, module, "tests", check))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--lora"], "--lora without --model: say of which model's engine"),
+        (["--pp", "2", "--speculative", "mtp:2"], "--speculative, --pp without --model"),
+        (["--no-prefix-caching"], "--no-prefix-caching without --model"),
+        (["--table", "--model", "Phi-4"], "--model beside --table"),
+        (
+            ["--model", "gpt-oss-20b", "--speculative", "mtp:2"],
+            "--speculative mtp:2: gpt-oss-20b has no draft head for multi-token prediction",
+        ),
+        (["--model", "Qwen3.5-27B", "--pp", "100"], "--pp 100 exceeds the 64 layers of Qwen3.5"),
+    ],
+)
+def test_an_engine_that_cannot_be_is_one_clear_line_and_exit_code_2(
+    arguments: list[str], complaint: str
+) -> None:
+    result = CliRunner().invoke(app, ["doctor", *arguments])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert complaint in result.stderr
+
+
 def test_a_vllm_is_usable_where_it_has_what_the_adapter_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

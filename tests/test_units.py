@@ -34,6 +34,8 @@ def test_binary_and_decimal_units_are_read_as_what_they_say(text: str, nbytes: i
         ("-1GiB", "must be positive"),
         ("0", "must be positive"),
         ("0.2B", "must be positive"),
+        ("24", "24 has no unit and would be 24 B; did you mean 24GiB?"),
+        ("13.61", "did you mean 13.61GiB?"),
         ("3furlongs", "unknown unit furlongs"),
         ("24G", "unknown unit G"),
     ],

@@ -8,16 +8,19 @@ from hybrid_blocks.errors import InvalidArgumentError
 _BINARY: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _DECIMAL: Final = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _FACTORS: Final = {name.lower(): factor for name, factor in (_BINARY | _DECIMAL).items()}
+_LEAST_WITHOUT_UNIT: Final = 1024
 _NUMBER: Final = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 def parse_memory(text: str, option: str = "--memory") -> int:
     """Bytes of ``13.61GiB`` (powers of two), ``13GB`` (powers of ten) or ``4096``, rounded down.
 
+    A number below 1024 needs a unit, if only ``B``.
+
     ``option`` is what errors call it.
 
     Raises:
-        InvalidArgumentError: no number, an unknown unit, or less than one byte.
+        InvalidArgumentError: no number, an unknown or forgotten unit, or less than one byte.
 
     """
     match = _NUMBER.fullmatch(text.strip())
@@ -32,6 +35,10 @@ def parse_memory(text: str, option: str = "--memory") -> int:
     nbytes: int = int(whole + fraction) * factor // 10 ** len(fraction)
     if nbytes <= 0:
         raise InvalidArgumentError(f"{option} must be positive: {text}")
+    if not unit and nbytes < _LEAST_WITHOUT_UNIT:
+        raise InvalidArgumentError(
+            f"{option} {number} has no unit and would be {human(nbytes)}; did you mean {number}GiB?"
+        )
     return nbytes
 
 

@@ -1,6 +1,7 @@
 """``hybrid-blocks plan`` as a person meets it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,8 +55,9 @@ def test_the_json_file_holds_both_plans(tmp_path: Path) -> None:
             assert report[side][field] > 0
     assert report["vllm"]["block_tokens"] == 800
     assert report["vllm"]["num_blocks"] == 524
-    assert report["vllm"]["blocks_per_request"] == 340
-    assert report["vllm"]["tokens"] == 104_800
+    assert report["vllm"]["logged_blocks_per_request"] == 340
+    assert report["vllm"]["logged_tokens"] == 104_800
+    assert report["natural"]["logged_tokens"] is None
     assert {group["kind"] for group in report["groups"]} == {"state", "full"}
     assert report["warnings"]
 
@@ -76,12 +78,50 @@ def test_the_explanation_shows_formulas_with_their_numbers() -> None:
     assert "ceil(262,144 / 800) = 340" in out
 
 
-def test_too_many_sequences_for_the_state_slots_are_warned_of() -> None:
+def test_fields_of_one_name_mean_the_same_in_both_plans() -> None:
+    """What vLLM logs is less than a third of what it runs: it counts the batch for each request."""
+    report = _report("Gemma-3-27B", "--memory", "24GiB", "--max-model-len", "8k")
+    for side in ("vllm", "natural"):
+        plan = report[side]
+        full = plan["lengths"][0]
+        assert plan["max_concurrency"] == full["concurrency"]
+        assert plan["tokens"] == full["tokens"] == int(full["concurrency"] * 8192)
+        assert int(plan["max_concurrency"]) == full["budget"]["requests"]
+        held = sum(group["blocks_per_request"] for group in plan["groups"])
+        assert plan["blocks_per_request"] == held
+    vllm = report["vllm"]
+    assert (vllm["logged_tokens"], round(vllm["logged_concurrency"], 2)) == (44_862, 5.48)
+    assert round(vllm["max_concurrency"], 2) == 18.82
+    assert round(report["natural"]["max_concurrency"], 2) == 19.90
+
+
+def test_more_sequences_than_vllm_captures_graphs_for_are_warned_of() -> None:
+    """vLLM compares with the pool's blocks: slabs at level natural, the null one included."""
     report = _report("Qwen3.6-27B", "--memory", "29.4GiB", "--max-num-seqs", "1024")
-    assert report["vllm"]["state_slots"] == 614
-    assert any(
-        "max_num_seqs 1024 exceeds the 614 state slots" in line for line in report["warnings"]
-    )
+    vllm, natural = report["vllm"], report["natural"]
+    assert vllm["cuda_graph_batch"] == vllm["num_blocks"] == 614
+    assert natural["cuda_graph_batch"] == natural["num_slabs"] == 813
+    assert vllm["state_slots"] == 613 // 3
+    for warning in (
+        "vLLM: max_num_seqs 1024 exceeds the 614 blocks: CUDA graph capture fails",
+        "natural: max_num_seqs 1024 exceeds the 813 slabs: CUDA graph capture fails",
+    ):
+        assert warning in report["warnings"]
+    fewer = _report("Qwen3.6-27B", "--memory", "29.4GiB", "--max-num-seqs", "813")
+    assert not any(line.startswith("natural:") and "CUDA" in line for line in fewer["warnings"])
+
+
+def test_a_model_without_states_has_no_bound_by_cuda_graphs() -> None:
+    report = _report("Gemma-3-27B", "--memory", "24GiB", "--max-model-len", "8k")
+    assert report["natural"]["cuda_graph_batch"] is None
+    assert report["vllm"]["cuda_graph_batch"] is None
+
+
+def test_all_blocks_of_the_shortest_request_are_named() -> None:
+    report = _report("Qwen3.5-27B", "--memory", "24GiB")
+    assert report["vllm"]["num_blocks"] == 501
+    (warning,) = (line for line in report["warnings"] if "however short" in line)
+    assert "3 state blocks and at least 1 attention block, so at most 125 of" in warning
 
 
 def test_memory_in_powers_of_ten_is_planned_as_such() -> None:
@@ -120,7 +160,47 @@ def test_a_sweep_prints_one_row_for_each_combination() -> None:
     )  # fmt: skip
     assert code == 0
     assert [out.count(f" {block} ") for block in ("784", "1,568")] == [2, 2]
-    assert "--tp 3 does not divide" in out
+    assert "tp=3 kv-dtype=fp8: --tp 3 does not divide" in out
+
+
+def test_a_sweep_tells_what_vllm_logs_from_what_it_runs() -> None:
+    code, out, _ = _run(
+        "Gemma-3-27B", "--memory", "24GiB", "--max-model-len", "8k", "--sweep", "tp=1"
+    )
+    assert code == 0
+    header, _, row = out.splitlines()[1:4]
+    assert re.split(r" {2,}", header.strip())[3:6] == ["vLLM logs", "vLLM tokens", "vLLM requests"]
+    assert re.split(r" {2,}", row.strip())[3:6] == ["44,862 tokens, 5.48x", "154,185", "18.82x"]
+
+
+def test_a_sweep_of_which_nothing_can_be_planned_fails() -> None:
+    code, out, error = _run("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "tp=3,5")
+    assert code == 2
+    assert "tp=5: --tp 5 does not divide" in out
+    assert error == "error: no combination of --sweep can be planned\n"
+
+
+@pytest.mark.parametrize("size", ["16", "48"])
+def test_blocks_that_kernels_take_are_planned(size: str) -> None:
+    report = _report("gpt-oss-20b", "--memory", "24GiB", "--block-size", size)
+    assert report["natural"]["block_tokens"] == int(size)
+
+
+def test_text_of_a_user_is_printed_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / ":x: [bold].json"
+    path.write_text('{"layers": [{"pattern": [{"kind": "full", "kv_heads": 4, "head_dim": 64}]}]}')
+    code, out, _ = _run("--layers", str(path), "--memory", "1GiB")
+    assert code == 0
+    assert f"{path}: 1 full" in out
+
+
+def test_more_layers_than_any_model_has_are_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    layer = '{"kind": "full", "kv_heads": 4, "head_dim": 64}'
+    path.write_text(f'{{"layers": [{{"repeat": 99999999, "pattern": [{layer}, {layer}]}}]}}')
+    code, _, error = _run("--layers", str(path), "--memory", "1GiB")
+    assert code == 2
+    assert "199,999,998 layers are described, 10,000 at most" in error
 
 
 def test_a_trace_gives_the_lengths(tmp_path: Path) -> None:
@@ -178,7 +258,19 @@ def test_layers_described_by_hand_are_planned(tmp_path: Path) -> None:
         (("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "colour=1"), "is no axis"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "tp=one"), "no whole number"),
         (("Qwen3.5-27B", "gpt-oss-20b", "--memory", "24GiB"), "one model at a time"),
+        (
+            ("Qwen3.5-27B", "--memory", "24"),
+            "24 has no unit and would be 24 B; did you mean 24GiB?",
+        ),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--block-size", "7"), "a multiple; give 16"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--block-size", "40"), "a multiple; give 48"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--layers", "a.json"), "both describe the model"),
+        (
+            ("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "tp=1", "--json", "-", "--explain"),
+            "--json, --explain beside --sweep",
+        ),
         (("--compare", "a.json", "b.json"), "a.json"),
+        (("Qwen3.5-27B", "--tp", "2", "--compare", "a", "b"), "MODEL, --tp beside --compare"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_exit_code_2(

@@ -5,6 +5,8 @@ from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, plan_vllm
 from plan_oracle import Oracle
+from vllm.config import CompilationConfig, CUDAGraphMode
+from vllm.v1.attention.backend import AttentionCGSupport
 
 MEMORY = 80 * 2**30
 
@@ -56,3 +58,22 @@ def test_the_plan_of_a_built_in_model_equals_vllms_own(name: str, deployment: st
     ]
     assert plan.max_concurrency == oracle.concurrency
     assert plan.tokens == oracle.tokens
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5-27B", "Nemotron-H-8B"])
+def test_vllm_captures_graphs_for_as_many_sequences_as_the_plan_says(name: str) -> None:
+    model, options = load_model(name), DEPLOYMENTS["plain"]
+    most = plan_vllm(model, MEMORY, options).cuda_graph_batch
+    assert most is not None
+    config = Oracle(model, options, MEMORY).configs[0]
+
+    def capture(max_num_seqs: int) -> None:
+        CompilationConfig(
+            cudagraph_mode=CUDAGraphMode.FULL_DECODE_ONLY
+        ).resolve_cudagraph_mode_and_sizes(
+            AttentionCGSupport.ALWAYS, None, kv_cache_config=config, max_num_reqs=max_num_seqs
+        )
+
+    capture(most)
+    with pytest.raises(ValueError, match=rf"lower max_num_seqs to at most {most} "):
+        capture(most + 1)

@@ -17,6 +17,7 @@ from hybrid_blocks.replay import (
     request_limits,
 )
 from hybrid_blocks.replay.limits import LeftOut, RequestLimit
+from hybrid_blocks.replay.unit import BlockUnit
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.builder import TraceBuilder
 from typer.testing import CliRunner
@@ -61,9 +62,9 @@ def test_the_last_token_of_a_request_takes_no_room() -> None:
 def test_without_leave_to_skip_the_error_names_the_manager_before_anything_runs() -> None:
     limits = (
         RequestLimit(manager="rust", num_blocks=10, max_tokens=160),
-        RequestLimit(manager="vllm", num_blocks=7, max_tokens=110),
+        RequestLimit(manager="small", num_blocks=7, max_tokens=110, unit=BlockUnit(name="slab")),
     )
-    with pytest.raises(ReplayError, match=r"1 of 2 .* into 7 blocks of vllm, .*110"):
+    with pytest.raises(ReplayError, match=r"1 of 2 .* into 7 slabs of small, .*110"):
         replay(
             of_lengths(40, 130),
             manager_name=ManagerName.RUST,
@@ -96,6 +97,10 @@ def test_our_manager_and_vllms_serve_the_same_requests_of_a_model(tmp_path: Path
             }
         ]
     assert f"1 of {between:,} tokens: vllm holds {theirs.max_tokens:,}" in output
+    assert (found[0]["block_unit"], found[0]["block_tokens"]) == ("slab", None)
+    assert (found[1]["block_unit"], found[1]["block_tokens"]) == ("block", 784)
+    assert "slabs of 37 MiB" in output
+    assert "blocks of 784 tokens, 49 MiB" in output
 
 
 def side_by_side(tmp_path: Path, trace: Path) -> tuple[str, list[dict[str, Any]]]:

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,12 @@ def test_watermark_is_checked(trace: Path) -> None:
 @pytest.mark.vllm
 def test_both_managers_stand_side_by_side(tmp_path: Path, trace: Path) -> None:
     output = run(trace, "--manager", "rust", "--manager", "vllm")
-    assert "rust" in output
-    assert "vllm" in output
+    row = next(line for line in output.splitlines() if line.startswith("pool "))
+    assert re.split(r" {2,}", row.strip()) == [
+        "pool",
+        "19,659 blocks of 16 tokens, 1.25 MiB",
+        "19,659 blocks of 16 tokens, 1.25 MiB",
+    ]
     rust, vllm = written(tmp_path, trace, "--manager", "rust", "--manager", "vllm")
     assert (rust["manager"], vllm["manager"]) == ("rust", "vllm")
     assert rust["hit_tokens"] == vllm["hit_tokens"]
@@ -150,10 +155,116 @@ def test_a_damaged_line_stops_the_replay_unless_it_is_skipped(tmp_path: Path, tr
 def test_a_request_larger_than_the_pool_stops_the_replay_unless_it_is_skipped(
     tmp_path: Path, trace: Path
 ) -> None:
-    assert "do not fit into 30 blocks" in run(trace, "--num-blocks", "30", expect=2)
+    rows = [json.loads(line) for line in trace.read_text().splitlines()]
+    rows[3] |= {"input_length": 400, "hash_ids": [0]}
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "do not fit into 30 blocks of rust" in run(trace, "--num-blocks", "30", expect=2)
     result = figures(tmp_path, trace, "--num-blocks", "30", "--on-error", "skip")
-    assert result["rejected_requests"] == 20
+    assert (result["requests"], result["rejected_requests"]) == (1, 19)
     assert result["virtual_seconds"] == 9.5
+
+
+def test_a_replay_that_left_out_every_request_says_so_and_fails(
+    tmp_path: Path, trace: Path
+) -> None:
+    path = tmp_path / "figures.json"
+    output = run(
+        trace, "--num-blocks", "30", "--on-error", "skip", "--json", path, expect=2
+    ).splitlines()
+    assert "left out, too large" in " ".join(output)
+    assert output[-1] == (
+        "error: every request was left out, nothing was replayed: 20 of 604 tokens: rust holds 480"
+    )
+    assert json.loads(path.read_bytes())["rejected_requests"] == 20
+
+
+def test_memory_is_told_in_what_each_manager_hands_out(tmp_path: Path, trace: Path) -> None:
+    model = ("--model", "Qwen3.5-27B", "--memory", "24GiB")
+    assert re.search(r"pool +663 slabs of 37 MiB\n", run(trace, *model))
+    slabs = figures(tmp_path, trace, *model)
+    told = [slabs[name] for name in ("blocks_total", "block_unit", "block_tokens", "block_bytes")]
+    assert told == [663, "slab", None, 37 * 2**20]
+    assert re.search(r"pool +99 blocks of 16 tokens\n", run(trace, "--num-blocks", "99"))
+    one_pool = figures(tmp_path, trace, "--memory", "1GiB")
+    assert [one_pool[name] for name in ("block_unit", "block_tokens")] == ["block", 16]
+    error = run(trace, "--model", "Qwen3.5-27B", "--memory", "230MiB", expect=2)
+    assert "do not fit into 5 slabs of rust" in error
+
+
+def test_figures_on_standard_output_stand_there_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["replay", str(trace), "--json", "-"])
+    assert json.loads(result.stdout)["requests"] == 20
+    assert not (tmp_path / "-").exists()
+
+
+def test_an_error_is_one_line_that_is_printed_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / ":x: [red].jsonl"
+    path.write_text("nothing\n")
+    result = CliRunner().invoke(app, ["replay", str(path), "--format", "mooncake"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {path}:1: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["TRACE", "--workload", "tools"], "--workload beside TRACE"),
+        (["TRACE", "--seed", "0"], "--seed beside TRACE"),
+        (["--format", "azure"], "--format without TRACE"),
+        (["--num-blocks", "99", "--model", "Phi-4"], "--model beside --num-blocks"),
+        (["--num-blocks", "9", "--tp", "2", "--share", "5%"], "--tp, --share beside --num-blocks"),
+        (["--share", "5%", "--memory", "24GiB"], "--memory beside --share"),
+        (["--share", "5%", "--verify-data"], "--verify-data beside --share"),
+        (["--tiering", "hybrid"], "--tiering without --host"),
+        (["--host", "1GiB", "--policy", "lru"], "--policy beside --host"),
+        (["--signal", "0.8"], "--signal without --policy flop"),
+        (["--policy", "lru,lookahead", "--signal", "0.8"], "--signal without --policy flop"),
+        (["--retention", "dense"], "--retention without --manager vllm"),
+        (["--manager", "vllm", "--policy", "flop"], "--policy without --manager rust"),
+        (
+            ["--checkpoint-every", "64", "--placement", "none"],
+            "--placement beside --checkpoint-every",
+        ),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused_before_anything_is_read(
+    tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("damaged\n")
+    command = [str(path) if argument == "TRACE" else argument for argument in arguments]
+    result = CliRunner().invoke(app, ["replay", *command])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {complaint}")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        ("--placement", "learned,best", "'best' is no placement"),
+        ("--policy", "fifo", "'fifo' is no policy"),
+        ("--share", "half", "'half' is no share"),
+        ("--disk", "8GiB", "--disk 8GiB without --host"),
+    ],
+)
+def test_names_are_checked_before_the_trace_is_read(
+    tmp_path: Path, option: str, value: str, complaint: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text("damaged\n")
+    assert complaint in run(path, option, value, expect=2)
+
+
+def test_signals_are_heard_where_one_of_the_policies_listens(tmp_path: Path) -> None:
+    rows = written(
+        tmp_path, "--limit", "30", "--workload", "tools", "--policy", "lru,flop", "--signal", "1"
+    )
+    assert [row["policy"] for row in rows] == ["lru", "flop"]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -27,6 +27,7 @@ from hybrid_blocks.replay import (
 from hybrid_blocks.replay.managers.rust import RustManager, make_rust
 from hybrid_blocks.replay.managers.verified import VerifiedManager
 from hybrid_blocks.replay.prefix_digests import PrefixDigests
+from hybrid_blocks.replay.unit import BlockUnit
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.builder import TraceBuilder
 from typer.testing import CliRunner
@@ -150,7 +151,9 @@ class Faulty:
 
 def broken(cache: Cache, **faults: Any) -> VerifiedManager:
     core = cast("BlockManager", Faulty(make_rust(cache, CONFIG, RustOptions()).core, **faults))
-    inner = RustManager(core, geometry=cache.geometry, num_lookahead_tokens=0, lookahead=None)
+    inner = RustManager(
+        core, geometry=cache.geometry, unit=BlockUnit(), num_lookahead_tokens=0, lookahead=None
+    )
     return VerifiedManager(inner, cache.geometry)
 
 

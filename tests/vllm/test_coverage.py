@@ -12,9 +12,9 @@ from hybrid_blocks.plan import Deployment
 from hybrid_blocks.reach.answer import ONE_CALL, at_level, reach
 from hybrid_blocks.reach.document import document
 from hybrid_blocks.reach.engine import Engine
-from hybrid_blocks.reach.features import Features, Speculative, parse_speculative
+from hybrid_blocks.reach.features import Features, Speculative, is_served, parse_speculative
 from hybrid_blocks.reach.probe import NUM_REQUESTS, probed
-from hybrid_blocks.reach.table import FEATURES, MOST_SERVED, Row, is_served, rows, share
+from hybrid_blocks.reach.table import FEATURES, MOST_SERVED, Row, rows, share
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager

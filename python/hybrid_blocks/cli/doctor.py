@@ -6,18 +6,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from hybrid_blocks._core import build_info
+from hybrid_blocks.cli.given import Given
+from hybrid_blocks.cli.installed import need_vllm
+from hybrid_blocks.cli.output import fail
 from hybrid_blocks.cli.without_gpu import allow_no_gpu
-from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, load_model
-from hybrid_blocks.reach.features import CONNECTORS, METHODS, Features, parse_speculative
+from hybrid_blocks.reach.features import (
+    CONNECTORS,
+    METHODS,
+    Features,
+    check_model,
+    parse_speculative,
+)
+from hybrid_blocks.terminal import grid, make_console, print_table
 from hybrid_blocks.vllm import support, surface
 from hybrid_blocks.vllm.level import Level
 
@@ -36,6 +43,7 @@ class Extra(NamedTuple):
 
 
 def doctor(  # noqa: PLR0917 -- typer passes options by name
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Option(
@@ -77,13 +85,21 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
     ] = False,
 ) -> None:
     """Print what is installed and usable; with --model, what an engine of vLLM reaches."""
-    if not table and model is None:
-        _print_installation()
-        return
-    allow_no_gpu()
+    given = Given(context)
     try:
         if table:
+            given.refuse(
+                *given.all_but("table"),
+                why="beside --table, which is of all models and all features; leave it out",
+            )
             _print_table()
+            return
+        if model is None:
+            given.refuse(
+                *given.all_but("model"),
+                why="without --model: say of which model's engine, for example --model Qwen3.5-27B",
+            )
+            _print_installation()
             return
         features = Features(
             speculative=None if speculative is None else parse_speculative(speculative),
@@ -103,11 +119,11 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
         )
         _print_reach(load_model(str(model)), features)
     except HybridBlocksError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+        fail(error)
 
 
 def _print_reach(model: Model, features: Features) -> None:
+    check_model(model, features)
     _need_vllm()
     from hybrid_blocks.reach.answer import ONE_CALL, reach  # noqa: PLC0415 - wants vLLM
 
@@ -148,22 +164,23 @@ def _quietly() -> Iterator[None]:
 
 
 def _need_vllm() -> None:
-    if find_spec("vllm") is None:
-        raise InvalidArgumentError(
-            "vLLM is not installed; pip install hybrid-blocks[vllm], or ask docs/coverage.md"
-        )
+    allow_no_gpu()
+    need_vllm(", or ask docs/coverage.md")
 
 
 def _print_installation() -> None:
     info = build_info()
-    console = Console()
-    console.print(f"hybrid_blocks {info['version']}", highlight=False)
+    console = make_console()
+    console.print(f"hybrid_blocks {info['version']}")
     console.print(f"build         {info['profile']}, {info['os']} {info['arch']}")
     console.print(f"cpu features  {' '.join(info['cpu_features']) or 'none of those looked for'}")
-    table = Table("package", "version", "usable", "for", title_justify="left")
+    console.print()
+    table = grid("", "package", "version", "usable", "for")
+    for column in table.columns:
+        column.justify = "left"
     for package in EXTRAS:
         table.add_row(*_row(package))
-    console.print(table)
+    print_table(console, table)
 
 
 def _row(package: Extra) -> tuple[str, str, str, str]:

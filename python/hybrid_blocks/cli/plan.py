@@ -5,20 +5,23 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
+from hybrid_blocks.cli.given import Given
+from hybrid_blocks.cli.output import STDOUT, fail, write_json
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.compare import compare, read_report
 from hybrid_blocks.plan.report.plot import plot
 from hybrid_blocks.plan.report.report import make_report
-from hybrid_blocks.plan.report.sweep import parse_axis, sweep, sweep_table
+from hybrid_blocks.plan.report.sweep import parse_axis, point_name, sweep, sweep_table
 from hybrid_blocks.plan.report.tables import render
+from hybrid_blocks.terminal import make_console, print_table
 from hybrid_blocks.units import parse_memory, parse_tokens
 
 
 def plan_command(  # noqa: PLR0917 -- typer passes options by name
+    context: typer.Context,
     model: Annotated[
         list[str] | None,
         typer.Argument(
@@ -69,16 +72,30 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     ] = None,
 ) -> None:
     """Show the capacity of a model in the natural geometry and in vLLM's, byte by byte."""
-    console = Console()
+    console, given = make_console(), Given(context)
     words = model or []
     try:
         if compare_files is not None:
+            given.refuse(
+                *given.all_but("compare_files"),
+                why="beside --compare: both plans are read from their files; leave it out",
+            )
             first, second = compare_files
             names = (first.name, second.name)
-            console.print(compare(read_report(first), read_report(second), names))
+            print_table(console, compare(read_report(first), read_report(second), names))
             return
         source = words[0] if words and "=" not in words[0] else None
         extra_axes = words[1:] if source else words
+        if source is not None and layers is not None:
+            raise PlanError(
+                f"{source} beside --layers {layers}: both describe the model; leave one out"
+            )
+        if sweep_axis:
+            given.refuse(
+                *("lengths", "trace", "json", "plot_file", "explain"),
+                why="beside --sweep: a sweep prints a row for each combination, for the maximum "
+                "length; leave it out, or plan one combination",
+            )
         chosen = _model(source, layers)
         memory_bytes = _memory(memory)
         deployment = Deployment(
@@ -98,24 +115,29 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         wanted = [parse_tokens(text) for text in lengths.split(",")] if lengths else []
         if sweep_axis:
             axes = [parse_axis(text) for text in (*sweep_axis, *extra_axes)]
-            results = list(sweep(chosen, memory_bytes, deployment, axes, wanted))
-            console.print(sweep_table(chosen, axes, results))
-            for values, result in results:
-                if isinstance(result, PlanError):
-                    console.print(f"{values}: {result}", highlight=False, soft_wrap=True)
+            results = list(sweep(chosen, memory_bytes, deployment, axes))
+            failures = [
+                (point_name(axes, values), result)
+                for values, result in results
+                if isinstance(result, PlanError)
+            ]
+            print_table(console, sweep_table(chosen, axes, results))
+            for point, failure in failures:
+                console.print(f"{point}: {failure}", soft_wrap=True)
+            if len(failures) == len(results):
+                raise PlanError("no combination of --sweep can be planned")
             return
         if extra_axes:
             raise PlanError(f"one model at a time: {' '.join(extra_axes)} is too much")
         report = make_report(chosen, memory_bytes, deployment, wanted, _trace_lengths(trace))
-        if json is None or str(json) != "-":
+        if json != STDOUT:
             render(report, console, explained=explain)
         if json is not None:
-            _write(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
+            write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
         if plot_file is not None:
             plot(report, plot_file)
     except HybridBlocksError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+        fail(error)
 
 
 def _model(source: str | None, layers: Path | None) -> Model:
@@ -130,16 +152,6 @@ def _memory(text: str | None) -> int:
     if text is None:
         raise PlanError("--memory is needed: the free KV memory of each GPU, for example 24GiB")
     return parse_memory(text)
-
-
-def _write(path: Path, text: bytes) -> None:
-    if str(path) == "-":
-        typer.echo(text.decode())
-        return
-    try:
-        path.write_bytes(text + b"\n")
-    except OSError as error:
-        raise PlanError(f"--json {path}: {error.strerror}") from None
 
 
 def _trace_lengths(path: Path | None) -> list[int]:

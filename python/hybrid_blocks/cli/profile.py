@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
+from hybrid_blocks.cli.installed import need_vllm
+from hybrid_blocks.cli.output import STDOUT, fail, write_json
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.profile.process import profile
-from hybrid_blocks.profile.report import make_table, write_json, write_timeline
+from hybrid_blocks.profile.report import make_table, to_json, write_timeline
 from hybrid_blocks.profile.report import plot as draw
 from hybrid_blocks.profile.workload import Settings
+from hybrid_blocks.terminal import make_console, print_table
 
 DEFAULTS = Settings(level="off")
 
@@ -75,7 +76,9 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     gpu_step_ms: Annotated[
         float, typer.Option(min=0, help="A model's step, to tell how much of ours it hides.")
     ] = 10.0,
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the figures to this file; - is stdout.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the parts of a step.")] = None,
     perfetto: Annotated[
         Path | None, typer.Option(help="Write a timeline that ui.perfetto.dev opens.")
@@ -105,16 +108,17 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         dcp=dcp,
     )
     try:
-        with Console(stderr=True).status("profiling"):
+        need_vllm()
+        with make_console(stderr=True).status("profiling"):
             findings = profile(settings, levels.split(","))
         results = {level: found.result for level, found in findings.items()}
-        Console().print(make_table(results, gpu_step_ms))
+        if json != STDOUT:
+            print_table(make_console(), make_table(results, gpu_step_ms))
         if json is not None:
-            write_json(json, settings, findings)
+            write_json(json, to_json(settings, findings))
         if plot is not None:
             draw(plot, results)
         if perfetto is not None:
             write_timeline(perfetto, findings)
     except (HybridBlocksError, OSError) as error:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(2) from error
+        fail(error)

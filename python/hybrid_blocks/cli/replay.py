@@ -7,12 +7,13 @@ from typing import Annotated
 import msgspec
 import orjson
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress, TaskID
+from rich.table import Table
 
+from hybrid_blocks.cli.given import Given
+from hybrid_blocks.cli.output import STDOUT, fail, write_json
 from hybrid_blocks.cli.progress import make_progress
-from hybrid_blocks.cli.tiers import compare_tiers, refuse_beside_tiers
+from hybrid_blocks.cli.tiers import compare_tiers
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
@@ -28,11 +29,11 @@ from hybrid_blocks.replay import (
     read_num_blocks,
 )
 from hybrid_blocks.replay.compare import Runs, compare
-from hybrid_blocks.replay.placement import EVERY, LEARNED, PLACEMENTS
+from hybrid_blocks.replay.placement import EVERY, LEARNED, PLACEMENTS, read_placement
 from hybrid_blocks.replay.plot import plot as draw
 from hybrid_blocks.replay.plot import plot_hits
 from hybrid_blocks.replay.policy import PolicyName, read_policy
-from hybrid_blocks.replay.report import make_table
+from hybrid_blocks.replay.report import left_out_text, make_table
 from hybrid_blocks.replay.share_report import make_hits_table, make_places_table
 from hybrid_blocks.replay.shares import SharedCache, read_shares, share_text
 from hybrid_blocks.replay.tiers.report import make_tiers_table
@@ -41,6 +42,7 @@ from hybrid_blocks.replay.tiers.side import DEFAULT as DEFAULT_TIERING
 from hybrid_blocks.replay.tiers.side import Side, read_sides
 from hybrid_blocks.replay.tiers.sizes import TierBytes
 from hybrid_blocks.replay.variant import Variant, make_variants
+from hybrid_blocks.terminal import make_console, print_table
 from hybrid_blocks.trace import (
     AUTO,
     BRANCHING,
@@ -59,7 +61,8 @@ DEFAULT_BLOCK_SIZE = 16
 NUM_REQUESTS = 2000
 
 
-def replay_command(  # noqa: PLR0912, PLR0917 - typer reads the options from the signature
+def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
+    context: typer.Context,
     trace: Annotated[
         Path | None,
         typer.Argument(
@@ -169,7 +172,9 @@ def replay_command(  # noqa: PLR0912, PLR0917 - typer reads the options from the
         typer.Option(help=f"Workload to generate: {', '.join((BRANCHING, *WORKLOADS))}."),
     ] = BRANCHING,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated workload.")] = 0,
-    json: Annotated[Path | None, typer.Option(help="Write the figures to this file.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the figures to this file; - is stdout.")
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(help="Draw pool use and running requests; with --share, hits over memory."),
@@ -177,6 +182,17 @@ def replay_command(  # noqa: PLR0912, PLR0917 - typer reads the options from the
 ) -> None:
     """Replay TRACE, or a generated workload, through a block manager in virtual time."""
     try:
+        if checkpoint_every is not None:
+            placement = f"{EVERY}:{checkpoint_every}"
+        placements = placement.split(",")
+        for name in placements:
+            read_placement(name)
+        policies = [read_policy(name) for name in policy.split(",")]
+        kept, sides = _read_retention(retention), read_sides(tiering)
+        shares = None if share is None else read_shares(share)
+        tiers = TierBytes.parse(host, disk)
+        managers = manager or [DEFAULT_MANAGER]
+        _refuse_ignored(Given(context), managers, policies)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -190,19 +206,6 @@ def replay_command(  # noqa: PLR0912, PLR0917 - typer reads the options from the
         )
         if saturate:
             requests = requests.at_once()
-        tiers = TierBytes.parse(host, disk)
-        if tiers is not None:
-            refuse_beside_tiers(
-                num_blocks=num_blocks is not None,
-                manager=bool(manager),
-                policy=policy != PolicyName.LRU,
-                placement=placement != LEARNED,
-                checkpoint_every=checkpoint_every is not None,
-                signal=signal is not None,
-                share=share is not None,
-                verify_data=verify_data,
-                plot=plot is not None,
-            )
         if num_blocks is not None:
             size = block_size or DEFAULT_BLOCK_SIZE
             cache = block_cache(read_num_blocks(num_blocks, requests, size), size)
@@ -218,41 +221,98 @@ def replay_command(  # noqa: PLR0912, PLR0917 - typer reads the options from the
             )
             cache = model_cache(model, memory, deployment)
         if tiers is not None:
-            sides, kept = read_sides(tiering), _read_retention(retention)
             tiered = compare_tiers(requests, cache, tiers, sides, config, retention=kept)
-            Console().print(make_tiers_table(tiered))
-            if json is not None:
-                _write_json(json, tiered)
+            _show(json, tiered, make_tiers_table(tiered))
+            _check_served(tiered)
             return
-        if checkpoint_every is not None:
-            placement = f"{EVERY}:{checkpoint_every}"
         variants = make_variants(
-            manager or [DEFAULT_MANAGER],
-            placement.split(","),
-            [read_policy(name) for name in policy.split(",")],
-            VllmOptions(retention=_read_retention(retention)),
-            signal,
+            managers, placements, policies, VllmOptions(retention=kept), signal
         )
-        if share is not None:
-            results = _compare_shares(requests, cache, variants, config, read_shares(share))
-            Console().print(make_hits_table(results))
-            places = make_places_table(results)
-            if places is not None:
-                Console().print(places)
+        if shares is not None:
+            results = _compare_shares(requests, cache, variants, config, shares)
+            _show(json, results, make_hits_table(results), make_places_table(results))
         else:
             runs = _compare(requests, cache, variants, config, verify_data=verify_data)
             results = [result for result, _ in runs]
-            Console().print(make_table(results))
-        if json is not None:
-            _write_json(json, results)
+            _show(json, results, make_table(results))
         if plot is not None:
-            if share is not None:
+            if shares is not None:
                 plot_hits(plot, results)
             else:
                 draw(plot, runs)
+        _check_served(results)
     except (HybridBlocksError, PlanError, OSError) as error:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(2) from error
+        fail(error)
+
+
+def _refuse_ignored(
+    given: Given, managers: Sequence[ManagerName], policies: Sequence[PolicyName]
+) -> None:
+    """Refuse options that would say nothing beside the others.
+
+    Raises:
+        InvalidArgumentError: there is one; says beside or without which.
+
+    """
+    if "trace" in given:
+        given.refuse("workload", "seed", why="beside TRACE, whose requests are replayed")
+    else:
+        given.refuse("trace_format", why="without TRACE: a generated workload has no file")
+    if "host" in given:
+        given.refuse(
+            *("num_blocks", "manager", "policy", "placement", "checkpoint_every", "signal"),
+            *("share", "verify_data", "plot"),
+            why="beside --host: a replay with tiers runs vLLM's scheduler and its manager of the "
+            "device; leave it out",
+        )
+        return
+    given.refuse("tiering", why="without --host: there are no tiers below the device")
+    if "num_blocks" in given:
+        given.refuse(
+            *("model", "memory", "tp", "kv_cache_dtype", "num_speculative_tokens", "share"),
+            why="beside --num-blocks, which stands for a model and its memory; leave one out",
+        )
+    if "share" in given:
+        given.refuse("memory", why="beside --share, which says how much memory there is")
+        given.refuse("verify_data", why="beside --share, which compares hits alone")
+    if ManagerName.VLLM not in managers:
+        given.refuse("retention", why="without --manager vllm, the only one that it is for")
+    if ManagerName.RUST not in managers:
+        given.refuse(
+            *("policy", "placement", "checkpoint_every", "signal"),
+            why="without --manager rust, the only one that it is for",
+        )
+    if "checkpoint_every" in given:
+        given.refuse("placement", why="beside --checkpoint-every, which is --placement every:N")
+    if PolicyName.FLOP not in policies:
+        given.refuse("signal", why="without --policy flop, the only one that listens to clients")
+
+
+def _show(
+    json: Path | None, results: Sequence[Result | TieredResult], *tables: Table | None
+) -> None:
+    """Print tables, unless the figures go to standard output, and write the figures."""
+    if json != STDOUT:
+        console = make_console()
+        for table in filter(None, tables):
+            print_table(console, table)
+    if json is not None:
+        rows = [msgspec.to_builtins(result) for result in results]
+        # One object, or a list of them if several managers ran.
+        content = rows[0] if len(rows) == 1 else rows
+        write_json(json, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def _check_served(results: Sequence[Result | TieredResult]) -> None:
+    """Check that some replay had requests to serve.
+
+    Raises:
+        ReplayError: all were left out of all replays; says why.
+
+    """
+    if all(result.rejected_requests and not result.requests for result in results):
+        reasons = dict.fromkeys(left_out_text(why) for one in results for why in one.left_out)
+        raise ReplayError(f"every request was left out, nothing was replayed: {'; '.join(reasons)}")
 
 
 def _read(path: Path, trace_format: str, on_error: OnError, limit: int | None) -> Trace:
@@ -339,10 +399,3 @@ class _Tasks:
             title = f"replay ({self._prefix}{variant.name})"
             self._tasks[variant] = self._progress.add_task(title, total=self._total)
         self._progress.update(self._tasks[variant], completed=done)
-
-
-def _write_json(path: Path, results: Sequence[Result | TieredResult]) -> None:
-    """Write one object, or a list of them if several managers ran."""
-    rows = [msgspec.to_builtins(result) for result in results]
-    content = rows[0] if len(rows) == 1 else rows
-    path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

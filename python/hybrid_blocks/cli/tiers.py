@@ -13,21 +13,6 @@ from hybrid_blocks.replay.tiers.sizes import TierBytes
 from hybrid_blocks.trace import Trace
 
 
-def refuse_beside_tiers(**is_given: bool) -> None:
-    """Refuse options that say something about the device's manager, which is vLLM's here.
-
-    Raises:
-        ReplayError: one of them was given.
-
-    """
-    given = [f"--{name.replace('_', '-')}" for name, is_given in is_given.items() if is_given]
-    if given:
-        raise ReplayError(
-            f"{', '.join(given)} beside --host: a replay with tiers runs vLLM's scheduler and its "
-            "manager of the device; leave it out"
-        )
-
-
 def compare_tiers(
     trace: Trace,
     cache: Cache,

@@ -14,6 +14,9 @@ EXAMPLE: Final = (
     '{"kind": "full", "kv_heads": 8, "head_dim": 128}]}]}'
 )
 
+MAX_LAYERS: Final = 10_000
+"""More than any model has, and few enough to be planned."""
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -47,6 +50,12 @@ def decode(text: bytes, source: str) -> Model:
         raise PlanError(f"{source}: {error}; the form is {EXAMPLE}") from None
     except msgspec.DecodeError as error:
         raise PlanError(f"{source}: not JSON: {error}") from None
+    num_layers = sum(run.repeat * len(run.pattern) for run in description.layers)
+    if num_layers > MAX_LAYERS:
+        raise PlanError(
+            f"{source}: {num_layers:,} layers are described, {MAX_LAYERS:,} at most are planned; "
+            "lower repeat"
+        )
     entries = [
         entry for run in description.layers for _ in range(run.repeat) for entry in run.pattern
     ]

@@ -9,14 +9,12 @@ from rich.table import Table
 
 from hybrid_blocks.profile.result import PARTS, Findings, LevelResult
 from hybrid_blocks.profile.workload import FLOOR, Settings
+from hybrid_blocks.terminal import grid
 
 
 def make_table(results: Mapping[str, LevelResult], gpu_step_ms: float) -> Table:
     """Return a table with one column a level."""
-    table = Table(title="a scheduler step, in µs")
-    table.add_column("")
-    for level in results:
-        table.add_column(level, justify="right", no_wrap=True)
+    table = grid("a scheduler step, in µs", "", *results)
 
     def row(name: str, values: list[str]) -> None:
         table.add_row(name, *values)
@@ -52,13 +50,13 @@ def _ratio(step: float, reference: float, beside: str) -> str:
     return f"{step / reference if beside == FLOOR else reference / step:.1f}x"
 
 
-def write_json(path: Path, settings: Settings, findings: Mapping[str, Findings]) -> None:
-    """Write the settings and every level's figures."""
+def to_json(settings: Settings, findings: Mapping[str, Findings]) -> bytes:
+    """Return the settings and every level's figures."""
     contents = {
         "settings": msgspec.structs.replace(settings, level=",".join(findings)),
         "levels": {level: found.result for level, found in findings.items()},
     }
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(contents), indent=2) + b"\n")
+    return msgspec.json.format(msgspec.json.encode(contents), indent=2)
 
 
 def write_timeline(path: Path, findings: Mapping[str, Findings]) -> None:

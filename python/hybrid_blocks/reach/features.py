@@ -6,6 +6,8 @@ from types import MappingProxyType
 import msgspec
 
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.plan.geometry.pipeline import stages
 
 METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 """Methods of speculative decoding, as vLLM names them."""
@@ -65,6 +67,27 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     def connector_class(self) -> str | None:
         """Return vLLM's name of the connector."""
         return self.connector and CONNECTORS.get(self.connector, self.connector)
+
+
+def is_served(model: Model, features: Features) -> bool:
+    """Return whether a model has what a feature needs: MTP is of models with a draft head."""
+    drafts = features.speculative
+    return bool(model.draft_layers) or drafts is None or drafts.method != "mtp"
+
+
+def check_model(model: Model, features: Features) -> None:
+    """Check that there can be such an engine of a model.
+
+    Raises ``PlanError`` for a draft head that the model has not, and for more pipeline stages than
+    its layers fill.
+    """
+    if not is_served(model, features):
+        others = ", ".join(method for method in METHODS if method != "mtp")
+        raise PlanError(
+            f"--speculative {features.speculative}: {model.name} has no draft head for multi-token "
+            f"prediction; methods without one are {others}"
+        )
+    stages(model, model.layers, features.pp)
 
 
 def parse_speculative(text: str) -> Speculative:

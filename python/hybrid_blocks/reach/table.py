@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.reach.answer import ONE_CALL, Reach, at_level, reach
-from hybrid_blocks.reach.features import Features, Speculative
+from hybrid_blocks.reach.features import Features, Speculative, is_served
 from hybrid_blocks.vllm.level import Level
 
 FEATURES: Mapping[str, Features] = MappingProxyType(
@@ -102,12 +102,6 @@ def rows(
                     if key not in answers:
                         answers[key] = _row(model, feature, FEATURES[feature])
                     yield answers[key]._replace(model=model.name)
-
-
-def is_served(model: Model, features: Features) -> bool:
-    """Return whether a model has what a feature needs: MTP is of models with a draft head."""
-    drafts = features.speculative
-    return bool(model.draft_layers) or drafts is None or drafts.method != "mtp"
 
 
 def _row(model: Model, feature: str, features: Features) -> Row:

@@ -80,5 +80,5 @@ def read_num_blocks(text: str, trace: Trace, block_size: int) -> int:
     if text == UNBOUNDED:
         return int((-(-trace.total_tokens // block_size)).sum())
     if not text.isdecimal() or int(text) < 1:
-        raise ReplayError(f"{text!r} is neither a number of blocks nor {UNBOUNDED!r}")
+        raise ReplayError(f"--num-blocks {text!r} is neither a number of blocks nor {UNBOUNDED!r}")
     return int(text)

@@ -79,6 +79,7 @@ class Engine:
             manager="the manager",
             num_blocks=manager.num_blocks,
             max_tokens=manager.max_request_tokens,
+            unit=manager.unit,
         )
         self.too_large = find_too_large(
             trace,
@@ -188,7 +189,8 @@ class Engine:
                 raise RefusedRequestError(
                     int(self._batch.request[0]),
                     f"request {self._batch.request[0]} runs alone and has no room for token "
-                    f"{self._batch.known[0]} in {self._manager.num_blocks} blocks",
+                    f"{self._batch.known[0]} in {self._manager.num_blocks:,} "
+                    f"{self._manager.unit.name}s",
                 )
             self._admission.preempt_last()
             kept = int(np.searchsorted(rows, len(self._batch)))

@@ -7,15 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.replay.errors import ReplayError
+from hybrid_blocks.replay.unit import BlockUnit
 from hybrid_blocks.trace import Trace
 
 
 class RequestLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """The longest request, in tokens, that a manager of ``num_blocks`` blocks can hold."""
+    """The longest request, in tokens, that a manager of ``num_blocks`` units can hold."""
 
     manager: str
     num_blocks: int
     max_tokens: int
+    unit: BlockUnit = BlockUnit()
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +97,8 @@ def _does_not_fit(
 ) -> ReplayError:
     worst = int(np.argmax(held))
     return ReplayError(
-        f"{count} of {len(trace)} requests do not fit into {limit.num_blocks:,} blocks of "
-        f"{limit.manager}, which hold {limit.max_tokens:,} tokens of one request; the largest, "
-        f"request {worst}, needs {held[worst]:,} tokens. Give more memory, or leave them out with "
-        "--on-error skip"
+        f"{count} of {len(trace)} requests do not fit into {limit.num_blocks:,} "
+        f"{limit.unit.name}s of {limit.manager}, which hold {limit.max_tokens:,} tokens of one "
+        f"request; the largest, request {worst}, needs {held[worst]:,} tokens. Give more memory, "
+        "or leave them out with --on-error skip"
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hybrid_blocks.manager import Manager
+from hybrid_blocks.replay.unit import BlockUnit
 
 
 class ReplayManager(Manager, Protocol):
@@ -35,6 +36,10 @@ class ReplayManager(Manager, Protocol):
 
     def stats(self) -> dict[str, int]:
         """Return counters, those that the manager has; see ``BlockManager.stats``."""
+
+    @property
+    def unit(self) -> BlockUnit:
+        """What ``num_blocks`` and ``num_free_blocks`` count."""
 
     @property
     def num_live_blocks(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from hybrid_blocks.replay.limits import LeftOut
 from hybrid_blocks.replay.result import Result, Served
+from hybrid_blocks.terminal import grid
 
 LIMITS = (
     "complete",
@@ -25,9 +26,7 @@ def make_table(results: Sequence[Result]) -> Table:
 
 def side_by_side(title: str, names: Sequence[str], columns: Sequence[dict[str, str]]) -> Table:
     """Make a table of named columns. The longest says which figures there are."""
-    table = Table("", title=title, title_justify="left")
-    for name in names:
-        table.add_column(name, justify="right")
+    table = grid(title, "", *names)
     for figure in max(columns, key=len):
         table.add_row(figure, *(column.get(figure, "") for column in columns))
     return table
@@ -39,13 +38,13 @@ def _figures(result: Result) -> dict[str, str]:
         "prompt tokens": f"{result.prompt_tokens:,}",
         "output tokens": f"{result.output_tokens:,}",
         "prefix hit rate": f"{result.hit_rate:.1%} of tokens, "
-        f"{result.block_hit_rate:.1%} of blocks",
+        f"{result.block_hit_rate:.1%} of blocks of {result.block_size}",
         "  one at a time, unbounded": _sequential(result),
         "peak running": f"{result.peak_running:,}",
         "  memory / live bytes of one": _bound(result),
         "memory efficiency": _efficiency(result),
         "preemptions": f"{result.preemptions:,} ({result.recomputed_tokens:,} tokens recomputed)",
-        "blocks": f"{result.blocks_total:,} of {result.block_size} tokens",
+        "pool": f"{result.blocks_total:,} {result.unit}",
         **_states(result),
         "pool use": f"{result.pool_use_mean:.1%} mean, "
         f"{result.blocks_used_peak / result.blocks_total:.1%} peak",

@@ -10,6 +10,7 @@ from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.limits import LeftOut
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.places import PlaceCount, PlaceCounter
+from hybrid_blocks.replay.unit import BlockUnit
 from hybrid_blocks.trace import Sharing, Trace
 
 COUNTED = (
@@ -72,6 +73,9 @@ class Result(Served, frozen=True, kw_only=True):
         manager_seconds: all time in the manager.
         block_size: tokens of one prefix hash.
         blocks_total: blocks of the pool, or slabs of the arena, the null one not counted.
+        block_unit: which of them, ``block`` or ``slab``.
+        block_tokens: tokens of an attention block that is counted; None for slabs.
+        block_bytes: bytes of what is counted; None without a model.
         blocks_used_peak: most blocks with an owner in a step.
         pool_use_mean: blocks with an owner over blocks of the pool, mean over virtual time.
         memory_bytes: memory that the cache was planned for.
@@ -113,6 +117,9 @@ class Result(Served, frozen=True, kw_only=True):
     manager_seconds: float
     block_size: int
     blocks_total: int
+    block_unit: str
+    block_tokens: int | None
+    block_bytes: int | None
     blocks_used_peak: int
     pool_use_mean: float
     memory_bytes: int
@@ -139,6 +146,11 @@ class Result(Served, frozen=True, kw_only=True):
     placement: str | None = None
     policy: str | None = None
     share: str | None = None
+
+    @property
+    def unit(self) -> BlockUnit:
+        """What ``blocks_total`` counts."""
+        return BlockUnit(name=self.block_unit, tokens=self.block_tokens, num_bytes=self.block_bytes)
 
     @classmethod
     def of(
@@ -187,6 +199,9 @@ class Result(Served, frozen=True, kw_only=True):
             manager_seconds=float(step_us.sum() / 1e6),
             block_size=cache.geometry.hash_block_size,
             blocks_total=manager.num_blocks,
+            block_unit=manager.unit.name,
+            block_tokens=manager.unit.tokens,
+            block_bytes=manager.unit.num_bytes,
             blocks_used_peak=int(used.max(initial=0)),
             pool_use_mean=float(used @ seconds) / max(engine.now, 1e-9) / manager.num_blocks,
             memory_bytes=cache.memory_bytes,

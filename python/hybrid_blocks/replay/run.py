@@ -37,7 +37,10 @@ def request_limits(
 
 def _limit(name: ManagerName, manager: ReplayManager) -> RequestLimit:
     return RequestLimit(
-        manager=name, num_blocks=manager.num_blocks, max_tokens=manager.max_request_tokens
+        manager=name,
+        num_blocks=manager.num_blocks,
+        max_tokens=manager.max_request_tokens,
+        unit=manager.unit,
     )
 
 

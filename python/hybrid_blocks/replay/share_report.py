@@ -7,22 +7,19 @@ from rich.table import Table
 from hybrid_blocks.replay.places import PLACES, PlaceCount
 from hybrid_blocks.replay.report import LIMITS, left_out_text
 from hybrid_blocks.replay.result import Result
+from hybrid_blocks.terminal import grid
 
 
 def make_hits_table(results: Sequence[Result]) -> Table:
     """Make a table with a row of hits for every size and variant; ended are admissions."""
     limits = [name for name in LIMITS if any(getattr(r, f"limit_{name}") for r in results)]
-    table = Table(title=f"hits of {results[0].trace}", title_justify="left")
-    for name in ("share", "memory"):
-        table.add_column(name, justify="right")
-    table.add_column("manager")
-    for name in (
-        "hits",
-        "of attention's",
+    table = grid(
+        f"hits of {results[0].trace}",
+        *("share", "memory", "manager", "hits", "of attention's"),
         *(f"ended: {name.replace('_', ' ')}" for name in limits),
-    ):
-        table.add_column(name, justify="right")
-    table.add_column("left out", justify="right")
+        "left out",
+    )
+    table.columns[2].justify = "left"
     for size in _sizes(results):
         for result in size:
             is_first = result is size[0]
@@ -51,11 +48,8 @@ def make_places_table(results: Sequence[Result]) -> Table | None:
     if not places:
         return None
     title = "checkpoints written / used / dropped, by tokens before the end of the prompt"
-    table = Table(title=title, title_justify="left")
-    table.add_column("share", justify="right")
-    table.add_column("placement")
-    for place in places:
-        table.add_column(place, justify="right")
+    table = grid(title, "share", "placement", *places)
+    table.columns[1].justify = "left"
     for result, counts in counted:
         if counts:
             row = (_place(counts.get(place)) for place in places)

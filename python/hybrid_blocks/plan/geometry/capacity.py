@@ -59,6 +59,16 @@ def state_slots(geometry: ArenaPlan) -> int | None:
     )
 
 
+def cuda_graph_batch(geometry: ArenaPlan) -> int | None:
+    """Return the largest ``max_num_seqs`` for which vLLM captures full CUDA graphs.
+
+    What it calls the pool's blocks are the slabs, slab 0 included; None without states, as then it
+    compares nothing.
+    """
+    has_states = any(group.kind == "state" for group in geometry.groups)
+    return geometry.num_slabs if has_states else None
+
+
 def growing_blocks(geometry: ArenaPlan) -> int:
     """Blocks of the first growing group (else the first one) if it had all slabs."""
     group = next((group for group in geometry.groups if group.grows), geometry.groups[0])

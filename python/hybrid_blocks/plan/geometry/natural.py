@@ -9,6 +9,7 @@ from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
 from hybrid_blocks.plan.geometry.layout import CachedLayer, LayerGroup, Layout, lay_out
 from hybrid_blocks.plan.geometry.pipeline import stages
+from hybrid_blocks.units import human
 
 BLOCK_TOKENS: Final = 16
 """Tokens of an attention block where ``--block-size`` does not say."""
@@ -59,7 +60,7 @@ def plan_arena(
     num_slabs = memory_bytes // layout.slab_bytes
     if num_slabs < 2:
         raise PlanError(
-            f"{memory_bytes} bytes hold no slab of {layout.slab_bytes} bytes beside the null slab"
+            f"{human(memory_bytes)} hold no slab of {human(layout.slab_bytes)} beside the null slab"
         )
     return ArenaPlan(
         groups=tuple(

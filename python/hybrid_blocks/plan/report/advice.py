@@ -67,6 +67,9 @@ def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> 
             f"natural: max_num_seqs {deployment.max_num_seqs} exceeds the "
             f"{slots // geometry.decode_tokens} sequences whose states fit"
         )
+    batch = capacity.cuda_graph_batch(geometry)
+    if batch is not None and deployment.max_num_seqs > batch:
+        warnings.append(_no_graphs("natural", deployment, f"{batch:,} slabs"))
     fits = capacity.longest(geometry, length)
     if fits < length:
         warnings.append(_too_long("natural", fits, length))
@@ -112,23 +115,32 @@ def _about_blocks(deployment: Deployment, vllm: VllmPlan) -> list[str]:
 
 
 def _about_states(model: Model, deployment: Deployment, vllm: VllmPlan) -> list[str]:
-    slots = vllm.state_slots
-    if slots is None:
+    batch = vllm.cuda_graph_batch
+    if batch is None:
         return []
     warnings = []
-    if deployment.max_num_seqs > slots:
-        warnings.append(
-            f"vLLM: max_num_seqs {deployment.max_num_seqs} exceeds the {slots} state slots: "
-            "CUDA graph capture fails"
-        )
-    held = sum(group.spec.states or 0 for group in vllm.groups)
+    if deployment.max_num_seqs > batch:
+        warnings.append(_no_graphs("vLLM", deployment, f"{batch:,} blocks"))
+    states = sum(group.spec.states or 0 for group in vllm.groups)
+    attention = vllm.decode_blocks(SHORTEST) - states
     if model.is_hybrid and deployment.max_num_seqs > vllm.requests(SHORTEST):
         warnings.append(
-            f"vLLM: each request takes {held} blocks for its states, so at most "
-            f"{vllm.requests(SHORTEST)} of max_num_seqs {deployment.max_num_seqs} run, "
-            "however short they are"
+            f"vLLM: each request takes {_count(states, 'state block')} and at least "
+            f"{_count(attention, 'attention block')}, so at most {vllm.requests(SHORTEST)} of "
+            f"max_num_seqs {deployment.max_num_seqs} run, however short they are"
         )
     return warnings
+
+
+def _no_graphs(who: str, deployment: Deployment, pool: str) -> str:
+    return (
+        f"{who}: max_num_seqs {deployment.max_num_seqs} exceeds the {pool}: CUDA graph capture "
+        "fails"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _about_padding(vllm: VllmPlan) -> list[str]:

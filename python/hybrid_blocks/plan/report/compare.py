@@ -8,7 +8,7 @@ from rich.table import Table
 
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan.report.report import Report
-from hybrid_blocks.plan.report.tables import grid
+from hybrid_blocks.terminal import grid
 
 
 def read_report(path: Path) -> Report:
@@ -60,12 +60,15 @@ def _figures(first: Report, second: Report) -> Iterator[tuple[str, float | None,
             "max_concurrency",
             "max_length",
             "state_slots",
+            "cuda_graph_batch",
+            "logged_tokens",
+            "logged_concurrency",
+            "logged_blocks_per_request",
         ):
-            yield (
-                f"{name}.{field}",
-                None if ours is None else getattr(ours, field),
-                None if theirs is None else getattr(theirs, field),
-            )
+            one = None if ours is None else getattr(ours, field)
+            other = None if theirs is None else getattr(theirs, field)
+            if one is not None or other is not None:
+                yield f"{name}.{field}", one, other
 
 
 def _text(value: float | None) -> str:

@@ -27,7 +27,9 @@ class FullOf(AtLength, frozen=True, kw_only=True):
 class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table of groups. ``page_bytes`` is the sum over the layers of one block.
 
-    ``num_slots`` token slots are addressed: the largest slot-mapping value plus 1.
+    ``blocks_per_request`` are held by a request of the maximum length while it decodes, by a state
+    group ``slots_per_request``, whatever the length. ``num_slots`` token slots are addressed: the
+    largest slot-mapping value plus 1.
     """
 
     name: str
@@ -46,7 +48,15 @@ class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One plan. ``lengths`` starts with the maximum length; ``trace`` is the mix of a trace."""
+    """One plan. ``lengths`` starts with the maximum length; ``trace`` is the mix of a trace.
+
+    A field means the same in both plans. ``max_concurrency`` is how many requests of the maximum
+    length run at once, ``tokens`` that times the length, and ``blocks_per_request`` what one of
+    them holds while it decodes. ``state_slots`` of every state group would fit if nothing else were
+    held; ``cuda_graph_batch`` is the largest ``max_num_seqs`` for which vLLM captures full CUDA
+    graphs. The ``logged`` figures are those that vLLM reckons with when it starts, and writes to
+    its log; level ``natural`` has none.
+    """
 
     block_tokens: int
     block_bytes: int
@@ -59,6 +69,9 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     cuda_graph_batch: int | None
     lengths: tuple[FullOf, ...]
     groups: tuple[GroupReport, ...]
+    logged_tokens: int | None = None
+    logged_concurrency: float | None = None
+    logged_blocks_per_request: int | None = None
     trace: AtLength | None = None
     slab_bytes: int | None = None
     num_slabs: int | None = None
@@ -69,7 +82,6 @@ def report_natural(geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[
     """Figures of an arena; ``lengths`` starts with the maximum."""
     limit = lengths[0]
     first = next((group for group in geometry.groups if group.grows), geometry.groups[0])
-    slots = capacity.state_slots(geometry)
     return PlanReport(
         block_tokens=first.block_tokens,
         block_bytes=first.block_stride,
@@ -78,8 +90,8 @@ def report_natural(geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[
         tokens=capacity.tokens(geometry, limit),
         max_concurrency=capacity.concurrency(geometry, limit),
         max_length=capacity.longest(geometry, limit),
-        state_slots=slots,
-        cuda_graph_batch=slots and slots // geometry.decode_tokens,
+        state_slots=capacity.state_slots(geometry),
+        cuda_graph_batch=capacity.cuda_graph_batch(geometry),
         lengths=tuple(
             FullOf(
                 length=length,
@@ -123,12 +135,15 @@ def report_vllm(plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int]) ->
         block_tokens=plan.block_tokens,
         block_bytes=plan.block_bytes,
         num_blocks=plan.num_blocks,
-        blocks_per_request=plan.blocks_per_request(limit),
-        tokens=plan.tokens,
-        max_concurrency=plan.max_concurrency,
+        blocks_per_request=plan.decode_blocks(limit),
+        tokens=int(plan.concurrency(limit) * limit),
+        max_concurrency=plan.concurrency(limit),
         max_length=plan.longest(),
         state_slots=plan.state_slots,
-        cuda_graph_batch=plan.state_slots,
+        cuda_graph_batch=plan.cuda_graph_batch,
+        logged_tokens=plan.tokens,
+        logged_concurrency=plan.max_concurrency,
+        logged_blocks_per_request=plan.blocks_per_request(limit),
         lengths=tuple(
             FullOf(
                 length=length,
@@ -148,8 +163,8 @@ def report_vllm(plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int]) ->
                 block_tokens=group.spec.block_tokens,
                 page_bytes=sum(member.spec.unpadded_bytes for member in group.members),
                 block_bytes=plan.block_bytes,
-                blocks_per_request=group.spec.blocks(limit, plan.in_flight_tokens),
-                slots_per_request=group.spec.slots,
+                blocks_per_request=group.spec.decode_blocks(limit, plan.decode_tokens),
+                slots_per_request=group.spec.states,
                 window=group.spec.window,
                 num_slots=None
                 if group.spec.slots is not None

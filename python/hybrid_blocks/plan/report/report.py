@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from hybrid_blocks.arithmetic import round_up
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.plan.deployment import Deployment
@@ -20,6 +21,7 @@ from hybrid_blocks.plan.report.plan_report import (
     report_vllm,
 )
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
+from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
 from hybrid_blocks.units import human
 
 
@@ -57,9 +59,11 @@ def make_report(
     workload's requests.
 
     Raises:
-        PlanError: neither plan holds one request of the maximum length; says which length fits.
+        PlanError: neither plan holds one request of the maximum length; says which length fits. Or
+            no kernel takes blocks of ``--block-size``.
 
     """
+    _check_block_size(deployment)
     geometry = plan_natural(model, memory_bytes, deployment)
     vllm: VllmPlan | None = None
     refusal: str | None = None
@@ -87,6 +91,16 @@ def make_report(
         warnings=advise(model, deployment, geometry, vllm, refusal),
         explanation=explain(model, deployment, geometry, vllm),
     )
+
+
+def _check_block_size(deployment: Deployment) -> None:
+    """Refuse what ``get_supported_kernel_block_sizes`` of no attention backend on CUDA allows."""
+    size = deployment.block_size
+    if size is not None and size % KERNEL_BLOCK_TOKENS:
+        raise PlanError(
+            f"--block-size {size}: attention kernels take blocks of {KERNEL_BLOCK_TOKENS} tokens "
+            f"or a multiple; give {round_up(size, KERNEL_BLOCK_TOKENS)}"
+        )
 
 
 def _check_one_fits(model: Model, geometry: ArenaPlan, vllm: VllmPlan | None, limit: int) -> None:

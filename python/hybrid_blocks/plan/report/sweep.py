@@ -10,7 +10,8 @@ from rich.table import Table
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.report import Report, make_report
-from hybrid_blocks.plan.report.tables import grid
+from hybrid_blocks.plan.report.tables import logged
+from hybrid_blocks.terminal import grid
 from hybrid_blocks.units import parse_memory, parse_tokens
 
 _ALIASES: Final = {
@@ -72,7 +73,6 @@ def sweep(
     memory_bytes: int,
     deployment: Deployment,
     axes: Sequence[Axis],
-    lengths: Sequence[int] = (),
 ) -> Iterator[tuple[tuple[int | str, ...], Report | PlanError]]:
     """Plan every combination of values; one that cannot be planned yields its error."""
     for values in product(*(axis.values for axis in axes)):
@@ -80,9 +80,14 @@ def sweep(
         memory = chosen.pop("memory", memory_bytes)
         try:
             point = msgspec.structs.replace(deployment, **chosen)
-            yield values, make_report(model, int(memory), point, lengths)
+            yield values, make_report(model, int(memory), point)
         except PlanError as error:
             yield values, error
+
+
+def point_name(axes: Sequence[Axis], values: Sequence[int | str]) -> str:
+    """Name a combination as its axes were written: ``tp=3 kv-dtype=fp8``."""
+    return " ".join(f"{axis.name}={value}" for axis, value in zip(axes, values, strict=True))
 
 
 def sweep_table(
@@ -94,16 +99,17 @@ def sweep_table(
     table = grid(
         model.name,
         *(axis.name for axis in axes),
-        "block",
-        "blocks",
+        "vLLM block",
+        "vLLM blocks",
+        "vLLM logs",
         "vLLM tokens",
-        "requests",
+        "vLLM requests",
         "natural tokens",
-        "requests",
+        "natural requests",
     )
     for values, result in results:
         shown = [f"{value:,}" if isinstance(value, int) else value for value in values]
-        figures = ("-",) * 6 if isinstance(result, PlanError) else _figures(result)
+        figures = ("-",) * 7 if isinstance(result, PlanError) else _figures(result)
         table.add_row(*shown, *figures)
     return table
 
@@ -111,13 +117,14 @@ def sweep_table(
 def _figures(report: Report) -> tuple[str, ...]:
     vllm, natural = report.vllm, report.natural
     theirs = (
-        ("-",) * 4
+        ("-",) * 5
         if vllm is None
         else (
             f"{vllm.block_tokens:,}",
             f"{vllm.num_blocks:,}",
+            logged(vllm),
             f"{vllm.tokens:,}",
-            f"{vllm.lengths[0].concurrency:,.2f}x",
+            f"{vllm.max_concurrency:,.2f}x",
         )
     )
     return (*theirs, f"{natural.tokens:,}", f"{natural.max_concurrency:,.2f}x")

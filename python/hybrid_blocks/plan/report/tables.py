@@ -4,33 +4,19 @@ from collections.abc import Callable
 from itertools import groupby
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hybrid_blocks.plan.report.plan_report import AtLength, GroupReport, PlanReport
 from hybrid_blocks.plan.report.report import Report
+from hybrid_blocks.terminal import grid, print_table
 from hybrid_blocks.units import gib, human
-
-
-def grid(title: str, *columns: str) -> Table:
-    """Table that leaves the width to the figures: names on the left, figures on the right."""
-    table = Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 0, 0, 1),
-        title_justify="left",
-    )
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
-    return table
 
 
 def render(report: Report, console: Console, *, explained: bool = False) -> None:
     """Print everything a report says; the formulas only if asked for."""
-    console.print(_title(report), highlight=False, soft_wrap=True)
+    console.print(_title(report), soft_wrap=True)
     tables = [_groups("natural", report.natural)]
     if report.vllm is not None:
         tables.append(_groups("vLLM", report.vllm))
@@ -38,27 +24,28 @@ def render(report: Report, console: Console, *, explained: bool = False) -> None
     tables += [_bytes(report, index) for index in range(len(report.natural.lengths))]
     for table in tables:
         console.print()
-        console.print(table)
+        print_table(console, table)
     console.print()
     for note in report.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        console.print(f"note: {note}", soft_wrap=True)
     for warning in report.warnings:
-        console.print(f"[yellow]warning:[/] {warning}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble(("warning:", "yellow"), f" {warning}"), soft_wrap=True)
     if explained:
         console.print()
         for line in report.explanation:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
 
-def _title(report: Report) -> str:
+def _title(report: Report) -> Text:
     layers = ", ".join(f"{count} {name}" for name, count in report.layers.items())
     deployment = report.deployment
     origin = "" if report.verified == "config" else f" ({report.verified})"
-    return (
-        f"[bold]{report.model}[/]{origin}: {layers}\n"
+    return Text.assemble(
+        (report.model, "bold"),
+        f"{origin}: {layers}\n"
         f"{gib(report.memory_bytes)} a GPU, tp {deployment.tp}, pp {deployment.pp}, "
         f"KV {deployment.kv_cache_dtype}, max length {report.max_model_len:,}, "
-        f"{deployment.num_speculative_tokens} speculative tokens"
+        f"{deployment.num_speculative_tokens} speculative tokens",
     )
 
 
@@ -122,16 +109,20 @@ def _capacity(report: Report) -> Table:
             lambda plan, index=index: _concurrency(plan.lengths[index]),  # type: ignore[misc]
         )
     if report.vllm is not None:
-        logged = f"{report.vllm.max_concurrency:,.2f}x"
-        table.add_row(f"vLLM logs for {report.max_model_len:,}", "", logged)
+        table.add_row(f"vLLM logs for {report.max_model_len:,}", "", logged(report.vllm))
     if report.natural.trace is not None:
         mean = report.natural.trace.length
         row(f"requests of the trace (mean {mean:,})", lambda plan: _concurrency(plan.trace))
     row("longest request", lambda plan: f"{plan.max_length:,}")
     if report.natural.state_slots is not None:
         row("state slots", lambda plan: f"{plan.state_slots or 0:,}")
-        row("largest CUDA graph batch", lambda plan: f"{plan.cuda_graph_batch or 0:,}")
+        row("max_num_seqs for CUDA graphs", lambda plan: f"{plan.cuda_graph_batch or 0:,}")
     return table
+
+
+def logged(vllm: PlanReport) -> str:
+    """Return what vLLM logs at start: its token capacity and concurrency."""
+    return f"{vllm.logged_tokens or 0:,} tokens, {vllm.logged_concurrency or 0:,.2f}x"
 
 
 def _concurrency(at_length: AtLength | None) -> str:

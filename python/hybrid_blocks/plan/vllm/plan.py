@@ -12,6 +12,7 @@ from hybrid_blocks.plan.geometry.pipeline import stages
 from hybrid_blocks.plan.vllm import align
 from hybrid_blocks.plan.vllm.grouping import Member, VllmGroup, group
 from hybrid_blocks.plan.vllm.spec import layer_spec
+from hybrid_blocks.units import human
 
 
 class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +95,18 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state_slots(self) -> int | None:
-        """Most sequences with a state: vLLM compares ``max_num_seqs`` with the pool's blocks.
+        """Blocks of every state group that fit while nothing else is held; None without such."""
+        groups = sum(group.spec.kind == "mamba" for group in self.groups)
+        return (self.num_blocks - 1) // groups if groups else None
 
-        None for models without recurrent layers.
+    @property
+    def cuda_graph_batch(self) -> int | None:
+        """Largest ``max_num_seqs`` for which vLLM captures full CUDA graphs.
+
+        ``CompilationConfig.resolve_cudagraph_mode_and_sizes`` compares it with the pool's blocks,
+        the null block included. None for models without recurrent layers, which are not checked.
         """
-        has_state = any(group.spec.kind == "mamba" for group in self.groups)
-        return self.num_blocks if has_state else None
+        return None if self.state_slots is None else self.num_blocks
 
     @property
     def padding_layers(self) -> int:
@@ -133,7 +140,7 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
     block_bytes = _block_bytes(widest)
     num_blocks = memory_bytes // block_bytes
     if num_blocks < 1:
-        raise PlanError(f"{memory_bytes} bytes hold no vLLM block of {block_bytes} bytes")
+        raise PlanError(f"{human(memory_bytes)} hold no vLLM block of {human(block_bytes)}")
     return VllmPlan(
         groups=groups,
         widest_stage=widest,

@@ -13,6 +13,7 @@ from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.lookahead import Lookahead
 from hybrid_blocks.replay.places import PlaceCounter
+from hybrid_blocks.replay.unit import BlockUnit, unit_of
 from hybrid_blocks.trace.signals import Signal, Signals
 
 HINTS = {Signal.DONE: "done", Signal.GOES_ON: "going_on", Signal.PAUSED: "paused"}
@@ -46,12 +47,14 @@ class RustManager:
         core: BlockManager,
         *,
         geometry: ArenaPlan,
+        unit: BlockUnit,
         num_lookahead_tokens: int,
         lookahead: Lookahead | None,
         signals: Signals | None = None,
         places: PlaceCounter | None = None,
     ) -> None:
         self.core = core
+        self.unit = unit
         self._geometry = geometry
         self._pools = range(len(geometry.pools))
         self._has_windows = any(group.window is not None for group in geometry.groups)
@@ -163,6 +166,7 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
     return RustManager(
         core,
         geometry=geometry,
+        unit=unit_of(geometry, has_model=cache.model is not None),
         num_lookahead_tokens=cache.num_speculative_tokens,
         lookahead=options.lookahead,
         signals=options.signals,

@@ -25,6 +25,8 @@ from hybrid_blocks.plan import Deployment, VllmPlan
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.managers.vllm_groups import BlockSizes, make_groups
+from hybrid_blocks.replay.unit import BlockUnit
+from hybrid_blocks.units import human
 
 HASH_ALGORITHM = "sha256"
 """vLLM's default."""
@@ -61,7 +63,7 @@ class VllmReplayAdapter:
         longest = plan.longest()
         if longest < 2:
             raise ReplayError(
-                f"vLLM's plan has {plan.num_blocks} blocks of {plan.block_bytes:,} bytes, which "
+                f"vLLM's plan has {plan.num_blocks} blocks of {human(plan.block_bytes)}, which "
                 "hold no request; give more memory"
             )
         self.manager = KVCacheManager(
@@ -77,6 +79,7 @@ class VllmReplayAdapter:
             max_in_flight_tokens=config.max_num_batched_tokens,
             watermark=config.watermark,
         )
+        self.unit = BlockUnit(tokens=plan.block_tokens, num_bytes=plan.block_bytes)
         self._block_bytes = plan.block_bytes
         self._longest = longest
         self._num_lookahead_tokens = deployment.num_speculative_tokens

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from hybrid_blocks.replay.manager import ReplayManager
+from hybrid_blocks.replay.unit import BlockUnit
 
 
 class WrappedManager:
@@ -14,6 +15,11 @@ class WrappedManager:
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool | None:
         """Return whether what is free or reclaimable would hold ``num_tokens`` more tokens."""
         return self._inner.could_hold(num_tokens, under_way)
+
+    @property
+    def unit(self) -> BlockUnit:
+        """What blocks are counted in."""
+        return self._inner.unit
 
     @property
     def num_blocks(self) -> int:

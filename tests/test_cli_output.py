@@ -1,0 +1,67 @@
+"""What all commands do alike: files, errors, and options that would be ignored."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from hybrid_blocks.cli import app, installed
+from hybrid_blocks.cli.given import Given
+from hybrid_blocks.cli.output import STDOUT, fail, write_json
+from hybrid_blocks.errors import InvalidArgumentError
+from typer.testing import CliRunner
+
+
+def test_a_dash_is_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_json(STDOUT, b"{}\n")
+    assert capsys.readouterr().out == "{}\n"
+    assert not list(tmp_path.iterdir())
+    write_json(tmp_path / "figures.json", b"{}")
+    assert (tmp_path / "figures.json").read_bytes() == b"{}\n"
+    with pytest.raises(InvalidArgumentError, match=r"--json .*: Is a directory"):
+        write_json(tmp_path, b"{}")
+
+
+def test_an_error_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as exit_:
+        fail(ValueError("no trace [red]:x:[/red]"))
+    assert exit_.value.exit_code == 2
+    assert capsys.readouterr().err == "error: no trace [red]:x:[/red]\n"
+
+
+def test_options_count_as_given_only_on_the_command_line() -> None:
+    command = typer.Typer()
+
+    @command.command()
+    def work(
+        context: typer.Context, name: str = "a", in_depth: int = 3, *, loud: bool = False
+    ) -> None:
+        given = Given(context)
+        typer.echo(f"{loud} {name} {in_depth}: {given.names('loud', 'name', 'in_depth')}")
+        try:
+            given.refuse(*given.all_but("name"), why="beside nothing")
+        except InvalidArgumentError as error:
+            fail(error)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(command, list(arguments))
+        return result.exit_code, result.output
+
+    assert run() == (0, "False a 3: \n")
+    assert run("--name", "b") == (0, "False b 3: --name\n")
+    assert run("--in-depth", "3", "--loud") == (
+        2,
+        "True a 3: --loud, --in-depth\nerror: --in-depth, --loud beside nothing\n",
+    )
+
+
+@pytest.mark.parametrize("command", [["profile"], ["doctor", "--model", "Phi-4"]])
+def test_what_runs_in_vllm_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr(installed, "find_spec", lambda _: None)
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert "error: vLLM is not installed; pip install hybrid-blocks[vllm]" in result.output
