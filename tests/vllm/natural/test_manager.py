@@ -493,3 +493,17 @@ def test_scheduling_in_one_call_decides_the_same(num_slabs: int) -> None:
         _life(at_once, seed)
         assert one_by_one.outputs == at_once.outputs
         assert at_once.scheduler._decodes is not None
+
+
+def test_a_prompt_that_hits_a_checkpoint_of_this_step_keeps_nobody_waiting() -> None:
+    """The checkpoint is a copy of what was computed before the step."""
+    engine = Engine(200, interval=64)
+    prompt = list(range(650))
+    engine.add(prompt, 5)
+    engine.step()
+    engine.add(prompt, 5)
+    engine.add([900 + number % 50 for number in range(40)], 5)
+    output = engine.step()
+    assert len(output.num_scheduled_tokens) == 3
+    assert engine.hits["request1"] > 0
+    engine.finish()

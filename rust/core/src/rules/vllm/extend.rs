@@ -184,7 +184,10 @@ impl<S: Store> Call<'_, S> {
                 num_tokens,
             });
         }
-        if let Some((key, _)) = self.first_key(group, copy) {
+        // Our own copies hold what was computed before this step, and are made before any of it runs.
+        if self.config.checkpoints.is_none()
+            && let Some((key, _)) = self.first_key(group, copy)
+        {
             self.outputs[group].cached_this_step.insert(key.digest);
         }
         Ok(())

@@ -72,7 +72,12 @@ impl<S: Store> KvCacheManager<S> {
         let is_due =
             progress.num_computed > 0 && policy.next(&plan, start - 1, grain) == Some(start);
         plan.num_taken += u32::from(is_due);
-        if let Some(stop) = policy.next(&plan, start, grain).filter(|&stop| stop < end) {
+        // A drafter that looks ahead computes the last tokens of a prompt in one chunk: what would stop among
+        // them would stop for good. Nor could the same prompt, sent again, hit it.
+        let most =
+            self.config.checkpoint_position(progress.num_prompt.max(progress.num_tokens), grain);
+        let stop = policy.next(&plan, start, grain).filter(|&stop| stop < end && stop <= most);
+        if let Some(stop) = stop {
             return Ok(stop);
         }
         let aligned = end / grain * grain;
