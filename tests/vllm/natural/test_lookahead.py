@@ -30,9 +30,8 @@ def drafter_of_several_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 @pytest.mark.parametrize("interval", [None, 16, 32])
 @pytest.mark.parametrize("length", range(90, 106))
 def test_a_prompt_ends_wherever_states_are_kept(interval: int | None, length: int) -> None:
-    config = replace(
-        MIXES["full-state-drafter"].config(Level.NATURAL), checkpoint_interval=interval
-    )
+    config: Any = MIXES["full-state-drafter"].config(Level.NATURAL)
+    config = replace(config, checkpoint_interval=interval)
     scheduler: Any = scheduler_over(
         config,
         num_requests=8,
