@@ -45,7 +45,7 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
         ({"host": float("inf")}, "host inf is no size"),
         ({"host": 1e300}, "write the unit"),
         ({"host": 64}, 'host 64 is 64 bytes; write the unit, for example "64GiB"'),
-        ({"host": "1GiB", "disk": "/x:5"}, "the size of disk '5' is 5 bytes; write the unit"),
+        ({"host": "1GiB", "disk": "/x:5"}, "the size of disk '5' is no size; write for example"),
         ({"host": "1GiB", "model_version": None}, "model_version is any text, not None"),
         ({"host": "1GiB", "disk": "/x"}, "disk '/x' is no folder with a size"),
         ({"host": "1GiB", "disk": "x:1GiB"}, "write an absolute path, a colon and a size"),

@@ -87,7 +87,7 @@ impl RequestAttribute {
 /// `__getstate__` of requests: what a copy or a pickle is made of. It has the counts as they are then
 /// and nothing of ours, so that it can be read where this package is not.
 #[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
-struct WithoutState(Py<PyAny>);
+pub(crate) struct WithoutState(Py<PyAny>);
 
 #[pymethods]
 impl WithoutState {
