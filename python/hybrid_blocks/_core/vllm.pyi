@@ -12,6 +12,7 @@ __all__ = [
     "Blocks",
     "DecodeBatch",
     "RequestAttribute",
+    "RequestGetState",
     "RequestHasher",
     "RequestState",
     "RustKVCacheManager",
@@ -577,6 +578,15 @@ class RequestHasher:
         Asks ``self._extra_keys(request, start, num_blocks)`` for what a request with images, LoRA,
         a salt or embedded prompts has beside tokens.
         """
+
+@final
+class RequestGetState:
+    """``__getstate__`` of vLLM's ``Request``: what a copy or a pickle is made of.
+
+    It has the counts as they are at that time, and nothing of this package.
+    """
+
+    def __get__(self, request: Any, owner: type | None = None, /) -> Any: ...
 
 @final
 class RequestState:

@@ -19,7 +19,7 @@ pub mod vllm {
     #[pymodule_export]
     use super::manager::{AllocatedBlocks, RustKVCacheManager};
     #[pymodule_export]
-    use super::request::{RequestAttribute, RequestState};
+    use super::request::{RequestAttribute, RequestGetState, RequestState};
     #[pymodule_export]
     use super::scheduler::{DecodeBatch, ScheduledDecodes, SpecCounts, TakenOutputs};
 }

@@ -87,10 +87,10 @@ impl RequestAttribute {
 /// `__getstate__` of requests: what a copy or a pickle is made of. It has the counts as they are then
 /// and nothing of ours, so that it can be read where this package is not.
 #[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
-pub(crate) struct WithoutState(Py<PyAny>);
+pub(crate) struct RequestGetState(Py<PyAny>);
 
 #[pymethods]
-impl WithoutState {
+impl RequestGetState {
     fn __get__<'py>(
         slf: &Bound<'py, Self>,
         request: Option<&Bound<'py, PyAny>>,
@@ -123,8 +123,8 @@ pub(crate) fn show(class: &Bound<'_, PyType>) -> PyResult<()> {
     ];
     let copied = intern!(py, "__getstate__");
     let before = class.getattr(copied)?;
-    if !before.is_instance_of::<WithoutState>() {
-        class.setattr(copied, WithoutState(before.unbind()))?;
+    if !before.is_instance_of::<RequestGetState>() {
+        class.setattr(copied, RequestGetState(before.unbind()))?;
     }
     for (name, kept) in attributes {
         let before = class.getattr_opt(name)?;
