@@ -133,7 +133,8 @@ def test_every_step_after_loads_that_failed_is_vllms(
     pair.run(Random(seed + 1).choices(["step"] * 3 + ["arrive"], k=100))
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+# vLLM 0.32's asynchronous scheduler asserts that this never happens.
+@pytest.mark.parametrize("is_async", [False, *[True] * (releases.installed.name != "0.32")])
 def test_a_request_id_is_used_again_while_the_step_of_an_aborted_one_is_in_flight(
     is_async: bool,
 ) -> None:
