@@ -48,6 +48,7 @@ class Scheduler(VllmScheduler):
             self._decodes = self._decode_batch(rules)
             self._limits_inputs = batching.limits_inputs(self, rules)
             self._draft_slots = rules.draft_slots
+            self._mamba_block_aligned_split = self._split_by_whole_budget  # type: ignore[method-assign]
         # What is scheduled ahead of vLLM's code in the step that it is in, what it scheduled itself
         # if both are joined already, and the running requests and the budget that it does not see.
         self._ahead: ScheduledDecodes | None = None
@@ -204,15 +205,14 @@ class Scheduler(VllmScheduler):
         num_running, num_waiting = super().get_request_counts()
         return num_running + self._num_ahead, num_waiting
 
-    def _mamba_block_aligned_split(self, *args: Any, **kwargs: Any) -> int:
-        if self._ahead is None:
-            return super()._mamba_block_aligned_split(*args, **kwargs)
+    def _split_by_whole_budget(self, *args: Any, **kwargs: Any) -> int:
         # vLLM's code asks how long a chunk can be at most, not what this step has left.
         left, config = self.max_num_scheduled_tokens, self.scheduler_config
         self.max_num_scheduled_tokens = self._step_budget
         self.scheduler_config = self._step_config
         try:
-            return super()._mamba_block_aligned_split(*args, **kwargs)
+            # Not of the instance, which is this very method; of a subclass, if it has its own.
+            return type(self)._mamba_block_aligned_split(self, *args, **kwargs)
         finally:
             self.max_num_scheduled_tokens, self.scheduler_config = left, config
 
