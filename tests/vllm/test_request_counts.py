@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hybrid_blocks._core.vllm import RequestAttribute
+from hybrid_blocks._core.vllm import RequestAttribute, RequestState
 from hybrid_blocks.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import plugin
 from hybrid_blocks.vllm.scheduler import AsyncScheduler
@@ -117,6 +117,16 @@ def test_a_copy_has_the_counts_of_its_time(after: Request, copied: type) -> None
     other = copied(after)
     after.num_computed_tokens = 9
     assert (other.num_computed_tokens, other.num_in_flight_tokens) == (4, 2)
+
+
+def test_counts_survive_pickling_what_keeps_them(after: Request) -> None:
+    """As a copy of the request's whole dictionary does."""
+    after.num_computed_tokens, after.num_in_flight_tokens = 4, 2
+    state = vars(after)["_hybrid_blocks"]
+    other = make_request("other")
+    vars(other)["_hybrid_blocks"] = pickle.loads(pickle.dumps(state))
+    assert (other.num_computed_tokens, other.num_in_flight_tokens) == (4, 2)
+    assert pickle.loads(pickle.dumps(RequestState())).__reduce__()[1] == (None,)
 
 
 def test_a_pickle_is_vllms_and_needs_nothing_of_this_package(after: Request) -> None:
