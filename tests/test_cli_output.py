@@ -64,4 +64,4 @@ def test_what_runs_in_vllm_says_what_to_install(
     monkeypatch.setattr(installed, "find_spec", lambda _: None)
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
-    assert "error: vLLM is not installed; pip install hybrid-blocks[vllm]" in result.output
+    assert "error: vLLM is not installed; pip install vllm" in result.output

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from program import answer_of
-from server import KV_CACHE_BYTES, environment
-
-ONE_CALL = {"scheduler_cls": "hybrid_blocks.vllm.Scheduler"}
+from program import answer_of, make_llm
+from server import environment
 
 Answer = dict[str, Any]
 """``tokens`` by sample, ``text`` of the first, ``likeliest`` and ``prompt_likeliest`` tokens with
@@ -21,10 +19,14 @@ their log probabilities where they were asked for."""
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run answered, request by request, and counted."""
+    """What a run answered, request by request, and counted.
+
+    ``cached`` are prompt tokens that were hit, ``began`` the times of first tokens in seconds.
+    """
 
     answers: list[Answer]
     cached: list[int]
+    began: list[float]
     metrics: dict[str, float]
     is_idle_clean: bool
     log: str
@@ -48,7 +50,7 @@ def run(
 def _main(task: dict[str, Any]) -> None:
     import state_columns  # noqa: PLC0415 - vLLM is imported in the child only
     from traffic import encode  # noqa: PLC0415
-    from vllm import LLM, SamplingParams  # noqa: PLC0415
+    from vllm import SamplingParams  # noqa: PLC0415
     from vllm.inputs import TokensPrompt  # noqa: PLC0415
     from vllm.lora.request import LoRARequest  # noqa: PLC0415
     from vllm.sampling_params import StructuredOutputsParams  # noqa: PLC0415
@@ -56,17 +58,8 @@ def _main(task: dict[str, Any]) -> None:
     model = Path(task["model"])
     if "speculative_config" in task["options"]:
         state_columns.install()
-    options = {
-        "dtype": json.loads((model / "config.json").read_text())["dtype"],
-        "enforce_eager": True,
-        "max_model_len": 1024,
-        "max_num_batched_tokens": 256,
-        "max_num_seqs": 32,
-        "enable_prefix_caching": True,
-        "disable_log_stats": False,
-        "kv_cache_memory_bytes": KV_CACHE_BYTES,
-    }
-    llm = LLM(model=str(model), **options | task["options"])
+    options = {"max_num_batched_tokens": 256, "max_num_seqs": 32} | task["options"]
+    llm = make_llm(model, **options)
 
     def sampling(request: dict[str, Any]) -> SamplingParams:
         extra: dict[str, Any] = {}
@@ -83,7 +76,7 @@ def _main(task: dict[str, Any]) -> None:
     extra: dict[str, Any] = {}
     if adapters:
         extra["lora_request"] = [adapter(request) for request in requests]
-    if options.get("scheduling_policy", "fcfs") == "priority":
+    if options.get("scheduling_policy") == "priority":
         extra["priority"] = [request.get("priority", 0) for request in requests]
     outputs = llm.generate(
         [TokensPrompt(prompt_token_ids=encode(request["text"])) for request in requests],
@@ -108,6 +101,7 @@ def _main(task: dict[str, Any]) -> None:
             for output in outputs
         ],
         "cached": [output.num_cached_tokens or 0 for output in outputs],
+        "began": [output.metrics.first_token_ts for output in outputs],
         "metrics": {it.name: it.value for it in llm.get_metrics() if hasattr(it, "value")},
         "is_idle_clean": llm.reset_prefix_cache(),
     }

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from program import answer_of
-from server import KV_CACHE_BYTES, environment
+from program import answer_of, make_llm
+from server import environment
 
 STORY_TOKENS = 160
 
@@ -56,21 +56,13 @@ def _main(task: dict[str, Any]) -> None:
     import state_columns  # noqa: PLC0415 - vLLM is imported in the child only
     from poison import Poison  # noqa: PLC0415
     from traffic import PREFIX, encode  # noqa: PLC0415
-    from vllm import LLM, SamplingParams  # noqa: PLC0415
+    from vllm import SamplingParams  # noqa: PLC0415
     from vllm.inputs import TokensPrompt  # noqa: PLC0415
 
     model = Path(task["model"])
     if "speculative_config" in task["options"]:
         state_columns.install()
-    options = {
-        "dtype": json.loads((model / "config.json").read_text())["dtype"],
-        "enforce_eager": True,
-        "max_model_len": 1024,
-        "enable_prefix_caching": True,
-        "disable_log_stats": False,
-        "kv_cache_memory_bytes": KV_CACHE_BYTES,
-    }
-    llm = LLM(model=str(model), **options | task["options"])
+    llm = make_llm(model, **task["options"])
     poison = Poison(llm) if task["poison"] else None
     questions = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
     stories = [f"Story {number}. {PREFIX[number : number + 200]}" for number in range(16)]

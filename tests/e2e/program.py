@@ -8,7 +8,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from server import KV_CACHE_BYTES
+
 _TESTS = Path(__file__).parents[1]
+ONE_CALL = {"scheduler_cls": "hybrid_blocks.vllm.Scheduler"}
+
+
+def is_scheduled_in_one_call(log: str) -> bool:
+    """Whether an engine with that log takes the steps of decoding requests in one call."""
+    return "hybrid_blocks: decoding requests are scheduled in one call" in log
+
+
+def make_llm(model: Path, **options: Any) -> Any:
+    """Return vLLM's ``LLM`` over a small model, with the options of its own kind."""
+    from vllm import LLM  # noqa: PLC0415 - vLLM is imported in the child only
+
+    return LLM(
+        model=str(model),
+        dtype=json.loads((model / "config.json").read_text())["dtype"],
+        enforce_eager=True,
+        max_model_len=1024,
+        enable_prefix_caching=True,
+        disable_log_stats=False,
+        kv_cache_memory_bytes=KV_CACHE_BYTES,
+        **options,
+    )
 
 
 def answer_of(program: str, task: object, variables: Mapping[str, str]) -> dict[str, Any]:

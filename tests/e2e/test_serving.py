@@ -8,6 +8,7 @@ from pathlib import Path
 import models
 import pytest
 import vllm
+from program import ONE_CALL, is_scheduled_in_one_call
 from scenario import PROMPTS, Record, live_through
 from server import Server, serve
 from traffic import shortfalls
@@ -54,7 +55,7 @@ def served(kind: str, level: str) -> Iterator[Server]:
     options = ("--num-gpu-blocks-override", str(number), *OPTIONS.get(kind, ()))
     if level.endswith(BATCHED):
         level = "natural" if is_natural(level) else "manager"
-        options += ("--scheduler-cls", "hybrid_blocks.vllm.Scheduler")
+        options += ("--scheduler-cls", ONE_CALL["scheduler_cls"])
     check = {"HYBRID_BLOCKS_CHECK": "1"} if is_natural(level) else {}
     with serve(model, level, log, *options, variables=check) as server:
         yield server
@@ -179,9 +180,7 @@ def test_metrics_show_the_plugins_blocks(
 def test_the_log_says_where_requests_are_scheduled_in_one_call(
     records: tuple[Record, Record], case: tuple[str, str]
 ) -> None:
-    is_batched = case[1].endswith(BATCHED)
-    said = "hybrid_blocks: decoding requests are scheduled in one call" in records[1].log
-    assert said == is_batched
+    assert is_scheduled_in_one_call(records[1].log) is case[1].endswith(BATCHED)
 
 
 def test_the_log_says_what_the_bytes_hold_at_level_natural(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from program import answer_of
-from server import KV_CACHE_BYTES, environment
+from program import answer_of, make_llm
+from server import environment
 
 NUM_TURNS = 3
 
@@ -53,7 +53,7 @@ def run(
 
 def _main(task: dict[str, Any]) -> None:
     from traffic import PREFIX, encode  # noqa: PLC0415 - in the child only
-    from vllm import LLM, SamplingParams  # noqa: PLC0415
+    from vllm import SamplingParams  # noqa: PLC0415
     from vllm.inputs import TokensPrompt  # noqa: PLC0415
 
     model = Path(task["model"])
@@ -64,18 +64,7 @@ def _main(task: dict[str, Any]) -> None:
             "kv_role": "kv_both",
             "kv_connector_extra_config": task["offload"],
         }
-    llm = LLM(
-        model=str(model),
-        dtype=json.loads((model / "config.json").read_text())["dtype"],
-        enforce_eager=True,
-        max_model_len=1024,
-        max_num_seqs=2,
-        enable_prefix_caching=True,
-        disable_log_stats=False,
-        kv_cache_memory_bytes=KV_CACHE_BYTES,
-        num_gpu_blocks_override=task["num_blocks"],
-        **options,
-    )
+    llm = make_llm(model, max_num_seqs=2, num_gpu_blocks_override=task["num_blocks"], **options)
     parameters = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     answers: list[list[int]] = []
     cached: list[int] = []

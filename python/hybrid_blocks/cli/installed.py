@@ -14,5 +14,5 @@ def need_vllm(or_else: str = "") -> None:
     """
     if find_spec("vllm") is None:
         raise InvalidArgumentError(
-            f"vLLM is not installed; pip install hybrid-blocks[vllm]{or_else}"
+            f"vLLM is not installed; pip install vllm{or_else}"
         )

@@ -10,8 +10,8 @@ from hybrid_blocks._core.offload import ObjectStore
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.units import parse_memory
 
-LEAST_BYTES: Final = 2**20
-MOST_BYTES: Final = 2**60
+_LEAST_BYTES: Final = 2**20
+_MOST_BYTES: Final = 2**60
 _EXAMPLE: Final = '{"host": "64GiB", "disk": "/var/cache/kv:500GiB"}'
 _OWN: Final = ("host", "disk", "objects", "model_version")
 # What vLLM's connector reads itself, or puts in.
@@ -115,7 +115,7 @@ def _size(name: str, value: Any) -> int:
         raise InvalidArgumentError(
             f'{name} {value!r} is no size; write for example "64GiB" or bytes as a number'
         ) from None
-    if not LEAST_BYTES <= num_bytes < MOST_BYTES:
+    if not _LEAST_BYTES <= num_bytes < _MOST_BYTES:
         raise InvalidArgumentError(
             f'{name} {value!r} is {num_bytes} bytes; write the unit, for example "64GiB"'
         )

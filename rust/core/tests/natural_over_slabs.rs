@@ -290,6 +290,11 @@ impl Engine {
             let start = hit.num_tokens;
             let end = (start + budget).min(known);
             let end = self.manager.next_boundary(handle, &progress, start, end).unwrap();
+            if end == start {
+                assert!(!work.is_empty(), "{} waits for nobody", request.id);
+                self.waiting.push_front(request);
+                break;
+            }
             if !self.allocate(&request, end - start, start, Some(&hit.blocks)) {
                 self.manager.free(handle).unwrap();
                 self.waiting.push_front(request);

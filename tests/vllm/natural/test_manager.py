@@ -501,9 +501,35 @@ def test_a_prompt_that_hits_a_checkpoint_of_this_step_keeps_nobody_waiting() -> 
     prompt = list(range(650))
     engine.add(prompt, 5)
     engine.step()
-    engine.add(prompt, 5)
+    engine.add(prompt[:80] + [7] * 40, 5)
     engine.add([900 + number % 50 for number in range(40)], 5)
     output = engine.step()
     assert len(output.num_scheduled_tokens) == 3
-    assert engine.hits["request1"] > 0
+    assert engine.hits["request1"] == 64
     engine.finish()
+
+
+@pytest.mark.parametrize("cls", [AsyncScheduler, BatchedScheduler])
+def test_the_same_prompt_many_times_at_once_is_computed_once(cls: type[Scheduler]) -> None:
+    engine = Engine(200, cls)
+    for number in range(10):
+        prompt = [1000 * number + at for at in range(230)]
+        first, *others = [engine.add(prompt, 4) for _ in range(4)]
+        engine.finish()
+        assert engine.hits[first.request_id] == 0
+        for other in others:
+            assert engine.hits[other.request_id] >= 128
+    assert engine.hits[others[0].request_id] == 224, "that nobody leaves a prompt early is learned"
+
+
+def test_nobody_waits_for_a_checkpoint_that_cannot_be_hit() -> None:
+    engine = Engine(200)
+    prompt = list(range(230))
+    engine.add(prompt, 4)
+    other = engine.add(prompt[:40] + [7] * 150, 4)
+    unread = engine.add(prompt, 4, prompt_logprobs=1)
+    while not engine.scheduler.running:
+        engine.step()
+    assert len(engine.scheduler.running) == 2, "the budget is 256 tokens a step"
+    engine.finish()
+    assert engine.hits[other.request_id] == engine.hits[unread.request_id] == 0

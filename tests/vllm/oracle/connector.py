@@ -17,13 +17,13 @@ class Seen(KVConnectorMetadata):
     blocks: list[tuple[str, Any]]
 
 
-def _number(request: Any) -> int:
-    return int(request.request_id.removeprefix("request"))
+def _number(request_id: str) -> int:
+    return int(request_id.removeprefix("request"))
 
 
 def loads_with_first_step(request_id: str) -> bool:
     """Whether a connector fills blocks of this request while its first step runs."""
-    return int(request_id.removeprefix("request")) % 8 == _WITH_FIRST_STEP
+    return _number(request_id) % 8 == _WITH_FIRST_STEP
 
 
 _WHILE_OTHERS_RUN, _WITH_FIRST_STEP = 2, 5
@@ -47,7 +47,7 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        kind = _number(request) % 8
+        kind = _number(request.request_id) % 8
         if kind == 1 and request.request_id not in self.asked:
             self.asked.add(request.request_id)
             return None, False
@@ -62,7 +62,7 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
         return most, kind == _WHILE_OTHERS_RUN
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:  # noqa: ARG002
-        if num_external_tokens and _number(request) % 8 == _WHILE_OTHERS_RUN:
+        if num_external_tokens and _number(request.request_id) % 8 == _WHILE_OTHERS_RUN:
             self.loading.add(request.request_id)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
@@ -85,7 +85,7 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        number = _number(request)
+        number = _number(request.request_id)
         del self.requests[request.request_id]
         is_sent = number % 3 == 0 and request.request_id not in self.loading
         if is_sent:

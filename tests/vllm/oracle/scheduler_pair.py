@@ -108,11 +108,11 @@ def _scheduler(cls: type[Scheduler], setup: Setup) -> Any:
     return scheduler
 
 
-def make_ours(setup: Setup) -> Any:
+def make_ours(setup: Setup, cls: type[Scheduler] = batched.Scheduler) -> Any:
     """Return this package's scheduler over the block manager of the level that is asked for."""
     installation.install()
     try:
-        return _scheduler(batched.Scheduler, setup)
+        return _scheduler(cls, setup)
     finally:
         installation.uninstall()
 
@@ -190,7 +190,7 @@ class Pair:
         )
         if self.setup.num_drafts and self.setup.is_async:
             self._draft_in_flight(outputs)
-        self.in_flight.append([(output, _ran(output, sampled, said)) for output in outputs])
+        self.in_flight.append([(output, ran(output, sampled, said)) for output in outputs])
         self.take_in(but=self.setup.num_steps_ahead)
         if self.setup.num_drafts and not self.setup.is_async:
             self._draft()
@@ -275,9 +275,10 @@ class Pair:
             assert ours[name] == expected, name
 
 
-def _ran(
+def ran(
     output: SchedulerOutput, sampled: dict[str, list[int]], said: dict[str, Any]
 ) -> ModelRunnerOutput:
+    """Return what a model says of a step: tokens by request, and ``said`` beside them."""
     ids = list(output.num_scheduled_tokens)
     return ModelRunnerOutput(
         req_ids=ids,

@@ -10,10 +10,11 @@ from hybrid_blocks.vllm import scheduler as batched
 from hybrid_blocks.vllm.level import VARIABLE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import RequestStatus
 
 from .engines import ENGINES, tight
-from .scheduler_pair import Pair, Setup, make_ours
+from .scheduler_pair import Pair, Setup, make_ours, ran
 
 ACTIONS = ["step"] * 40 + ["arrive"] * 12 + ["abort", "reset", "pause"]
 
@@ -249,6 +250,42 @@ class Spy:
         scheduled = self._decodes.schedule(*args)
         self._seen.append(scheduled.num_seen)
         return scheduled
+
+
+def test_what_others_note_between_steps_comes_with_the_last_output() -> None:
+    pair = Pair(Setup(ENGINES["full"], is_async=False), Random(0))
+    for _ in range(3):
+        pair.arrive(max_tokens=6)
+    for _ in range(3):
+        pair.step()
+    noted = pair.ours.requests["request0"]
+    assert noted.events == []
+    noted.record_event(EngineCoreEventType.QUEUED)
+    told = []
+    while pair.ours.requests:
+        output = pair.ours.schedule()
+        sampled = {request_id: [7] for request_id in output.num_scheduled_tokens}
+        by_client = pair.ours.update_from_output(output, ran(output, sampled, {}))
+        told += [one for outputs in by_client.values() for one in outputs.outputs]
+    last = [one for one in told if one.request_id == "request0" and one.finish_reason is not None]
+    assert [[event.type for event in one.events or ()] for one in last] == [
+        [EngineCoreEventType.QUEUED]
+    ]
+
+
+def test_a_subclass_has_its_own_split_of_chunks() -> None:
+    asked: list[int] = []
+
+    class Own(batched.Scheduler):
+        def _mamba_block_aligned_split(self, request: Any, *args: Any, **kwargs: Any) -> int:
+            asked.append(request.num_prompt_tokens)
+            return super()._mamba_block_aligned_split(request, *args, **kwargs)
+
+    pair = Pair(Setup(ENGINES["mamba-align-0"], is_async=False), Random(0))
+    pair.schedulers = (pair.schedulers[0], make_ours(pair.setup, Own))
+    pair.arrive(max_tokens=6, prompt=[5] * 9)
+    pair.step()
+    assert asked == [9]
 
 
 def test_the_asynchronous_one_is_chosen_where_vllm_chooses_its_own() -> None:

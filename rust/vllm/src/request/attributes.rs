@@ -11,13 +11,13 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyString, PyTuple, PyType};
 
-use super::state::Counts;
+use super::state::{CountOf, Counts};
 use super::view::RequestView;
 
 #[derive(Clone, Copy)]
 enum Kept {
     /// The value of this count.
-    Count(fn(&mut Counts) -> &mut i64),
+    Count(CountOf),
     /// How often it was set. Its value stays in the request's dictionary.
     Changes,
 }
@@ -115,12 +115,8 @@ impl RequestGetState {
 /// Let the counts and the status of a class of requests be kept here, once for all its instances.
 pub(crate) fn show(class: &Bound<'_, PyType>) -> PyResult<()> {
     let py = class.py();
-    let attributes = [
-        (intern!(py, "num_computed_tokens"), Kept::Count(|counts| &mut counts.computed)),
-        (intern!(py, "num_in_flight_tokens"), Kept::Count(|counts| &mut counts.in_flight)),
-        (intern!(py, "num_output_placeholders"), Kept::Count(|counts| &mut counts.placeholders)),
-        (intern!(py, "status"), Kept::Changes),
-    ];
+    let counts = Counts::by_name(py).map(|(name, of)| (name, Kept::Count(of)));
+    let attributes = counts.into_iter().chain([(intern!(py, "status"), Kept::Changes)]);
     let copied = intern!(py, "__getstate__");
     let before = class.getattr(copied)?;
     if !before.is_instance_of::<RequestGetState>() {

@@ -6,4 +6,4 @@ mod view;
 
 pub(crate) use attributes::{RequestAttribute, RequestGetState, show};
 pub(crate) use state::{Counts, Named, RequestState};
-pub(crate) use view::{RequestView, at_least_none, count, span};
+pub(crate) use view::{RequestView, at_least_none, count, progress, span};

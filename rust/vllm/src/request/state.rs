@@ -5,17 +5,31 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
 
 use hybrid_blocks::Digest;
 use hybrid_blocks_interop::integrity_error;
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 /// The counts of a request that change with every step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) computed: i64,
     pub(crate) in_flight: i64,
     pub(crate) placeholders: i64,
 }
 
+/// One of the counts.
+pub(super) type CountOf = fn(&mut Counts) -> &mut i64;
+
 impl Counts {
+    /// Each count by the name of vLLM's attribute.
+    pub(super) fn by_name(py: Python<'_>) -> [(&Bound<'_, PyString>, CountOf); 3] {
+        [
+            (intern!(py, "num_computed_tokens"), |counts| &mut counts.computed),
+            (intern!(py, "num_in_flight_tokens"), |counts| &mut counts.in_flight),
+            (intern!(py, "num_output_placeholders"), |counts| &mut counts.placeholders),
+        ]
+    }
+
     /// Tokens that are computed whatever becomes of the steps in flight.
     pub(crate) fn num_certain(&self) -> i64 {
         self.computed - self.placeholders

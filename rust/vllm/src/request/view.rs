@@ -22,6 +22,21 @@ pub(crate) fn at_least_none(count: i64) -> PyResult<u32> {
     Ok(u32::try_from(count.max(0))?)
 }
 
+/// A request's progress by vLLM's counts of tokens, as far as a decode step is judged by it.
+#[inline]
+pub(crate) fn progress(
+    num_computed: i64,
+    num_in_flight: i64,
+    num_prompt: u32,
+) -> PyResult<RequestProgress> {
+    Ok(RequestProgress {
+        num_computed: at_least_none(num_computed)?,
+        num_prompt,
+        num_in_flight: i32::try_from(num_in_flight)?,
+        ..RequestProgress::default()
+    })
+}
+
 /// A request by its attributes. Of those that vLLM's class computes, only `num_tokens` may be asked
 /// for, and is counted here, so that no Python code runs.
 ///
@@ -184,12 +199,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
 
     /// What a decode step is judged by.
     pub(crate) fn progress(&self) -> PyResult<RequestProgress> {
-        Ok(RequestProgress {
-            num_computed: at_least_none(self.num_computed()?)?,
-            num_prompt: self.num_prompt()?,
-            num_in_flight: i32::try_from(self.num_in_flight()?)?,
-            ..RequestProgress::default()
-        })
+        progress(self.num_computed()?, self.num_in_flight()?, self.num_prompt()?)
     }
 
     /// Beside its progress, what any other step is judged by; the boundary only where it is heeded,
@@ -269,12 +279,10 @@ impl<'a, 'py> RequestView<'a, 'py> {
         if let Some(counts) = state.get().counts() {
             return Ok((state, counts));
         }
-        let py = self.object.py();
-        let counts = Counts {
-            computed: self.take_count(intern!(py, "num_computed_tokens"))?,
-            in_flight: self.take_count(intern!(py, "num_in_flight_tokens"))?,
-            placeholders: self.take_count(intern!(py, "num_output_placeholders"))?,
-        };
+        let mut counts = Counts::default();
+        for (name, of) in Counts::by_name(self.object.py()) {
+            *of(&mut counts) = self.take_count(name)?;
+        }
         state.get().set_counts(counts);
         Ok((state, counts))
     }
@@ -282,10 +290,10 @@ impl<'a, 'py> RequestView<'a, 'py> {
     /// Write the counts into a dictionary of attributes, in the place of what is kept of them.
     pub(super) fn put_counts_into(&self, attributes: &Bound<'py, PyDict>) -> PyResult<()> {
         let py = self.object.py();
-        if let Some(counts) = self.kept_counts()? {
-            attributes.set_item(intern!(py, "num_computed_tokens"), counts.computed)?;
-            attributes.set_item(intern!(py, "num_in_flight_tokens"), counts.in_flight)?;
-            attributes.set_item(intern!(py, "num_output_placeholders"), counts.placeholders)?;
+        if let Some(mut counts) = self.kept_counts()? {
+            for (name, of) in Counts::by_name(py) {
+                attributes.set_item(name, *of(&mut counts))?;
+            }
         }
         let kept = intern!(py, "_hybrid_blocks");
         if attributes.contains(kept)? { attributes.del_item(kept) } else { Ok(()) }

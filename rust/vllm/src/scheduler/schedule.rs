@@ -1,12 +1,11 @@
 //! One step of the running requests: room for a token each, and for what was drafted after it.
 
 use hybrid_blocks::BlockId;
-use hybrid_blocks::vllm::RequestProgress;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet, PyString, PyTuple};
 
 use crate::manager::{Room, RustKVCacheManager};
-use crate::request::{Counts, RequestView, at_least_none, count};
+use crate::request::{Counts, RequestView, count, progress};
 
 use super::batch::{DecodeBatch, Rules};
 use super::row::{Row, Rows, Scheduled};
@@ -114,12 +113,8 @@ pub(super) fn schedule<'py>(
             num_seen += 1;
             continue;
         };
-        let progress = RequestProgress {
-            num_computed: at_least_none(row.counts.computed)?,
-            num_prompt: u32::try_from(row.num_prompt)?,
-            num_in_flight: i32::try_from(row.counts.in_flight)?,
-            ..RequestProgress::default()
-        };
+        let num_prompt = u32::try_from(row.num_prompt)?;
+        let progress = progress(row.counts.computed, row.counts.in_flight, num_prompt)?;
         let room = RustKVCacheManager::extend(
             manager,
             &request,

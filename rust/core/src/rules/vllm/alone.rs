@@ -149,7 +149,7 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
-    fn holds_blocks(&self, row: usize) -> bool {
+    pub(super) fn holds_blocks(&self, row: usize) -> bool {
         self.engine.requests.tables(row).iter().any(|table| !table.blocks.is_empty())
     }
 }

@@ -47,7 +47,7 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Where a chunk of a prefill from `start` on has to end that could end at `end`: where a
     /// checkpoint is wanted, or else at the last length at which a state can be kept, if the request is
-    /// preempted then. Counts are tokens.
+    /// preempted then. It is `start` where the request had better wait a step. Counts are tokens.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -63,25 +63,40 @@ impl<S: Store> KvCacheManager<S> {
         let Some(policy) = self.config.checkpoints.filter(|_| start < prefill_end) else {
             return Ok(end);
         };
+        let grain = self.config.hit_alignment();
+        // A drafter that looks ahead computes the last tokens of a prompt in one chunk: what would stop among
+        // them would stop for good. Nor could the same prompt, sent again, hit it.
+        let most =
+            self.config.checkpoint_position(progress.num_prompt.max(progress.num_tokens), grain);
         if self.engine.requests.rows[row].rest.plan.is_none() {
             self.plan_checkpoints(row, progress.num_prompt, start, 0, None);
+        } else if !self.holds_blocks(row) && self.hits_more_next_step(row, start, most) {
+            return Ok(start);
         }
-        let grain = self.config.hit_alignment();
         let mut plan = self.engine.requests.rows[row].rest.plan.unwrap_or_default();
         // The one at `start` is taken when the step that is asked for writes on.
         let is_due =
             progress.num_computed > 0 && policy.next(&plan, start - 1, grain) == Some(start);
         plan.num_taken += u32::from(is_due);
-        // A drafter that looks ahead computes the last tokens of a prompt in one chunk: what would stop among
-        // them would stop for good. Nor could the same prompt, sent again, hit it.
-        let most =
-            self.config.checkpoint_position(progress.num_prompt.max(progress.num_tokens), grain);
-        let stop = policy.next(&plan, start, grain).filter(|&stop| stop < end && stop <= most);
-        if let Some(stop) = stop {
+        let next = policy.next(&plan, start, grain);
+        if let Some(stop) = next.filter(|&stop| stop <= end.min(most)) {
+            self.due_checkpoints.push((handle, stop));
             return Ok(stop);
         }
         let aligned = end / grain * grain;
         Ok(if end < prefill_end && aligned > start { aligned } else { end })
+    }
+
+    /// Whether a request's prompt, of which a checkpoint of at most `most` tokens can be hit, goes on from
+    /// `start` tokens to a checkpoint that is copied at the start of the next step. So do prompts
+    /// that arrive together and begin alike.
+    fn hits_more_next_step(&self, row: usize, start: u32, most: u32) -> bool {
+        let digests = &self.engine.requests.rows[row].digests;
+        self.due_checkpoints.iter().any(|&(other, length)| {
+            let last = (length / self.config.hash_block_size) as usize - 1;
+            (start + 1..=most).contains(&length)
+                && digests.get(last).is_some_and(|own| self.digests(other).get(last) == Some(own))
+        })
     }
 }
 
