@@ -13,6 +13,4 @@ def need_vllm(or_else: str = "") -> None:
 
     """
     if find_spec("vllm") is None:
-        raise InvalidArgumentError(
-            f"vLLM is not installed; pip install vllm{or_else}"
-        )
+        raise InvalidArgumentError(f"vLLM is not installed; pip install vllm{or_else}")

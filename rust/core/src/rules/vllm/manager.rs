@@ -31,8 +31,8 @@ pub struct KvCacheManager<S> {
     pub(super) alone: Option<String>,
     /// What was seen of requests so far, where checkpoints are placed by our own rules.
     pub(super) traffic: Option<Box<Traffic>>,
-    /// Requests whose chunks of this step end at a checkpoint, and its tokens: the next step copies it.
-    pub(super) due_checkpoints: Vec<(u64, u32)>,
+    /// Requests whose prompts are computed in this step, and the tokens of their next checkpoints.
+    pub(super) coming_checkpoints: Vec<(u64, u32)>,
     pub(super) stats: KvCacheStats,
 }
 
@@ -67,7 +67,7 @@ impl<S: Store> KvCacheManager<S> {
             config,
             alone: None,
             traffic,
-            due_checkpoints: Vec::new(),
+            coming_checkpoints: Vec::new(),
             stats: KvCacheStats::default(),
         })
     }
@@ -431,7 +431,7 @@ impl<S: Store> KvCacheManager<S> {
         if let Some(traffic) = &mut self.traffic {
             traffic.measure(&self.engine.cache.store);
         }
-        self.due_checkpoints.clear();
+        self.coming_checkpoints.clear();
         self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());
     }
 

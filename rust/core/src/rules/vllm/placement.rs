@@ -47,7 +47,8 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Where a chunk of a prefill from `start` on has to end that could end at `end`: where a
     /// checkpoint is wanted, or else at the last length at which a state can be kept, if the request is
-    /// preempted then. It is `start` where the request had better wait a step. Counts are tokens.
+    /// preempted then. It is `start` where the request had better wait for
+    /// another one's checkpoint. Counts are tokens.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -70,7 +71,7 @@ impl<S: Store> KvCacheManager<S> {
             self.config.checkpoint_position(progress.num_prompt.max(progress.num_tokens), grain);
         if self.engine.requests.rows[row].rest.plan.is_none() {
             self.plan_checkpoints(row, progress.num_prompt, start, 0, None);
-        } else if !self.holds_blocks(row) && self.hits_more_next_step(row, start, most) {
+        } else if !self.holds_blocks(row) && self.hits_more_later(row, start, most) {
             return Ok(start);
         }
         let mut plan = self.engine.requests.rows[row].rest.plan.unwrap_or_default();
@@ -78,9 +79,9 @@ impl<S: Store> KvCacheManager<S> {
         let is_due =
             progress.num_computed > 0 && policy.next(&plan, start - 1, grain) == Some(start);
         plan.num_taken += u32::from(is_due);
-        let next = policy.next(&plan, start, grain);
-        if let Some(stop) = next.filter(|&stop| stop <= end.min(most)) {
-            self.due_checkpoints.push((handle, stop));
+        let next = policy.next(&plan, start, grain).filter(|&stop| stop <= most);
+        self.coming_checkpoints.extend(next.map(|stop| (handle, stop)));
+        if let Some(stop) = next.filter(|&stop| stop < end) {
             return Ok(stop);
         }
         let aligned = end / grain * grain;
@@ -88,11 +89,11 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Whether a request's prompt, of which a checkpoint of at most `most` tokens can be hit, goes on from
-    /// `start` tokens to a checkpoint that is copied at the start of the next step. So do prompts
+    /// `start` tokens to the next checkpoint of a prompt that is computed in this step. So do prompts
     /// that arrive together and begin alike.
-    fn hits_more_next_step(&self, row: usize, start: u32, most: u32) -> bool {
+    fn hits_more_later(&self, row: usize, start: u32, most: u32) -> bool {
         let digests = &self.engine.requests.rows[row].digests;
-        self.due_checkpoints.iter().any(|&(other, length)| {
+        self.coming_checkpoints.iter().any(|&(other, length)| {
             let last = (length / self.config.hash_block_size) as usize - 1;
             (start + 1..=most).contains(&length)
                 && digests.get(last).is_some_and(|own| self.digests(other).get(last) == Some(own))
