@@ -1,5 +1,6 @@
 """Bad input gets an exception that says what was wrong, and leaves everything as it was."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,7 +66,12 @@ REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, 
     ("negative in a batch", lambda m: m.free(handles(0, -1)), UnknownRequestError, "handle"),
     ("freed twice", lambda m: m.free(handles(0, 0)), InvalidArgumentError, "given twice"),
     ("preempted twice", lambda m: m.preempt(handles(0, 0)), InvalidArgumentError, "given twice"),
-    ("id in use", lambda m: m.add_request("runs", [1]), DuplicateRequestError, "'?\"?runs"),
+    (
+        "id in use",
+        lambda m: m.add_request("runs", [1]),
+        DuplicateRequestError,
+        'request id "runs" is in use',
+    ),
     ("id is bytes", lambda m: m.add_request(b"new", [1]), TypeError, "str"),  # type: ignore[arg-type]
     ("too long", lambda m: m.add_request("new", [1] * 33), RequestTooLargeError, "32 tokens fit"),
     ("token is a str", lambda m: m.add_request("new", ["1"]), InvalidArgumentError, "token 0"),  # type: ignore[list-item]
@@ -127,7 +133,7 @@ REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, 
         "handles are int32",
         lambda m: m.free(counts(0)),
         InvalidArgumentError,
-        "int64",
+        "(int64) come as a one-dimensional array, not one of int32 with shape [1]",
     ),
     (
         "counts are int64",
@@ -135,7 +141,12 @@ REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, 
         InvalidArgumentError,
         "int32",
     ),
-    ("handles are a list", lambda m: m.free([0]), InvalidArgumentError, "array"),  # type: ignore[arg-type]
+    (
+        "handles are a list",
+        lambda m: m.free([0]),  # type: ignore[arg-type]
+        InvalidArgumentError,
+        "array, not <class 'list'> [0]",
+    ),
     (
         "handles are two-dimensional",
         lambda m: m.free(np.zeros((1, 1), dtype=np.int64)),
@@ -167,7 +178,7 @@ def test_the_manager_refuses_and_stays_as_it_was(
     manager = busy_manager()
     manager.take_events()
     before = state(manager)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=re.escape(message)):
         call(manager)
     assert state(manager) == before
     manager.check_integrity()
@@ -198,7 +209,7 @@ CANNOT_BE: list[tuple[str, dict[str, Any], str]] = [
     ("options", "message"), [pytest.param(*case[1:], id=case[0]) for case in CANNOT_BE]
 )
 def test_a_manager_that_cannot_be_is_not_made(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
         new_manager(**options)
 
 
@@ -270,7 +281,7 @@ REFUSED_BY_THE_STORE: list[tuple[str, Callable[[BlockStore], object], type, str]
         "digests are one-dimensional",
         lambda s: s.match_prefix(np.zeros(32, dtype=np.uint8)),
         InvalidArgumentError,
-        "num_blocks, digest_size",
+        "array [num_blocks, digest_size], not one of uint8 with shape [32]",
     ),
     ("reset while in use", lambda s: s.reset(), BlockError, "still have owners"),
 ]
@@ -287,7 +298,7 @@ def test_the_store_refuses_and_stays_as_it_was(
         return store.free_order().tolist(), store.ref_counts().tolist(), keys, store.take_evicted()
 
     before = everything()
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=re.escape(message)):
         call(store)
     assert everything() == before
     store.check_integrity()
@@ -303,7 +314,7 @@ def test_the_store_refuses_and_stays_as_it_was(
     ],
 )
 def test_a_store_that_cannot_be_is_not_made(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
+    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
         BlockStore(**options)
 
 
