@@ -33,6 +33,7 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
     options = Options.parse({"cpu_bytes_to_use": 64.0 * 2**30})
     assert options == Options(host_bytes=64 << 30)
     assert not options.prompt_only
+    assert Options.parse({"cpu_bytes_to_use": 4096}).host_bytes == 4096
 
 
 @pytest.mark.parametrize(

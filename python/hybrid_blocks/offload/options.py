@@ -101,10 +101,11 @@ def _check_name(name: str) -> None:
 def _host(config: Mapping[str, Any]) -> int:
     if "host" in config:
         return _size("host", config["host"])
-    return _size("cpu_bytes_to_use", config["cpu_bytes_to_use"])
+    # vLLM's option is in bytes, so that few of them are no forgotten unit.
+    return _size("cpu_bytes_to_use", config["cpu_bytes_to_use"], least=1)
 
 
-def _size(name: str, value: Any) -> int:
+def _size(name: str, value: Any, least: int = _LEAST_BYTES) -> int:
     try:
         # Numbers are bytes, as vLLM's option has them; some programs write whole ones as floats.
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
@@ -115,7 +116,7 @@ def _size(name: str, value: Any) -> int:
         raise InvalidArgumentError(
             f'{name} {value!r} is no size; write for example "64GiB" or bytes as a number'
         ) from None
-    if not _LEAST_BYTES <= num_bytes < _MOST_BYTES:
+    if not least <= num_bytes < _MOST_BYTES:
         raise InvalidArgumentError(
             f'{name} {value!r} is {num_bytes} bytes; write the unit, for example "64GiB"'
         )
