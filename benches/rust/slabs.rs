@@ -5,7 +5,7 @@ mod digests;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use hybrid_blocks::{BlockId, GroupId, Key, PoolId, SlabStore, Store};
+use hybrid_blocks::{BlockId, EvictionOrder, GroupId, Key, PoolId, SlabStore, Store};
 
 use digests::{BLOCK_SIZE, digests};
 

@@ -37,4 +37,4 @@ pub use rules::natural::{
     BlockManager, Config, FlopModel, Hashing, Hint, OriginStats, Policy, Stats,
 };
 pub use rules::vllm;
-pub use store::{BlockStore, FixedStore, Reservation, SlabStore, Store};
+pub use store::{BlockStore, EvictionOrder, FixedStore, Reservation, SlabStore, Store};

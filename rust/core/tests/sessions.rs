@@ -1,8 +1,8 @@
 //! What is said of a session counts whenever it is said, and for nobody else.
 
 use hybrid_blocks::{
-    BlockId, BlockManager, BlockStore, Config, FlopModel, GroupId, GroupKind, GroupSpec, Hint,
-    Policy, PoolId, Store,
+    BlockId, BlockManager, BlockStore, Config, EvictionOrder, FlopModel, GroupId, GroupKind,
+    GroupSpec, Hint, Policy, PoolId, Store,
 };
 
 const ATTENTION: PoolId = PoolId(0);

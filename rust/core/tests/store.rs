@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{ModelStore, key};
-use hybrid_blocks::{BlockId, Error, FixedStore, Key, PoolId, SlabStore, Store};
+use hybrid_blocks::{BlockId, Error, EvictionOrder, FixedStore, Key, PoolId, SlabStore, Store};
 use proptest::prelude::*;
 
 const POOL: PoolId = PoolId(0);

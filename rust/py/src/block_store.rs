@@ -1,7 +1,9 @@
 //! `BlockStore`: pools and prefix indexes without requests, for engines that keep their own.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-use hybrid_blocks::{self as core, BlockId, Digest, Error, GroupId, Key, PoolId, Store};
+use hybrid_blocks::{
+    self as core, BlockId, Digest, Error, EvictionOrder, GroupId, Key, PoolId, Store,
+};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};

@@ -9,7 +9,7 @@ use crate::error::{Error, Unit};
 use crate::group::{Group, GroupKind, GroupSpec, Table};
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
 use crate::prefix_index::Key;
-use crate::store::{Reservation, Store};
+use crate::store::{EvictionOrder, Reservation, Store};
 
 /// A store, the groups that draw from it, and what is told about both.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 
 mod any;
 mod compaction;
+mod eviction_order;
 mod fixed;
 mod interface;
 mod lost_keys;
@@ -17,6 +18,7 @@ mod slab;
 mod slab_take;
 
 pub use any::BlockStore;
+pub use eviction_order::EvictionOrder;
 pub use fixed::FixedStore;
 pub use interface::Store;
 pub use reservation::Reservation;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hybrid_blocks::{BlockId, Key, PoolId, Store};
+use hybrid_blocks::{BlockId, EvictionOrder, Key, PoolId, Store};
 
 use super::eviction::Eviction;
 use super::tier::HostTier;

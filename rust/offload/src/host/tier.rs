@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hybrid_blocks::{BlockId, Key, PoolId, Reservation, SlabStore, Store};
+use hybrid_blocks::{BlockId, EvictionOrder, Key, PoolId, Reservation, SlabStore, Store};
 
 use super::geometry::HostGeometry;
 use super::unit::UnitId;

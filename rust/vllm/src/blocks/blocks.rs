@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use hybrid_blocks::{BlockId, BlockStore, Key, PoolId, SlabStore, Store};
+use hybrid_blocks::{BlockId, BlockStore, EvictionOrder, Key, PoolId, SlabStore, Store};
 use pyo3::exceptions::{PyAssertionError, PyIndexError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;

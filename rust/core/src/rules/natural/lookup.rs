@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::group::{Group, GroupSpec, gcd};
 use crate::ids::GroupId;
 use crate::rules::hit::{Hit, HitLimit};
-use crate::store::Store;
+use crate::store::{EvictionOrder, Store};
 
 /// What the groups' block sizes and kinds mean for prefixes.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ use crate::error::Error;
 use crate::hash::BlockHasher;
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::rules::traffic::Traffic;
-use crate::store::{BlockStore, Store};
+use crate::store::{BlockStore, EvictionOrder, Store};
 use lookup::Lengths;
 use request::{NaturalRequest, Progress};
 use returns::Returns;

@@ -11,7 +11,7 @@ use super::worth::{Worth, WorthClass};
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
-use crate::store::Store;
+use crate::store::{EvictionOrder, Store};
 
 /// Parts of a life that are told apart.
 const PARTS_A_LIFE: f64 = 65_536.0;

@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::KvCacheManager;
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
-use crate::store::{SlabStore, Store};
+use crate::store::{EvictionOrder, SlabStore, Store};
 
 impl<S: Store> KvCacheManager<S> {
     /// Blocks to copy, source and destination, since the last call: no block is both, and none is a

@@ -6,7 +6,7 @@ use crate::digest::Digest;
 use crate::engine::lookup::{Candidate, Finder, Found, GroupBlocks};
 use crate::ids::GroupId;
 use crate::rules::hit::HitLimit;
-use crate::store::Store;
+use crate::store::{EvictionOrder, Store};
 
 /// Blocks of every group for a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::group::Table;
 use crate::ids::{BlockId, GroupId};
 use crate::rules::traffic::Traffic;
-use crate::store::Store;
+use crate::store::{EvictionOrder, Store};
 
 /// A block manager that decides as vLLM's does, block by block.
 ///

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::ids::BlockId;
 use crate::placement::{Prompt, PromptClass};
 use crate::rules::checkpoint_policy::CheckpointPlan;
-use crate::store::Store;
+use crate::store::{EvictionOrder, Store};
 
 impl<S: Store> KvCacheManager<S> {
     /// Plan where a request leaves checkpoints that goes on from `start` tokens, and whose attention
