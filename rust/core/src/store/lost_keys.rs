@@ -1,4 +1,4 @@
-//! [`LostKeys`]: which keys were evicted lately, for statistics.
+//! [`LostKeys`]: which keys were evicted lately, so that a miss can be told from content never seen.
 
 use crate::prefix_index::Key;
 

@@ -97,7 +97,7 @@ impl BlockManager {
             let pool = group.spec.pool;
             let blocks = &requests.table(row, group.id).blocks;
             let Some(said) = said else {
-                // A shared prefix stays at least as long as the longest sequence that goes on from it.
+                // A shared prefix keeps the highest priority that a request which went on from it gave it.
                 cache.store.raise_priorities(pool, blocks, least);
                 continue;
             };
