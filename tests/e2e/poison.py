@@ -32,7 +32,7 @@ class Poison:
             [
                 view
                 for name in group.layer_names
-                for view in _by_block(context[name].kv_cache, self._num_blocks[number])
+                for view in by_block(context[name].kv_cache, self._num_blocks[number])
             ]
             for number, group in enumerate(groups)
         ]
@@ -98,7 +98,7 @@ class Poison:
                 held[number].add(block)
 
 
-def _by_block(cache: Any, num_blocks: int) -> Iterator[torch.Tensor]:
+def by_block(cache: Any, num_blocks: int) -> Iterator[torch.Tensor]:
     """Yield a layer's tensors with blocks first."""
     for tensor in cache if isinstance(cache, list | tuple) else [cache]:
         yield tensor.movedim(list(tensor.shape).index(num_blocks), 0)

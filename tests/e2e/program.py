@@ -28,10 +28,9 @@ def make_llm(model: Path, **options: Any) -> Any:
         dtype=json.loads((model / "config.json").read_text())["dtype"],
         enforce_eager=True,
         max_model_len=1024,
-        enable_prefix_caching=True,
         disable_log_stats=False,
         kv_cache_memory_bytes=KV_CACHE_BYTES,
-        **options,
+        **{"enable_prefix_caching": True, **options},
     )
 
 

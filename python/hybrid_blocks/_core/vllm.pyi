@@ -346,6 +346,12 @@ class RustKVCacheManager:
     def next_boundary(self, request: Any, start: int, end: int) -> int:
         """Return where a prefill's chunk ends that may end at ``end``; counts are tokens."""
 
+    def waits_for_checkpoint(self, request: Any) -> bool:
+        """Return whether a waiting request can hit more once another one's prompt is computed.
+
+        That prompt is computed in this step, and this request would compute no less itself.
+        """
+
     def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
         """Have a request's blocks zeroed again, from a token on that starts a block.
 

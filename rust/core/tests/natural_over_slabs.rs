@@ -193,7 +193,7 @@ impl Engine {
     fn give_back(&mut self, request: &Request) {
         if let Some(handle) = self.manager.find(&request.id) {
             *self.manager.digests_mut(handle).unwrap() = digests(&request.known);
-            self.manager.keep_states(handle, &Self::progress(request)).unwrap();
+            self.manager.settle(handle, &Self::progress(request)).unwrap();
             self.manager.free(handle).unwrap();
         }
     }
@@ -278,23 +278,24 @@ impl Engine {
             budget -= num_new;
             at += 1;
         }
+        let mut skipped = Vec::new();
         while !has_preempted && budget > 0 && self.running.len() < 6 {
             let Some(mut request) = self.waiting.pop_front() else { break };
             let known = request.known.len() as u32;
             let handle = self.manager.add(&request.id);
             *self.manager.digests_mut(handle).unwrap() = digests(&request.known);
             let progress = Self::progress(&request);
+            if self.manager.hits_more_later(handle, &progress) {
+                assert!(!work.is_empty(), "{} waits for nobody", request.id);
+                skipped.push(request);
+                continue;
+            }
             let hit = self.manager.longest_usable_hit(handle, known - 1, &progress).unwrap();
             request.boundary =
                 if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
             let start = hit.num_tokens;
             let end = (start + budget).min(known);
             let end = self.manager.next_boundary(handle, &progress, start, end).unwrap();
-            if end == start {
-                assert!(!work.is_empty(), "{} waits for nobody", request.id);
-                self.waiting.push_front(request);
-                break;
-            }
             if !self.allocate(&request, end - start, start, Some(&hit.blocks)) {
                 self.manager.free(handle).unwrap();
                 self.waiting.push_front(request);
@@ -308,6 +309,9 @@ impl Engine {
             work.push(Work { id, num_preemptions, start, end, num_drafts: 0, accepted });
             budget -= end - start;
             self.running.push(request);
+        }
+        for request in skipped.into_iter().rev() {
+            self.waiting.push_front(request);
         }
         work
     }
@@ -603,6 +607,11 @@ fn small(num_slabs: u32, max_len: u32) -> KvCacheManager<SlabStore> {
 
 /// The same with a policy.
 fn small_with(num_slabs: u32, max_len: u32, policy: CheckpointPolicy) -> KvCacheManager<SlabStore> {
+    let store = SlabStore::new(num_slabs, &[4, 1]).unwrap();
+    KvCacheManager::new(store, small_config(max_len, policy)).unwrap()
+}
+
+fn small_config(max_len: u32, policy: CheckpointPolicy) -> ManagerConfig {
     let state = GroupKind::MambaAligned {
         num_speculative: 0,
         checkpoint_alignment: None,
@@ -614,11 +623,10 @@ fn small_with(num_slabs: u32, max_len: u32, policy: CheckpointPolicy) -> KvCache
     ];
     let specs = [0, 1].map(|group| LookupGroup { groups: vec![GroupId(group)], use_eagle: false });
     let lookup = Lookup::Hybrid { specs: specs.to_vec(), fine_grained: true };
-    let config = ManagerConfig {
+    ManagerConfig {
         checkpoints: Some(policy),
         ..ManagerConfig::new(groups, lookup, 2, max_len, max_len)
-    };
-    KvCacheManager::new(SlabStore::new(num_slabs, &[4, 1]).unwrap(), config).unwrap()
+    }
 }
 
 /// Compute `tokens` of a request that has `num_computed` of them.
@@ -710,7 +718,7 @@ fn a_hit_that_holds_too_many_slabs_is_shortened() {
         num_prompt: 16,
         ..RequestProgress::default()
     };
-    manager.keep_states(handle, &progress).unwrap();
+    manager.settle(handle, &progress).unwrap();
     manager.free(handle).unwrap();
     let handle = manager.add("again");
     *manager.digests_mut(handle).unwrap() = digests(&long);
@@ -888,4 +896,116 @@ fn a_hit_that_a_window_ends_lacks_no_checkpoint() {
     manager.store_mut().drop_keys(PoolId(1), states.unwrap());
     visit(&mut manager, "c", &tokens);
     assert_eq!(limits(&manager, HitLimit::NoCheckpoint), 1);
+}
+
+/// A prompt that waits: its handle, and its progress.
+fn arrive(
+    manager: &mut KvCacheManager<SlabStore>,
+    id: &str,
+    tokens: &[u8],
+) -> (u64, RequestProgress) {
+    let handle = manager.add(id);
+    *manager.digests_mut(handle).unwrap() = digests(tokens);
+    let num_tokens = tokens.len() as u32;
+    let progress = RequestProgress {
+        num_tokens,
+        num_prompt: num_tokens,
+        is_waiting: true,
+        ..RequestProgress::default()
+    };
+    (handle, progress)
+}
+
+/// Schedule the next chunk of a prompt, whose hit is `computed`; returns where it ends.
+fn schedule_chunk(
+    manager: &mut KvCacheManager<SlabStore>,
+    (handle, progress): (u64, RequestProgress),
+    computed: Option<&hybrid_blocks::vllm::ComputedBlocks>,
+) -> u32 {
+    let start = progress.num_computed + computed.map_or(0, |hit| hit.num_tokens);
+    let end = manager.next_boundary(handle, &progress, start, progress.num_prompt).unwrap();
+    let args = AllocateArgs {
+        num_new: end - start,
+        num_new_computed: start - progress.num_computed,
+        computed: computed.map(|hit| &hit.blocks[..]),
+        ..AllocateArgs::default()
+    };
+    assert!(manager.allocate(handle, &progress, &args).unwrap().is_some());
+    manager.take_disjoint_copies().unwrap();
+    end
+}
+
+#[test]
+fn what_a_step_entered_that_its_request_was_taken_out_of_is_found_no_more() {
+    let mut manager = small(40, 64);
+    let prompt: Vec<u8> = (0..48).collect();
+    let (handle, mut progress) = arrive(&mut manager, "victim", &prompt);
+    manager.start_step();
+    let end = schedule_chunk(&mut manager, (handle, progress), None);
+    assert!(end < 48, "a checkpoint stands before the prompt's end");
+    // The second chunk is scheduled, and its request preempted, in one step.
+    (progress.num_computed, progress.is_waiting) = (end, false);
+    manager.start_step();
+    schedule_chunk(&mut manager, (handle, progress), None);
+    manager.settle(handle, &progress).unwrap();
+    manager.free(handle).unwrap();
+    let digests = digests(&prompt);
+    let key = |num_tokens: usize| hybrid_blocks::Key {
+        digest: digests[num_tokens / 2 - 1],
+        group: GroupId(0),
+    };
+    assert!(manager.store().get(PoolId(0), &key(end as usize)).is_some());
+    for num_tokens in (end as usize + 2..=48).step_by(2) {
+        assert_eq!(manager.store().get(PoolId(0), &key(num_tokens)), None, "{num_tokens} tokens");
+    }
+    manager.check_integrity().unwrap();
+}
+
+#[test]
+fn only_who_is_scheduled_lets_others_wait() {
+    let mut manager = small(40, 64);
+    let prompt: Vec<u8> = (0..48).collect();
+    let first = arrive(&mut manager, "first", &prompt);
+    let second = arrive(&mut manager, "second", &prompt);
+    manager.start_step();
+    manager.next_boundary(first.0, &first.1, 0, 48).unwrap();
+    assert!(!manager.hits_more_later(second.0, &second.1), "the first got no room yet");
+    schedule_chunk(&mut manager, first, None);
+    assert!(manager.hits_more_later(second.0, &second.1));
+    assert!(!manager.hits_more_later(first.0, &first.1), "it computes itself");
+    manager.start_step();
+    assert!(!manager.hits_more_later(second.0, &second.1), "nobody computes the prompt any more");
+}
+
+#[test]
+fn nobody_waits_for_who_has_more_to_compute() {
+    let mut manager = small(60, 64);
+    let prompt: Vec<u8> = (0..60).collect();
+    visit(&mut manager, "earlier", &prompt[..40]);
+    // One computes the whole prompt, as it wants to know all log probabilities.
+    let unread = arrive(&mut manager, "unread", &prompt);
+    manager.start_step();
+    let end = schedule_chunk(&mut manager, unread, None);
+    let other = arrive(&mut manager, "other", &prompt);
+    let hit = manager.longest_usable_hit(other.0, 59, &other.1).unwrap();
+    assert!(0 < hit.num_tokens && hit.num_tokens < end, "{} of {end} tokens", hit.num_tokens);
+    assert!(!manager.hits_more_later(other.0, &other.1), "it has fewer tokens to compute");
+}
+
+#[test]
+fn with_a_drafter_prompts_must_be_alike_for_a_block_more() {
+    let mut config = small_config(64, CheckpointPolicy::default());
+    config.drops_eagle_checkpoint = true;
+    let mut manager = KvCacheManager::new(SlabStore::new(60, &[4, 1]).unwrap(), config).unwrap();
+    let prompt: Vec<u8> = (0..48).collect();
+    let first = arrive(&mut manager, "first", &prompt);
+    manager.start_step();
+    let end = schedule_chunk(&mut manager, first, None) as usize;
+    assert!(end + 2 <= 48, "a checkpoint stands before the prompt's last block");
+    for (alike, waits) in [(end, false), (end + 1, false), (end + 2, true)] {
+        let mut tokens = prompt.clone();
+        tokens[alike..].fill(99);
+        let other = arrive(&mut manager, "other", &tokens);
+        assert_eq!(manager.hits_more_later(other.0, &other.1), waits, "{alike} tokens are alike");
+    }
 }

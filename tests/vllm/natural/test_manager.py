@@ -4,6 +4,7 @@ import json
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -47,10 +48,17 @@ class Engine:
         *,
         events: bool = False,
         interval: int | None = None,
+        has_priorities: bool = False,
+        chunk: int = 0,
     ) -> None:
         def configure(config: Any) -> None:
             if events:
                 config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True)
+            if has_priorities:
+                config.scheduler_config.policy = "priority"
+            config.scheduler_config.long_prefill_token_threshold = chunk
+
+        self.has_priorities = has_priorities
 
         config = replace(
             Groups.HYBRID.natural_config(num_slabs, MAX_LEN), checkpoint_interval=interval
@@ -86,6 +94,7 @@ class Engine:
         stop: int | None = None,
         resumable: bool = False,
         at: Request | None = None,
+        priority: int = 0,
         **options: Any,
     ) -> Request:
         """Add a request, or the next input of the session ``at``."""
@@ -101,6 +110,7 @@ class Engine:
             pooling_params=None,
             block_hasher=self.hasher,
             resumable=resumable,
+            priority=priority,
         )
         self.num_added += at is None
         self.scheduler.add_request(request)
@@ -351,7 +361,8 @@ def _life(engine: Engine, seed: int, num_requests: int = 24) -> None:
             prompt = shared[: draw.choice((0, 16, 31, 160, 333))] + more
         max_tokens = draw.choice((1, 2, 20, 70, 150))
         if len(prompt) + max_tokens < MAX_LEN:
-            engine.add(prompt, max_tokens)
+            priority = draw.randrange(3) if engine.has_priorities else 0
+            engine.add(prompt, max_tokens, priority=priority)
             told.append((prompt, max_tokens))
         for _ in range(draw.choice((0, 1, 3, 20))):
             engine.outputs.append(_decided(engine.step()))
@@ -485,6 +496,16 @@ def test_every_request_reads_what_its_own_tokens_wrote(
         _life(Engine(num_slabs, cls), seed)
 
 
+@pytest.mark.parametrize("cls", [AsyncScheduler, Scheduler, BatchedScheduler])
+@pytest.mark.parametrize("num_slabs", [7, 9, 14])
+def test_who_is_preempted_for_a_higher_priority_leaves_nothing_unwritten(
+    num_slabs: int, cls: type[Scheduler]
+) -> None:
+    """It may have been scheduled in the same step, and its blocks entered beforehand."""
+    for seed in range(8):
+        _life(Engine(num_slabs, cls, has_priorities=True), seed, 40)
+
+
 @pytest.mark.parametrize("num_slabs", [9, 60])
 def test_scheduling_in_one_call_decides_the_same(num_slabs: int) -> None:
     for seed in range(4):
@@ -533,3 +554,87 @@ def test_nobody_waits_for_a_checkpoint_that_cannot_be_hit() -> None:
     assert len(engine.scheduler.running) == 2, "the budget is 256 tokens a step"
     engine.finish()
     assert engine.hits[other.request_id] == engine.hits[unread.request_id] == 0
+
+
+def test_who_waits_for_a_checkpoint_keeps_nobody_waiting() -> None:
+    engine = Engine(200)
+    prompt = list(range(200))
+    first, twin = engine.add(prompt, 4), engine.add(prompt, 4)
+    other = engine.add([900 + number for number in range(20)], 4)
+    output = engine.step()
+    assert set(output.num_scheduled_tokens) == {first.request_id, other.request_id}
+    engine.finish()
+    assert engine.hits[twin.request_id] > 0
+
+
+def test_pairs_of_short_prompts_are_admitted_side_by_side() -> None:
+    engine = Engine(200)
+    pairs = [[1000 * number + at for at in range(33)] for number in range(5)]
+    firsts, twins = zip(
+        *((engine.add(prompt, 8), engine.add(prompt, 8)) for prompt in pairs), strict=True
+    )
+    output = engine.step()
+    assert set(output.num_scheduled_tokens) == {first.request_id for first in firsts}
+    output = engine.step()
+    assert {new.req_id for new in output.scheduled_new_reqs} == {twin.request_id for twin in twins}
+    assert {engine.hits[twin.request_id] for twin in twins} == {32}
+    engine.finish()
+
+
+def test_nobody_waits_for_who_has_more_to_compute() -> None:
+    engine = Engine(200, chunk=64)
+    prompt = list(range(650))
+    engine.add(prompt[:400], 4)
+    engine.finish()
+    unread = engine.add(prompt, 4, prompt_logprobs=1)
+    engine.step()
+    other = engine.add(prompt, 4)
+    output = engine.step()
+    assert set(output.num_scheduled_tokens) == {unread.request_id, other.request_id}
+    assert engine.hits[other.request_id] > 300
+    engine.finish()
+
+
+def test_who_does_not_read_the_cache_waits_for_nobody() -> None:
+    engine = Engine(30, chunk=64)
+    prompt = list(range(600))
+    engine.add(prompt, 4)
+    engine.step()
+    unread = engine.add(prompt, 4, prompt_logprobs=1)
+    for _ in range(3):
+        assert not engine.manager.waits_for_checkpoint(unread)
+        engine.step()
+    engine.finish()
+    assert engine.hits[unread.request_id] == 0
+
+
+@pytest.mark.parametrize("cls", [AsyncScheduler, Scheduler, BatchedScheduler])
+def test_blocks_of_a_step_that_a_request_was_taken_out_of_are_not_found(
+    cls: type[Scheduler],
+) -> None:
+    """It is scheduled, and then preempted for one of a higher priority behind it."""
+    taken_out = 0
+    for num_prompt in range(30, 46):
+        # A slab for attention, and three states of each.
+        engine = Engine(8, cls, has_priorities=True, chunk=16)
+        victim = engine.add(list(range(600)), 4, priority=1)
+        engine.step()
+        engine.add([900 + number for number in range(num_prompt)], 60)
+
+        def noted_free(request: Request, manager: Any, free: Any) -> None:
+            nonlocal taken_out
+            ids = manager.get_block_ids(request.request_id)[0]
+            num_computed = request.num_computed_tokens
+            free(request)
+            beyond = ids[-(-num_computed // 16) :]
+            taken_out += bool(beyond) and request.num_preemptions == 0
+            pool = manager.block_pool.pools[0]
+            hashes = {block.block_id: block.block_hash for block in pool}
+            assert not any(hashes[block] for block in beyond), f"{num_computed} are computed"
+
+        manager = engine.manager
+        manager.free = partial(noted_free, manager=manager, free=manager.free)
+        while not victim.num_preemptions:
+            engine.step()
+        engine.finish()
+    assert taken_out > 0

@@ -1,4 +1,4 @@
-"""Where prefill chunks end: at the lengths at which checkpoints are taken."""
+"""Where prefill chunks end, and who waits for that: checkpoints are taken there."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ from vllm.v1.request import Request
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 
 _vllm_split = Scheduler._mamba_block_aligned_split
+_vllm_handle_blocked = Scheduler._handle_blocked_waiting_request
 
 
 def _split(
@@ -32,11 +33,22 @@ def _split(
     return manager.next_boundary(request, start, start + num_new_tokens) - start
 
 
+def _handle_blocked(self: Any, request: Request) -> bool:
+    """Return whether a waiting request may be scheduled; those behind it may be if it is not."""
+    if not _vllm_handle_blocked(self, request):
+        return False
+    manager = self.kv_cache_manager
+    is_natural = isinstance(manager, NaturalKVCacheManager)
+    return not (is_natural and manager.waits_for_checkpoint(request))
+
+
 def install() -> None:
     """Let vLLM's schedulers end chunks where level ``natural`` wants them to."""
     Scheduler._mamba_block_aligned_split = _split  # type: ignore[method-assign]
+    Scheduler._handle_blocked_waiting_request = _handle_blocked  # type: ignore[method-assign]
 
 
 def uninstall() -> None:
     """Let vLLM's schedulers end chunks as they would by themselves."""
     Scheduler._mamba_block_aligned_split = _vllm_split  # type: ignore[method-assign]
+    Scheduler._handle_blocked_waiting_request = _vllm_handle_blocked  # type: ignore[method-assign]

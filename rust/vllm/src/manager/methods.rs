@@ -166,9 +166,9 @@ impl RustKVCacheManager {
         let (core, configured) = Self::core(slf)?;
         let request = RequestView::new(request)?;
         let id = request.id()?;
-        if configured.places_checkpoints && core.known(&id, |_, _| ())?.is_some() {
+        if core.known(&id, |manager, _| manager.store().is_slabbed())? == Some(true) {
             let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
-            Core::change(slf, &request, |manager, handle| manager.keep_states(handle, &progress))?;
+            Core::change(slf, &request, |manager, handle| manager.settle(handle, &progress))?;
         }
         Self::free_by_id(slf, &id)
     }
@@ -349,6 +349,22 @@ impl RustKVCacheManager {
             manager.next_boundary(handle, &progress, start, end)
         })?;
         end.map_err(core_error)
+    }
+
+    fn waits_for_checkpoint(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let (core, configured) = Self::core(slf)?;
+        let request = RequestView::new(request)?;
+        if core.engine().manager(slf.py(), |manager| !manager.expects_checkpoints())?
+            || request.skips_prefix_cache()?
+        {
+            return Ok(false);
+        }
+        let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
+        Core::change(
+            slf,
+            &request,
+            |manager, handle| Ok(manager.hits_more_later(handle, &progress)),
+        )
     }
 
     /// Counts since the start, by name.

@@ -16,7 +16,10 @@ impl<S: Store> KvCacheManager<S> {
     /// [`Error::InvalidArgument`] where a block is to be read and overwritten in one step.
     pub fn take_disjoint_copies(&mut self) -> Result<Vec<(BlockId, BlockId)>, Error> {
         let copies = std::mem::take(&mut self.engine.cache.outbox.copies);
-        if copies.is_empty() {
+        let first_to_go =
+            self.traffic.as_mut().map(|traffic| std::mem::take(&mut traffic.first_to_go));
+        let first_to_go = first_to_go.unwrap_or_default();
+        if copies.is_empty() && first_to_go.is_empty() {
             return Ok(Vec::new());
         }
         // A copy of a copy is one of what was copied first.
@@ -38,9 +41,7 @@ impl<S: Store> KvCacheManager<S> {
             let pool = self.engine.cache.groups[copy.group.index()].spec.pool;
             self.engine.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
         }
-        let first_to_go =
-            self.traffic.as_mut().map(|traffic| std::mem::take(&mut traffic.first_to_go));
-        for (pool, block) in first_to_go.into_iter().flatten() {
+        for (pool, block) in first_to_go {
             self.engine.cache.store.demote(pool, block);
         }
         Ok(resolved)

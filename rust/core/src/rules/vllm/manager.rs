@@ -31,8 +31,9 @@ pub struct KvCacheManager<S> {
     pub(super) alone: Option<String>,
     /// What was seen of requests so far, where checkpoints are placed by our own rules.
     pub(super) traffic: Option<Box<Traffic>>,
-    /// Requests whose prompts are computed in this step, and the tokens of their next checkpoints.
-    pub(super) coming_checkpoints: Vec<(u64, u32)>,
+    /// Requests whose prompts are computed in this step, the tokens from which on, and those of their next
+    /// checkpoints.
+    pub(super) coming_checkpoints: Vec<(u64, u32, u32)>,
     pub(super) stats: KvCacheStats,
 }
 
@@ -215,9 +216,12 @@ impl<S: Store> KvCacheManager<S> {
             let start = progress.num_computed + args.num_new_computed;
             self.plan_checkpoints(row, progress.num_prompt, start, 0, None);
         }
+        let next_checkpoint = self.engine.requests.rows[row].rest.next_checkpoint.take();
         let new = self.try_allocate(handle, progress, args)?;
         if new.is_none() {
             self.note_stuck(row);
+        } else if let Some((start, stop)) = next_checkpoint {
+            self.coming_checkpoints.push((handle, start, stop));
         }
         Ok(new)
     }
@@ -258,7 +262,7 @@ impl<S: Store> KvCacheManager<S> {
         {
             return Ok(None);
         }
-        let reason = call.plan_copies();
+        let mut reason = call.plan_copies();
         let num_processed = progress.num_processed(num_computed);
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
@@ -268,6 +272,7 @@ impl<S: Store> KvCacheManager<S> {
                 return Ok(None);
             }
             call.cancel_copies();
+            reason = None;
             if !call.fits(args.computed, counts, kept) {
                 return Ok(None);
             }
@@ -333,13 +338,16 @@ impl<S: Store> KvCacheManager<S> {
         self.open(handle, RequestProgress::default())?.release_skipped(num_processed)
     }
 
-    /// Keep the states of a request that is about to be freed where our own rules ask for it, so
-    /// that it, or one that begins with the same tokens, can go on from them.
+    /// Prepare a request for being freed. What it entered beforehand for a step from which it was taken
+    /// out again is found no more. Its states are kept where our own rules ask for it, so that it, or
+    /// one that begins with the same tokens, can go on from them.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
-    pub fn keep_states(&mut self, handle: u64, progress: &RequestProgress) -> Result<(), Error> {
-        self.open(handle, *progress)?.keep_states()
+    pub fn settle(&mut self, handle: u64, progress: &RequestProgress) -> Result<(), Error> {
+        let mut call = self.open(handle, *progress)?;
+        call.drop_unwritten();
+        call.keep_states()
     }
 
     /// Forget a request and give its blocks back, the last ones first to go.

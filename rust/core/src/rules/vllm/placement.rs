@@ -47,8 +47,7 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Where a chunk of a prefill from `start` on has to end that could end at `end`: where a
     /// checkpoint is wanted, or else at the last length at which a state can be kept, if the request is
-    /// preempted then. It is `start` where the request had better wait for
-    /// another one's checkpoint. Counts are tokens.
+    /// preempted then. Counts are tokens.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -60,6 +59,7 @@ impl<S: Store> KvCacheManager<S> {
         end: u32,
     ) -> Result<u32, Error> {
         let row = self.engine.requests.row(handle)?;
+        self.engine.requests.rows[row].rest.next_checkpoint = None;
         let prefill_end = progress.num_prompt.max(progress.num_tokens.saturating_sub(1));
         let Some(policy) = self.config.checkpoints.filter(|_| start < prefill_end) else {
             return Ok(end);
@@ -67,12 +67,9 @@ impl<S: Store> KvCacheManager<S> {
         let grain = self.config.hit_alignment();
         // A drafter that looks ahead computes the last tokens of a prompt in one chunk: what would stop among
         // them would stop for good. Nor could the same prompt, sent again, hit it.
-        let most =
-            self.config.checkpoint_position(progress.num_prompt.max(progress.num_tokens), grain);
+        let most = self.config.last_checkpoint(progress);
         if self.engine.requests.rows[row].rest.plan.is_none() {
             self.plan_checkpoints(row, progress.num_prompt, start, 0, None);
-        } else if !self.holds_blocks(row) && self.hits_more_later(row, start, most) {
-            return Ok(start);
         }
         let mut plan = self.engine.requests.rows[row].rest.plan.unwrap_or_default();
         // The one at `start` is taken when the step that is asked for writes on.
@@ -80,7 +77,7 @@ impl<S: Store> KvCacheManager<S> {
             progress.num_computed > 0 && policy.next(&plan, start - 1, grain) == Some(start);
         plan.num_taken += u32::from(is_due);
         let next = policy.next(&plan, start, grain).filter(|&stop| stop <= most);
-        self.coming_checkpoints.extend(next.map(|stop| (handle, stop)));
+        self.engine.requests.rows[row].rest.next_checkpoint = next.map(|stop| (start, stop));
         if let Some(stop) = next.filter(|&stop| stop < end) {
             return Ok(stop);
         }
@@ -88,22 +85,47 @@ impl<S: Store> KvCacheManager<S> {
         Ok(if end < prefill_end && aligned > start { aligned } else { end })
     }
 
-    /// Whether a request's prompt, of which a checkpoint of at most `most` tokens can be hit, goes on from
-    /// `start` tokens to the next checkpoint of a prompt that is computed in this step. So do prompts
-    /// that arrive together and begin alike.
-    fn hits_more_later(&self, row: usize, start: u32, most: u32) -> bool {
-        let digests = &self.engine.requests.rows[row].digests;
-        self.coming_checkpoints.iter().any(|&(other, length)| {
-            let last = (length / self.config.hash_block_size) as usize - 1;
-            (start + 1..=most).contains(&length)
+    /// Whether some prompt that is computed in this step goes on to a checkpoint.
+    #[must_use]
+    pub fn expects_checkpoints(&self) -> bool {
+        !self.coming_checkpoints.is_empty()
+    }
+
+    /// Whether a request that holds nothing had better wait for a checkpoint of another one, whose prompt
+    /// is computed in this step: it could hit that, and would compute no less until then itself. So do
+    /// prompts that arrive together and begin alike. Its digests must be up to date.
+    #[must_use]
+    pub fn hits_more_later(&self, handle: u64, progress: &RequestProgress) -> bool {
+        let Some(row) = self.row(handle) else { return false };
+        let (most, digests) = (self.config.last_checkpoint(progress), self.digests(handle));
+        let unit = self.config.hash_block_size;
+        // A drafter's group must match one unit more, which it then drops.
+        let margin =
+            if self.config.drops_eagle_checkpoint { self.config.hit_alignment() } else { 0 };
+        let mut starts = self.coming_checkpoints.iter().filter(|&&(other, _, length)| {
+            let last = ((length + margin) / unit) as usize - 1;
+            other != handle
+                && length <= most
                 && digests.get(last).is_some_and(|own| self.digests(other).get(last) == Some(own))
-        })
+        });
+        let Some(first) = starts.next() else { return false };
+        if self.holds_blocks(row) {
+            return false;
+        }
+        let hit = self.longest_hit(handle, progress.num_tokens.saturating_sub(1)).num_tokens;
+        std::iter::once(first).chain(starts).any(|&(_, start, length)| start >= hit && length > hit)
     }
 }
 
 impl ManagerConfig {
     fn has_drafts(&self) -> bool {
         self.groups.iter().any(|group| group.kind.num_speculative() > 0)
+    }
+
+    /// The longest checkpoint of a request that it could hit if it were sent again.
+    fn last_checkpoint(&self, progress: &RequestProgress) -> u32 {
+        let num_tokens = progress.num_prompt.max(progress.num_tokens);
+        self.checkpoint_position(num_tokens, self.hit_alignment())
     }
 
     /// The first length from `num_tokens` on at which the copy that follows the generation moves.
@@ -249,6 +271,29 @@ impl<S: Store> Call<'_, S> {
             let before = self.cache.store.evicted().len();
             self.cache.store.discard(pool, &key);
             self.stats.superseded += (self.cache.store.evicted().len() - before) as u64;
+        }
+    }
+
+    /// Drop the keys of blocks that were entered for tokens which are not computed after all: a request
+    /// can be preempted in the step that it was scheduled in. One that has computed nothing is given up
+    /// as a whole, and what it entered was computed.
+    pub(super) fn drop_unwritten(&mut self) {
+        let at = self.progress.num_computed;
+        if at == 0 || !self.cache.enable_caching {
+            return;
+        }
+        for group in 0..self.tables.len() {
+            let config = self.config_of(group);
+            if config.kind.is_recurrent() {
+                continue;
+            }
+            let first = (at / config.block_size) as usize;
+            for position in first..self.tables[group].blocks.len() {
+                let block = self.tables[group].blocks[position];
+                if self.first_key(group, block).is_some_and(|(_, num_tokens)| num_tokens > at) {
+                    self.drop_own_keys(group, block);
+                }
+            }
         }
     }
 

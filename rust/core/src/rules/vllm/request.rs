@@ -20,6 +20,8 @@ impl RequestState for VllmRequest {
 pub(super) struct Request {
     /// Where it leaves checkpoints: made by its look-up, or else when it is first scheduled.
     pub(super) plan: Option<CheckpointPlan>,
+    /// Where its chunk starts that is asked for, and the checkpoint to which it goes on: tokens.
+    pub(super) next_checkpoint: Option<(u32, u32)>,
     /// How its prompt shares blocks with earlier ones, until its admission takes note of that.
     pub(super) shared: Option<Shared>,
     /// Whether its prompt was taken note of.
