@@ -8,7 +8,8 @@ use hybrid_blocks::vllm::{
     AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
 };
 use hybrid_blocks::{
-    BlockId, CheckpointPolicy, Digest, GroupId, GroupKind, HitLimit, PoolId, SlabStore, Store,
+    BlockId, CheckpointPolicy, Digest, EvictionOrder, GroupId, GroupKind, HitLimit, PoolId,
+    SlabStore, Store,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -1007,5 +1008,62 @@ fn with_a_drafter_prompts_must_be_alike_for_a_block_more() {
         tokens[alike..].fill(99);
         let other = arrive(&mut manager, "other", &tokens);
         assert_eq!(manager.hits_more_later(other.0, &other.1), waits, "{alike} tokens are alike");
+    }
+}
+
+#[test]
+fn while_memory_is_short_what_is_cached_beside_live_blocks_goes_first() {
+    for is_short in [false, true] {
+        // An idle slab with old content, one with a live block beside younger content, and a state.
+        let mut store = SlabStore::new(4, &[4, 1]).unwrap();
+        let mut fill = |number: u8, num_freed: usize| {
+            let mut blocks = Vec::new();
+            store.allocate(PoolId(0), 4, &mut blocks).unwrap();
+            for (at, &block) in blocks.iter().enumerate() {
+                let digest = digests(&[number, at as u8])[0];
+                let key = hybrid_blocks::Key { digest, group: GroupId(0) };
+                store.insert_key(PoolId(0), block, &key, 2);
+            }
+            store.free(PoolId(0), blocks[..num_freed].iter().copied()).unwrap();
+            store.tick();
+            blocks[0].0 / 4
+        };
+        let (old, young) = (fill(1, 4), fill(2, 3));
+        store.allocate(PoolId(1), 1, &mut Vec::new()).unwrap();
+        store.spend_slack_first(is_short);
+        let mut taken = Vec::new();
+        store.allocate(PoolId(0), 5, &mut taken).unwrap();
+        let slabs: Vec<u32> = taken.iter().map(|block| block.0 / 4).collect();
+        let expected =
+            if is_short { [young, young, young, old, old] } else { [old, old, old, old, young] };
+        assert_eq!(slabs, expected);
+        store.check_integrity().unwrap();
+    }
+}
+
+#[test]
+fn memory_is_short_in_the_step_after_a_request_was_refused() {
+    for is_refused in [false, true] {
+        let mut manager = small(7, 32);
+        let free = |manager: &mut KvCacheManager<SlabStore>, id: &str| {
+            let handle = manager.find(id).unwrap();
+            manager.free(handle).unwrap();
+        };
+        assert!(compute(&mut manager, "old", &[1; 8], 0));
+        free(&mut manager, "old");
+        assert!(compute(&mut manager, "live", &[2; 2], 0));
+        assert!(compute(&mut manager, "young", &[3; 6], 0));
+        free(&mut manager, "young");
+        let slab_of = |block: BlockId| block.0 / 4;
+        let handle = manager.find("live").unwrap();
+        let own = slab_of(manager.blocks(handle, GroupId(0))[0]);
+        // What is left is the slab of old content, and three cached blocks beside the live one.
+        manager.store_mut().allocate(PoolId(1), 3, &mut Vec::new()).unwrap();
+        if is_refused {
+            assert!(!compute(&mut manager, "late", &[4; 16], 0));
+        }
+        assert!(compute(&mut manager, "live", &[2; 4], 2));
+        let grown = slab_of(manager.blocks(handle, GroupId(0))[1]);
+        assert_eq!(grown == own, is_refused);
     }
 }

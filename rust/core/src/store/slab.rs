@@ -23,6 +23,8 @@ pub struct SlabStore {
     pub(super) unforgotten: Vec<BlockId>,
     /// Slabs that pools started on since they were last asked for, if anybody asks.
     pub(super) started: Option<Vec<(PoolId, SlabId)>>,
+    /// Whether cached blocks beside live ones are evicted before whole slabs are taken.
+    pub(super) spends_slack_first: bool,
     /// Slabs that a pool took from another one.
     pub(super) num_steals: u64,
 }
@@ -57,8 +59,16 @@ impl SlabStore {
             journal: Journal::default(),
             unforgotten: Vec::new(),
             started: None,
+            spends_slack_first: false,
             num_steals: 0,
         })
+    }
+
+    /// Evict from now on cached blocks in slabs that hold live ones before a whole slab is taken, however much
+    /// older its content is; or go by age alone again. While requests wait for whole slabs, the first lets
+    /// more of them run.
+    pub fn spend_slack_first(&mut self, is_scarce: bool) {
+        self.spends_slack_first = is_scarce;
     }
 
     /// Note from now on which slabs pools start on, for [`SlabStore::take_started`].

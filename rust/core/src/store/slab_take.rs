@@ -33,7 +33,17 @@ impl SlabStore {
             self.note_started(pool, idle_before, reservation);
             return taken;
         }
-        let own = own_pool.next_evicted();
+        if self.spends_slack_first {
+            let evicted = own_pool.next_evicted_in_slack(most as usize);
+            for &block in &evicted {
+                self.evict(pool, block);
+            }
+            if !evicted.is_empty() {
+                out.extend_from_slice(&evicted);
+                return evicted.len() as u32;
+            }
+        }
+        let own = self.pools[pool.index()].next_evicted();
         let slab = self.free_slabs.pop().or_else(|| {
             let priority = own.map(|block| self.pools[pool.index()].priorities.get(block));
             self.reclaim_slab(pool, priority)

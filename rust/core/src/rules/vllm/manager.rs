@@ -34,6 +34,8 @@ pub struct KvCacheManager<S> {
     /// Requests whose prompts are computed in this step, the tokens from which on, and those of their next
     /// checkpoints.
     pub(super) coming_checkpoints: Vec<(u64, u32, u32)>,
+    /// Whether a request was refused blocks since the step began.
+    is_short: bool,
     pub(super) stats: KvCacheStats,
 }
 
@@ -69,6 +71,7 @@ impl<S: Store> KvCacheManager<S> {
             alone: None,
             traffic,
             coming_checkpoints: Vec::new(),
+            is_short: false,
             stats: KvCacheStats::default(),
         })
     }
@@ -219,6 +222,7 @@ impl<S: Store> KvCacheManager<S> {
         let next_checkpoint = self.engine.requests.rows[row].rest.next_checkpoint.take();
         let new = self.try_allocate(handle, progress, args)?;
         if new.is_none() {
+            self.is_short = true;
             self.note_stuck(row);
         } else if let Some((start, stop)) = next_checkpoint {
             self.coming_checkpoints.push((handle, start, stop));
@@ -432,9 +436,11 @@ impl<S: Store> KvCacheManager<S> {
 
     /// A step begins: what the last one computed is there.
     pub fn start_step(&mut self) {
-        if self.store().is_slabbed() {
+        let is_short = std::mem::take(&mut self.is_short);
+        if let Some(slabs) = self.store_mut().as_slabs_mut() {
             // What was cached in one pool grows older than what is cached in others from now on.
-            self.store_mut().tick();
+            slabs.tick();
+            slabs.spend_slack_first(is_short);
         }
         if let Some(traffic) = &mut self.traffic {
             traffic.measure(&self.engine.cache.store);
