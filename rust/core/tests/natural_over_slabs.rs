@@ -832,6 +832,7 @@ fn what_is_older_goes_first_whichever_pool_it_is_in() {
     }
     let states = manager.store().pool(PoolId(1)).num_cached();
     assert_eq!(states, 8, "attention that is older than all states gave its slabs away");
+    assert_eq!(manager.store().num_steals(), 4);
 }
 
 #[test]

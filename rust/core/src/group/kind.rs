@@ -257,6 +257,12 @@ mod tests {
     }
 
     #[test]
+    fn windows_and_moving_states_give_leading_blocks_back() {
+        assert!(GroupKind::sliding_window(8).skips() && GroupKind::Chunked { chunk: 8 }.skips());
+        assert!(!GroupKind::Full.skips());
+    }
+
+    #[test]
     fn the_most_blocks_are_those_that_some_way_to_the_end_holds() {
         for (size, block_size) in (1..=9).flat_map(|size| (1..=6).map(move |block| (size, block))) {
             for kind in [GroupKind::sliding_window(size), GroupKind::Chunked { chunk: size }] {

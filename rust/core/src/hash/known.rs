@@ -200,6 +200,18 @@ mod tests {
 
     const BLOCK_SIZE: usize = 4;
 
+    #[test]
+    fn sequences_have_in_common_what_is_equal_from_their_start_on() {
+        let tokens: Vec<i64> = (0..).take(3 * STRIDE + 5).collect();
+        assert_eq!(common_prefix(&tokens, &tokens), tokens.len());
+        for at in [0, 1, STRIDE - 1, STRIDE, 2 * STRIDE + 3, tokens.len() - 1] {
+            let mut other = tokens.clone();
+            other[at] = -1;
+            assert_eq!(common_prefix(&tokens, &other), at);
+        }
+        assert_eq!(common_prefix(&tokens, &tokens[..=STRIDE]), STRIDE + 1);
+    }
+
     fn hashed(parent: Digest, tokens: &[i64], num_lookahead_tokens: usize) -> Vec<Digest> {
         let mut digests = Vec::new();
         HashChain::new(BLOCK_SIZE, num_lookahead_tokens, parent)

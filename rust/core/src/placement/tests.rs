@@ -27,6 +27,12 @@ fn saved(placement: &Placement, price: f64, distance: u32) -> u32 {
 }
 
 #[test]
+fn lengths_ascend_and_are_there_once() {
+    let lengths = Lengths::from(&[8, 4, 8, 4, 6][..]);
+    assert_eq!(lengths.as_slice(), [4, 6, 8]);
+}
+
+#[test]
 fn before_anything_was_seen_places_are_spread_and_memory_decides_how_many() {
     let placement = Placement::new(COSTS, 16);
     let count = |price| placement.plan(prompt(16_000), price, MAX_PLACES).lengths.as_slice().len();

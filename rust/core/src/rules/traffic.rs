@@ -287,3 +287,6 @@ fn token_costs<S: Store>(cache: &Cache<S>, quadratic: f64) -> (TokenCosts, f64) 
     let costs = TokenCosts { state_tokens: of_state / of_token, quadratic };
     (costs, cache.store.num_slabs() as f64 / of_token)
 }
+
+#[cfg(test)]
+mod tests;

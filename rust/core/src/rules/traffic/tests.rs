@@ -1,0 +1,114 @@
+//! What is told of prompts, and what is made of it.
+
+use super::*;
+use crate::engine::outbox::Outbox;
+use crate::group::GroupSpec;
+use crate::store::SlabStore;
+
+const FULL: usize = 0;
+const STATE: PoolId = PoolId(1);
+
+/// 39 slabs: 4 blocks of 2 tokens each, or a state.
+fn cache() -> Cache<SlabStore> {
+    let state = GroupKind::MambaAligned {
+        num_speculative: 0,
+        checkpoint_alignment: None,
+        has_checkpoint_blocks: false,
+    };
+    let groups = [
+        GroupSpec { kind: GroupKind::Full, block_size: 2, pool: PoolId(0) },
+        GroupSpec { kind: state, block_size: 64, pool: STATE },
+    ];
+    let store = SlabStore::new(40, &[4, 1]).unwrap();
+    Cache::new(store, groups.into_iter(), 2, true, Outbox::default()).unwrap()
+}
+
+fn traffic() -> Traffic {
+    Traffic::new(&cache(), 2, 0.0)
+}
+
+#[test]
+fn a_state_costs_as_much_as_the_attention_that_fits_beside_it() {
+    let (costs, capacity) = token_costs(&cache(), 0.0);
+    assert!((costs.state_tokens - 8.0).abs() < 1e-9, "a slab holds 8 tokens' attention");
+    assert!((capacity - 39.0 * 8.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_life_is_the_time_in_which_as_much_is_evicted_as_the_memory_holds() {
+    let (mut traffic, mut store) = (traffic(), cache().store);
+    let mut evict = |num_blocks: u64| {
+        for _ in 0..2 {
+            let mut blocks = Vec::new();
+            store.allocate(PoolId(0), 39 * 4, &mut blocks).unwrap();
+            for &block in &blocks[..num_blocks as usize] {
+                let digest = Digest::from([block.0 as u8; 32]);
+                let key = crate::prefix_index::Key { digest, group: crate::ids::GroupId(0) };
+                store.insert_key(PoolId(0), block, &key, 2);
+            }
+            store.free(PoolId(0), blocks.into_iter()).unwrap();
+        }
+        traffic.measure(&store);
+        traffic.pressure.now()
+    };
+    let first = evict(8);
+    assert!((first - 2.0 / 39.0).abs() < 1e-9, "2 slabs of 39: {first}");
+    let second = evict(8);
+    assert!((second - 3.0 * first).abs() < 1e-9, "those of before, and twice as many: {second}");
+}
+
+#[test]
+fn a_prompt_begins_as_others_do_at_a_branch_or_behind_a_checkpoint_in_use() {
+    let mut traffic = traffic();
+    let checkpoint = BlockId(3);
+    traffic.history.leave(checkpoint, 0, Origin::Prompt, 0.0);
+    assert_eq!(traffic.beginning(0, None), Beginning::Fresh);
+    assert_eq!(traffic.beginning(8, None), Beginning::Shared);
+    assert_eq!(traffic.beginning(0, Some(checkpoint)), Beginning::Turn);
+    traffic.on_used(checkpoint, 64);
+    assert_eq!(traffic.beginning(0, Some(checkpoint)), Beginning::Shared);
+}
+
+#[test]
+fn those_who_leave_a_prompt_at_one_place_are_counted_and_move_with_its_block() {
+    let (mut traffic, cache) = (traffic(), cache());
+    let (block, elsewhere) = (BlockId(5), BlockId(9));
+    let shared = |last| Shared { hit: 0, matched: 4, last: Some(last) };
+    let plan = CheckpointPlan { prompt_tokens: 8, ..CheckpointPlan::default() };
+    traffic.on_computed(FULL, &[block], &plan);
+    assert_eq!(traffic.num_left(&shared(block)), 0);
+    for num_left in 1..=2 {
+        traffic.on_prompt(PromptClass::default(), Some(shared(block)));
+        assert_eq!(traffic.num_left(&shared(block)), num_left);
+    }
+    assert_eq!(traffic.num_left(&Shared::default()), 0);
+    traffic.history.leave(block, 0, Origin::Branch, 0.0);
+    traffic.on_moved(&cache.groups, [(PoolId(0), block, elsewhere)].into_iter());
+    assert_eq!(traffic.num_left(&shared(elsewhere)), 2);
+    assert!(!traffic.history.is_used(elsewhere), "a block of attention is no state");
+    traffic.on_moved(&cache.groups, [(STATE, block, elsewhere)].into_iter());
+    assert!(traffic.history.is_used(elsewhere));
+}
+
+#[test]
+fn a_plan_says_which_of_its_places_are_a_branch_and_a_repeat() {
+    let traffic = traffic();
+    let prompt = Prompt { num_tokens: 600, branch: 300, num_left: 2, ..Prompt::default() };
+    let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
+    assert_eq!((plan.branch, plan.repeat), (300, 598));
+    assert!(plan.lengths.as_slice().contains(&300));
+    let without = CheckpointPolicy { branch: false, ..CheckpointPolicy::default() };
+    let plan = traffic.plan(&without, prompt);
+    assert_eq!(plan.branch, 0);
+    assert!(!plan.lengths.as_slice().contains(&300));
+}
+
+#[test]
+fn what_requests_leave_behind_counts_half_after_64_more() {
+    let mut kept = Kept::default();
+    (0..65).for_each(|_| kept.add(1.0, 1.0));
+    assert_eq!((kept.num_requests, kept.saved, kept.tokens), (32, 32.5, 32.5));
+    (0..32).for_each(|_| kept.add(0.0, 1.0));
+    assert_eq!((kept.num_requests, kept.tokens), (64, 64.5));
+    assert!((kept.mean() - 32.5 / 64.5).abs() < 1e-9);
+}
