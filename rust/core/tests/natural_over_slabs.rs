@@ -1068,3 +1068,24 @@ fn memory_is_short_in_the_step_after_a_request_was_refused() {
         assert_eq!(grown == own, is_refused);
     }
 }
+
+#[test]
+fn slabs_that_attention_starts_on_are_named_by_slab_or_by_block() {
+    for by_block in [false, true] {
+        let store = SlabStore::new(20, &[4, 1]).unwrap();
+        let mut config = small_config(64, CheckpointPolicy::default());
+        config.groups[0].zeroes_new_blocks = true;
+        let mut manager = KvCacheManager::new(store, config).unwrap();
+        assert!(compute(&mut manager, "a", &[1; 10], 0));
+        let handle = manager.find("a").unwrap();
+        let blocks = manager.blocks(handle, GroupId(0)).to_vec();
+        assert_eq!(blocks.len(), 5);
+        let mut slabs: Vec<u32> = blocks.iter().map(|block| block.0 / 4).collect();
+        slabs.sort_unstable();
+        slabs.dedup();
+        let ids = |slab: u32| if by_block { slab * 4..(slab + 1) * 4 } else { slab..slab + 1 };
+        let expected: Vec<u32> = slabs.into_iter().flat_map(ids).collect();
+        assert_eq!(manager.take_started_slabs(by_block), expected, "states are not zeroed");
+        assert!(manager.take_started_slabs(by_block).is_empty());
+    }
+}

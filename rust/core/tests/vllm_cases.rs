@@ -205,3 +205,26 @@ fn a_hit_does_not_go_on_behind_a_block_that_is_gone() {
     manager.store_mut().drop_keys(PoolId(0), blocks[0][1]);
     assert_eq!(manager.longest_hit(handle, 145).num_tokens, 64);
 }
+
+#[test]
+fn cross_attention_takes_the_blocks_of_the_encoders_tokens_once() {
+    let mut config = uncached(2);
+    config.groups[1].kind = GroupKind::Cross { encoder_tokens: 1_500 };
+    let mut manager = with_blocks(8, config);
+    let handle = known(&mut manager, "r", 10, HASH_BLOCK);
+    let num_encoder = 3 * HASH_BLOCK - 1;
+    let args = AllocateArgs { num_new: HASH_BLOCK, num_encoder, ..AllocateArgs::default() };
+    let new = manager.allocate(handle, &at(HASH_BLOCK, 0, HASH_BLOCK), &args).unwrap().unwrap();
+    assert_eq!((new[0].len(), new[1].len()), (1, 3));
+    assert_eq!(manager.blocks(handle, GroupId(1)), new[1]);
+    // 7 blocks are usable: a second request of this kind is one too many, a shorter one is not.
+    let other = known(&mut manager, "other", 20, HASH_BLOCK);
+    assert!(manager.allocate(other, &at(HASH_BLOCK, 0, HASH_BLOCK), &args).unwrap().is_none());
+    let shorter = AllocateArgs { num_encoder: 2 * HASH_BLOCK, ..args };
+    assert!(manager.allocate(other, &at(HASH_BLOCK, 0, HASH_BLOCK), &shorter).unwrap().is_some());
+    // The first one goes on without more of them.
+    let next = AllocateArgs { num_new: 0, ..AllocateArgs::default() };
+    let new =
+        manager.allocate(handle, &at(HASH_BLOCK, HASH_BLOCK, HASH_BLOCK), &next).unwrap().unwrap();
+    assert_eq!(new, [vec![], vec![]]);
+}
