@@ -134,10 +134,14 @@ def _plan(side: Side, case: Case) -> KVCacheConfig:
     return replace(config, prefix_cache_retention_interval=case.retention)
 
 
+class OtherLevelError(RuntimeError):
+    """A model is refused at level ``natural``, on this platform at least."""
+
+
 def _check(side: Side, scheduler: Any) -> None:
     level = getattr(scheduler.kv_cache_manager, "hybrid_blocks_level", Level.OFF)
     if (level is Level.NATURAL) is not (side is Side.NATURAL):
-        raise RuntimeError(f"the {side} side runs at level {level}")
+        raise OtherLevelError(f"the {side} side runs at level {level}")
 
 
 @contextmanager

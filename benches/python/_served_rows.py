@@ -33,7 +33,11 @@ def read(data: Path, file: str, limit: int) -> Trace:
 
 
 def pairs(found: list[Row], name: str) -> Iterator[tuple[Row, Row]]:
-    """Yield the rows of stock vLLM and of level ``natural`` that have one name in common."""
+    """Yield the rows of stock vLLM and of level ``natural`` that have one name in common.
+
+    A model that is refused at level ``natural`` has no row of it, and is passed over.
+    """
     for _, group in groupby(found, key=lambda row: row[name]):
         sides = {row["side"]: row for row in group}
-        yield sides[Side.STOCK], sides[Side.NATURAL]
+        if Side.NATURAL in sides:
+            yield sides[Side.STOCK], sides[Side.NATURAL]

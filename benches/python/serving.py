@@ -20,7 +20,7 @@ import _served_hits
 import _served_prompts
 import _served_running
 from _record import Record, Row, code_of
-from _served_model import Side
+from _served_model import OtherLevelError, Side
 from _served_rows import Cases
 from public_data import DATA
 from vllm import __version__ as vllm_version
@@ -46,7 +46,12 @@ def rows(figure: str, found: Cases, record: Record) -> Iterator[Row]:
         key = {"figure": figure, **about, "code": code(about["side"])}
         digest = hashlib.sha256(repr(sorted(key.items())).encode()).hexdigest()[:24]
         if digest not in record.rows:
-            record.add({**key, **run(), "digest": digest})
+            try:
+                row = run()
+            except OtherLevelError as error:
+                sys.stdout.write(f"left out: {about['model']}: {error}\n")
+                continue
+            record.add({**key, **row, "digest": digest})
         yield record.rows[digest]
 
 

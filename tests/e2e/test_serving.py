@@ -35,6 +35,9 @@ CASES = [
 # never ask it to.
 OPTIONS = {"granitemoehybrid": ("--max-num-batched-tokens", "256")}
 
+# vLLM inflates no block of theirs, so that level natural's are as small, and hits are the same.
+WITHOUT_STATES = {"gemma3_text"}
+
 # A level with the scheduler that decodes in one call.
 BATCHED = "batched"
 
@@ -141,7 +144,10 @@ def test_a_second_pass_hits_the_prefix_cache(
     if is_natural(case[1]):
         # Where the first prompt will be left is a guess; where the others will is learned from it.
         assert sum(firsts[1]) >= sum(firsts[0])
-        assert all(mine > theirs for theirs, mine in zip(*seconds, strict=True))
+        if case[0] in WITHOUT_STATES:
+            assert seconds[0] == seconds[1]
+        else:
+            assert all(mine > theirs for theirs, mine in zip(*seconds, strict=True))
     else:
         assert firsts[0] == firsts[1]
         assert seconds[0] == seconds[1]
