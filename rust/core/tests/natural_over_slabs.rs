@@ -1069,6 +1069,90 @@ fn memory_is_short_in_the_step_after_a_request_was_refused() {
     }
 }
 
+/// Two prompts of 32 tokens, each at its checkpoint, with one slab left: the first keeps its state there.
+/// Returns the manager and what both are.
+fn with_a_copy_in_the_last_slab() -> (KvCacheManager<SlabStore>, [(u64, RequestProgress); 2]) {
+    let mut manager = small(20, 64);
+    let mut running = [1, 2].map(|start| {
+        let prompt: Vec<u8> = (0..32).map(|at| start * 40 + at).collect();
+        arrive(&mut manager, &start.to_string(), &prompt)
+    });
+    manager.start_step();
+    for (handle, progress) in &mut running {
+        progress.num_computed = schedule_chunk(&mut manager, (*handle, *progress), None);
+        progress.is_waiting = false;
+    }
+    manager.start_step();
+    let num_free = manager.store().num_free_slabs();
+    manager.store_mut().allocate(PoolId(1), u64::from(num_free) - 1, &mut Vec::new()).unwrap();
+    assert!(grow(&mut manager, running[0], 2));
+    (manager, running)
+}
+
+/// Give a running request room for more tokens, in the step that is under way.
+fn grow(
+    manager: &mut KvCacheManager<SlabStore>,
+    (handle, progress): (u64, RequestProgress),
+    num_new: u32,
+) -> bool {
+    let args = AllocateArgs { num_new, ..AllocateArgs::default() };
+    manager.allocate(handle, &progress, &args).unwrap().is_some()
+}
+
+/// The state after a request's computed tokens, if others can go on from it.
+fn checkpoint_of(
+    manager: &KvCacheManager<SlabStore>,
+    (handle, progress): (u64, RequestProgress),
+) -> Option<BlockId> {
+    let digest = manager.digests(handle)[(progress.num_computed / 2) as usize - 1];
+    manager.store().get(PoolId(1), &hybrid_blocks::Key { digest, group: GroupId(1) })
+}
+
+#[test]
+fn a_running_request_takes_the_room_of_a_copy_that_is_not_made_yet() {
+    let (mut manager, running) = with_a_copy_in_the_last_slab();
+    assert!(checkpoint_of(&manager, running[0]).is_some());
+    assert!(grow(&mut manager, running[1], 10), "a slab of attention is needed");
+    assert_eq!(checkpoint_of(&manager, running[0]), None);
+    assert_eq!(manager.take_disjoint_copies().unwrap(), [], "nothing is left to copy");
+    manager.start_step();
+    for (handle, mut progress) in running {
+        progress.num_computed += 2;
+        manager.settle(handle, &progress).unwrap();
+        manager.free(handle).unwrap();
+    }
+    manager.store().check_integrity().unwrap();
+}
+
+#[test]
+fn who_is_admitted_leaves_copies_that_are_not_made_yet() {
+    let (mut manager, running) = with_a_copy_in_the_last_slab();
+    let late = arrive(&mut manager, "late", &[7; 16]);
+    assert!(!grow(&mut manager, late, 16));
+    assert!(checkpoint_of(&manager, running[0]).is_some());
+    assert_eq!(manager.take_disjoint_copies().unwrap().len(), 1);
+}
+
+#[test]
+fn a_copy_that_another_request_goes_on_from_is_made() {
+    let (mut manager, running) = with_a_copy_in_the_last_slab();
+    let copy = checkpoint_of(&manager, running[0]).unwrap();
+    manager.store_mut().touch(PoolId(1), copy).unwrap();
+    assert!(!grow(&mut manager, running[1], 10));
+    assert_eq!(checkpoint_of(&manager, running[0]), Some(copy));
+    assert_eq!(manager.take_disjoint_copies().unwrap().len(), 1);
+}
+
+#[test]
+fn a_block_that_no_table_names_is_told() {
+    let mut manager = small(20, 64);
+    assert!(compute(&mut manager, "a", &[1; 10], 0));
+    manager.check_integrity().unwrap();
+    manager.store_mut().allocate(PoolId(1), 1, &mut Vec::new()).unwrap();
+    let told = manager.check_integrity().unwrap_err();
+    assert!(told.contains("of pool 1 is in 0 tables but has 1 owners"), "{told}");
+}
+
 #[test]
 fn slabs_that_attention_starts_on_are_named_by_slab_or_by_block() {
     for by_block in [false, true] {

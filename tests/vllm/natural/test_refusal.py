@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import vllm.logger
 from hybrid_blocks.model import Layer, Model, load_model
 from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
 from hybrid_blocks.plan import Deployment
@@ -187,6 +188,9 @@ def test_more_requests_than_slabs_are_warned_of_with_the_number(
     heard = Notes()
     monkeypatch.setattr(notes.logger, "level", logging.INFO)
     notes.logger.manager._clear_cache()  # type: ignore[attr-defined]
+    # Another test may have had the same said.
+    for said_once in (vllm.logger._print_info_once, vllm.logger._print_warning_once):
+        said_once.cache_clear()
     with patch.object(notes.logger, "handlers", [heard]):
         engine = Engine(
             load_model("Nemotron-H-47B"),

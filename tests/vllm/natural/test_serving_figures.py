@@ -11,7 +11,7 @@ import _served_running
 import pytest
 import serving
 from _record import Record
-from _served_model import Case, Side
+from _served_model import Case, OtherLevelError, Side
 from _served_rows import deployment
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import plan_natural
@@ -88,9 +88,38 @@ def test_a_row_of_the_record_is_not_measured_again(tmp_path: Path) -> None:
 
     for _ in range(2):
         record = Record(tmp_path / "rows.jsonl")
-        rows = list(serving.rows("running", cases(), record))
+        rows = list(serving.rows("running", cases(), record, []))
         assert [row["model"] for row in rows] == ["a", "b"]
     assert measured == ["a", "b"]
+
+
+def test_a_model_that_is_refused_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(name: str, side: Side) -> dict[str, Any]:
+        if (name, side) == ("b", Side.NATURAL):
+            raise OtherLevelError("the natural side runs at level manager")
+        return {"running": 64 + (side is Side.NATURAL), "live_over_reserved": 1.0}
+
+    def cases(_: Path, models: list[str]) -> Iterator[tuple[dict[str, Any], Any]]:
+        for name in models or ["a", "b"]:
+            for side in Side:
+                yield {"model": name, "side": side}, partial(measure, name, side)
+
+    monkeypatch.setattr(_served_running, "cases", cases)
+    for number, (models, status) in enumerate([([], 0), (["a"], 0), (["b"], 1), (["a", "b"], 1)]):
+        record = tmp_path / str(number)
+        record.mkdir()
+        named = ["--models", *models] if models else []
+        monkeypatch.setattr("sys.argv", ["serving.py", "running", "--record", str(record), *named])
+        with pytest.raises(SystemExit) as exit_:
+            serving.main()
+        assert exit_.value.code == status
+        said = capsys.readouterr().out
+        assert ("left out: b: the natural side runs at level manager\n" in said) is (
+            models != ["a"]
+        )
+        assert ("MISSED running: left out: b" in said) is bool(status)
 
 
 def test_what_falls_short_is_named() -> None:

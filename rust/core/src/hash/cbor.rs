@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn ints_are_those_of_appendix_a_of_the_rfc() {
+    fn ints_are_those_of_the_rfc() {
         for (value, hex) in [
             (0, "00"),
             (1, "01"),
@@ -155,6 +155,7 @@ mod tests {
             (-10, "29"),
             (-100, "3863"),
             (-1000, "3903e7"),
+            (-100_000, "3a0001869f"),
             (i64::MIN, "3b7fffffffffffffff"),
         ] {
             assert_eq!(encoded(&Value::Int(value)), hex, "{value}");

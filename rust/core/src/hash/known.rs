@@ -290,6 +290,17 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_used_to_its_last_byte() {
+        let prompt: Vec<_> = (0..400).collect();
+        let num_bytes = Segment::<i64>::bytes_of(400, 100);
+        for (max_bytes, found) in [(num_bytes, 100), (num_bytes - 1, 0)] {
+            let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, max_bytes);
+            visit(&mut known, Digest::from([7; 16]), &prompt);
+            assert_eq!(visit(&mut known, Digest::from([7; 16]), &prompt), found);
+        }
+    }
+
+    #[test]
     fn a_prompt_larger_than_the_memory_drives_out_nothing() {
         let parent = Digest::from([7; 16]);
         let small: Vec<_> = (0..400).collect();

@@ -51,3 +51,31 @@ impl Again {
         self.chance(num_uses) / (1.0 - self.chance(Self::MOST)).max(1.0 / MOST_USES)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_anything_was_seen_a_quarter_is_left_again_and_half_of_those_once_more() {
+        let again = Again::default();
+        for (num_uses, chance, uses) in
+            [(0, 0.25, 0.5), (1, 0.25, 0.5), (2, 0.5, 1.0), (9, 0.5, 1.0)]
+        {
+            assert!((again.chance(num_uses) - chance).abs() < 1e-9, "{num_uses} uses");
+            assert!((again.uses(num_uses) - uses).abs() < 1e-9, "{num_uses} uses");
+        }
+    }
+
+    #[test]
+    fn what_was_seen_long_ago_counts_little() {
+        let mut again = Again::default();
+        (0..1_000).for_each(|_| again.add(0));
+        assert!(again.chance(1) < 0.01);
+        for _ in 0..200 {
+            again.add(0);
+            again.add(1);
+        }
+        assert!(again.chance(1) > 0.8, "{}", again.chance(1));
+    }
+}

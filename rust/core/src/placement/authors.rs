@@ -74,10 +74,10 @@ impl Authors {
         let end = author.num_tokens / alignment * alignment;
         // Who leaves an answer before the copy of its end has to go back to the prompt.
         let is_short = if author.keeps_end { hit <= end } else { matched < end + MIN_ANSWER };
-        let departure = if matched > end && !is_short {
-            Departure::InAnswer(matched - end)
-        } else {
+        let departure = if is_short {
             Departure::InPrompt(end.saturating_sub(matched))
+        } else {
+            Departure::InAnswer(matched.saturating_sub(end))
         };
         Some(Leaving { author: author.class, departure, num_before })
     }

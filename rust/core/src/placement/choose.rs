@@ -110,15 +110,14 @@ pub(super) fn choose(
         worth[at] = demand.costs.of(places[at]);
     }
     let gap = |first: usize, end: usize, nearer: f64, farther: f64| {
-        let mut best = (usize::MAX, demand.cost);
+        let (mut best, mut most) = (None, demand.cost);
         let candidates = served[first..end].iter().zip(&worth[first..end]);
         for (at, (served, worth)) in (first..).zip(candidates) {
             let saved = (served - nearer) * (worth - farther);
-            if saved > best.1 {
-                best = (at, saved);
+            if saved > most {
+                (best, most) = (Some((at, saved)), saved);
             }
         }
-        let best = (best.0 < end).then_some(best);
         Gap { first, end, nearer, farther, best }
     };
     // A chosen place changes nothing outside the gap that it divides.

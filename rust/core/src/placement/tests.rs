@@ -114,6 +114,19 @@ fn a_prompt_that_may_leave_nothing_leaves_nothing_at_a_branch_either() {
 }
 
 #[test]
+fn a_branch_is_worth_what_those_who_go_on_from_it_save() {
+    let placement = Placement::new(COSTS, 16);
+    let branch_at = |num_left, price| {
+        let asked = Prompt { start: 8_000, branch: 8_400, num_left, ..prompt(16_000) };
+        placement.plan(asked, price, 1).branch
+    };
+    // 400 tokens are saved each time: half of them after one prompt, all after two. A state costs 300.
+    let price = (300.0 - BOUNDARY_TOKENS) / COSTS.state_tokens;
+    assert_eq!([0, 1].map(|num_left| branch_at(num_left, price)), [0, 8_400]);
+    assert_eq!([0, 1].map(|num_left| branch_at(num_left, price / 2.0)), [8_400; 2]);
+}
+
+#[test]
 fn bytes_are_worth_what_old_content_saves() {
     let mut pressure = Pressure::new(1_000.0);
     pressure.on_hit(0.0, 500.0);

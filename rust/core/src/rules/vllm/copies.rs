@@ -3,6 +3,9 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::KvCacheManager;
+use super::call::Call;
+use crate::engine::BlockCopy;
+use crate::engine::cache::Cache;
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
 use crate::store::{EvictionOrder, SlabStore, Store};
@@ -67,6 +70,37 @@ impl<S: Store> KvCacheManager<S> {
         ids.sort_unstable();
         ids.dedup();
         ids
+    }
+}
+
+impl<S: Store> Call<'_, S> {
+    /// Do without the checkpoint that was last to be copied in this step, so that a running request gets its
+    /// room. Returns whether there was one that nobody goes on from.
+    pub(super) fn give_up_latest_copies(&mut self) -> Result<bool, Error> {
+        if self.config.checkpoints.is_none() {
+            return Ok(false);
+        }
+        let is_unused = |cache: &Cache<S>, copy: &BlockCopy| {
+            let states = cache.store.pool(cache.groups[copy.group.index()].spec.pool);
+            states.is_hashed(copy.dst) && states.ref_count(copy.dst) == 1
+        };
+        let last = self.cache.outbox.copies.iter().rposition(|copy| is_unused(self.cache, copy));
+        let Some(mut at) = last else { return Ok(false) };
+        // The copies of one checkpoint follow each other, by group.
+        loop {
+            let copy = self.cache.outbox.copies.remove(at);
+            let pool = self.pool(copy.group.index());
+            self.cache.store.drop_keys(pool, copy.dst);
+            self.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
+            if let Some(traffic) = self.traffic.as_deref_mut() {
+                traffic.first_to_go.retain(|&block| block != (pool, copy.dst));
+            }
+            let before = at.checked_sub(1).map(|before| self.cache.outbox.copies[before]);
+            if !before.is_some_and(|it| it.group < copy.group && is_unused(self.cache, &it)) {
+                return Ok(true);
+            }
+            at -= 1;
+        }
     }
 }
 

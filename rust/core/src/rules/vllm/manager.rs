@@ -271,15 +271,16 @@ impl<S: Store> KvCacheManager<S> {
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
         let kept = watermark + args.withheld_blocks + args.reserved_blocks.cast_signed();
-        if !call.fits(args.computed, counts, kept) {
-            if reason.is_none() {
-                return Ok(None);
-            }
+        let mut fits = call.fits(args.computed, counts, kept);
+        if !fits && reason.take().is_some() {
             call.cancel_copies();
-            reason = None;
-            if !call.fits(args.computed, counts, kept) {
-                return Ok(None);
-            }
+            fits = call.fits(args.computed, counts, kept);
+        }
+        while !fits && call.is_running() && call.give_up_latest_copies()? {
+            fits = call.fits(args.computed, counts, kept);
+        }
+        if !fits {
+            return Ok(None);
         }
         let has_computed = args.computed.is_some() || args.num_external > 0;
         if has_computed && !call.admit(args, counts, all, kept)? {
