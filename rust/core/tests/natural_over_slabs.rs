@@ -1173,3 +1173,106 @@ fn slabs_that_attention_starts_on_are_named_by_slab_or_by_block() {
         assert!(manager.take_started_slabs(by_block).is_empty());
     }
 }
+
+#[test]
+fn what_was_entered_behind_the_first_token_alone_is_found_no_more() {
+    let mut manager = small(40, 64);
+    let prompt: Vec<u8> = (0..48).collect();
+    let (handle, mut progress) = arrive(&mut manager, "victim", &prompt);
+    manager.start_step();
+    assert!(grow(&mut manager, (handle, progress), 1));
+    (progress.num_computed, progress.is_waiting) = (1, false);
+    manager.start_step();
+    assert!(grow(&mut manager, (handle, progress), 40));
+    let key = hybrid_blocks::Key { digest: digests(&prompt)[0], group: GroupId(0) };
+    assert!(manager.store().get(PoolId(0), &key).is_some());
+    manager.settle(handle, &progress).unwrap();
+    assert_eq!(manager.store().get(PoolId(0), &key), None);
+}
+
+/// A request of 48 tokens that ends with `num_computed` of them computed, and whether it is running then.
+/// Returns whether its state can be gone on from.
+fn keeps_its_state(num_computed: u32, num_tokens: u32, is_running: bool) -> bool {
+    let mut manager = small(40, 64);
+    let tokens: Vec<u8> = (0..48).collect();
+    let (handle, mut progress) = arrive(&mut manager, "a", &tokens);
+    manager.start_step();
+    if is_running {
+        assert!(grow(&mut manager, (handle, progress), 48));
+        manager.start_step();
+    }
+    progress.num_computed = num_computed;
+    progress.num_tokens = num_tokens;
+    manager.settle(handle, &progress).unwrap();
+    manager.free(handle).unwrap();
+    manager.check_integrity().unwrap();
+    let digest = digests(&tokens)[(num_computed / 2) as usize - 1];
+    let key = hybrid_blocks::Key { digest, group: GroupId(1) };
+    assert_eq!(manager.stats().kept, u64::from(manager.store().get(PoolId(1), &key).is_some()));
+    manager.stats().kept > 0
+}
+
+#[test]
+fn a_state_is_kept_where_its_tokens_are_those_of_its_request() {
+    assert!(keeps_its_state(48, 48, true), "all tokens are computed");
+    assert!(keeps_its_state(48, 50, true), "the last token is not");
+    assert!(!keeps_its_state(48, 47, true), "it took in a token that was dropped");
+    assert!(!keeps_its_state(47, 48, true), "it stands inside a block");
+    assert!(!keeps_its_state(48, 48, false), "it has no state");
+}
+
+#[test]
+fn what_serves_only_the_same_prompt_goes_first() {
+    let mut manager = small(200, 1024);
+    let prompt: Vec<u8> = (0..1000).map(|at: u32| (at * at / 7) as u8).collect();
+    let (_, ends, _) = visit(&mut manager, "a", &prompt);
+    let key = |num_tokens: u32| hybrid_blocks::Key {
+        digest: digests(&prompt)[(num_tokens / 2) as usize - 1],
+        group: GroupId(1),
+    };
+    let left = |manager: &KvCacheManager<SlabStore>| -> Vec<u32> {
+        let ends = ends.iter().copied();
+        ends.filter(|&end| manager.store().get(PoolId(1), &key(end)).is_some()).collect()
+    };
+    let all = left(&manager);
+    assert!(all.len() > 1, "{all:?}");
+    let mut taken = Vec::new();
+    while left(&manager) == all {
+        manager.store_mut().allocate(PoolId(1), 1, &mut taken).unwrap();
+    }
+    assert_eq!(left(&manager), all[..all.len() - 1], "the last one went");
+}
+
+#[test]
+fn one_copy_follows_a_generation_and_one_that_somebody_goes_on_from_stays() {
+    for is_used in [false, true] {
+        let policy = CheckpointPolicy { follow_every: 4, ..CheckpointPolicy::default() };
+        let mut manager = small_with(60, 64, policy);
+        let tokens: Vec<u8> = (0..32).collect();
+        let (handle, mut progress) = arrive(&mut manager, "a", &tokens);
+        progress.num_prompt = 16;
+        manager.start_step();
+        assert!(grow(&mut manager, (handle, progress), 16));
+        let mut kept = Vec::new();
+        for at in 16..32 {
+            (progress.num_computed, progress.is_waiting) = (at, false);
+            manager.start_step();
+            assert!(grow(&mut manager, (handle, progress), 1));
+            manager.take_disjoint_copies().unwrap();
+            let copy = checkpoint_of(&manager, (handle, progress));
+            if let Some(copy) = copy.filter(|_| at > 16 && at % 4 == 0) {
+                kept.push(progress);
+                if is_used && kept.len() == 1 {
+                    manager.store_mut().touch(PoolId(1), copy).unwrap();
+                }
+            }
+        }
+        let at: Vec<u32> = kept.iter().map(|it| it.num_computed).collect();
+        assert_eq!(at, [20, 24, 28]);
+        let mut there = kept.iter().map(|&it| checkpoint_of(&manager, (handle, it)).is_some());
+        assert_eq!([(); 3].map(|()| there.next()), [Some(is_used), Some(false), Some(true)]);
+        assert_eq!(manager.stats().followed, 3);
+        assert_eq!(manager.stats().superseded, 2 - u64::from(is_used));
+        manager.store().check_integrity().unwrap();
+    }
+}
