@@ -8,11 +8,12 @@ release. A row whose digest is there already is not run again.
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache as remember
+from functools import partial
 from importlib.metadata import version
 from itertools import groupby, product
+from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -116,12 +117,12 @@ class Choice:
 def run(choice: Choice, data: Path, path: Path, *, jobs: int) -> Iterator[Row]:
     """Yield all rows of a choice, of every case when its last one is there."""
     cases = list(product(choice.loads, choice.models, choice.shares))
-    with ProcessPoolExecutor(max_workers=jobs, max_tasks_per_child=8) as pool:
-        waiting = [
-            pool.submit(_run_case, *case, choice=choice, data=data, path=path) for case in cases
-        ]
-        for done in as_completed(waiting):
-            yield from done.result()
+    run_case = partial(_run_case, choice=choice, data=data, path=path)
+    # A process is ended after some cases, since vLLM's caches grow. An executor of
+    # `concurrent.futures` may wait for ever for the next one (python/cpython#115634).
+    with get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
+        for rows in pool.imap_unordered(run_case, cases):
+            yield from rows
     order = {(name, model, share_text(share)): at for at, (name, model, share) in enumerate(cases)}
     record = Record(path)
     # Rows of other loads stay; rows of ours that other code made go.
@@ -130,9 +131,8 @@ def run(choice: Choice, data: Path, path: Path, *, jobs: int) -> Iterator[Row]:
     record.keep(sorted(current, key=lambda r: order.get((r["load"], r["model"], r["share"]), -1)))
 
 
-def _run_case(
-    name: str, model: str, share: float, *, choice: Choice, data: Path, path: Path
-) -> list[Row]:
+def _run_case(case: tuple[str, str, float], *, choice: Choice, data: Path, path: Path) -> list[Row]:
+    name, model, share = case
     trace = _trace(name, data, choice.limit)
     unbounded = _unbounded(name, model, data, choice.limit)
     cache, record = unbounded.at(share), Record(path)

@@ -1222,6 +1222,17 @@ fn a_state_is_kept_where_its_tokens_are_those_of_its_request() {
 }
 
 #[test]
+fn where_prompts_end_they_leave_checkpoints_only_if_asked_to() {
+    for prompt_end in [false, true] {
+        let policy = CheckpointPolicy { prompt_end, ..CheckpointPolicy::default() };
+        let mut manager = small_with(200, 1024, policy);
+        let prompt: Vec<u8> = (0..1000).map(|at: u32| (at * at / 7) as u8).collect();
+        visit(&mut manager, "a", &prompt);
+        assert_eq!(manager.stats().prompt > 0, prompt_end);
+    }
+}
+
+#[test]
 fn what_serves_only_the_same_prompt_goes_first() {
     let mut manager = small(200, 1024);
     let prompt: Vec<u8> = (0..1000).map(|at: u32| (at * at / 7) as u8).collect();

@@ -62,6 +62,13 @@ mod tests {
     };
 
     #[test]
+    fn efficiency_is_the_flops_of_a_sequence_over_its_bytes() {
+        // 1,000 tokens: 5.4e13 linear and 2e11 quadratic FLOPs, 65,536,000 and 150,000,000 bytes.
+        let efficiency = MODEL.efficiency(1_000);
+        assert!((efficiency - 5.42e13 / 215_536_000.0).abs() < 1e-6 * efficiency, "{efficiency}");
+    }
+
+    #[test]
     fn longer_sequences_save_more_flops_a_byte() {
         let ratios: Vec<f64> = [100, 1_000, 10_000, 100_000].map(|n| MODEL.efficiency(n)).into();
         assert!(ratios.windows(2).all(|pair| pair[0] < pair[1]), "{ratios:?}");

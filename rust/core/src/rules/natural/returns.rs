@@ -96,6 +96,17 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_went_on_from_can_be_of_another_class() {
+        let [first, second] = [Hint::None, Hint::Done].map(|hint| WorthClass::new(1, hint));
+        let mut returns = Returns::default();
+        returns.insert(77, first);
+        returns.reclass(77, second);
+        assert_eq!(returns.take(77, &[]), Some((second, true)));
+        returns.reclass(77, first);
+        assert_eq!(returns.take(77, &[]), Some((second, false)), "it was used");
+    }
+
+    #[test]
     fn a_session_is_recognized_whatever_its_tokens_are() {
         let class = WorthClass::new(1, Hint::Compacted);
         let mut returns = Returns::default();

@@ -124,6 +124,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_seen_long_ago_counts_little() {
+        let mut worth = Worth::default();
+        let [early, late] = [0, 3].map(|turn| WorthClass::new(turn, Hint::None));
+        ended(&mut worth, early, 5_000, 0);
+        ended(&mut worth, late, 5_000, 500);
+        let before = worth.lives(early);
+        for _ in 0..500 {
+            ended(&mut worth, early, 1, 1);
+        }
+        assert!(worth.lives(early) > 20.0 * before, "{before} {}", worth.lives(early));
+    }
+
+    #[test]
     fn a_hint_that_turns_out_wrong_is_believed_no_more() {
         let mut worth = Worth::default();
         let [on, done] = [Hint::GoingOn, Hint::Done].map(|hint| WorthClass::new(0, hint));
