@@ -352,6 +352,9 @@ class RustKVCacheManager:
         That prompt is computed in this step, and this request would compute no less itself.
         """
 
+    def is_stuck(self, request: Any) -> bool:
+        """Return whether a request holds blocks, nobody else does, and it cannot grow with them."""
+
     def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
         """Have a request's blocks zeroed again, from a token on that starts a block.
 

@@ -1070,22 +1070,27 @@ fn memory_is_short_in_the_step_after_a_request_was_refused() {
 }
 
 /// Two prompts of 32 tokens, each at its checkpoint, with one slab left: the first keeps its state there.
-/// Returns the manager and what both are.
-fn with_a_copy_in_the_last_slab() -> (KvCacheManager<SlabStore>, [(u64, RequestProgress); 2]) {
-    let mut manager = small(20, 64);
+/// Returns what both are.
+fn fill_all_but_a_copy(manager: &mut KvCacheManager<SlabStore>) -> [(u64, RequestProgress); 2] {
     let mut running = [1, 2].map(|start| {
         let prompt: Vec<u8> = (0..32).map(|at| start * 40 + at).collect();
-        arrive(&mut manager, &start.to_string(), &prompt)
+        arrive(manager, &start.to_string(), &prompt)
     });
     manager.start_step();
     for (handle, progress) in &mut running {
-        progress.num_computed = schedule_chunk(&mut manager, (*handle, *progress), None);
+        progress.num_computed = schedule_chunk(manager, (*handle, *progress), None);
         progress.is_waiting = false;
     }
     manager.start_step();
-    let num_free = manager.store().num_free_slabs();
-    manager.store_mut().allocate(PoolId(1), u64::from(num_free) - 1, &mut Vec::new()).unwrap();
-    assert!(grow(&mut manager, running[0], 2));
+    let num_whole = manager.store().num_whole_slabs();
+    manager.store_mut().allocate(PoolId(1), num_whole - 1, &mut Vec::new()).unwrap();
+    assert!(grow(manager, running[0], 2));
+    running
+}
+
+fn with_a_copy_in_the_last_slab() -> (KvCacheManager<SlabStore>, [(u64, RequestProgress); 2]) {
+    let mut manager = small(20, 64);
+    let running = fill_all_but_a_copy(&mut manager);
     (manager, running)
 }
 
@@ -1122,6 +1127,83 @@ fn a_running_request_takes_the_room_of_a_copy_that_is_not_made_yet() {
         manager.free(handle).unwrap();
     }
     manager.store().check_integrity().unwrap();
+}
+
+#[test]
+fn copies_stay_where_their_room_would_not_do() {
+    let (mut manager, running) = with_a_copy_in_the_last_slab();
+    for _ in 0..3 {
+        assert!(!grow(&mut manager, running[1], 30));
+    }
+    assert!(checkpoint_of(&manager, running[0]).is_some());
+    assert_eq!(manager.stats().no_room, 0, "whether its own copy has room is not known yet");
+    assert!(grow(&mut manager, running[1], 10));
+    assert_eq!(manager.stats().no_room, 1);
+}
+
+#[test]
+fn a_copy_that_is_given_up_changes_no_other_step() {
+    let mut manager = small(24, 64);
+    let tokens: Vec<u8> = (200..218).collect();
+    let (handle, mut progress) = arrive(&mut manager, "decodes", &tokens);
+    progress.num_prompt = 16;
+    manager.start_step();
+    assert!(grow(&mut manager, (handle, progress), 16));
+    (progress.num_computed, progress.num_tokens, progress.is_waiting) = (16, 17, false);
+    manager.start_step();
+    assert!(grow(&mut manager, (handle, progress), 1));
+    let running = fill_all_but_a_copy(&mut manager);
+    assert!(manager.is_noop(handle, &progress, 1, 0));
+    let mut num_new = 0;
+    while checkpoint_of(&manager, running[0]).is_some() {
+        num_new += 2;
+        assert!(grow(&mut manager, running[1], num_new));
+    }
+    assert!(manager.is_noop(handle, &progress, 1, 0));
+}
+
+#[test]
+fn a_request_waits_for_one_other_only() {
+    let mut manager = small(60, 64);
+    let prompt: Vec<u8> = (0..48).collect();
+    let late = arrive(&mut manager, "late", &prompt);
+    let first = arrive(&mut manager, "first", &prompt);
+    manager.start_step();
+    schedule_chunk(&mut manager, first, None);
+    assert!(manager.hits_more_later(late.0, &late.1));
+    assert!(manager.hits_more_later(late.0, &late.1), "it is asked about again");
+    manager.free(first.0).unwrap();
+    let next = arrive(&mut manager, "next", &prompt);
+    manager.start_step();
+    schedule_chunk(&mut manager, next, None);
+    assert!(!manager.hits_more_later(late.0, &late.1), "others may come for ever");
+}
+
+#[test]
+fn a_session_that_cannot_grow_alone_is_told() {
+    let groups = [0, 1]
+        .map(|pool| GroupConfig { pool: PoolId(pool), ..GroupConfig::new(GroupKind::Full, 2) });
+    let specs = vec![LookupGroup { groups: vec![GroupId(0), GroupId(1)], use_eagle: false }];
+    let lookup = Lookup::Hybrid { specs, fine_grained: true };
+    let config = ManagerConfig::new(groups.to_vec(), lookup, 2, 32, 32);
+    // The longest request fills 4 slabs of the first pool and 8 of the second.
+    let mut manager = KvCacheManager::new(SlabStore::new(13, &[4, 2]).unwrap(), config).unwrap();
+    let session: Vec<u8> = (0..32).collect();
+    let mut others = Vec::new();
+    for end in (2..=16).step_by(2) {
+        assert!(compute(&mut manager, "session", &session[..end], end as u32 - 2));
+        manager.store_mut().allocate(PoolId(0), 3, &mut others).unwrap();
+    }
+    manager.store_mut().free(PoolId(0), others.into_iter()).unwrap();
+    let handle = manager.find("session").unwrap();
+    manager.pause(handle);
+    assert!(!manager.is_stuck(handle), "it did not try");
+    assert!(!compute(&mut manager, "session", &session, 16), "its blocks lie one in a slab");
+    assert!(manager.is_stuck(handle));
+    manager.free(handle).unwrap();
+    assert!(!manager.is_stuck(handle));
+    assert!(compute(&mut manager, "session", &session, 0));
+    manager.check_integrity().unwrap();
 }
 
 #[test]

@@ -38,8 +38,13 @@ def _handle_blocked(self: Any, request: Request) -> bool:
     if not _vllm_handle_blocked(self, request):
         return False
     manager = self.kv_cache_manager
-    is_natural = isinstance(manager, NaturalKVCacheManager)
-    return not (is_natural and manager.waits_for_checkpoint(request))
+    if not isinstance(manager, NaturalKVCacheManager):
+        return True
+    # A session that goes on holds blocks while it waits, and nobody preempts it.
+    if request.num_computed_tokens > 0 and manager.is_stuck(request):
+        self._free_request_blocks(request)
+        request.num_computed_tokens = 0
+    return not manager.waits_for_checkpoint(request)
 
 
 def install() -> None:

@@ -367,6 +367,12 @@ impl RustKVCacheManager {
         )
     }
 
+    fn is_stuck(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let (core, _) = Self::core(slf)?;
+        let id = RequestView::new(request)?.id()?;
+        Ok(core.known(&id, |manager, handle| manager.is_stuck(handle))?.unwrap_or(false))
+    }
+
     /// Counts since the start, by name.
     fn _counts(slf: &Bound<'_, Self>) -> PyResult<Vec<(&'static str, u64)>> {
         let (core, _) = Self::core(slf)?;

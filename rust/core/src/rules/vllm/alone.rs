@@ -149,6 +149,16 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
+    /// Whether a request holds blocks, nobody else does, and it cannot grow with them. Where it waits,
+    /// nobody preempts it: it has to be freed, and admitted anew.
+    #[must_use]
+    pub fn is_stuck(&self, handle: u64) -> bool {
+        self.row(handle).is_some_and(|row| {
+            self.alone.as_ref() == Some(&self.engine.requests.rows[row].id)
+                && self.holds_blocks(row)
+        })
+    }
+
     pub(super) fn holds_blocks(&self, row: usize) -> bool {
         self.engine.requests.tables(row).iter().any(|table| !table.blocks.is_empty())
     }

@@ -74,23 +74,27 @@ impl<S: Store> KvCacheManager<S> {
 }
 
 impl<S: Store> Call<'_, S> {
+    /// Whether what the call just found no room for fits without the copies that nobody goes on from.
+    pub(super) fn fits_without_copies(&mut self, kept: i64) -> bool {
+        let Err(Error::OutOfBlocks { needed, available, .. }) = self.cache.reserve() else {
+            return true;
+        };
+        // Each is a state, which has a slab of its own.
+        let copies = self.cache.outbox.copies.iter();
+        let unused = copies.filter(|copy| is_unused(self.cache, copy)).count() as u64;
+        needed + kept.max(0).cast_unsigned() <= available + unused
+    }
+
     /// Do without the checkpoint that was last to be copied in this step, so that a running request gets its
     /// room. Returns whether there was one that nobody goes on from.
     pub(super) fn give_up_latest_copies(&mut self) -> Result<bool, Error> {
-        if self.config.checkpoints.is_none() {
-            return Ok(false);
-        }
-        let is_unused = |cache: &Cache<S>, copy: &BlockCopy| {
-            let states = cache.store.pool(cache.groups[copy.group.index()].spec.pool);
-            states.is_hashed(copy.dst) && states.ref_count(copy.dst) == 1
-        };
         let last = self.cache.outbox.copies.iter().rposition(|copy| is_unused(self.cache, copy));
         let Some(mut at) = last else { return Ok(false) };
         // The copies of one checkpoint follow each other, by group.
         loop {
             let copy = self.cache.outbox.copies.remove(at);
             let pool = self.pool(copy.group.index());
-            self.cache.store.drop_keys(pool, copy.dst);
+            self.cache.store.drop_own_keys(pool, copy.dst);
             self.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
             if let Some(traffic) = self.traffic.as_deref_mut() {
                 traffic.first_to_go.retain(|&block| block != (pool, copy.dst));
@@ -102,6 +106,12 @@ impl<S: Store> Call<'_, S> {
             at -= 1;
         }
     }
+}
+
+/// Whether a copy is a checkpoint that nobody but the copy's own step holds.
+fn is_unused<S: Store>(cache: &Cache<S>, copy: &BlockCopy) -> bool {
+    let states = cache.store.pool(cache.groups[copy.group.index()].spec.pool);
+    states.is_hashed(copy.dst) && states.ref_count(copy.dst) == 1
 }
 
 fn overwritten(block: BlockId) -> Error {

@@ -272,12 +272,16 @@ impl<S: Store> KvCacheManager<S> {
         // The blocks that were just released count.
         let kept = watermark + args.withheld_blocks + args.reserved_blocks.cast_signed();
         let mut fits = call.fits(args.computed, counts, kept);
+        let mut num_cancelled = 0;
         if !fits && reason.take().is_some() {
-            call.cancel_copies();
+            num_cancelled = call.cancel_copies();
             fits = call.fits(args.computed, counts, kept);
         }
-        while !fits && call.is_running() && call.give_up_latest_copies()? {
-            fits = call.fits(args.computed, counts, kept);
+        let places_checkpoints = call.config.checkpoints.is_some();
+        if !fits && places_checkpoints && call.is_running() && call.fits_without_copies(kept) {
+            while !fits && call.give_up_latest_copies()? {
+                fits = call.fits(args.computed, counts, kept);
+            }
         }
         if !fits {
             return Ok(None);
@@ -286,6 +290,7 @@ impl<S: Store> KvCacheManager<S> {
         if has_computed && !call.admit(args, counts, all, kept)? {
             return Ok(None);
         }
+        call.stats.no_room += num_cancelled;
         if let Some(reason) = reason {
             call.key_copies(reason)?;
         }

@@ -95,25 +95,36 @@ impl<S: Store> KvCacheManager<S> {
     /// is computed in this step: it could hit that, and would compute no less until then itself. So do
     /// prompts that arrive together and begin alike. Its digests must be up to date.
     #[must_use]
-    pub fn hits_more_later(&self, handle: u64, progress: &RequestProgress) -> bool {
+    pub fn hits_more_later(&mut self, handle: u64, progress: &RequestProgress) -> bool {
         let Some(row) = self.row(handle) else { return false };
+        let awaited = self.engine.requests.rows[row].rest.awaited;
         let (most, digests) = (self.config.last_checkpoint(progress), self.digests(handle));
         let unit = self.config.hash_block_size;
         // A drafter's group must match one unit more, which it then drops.
         let margin =
             if self.config.drops_eagle_checkpoint { self.config.hit_alignment() } else { 0 };
-        let mut starts = self.coming_checkpoints.iter().filter(|&&(other, _, length)| {
+        let mut alike = self.coming_checkpoints.iter().filter(|&&(other, _, length)| {
             let last = ((length + margin) / unit) as usize - 1;
             other != handle
                 && length <= most
+                && awaited.is_none_or(|awaited| awaited == other)
                 && digests.get(last).is_some_and(|own| self.digests(other).get(last) == Some(own))
         });
-        let Some(first) = starts.next() else { return false };
+        let Some(first) = alike.next() else { return false };
+        // It is waited for one request only: others may come for ever. What that one computes makes
+        // the hit no longer than where its next chunk starts.
+        if awaited.is_some() {
+            return true;
+        }
         if self.holds_blocks(row) {
             return false;
         }
         let hit = self.longest_hit(handle, progress.num_tokens.saturating_sub(1)).num_tokens;
-        std::iter::once(first).chain(starts).any(|&(_, start, length)| start >= hit && length > hit)
+        let mut alike = std::iter::once(first).chain(alike);
+        let found = alike.find(|&&(_, start, length)| start >= hit && length > hit);
+        let awaited = found.map(|&(other, ..)| other);
+        self.engine.requests.rows[row].rest.awaited = awaited;
+        awaited.is_some()
     }
 }
 
@@ -207,11 +218,10 @@ impl<S: Store> Call<'_, S> {
         (!is_kept && !state.is_null()).then_some(state)
     }
 
-    /// Do without the copies that were planned: there is no room for them.
-    pub(super) fn cancel_copies(&mut self) {
-        for table in &mut *self.tables {
-            self.stats.no_room += u64::from(table.take_copy_source().is_some());
-        }
+    /// Do without the copies that were planned: there is no room for them. Returns how many they were.
+    pub(super) fn cancel_copies(&mut self) -> u64 {
+        let tables = self.tables.iter_mut();
+        tables.map(|table| u64::from(table.take_copy_source().is_some())).sum()
     }
 
     /// Let the states be found that are about to be copied; the copies take the keys over.

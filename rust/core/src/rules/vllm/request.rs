@@ -22,6 +22,8 @@ pub(super) struct Request {
     pub(super) plan: Option<CheckpointPlan>,
     /// Where its chunk starts that is asked for, and the checkpoint to which it goes on: tokens.
     pub(super) next_checkpoint: Option<(u32, u32)>,
+    /// The request for whose checkpoint it waits, or waited.
+    pub(super) awaited: Option<u64>,
     /// How its prompt shares blocks with earlier ones, until its admission takes note of that.
     pub(super) shared: Option<Shared>,
     /// Whether its prompt was taken note of.
