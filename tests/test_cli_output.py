@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import hybrid_blocks
 import pytest
 import typer
 from hybrid_blocks.cli import app, installed
@@ -22,6 +23,11 @@ def test_a_dash_is_standard_output(
     assert (tmp_path / "figures.json").read_bytes() == b"{}\n"
     with pytest.raises(InvalidArgumentError, match=r"--json .*: Is a directory"):
         write_json(tmp_path, b"{}")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"hybrid-blocks {hybrid_blocks.__version__}\n")
 
 
 def test_an_error_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,8 +55,12 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
         ({"host": "1GiB", "objects": 3}, 'objects 3 is no URL; write for example "s3://bucket/'),
         ({"host": "1GiB", "objects": "b/p"}, 'objects "b/p" names no bucket and no folder; write'),
         (
+            {"host": "1GiB", "objects": "file:///proc/y"},
+            "objects 'file:///proc/y': .*cannot make",
+        ),
+        (
             {"host": "1GiB", "objects": "file:///proc/x/y"},
-            "objects 'file:///proc/x/y': .*cannot make",
+            "there is no folder /proc/x; mount or make it",
         ),
         ({"host": "1GiB", "blocks_per_chunk": 4}, "a chunk is one block of its group"),
         ({"host": "1GiB", "offload_prompt_only": "no"}, "is true or false, not 'no'"),

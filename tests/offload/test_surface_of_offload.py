@@ -11,7 +11,9 @@ import hybrid_blocks.offload
 import pytest
 import vllm
 from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.offload import release
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
+from hybrid_blocks.vllm import support
 from hybrid_blocks.vllm.surface import offload_differences
 from hybrid_blocks.vllm.surface.compare import members
 from surface import SURFACE
@@ -55,6 +57,15 @@ def test_every_private_name_of_vllm_is_recorded() -> None:
 
 def test_the_installed_vllm_is_what_was_recorded() -> None:
     assert offload_differences(vllm.__version__) == []
+
+
+def test_a_vllm_that_lacks_what_the_spec_imports_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(release, "offload_differences", lambda _: ["a name is gone"])
+    newest = support.TESTED[-1]
+    with pytest.raises(HybridBlocksError, match=f"a name is gone; use vLLM {newest}, or"):
+        _ = hybrid_blocks.offload.HybridOffloadingSpec
 
 
 def test_a_vllm_that_differs_is_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> None:

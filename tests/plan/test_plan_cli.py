@@ -203,6 +203,34 @@ def test_more_layers_than_any_model_has_are_refused_at_once(tmp_path: Path) -> N
     assert "199,999,998 layers are described, 10,000 at most" in error
 
 
+@pytest.mark.parametrize(
+    ("layer", "complaint"),
+    [
+        ('"kind": "full", "kv_heads": 0, "head_dim": 64', "kv_heads of a full layer is 0"),
+        ('"kind": "full", "kv_heads": 4, "head_dim": -64', "head_dim of a full layer is -64"),
+        (
+            '"kind": "sliding_window", "window": -1, "kv_heads": 4, "head_dim": 64',
+            "window of a sliding_window layer is -1",
+        ),
+        (
+            '"kind": "short_conv", "width": -8, "conv_kernel": 3',
+            "width of a short_conv layer is -8",
+        ),
+    ],
+)
+@pytest.mark.parametrize("place", ["pattern", "draft"])
+def test_a_size_that_no_layer_has_is_refused(
+    tmp_path: Path, layer: str, complaint: str, place: str
+) -> None:
+    path = tmp_path / "spec.json"
+    full = '"kind": "full", "kv_heads": 4, "head_dim": 64'
+    pattern, draft = (layer, full) if place == "pattern" else (full, layer)
+    path.write_text(f'{{"layers": [{{"pattern": [[{{{pattern}}}]]}}], "draft": [{{{draft}}}]}}')
+    code, _, error = _run("--layers", str(path), "--memory", "1GiB")
+    assert code == 2
+    assert f"{complaint}; it is 1 or more" in error
+
+
 def test_a_trace_gives_the_lengths(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(

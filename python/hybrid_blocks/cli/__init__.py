@@ -1,7 +1,10 @@
 """The ``hybrid-blocks`` command: one module a subcommand, imported when it is asked for."""
 
+from typing import Annotated
+
 import typer
 
+import hybrid_blocks
 from hybrid_blocks.cli.commands import Commands
 
 app = typer.Typer(
@@ -9,6 +12,17 @@ app = typer.Typer(
 )
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"hybrid-blocks {hybrid_blocks.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
     """KV-cache block manager for hybrid LLMs."""

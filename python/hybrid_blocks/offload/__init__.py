@@ -15,6 +15,10 @@ __all__ = ["HybridOffloadingSpec"]
 def __getattr__(name: str) -> Any:
     """Import vLLM only where the spec is asked for."""
     if name == "HybridOffloadingSpec":
+        from hybrid_blocks.offload import release  # noqa: PLC0415 - imports vLLM
+
+        # What the spec imports may be missing.
+        release.check()
         from hybrid_blocks.offload.spec import HybridOffloadingSpec  # noqa: PLC0415 - imports vLLM
 
         return HybridOffloadingSpec

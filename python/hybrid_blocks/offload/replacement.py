@@ -23,7 +23,7 @@ def replace_spec() -> None:
     from vllm.v1.kv_offload.factory import OffloadingSpecFactory  # noqa: PLC0415
 
     def load() -> type[OffloadingSpec]:
-        from hybrid_blocks.offload.spec import HybridOffloadingSpec  # noqa: PLC0415
+        from hybrid_blocks.offload import HybridOffloadingSpec  # noqa: PLC0415 - checks the release
 
         return HybridOffloadingSpec
 

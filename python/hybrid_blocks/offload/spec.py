@@ -19,6 +19,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.offload import release
 from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
 from hybrid_blocks.offload.identity import model_digest, model_fingerprint
 from hybrid_blocks.offload.manager import HybridOffloadingManager
@@ -28,8 +29,6 @@ from hybrid_blocks.offload.region import Header, Region
 from hybrid_blocks.offload.tier_queue import TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.units import human
-from hybrid_blocks.vllm import support
-from hybrid_blocks.vllm.surface import offload_differences
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -59,11 +58,7 @@ class HybridOffloadingSpec(OffloadingSpec):
             HybridBlocksError: this vLLM lacks something that offload needs.
 
         """
-        if changes := offload_differences(vllm.__version__):
-            raise HybridBlocksError(
-                f"HybridOffloadingSpec does not fit vLLM {vllm.__version__}: {'; '.join(changes)}; "
-                f"use vLLM {support.nearest(vllm.__version__)}, or vLLM's own spec"
-            )
+        release.check()
         super().__init__(config)
         self._options = Options.parse(config.extra_config)
         # Answers are kept, unlike in vLLM's own specs: the next turn begins with them.

@@ -19,11 +19,12 @@ def log(level: Level, config: KVCacheConfig, reason: str | None) -> None:
     )
     groups = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
     logger.info_once(
-        "hybrid_blocks %s in vLLM %s: level %s%s; groups: %s; pool: %s blocks",
+        "hybrid_blocks %s in vLLM %s: level %s%s; groups: %s; pool: %s %s",
         hybrid_blocks.__version__,
         vllm.__version__,
         level,
         f" ({reason})" if reason else "",
         groups,
         f"{config.num_blocks:,}",
+        "slabs" if level is Level.NATURAL else "blocks",
     )

@@ -244,6 +244,7 @@ fn a_location_that_makes_no_sense_is_refused_with_what_would_do() {
         ),
         ("s3://", "names no bucket"),
         ("ftp://host/x", "names no bucket"),
+        ("file:///nope/kv/x", "there is no folder /nope/kv; mount or make it"),
         ("file://kv", "no absolute path; write for example \"file:///mnt/kv\""),
     ];
     for (url, message) in refusals {

@@ -56,6 +56,15 @@ impl Location {
                 "objects {url:?} is no absolute path; write for example \"file:///mnt/kv\""
             )));
         }
+        // The folder itself may be made, those above it may not: one that is missing is a mistyped path,
+        // or a share that is not mounted.
+        let above = std::path::Path::new(path).parent();
+        if let Some(above) = above.filter(|above| !above.is_dir()) {
+            return Err(Error::InvalidConfig(format!(
+                "objects {url:?}: there is no folder {}; mount or make it",
+                above.display()
+            )));
+        }
         std::fs::create_dir_all(path).map_err(Error::io("cannot make folder", path))?;
         let store = LocalFileSystem::new_with_prefix(path)
             .map_err(|error| Error::InvalidConfig(format!("objects {url:?}: {error}")))?;
