@@ -30,6 +30,18 @@ def test_the_version_is_that_of_the_package() -> None:
     assert (result.exit_code, result.output) == (0, f"hybrid-blocks {hybrid_blocks.__version__}\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("plan", "--json"), ("plan", "--plot"), ("replay", "--plot"), ("profile", "--perfetto")],
+)
+def test_a_file_in_a_folder_that_is_missing_is_refused_first(
+    tmp_path: Path, command: str, option: str
+) -> None:
+    result = CliRunner().invoke(app, [command, option, str(tmp_path / "none" / "file")])
+    assert result.exit_code == 2
+    assert f"{option} {tmp_path / 'none' / 'file'}: there is no folder" in result.stderr
+
+
 def test_an_error_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as exit_:
         fail(ValueError("no trace [red]:x:[/red]"))

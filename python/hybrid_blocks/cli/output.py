@@ -11,6 +11,13 @@ STDOUT: Final = Path("-")
 """The file of ``--json`` that is standard output; tables are not printed then."""
 
 
+def to_write(param: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Refuse a file in a folder that is missing before anything is computed for it."""
+    if path is not None and path != STDOUT and not path.parent.is_dir():
+        fail(InvalidArgumentError(f"{param.opts[-1]} {path}: there is no folder {path.parent}"))
+    return path
+
+
 def write_json(path: Path, content: bytes) -> None:
     """Write what ``--json`` asks for, to a file or to `STDOUT`.
 

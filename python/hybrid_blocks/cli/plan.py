@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from hybrid_blocks.cli.given import Given
-from hybrid_blocks.cli.output import STDOUT, fail, write_json
+from hybrid_blocks.cli.output import STDOUT, fail, to_write, write_json
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
@@ -59,9 +59,11 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     layers: Annotated[Path | None, typer.Option(help="Layers described by hand.")] = None,
     lengths: Annotated[str | None, typer.Option(help="More lengths, for example 512,4k.")] = None,
     trace: Annotated[Path | None, typer.Option(help="A trace of requests for its lengths.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write everything here; - is stdout.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(callback=to_write, help="Write everything here; - is stdout.")
+    ] = None,
     plot_file: Annotated[
-        Path | None, typer.Option("--plot", help="Draw where the bytes go.")
+        Path | None, typer.Option("--plot", callback=to_write, help="Draw where the bytes go.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show each formula.")] = False,
     compare_files: Annotated[

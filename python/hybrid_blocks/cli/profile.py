@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from hybrid_blocks.cli.installed import need_vllm
-from hybrid_blocks.cli.output import STDOUT, fail, write_json
+from hybrid_blocks.cli.output import STDOUT, fail, to_write, write_json
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.profile.process import profile
 from hybrid_blocks.profile.report import make_table, to_json, write_timeline
@@ -77,11 +77,15 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         float, typer.Option(min=0, help="A model's step, to tell how much of ours it hides.")
     ] = 10.0,
     json: Annotated[
-        Path | None, typer.Option(help="Write the figures to this file; - is stdout.")
+        Path | None,
+        typer.Option(callback=to_write, help="Write the figures to this file; - is stdout."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the parts of a step.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=to_write, help="Draw the parts of a step.")
+    ] = None,
     perfetto: Annotated[
-        Path | None, typer.Option(help="Write a timeline that ui.perfetto.dev opens.")
+        Path | None,
+        typer.Option(callback=to_write, help="Write a timeline that ui.perfetto.dev opens."),
     ] = None,
 ) -> None:
     """Run vLLM's own scheduler without a model at several levels, and compare."""

@@ -11,7 +11,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from hybrid_blocks.cli.given import Given
-from hybrid_blocks.cli.output import STDOUT, fail, write_json
+from hybrid_blocks.cli.output import STDOUT, fail, to_write, write_json
 from hybrid_blocks.cli.progress import make_progress
 from hybrid_blocks.cli.tiers import compare_tiers
 from hybrid_blocks.errors import HybridBlocksError
@@ -173,11 +173,15 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = BRANCHING,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated workload.")] = 0,
     json: Annotated[
-        Path | None, typer.Option(help="Write the figures to this file; - is stdout.")
+        Path | None,
+        typer.Option(callback=to_write, help="Write the figures to this file; - is stdout."),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw pool use and running requests; with --share, hits over memory."),
+        typer.Option(
+            callback=to_write,
+            help="Draw pool use and running requests; with --share, hits over memory.",
+        ),
     ] = None,
 ) -> None:
     """Replay TRACE, or a generated workload, through a block manager in virtual time."""
