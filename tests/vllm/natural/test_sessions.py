@@ -13,7 +13,7 @@ from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
@@ -35,7 +35,7 @@ class Engine:
 
     def __init__(self, cls: type[Scheduler], num_slabs: int, cuts: tuple[int, int]) -> None:
         heads: dict[str, Any] = {"num_kv_heads": 1, "head_size": 64, "dtype": torch.bfloat16}
-        specs = [
+        specs: list[KVCacheSpec] = [
             FullAttentionSpec(block_size=BLOCK, **heads),
             SlidingWindowSpec(block_size=BLOCK, sliding_window=2 * BLOCK, **heads),
         ]
