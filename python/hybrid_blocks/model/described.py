@@ -1,6 +1,5 @@
 """Layers described by hand: the file behind ``--layers``."""
 
-from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -51,11 +50,6 @@ def decode(text: bytes, source: str) -> Model:
         raise PlanError(f"{source}: {error}; the form is {EXAMPLE}") from None
     except msgspec.DecodeError as error:
         raise PlanError(f"{source}: not JSON: {error}") from None
-    for cache in _caches(description):
-        for name, value in msgspec.structs.asdict(cache).items():
-            if isinstance(value, int) and value < 1:
-                kind = cache.__struct_config__.tag
-                raise PlanError(f"{source}: {name} of a {kind} layer is {value}; it is 1 or more")
     num_layers = sum(run.repeat * len(run.pattern) for run in description.layers)
     if num_layers > MAX_LAYERS:
         raise PlanError(
@@ -73,6 +67,11 @@ def decode(text: bytes, source: str) -> Model:
     )
     if not layers:
         raise PlanError(f"{source}: no layer keeps a cache; the form is {EXAMPLE}")
+    for cache in {layer.cache for layer in layers} | set(description.draft):
+        for name, value in msgspec.structs.asdict(cache).items():
+            if isinstance(value, int) and value < 1:
+                kind = cache.__struct_config__.tag
+                raise PlanError(f"{source}: {name} of a {kind} layer is {value}; it is 1 or more")
     return Model(
         name=description.name or source,
         model_type="described",
@@ -85,11 +84,3 @@ def decode(text: bytes, source: str) -> Model:
         dtype=description.dtype,
         max_model_len=description.max_model_len,
     )
-
-
-def _caches(description: Description) -> Iterator[Cache]:
-    for run in description.layers:
-        for entry in run.pattern:
-            if entry is not None:
-                yield from entry if isinstance(entry, list) else [entry]
-    yield from description.draft

@@ -2,7 +2,6 @@
 
 import json
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -11,8 +10,8 @@ from typing import Any
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
-from hybrid_blocks.vllm import checking, installation
-from hybrid_blocks.vllm.level import VARIABLE, Level
+from hybrid_blocks.vllm import checking
+from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
 from vllm.config import KVEventsConfig
@@ -26,16 +25,10 @@ from vllm.v1.request import Request, RequestStatus
 
 from .manager_worker import Worker, next_turn, token_at
 
+pytestmark = pytest.mark.usefixtures("natural_level")
+
 BLOCKS_PER_SLAB = 528 // 16
 MAX_LEN = 700
-
-
-@pytest.fixture(autouse=True)
-def level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(VARIABLE, Level.NATURAL)
-    installation.install()
-    yield
-    installation.uninstall()
 
 
 class Engine:

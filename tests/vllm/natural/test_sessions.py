@@ -1,14 +1,11 @@
 """A session whose blocks lie scattered, so that it cannot go on with them, is admitted anew."""
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hybrid_blocks.profile import engine as profiled
-from hybrid_blocks.vllm import installation
-from hybrid_blocks.vllm.level import VARIABLE, Level
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -17,17 +14,11 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWi
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+pytestmark = pytest.mark.usefixtures("natural_level")
+
 BLOCK = 16
 MAX_LEN = 512
 STOP, OTHER = 99_999, 5
-
-
-@pytest.fixture(autouse=True)
-def level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(VARIABLE, Level.NATURAL)
-    installation.install()
-    yield
-    installation.uninstall()
 
 
 class Engine:
