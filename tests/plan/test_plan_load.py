@@ -197,3 +197,25 @@ def test_a_wrong_description_is_refused_in_one_line(
     with pytest.raises(PlanError, match=complaint) as caught:
         load_layers(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("published", "row"),
+    [
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen3-Next-80B-A3B"),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "Nemotron-Nano-9B-v2"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "Nemotron-3-Nano-30B-A3B"),
+        ("nvidia/Nemotron-H-8B-Base-8K", "Nemotron-H-8B"),
+        ("google/gemma-3-27b-it", "Gemma-3-27B"),
+        ("gpt-oss-20b", "gpt-oss-20b"),
+    ],
+)
+def test_a_published_name_is_that_of_its_row(published: str, row: str) -> None:
+    found, _ = table.find(published)
+    assert found == row
+
+
+@pytest.mark.parametrize("quantised", ["Qwen/Qwen3.6-35B-A3B-FP8", "nvidia/Qwen3.5-27B-NVFP4"])
+def test_a_name_of_quantised_weights_is_refused_and_the_row_named(quantised: str) -> None:
+    with pytest.raises(PlanError, match=r"near it: Qwen3\.\d-\d+B"):
+        table.find(quantised)

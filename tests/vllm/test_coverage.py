@@ -117,6 +117,7 @@ def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
         (["--model", "Qwen3.5-27"], "near it: Qwen3.5-27B"),
         (["--model", "Qwen3.5-27B", "--speculative", "guess:2"], "known are ngram, eagle"),
         (["--model", "Qwen3.5-27B", "--speculative", "mtp"], "as in mtp:2"),
+        (["--model", "Qwen3.5-27B", "--speculative", "mtp:129"], "at most 128 draft tokens"),
         (["--model", "Qwen3.5-27B", "--connector", "carrier"], "known are offloading"),
         (["--model", "Qwen3.5-27B", "--dcp", "0"], "--dcp must be positive: 0"),
     ],

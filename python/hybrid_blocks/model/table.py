@@ -8,7 +8,7 @@ layers of each kind where their order is not known: they are then spread evenly.
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -33,8 +33,18 @@ def entries() -> dict[str, Entry]:
     return msgspec.json.decode(text, type=dict[str, Entry])
 
 
+# What publishers add to a name for other weights over the same layers. Quantised weights are not
+# among them: their configuration may choose another type for the cache.
+_OTHER_WEIGHTS: Final = ("-instruct", "-thinking", "-chat", "-base", "-base-8k", "-it", "-bf16")
+_MAKER: Final = "nvidia-"
+
+
 def find(name: str) -> tuple[str, Entry]:
-    """Row of a name, in any case and with or without the owner before a slash.
+    """Row of a name, in any case and as a model hub has it.
+
+    ``nvidia/NVIDIA-Nemotron-Nano-9B-v2`` is ``Nemotron-Nano-9B-v2``. Where no row has the whole
+    name, the owner before a slash, the maker, and an ending such as ``-Instruct``, ``-it`` or
+    ``-BF16`` are left out.
 
     Raises:
         PlanError: no such name; says which names come near.
@@ -42,11 +52,17 @@ def find(name: str) -> tuple[str, Entry]:
     """
     by_key = {known.lower(): known for known in entries()}
     key = name.rsplit("/", 1)[-1].lower()
-    if key in by_key:
-        return by_key[key], entries()[by_key[key]]
+    for alias in (key, key.removeprefix(_MAKER), _without_weights(key.removeprefix(_MAKER))):
+        if alias in by_key:
+            return by_key[alias], entries()[by_key[alias]]
     near = get_close_matches(key, by_key, n=3, cutoff=0.5)
     hint = f"; near it: {', '.join(by_key[other] for other in near)}" if near else ""
     raise PlanError(f"{name}: neither a file, a directory nor a built-in model{hint}")
+
+
+def _without_weights(key: str) -> str:
+    ending = next((ending for ending in _OTHER_WEIGHTS if key.endswith(ending)), "")
+    return key.removesuffix(ending)
 
 
 def fields(entry: Entry) -> tuple[dict[str, object], tuple[str, ...]]:

@@ -119,7 +119,10 @@ _SHARE_RUNNING = 0.95
 def _check_running(steps: list[Step], asked: int) -> None:
     running = sum(step.num_running for step in steps) / len(steps)
     if running < _SHARE_RUNNING * asked:
-        raise RuntimeError(f"{running:.0f} requests ran on average, of {asked} that were asked for")
+        raise RuntimeError(
+            f"{running:.0f} requests ran on average, of {asked} that were asked for: give a larger "
+            "--num-blocks (0 is enough for all), more --warmup-steps, or fewer --requests"
+        )
 
 
 def _check_level(scheduler: Scheduler, level: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,8 @@ from hybrid_blocks.plan.geometry.pipeline import stages
 
 METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 """Methods of speculative decoding, as vLLM names them."""
+MAX_DRAFT_TOKENS: Final = 128
+"""Draft tokens that vLLM's rejection sampler takes, ``MAX_SPEC_LEN`` there."""
 
 CONNECTORS: Mapping[str, str] = MappingProxyType(
     {
@@ -94,7 +97,7 @@ def parse_speculative(text: str) -> Speculative:
     """Return what ``mtp:2`` stands for.
 
     Raises ``InvalidArgumentError`` for an unknown method, naming those that are known, and for a
-    number of tokens below 1.
+    number of tokens below 1 or above ``MAX_DRAFT_TOKENS``.
     """
     method, _, count = text.partition(":")
     if method not in METHODS:
@@ -104,5 +107,9 @@ def parse_speculative(text: str) -> Speculative:
     if not count.isdecimal() or int(count) < 1:
         raise InvalidArgumentError(
             f"--speculative {text}: say how many tokens are drafted a step, as in {method}:2"
+        )
+    if int(count) > MAX_DRAFT_TOKENS:
+        raise InvalidArgumentError(
+            f"--speculative {text}: vLLM verifies at most {MAX_DRAFT_TOKENS} draft tokens a step"
         )
     return Speculative(method, int(count))
