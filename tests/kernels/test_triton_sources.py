@@ -12,7 +12,10 @@ COPIERS = ("copy_blocks", "zero_blocks", "gather_scatter")
 MOVERS = (*COPIERS, "convert_state")
 
 
-@pytest.mark.parametrize("arch", [80, 90, 100])
+full = pytest.mark.full
+
+
+@pytest.mark.parametrize("arch", [pytest.param(80, marks=full), 90, pytest.param(100, marks=full)])
 def test_triton_kernels_compile_to_16_byte_accesses_and_no_fused_rounding(arch: int) -> None:
     package = Path(hybrid_blocks.__file__).parent.parent
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(package)}

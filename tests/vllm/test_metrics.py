@@ -117,10 +117,17 @@ print("hybrid_blocks_blocks{" in generate_latest(prometheus.get_prometheus_regis
 """
 
 
-@pytest.mark.parametrize("inherits", [False, True])
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize(
+    ("servers", "inherits"),
+    [
+        pytest.param(1, False),
+        pytest.param(2, True),
+        pytest.param(1, True, marks=pytest.mark.full),
+        pytest.param(2, False, marks=pytest.mark.full),
+    ],
+)
 def test_each_server_of_a_port_shows_what_engines_publish(
-    tmp_path: Path, servers: int, *, inherits: bool
+    tmp_path: Path, servers: int, inherits: bool
 ) -> None:
     environment = dict(os.environ)
     environment.pop(FOLDER_VARIABLE, None)

@@ -191,6 +191,7 @@ def test_d(): note("d"); pytest.skip()
 """
 
 
+@pytest.mark.full
 def test_a_run_goes_on_after_a_test_that_kills_it_and_repeats_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
