@@ -124,6 +124,22 @@ def test_all_blocks_of_the_shortest_request_are_named() -> None:
     assert "3 state blocks and at least 1 attention block, so at most 125 of" in warning
 
 
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        (["Gemma-3-27B"], True),
+        (["Gemma-3-27B", "--in-flight-batches", "2"], False),
+        (["Qwen3.5-27B"], False),
+    ],
+    ids=str,
+)
+def test_windows_planned_for_one_batch_in_flight_are_told(
+    options: list[str], *, is_told: bool
+) -> None:
+    report = _report(*options, "--memory", "24GiB")
+    assert any("--in-flight-batches 2" in line for line in report["warnings"]) is is_told
+
+
 def test_memory_in_powers_of_ten_is_planned_as_such() -> None:
     report = _report("Qwen3.5-27B", "--memory", "13GB", "--max-model-len", "8k")
     assert report["memory_bytes"] == 13 * 10**9

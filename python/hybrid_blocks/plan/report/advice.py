@@ -26,6 +26,7 @@ def advise(
         *_about_model(model, deployment),
         *_about_natural(deployment, geometry, deployment.length(model)),
         *_about_engines(deployment, geometry),
+        *_about_batches(deployment, geometry),
     ]
     if vllm is None:
         return (*warnings, f"vLLM cannot serve this model: {refusal}")
@@ -89,6 +90,16 @@ def _about_engines(deployment: Deployment, geometry: ArenaPlan) -> list[str]:
         f"natural: vLLM runs at level manager ({name})"
         for name, applies in refused.items()
         if applies
+    ]
+
+
+def _about_batches(deployment: Deployment, geometry: ArenaPlan) -> list[str]:
+    is_bounded = any(group.kind in {"sliding_window", "chunked"} for group in geometry.groups)
+    if not is_bounded or deployment.in_flight_batches > 1:
+        return []
+    return [
+        "windows are planned with one batch in flight, as up to vLLM 0.25 and on CPUs; on a GPU "
+        "vLLM reckons with two since then (--in-flight-batches 2)"
     ]
 
 
