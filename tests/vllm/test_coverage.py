@@ -6,13 +6,19 @@ from pathlib import Path
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.model import load_model
+from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.reach.answer import ONE_CALL, at_level, reach
 from hybrid_blocks.reach.document import document
 from hybrid_blocks.reach.engine import Engine
-from hybrid_blocks.reach.features import Features, Speculative, is_served, parse_speculative
+from hybrid_blocks.reach.features import (
+    METHODS,
+    Features,
+    Speculative,
+    is_served,
+    parse_speculative,
+)
 from hybrid_blocks.reach.probe import NUM_REQUESTS, probed
 from hybrid_blocks.reach.table import FEATURES, MOST_SERVED, Row, rows, share
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
@@ -79,12 +85,7 @@ def test_level_natural_plans_slabs_for_the_models_that_are_told_to_reach_it(name
     assert isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
 
 
-@pytest.mark.parametrize("features", FEATURES.values(), ids=list(FEATURES))
-@pytest.mark.parametrize("name", ["Qwen3.5-27B", "gpt-oss-20b", "Kimi-K3"])
-def test_the_manager_that_serves_is_the_one_told(name: str, features: Features) -> None:
-    model = load_model(name)
-    if not is_served(model, features):
-        return
+def assert_served_as_told(model: Model, features: Features) -> None:
     told = reach(model, features)
     probe = probed(Engine(model, features))
     manager = probe.scheduler.kv_cache_manager
@@ -94,6 +95,22 @@ def test_the_manager_that_serves_is_the_one_told(name: str, features: Features) 
     assert (told.scheduler == ONE_CALL) is (
         probe.scheduler._decodes is not None and not probe.num_left
     )
+
+
+@pytest.mark.parametrize("features", FEATURES.values(), ids=list(FEATURES))
+@pytest.mark.parametrize("name", ["Qwen3.5-27B", "gpt-oss-20b", "Kimi-K3"])
+def test_the_manager_that_serves_is_the_one_told(name: str, features: Features) -> None:
+    model = load_model(name)
+    if is_served(model, features):
+        assert_served_as_told(model, features)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_manager_that_serves_is_the_one_told_for_every_method_of_drafts(method: str) -> None:
+    features = Features(speculative=Speculative(method, 4))
+    assert_served_as_told(load_model("Qwen3.5-27B"), features)
+    is_async = Engine(load_model("Qwen3.5-27B"), features).is_async
+    assert is_async is (method not in {"ngram", "suffix"})
 
 
 @pytest.fixture
@@ -115,7 +132,7 @@ def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
     ("options", "words"),
     [
         (["--model", "Qwen3.5-27"], "near it: Qwen3.5-27B"),
-        (["--model", "Qwen3.5-27B", "--speculative", "guess:2"], "known are ngram, eagle"),
+        (["--model", "Qwen3.5-27B", "--speculative", "guess:2"], "known are ngram, ngram_gpu"),
         (["--model", "Qwen3.5-27B", "--speculative", "mtp"], "as in mtp:2"),
         (["--model", "Qwen3.5-27B", "--speculative", "mtp:129"], "at most 128 draft tokens"),
         (["--model", "Qwen3.5-27B", "--connector", "carrier"], "known are offloading"),

@@ -31,7 +31,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from vllm.v1.structured_output import StructuredOutputManager
 
 from hybrid_blocks.model import Model, PlanError, Rank
-from hybrid_blocks.reach.features import CONNECTORS, Features
+from hybrid_blocks.reach.features import CONNECTORS, DRAFTED_ON_HOST, Features
 from hybrid_blocks.reach.layers import attention_block, layer_specs
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.natural import stock
@@ -144,7 +144,7 @@ class Engine:
             # A drafter's own model is not asked for by the scheduler.
             config.speculative_config.method = features.speculative.method  # type: ignore[union-attr]
         config.scheduler_config.async_scheduling = self.is_async = features.pp == 1 and not (
-            features.speculative is not None and features.speculative.method == "ngram"
+            features.speculative is not None and features.speculative.method in DRAFTED_ON_HOST
         )
         return config
 

@@ -10,8 +10,12 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.geometry.pipeline import stages
 
-METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
+METHODS = (
+    "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model",
+)  # fmt: skip
 """Methods of speculative decoding, as vLLM names them."""
+DRAFTED_ON_HOST = ("ngram", "suffix")
+"""Methods beside which vLLM does not schedule asynchronously."""
 MAX_DRAFT_TOKENS: Final = 128
 """Draft tokens that vLLM's rejection sampler takes, ``MAX_SPEC_LEN`` there."""
 
