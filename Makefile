@@ -102,8 +102,8 @@ VERSION_OF_mutants := 27.1.0
 
 .PHONY: build run
 build: build/.installed ## Build a release wheel and install it into .venv
-run: build/.installed ## Replay a workload (TRACE=path for a file, ARGS for more options)
-	$(VENV)/bin/hybrid-blocks replay $(TRACE) $(ARGS)
+run: build/.installed ## Replay a workload through a hybrid model's cache (TRACE=path for a file, ARGS for other options)
+	$(VENV)/bin/hybrid-blocks replay $(TRACE) $(or $(ARGS),--model Granite-4.0-H-Tiny)
 
 # --- checks, in three tiers -------------------------------------------------
 

@@ -74,7 +74,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = AUTO,
     model: Annotated[
         str, typer.Option(help="Model that plans the cache: a name or a config.json.")
-    ] = "Granite-4.0-H-Tiny",
+    ] = "Granite-4.0-Micro",
     memory: Annotated[str, typer.Option(help="Memory for the cache.")] = "24GiB",
     num_blocks: Annotated[
         str | None,
