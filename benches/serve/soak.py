@@ -1,10 +1,10 @@
 """A bounded soak: ``make soak SECONDS=3600``.
 
-The mixed load runs over and over at level ``natural`` with the check of provenance on, and some
-clients hang up. No round begins after ``--seconds``, and one that generates nothing for five
-minutes is given up. The exit status is 1 then, if a request fails, the check or the log names an
-integrity error, anything is held once the server is idle and its prefix cache reset, or memory
-grows.
+The mixed load runs over and over at level ``natural`` with the check of provenance on. Memory is so
+small that requests are preempted, and some clients hang up. No round begins after ``--seconds``,
+and one that generates nothing for five minutes is given up. The exit status is 1 then, if a request
+fails, the check or the log names an integrity error, anything is held once the server is idle and
+its prefix cache reset, nothing was preempted, or memory grows.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def _soak(server: Server, options: argparse.Namespace) -> list[str]:
     problems: list[str] = []
     resident: list[dict[str, float]] = []
     start = time.monotonic()
-    number = num_requests = 0
+    number = num_requests = num_preemptions = 0
     while time.monotonic() < start + options.seconds and not problems:
         load = requests(options.sessions, options.rate, seed=number)
         with Watch(server, _Lines(number)) as watch:
@@ -68,6 +68,7 @@ def _soak(server: Server, options: argparse.Namespace) -> list[str]:
             if len(one.tokens) != one.request.max_tokens
         ]
         sample, held = _idle(server, start)
+        num_preemptions = sample.preemptions
         problems += [f"round {number}: {what}" for what in held]
         memory = {name: size / 2**20 for name, size in server.resident_bytes().items()}
         resident.append(memory)
@@ -80,6 +81,8 @@ def _soak(server: Server, options: argparse.Namespace) -> list[str]:
             flush=True,
         )
         number += 1
+    if not num_preemptions:
+        problems.append("no request was preempted: give less memory, --mib")
     return problems + _growth(resident)
 
 
@@ -161,9 +164,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(models.MODELS), default="granitemoehybrid")
     parser.add_argument("--level", choices=["natural", "manager", "off"], default="natural")
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--mib", type=float, default=6.0, help="memory of the cache")
-    parser.add_argument("--sessions", type=int, default=12, help="sessions a round")
-    parser.add_argument("--rate", type=float, default=4.0, help="sessions that start a second")
+    parser.add_argument("--mib", type=float, default=2.5, help="memory of the cache")
+    parser.add_argument("--sessions", type=int, default=60, help="sessions a round")
+    parser.add_argument("--rate", type=float, default=30.0, help="sessions that start a second")
     return parser.parse_args()
 
 
