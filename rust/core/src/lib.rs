@@ -33,8 +33,7 @@ pub use prefix_index::{Key, PrefixIndex, RunCursor};
 pub use rules::checkpoint_history::Origin;
 pub use rules::checkpoint_policy::CheckpointPolicy;
 pub use rules::hit::{Hit, HitLimit};
-pub use rules::natural::{
-    BlockManager, Config, FlopModel, Hashing, Hint, OriginStats, Policy, Stats,
-};
+pub use rules::natural::{BlockManager, Config, FlopModel, Hashing, OriginStats, Policy, Stats};
+pub use rules::sessions::Hint;
 pub use rules::vllm;
 pub use store::{BlockStore, EvictionOrder, FixedStore, Reservation, SlabStore, Store};

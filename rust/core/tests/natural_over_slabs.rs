@@ -8,7 +8,7 @@ use hybrid_blocks::vllm::{
     AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
 };
 use hybrid_blocks::{
-    BlockId, CheckpointPolicy, Digest, EvictionOrder, GroupId, GroupKind, HitLimit, PoolId,
+    BlockId, CheckpointPolicy, Digest, EvictionOrder, GroupId, GroupKind, Hint, HitLimit, PoolId,
     SlabStore, Store,
 };
 use proptest::prelude::*;
@@ -157,6 +157,8 @@ struct Engine {
     drafts: u32,
     num_hits: u32,
     random: u32,
+    /// Whether clients say something of their sessions.
+    is_told: bool,
 }
 
 impl Engine {
@@ -171,6 +173,7 @@ impl Engine {
             drafts,
             num_hits: 0,
             random: 1,
+            is_told: false,
         }
     }
 
@@ -196,6 +199,24 @@ impl Engine {
             *self.manager.digests_mut(handle).unwrap() = digests(&request.known);
             self.manager.settle(handle, &Self::progress(request)).unwrap();
             self.manager.free(handle).unwrap();
+        }
+    }
+
+    /// A request is over.
+    fn finish(&mut self, request: &Request) {
+        let Some(handle) = self.manager.find(&request.id) else { return };
+        *self.manager.digests_mut(handle).unwrap() = digests(&request.known);
+        self.manager.settle(handle, &Self::progress(request)).unwrap();
+        self.manager.finish(handle).unwrap();
+    }
+
+    /// What the client of a request says of it.
+    fn tell(&mut self, request: &Request, handle: u64) {
+        if self.is_told {
+            let said = request.prompt.len() + request.length as usize;
+            let session = (said % 4).to_string();
+            let session = (said % 4 > 0).then_some(&*session);
+            self.manager.set_session(handle, session, Hint::ALL[said % 5]).unwrap();
         }
     }
 
@@ -285,6 +306,7 @@ impl Engine {
             let known = request.known.len() as u32;
             let handle = self.manager.add(&request.id);
             *self.manager.digests_mut(handle).unwrap() = digests(&request.known);
+            self.tell(&request, handle);
             let progress = Self::progress(&request);
             if self.manager.hits_more_later(handle, &progress) {
                 assert!(!work.is_empty(), "{} waits for nobody", request.id);
@@ -462,7 +484,7 @@ impl Engine {
             }
             if is_done {
                 let request = self.running.remove(at);
-                self.give_back(&request);
+                self.finish(&request);
             }
         }
     }
@@ -495,7 +517,12 @@ fn live(
     ops: &[Op],
 ) -> Result<Engine, TestCaseError> {
     let num_slabs = 1 + enough_slabs(drafts) + extra_slabs;
-    let mut engine = Engine::new(num_slabs, is_async, drafts);
+    let engine = Engine::new(num_slabs, is_async, drafts);
+    live_in(engine, ops)
+}
+
+fn live_in(mut engine: Engine, ops: &[Op]) -> Result<Engine, TestCaseError> {
+    let is_async = engine.is_async;
     let mut in_flight = VecDeque::new();
     let mut num_added: u32 = 0;
     let step = |engine: &mut Engine, in_flight: &mut VecDeque<Vec<Work>>| {
@@ -539,7 +566,7 @@ fn live(
                 if !engine.running.is_empty() {
                     let at = usize::from(which) % engine.running.len();
                     let request = engine.running.remove(at);
-                    engine.give_back(&request);
+                    engine.finish(&request);
                 }
             }
             Op::Preempt => {
@@ -576,7 +603,7 @@ fn live(
         engine.running.len()
     );
     engine.run(&[])?;
-    prop_assert_eq!(engine.manager.store().num_whole_slabs(), u64::from(num_slabs) - 1);
+    prop_assert_eq!(engine.manager.store().num_whole_slabs(), engine.manager.store().num_slabs());
     Ok(engine)
 }
 
@@ -598,6 +625,17 @@ proptest! {
         ops in prop::collection::vec(op(), 1..40),
     ) {
         live(extra_slabs, false, 2, &ops)?;
+    }
+
+    #[test]
+    fn so_they_do_whatever_is_said_of_their_sessions(
+        extra_slabs in 0u32..40,
+        is_async in any::<bool>(),
+        ops in prop::collection::vec(op(), 1..40),
+    ) {
+        let mut engine = Engine::new(1 + enough_slabs(0) + extra_slabs, is_async, 0);
+        engine.is_told = true;
+        live_in(engine, &ops)?;
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the bindings share: errors, the guard against panics, token ids, and block hashing.
+//! What the bindings share: errors, the guard against panics, token ids, hints, and block hashing.
 #![deny(unsafe_code)]
 
 mod count;
@@ -6,6 +6,7 @@ mod error;
 mod extra_keys;
 mod guarded;
 mod hash;
+mod hint;
 mod tokens;
 
 pub use count::count;
@@ -16,4 +17,5 @@ pub use error::{
 };
 pub use guarded::{Guarded, caught};
 pub use hash::{PyBlockHasher, PyHashChain};
+pub use hint::optional_hint;
 pub use tokens::token_ids;

@@ -13,11 +13,11 @@ use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_
 use crate::block_store::new_store;
 use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
-use crate::hint::{client, optional_hint};
+use crate::hint::client;
 use crate::policy::{Compaction, policy};
 use hybrid_blocks_interop::Guarded;
 use hybrid_blocks_interop::PyBlockHasher;
-use hybrid_blocks_interop::{core_error, count, integrity_error, invalid_argument};
+use hybrid_blocks_interop::{core_error, count, integrity_error, invalid_argument, optional_hint};
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {

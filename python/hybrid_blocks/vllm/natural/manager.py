@@ -13,6 +13,7 @@ from hybrid_blocks.vllm.geometry import Geometry
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.metrics import Sample
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm.natural import hints
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.slab_pool import SlabPool
 
@@ -83,6 +84,9 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         No slab is both read and written, since the worker reads all before it writes any.
         """
         return [KVCacheBlockCopy(source, copy) for source, copy in self._take_disjoint_copies()], []
+
+    def _said(self, request: Request) -> tuple[str | None, str | None]:
+        return hints.said_of(request)
 
     def _emit_hit(self, request: Request, blocks: AllocatedBlocks, num_tokens: int) -> None:
         pool: Any = self.block_pool

@@ -16,6 +16,8 @@ pub(crate) struct Priorities {
     num_entered: i64,
     /// The time, for the ages of what is cached.
     pub(crate) now: u64,
+    /// The highest priority that a block had when it was evicted.
+    pub(crate) highest_evicted: u64,
 }
 
 impl Priorities {
@@ -25,6 +27,7 @@ impl Priorities {
             queue: None,
             num_entered: 0,
             now: 0,
+            highest_evicted: 0,
         }
     }
 
@@ -40,6 +43,11 @@ impl Priorities {
     /// A block's priority; by age, the tick at which it last lost its last owner.
     pub(crate) fn get(&self, block: BlockId) -> u64 {
         self.of[block.index()]
+    }
+
+    /// A block is evicted.
+    pub(crate) fn note_evicted(&mut self, block: BlockId) {
+        self.highest_evicted = self.highest_evicted.max(self.get(block));
     }
 
     /// Sets a block's priority from the next time it is cached. Does nothing by age.

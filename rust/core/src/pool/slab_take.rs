@@ -106,6 +106,7 @@ impl SlabPool {
     /// Takes a cached block for new content. Its keys are the caller's to drop.
     pub(crate) fn evict(&mut self, block: BlockId) {
         self.links.remove(block.0);
+        self.priorities.note_evicted(block);
         self.priorities.set(block, 0);
         self.blocks.own_evicted(block);
         self.slabs.on_live(self.slabs.slab_of(block.0), 1, 0);
@@ -150,13 +151,19 @@ impl SlabPool {
         }
     }
 
-    /// Makes a cached block the next to be evicted.
-    pub(crate) fn demote(&mut self, block: BlockId) {
-        if self.blocks.is_evictable(block.0) {
+    /// Makes cached blocks the next to be evicted, the last of them first.
+    pub(crate) fn demote(&mut self, blocks: impl Iterator<Item = BlockId>) {
+        let mut demoted = None;
+        for block in blocks.filter(|block| self.blocks.is_evictable(block.0)) {
             self.links.remove(block.0);
-            self.links.push_front(self.cached_list(), block.0);
+            self.links.push_front(self.links.list(0), block.0);
             self.priorities.drop_to_lowest(block.0);
             let slab = self.slabs.slab_of(block.0);
+            if let Some(other) = demoted.replace(slab).filter(|&other| other != slab) {
+                self.slabs.demote(other, self.highest_in(other));
+            }
+        }
+        if let Some(slab) = demoted {
             self.slabs.demote(slab, self.highest_in(slab));
         }
     }

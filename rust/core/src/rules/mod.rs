@@ -5,11 +5,12 @@
 //! - `vllm`: vLLM's rules, so that every decision is the one that vLLM would take.
 //!
 //! Both may place checkpoints by a `CheckpointPolicy`, where `Traffic` has learned that they are used,
-//! and tell why a hit ends where it does.
+//! tell why a hit ends where it does, and listen to what clients say of their `Sessions`.
 
 pub(crate) mod checkpoint_history;
 pub(crate) mod checkpoint_policy;
 pub(crate) mod hit;
 pub(crate) mod natural;
+pub(crate) mod sessions;
 mod traffic;
 pub mod vllm;

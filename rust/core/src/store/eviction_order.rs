@@ -59,9 +59,21 @@ pub trait EvictionOrder: Store {
 
     /// Makes a cached block the next to be evicted. Does nothing in a fixed store.
     fn demote(&mut self, pool: PoolId, block: BlockId) {
+        self.demote_all(pool, std::iter::once(block));
+    }
+
+    /// Makes cached blocks the next to be evicted, the last of them first. Does nothing in a fixed store.
+    fn demote_all(&mut self, pool: PoolId, blocks: impl Iterator<Item = BlockId>) {
         if let Some(slabs) = self.as_slabs_mut() {
-            slabs.pools[pool.index()].demote(block);
+            slabs.pools[pool.index()].demote(blocks);
         }
+    }
+
+    /// The latest tick at which a block that was evicted since had lost its last owner, where blocks are
+    /// evicted by age: about as old as what goes next. 0 in a fixed store.
+    fn newest_evicted(&self) -> u64 {
+        let pools = self.as_slabs().map_or(&[][..], |slabs| &slabs.pools);
+        pools.iter().map(|pool| pool.priorities.highest_evicted).max().unwrap_or(0)
     }
 
     /// Lets time pass. The clock only orders ages; one tick a scheduler step is enough.

@@ -109,6 +109,7 @@ impl SlabStore {
         let cached: Vec<_> = self.pools[pool.index()].cached_in(slab).collect();
         self.pools[pool.index()].blocks.num_evicted += cached.len() as u64;
         for block in cached {
+            self.pools[pool.index()].priorities.note_evicted(block);
             self.drop_keys(pool, block);
         }
         self.collect_emptied(pool);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hybrid_blocks::vllm::ManagerConfig;
-use hybrid_blocks::{BlockId, CacheEvent, Digest, Error};
+use hybrid_blocks::{BlockId, CacheEvent, Digest, Error, Store};
 use hybrid_blocks_interop::{core_error, integrity_error};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -41,6 +41,8 @@ pub(super) struct Configured {
     pub(super) enable_caching: bool,
     pub(super) enable_events: bool,
     enable_residency: bool,
+    /// Whether it matters what clients say of their sessions.
+    pub(super) heeds_sessions: bool,
     /// Whether checkpoints are placed by our own rules.
     pub(super) places_checkpoints: bool,
     /// Whether the worker zeroes single blocks, not slabs.
@@ -67,6 +69,8 @@ impl RustKVCacheManager {
         let fields: ConfigFields = slf.call_method0(intern!(slf.py(), "_geometry"))?.extract()?;
         let zeroes_blocks = fields.zeroes_blocks;
         let config: ManagerConfig = fields.config()?;
+        core.engine().configure(slf.py(), config.clone())?;
+        let heeds_sessions = core.engine().manager(slf.py(), |it| it.store().is_slabbed())?;
         let configured = Configured {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             num_groups: config.groups.len() as u32,
@@ -75,10 +79,10 @@ impl RustKVCacheManager {
             enable_caching: config.enable_caching(),
             enable_events: config.enable_events,
             enable_residency: config.enable_residency,
+            heeds_sessions,
             places_checkpoints: config.checkpoints.is_some(),
             zeroes_blocks,
         };
-        core.engine().configure(slf.py(), config)?;
         // Another thread may have been first, with the same answer.
         Ok((core, core.configured.get_or_init(|| configured)))
     }

@@ -14,6 +14,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use super::allocate::Room;
 use super::core::Core;
 use super::result::{AllocatedBlocks, GroupPools, ids_of, ids_of_groups};
+use super::said::Said;
 use crate::blocks::Blocks;
 use crate::engine::Manager;
 use crate::request::{RequestView, at_least_none};
@@ -125,7 +126,13 @@ impl RustKVCacheManager {
         let py = slf.py();
         let (core, configured) = Self::core(slf)?;
         let view = RequestView::new(request)?;
-        if !configured.enable_caching || view.skips_prefix_cache()? {
+        if !configured.enable_caching {
+            return Ok((core.empty.bind(py).clone(), 0, 0));
+        }
+        if let Some(said) = Said::of(slf, &view)? {
+            Core::change(slf, &view, |manager, handle| said.tell(manager, handle))?;
+        }
+        if view.skips_prefix_cache()? {
             return Ok((core.empty.bind(py).clone(), 0, 0));
         }
         let num_tokens = view.num_tokens()?;
@@ -169,6 +176,9 @@ impl RustKVCacheManager {
         if core.known(&id, |manager, _| manager.store().is_slabbed())? == Some(true) {
             let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
             Core::change(slf, &request, |manager, handle| manager.settle(handle, &progress))?;
+        }
+        if configured.heeds_sessions && request.is_finished()? {
+            return Self::finish(slf, &request);
         }
         Self::free_by_id(slf, &id)
     }
@@ -483,6 +493,18 @@ impl RustKVCacheManager {
 }
 
 impl RustKVCacheManager {
+    /// Free a request that is over. One that was never looked at may still say something of its session.
+    fn finish(slf: &Bound<'_, Self>, request: &RequestView<'_, '_>) -> PyResult<()> {
+        let (core, _) = Self::core(slf)?;
+        let id = request.id()?;
+        if core.known(&id, |_, _| ())?.is_none() {
+            let Some(said) = Said::of(slf, request)? else { return Ok(()) };
+            Core::change(slf, request, |manager, handle| said.tell(manager, handle))?;
+        }
+        let freed = core.known(&id, Manager::finish)?;
+        freed.unwrap_or(Ok(())).map_err(core_error)
+    }
+
     /// Enter what so many tokens complete into the prefix cache. `hint` is as for an allocation.
     #[inline]
     pub(crate) fn commit(

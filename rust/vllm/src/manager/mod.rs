@@ -7,6 +7,7 @@ mod digests;
 mod events;
 mod methods;
 mod result;
+mod said;
 
 pub(crate) use allocate::Room;
 pub(crate) use methods::RustKVCacheManager;

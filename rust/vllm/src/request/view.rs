@@ -171,6 +171,23 @@ impl<'a, 'py> RequestView<'a, 'py> {
         Ok(self.get(intern!(self.object.py(), "request_id"))?.cast_into()?)
     }
 
+    /// Whether its client may say something of its session, in attributes that a release may lack.
+    pub(crate) fn says_something(&self) -> PyResult<bool> {
+        let py = self.object.py();
+        for name in [intern!(py, "session_id"), intern!(py, "kv_hints")] {
+            if self.attributes.get_item(name)?.is_some_and(|said| !said.is_none()) {
+                return Ok(true);
+            }
+        }
+        let further = self.sampling()?.getattr_opt(intern!(py, "extra_args"))?;
+        Ok(further.is_some_and(|further| !further.is_none()))
+    }
+
+    /// Whether it is over, and not preempted.
+    pub(crate) fn is_finished(&self) -> PyResult<bool> {
+        self.object.call_method0(intern!(self.object.py(), "is_finished"))?.is_truthy()
+    }
+
     pub(crate) fn num_tokens(&self) -> PyResult<u32> {
         let py = self.object.py();
         if let Some(tokens) = self.attributes.get_item(intern!(py, "_all_token_ids"))?

@@ -1,9 +1,8 @@
 //! Our own rules: [`BlockManager`].
 //!
 //! ```text
-//! policy, hint <- request, lookup <- admission
-//!     hint <- worth <- returns, session_ends <- priority, place, session
-//!                              <- allocate, advance, checkpoints <- BlockManager
+//! policy <- request, lookup <- admission
+//!     <- priority, place, session <- allocate, advance, checkpoints <- BlockManager
 //! ```
 
 mod admission;
@@ -11,21 +10,16 @@ mod advance;
 mod allocate;
 mod checkpoints;
 mod config;
-mod hint;
 mod lookup;
 mod place;
 mod policy;
 mod priority;
 mod request;
-mod returns;
 mod session;
-mod session_ends;
 mod stats;
 mod tokens;
-mod worth;
 
 pub use config::{Config, Hashing};
-pub use hint::Hint;
 pub use policy::{FlopModel, Policy};
 pub use stats::{OriginStats, Stats};
 
@@ -36,14 +30,12 @@ use crate::engine::requests::known_row;
 use crate::engine::{BlockCopy, CacheEvent, Compaction, Engine, TableChange};
 use crate::error::Error;
 use crate::hash::BlockHasher;
-use crate::ids::{BlockId, GroupId, PoolId};
+use crate::ids::{BlockId, GroupId};
+use crate::rules::sessions::{LeftBlock, Sessions};
 use crate::rules::traffic::Traffic;
 use crate::store::{BlockStore, EvictionOrder, Store};
 use lookup::Lengths;
 use request::{NaturalRequest, Progress};
-use returns::Returns;
-use session_ends::{LeftBlock, SessionEnds};
-use worth::Worth;
 
 /// Requests whose memory is fetched at a time.
 const READ_AHEAD: usize = 16;
@@ -58,9 +50,7 @@ pub struct BlockManager {
     max_request_tokens: u32,
     /// What was seen of requests so far, from which it is learned where checkpoints go.
     traffic: Traffic,
-    worth: Worth,
-    returns: Returns,
-    session_ends: SessionEnds,
+    sessions: Sessions,
     stats: Stats,
     num_running: usize,
     /// Rows whose blocks are to be looked at by the call at hand. Reused by every call.
@@ -93,14 +83,9 @@ impl BlockManager {
             Policy::FlopAware(model) if model.linear > 0.0 => model.quadratic / model.linear,
             _ => 0.0,
         };
-        let num_ids = |store: &BlockStore| {
-            (0..store.num_pools()).map(|pool| u64::from(store.pool(PoolId(pool)).num_ids())).sum()
-        };
         let mut manager = Self {
-            session_ends: SessionEnds::new(num_ids(&cache.store)),
+            sessions: Sessions::new(&cache.store),
             traffic: Traffic::new(&cache, lengths.alignment, quadratic),
-            worth: Worth::default(),
-            returns: Returns::default(),
             engine: Engine::new(cache),
             lengths,
             hasher: BlockHasher::new(config.hashing.algorithm),
@@ -291,7 +276,7 @@ impl BlockManager {
     pub fn reset(&mut self) -> Result<(), Error> {
         self.engine.version += 1;
         self.engine.cache.store.reset()?;
-        self.session_ends.clear();
+        self.sessions.ends.clear();
         self.engine.cache.note(|| CacheEvent::Cleared);
         Ok(())
     }

@@ -2,15 +2,12 @@
 
 use super::BlockManager;
 use super::config::Config;
-use super::hint::Hint;
 use super::lookup::Lengths;
 use super::policy::Policy;
-use super::returns::tag_of;
-use super::session_ends::{LeftBlock, SessionEnd};
-use super::worth::{Worth, WorthClass};
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
+use crate::rules::sessions::{Hint, LeftBlock, SessionEnd, Worth, WorthClass};
 use crate::store::{EvictionOrder, Store};
 
 /// Parts of a life that are told apart.
@@ -211,18 +208,13 @@ impl BlockManager {
         let num_computed = self.engine.requests.progress(row).num_computed;
         let class = self.class_of(row);
         let request = &self.engine.requests.rows[row];
-        self.worth.on_end(class);
-        if request.rest.session > 0 {
-            self.returns.insert(request.rest.session, class);
-        }
         let end = num_computed / self.lengths.alignment * self.lengths.alignment;
         let planned = request.rest.plan.lengths.as_slice().iter().copied();
-        for length in planned.chain([end]).filter(|&length| length <= num_computed) {
-            let last = (length / self.config.hash_block_size).checked_sub(1);
-            if let Some(digest) = last.and_then(|at| request.digests.get(at as usize)) {
-                self.returns.insert(tag_of(digest), class);
-            }
-        }
+        let places = planned.chain([end]).filter(|&length| length <= num_computed);
+        let hash_block = self.config.hash_block_size;
+        let last = places.filter_map(|length| (length / hash_block).checked_sub(1));
+        let digests = last.filter_map(|at| request.digests.get(at as usize));
+        self.sessions.on_end(class, request.rest.session, digests);
     }
 
     /// Whether it matters what is said of a session.
@@ -234,7 +226,7 @@ impl BlockManager {
     /// scored: those that have no priority yet, or the one that the session gave them. It is taken from
     /// them: the last word on a session counts.
     fn own_blocks(&mut self, row: usize, session: u64) -> Vec<LeftBlock> {
-        let given = self.session_ends.get_mut(session).map_or(0, |end| end.priority);
+        let given = self.sessions.ends.get_mut(session).map_or(0, |end| end.priority);
         let (cache, requests) = (&mut self.engine.cache, &self.engine.requests);
         let mut own = Vec::new();
         for group in cache.groups.iter().filter(|group| !group.kind().is_constant()) {
@@ -259,23 +251,18 @@ impl BlockManager {
         left.extend_from_slice(&self.scored);
         let class = self.class_of(row);
         let at = (self.traffic.pressure.now(), self.engine.cache.store.now());
-        self.session_ends.insert(session, SessionEnd { class, at, priority, left });
+        self.sessions.ends.insert(session, SessionEnd { class, at, priority, left });
     }
 
     /// Score what a session that ended left behind as if `hint` had been said before. Returns whether
     /// its end is remembered.
     pub(super) fn score_ended(&mut self, session: u64, hint: Hint) -> bool {
-        let Some(mut end) = self.session_ends.remove(session) else { return false };
-        let class = WorthClass::new(end.class.num_turns(), hint);
-        if class != end.class {
-            self.worth.on_reclassed(end.class, class);
-            self.returns.reclass(session, class);
-            end.class = class;
-        }
+        let Some(mut end) = self.sessions.take_end(session, hint) else { return false };
+        let class = end.class;
         let store = &mut self.engine.cache.store;
         // What was taken, or needed by others, since has another priority.
         end.left.retain(|it| store.priority(it.pool, it.block) == it.priority);
-        let (config, worth) = (&self.config, &self.worth);
+        let (config, worth) = (&self.config, &self.sessions.worth);
         let priority = |of| priority_at(config, worth, end.at, class, of);
         end.priority = priority(1.0);
         for it in &mut end.left {
@@ -284,7 +271,7 @@ impl BlockManager {
         for left in end.left.chunk_by(|one, other| one.pool == other.pool) {
             store.reprioritize(left[0].pool, left.iter().map(|it| (it.block, it.priority)));
         }
-        self.session_ends.insert(session, end);
+        self.sessions.ends.insert(session, end);
         true
     }
 
@@ -302,17 +289,14 @@ impl BlockManager {
     /// Find out which turn of a conversation a request is that is admitted for the first time.
     pub(super) fn note_return(&mut self, row: usize) {
         let request = &mut self.engine.requests.rows[row];
-        if let Some((class, true)) = self.returns.take(request.rest.session, &request.digests) {
-            self.worth.on_continued(class);
-            request.rest.num_turns = class.num_turns() + 1;
-        }
+        request.rest.num_turns = self.sessions.on_arrival(request.rest.session, &request.digests);
     }
 
     /// The priority of what a request leaves behind now, where content of mean worth is worth 1: how long
     /// it is to be kept, in lives.
     fn worth_of(&self, row: usize, worth: f64) -> u64 {
         let at = (self.traffic.pressure.now(), self.engine.cache.store.now());
-        priority_at(&self.config, &self.worth, at, self.class_of(row), worth)
+        priority_at(&self.config, &self.sessions.worth, at, self.class_of(row), worth)
     }
 
     /// Whether what has the lowest priority is evicted first. Where states are kept, they are worth more or

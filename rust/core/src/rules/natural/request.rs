@@ -1,11 +1,11 @@
 //! What the rules remember of a request.
 
-use super::hint::Hint;
 use crate::engine::GroupBlocks;
 use crate::engine::requests::RequestState;
 use crate::hash::HashChain;
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
+use crate::rules::sessions::Hint;
 
 /// Marks the requests of these rules.
 #[derive(Debug)]

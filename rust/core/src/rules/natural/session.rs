@@ -1,13 +1,9 @@
 //! What clients say of their requests: which session and which client they belong to, and whether the
 //! session goes on. It guides what is kept, and changes nothing that is computed.
 
-use std::hash::{Hash, Hasher};
-
-use rustc_hash::FxHasher;
-
 use super::BlockManager;
-use super::hint::Hint;
 use crate::error::Error;
+use crate::rules::sessions::{Hint, number_of};
 
 impl BlockManager {
     /// Say that a request is a turn of a session, by any name that its turns share. Turns are then told
@@ -69,11 +65,4 @@ impl BlockManager {
         }
         is_known || self.score_ended(session, hint)
     }
-}
-
-/// The number of a session, by its name; 0 stands for none.
-fn number_of(session_id: &str) -> u64 {
-    let mut hasher = FxHasher::default();
-    session_id.hash(&mut hasher);
-    hasher.finish().max(1)
 }

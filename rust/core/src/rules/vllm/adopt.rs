@@ -72,6 +72,8 @@ impl<S: Store> Call<'_, S> {
             )));
         }
         self.cache.adopt(group, table, hit, num_local + num_external)?;
+        self.go_on_from(group, hit, num_local);
+        let table = &mut self.tables[group];
         let kept = table.blocks.len() as u32 > table.num_skipped;
         if kept && ends_inside_block(&config, hit, num_local) {
             let position = num_local / config.block_size;

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::config::{GroupConfig, ManagerConfig};
+use super::listener::Listener;
 use super::progress::RequestProgress;
 use super::request::Request;
 use super::stats::KvCacheStats;
@@ -46,6 +47,7 @@ pub(super) struct Call<'a, S> {
     pub(super) outputs: &'a mut [StepOutputs],
     pub(super) stats: &'a mut KvCacheStats,
     pub(super) traffic: Option<&'a mut Traffic>,
+    pub(super) listener: Option<&'a mut Listener>,
     pub(super) request: &'a mut Request,
     pub(super) handle: u64,
     pub(super) row: usize,

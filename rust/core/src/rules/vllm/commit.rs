@@ -67,6 +67,11 @@ impl<S: Store> Call<'_, S> {
             return Ok(());
         }
         let mask = mask(self.config, &config, config.use_eagle, (start, end), Some(&self.progress));
+        if let Some(listener) = self.listener.as_deref_mut() {
+            let new = self.tables[group].blocks.get(start as usize..end as usize);
+            let pool = self.cache.groups[group].spec.pool;
+            listener.owners.set(pool, new.unwrap_or_default(), self.request.session);
+        }
         if let (Some(traffic), Some(plan)) = (self.traffic.as_deref_mut(), &self.request.plan) {
             let new = self.tables[group].blocks.get(start as usize..end as usize);
             traffic.on_computed(group, new.unwrap_or_default(), plan);

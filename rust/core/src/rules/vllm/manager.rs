@@ -2,6 +2,7 @@
 
 use super::call::{BoundaryState, Call, StepOutputs};
 use super::config::{GroupConfig, ManagerConfig};
+use super::listener::Listener;
 use super::no_change::NoChangeUntil;
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
 use super::request::VllmRequest;
@@ -31,6 +32,8 @@ pub struct KvCacheManager<S> {
     pub(super) alone: Option<String>,
     /// What was seen of requests so far, where checkpoints are placed by our own rules.
     pub(super) traffic: Option<Box<Traffic>>,
+    /// What clients say of their sessions, from the first word on.
+    pub(super) listener: Option<Box<Listener>>,
     /// Requests whose prompts are computed in this step, the tokens from which on, and those of their next
     /// checkpoints.
     pub(super) coming_checkpoints: Vec<(u64, u32, u32)>,
@@ -70,6 +73,7 @@ impl<S: Store> KvCacheManager<S> {
             config,
             alone: None,
             traffic,
+            listener: None,
             coming_checkpoints: Vec::new(),
             is_short: false,
             stats: KvCacheStats::default(),
@@ -147,16 +151,23 @@ impl<S: Store> KvCacheManager<S> {
     fn open(&mut self, handle: u64, progress: RequestProgress) -> Result<Call<'_, S>, Error> {
         let row = self.engine.requests.row(handle)?;
         let Self {
-            engine: Engine { cache, requests, .. }, config, outputs, stats, traffic, ..
+            engine: Engine { cache, requests, .. },
+            config,
+            outputs,
+            stats,
+            traffic,
+            listener,
+            ..
         } = self;
         let (Row { digests, rest: request, .. }, tables) = requests.split_mut(row);
-        let traffic = traffic.as_deref_mut();
+        let (traffic, listener) = (traffic.as_deref_mut(), listener.as_deref_mut());
         Ok(Call {
             config,
             cache,
             outputs,
             stats,
             traffic,
+            listener,
             request,
             handle,
             row,
@@ -294,6 +305,7 @@ impl<S: Store> KvCacheManager<S> {
         if let Some(reason) = reason {
             call.key_copies(reason)?;
         }
+        call.listen();
         call.observe();
         let mut new = Vec::with_capacity(call.tables.len());
         for group in 0..call.tables.len() {
@@ -450,6 +462,9 @@ impl<S: Store> KvCacheManager<S> {
         }
         if let Some(traffic) = &mut self.traffic {
             traffic.measure(&self.engine.cache.store);
+        }
+        if let Some(listener) = &mut self.listener {
+            listener.start_step(&mut self.engine.cache.store);
         }
         self.coming_checkpoints.clear();
         self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());

@@ -6,12 +6,13 @@
 //!
 //! ```text
 //! config, progress, stats <- request <- call <- retention, checkpoint, demand
-//!                                 <- adopt, extend, commit, placement, no_change
-//!                                 <- KvCacheManager <- lookup, copies, alone
+//!           owners <- listener <- <- adopt, extend, commit, placement, no_change
+//!                                 <- KvCacheManager <- lookup, copies, alone, session
 //! ```
 //!
 //! `placement`, `copies` and `alone` are not vLLM's: they keep copies of states by our own rules and
-//! let what is admitted over slabs come to its end.
+//! let what is admitted over slabs come to its end. Nor are `owners`, `listener` and `session`: they heed
+//! what clients say of their sessions.
 
 mod adopt;
 mod alone;
@@ -22,13 +23,16 @@ mod config;
 mod copies;
 mod demand;
 mod extend;
+mod listener;
 mod lookup;
 mod manager;
 mod no_change;
+mod owners;
 mod placement;
 mod progress;
 mod request;
 mod retention;
+mod session;
 mod stats;
 
 pub use crate::engine::LookupGroup;

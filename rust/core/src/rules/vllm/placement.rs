@@ -248,6 +248,10 @@ impl<S: Store> Call<'_, S> {
     /// A state is kept in a block from now on.
     pub(super) fn note_left(&mut self, group: usize, block: BlockId) {
         let pool = self.pool(group);
+        if self.listener.is_some() {
+            self.own(group, &[block]);
+            self.request.checkpoints.push(self.progress.num_computed);
+        }
         let (Some(traffic), Some(plan)) = (self.traffic.as_deref_mut(), &self.request.plan) else {
             return;
         };

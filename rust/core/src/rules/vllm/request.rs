@@ -3,6 +3,7 @@
 use super::no_change::NoChangeUntil;
 use crate::engine::requests::RequestState;
 use crate::rules::checkpoint_policy::CheckpointPlan;
+use crate::rules::sessions::Hint;
 use crate::rules::traffic::Shared;
 
 /// Marks the requests of these rules. Their progress is told with each call; what a step looks at is
@@ -15,7 +16,7 @@ impl RequestState for VllmRequest {
     type Rest = Request;
 }
 
-/// The rest. It stays empty where no checkpoints are placed by our own rules.
+/// The rest. It stays empty where no checkpoints are placed by our own rules, and nothing is said.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     /// Where it leaves checkpoints: made by its look-up, or else when it is first scheduled.
@@ -28,4 +29,16 @@ pub(super) struct Request {
     pub(super) shared: Option<Shared>,
     /// Whether its prompt was taken note of.
     pub(super) is_known: bool,
+    /// Whether its session was told that it arrived.
+    pub(super) was_heard: bool,
+    /// Whether anything was said of it.
+    pub(super) is_named: bool,
+    /// What was said of how its session goes on.
+    pub(super) hint: Hint,
+    /// A number of its session, 0 if nothing was said.
+    pub(super) session: u64,
+    /// Earlier turns of its conversation, as far as they are remembered.
+    pub(super) num_turns: u8,
+    /// Lengths of the checkpoints that it went on from and left, where sessions are listened to.
+    pub(super) checkpoints: Vec<u32>,
 }

@@ -19,21 +19,26 @@ const MOST_LIVES: f64 = 8.0;
 
 /// Requests that are alike: in the turn of their conversation, and in what was said of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct WorthClass(u8);
+pub(crate) struct WorthClass(u8);
 
 impl WorthClass {
-    pub(super) fn new(num_turns: u8, hint: Hint) -> Self {
+    pub(crate) fn new(num_turns: u8, hint: Hint) -> Self {
         Self(hint as u8 * NUM_TURNS as u8 + num_turns.min(NUM_TURNS as u8 - 1))
     }
 
     /// Earlier turns of the conversation.
-    pub(super) fn num_turns(self) -> u8 {
+    pub(crate) fn num_turns(self) -> u8 {
         self.0 % NUM_TURNS as u8
+    }
+
+    /// What was said of it.
+    pub(crate) fn hint(self) -> Hint {
+        Hint::ALL[usize::from(self.0) / NUM_TURNS]
     }
 
     /// The chance to be gone on from that is believed in before anything was seen.
     fn prior(self) -> f64 {
-        let hint = Hint::ALL[usize::from(self.0) / NUM_TURNS];
+        let hint = self.hint();
         let turns = f64::from(self.num_turns());
         hint.chance().unwrap_or((turns + 1.0) / (turns + 4.0))
     }
@@ -58,7 +63,7 @@ impl Counts {
 /// falls as its inverse, content is to be kept for a time in proportion to its chance. So it seems
 /// younger by the measured life of cached content, times its chance over the mean chance.
 #[derive(Clone, Debug)]
-pub(super) struct Worth {
+pub(crate) struct Worth {
     of: [Counts; NUM_TURNS * Hint::ALL.len()],
     all: Counts,
 }
@@ -71,7 +76,7 @@ impl Default for Worth {
 
 impl Worth {
     /// A request of `class` ended.
-    pub(super) fn on_end(&mut self, class: WorthClass) {
+    pub(crate) fn on_end(&mut self, class: WorthClass) {
         for counts in [&mut self.of[usize::from(class.0)], &mut self.all] {
             counts.ended += 1.0;
             if counts.ended > MEMORY {
@@ -82,7 +87,7 @@ impl Worth {
     }
 
     /// A request that ended turned out to be of another class, before it was gone on from.
-    pub(super) fn on_reclassed(&mut self, from: WorthClass, to: WorthClass) {
+    pub(crate) fn on_reclassed(&mut self, from: WorthClass, to: WorthClass) {
         let from = &mut self.of[usize::from(from.0)];
         // It may count for less than one by now.
         let ended = from.ended.min(1.0);
@@ -91,13 +96,13 @@ impl Worth {
     }
 
     /// A request of `class` was gone on from for the first time.
-    pub(super) fn on_continued(&mut self, class: WorthClass) {
+    pub(crate) fn on_continued(&mut self, class: WorthClass) {
         self.of[usize::from(class.0)].continued += 1.0;
         self.all.continued += 1.0;
     }
 
     /// Lives by which what a request of `class` leaves seems younger.
-    pub(super) fn lives(&self, class: WorthClass) -> f64 {
+    pub(crate) fn lives(&self, class: WorthClass) -> f64 {
         let chance = self.of[usize::from(class.0)].chance(class.prior());
         (chance / self.all.chance(MEAN_PRIOR)).min(MOST_LIVES)
     }

@@ -24,7 +24,7 @@ struct Place {
 }
 
 /// A number for a digest, of all its bytes: those of a test may differ in the last ones only.
-pub(super) fn tag_of(digest: &Digest) -> u64 {
+pub(crate) fn tag_of(digest: &Digest) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(digest.as_bytes());
     hasher.finish().max(1)
@@ -33,7 +33,7 @@ pub(super) fn tag_of(digest: &Digest) -> u64 {
 /// A table of places. A full bucket forgets the earliest. It only guides what is kept: a wrong answer
 /// costs a hit, no more.
 #[derive(Clone, Debug)]
-pub(super) struct Returns {
+pub(crate) struct Returns {
     buckets: Box<[[Place; NUM_PLACES]]>,
 }
 
@@ -49,7 +49,7 @@ impl Returns {
     }
 
     /// A request of `class` ended, and the next turn may go on from what `tag` names.
-    pub(super) fn insert(&mut self, tag: u64, class: WorthClass) {
+    pub(crate) fn insert(&mut self, tag: u64, class: WorthClass) {
         let bucket = self.bucket(tag);
         let known = bucket.iter().position(|place| place.tag == tag).unwrap_or(NUM_PLACES - 1);
         bucket[..=known].rotate_right(1);
@@ -57,7 +57,7 @@ impl Returns {
     }
 
     /// What ended at `tag`, and was not gone on from, is of another class.
-    pub(super) fn reclass(&mut self, tag: u64, class: WorthClass) {
+    pub(crate) fn reclass(&mut self, tag: u64, class: WorthClass) {
         let place = self.bucket(tag).iter_mut().find(|place| place.tag == tag);
         if let Some(place) = place.filter(|place| !place.is_used) {
             place.class = class;
@@ -66,7 +66,7 @@ impl Returns {
 
     /// The class of the request that a prompt goes on from, and whether it is the first to do so: that
     /// of its `session`, else the last of `digests` that is remembered.
-    pub(super) fn take(&mut self, session: u64, digests: &[Digest]) -> Option<(WorthClass, bool)> {
+    pub(crate) fn take(&mut self, session: u64, digests: &[Digest]) -> Option<(WorthClass, bool)> {
         let tags = [session].into_iter().chain(digests.iter().rev().map(tag_of));
         for tag in tags.filter(|&tag| tag != 0) {
             if let Some(place) = self.bucket(tag).iter_mut().find(|place| place.tag == tag) {
@@ -81,7 +81,7 @@ impl Returns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::natural::Hint;
+    use crate::rules::sessions::Hint;
 
     #[test]
     fn the_first_request_that_goes_on_from_a_place_is_told_apart() {

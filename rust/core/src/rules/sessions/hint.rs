@@ -34,7 +34,7 @@ impl Hint {
     }
 
     /// The chance of a next turn that is believed in before it was seen how right such hints are.
-    pub(super) const fn chance(self) -> Option<f64> {
+    pub(crate) const fn chance(self) -> Option<f64> {
         match self {
             Self::None => None,
             Self::GoingOn => Some(0.8),

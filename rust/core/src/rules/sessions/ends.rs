@@ -10,30 +10,30 @@ use crate::ids::{BlockId, PoolId};
 
 /// A cached block that no other conversation is known to need.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct LeftBlock {
-    pub(super) pool: PoolId,
-    pub(super) block: BlockId,
+pub(crate) struct LeftBlock {
+    pub(crate) pool: PoolId,
+    pub(crate) block: BlockId,
     /// What it is worth beside content of mean worth, as when the request ended.
-    pub(super) worth: f64,
+    pub(crate) worth: f64,
     /// The priority that it got. While it has it, nobody else took or used the block.
-    pub(super) priority: u64,
+    pub(crate) priority: u64,
 }
 
 /// The end of a session's last request.
 #[derive(Clone, Debug)]
-pub(super) struct SessionEnd {
-    pub(super) class: WorthClass,
+pub(crate) struct SessionEnd {
+    pub(crate) class: WorthClass,
     /// When it was, in lives and in ticks.
-    pub(super) at: (f64, u64),
+    pub(crate) at: (f64, u64),
     /// The priority that its attention blocks got.
-    pub(super) priority: u64,
-    pub(super) left: Vec<LeftBlock>,
+    pub(crate) priority: u64,
+    pub(crate) left: Vec<LeftBlock>,
 }
 
 /// The ends of sessions, of the latest ones only. They guide what is kept: one that was forgotten costs a
 /// hit, no more.
 #[derive(Clone, Debug)]
-pub(super) struct SessionEnds {
+pub(crate) struct SessionEnds {
     of: FxHashMap<u64, (u64, SessionEnd)>,
     /// Sessions by when they ended.
     by_time: BTreeMap<u64, u64>,
@@ -47,7 +47,7 @@ pub(super) struct SessionEnds {
 const MOST_SESSIONS: usize = 1 << 14;
 
 impl SessionEnds {
-    pub(super) fn new(most_blocks: u64) -> Self {
+    pub(crate) fn new(most_blocks: u64) -> Self {
         Self {
             of: FxHashMap::default(),
             by_time: BTreeMap::new(),
@@ -59,7 +59,7 @@ impl SessionEnds {
 
     /// Remembers the end of a session in place of an earlier one. The sessions that ended first are
     /// forgotten if there are too many.
-    pub(super) fn insert(&mut self, session: u64, end: SessionEnd) {
+    pub(crate) fn insert(&mut self, session: u64, end: SessionEnd) {
         self.remove(session);
         self.num_ends += 1;
         self.num_blocks += end.left.len() as u64;
@@ -71,18 +71,18 @@ impl SessionEnds {
         }
     }
 
-    pub(super) fn get_mut(&mut self, session: u64) -> Option<&mut SessionEnd> {
+    pub(crate) fn get_mut(&mut self, session: u64) -> Option<&mut SessionEnd> {
         self.of.get_mut(&session).map(|(_, end)| end)
     }
 
-    pub(super) fn remove(&mut self, session: u64) -> Option<SessionEnd> {
+    pub(crate) fn remove(&mut self, session: u64) -> Option<SessionEnd> {
         let (time, end) = self.of.remove(&session)?;
         self.by_time.remove(&time);
         self.num_blocks -= end.left.len() as u64;
         Some(end)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::new(self.most_blocks);
     }
 }

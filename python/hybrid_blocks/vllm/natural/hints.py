@@ -1,0 +1,49 @@
+"""What a request's client says of its session: which one it is, and how it goes on."""
+
+from typing import Any
+
+from vllm.logger import init_logger
+
+logger = init_logger("vllm.hybrid_blocks")
+
+ACTION = "hybrid_blocks.session"
+"""The type of the actions among a request's ``kv_hints`` that are meant for the block manager."""
+
+VERSION = "1"
+ARGUMENT = "session_hint"
+"""The same among ``vllm_xargs``, for clients over HTTP, which cannot send ``kv_hints``."""
+
+HINTS = ("none", "going_on", "paused", "done", "compacted")
+
+
+def said_of(request: Any) -> tuple[str | None, str | None]:
+    """Return the session of a request and the hint that came with it, as far as there are any.
+
+    Whatever cannot be understood is left out, and a warning says so: no client can stop an engine.
+    """
+    session = getattr(request, "session_id", None)
+    return session if isinstance(session, str) and session else None, _hint(request)
+
+
+def _hint(request: Any) -> str | None:
+    envelope = getattr(request, "kv_hints", None)
+    said = None if envelope is None else _last_of(envelope.actions)
+    if said is None:
+        arguments = getattr(request.sampling_params, "extra_args", None) or {}
+        said = arguments.get(ARGUMENT)
+    if said is None or said in HINTS:
+        return said
+    # Without what was said, so that no client can fill the log.
+    logger.warning_once("hybrid_blocks: a session hint that is none of %s is ignored", HINTS)
+    return None
+
+
+def _last_of(actions: list[Any]) -> Any:
+    """Return what the last of the actions says that is meant for us."""
+    ours = [action for action in actions if action.action_type == ACTION]
+    known = [action for action in ours if action.action_version == VERSION]
+    if len(known) < len(ours):
+        logger.warning_once(
+            "hybrid_blocks: actions of type %s are heeded in version %s only", ACTION, VERSION
+        )
+    return known[-1].payload.get("hint", "") if known else None

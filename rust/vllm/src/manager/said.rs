@@ -1,0 +1,37 @@
+//! What the client of a request says of its session.
+
+use hybrid_blocks::{Error, Hint};
+use hybrid_blocks_interop::optional_hint;
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use super::methods::RustKVCacheManager;
+use crate::engine::Manager;
+use crate::request::RequestView;
+
+/// The session of a request, and how it goes on after it.
+pub(super) struct Said {
+    session_id: Option<String>,
+    hint: Hint,
+}
+
+impl Said {
+    /// What is said of a request; `None` if nothing is.
+    pub(super) fn of(
+        slf: &Bound<'_, RustKVCacheManager>,
+        request: &RequestView<'_, '_>,
+    ) -> PyResult<Option<Self>> {
+        if !RustKVCacheManager::core(slf)?.1.heeds_sessions || !request.says_something()? {
+            return Ok(None);
+        }
+        let said = slf.call_method1(intern!(slf.py(), "_said"), (request.object,))?;
+        let (session_id, hint): (Option<String>, Bound<'_, PyAny>) = said.extract()?;
+        let hint = optional_hint(&hint)?.unwrap_or_default();
+        let is_something = session_id.is_some() || hint != Hint::None;
+        Ok(is_something.then_some(Self { session_id, hint }))
+    }
+
+    pub(super) fn tell(&self, manager: &mut Manager, handle: u64) -> Result<(), Error> {
+        manager.set_session(handle, self.session_id.as_deref(), self.hint)
+    }
+}
