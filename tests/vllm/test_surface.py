@@ -30,7 +30,9 @@ _OWN_BY_NAME = {"hybrid_blocks_level", "hybrid_blocks_provenance", "_hybrid_bloc
 
 
 def listed() -> set[str]:
-    names = {name for part in SURFACE["fields"].values() for name in part}
+    names = {
+        name for kind in ("fields", "optional") for part in SURFACE[kind].values() for name in part
+    }
     names |= {
         name
         for section in ("parts", "live")
@@ -113,6 +115,11 @@ def test_the_native_manager_takes_what_vllms_takes(owner: str, method: str) -> N
 def test_vllms_classes_have_these_members(owner: str) -> None:
     known = members(found_in(owner))
     assert sorted(set(filter(is_present, SURFACE["fields"][owner])) - known) == []
+
+
+@pytest.mark.parametrize("owner", SURFACE["optional"])
+def test_the_tested_releases_have_what_another_one_may_lack(owner: str) -> None:
+    assert sorted(set(SURFACE["optional"][owner]) - members(found_in(owner))) == []
 
 
 @pytest.fixture(scope="module")

@@ -215,7 +215,7 @@ impl Engine {
         if self.is_told {
             let said = request.prompt.len() + request.length as usize;
             let session = (said % 4).to_string();
-            let session = (said % 4 > 0).then_some(&*session);
+            let session = (!said.is_multiple_of(4)).then_some(&*session);
             self.manager.set_session(handle, session, Hint::ALL[said % 5]).unwrap();
         }
     }
@@ -1177,6 +1177,31 @@ fn copies_stay_where_their_room_would_not_do() {
     assert_eq!(manager.stats().no_room, 0, "whether its own copy has room is not known yet");
     assert!(grow(&mut manager, running[1], 10));
     assert_eq!(manager.stats().no_room, 1);
+}
+
+#[test]
+fn copies_stay_where_they_would_not_leave_to_others_what_is_kept_for_them() {
+    let (mut manager, running) = with_a_copy_in_the_last_slab();
+    let (handle, progress) = running[1];
+    let asks = |num_new, withheld_blocks| AllocateArgs {
+        num_new,
+        withheld_blocks,
+        ..AllocateArgs::default()
+    };
+    // There is room for the tokens, but not for more whole slabs beside them.
+    assert_eq!(manager.allocate(handle, &progress, &asks(2, 4)).unwrap(), None);
+    assert!(checkpoint_of(&manager, running[0]).is_some());
+    assert!(manager.allocate(handle, &progress, &asks(2, 1)).unwrap().is_some());
+    assert_eq!(checkpoint_of(&manager, running[0]), None);
+}
+
+#[test]
+fn a_copy_that_is_given_up_counts_as_such_and_not_as_evicted() {
+    let (mut manager, running) = with_a_copy_in_the_last_slab();
+    assert!(grow(&mut manager, running[1], 10));
+    manager.start_step();
+    let stats = manager.stats();
+    assert_eq!((stats.given_up, stats.evicted, stats.superseded), (1, 0, 0));
 }
 
 #[test]

@@ -90,12 +90,12 @@ fn start<S: Store>(
         ..RequestProgress::default()
     };
     manager.start_step();
-    let hit = if manager.store().is_slabbed() {
+    let matched = if manager.store().is_slabbed() {
         manager.longest_usable_hit(handle, num_tokens - 1, &progress).unwrap()
     } else {
         manager.longest_hit(handle, num_tokens - 1)
     };
-    let (mut at, mut computed) = (hit.num_tokens, Some(&hit.blocks[..]));
+    let (mut at, mut computed) = (matched.num_tokens, Some(&matched.blocks[..]));
     while at < num_tokens {
         let end = manager.next_boundary(handle, &progress, at, num_tokens).unwrap();
         let args = AllocateArgs {
@@ -112,7 +112,7 @@ fn start<S: Store>(
         (progress.num_computed, progress.is_waiting) = (end, false);
         at = end;
     }
-    (handle, hit.num_tokens, progress)
+    (handle, matched.num_tokens, progress)
 }
 
 fn finish<S: Store>(

@@ -394,6 +394,7 @@ impl RustKVCacheManager {
             ("kept", stats.kept),
             ("superseded", stats.superseded),
             ("evicted", stats.evicted),
+            ("given_up", stats.given_up),
             ("no_room", stats.no_room),
             ("shortened", stats.shortened),
         ])

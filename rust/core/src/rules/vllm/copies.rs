@@ -76,13 +76,16 @@ impl<S: Store> KvCacheManager<S> {
 impl<S: Store> Call<'_, S> {
     /// Whether what the call just found no room for fits without the copies that nobody goes on from.
     pub(super) fn fits_without_copies(&mut self, kept: i64) -> bool {
-        let Err(Error::OutOfBlocks { needed, available, .. }) = self.cache.reserve() else {
-            return true;
-        };
+        let kept = kept.max(0).cast_unsigned();
+        let reserved = self.cache.reserve();
         // Each is a state, which has a slab of its own.
         let copies = self.cache.outbox.copies.iter();
         let unused = copies.filter(|copy| is_unused(self.cache, copy)).count() as u64;
-        needed + kept.max(0).cast_unsigned() <= available + unused
+        if let Err(Error::OutOfBlocks { needed, available, .. }) = reserved {
+            return needed + kept <= available + unused;
+        }
+        // Only what is left to others is missing.
+        self.cache.store.has_room(&self.cache.demand, kept.saturating_sub(unused), false)
     }
 
     /// Do without the checkpoint that was last to be copied in this step, so that a running request gets its
@@ -94,7 +97,9 @@ impl<S: Store> Call<'_, S> {
         loop {
             let copy = self.cache.outbox.copies.remove(at);
             let pool = self.pool(copy.group.index());
+            let before = self.cache.store.evicted().len();
             self.cache.store.drop_own_keys(pool, copy.dst);
+            self.stats.given_up += (self.cache.store.evicted().len() - before) as u64;
             self.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
             if let Some(traffic) = self.traffic.as_deref_mut() {
                 traffic.first_to_go.retain(|&block| block != (pool, copy.dst));

@@ -143,7 +143,8 @@ impl<S: Store> KvCacheManager<S> {
     pub fn stats(&self) -> KvCacheStats {
         let removed = self.engine.cache.num_removed.iter().flatten().zip(&self.config.groups);
         let states = removed.filter(|(_, group)| group.kind.is_recurrent()).map(|(count, _)| count);
-        let evicted = states.sum::<u64>().saturating_sub(self.stats.superseded);
+        let others = self.stats.superseded + self.stats.given_up;
+        let evicted = states.sum::<u64>().saturating_sub(others);
         KvCacheStats { evicted, ..self.stats }
     }
 

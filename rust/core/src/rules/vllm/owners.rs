@@ -23,7 +23,9 @@ impl Owners {
     /// A session computed blocks.
     pub(super) fn set(&mut self, pool: PoolId, blocks: &[BlockId], session: u64) {
         let of = &mut self.of[pool.index()];
-        blocks.iter().for_each(|block| of[block.index()] = session);
+        for block in blocks {
+            of[block.index()] = session;
+        }
     }
 
     /// A session goes on from blocks.

@@ -17,6 +17,8 @@ pub struct KvCacheStats {
     pub superseded: u64,
     /// Checkpoints whose place was needed.
     pub evicted: u64,
+    /// Checkpoints that were to be made, and whose room a running request took before.
+    pub given_up: u64,
     /// Checkpoints not made because there was no room.
     pub no_room: u64,
     /// Hits shortened because the request could not have come to its end with them.

@@ -1,0 +1,142 @@
+"""What vLLM's requests carry of their sessions, in vLLM's scheduler at level ``natural``."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hybrid_blocks.vllm.natural.hints import ACTION, ARGUMENT, said_of
+from vllm.sampling_params import SamplingParams
+from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
+from vllm.v1.request import Request, RequestStatus
+
+from .test_manager import Engine
+
+pytestmark = pytest.mark.usefixtures("natural_level")
+
+
+def hints(hint: Any, *, kind: str = ACTION, version: str = "1") -> KvHintsEnvelope:
+    action = KvHintAction("0", kind, version, {"hint": hint})
+    other = KvHintAction("1", "another.component", "7", {"hint": "nonsense"})
+    return KvHintsEnvelope("1", "message", [action, other])
+
+
+def request(
+    engine: Engine,
+    prompt: list[int],
+    session: str | None = None,
+    hint: str | None = None,
+    *,
+    argument: str | None = None,
+) -> Request:
+    """Add a request of a session, of which something is said."""
+    extra = {} if argument is None else {"extra_args": {ARGUMENT: argument}}
+    added = Request(
+        request_id=f"request{engine.num_added}",
+        prompt_token_ids=prompt,
+        sampling_params=SamplingParams(max_tokens=2, ignore_eos=True, **extra),
+        pooling_params=None,
+        block_hasher=engine.hasher,
+        session_id=session,
+        kv_hints=None if hint is None else hints(hint),
+    )
+    engine.num_added += 1
+    engine.scheduler.add_request(added)
+    return added
+
+
+def prompt_of(number: int, length: int = 320) -> list[int]:
+    return [10_000 * number + at for at in range(length)]
+
+
+def serve(engine: Engine, number: int, *said: Any, **options: Any) -> int:
+    """Serve a turn; return how many of its tokens are found."""
+    added = request(engine, prompt_of(number), *said, **options)
+    engine.finish()
+    return engine.hits[added.request_id]
+
+
+def first_lost(engine: Engine, numbers: list[int]) -> int:
+    """Return whose prompt is not found any more first, as others take the memory."""
+    for other in range(100, 160):
+        for number in numbers:
+            probe = request(engine, prompt_of(number))
+            _, found, _ = engine.manager.get_computed_blocks(probe)
+            engine.scheduler.finish_requests(probe.request_id, RequestStatus.FINISHED_ABORTED)
+            if not found:
+                return number
+        serve(engine, other)
+    raise AssertionError("nothing was lost")
+
+
+def filled() -> Engine:
+    # A state every 160 tokens, whatever was learned of who comes back.
+    engine = Engine(100, interval=160)
+    for number in range(20, 38):
+        serve(engine, number)
+    return engine
+
+
+def test_without_a_hint_what_is_older_goes_first() -> None:
+    engine = filled()
+    serve(engine, 1, "first")
+    serve(engine, 2, "second")
+    assert first_lost(engine, [1, 2]) == 1
+
+
+@pytest.mark.parametrize("hint", ["done", "compacted"])
+def test_a_session_that_is_over_goes_first(hint: str) -> None:
+    engine = filled()
+    serve(engine, 1, "first")
+    serve(engine, 2, "second", hint)
+    assert first_lost(engine, [1, 2]) == 2
+
+
+def test_a_client_over_http_says_it_among_its_further_arguments() -> None:
+    engine = filled()
+    serve(engine, 1, "first")
+    serve(engine, 2, argument="done")
+    assert first_lost(engine, [1, 2]) == 2
+
+
+@pytest.mark.parametrize("hint", ["going_on", "paused"])
+def test_a_session_that_goes_on_stays_longer(hint: str) -> None:
+    engine = filled()
+    serve(engine, 1, "first", hint)
+    serve(engine, 2, "second")
+    assert first_lost(engine, [1, 2]) == 2
+
+
+def test_a_request_that_is_aborted_while_it_waits_still_says_something_of_its_session() -> None:
+    engine = filled()
+    serve(engine, 1, "first")
+    serve(engine, 2, "second")
+    word = request(engine, [1, 2, 3], "second", "done")
+    engine.scheduler.finish_requests(word.request_id, RequestStatus.FINISHED_ABORTED)
+    assert first_lost(engine, [1, 2]) == 2
+
+
+def test_a_preempted_request_is_not_over() -> None:
+    engine = filled()
+    added = request(engine, prompt_of(1), "first", "done")
+    for _ in range(3):
+        engine.step()
+    engine.scheduler.running.remove(added)
+    engine.scheduler._preempt_request(added, 0.0)
+    engine.finish()
+    assert engine.hits[added.request_id] > 200, "it goes on from what it had computed"
+
+
+def test_what_cannot_be_understood_is_left_out() -> None:
+    params = SimpleNamespace(extra_args=None)
+    of = SimpleNamespace(session_id="a", sampling_params=params)
+    assert said_of(of) == ("a", None), "a release without hints"
+    for said in (hints("soon"), hints(["done"]), hints("done", version="2")):
+        of.kv_hints = said
+        assert said_of(of) == ("a", None)
+    of.kv_hints = hints("done", kind="another")
+    assert said_of(of) == ("a", None)
+    of.kv_hints = hints("paused")
+    assert said_of(of) == ("a", "paused")
+    of.session_id, of.kv_hints = "", None
+    params.extra_args = {ARGUMENT: "going_on"}
+    assert said_of(of) == (None, "going_on")
