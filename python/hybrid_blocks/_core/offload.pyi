@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DiskStore", "HostCache", "Lookup", "ObjectStore"]
+__all__ = ["ChunkCodec", "DiskStore", "HostCache", "Lookup", "ObjectStore"]
 
 @final
 class Lookup:
@@ -152,6 +152,57 @@ class HostCache:
 
     def check_integrity(self) -> None:
         """Raise ``IntegrityError`` with the first contradiction in the books."""
+
+@final
+class ChunkCodec:
+    """Chunks as ranks hold them, to and from a stored form that is the same for any of them.
+
+    Ranks' shares lie one after another. The stored form is what one rank alone would hold. Several
+    threads may call a codec; it copies without the interpreter's lock.
+    """
+
+    def __new__(
+        cls,
+        parts: Sequence[tuple[str, int, int, int, bool]],
+        *,
+        tp_size: int,
+        state_format: str | None = None,
+    ) -> ChunkCodec:
+        """Describe a chunk by its parts: kind, rows, heads, bytes a head, and whether float32.
+
+        A part's bytes are ``[row][head][byte]``, with the heads of the whole model. Kinds are
+        ``key_value``, ``convolution`` and ``recurrent``, whose heads ranks share; ``replicated``,
+        one head that all hold; and ``opaque``, a head for each rank. Recurrent parts of float32 are
+        stored in ``state_format``: ``bf16``, ``fp8``, ``int8``, or as they are.
+
+        Raises ``InvalidArgumentError`` for sizes that make no sense, and for heads that ``tp_size``
+        ranks cannot share.
+        """
+
+    @property
+    def rank_bytes(self) -> int:
+        """Bytes that a rank holds of a chunk."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of a stored chunk."""
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether a stored chunk is what ranks hold."""
+
+    @property
+    def converts_states(self) -> bool:
+        """Whether any part is stored in another format."""
+
+    def encode(self, chunk: npt.NDArray[np.uint8], stored: npt.NDArray[np.uint8]) -> bool:
+        """Fill ``stored`` from what ranks hold.
+
+        ``False`` if ranks differ that should hold the same keys and values; ``stored`` is void.
+        """
+
+    def decode(self, stored: npt.NDArray[np.uint8], chunk: npt.NDArray[np.uint8]) -> None:
+        """Fill what ranks hold from ``stored``."""
 
 @final
 class DiskStore:

@@ -1,131 +1,123 @@
 //! What one size of tensor parallelism stores, another loads.
 
 use hybrid_blocks::{Digest, GroupId, Key};
-use hybrid_blocks_offload::layout::{GroupLayout, LayoutVersion, ModelIdentity, Part, PartKind};
+use hybrid_blocks_offload::layout::{
+    GroupLayout, LayoutVersion, ModelIdentity, Part, PartKind, StateFormat,
+};
 use hybrid_blocks_offload::{Namespace, StoredKey};
 use proptest::prelude::*;
 
-const fn part(kind: PartKind, num_heads: u32, bytes_per_head: u64) -> Part {
-    Part { kind, num_heads, bytes_per_head }
+const fn part(kind: PartKind, rows: u32, num_heads: u32, bytes_per_head: u64) -> Part {
+    Part { kind, rows, num_heads, bytes_per_head, is_float32: false }
 }
 
-fn layouts() -> Vec<GroupLayout> {
-    let attention = vec![part(PartKind::KeyValue, 4, 6)];
-    let grouped = vec![part(PartKind::KeyValue, 2, 10)];
-    let latent = vec![part(PartKind::Latent, 1, 7)];
-    // Gated delta net: a convolution over queries, keys and values, and one state a value head.
-    let delta = vec![
-        part(PartKind::Convolution, 4, 3),
-        part(PartKind::Convolution, 4, 3),
-        part(PartKind::Convolution, 8, 5),
-        part(PartKind::Recurrent, 8, 16),
-    ];
-    [attention, grouped, latent, delta]
-        .into_iter()
-        .flat_map(|parts| {
-            [(1, 1), (3, 2)].map(|(layers, blocks)| {
-                GroupLayout::new(parts.clone(), layers, blocks).expect("sizes are above 0")
-            })
-        })
-        .collect()
+const fn state(num_heads: u32, bytes_per_head: u64) -> Part {
+    Part { is_float32: true, ..part(PartKind::Recurrent, 1, num_heads, bytes_per_head) }
+}
+
+fn layout(parts: Vec<Part>) -> GroupLayout {
+    GroupLayout::new(parts, None).expect("sizes are above 0")
 }
 
 /// The byte that a model of any parallel size computes at a place: it depends on the head alone and
 /// never on the rank.
-fn byte(part: usize, head: u32, layer: u32, block: u32, at: u64) -> u8 {
-    (part as u64 * 31 + u64::from(head) * 7 + u64::from(layer) * 13 + u64::from(block) * 3 + at)
-        as u8
+fn byte(part: usize, row: u32, head: u32, at: u64) -> u8 {
+    let place = part as u64 * 31 + u64::from(row) * 13 + u64::from(head) * 7 + at * 3;
+    (place ^ (place >> 8)) as u8
 }
 
-/// A rank's own tensors, `[part][layer][block][local head]`, with every place of the chunk.
-fn places(layout: &GroupLayout, tp_size: u32, rank: u32) -> Vec<(u64, Vec<u8>)> {
-    let shard = layout.shard(tp_size, rank).expect("heads divide");
-    let mut places = Vec::new();
-    for (at, part) in layout.parts().iter().enumerate() {
-        for layer in 0..layout.num_layers() {
-            for block in 0..layout.blocks_per_chunk() {
-                for head in shard.heads[at].clone() {
-                    let bytes =
-                        (0..part.bytes_per_head).map(|i| byte(at, head, layer, block, i)).collect();
-                    places.push((layout.offset(at, head, layer, block), bytes));
+/// The heads of a rank, as a list: written down anew, not with what is tested.
+fn heads_of(num_heads: u32, tp_size: u32, rank: u32) -> Vec<u32> {
+    let owner =
+        |head: u32| (head * tp_size / num_heads)..((head + 1) * tp_size).div_ceil(num_heads);
+    (0..num_heads).filter(|&head| owner(head).contains(&rank)).collect()
+}
+
+/// A chunk as ranks hold it: `[rank][part][row][own head]`.
+fn of_ranks(layout: &GroupLayout, tp_size: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for rank in 0..tp_size {
+        for (at, part) in layout.parts().iter().enumerate() {
+            for row in 0..part.rows {
+                for head in heads_of(part.num_heads, tp_size, rank) {
+                    bytes.extend((0..part.bytes_per_head).map(|i| byte(at, row, head, i)));
                 }
             }
         }
     }
-    places
+    bytes
 }
 
-#[test]
-fn any_parallel_size_loads_what_any_other_stored() {
-    for layout in layouts() {
-        for stored_by in [1, 2, 4, 8] {
-            let mut chunk = vec![None; layout.num_bytes() as usize];
-            for rank in 0..stored_by {
-                let shard = layout.shard(stored_by, rank).expect("heads divide");
-                for (start, bytes) in places(&layout, stored_by, rank) {
-                    for (at, value) in (start..).zip(bytes) {
-                        if shard.stores.iter().any(|range| range.contains(&at)) {
-                            assert_eq!(chunk[at as usize].replace(value), None, "stored twice");
-                        }
-                    }
-                }
-            }
-            for loaded_by in [1, 2, 4, 8] {
-                for rank in 0..loaded_by {
-                    let shard = layout.shard(loaded_by, rank).expect("heads divide");
-                    for (start, bytes) in places(&layout, loaded_by, rank) {
-                        for (at, value) in (start..).zip(bytes) {
-                            assert!(shard.loads.iter().any(|range| range.contains(&at)));
-                            assert_eq!(chunk[at as usize], Some(value), "{layout:?} at {at}");
-                        }
-                    }
-                    let loaded: u64 = shard.loads.iter().map(|it| it.end - it.start).sum();
-                    let own: usize =
-                        places(&layout, loaded_by, rank).iter().map(|it| it.1.len()).sum();
-                    assert_eq!(loaded, own as u64, "nothing is loaded in vain");
-                }
-            }
-        }
-    }
+fn stored_by(layout: &GroupLayout, tp_size: u32) -> Vec<u8> {
+    let mut stored = vec![0xAA; layout.num_bytes() as usize];
+    let codec = layout.codec(tp_size).expect("heads divide");
+    assert!(codec.encode(&of_ranks(layout, tp_size), &mut stored));
+    stored
 }
 
-#[test]
-fn uneven_heads_and_wrong_ranks_are_refused() {
-    let layout = GroupLayout::new(vec![part(PartKind::KeyValue, 6, 8)], 1, 1).expect("sizes fit");
-    assert!(layout.shard(4, 0).unwrap_err().to_string().contains("6 heads"));
-    assert!(layout.shard(2, 2).unwrap_err().to_string().contains("rank 2 of 2"));
-    assert!(GroupLayout::new(vec![], 1, 1).is_err());
-    assert!(GroupLayout::new(vec![part(PartKind::Latent, 1, 0)], 1, 1).is_err());
-    assert!(GroupLayout::new(vec![part(PartKind::Latent, 1, u64::MAX)], 2, 1).is_err());
+fn loaded_by(layout: &GroupLayout, tp_size: u32, stored: &[u8]) -> Vec<u8> {
+    let codec = layout.codec(tp_size).expect("heads divide");
+    let mut bytes = vec![0x55; codec.rank_bytes() as usize * tp_size as usize];
+    codec.decode(stored, &mut bytes);
+    bytes
 }
 
-const MODEL: ModelIdentity<'_> =
-    ModelIdentity { name: "tiny", revision: "1", dtype: "bfloat16", hashing: "sha256" };
-
-#[test]
-fn a_version_is_the_same_after_every_restart_and_another_for_other_bytes() {
-    let layout = |heads, bytes, layers, blocks| {
-        GroupLayout::new(vec![part(PartKind::KeyValue, heads, bytes)], layers, blocks)
-            .expect("fits")
-    };
-    let of = |model| LayoutVersion::new(model, &[3, 7], 16, &layout(4, 64, 2, 1));
-    let version = of(MODEL);
-    // A change of this constant makes every stored file unreadable: raise the format number with it.
-    assert_eq!(format!("{version:?}"), "e0b8929515f09cbe20d3802e01613205");
-    let others = [
-        of(ModelIdentity { name: "tinier", ..MODEL }),
-        of(ModelIdentity { revision: "2", ..MODEL }),
-        of(ModelIdentity { dtype: "fp8", ..MODEL }),
-        of(ModelIdentity { hashing: "xxh3", ..MODEL }),
-        LayoutVersion::new(MODEL, &[3, 8], 16, &layout(4, 64, 2, 1)),
-        LayoutVersion::new(MODEL, &[3, 7], 32, &layout(4, 64, 2, 1)),
-        LayoutVersion::new(MODEL, &[3, 7], 16, &layout(8, 32, 2, 1)),
-        LayoutVersion::new(MODEL, &[3, 7], 16, &layout(4, 64, 1, 2)),
+fn any_part() -> impl Strategy<Value = Part> {
+    let kind = prop_oneof![
+        Just(PartKind::KeyValue),
+        Just(PartKind::Convolution),
+        Just(PartKind::Recurrent),
+        Just(PartKind::Replicated)
     ];
-    assert!(others.iter().all(|other| *other != version));
+    (kind, 1u32..5, 0u32..5, 1u64..9).prop_map(|(kind, rows, log_heads, bytes)| {
+        part(kind, rows, if kind == PartKind::Replicated { 1 } else { 1 << log_heads }, bytes)
+    })
 }
 
 proptest! {
+    #[test]
+    fn any_parallel_size_loads_what_any_other_stored(
+        parts in prop::collection::vec(any_part(), 1..8),
+        from in 0u32..5,
+        to in 0u32..5,
+    ) {
+        let (from, to) = (1 << from, 1 << to);
+        let layout = layout(parts);
+        let stored = stored_by(&layout, from);
+        // What one rank alone holds is stored as it is.
+        prop_assert_eq!(&stored, &of_ranks(&layout, 1));
+        prop_assert!(layout.codec(1).expect("fits").is_identity());
+        prop_assert_eq!(loaded_by(&layout, to, &stored), of_ranks(&layout, to));
+    }
+
+    #[test]
+    fn a_stored_state_is_within_its_formats_bound(
+        heads in prop::collection::vec(prop::collection::vec(any_number(), 6), 4),
+        to in 0u32..3,
+    ) {
+        let chunk: Vec<u8> = heads.iter().flatten().flat_map(|it| it.to_le_bytes()).collect();
+        for format in [StateFormat::Bfloat16, StateFormat::Float8, StateFormat::Int8] {
+            let layout = GroupLayout::new(vec![state(4, 24)], Some(format)).expect("fits");
+            let one = layout.codec(1).expect("fits");
+            prop_assert!(!one.is_identity());
+            let mut stored = vec![0; layout.num_bytes() as usize];
+            prop_assert!(one.encode(&chunk, &mut stored));
+            // Four states split by head lie as one rank has them.
+            let mut restored = vec![0; chunk.len()];
+            layout.codec(1 << to).expect("fits").decode(&stored, &mut restored);
+            let mut restored = restored.chunks_exact(4)
+                .map(|it| f32::from_le_bytes(it.try_into().expect("4 bytes")));
+            for head in &heads {
+                let peak = head.iter().fold(0f32, |peak, it| peak.max(it.abs()));
+                for x in head {
+                    let y = restored.next().expect("as many");
+                    let bound = bound(format, *x, peak) * (1.0 + 2f32.powi(-20));
+                    prop_assert!((y - x).abs() <= bound, "{format:?}: {x} became {y} of {peak}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_stored_key_survives_its_bytes(digest: [u8; 32], group: u32, layout: [u8; 16]) {
         let key = Key { digest: Digest::from(digest), group: GroupId(group) };
@@ -133,6 +125,118 @@ proptest! {
         prop_assert_eq!(StoredKey::from_bytes(&stored.to_bytes()), stored);
         prop_assert_eq!(stored.to_string().len(), 32 + 2 + group.to_string().len() + 64);
     }
+}
+
+fn any_number() -> impl Strategy<Value = f32> {
+    (-1f32..1.0, -20i32..20).prop_map(|(value, exponent)| value * 2f32.powi(exponent))
+}
+
+fn bound(format: StateFormat, x: f32, peak: f32) -> f32 {
+    match format {
+        StateFormat::Bfloat16 => 2f32.powi(-8) * x.abs(),
+        StateFormat::Int8 => peak / 254.0,
+        _ => (2f32.powi(-4) * x.abs()).max(2f32.powi(-10) * peak / 448.0),
+    }
+}
+
+#[test]
+fn heads_that_are_tiny_or_not_finite_spoil_no_other() {
+    let heads = [[1e-38, 0.0], [f32::INFINITY, 1.0], [f32::NAN, 2.0], [-3.0, 3.0]];
+    let chunk: Vec<u8> = heads.iter().flatten().flat_map(|it| it.to_le_bytes()).collect();
+    for format in [StateFormat::Float8, StateFormat::Int8] {
+        let layout = GroupLayout::new(vec![state(4, 8)], Some(format)).expect("fits");
+        let codec = layout.codec(1).expect("fits");
+        let (mut stored, mut restored) = (vec![0; layout.num_bytes() as usize], vec![0; 32]);
+        assert!(codec.encode(&chunk, &mut stored));
+        codec.decode(&stored, &mut restored);
+        let restored: Vec<f32> = restored
+            .chunks_exact(4)
+            .map(|it| f32::from_le_bytes(it.try_into().expect("4 bytes")))
+            .collect();
+        assert_eq!(restored[..2], [0.0, 0.0]);
+        assert!(restored[2..6].iter().all(|it| it.is_nan()));
+        assert!((restored[6] + 3.0).abs() < 1e-5 && (restored[7] - 3.0).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn only_recurrent_states_of_32_bits_are_converted() {
+    let others = vec![
+        part(PartKind::KeyValue, 2, 2, 8),
+        Part { is_float32: true, ..part(PartKind::Convolution, 1, 2, 8) },
+        part(PartKind::Recurrent, 1, 2, 8),
+    ];
+    let same = GroupLayout::new(others.clone(), Some(StateFormat::Int8)).expect("fits");
+    assert!(same.codec(1).expect("fits").is_identity());
+    assert_eq!(same.num_bytes(), 2 * 2 * 8 + 2 * 8 + 2 * 8);
+    let mut parts = others;
+    parts.push(state(2, 8));
+    for (format, bytes) in
+        [(StateFormat::Bfloat16, 2 * 4), (StateFormat::Float8, 2 * 6), (StateFormat::Int8, 2 * 6)]
+    {
+        let smaller = GroupLayout::new(parts.clone(), Some(format)).expect("fits");
+        assert_eq!(smaller.num_bytes(), same.num_bytes() + bytes);
+    }
+}
+
+#[test]
+fn ranks_that_should_hold_the_same_head_and_do_not_are_noticed() {
+    let differ = |kind| {
+        let layout = layout(vec![part(kind, 2, 2, 3)]);
+        let mut chunk = of_ranks(&layout, 4);
+        chunk[layout.codec(4).expect("fits").rank_bytes() as usize + 4] ^= 1;
+        layout.codec(4).expect("fits").encode(&chunk, &mut [0; 12])
+    };
+    assert!(!differ(PartKind::KeyValue));
+    assert!(differ(PartKind::Convolution), "the engine says that these are alike");
+}
+
+#[test]
+fn uneven_heads_and_wrong_ranks_are_refused() {
+    let message = |parts: Vec<Part>, tp_size| layout(parts).codec(tp_size).unwrap_err().to_string();
+    assert!(message(vec![part(PartKind::KeyValue, 1, 6, 8)], 4).contains("6 heads"));
+    assert!(message(vec![part(PartKind::Opaque, 1, 4, 8)], 2).contains("of 4 ranks"));
+    assert!(message(vec![part(PartKind::Opaque, 1, 2, 8)], 4).contains("of 2 ranks"));
+    assert!(message(vec![part(PartKind::KeyValue, 1, 6, 8)], 0).contains("0 tensor-parallel"));
+    let whole = part(PartKind::Recurrent, 1, 4, 8);
+    assert!(whole.shard(2, 2).unwrap_err().to_string().contains("rank 2 of 2"));
+    assert!(GroupLayout::new(vec![], None).is_err());
+    assert!(GroupLayout::new(vec![part(PartKind::Replicated, 1, 1, 0)], None).is_err());
+    assert!(GroupLayout::new(vec![part(PartKind::Replicated, 0, 1, 1)], None).is_err());
+    assert!(GroupLayout::new(vec![part(PartKind::Replicated, 2, 1, u64::MAX)], None).is_err());
+    assert!(GroupLayout::new(vec![part(PartKind::Replicated, 1, 1, 1 << 40); 2], None).is_err());
+    assert!(GroupLayout::new(vec![state(1, 6)], None).is_err());
+    let codec = layout(vec![whole]).codec(2).expect("fits");
+    assert!(codec.check(32, 32).is_ok());
+    assert!(codec.check(32, 31).unwrap_err().to_string().contains("stored in 31"));
+}
+
+const MODEL: ModelIdentity<'_> =
+    ModelIdentity { name: "tiny", revision: "1", dtype: "bfloat16", hashing: "sha256" };
+
+#[test]
+fn a_version_is_the_same_after_every_restart_and_another_for_other_bytes() {
+    let first = part(PartKind::Recurrent, 1, 4, 64);
+    let layout = |part, format| GroupLayout::new(vec![part; 2], format).expect("fits");
+    let of = |model| LayoutVersion::new(model, &[3, 7], 16, &layout(first, None));
+    let version = of(MODEL);
+    // A change of this constant makes every stored file unreadable: raise the format number with it.
+    assert_eq!(format!("{version:?}"), "8e92ca20be0f24ff3a4b2178621c6f47");
+    let with = |layout| LayoutVersion::new(MODEL, &[3, 7], 16, &layout);
+    let others = [
+        of(ModelIdentity { name: "tinier", ..MODEL }),
+        of(ModelIdentity { revision: "2", ..MODEL }),
+        of(ModelIdentity { dtype: "fp8", ..MODEL }),
+        of(ModelIdentity { hashing: "xxh3", ..MODEL }),
+        LayoutVersion::new(MODEL, &[3, 8], 16, &layout(first, None)),
+        LayoutVersion::new(MODEL, &[3, 7], 32, &layout(first, None)),
+        with(layout(Part { num_heads: 8, bytes_per_head: 32, ..first }, None)),
+        with(layout(Part { rows: 4, bytes_per_head: 16, ..first }, None)),
+        with(layout(Part { kind: PartKind::Convolution, ..first }, None)),
+        with(layout(Part { is_float32: true, ..first }, None)),
+        with(layout(first, Some(StateFormat::Int8))),
+    ];
+    assert!(others.iter().all(|other| *other != version));
 }
 
 #[test]

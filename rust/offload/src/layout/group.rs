@@ -1,70 +1,85 @@
-//! [`GroupLayout`]: the bytes of one chunk of a group, of all ranks together.
+//! [`GroupLayout`]: the bytes of one stored chunk of a group, whatever the number of ranks.
 
+use super::StateFormat;
 use crate::error::Error;
 
 /// What the bytes of a part are. The numbers are part of [`LayoutVersion`](super::LayoutVersion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartKind {
-    /// Keys, then values, of one attention head: `[2][tokens][head_dim]`.
+    /// Keys and values of attention heads. What is inside a head is the attention backend's.
     KeyValue = 1,
-    /// One latent vector a token, as in MLA: `[tokens][latent_dim]`. It has one head.
-    Latent = 2,
-    /// The last inputs of a causal convolution that belong to one head: `[channels][width]`.
+    /// Bytes that every rank holds alike, such as latent vectors of MLA. They count as one head.
+    Replicated = 2,
+    /// The last inputs of a causal convolution. A convolution over several inputs is several parts,
+    /// as each of them is split on its own.
     Convolution = 3,
-    /// The recurrent state of one head: `[key_dim][value_dim]`.
+    /// The recurrent states of heads.
     Recurrent = 4,
+    /// Bytes of unknown structure. Each rank's share counts as a head, so the layout holds for one
+    /// number of ranks.
+    Opaque = 5,
 }
 
-/// Tensors of one kind, split by head between tensor-parallel ranks.
-///
-/// A convolution over queries, keys and values is three parts: each of them is split on its own.
+/// Bytes `[row][head][byte]` that tensor-parallel ranks split by head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// What the bytes are.
     pub kind: PartKind,
+    /// How often all heads follow one another, such as once a token.
+    pub rows: u32,
     /// Heads of the whole model, not of one rank.
     pub num_heads: u32,
-    /// Bytes of one head in one layer and one block.
+    /// Bytes of one head in one row.
     pub bytes_per_head: u64,
+    /// Whether the bytes are numbers of 32 bits, which [`StateFormat`] can make smaller.
+    pub is_float32: bool,
 }
 
-/// The canonical layout of a group: `[part][head][layer][block of the chunk]`.
+impl Part {
+    fn checked_num_bytes(&self) -> Option<u64> {
+        let heads = u64::from(self.num_heads) * u64::from(self.rows);
+        self.bytes_per_head.checked_mul(heads)
+    }
+}
+
+/// A group's chunk: its parts one after another, in the order in which one rank alone would hold them.
 ///
-/// Heads stand outside layers, so that what a rank owns of a part is one range of bytes.
+/// So an engine without tensor parallelism stores its chunks as they are, and others re-order theirs
+/// with a [`ChunkCodec`](super::ChunkCodec). Parts are those of the first layer, then of the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupLayout {
     parts: Vec<Part>,
-    num_layers: u32,
-    blocks_per_chunk: u32,
+    state_format: Option<StateFormat>,
 }
 
 impl GroupLayout {
-    /// A layout of `num_layers` layers and `blocks_per_chunk` blocks.
+    /// A layout of `parts`, with recurrent states in `state_format`, or as they are.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if a size is 0 or a chunk has more than 2^40 bytes.
-    pub fn new(parts: Vec<Part>, num_layers: u32, blocks_per_chunk: u32) -> Result<Self, Error> {
-        let has_zero = parts.iter().any(|part| part.num_heads == 0 || part.bytes_per_head == 0);
-        if has_zero || parts.is_empty() || num_layers == 0 || blocks_per_chunk == 0 {
-            return Err(Error::InvalidConfig(format!(
-                "layout of {parts:?}, {num_layers} layers, {blocks_per_chunk} blocks a chunk: \
-                 every size must be at least 1"
-            )));
+    /// [`Error::InvalidConfig`] if a size is 0, a chunk has more than 2^40 bytes, or heads of 32-bit
+    /// numbers hold a part of one.
+    pub fn new(parts: Vec<Part>, state_format: Option<StateFormat>) -> Result<Self, Error> {
+        let wrong = |why: &str, part: &dyn std::fmt::Debug| {
+            Err(Error::InvalidConfig(format!("layout with {part:?}: {why}")))
+        };
+        if parts.is_empty() {
+            return wrong("it needs at least one part", &parts);
         }
-        let layout = Self { parts, num_layers, blocks_per_chunk };
-        match layout.checked_num_bytes() {
-            Some(bytes) if bytes <= 1 << 40 => Ok(layout),
-            _ => Err(Error::InvalidConfig(format!("a chunk of {layout:?} has over 2^40 bytes"))),
+        let mut total = 0u64;
+        for part in &parts {
+            if part.rows == 0 || part.num_heads == 0 || part.bytes_per_head == 0 {
+                return wrong("every size must be at least 1", part);
+            }
+            if part.is_float32 && !part.bytes_per_head.is_multiple_of(4) {
+                return wrong("a number of 32 bits has 4 bytes", part);
+            }
+            match part.checked_num_bytes().and_then(|bytes| total.checked_add(bytes)) {
+                Some(bytes) if bytes <= 1 << 40 => total = bytes,
+                _ => return wrong("the chunk has over 2^40 bytes", part),
+            }
         }
-    }
-
-    fn checked_num_bytes(&self) -> Option<u64> {
-        self.parts.iter().try_fold(0u64, |sum, part| {
-            let heads = u64::from(part.num_heads).checked_mul(u64::from(self.num_layers))?;
-            let blocks = heads.checked_mul(u64::from(self.blocks_per_chunk))?;
-            sum.checked_add(blocks.checked_mul(part.bytes_per_head)?)
-        })
+        Ok(Self { parts, state_format })
     }
 
     /// The parts, in the order in which they lie in a chunk.
@@ -73,55 +88,31 @@ impl GroupLayout {
         &self.parts
     }
 
-    /// Layers of the group.
+    /// In which format recurrent states are stored, if not in their own.
     #[must_use]
-    pub fn num_layers(&self) -> u32 {
-        self.num_layers
+    pub fn state_format(&self) -> Option<StateFormat> {
+        self.state_format
     }
 
-    /// Blocks a chunk.
+    /// The format of a part, where it is not stored as it is.
     #[must_use]
-    pub fn blocks_per_chunk(&self) -> u32 {
-        self.blocks_per_chunk
+    pub fn format_of(&self, part: &Part) -> Option<StateFormat> {
+        let is_state = part.kind == PartKind::Recurrent && part.is_float32;
+        self.state_format.filter(|_| is_state)
     }
 
-    /// Bytes of a chunk, of all ranks together.
+    /// Bytes that a head of a part has in a stored chunk, in one row.
+    pub(super) fn stored_head_bytes(&self, part: &Part) -> u64 {
+        match self.format_of(part) {
+            Some(format) => format.head_bytes(part.bytes_per_head / 4),
+            None => part.bytes_per_head,
+        }
+    }
+
+    /// Bytes of a stored chunk.
     #[must_use]
     pub fn num_bytes(&self) -> u64 {
-        (0..self.parts.len()).map(|part| self.part_bytes(part)).sum()
-    }
-
-    /// Bytes of all layers and blocks of one head of a part.
-    pub(super) fn head_bytes(&self, part: usize) -> u64 {
-        let num_blocks = u64::from(self.num_layers) * u64::from(self.blocks_per_chunk);
-        self.parts[part].bytes_per_head * num_blocks
-    }
-
-    pub(super) fn part_bytes(&self, part: usize) -> u64 {
-        self.head_bytes(part) * u64::from(self.parts[part].num_heads)
-    }
-
-    /// The first byte of a part within the chunk.
-    pub(super) fn part_start(&self, part: usize) -> u64 {
-        (0..part).map(|before| self.part_bytes(before)).sum()
-    }
-
-    /// The first byte, within a chunk, of one head in one layer and block. Its length is the part's
-    /// `bytes_per_head`.
-    ///
-    /// # Panics
-    /// If an index is not below its count.
-    #[must_use]
-    pub fn offset(&self, part: usize, head: u32, layer: u32, block: u32) -> u64 {
-        assert!(
-            head < self.parts[part].num_heads
-                && layer < self.num_layers
-                && block < self.blocks_per_chunk,
-            "head {head}, layer {layer}, block {block} of part {part} is outside {self:?}"
-        );
-        let slot = u64::from(layer) * u64::from(self.blocks_per_chunk) + u64::from(block);
-        self.part_start(part)
-            + u64::from(head) * self.head_bytes(part)
-            + slot * self.parts[part].bytes_per_head
+        let heads = |part: &Part| u64::from(part.num_heads) * u64::from(part.rows);
+        self.parts.iter().map(|part| heads(part) * self.stored_head_bytes(part)).sum()
     }
 }

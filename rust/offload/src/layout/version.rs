@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::GroupLayout;
 
 /// Changes whenever the order of bytes in a chunk does.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What a chunk's content depends on beside the tokens and the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,12 @@ impl LayoutVersion {
         for layer in layers {
             hasher.update(layer.to_le_bytes());
         }
-        for size in [block_size, layout.blocks_per_chunk(), layout.num_layers()] {
-            hasher.update(size.to_le_bytes());
-        }
+        hasher.update(block_size.to_le_bytes());
+        hasher.update([layout.state_format().map_or(0, |format| format as u8)]);
         hasher.update((layout.parts().len() as u64).to_le_bytes());
         for part in layout.parts() {
-            hasher.update([part.kind as u8]);
+            hasher.update([part.kind as u8, u8::from(part.is_float32)]);
+            hasher.update(part.rows.to_le_bytes());
             hasher.update(part.num_heads.to_le_bytes());
             hasher.update(part.bytes_per_head.to_le_bytes());
         }

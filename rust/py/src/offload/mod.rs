@@ -1,6 +1,7 @@
 //! `hybrid_blocks._core.offload`: host memory, disk and objects below the device, for an engine's offload manager.
 
 mod chunks;
+mod codec;
 mod disk;
 mod errors;
 mod host;
@@ -11,6 +12,8 @@ mod warnings;
 /// The Python module.
 #[pyo3::pymodule(submodule, gil_used = true)]
 pub(crate) mod offload {
+    #[pymodule_export]
+    use super::codec::ChunkCodec;
     #[pymodule_export]
     use super::disk::DiskStore;
     #[pymodule_export]
