@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.offload.identity import model_digest
+import torch
+from hybrid_blocks.offload.identity import machine, model_digest
 from vllm.config import CacheConfig, ModelConfig, VllmConfig
+from vllm.platforms import current_platform
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -53,6 +55,20 @@ def test_what_changes_a_models_cache_changes_its_digest(folder: Path) -> None:
         digest(str(folder), cache_dtype="fp8", dtype="bfloat16"),
     ]
     assert len(set(digests)) == len(digests)
+
+
+def test_a_processor_that_lays_attention_out_otherwise_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def with_amx(has: bool) -> str | None:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": has})
+        return machine()
+
+    monkeypatch.setattr(current_platform, "is_cpu", lambda: True)
+    assert with_amx(True) != with_amx(False)
+    assert with_amx(True) == with_amx(True)
+    monkeypatch.setattr(current_platform, "is_cpu", lambda: False)
+    assert machine() is None
 
 
 def test_a_digest_is_the_same_in_another_process(folder: Path) -> None:

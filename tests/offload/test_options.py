@@ -18,6 +18,7 @@ def test_sizes_are_read_with_their_units() -> None:
             "objects": "file:///dev/shm",
             "offload_prompt_only": True,
             "model_version": "r2",
+            "compress_states": "int8",
         }
     )
     assert options == Options(
@@ -26,6 +27,7 @@ def test_sizes_are_read_with_their_units() -> None:
         objects="file:///dev/shm",
         prompt_only=True,
         model_version="r2",
+        compress_states="int8",
     )
 
 
@@ -33,6 +35,7 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
     options = Options.parse({"cpu_bytes_to_use": 64.0 * 2**30})
     assert options == Options(host_bytes=64 << 30)
     assert not options.prompt_only
+    assert options.compress_states is None
     assert Options.parse({"cpu_bytes_to_use": 4096}).host_bytes == 4096
 
 
@@ -62,6 +65,12 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
             {"host": "1GiB", "objects": "file:///proc/x/y"},
             "there is no folder /proc/x; mount or make it",
         ),
+        (
+            {"host": "1GiB", "disk": "/x:1GiB", "compress_states": "int4"},
+            "compress_states 'int4' is no format of states; write one of bf16, fp8, int8",
+        ),
+        ({"host": "1GiB", "disk": "/x:1GiB", "compress_states": True}, "True is no format"),
+        ({"host": "1GiB", "compress_states": "int8"}, "of use for disk and objects only"),
         ({"host": "1GiB", "blocks_per_chunk": 4}, "a chunk is one block of its group"),
         ({"host": "1GiB", "offload_prompt_only": "no"}, "is true or false, not 'no'"),
     ],

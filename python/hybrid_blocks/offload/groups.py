@@ -3,8 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from hybrid_blocks.offload.parts import Part, Structure, opaque
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.config import OffloadingConfig
@@ -16,28 +18,37 @@ class Group:
 
     ``number`` is vLLM's number of the group, ``tokens`` the tokens of a chunk, ``rank_bytes`` the
     bytes of a chunk that one rank holds. ``window`` counts the chunks that the next token needs;
-    ``None`` stands for all of them.
+    ``None`` stands for all of them. ``parts`` say what these bytes are, layer by layer, and
+    ``depths`` where the layers stand; without them nothing is known.
     """
 
     number: int
     tokens: int
     rank_bytes: int
     window: int | None = None
+    parts: tuple[Part, ...] = ()
+    depths: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
     """All groups that are stored, in the order in which vLLM's connector names them.
 
-    A chunk holds the shares of all ranks, rank 0 first.
+    In host memory a chunk holds the shares of all ranks, rank 0 first. Below it recurrent states of
+    32-bit numbers are kept in ``state_format``, if it is given.
     """
 
     all: tuple[Group, ...]
     num_ranks: int
     tokens_per_hash: int
+    state_format: str | None = None
+
+    def parts_of(self, group: Group) -> list[Part]:
+        """What a chunk consists of."""
+        return list(group.parts) or [opaque(group.rank_bytes, self.num_ranks)]
 
     def chunk_bytes(self, group: Group) -> int:
-        """Bytes of a chunk of all ranks."""
+        """Bytes of a chunk of all ranks in host memory."""
         return group.rank_bytes * self.num_ranks
 
     def by_number(self) -> list[Group | None]:
@@ -53,8 +64,14 @@ def group_number(key: bytes) -> int:
     return int.from_bytes(key[-4:], "big")
 
 
-def groups_of(config: "OffloadingConfig", rank_bytes: Sequence[int]) -> Groups:
+def groups_of(
+    config: "OffloadingConfig",
+    rank_bytes: Sequence[int],
+    structures: Sequence[Structure] = (),
+    state_format: str | None = None,
+) -> Groups:
     """Return the groups of vLLM's configuration, with a rank's bytes of a chunk of each."""
+    known = list(structures) or [Structure([], [], [])] * len(rank_bytes)
     return Groups(
         all=tuple(
             Group(
@@ -62,25 +79,44 @@ def groups_of(config: "OffloadingConfig", rank_bytes: Sequence[int]) -> Groups:
                 tokens=group.tokens_per_block,
                 rank_bytes=num_bytes,
                 window=group.sliding_window_size_in_chunks,
+                parts=tuple(structure.parts()),
+                depths=tuple(map(tuple, structure.depths)),
             )
-            for group, num_bytes in zip(config.groups, rank_bytes, strict=True)
+            for group, num_bytes, structure in zip(config.groups, rank_bytes, known, strict=True)
         ),
         num_ranks=config.parallel.world_size,
         tokens_per_hash=config.cache.tokens_per_hash,
+        state_format=state_format,
     )
 
 
 def layout_versions(groups: Groups, identity: Mapping[str, Any]) -> list[bytes]:
     """16 bytes for each of vLLM's group numbers: a digest of all that the bytes of a chunk mean.
 
-    Chunks on disk are read only by engines that have the same versions.
+    Chunks below host memory are read only by engines that have the same versions. The number of
+    ranks has no part in it, but where bytes of unknown structure have a head for each.
     """
-    common = {"format": 1, "num_ranks": groups.num_ranks, "identity": dict(identity)}
     return [
         hashlib.sha256(
             json.dumps(
-                common | {"group": asdict(group) if group else None}, sort_keys=True
+                {"format": 2, "identity": dict(identity), "group": _meaning(groups, group)},
+                sort_keys=True,
             ).encode()
         ).digest()[:16]
         for group in groups.by_number()
     ]
+
+
+def _meaning(groups: Groups, group: Group | None) -> dict[str, Any] | None:
+    if group is None:
+        return None
+    parts = groups.parts_of(group)
+    is_converted = any(part.kind == "recurrent" and part.is_float32 for part in parts)
+    return {
+        "number": group.number,
+        "tokens": group.tokens,
+        "window": group.window,
+        "parts": parts,
+        "depths": group.depths,
+        "state_format": groups.state_format if is_converted else None,
+    }

@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from vllm.platforms import current_platform
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -43,6 +45,15 @@ def model_fingerprint(model: str) -> str:
     files = sorted(path for path in folder.iterdir() if path.is_file())
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return f"{model} {hashlib.sha256(repr(stats).encode()).hexdigest()}"
+
+
+def machine() -> str | None:
+    """The processor's kind, where it decides how attention lays out a block: on the CPU engine."""
+    if not current_platform.is_cpu():
+        return None
+    capability = torch.backends.cpu.get_cpu_capability()
+    has_amx = torch.cpu.get_capabilities().get("amx_tile", False)
+    return f"{platform.machine()} {capability}{' AMX' if has_amx else ''}"
 
 
 def _of_model(config: "ModelConfig") -> dict[str, Any]:

@@ -13,7 +13,8 @@ from hybrid_blocks.units import parse_memory
 _LEAST_BYTES: Final = 2**20
 _MOST_BYTES: Final = 2**60
 _EXAMPLE: Final = '{"host": "64GiB", "disk": "/var/cache/kv:500GiB"}'
-_OWN: Final = ("host", "disk", "objects", "model_version")
+_OWN: Final = ("host", "disk", "objects", "model_version", "compress_states")
+STATE_FORMATS: Final = ("bf16", "fp8", "int8")
 # What vLLM's connector reads itself, or puts in.
 _CONNECTOR: Final = (
     "spec_name",
@@ -33,7 +34,7 @@ _NOT_HERE: Final = {
     "max_tracker_size": "every chunk is stored; leave it out",
     "secondary_tiers": 'write the disk tier as "disk": "/path:500GiB", an object tier as '
     '"objects": "s3://bucket/prefix"',
-    "canonical_layout": "chunks hold the shares of all ranks in order; leave it out",
+    "canonical_layout": "chunks on disk and objects have one wherever it is known; leave it out",
 }
 
 
@@ -51,7 +52,8 @@ class Options:
 
     ``host_bytes`` is the size of the region that all ranks share. ``objects`` is a URL, such as
     ``s3://bucket/prefix``. ``prompt_only`` leaves out answers. ``model_version`` is any text;
-    chunks on disk and objects are read only under the same text.
+    chunks on disk and objects are read only under the same text. ``compress_states`` names the
+    format that recurrent states of 32-bit numbers have on disk and objects.
     """
 
     host_bytes: int
@@ -59,6 +61,7 @@ class Options:
     objects: str | None = None
     prompt_only: bool = False
     model_version: str = ""
+    compress_states: str | None = None
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> "Options":
@@ -80,6 +83,7 @@ class Options:
             objects=_objects(config.get("objects")),
             prompt_only=_flag("offload_prompt_only", config.get("offload_prompt_only", False)),
             model_version=_text("model_version", config.get("model_version", "")),
+            compress_states=_state_format(config),
         )
 
 
@@ -145,6 +149,23 @@ def _objects(value: Any) -> str | None:
     except OSError as error:
         raise InvalidArgumentError(f"objects {value!r}: {error}") from None
     return value
+
+
+def _state_format(config: Mapping[str, Any]) -> str | None:
+    name = config.get("compress_states")
+    if name is None:
+        return None
+    if name not in STATE_FORMATS:
+        raise InvalidArgumentError(
+            f"compress_states {name!r} is no format of states; write one of "
+            f"{', '.join(STATE_FORMATS)}, or leave it out"
+        )
+    if config.get("disk") is None and config.get("objects") is None:
+        raise InvalidArgumentError(
+            f"compress_states {name!r} is of use for disk and objects only; give one of them, or "
+            "leave it out"
+        )
+    return str(name)
 
 
 def _text(name: str, value: Any) -> str:

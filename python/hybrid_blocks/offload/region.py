@@ -3,7 +3,7 @@
 import json
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.offload.parts import Structure
 from hybrid_blocks.units import human
 
 _FOLDER: Final = Path("/dev/shm")
@@ -23,11 +24,12 @@ _MOST_RANKS: Final = 4096
 class Header:
     """What workers tell the scheduler: bytes of a block by group, and how they are laid out.
 
-    Bytes are those of one rank; all ranks have the same.
+    Bytes are those of one rank; all ranks have the same. ``structures`` say by group what they are.
     """
 
     rank_bytes: list[int]
     layout: dict[str, Any]
+    structures: list[Structure] = field(default_factory=list)
 
 
 class Region:
@@ -112,10 +114,12 @@ class Region:
     def header(self) -> Header:
         """What the workers wrote."""
         text = bytes(self._header).partition(b"\0")[0]
-        return Header(**json.loads(text))
+        fields = json.loads(text)
+        structures = [Structure.from_json(it) for it in fields.pop("structures")]
+        return Header(**fields, structures=structures)
 
     def _write(self, header: Header) -> None:
-        text = json.dumps(header.__dict__).encode()
+        text = json.dumps(asdict(header)).encode()
         if len(text) >= self._header.size:
             raise HybridBlocksError(
                 f"a header of {len(text)} bytes, over {self._header.size}; please report this"

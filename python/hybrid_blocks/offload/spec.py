@@ -20,12 +20,14 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.offload import release
+from hybrid_blocks.offload.codec import Codec
 from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
-from hybrid_blocks.offload.identity import model_digest, model_fingerprint
+from hybrid_blocks.offload.identity import machine, model_digest, model_fingerprint
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import HostInfo, definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
 from hybrid_blocks.offload.region import Header, Region
+from hybrid_blocks.offload.structure import structure_of
 from hybrid_blocks.offload.tier_queue import TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.units import human
@@ -82,7 +84,12 @@ class HybridOffloadingSpec(OffloadingSpec):
                 num_ranks=self.config.parallel.world_size,
             )
             header = region.header()
-            groups = groups_of(self.config, header.rank_bytes)
+            groups = groups_of(
+                self.config,
+                header.rank_bytes,
+                header.structures,
+                self._options.compress_states,
+            )
             below = self._below(groups, header, region)
             if not any(below):
                 region.cleanup()
@@ -107,15 +114,21 @@ class HybridOffloadingSpec(OffloadingSpec):
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """Map the region and copy between it and this worker's cache."""
         if self._worker is None:
-            refs = kv_caches.group_data_refs
+            config = get_current_vllm_config()
+            groups = list(zip(self.config.groups, kv_caches.group_data_refs, strict=True))
+            layout = self.config.kv_cache_layout
             header = Header(
-                rank_bytes=[sum(ref.page_size_bytes for ref in group) for group in refs],
+                rank_bytes=[sum(ref.page_size_bytes for ref in refs) for _, refs in groups],
                 layout={
-                    "pages": [[ref.page_size_bytes for ref in group] for group in refs],
                     "backends": self._backends(),
-                    "model_digest": model_digest(get_current_vllm_config()),
+                    "model_digest": model_digest(config),
                     "platform": current_platform.device_type,
+                    "machine": machine(),
                 },
+                structures=[
+                    structure_of(config, group.layer_names, refs, group.tokens_per_block, layout)
+                    for group, refs in groups
+                ],
             )
             rank = self.config.parallel.rank
             region = Region.create(self.config.engine_id, self._options.host_bytes, rank, header)
@@ -141,9 +154,16 @@ class HybridOffloadingSpec(OffloadingSpec):
         options = self._options
         if options.disk is None and options.objects is None:
             return below
+        codec = Codec(groups)
+        if options.compress_states is not None and not codec.converts_states:
+            raise InvalidArgumentError(
+                f"compress_states {options.compress_states!r}: this model has no recurrent states "
+                "of float32 whose structure is known; leave it out"
+            )
         layouts = layout_versions(groups, self._identity(header))
         chunk_bytes = [groups.chunk_bytes(it) if it else 0 for it in groups.by_number()]
-        disk = self._disk(options.disk, layouts, max(chunk_bytes)) if options.disk else None
+        largest = max(codec.stored_bytes)
+        disk = self._disk(options.disk, layouts, largest) if options.disk else None
         if options.disk is not None and disk is not None:
             below.disk = TierQueue(
                 disk,
@@ -152,6 +172,7 @@ class HybridOffloadingSpec(OffloadingSpec):
                 name=f"{human(options.disk.max_bytes)} in {options.disk.path}",
                 source=CacheHitSource.DISK,
                 locality=Locality.LOCAL,
+                codec=codec,
             )
         if options.objects is not None:
             below.objects = TierQueue(
@@ -161,6 +182,7 @@ class HybridOffloadingSpec(OffloadingSpec):
                 name=options.objects,
                 source=CacheHitSource.EXTERNAL_UNSPECIFIED,
                 locality=Locality.REMOTE,
+                codec=codec,
             )
         return below
 
@@ -171,7 +193,6 @@ class HybridOffloadingSpec(OffloadingSpec):
             "model_version": self._options.model_version,
             "dtype": self.config.model.dtype,
             "kv_cache_layout": self.config.kv_cache_layout,
-            "layers": [group.layer_names for group in self.config.groups],
             "vllm": vllm.__version__,
             **header.layout,
         }

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from vllm.v1.kv_offload.base import Locality
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from hybrid_blocks.offload.codec import Codec
 from hybrid_blocks.offload.groups import group_number
 
 _NUM_THREADS = 4
@@ -82,14 +83,19 @@ class TierQueue(Generic[StoreT]):
         name: str,
         source: CacheHitSource,
         locality: Locality,
+        codec: Codec | None = None,
     ) -> None:
-        """Transfer chunks of ``chunk_bytes``, by vLLM's group number, to and from ``region``."""
+        """Transfer chunks of ``chunk_bytes``, by vLLM's group number, to and from ``region``.
+
+        The tier has them in the form of ``codec``, or as they are.
+        """
         self.store = store
         self.name = name
         self.source = source
         self.locality = locality
         self._region: npt.NDArray[np.uint8] | None = region
         self._chunk_bytes = chunk_bytes
+        self._codec = codec
         self._threads = ThreadPoolExecutor(_NUM_THREADS, f"hybrid-blocks-{source.value}")
         self._jobs: dict[Future[list[bool]], tuple[Chunks, bool]] = {}
 
@@ -120,10 +126,15 @@ class TierQueue(Generic[StoreT]):
         return [self._region[offset : offset + self.size(key)] for key, offset in places]
 
     def _read(self, chunks: Chunks) -> list[bool]:
+        if self._codec is not None:
+            return self._codec.read(self.store, chunks.keys, self._views(chunks))
         return self.store.load(chunks.keys, self._views(chunks))
 
     def _write(self, chunks: Chunks) -> list[bool]:
-        self.store.store(chunks.keys, chunks.tokens, self._views(chunks))
+        if self._codec is not None:
+            self._codec.write(self.store, chunks.keys, chunks.tokens, self._views(chunks))
+        else:
+            self.store.store(chunks.keys, chunks.tokens, self._views(chunks))
         return [True] * len(chunks.keys)
 
     def finished(self, *, wait: bool = False) -> list[Done]:
