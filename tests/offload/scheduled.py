@@ -8,6 +8,7 @@ import numpy.typing as npt
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.offload.groups import Group, Groups, layout_versions
 from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.tier_queue import TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
@@ -65,6 +66,7 @@ class Engine:
         objects: ObjectStore | None = None,
         *,
         tokens_per_hash: int = TOKENS,
+        computing: ComputeRate | None = None,
     ) -> None:
         """Manage ``num_bytes`` of host memory over a disk, a store of objects, both or none."""
         self.region: npt.NDArray[np.uint8] = np.zeros(num_bytes, dtype=np.uint8)
@@ -81,7 +83,10 @@ class Engine:
                 objects, self.region, sizes, name="objects", source=source, locality=locality
             )
         groups = replace(GROUPS, tokens_per_hash=tokens_per_hash)
-        self.manager = HybridOffloadingManager(groups, num_bytes, below=below, with_events=True)
+        self.below = below
+        self.manager = HybridOffloadingManager(
+            groups, num_bytes, below=below, with_events=True, computing=computing
+        )
 
     def store(self, request: Request, keys: list[OffloadKey]) -> int:
         """Copy chunks down; return how many were taken."""
@@ -104,9 +109,10 @@ class Engine:
             assert (self.region[offset : offset + len(content)] == content).all()
         self.manager.complete_load(set(keys), request.context)
 
-    def end_step(self) -> None:
-        """End a scheduler step in which nothing was scheduled."""
-        self.manager.on_schedule_end(ScheduleEndContext(new_req_ids=(), preempted_req_ids=()))
+    def end_step(self, *new: Request) -> None:
+        """End a scheduler step in which nothing was scheduled but these for the first time."""
+        ids = [request.context.req_id for request in new]
+        self.manager.on_schedule_end(ScheduleEndContext(new_req_ids=ids, preempted_req_ids=()))
 
     @staticmethod
     def content(key: OffloadKey) -> npt.NDArray[np.uint8]:

@@ -21,6 +21,8 @@ def config(**options: Any) -> dict[str, Any]:
     return {
         "spec_name": "HybridOffloadingSpec",
         "spec_module_path": "hybrid_blocks.offload",
+        # Hits are counted, and a small model computes sooner than a busy disk reads.
+        "read": "longest",
         **options,
     }
 

@@ -20,7 +20,11 @@ class Lookup:
 
     @property
     def num_tokens(self) -> int:
-        """The longest length that every group can restore; 0 if none exceeds what was computed."""
+        """The length to restore; 0 for none beyond what the device holds."""
+
+    @property
+    def num_passed_by(self) -> int:
+        """Tokens that could be restored beyond it and are sooner computed."""
 
     @property
     def is_pending(self) -> bool:
@@ -104,11 +108,20 @@ class HostCache:
         limit: int | None = None,
         disk: DiskStore | None = None,
         objects: ObjectStore | None = None,
+        disk_cost: tuple[float, float] | None = None,
+        objects_cost: tuple[float, float] | None = None,
+        token_cost: float | None = None,
     ) -> Lookup:
-        """Find the longest prefix that host memory and the given tiers can restore together.
+        """Find which prefix to restore from host memory and the given tiers together.
 
         ``keys`` are all of a request, with the tokens that each stands for. The device holds the
         first ``num_computed`` tokens. States are asked first; no data is read.
+
+        That is the longest prefix, unless ``token_cost`` says how many seconds computing a token
+        takes: then it is the one from which the request goes on soonest. Other costs are the
+        seconds that a read takes whatever its size, and those for each byte; a tier without one
+        counts as one that takes no time. Where both tiers have costs, the faster one is asked
+        first.
         """
 
     def open_request(self, keys: Sequence[bytes], tokens: Sequence[int]) -> int:

@@ -6,6 +6,7 @@ from hybrid_blocks._core.offload import Lookup
 from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.host import ABSENT, Host
 from hybrid_blocks.offload.promotions import Promotions
+from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.request import RequestState, all_keys
 from hybrid_blocks.offload.tiers_below import TiersBelow
 
@@ -15,19 +16,29 @@ _RESULTS = (LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.HIT)
 class Lookups:
     """What requests can restore.
 
-    A plan is the longest length at which every group has what it needs. The answers for single keys
-    follow from it. vLLM asks for attention from the first chunk that the device lacks, then for
+    A plan is the length, of those at which every group has what it needs, from which a request goes
+    on soonest as far as that was measured, else the longest. The answers for single keys follow
+    from it. vLLM asks for attention from the first chunk that the device lacks, then for
     windows and states from the last that it can load.
     """
 
     def __init__(
-        self, groups: Groups, host: Host, below: TiersBelow, promotions: Promotions
+        self,
+        groups: Groups,
+        host: Host,
+        below: TiersBelow,
+        promotions: Promotions,
+        computing: ComputeRate | None,
     ) -> None:
-        """Look into ``host`` and ``below``, and let ``promotions`` read what a plan needs."""
+        """Look into ``host`` and ``below``, and let ``promotions`` read what a plan needs.
+
+        Reads are weighed against ``computing``; without it the longest length is read.
+        """
         self._groups = groups.by_number()
         self._host = host
         self._below = below
         self._promotions = promotions
+        self._computing = computing
 
     def answer(self, key: OffloadKey, state: RequestState, context: ReqContext) -> LookupResult:
         """Say whether a chunk can be loaded as part of what the request can restore."""
@@ -63,6 +74,8 @@ class Lookups:
         state.num_computed = num_computed
         found = self._find(state, state.limit, context)
         state.num_tokens = max(found.num_tokens, num_computed)
+        state.num_passed_by = found.num_passed_by
+        state.num_reached = num_computed
         state.next_end = found.num_tokens
         state.version = self._host.version
         return self._read(state, found, context)
@@ -80,7 +93,17 @@ class Lookups:
     def _find(self, state: RequestState, limit: int | None, context: ReqContext) -> Lookup:
         self._host.counts.lookups += 1
         below = TiersBelow() if state.is_below_off else self._below.for_load(context)
-        return below.look_up(self._host.cache, *all_keys(context), state.num_computed, limit)
+        keys, tokens = all_keys(context)
+        state.num_known = tokens[-1]
+        seconds = self._computing.seconds_per_token if self._computing else None
+        return below.look_up(
+            self._host.cache,
+            keys,
+            tokens,
+            num_computed=state.num_computed,
+            limit=limit,
+            token_seconds=seconds,
+        )
 
     def _read(self, state: RequestState, found: Lookup, context: ReqContext) -> bool:
         if not _has_reads(found):

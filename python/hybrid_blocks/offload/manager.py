@@ -1,5 +1,6 @@
 """vLLM's offloading manager over host memory and what lies below it."""
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
@@ -27,6 +28,7 @@ from hybrid_blocks.offload.host import ABSENT, Host
 from hybrid_blocks.offload.lookups import Lookups
 from hybrid_blocks.offload.metrics import Counts, HostInfo
 from hybrid_blocks.offload.promotions import Promotions
+from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.request import RequestState, all_keys
 from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
@@ -38,7 +40,7 @@ logger = init_logger("vllm.hybrid_blocks")
 class HybridOffloadingManager(OffloadingManager):
     """Decides what lies in host memory and below it.
 
-    Chunks below host memory are read only where the longest length that can be restored needs them.
+    Chunks below host memory are read only where the length that a request goes on from needs them.
     """
 
     def __init__(
@@ -49,14 +51,19 @@ class HybridOffloadingManager(OffloadingManager):
         below: TiersBelow | None = None,
         with_events: bool = False,
         info: HostInfo | None = None,
+        computing: ComputeRate | None = None,
     ) -> None:
-        """Manage ``num_bytes`` of host memory for the chunks of ``groups``."""
+        """Manage ``num_bytes`` of host memory for the chunks of ``groups``.
+
+        Reads from ``below`` are weighed against ``computing``; without it all that can be is read.
+        """
         self._info = info
         self._groups = groups.by_number()
         self._host = Host(groups, num_bytes, with_events=with_events)
         self._below = below or TiersBelow()
         self._promotions = Promotions(self._host, self._below)
-        self._lookups = Lookups(groups, self._host, self._below, self._promotions)
+        self._computing = computing
+        self._lookups = Lookups(groups, self._host, self._below, self._promotions, computing)
         self._write_back = WriteBack(self._host, self._below)
         # Counts resets; what was known of requests before one is void.
         self._generation = 0
@@ -117,7 +124,10 @@ class HybridOffloadingManager(OffloadingManager):
         keys = list(keys)
         offsets = self._host.pin(keys)
         self.cache.touch(keys)
-        self._promotions.release(self._state(req_context))
+        state = self._state(req_context)
+        self._promotions.release(state)
+        tokens = [self._tokens(key, at, req_context) for at, key in enumerate(keys)]
+        state.num_reached = max([state.num_reached, *tokens])
         self.counts.loaded_chunks += len(keys)
         return HostLoadStoreSpec(offsets)
 
@@ -142,6 +152,7 @@ class HybridOffloadingManager(OffloadingManager):
         if state.chain is None:
             state.chain = self.cache.open_request(*all_keys(req_context))
         tokens = [self._tokens(key, at, req_context) for at, key in enumerate(keys)]
+        self._note_computing(req_context.req_id, state, max(tokens, default=0))
         offset_of, evicted = self._host.begin_store(state.chain, keys, tokens)
         self._count_store(keys, offset_of or {})
         if offset_of is None:
@@ -153,6 +164,14 @@ class HybridOffloadingManager(OffloadingManager):
             store_spec=HostLoadStoreSpec([offset_of[key] for key in stored]),
             evicted_keys=evicted,
         )
+
+    def _note_computing(self, req_id: str, state: RequestState, num_tokens: int) -> None:
+        """Note what a step computes of a prompt: what is offered was not there before it."""
+        # Of an answer a chunk is offered at its end, though it took many steps.
+        num_tokens = min(num_tokens, state.num_known)
+        if self._computing is not None:
+            self._computing.advance(req_id, num_tokens - state.num_reached)
+        state.num_reached = max(state.num_reached, num_tokens)
 
     def _count_store(self, keys: list[OffloadKey], stored: Mapping[bytes, int]) -> None:
         """Count the chunks that a store asked room for, and got or did not get."""
@@ -205,6 +224,10 @@ class HybridOffloadingManager(OffloadingManager):
                 # It runs, so it has loaded what it could; its next look-up finds it longer.
                 self._promotions.release(state)
                 state.limit = None
+                self.counts.passed_by_tokens += state.num_passed_by
+                state.num_passed_by = 0
+        if self._computing is not None:
+            self._computing.end_step(time.monotonic(), self._requests)
         self._take_finished()
         self._has_taken = False
         self._write_back.begin()
@@ -246,7 +269,7 @@ class HybridOffloadingManager(OffloadingManager):
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return counts and gauges since this was last asked."""
-        return self.counts.take(self._host, self._below)
+        return self.counts.take(self._host, self._below, self._computing)
 
     def config_info(self) -> Sequence[ConfigInfoMapping]:
         """Return the labels of vLLM's info metric."""

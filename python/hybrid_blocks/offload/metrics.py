@@ -1,7 +1,7 @@
 """Counts of the manager as metrics of vLLM's ``/metrics``."""
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
@@ -17,6 +17,8 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.offload.groups import Groups
+from hybrid_blocks.offload.rates import ComputeRate
+from hybrid_blocks.offload.tier_queue import TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ _COUNTERS: Final = {
     "stores_refused": "Stores that found no room in host memory beside what transfers use.",
     "promoted_bytes": "Bytes read from disk and objects to host memory.",
     "promotions_refused": "Reads from disk and objects that found no room in host memory at first.",
+    "passed_by_tokens": "Tokens that disk and objects hold and that were sooner computed.",
 }
 _GAUGES: Final = {
     "host_live_bytes": "Bytes of host memory that states, and the attention they need, take.",
@@ -41,6 +44,11 @@ _GAUGES: Final = {
     "object_chunks": "Chunks that the store of objects is known to hold.",
     "object_uploads": "Chunks that wait for their upload to the store of objects.",
     "object_refused": "1 while the store of objects is not used, as it refused.",
+    "disk_read_bytes_per_second": "Rate of the last reads from the disk, waiting included.",
+    "disk_read_latency_seconds": "What the last reads from the disk took beside their bytes.",
+    "object_read_bytes_per_second": "Rate of the last reads of objects, waiting included.",
+    "object_read_latency_seconds": "What the last reads of objects took beside their bytes.",
+    "prompt_tokens_per_second": "Rate at which prompts are computed; 0 while it is not known.",
 }
 
 
@@ -97,10 +105,13 @@ class Counts:
     stores_refused: int = 0
     promoted_bytes: int = 0
     promotions_refused: int = 0
+    passed_by_tokens: int = 0
     # Chunks that each store asked room for.
     store_sizes: list[int] = field(default_factory=list)
 
-    def take(self, host: "Host", below: TiersBelow) -> OffloadingConnectorStats:
+    def take(
+        self, host: "Host", below: TiersBelow, computing: ComputeRate | None
+    ) -> OffloadingConnectorStats:
         """Report and begin anew."""
         stats = OffloadingConnectorStats()
         for counter in fields(self):
@@ -114,19 +125,32 @@ class Counts:
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_USAGE_PERC, writes + reads)
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_WRITE_USAGE_PERC, writes)
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, reads)
-        cache = host.cache
-        disk = below.disk.store if below.disk else None
-        objects = below.objects.store if below.objects else None
-        gauges = {
-            "host_live_bytes": cache.live_bytes,
-            "host_held_bytes": cache.held_bytes,
-            "host_units": cache.num_units,
-            "disk_bytes": disk.num_bytes if disk else 0,
-            "disk_chunks": disk.num_chunks if disk else 0,
-            "object_chunks": objects.num_chunks if objects else 0,
-            "object_uploads": objects.num_uploads if objects else 0,
-            "object_refused": int(objects.is_paused) if objects else 0,
-        }
-        for name, value in gauges.items():
+        rate = (computing and computing.tokens_per_second) or 0
+        for name, value in (_gauges(host, below) | {"prompt_tokens_per_second": rate}).items():
             stats.set_gauge(_PREFIX + name, value)
         return stats
+
+
+def _gauges(host: "Host", below: TiersBelow) -> dict[str, float]:
+    cache = host.cache
+    disk = below.disk.store if below.disk else None
+    objects = below.objects.store if below.objects else None
+    return {
+        "host_live_bytes": cache.live_bytes,
+        "host_held_bytes": cache.held_bytes,
+        "host_units": cache.num_units,
+        "disk_bytes": disk.num_bytes if disk else 0,
+        "disk_chunks": disk.num_chunks if disk else 0,
+        "object_chunks": objects.num_chunks if objects else 0,
+        "object_uploads": objects.num_uploads if objects else 0,
+        "object_refused": int(objects.is_paused) if objects else 0,
+        **_read_gauges("disk", below.disk),
+        **_read_gauges("object", below.objects),
+    }
+
+
+def _read_gauges(name: str, tier: TierQueue[Any] | None) -> dict[str, float]:
+    return {
+        f"{name}_read_bytes_per_second": tier.rate.bytes_per_second if tier else 0,
+        f"{name}_read_latency_seconds": tier.rate.latency if tier else 0,
+    }

@@ -1,7 +1,7 @@
 """The options of ``kv_connector_extra_config``."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +13,17 @@ from hybrid_blocks.units import parse_memory
 _LEAST_BYTES: Final = 2**20
 _MOST_BYTES: Final = 2**60
 _EXAMPLE: Final = '{"host": "64GiB", "disk": "/var/cache/kv:500GiB"}'
-_OWN: Final = ("host", "disk", "objects", "model_version", "compress_states")
+_OWN: Final = (
+    "host",
+    "disk",
+    "objects",
+    "read",
+    "prompt_tokens_per_second",
+    "model_version",
+    "compress_states",
+)
 STATE_FORMATS: Final = ("bf16", "fp8", "int8")
+_READS: Final = ("soonest", "longest")
 # What vLLM's connector reads itself, or puts in.
 _CONNECTOR: Final = (
     "spec_name",
@@ -51,14 +60,18 @@ class Options:
     """What a user asked for.
 
     ``host_bytes`` is the size of the region that all ranks share. ``objects`` is a URL, such as
-    ``s3://bucket/prefix``. ``prompt_only`` leaves out answers. ``model_version`` is any text;
-    chunks on disk and objects are read only under the same text. ``compress_states`` names the
-    format that recurrent states of 32-bit numbers have on disk and objects.
+    ``s3://bucket/prefix``. ``reads_longest`` stands for reading all that can be restored, whatever
+    it takes; ``prompt_tokens_per_second`` for what is otherwise measured. ``prompt_only`` leaves
+    out answers. ``model_version`` is any text; chunks on disk and objects are read only under the
+    same text. ``compress_states`` names the format that recurrent states of 32-bit numbers have on
+    disk and objects.
     """
 
     host_bytes: int
     disk: DiskOptions | None = None
     objects: str | None = None
+    reads_longest: bool = False
+    prompt_tokens_per_second: float | None = None
     prompt_only: bool = False
     model_version: str = ""
     compress_states: str | None = None
@@ -81,6 +94,8 @@ class Options:
             host_bytes=_host(config),
             disk=None if disk is None else _disk(disk),
             objects=_objects(config.get("objects")),
+            reads_longest=_one_of("read", config.get("read", "soonest"), _READS) == "longest",
+            prompt_tokens_per_second=_rate(config.get("prompt_tokens_per_second")),
             prompt_only=_flag("offload_prompt_only", config.get("offload_prompt_only", False)),
             model_version=_text("model_version", config.get("model_version", "")),
             compress_states=_state_format(config),
@@ -172,6 +187,24 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise InvalidArgumentError(f"{name} is any text, not {value!r}")
     return str(value)
+
+
+def _one_of(name: str, value: Any, known: Sequence[str]) -> str:
+    if value not in known:
+        raise InvalidArgumentError(f"{name} is {' or '.join(known)}, not {value!r}")
+    return str(value)
+
+
+def _rate(value: Any) -> float | None:
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < float("inf"):
+        raise InvalidArgumentError(
+            f"prompt_tokens_per_second {value!r} is no rate; write tokens a second, for example "
+            "20000, or leave it out to have it measured"
+        )
+    return float(value)
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -15,6 +15,8 @@ class RequestState:
     host's ``version`` is that of the look-up, and the device holds as much. Nothing ends between
     ``next_end`` and the shortest length that was asked for. vLLM was seen to load no more than
     ``limit``.
+    ``num_passed_by`` could be restored beyond ``num_tokens`` and are sooner computed. The request
+    has computed or loaded ``num_reached``, and its last look-up knew ``num_known``.
     ``waiting`` are keys that are being read for it, ``held`` those that are pinned for it, and
     ``promotions`` the host cache's numbers for what was read.
     """
@@ -26,6 +28,9 @@ class RequestState:
     num_tokens: int = 0
     next_end: int = 0
     limit: int | None = None
+    num_passed_by: int = 0
+    num_reached: int = 0
+    num_known: int = 0
     waiting: set[bytes] = field(default_factory=set)
     held: list[bytes] = field(default_factory=list)
     promotions: list[int] = field(default_factory=list)

@@ -26,6 +26,7 @@ from hybrid_blocks.offload.identity import machine, model_digest, model_fingerpr
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import HostInfo, definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
+from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.region import Header, Region
 from hybrid_blocks.offload.structure import structure_of
 from hybrid_blocks.offload.tier_queue import TierQueue
@@ -99,6 +100,9 @@ class HybridOffloadingSpec(OffloadingSpec):
                 below=below,
                 with_events=self.kv_events_config.enable_kv_cache_events,
                 info=HostInfo.of(groups, self._options.host_bytes, self.config.model.max_model_len),
+                computing=None
+                if self._options.reads_longest
+                else ComputeRate(self._options.prompt_tokens_per_second),
             )
             sizes = ", ".join(
                 f"{group.number}: {human(groups.chunk_bytes(group))}" for group in groups.all

@@ -1,5 +1,6 @@
 """Transfers between the region and a tier below it, on threads of their own."""
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks.offload.codec import Codec
 from hybrid_blocks.offload.groups import group_number
+from hybrid_blocks.offload.rates import Read, ReadRate
 
 _NUM_THREADS = 4
 
@@ -71,7 +73,8 @@ class Done:
 class TierQueue(Generic[StoreT]):
     """Reads and writes under way. The caller keeps their slots from being used meanwhile.
 
-    ``name`` is for logs; ``source`` and ``locality`` are what vLLM calls the tier.
+    ``name`` is for logs; ``source`` and ``locality`` are what vLLM calls the tier. ``rate`` is what
+    reads were measured to take.
     """
 
     def __init__(
@@ -96,8 +99,10 @@ class TierQueue(Generic[StoreT]):
         self._region: npt.NDArray[np.uint8] | None = region
         self._chunk_bytes = chunk_bytes
         self._codec = codec
+        self.rate = ReadRate()
         self._threads = ThreadPoolExecutor(_NUM_THREADS, f"hybrid-blocks-{source.value}")
         self._jobs: dict[Future[list[bool]], tuple[Chunks, bool]] = {}
+        self._measured: dict[Future[list[bool]], Read] = {}
 
     @property
     def num_under_way(self) -> int:
@@ -117,8 +122,19 @@ class TierQueue(Generic[StoreT]):
         self._begin(chunks, is_read=False)
 
     def _begin(self, chunks: Chunks, *, is_read: bool) -> None:
-        run = self._read if is_read else self._write
-        self._jobs[self._threads.submit(run, chunks)] = (chunks, is_read)
+        if is_read:
+            read = self.rate.begin(sum(map(self.size, chunks.keys)), time.monotonic())
+            job = self._threads.submit(self._measure, chunks, read)
+            self._measured[job] = read
+        else:
+            job = self._threads.submit(self._write, chunks)
+        self._jobs[job] = (chunks, is_read)
+
+    def _measure(self, chunks: Chunks, read: Read) -> list[bool]:
+        try:
+            return self._read(chunks)
+        finally:  # here, as the scheduler may ask much later
+            read.ended = time.monotonic()
 
     def _views(self, chunks: Chunks) -> list[npt.NDArray[np.uint8]]:
         assert self._region is not None
@@ -144,6 +160,8 @@ class TierQueue(Generic[StoreT]):
             chunks, is_read = self._jobs.pop(job)
             # A transfer that raised has put nothing in place.
             ok = [False] * len(chunks.keys) if job.exception() else job.result()
+            if (read := self._measured.pop(job, None)) is not None:
+                self.rate.end(read, is_whole=all(ok))
             ended.append(Done(chunks, ok, is_read))
         return ended
 

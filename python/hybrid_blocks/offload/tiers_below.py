@@ -1,5 +1,6 @@
 """The tiers below host memory."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -40,10 +41,17 @@ class TiersBelow:
         cache: HostCache,
         keys: list[OffloadKey],
         tokens: list[int],
+        *,
         num_computed: int,
         limit: int | None,
+        token_seconds: float | None = None,
     ) -> Lookup:
-        """Find the longest prefix, of at most ``limit`` tokens, that these and host memory have."""
+        """Find what of at most ``limit`` tokens to restore from these and host memory.
+
+        That is the longest prefix or, where computing a token takes ``token_seconds``, the one
+        from which the request goes on soonest.
+        """
+        now = time.monotonic()
         return cache.lookup(
             keys,
             tokens,
@@ -51,6 +59,9 @@ class TiersBelow:
             limit=limit,
             disk=None if self.disk is None else self.disk.store,
             objects=None if self.objects is None else self.objects.store,
+            disk_cost=None if self.disk is None else self.disk.rate.cost(now),
+            objects_cost=None if self.objects is None else self.objects.rate.cost(now),
+            token_cost=token_seconds,
         )
 
     def close(self) -> None:

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use hybrid_blocks::{BlockId, Digest, GroupId, GroupKind, Key};
-use hybrid_blocks_offload::plan::{ChunkLimits, Load, OffloadGroup, Plan, Planner, Previous, Tier};
+use hybrid_blocks_offload::plan::{
+    ChunkLimits, Costs, Load, OffloadGroup, Plan, Planner, Previous, ReadCost, Tier,
+};
 use proptest::prelude::*;
 
 /// A digest that stands for hash block `at` of one prompt.
@@ -78,6 +80,8 @@ struct Case {
     num_digests: u32,
     num_computed: u32,
     limit: u32,
+    reads: Vec<Option<ReadCost>>,
+    per_token: Option<f64>,
 }
 
 impl Case {
@@ -94,27 +98,110 @@ impl Case {
         (at < self.num_digests).then(|| Key { digest: digest(at), group: GroupId(group as u32) })
     }
 
-    /// The first tier that holds a chunk.
-    fn find(&self, group: usize, chunk: u32, index: u32) -> Option<Load> {
+    /// The first tier of an order that holds a chunk.
+    fn find(&self, order: &[u8], group: usize, chunk: u32, index: u32) -> Option<Load> {
         let key = self.key(group, chunk, index)?;
-        (0..)
-            .zip(&self.tiers)
-            .find_map(|(tier, held)| Some(Load { chunk: index, key, tier, slot: held.get(&key)? }))
+        order.iter().find_map(|&tier| {
+            let slot = self.tiers[usize::from(tier)].get(&key)?;
+            Some(Load { chunk: index, key, tier, slot })
+        })
+    }
+
+    fn empty(&self) -> Plan {
+        Plan { num_tokens: 0, num_passed_by: 0, loads: vec![Vec::new(); self.groups.len()] }
+    }
+
+    fn longest_length(&self) -> u32 {
+        self.limit.min(self.num_digests * self.hash)
+    }
+
+    /// Every length that can be restored, the longest first.
+    fn restorable(&self, planner: &Planner, order: &[u8]) -> Vec<Plan> {
+        (self.num_computed + 1..=self.longest_length())
+            .rev()
+            .filter(|length| length % planner.alignment() == 0)
+            .filter_map(|length| {
+                let loads = self.restore(planner, order, length)?;
+                Some(Plan { num_tokens: length, num_passed_by: 0, loads })
+            })
+            .collect()
     }
 
     fn naive(&self, planner: &Planner) -> Plan {
-        let longest = self.limit.min(self.num_digests * self.hash);
-        let empty = Plan { num_tokens: 0, loads: vec![Vec::new(); self.groups.len()] };
-        (self.num_computed + 1..=longest)
-            .rev()
-            .filter(|length| length % planner.alignment() == 0)
-            .find_map(|length| {
-                Some(Plan { num_tokens: length, loads: self.restore(planner, length)? })
-            })
-            .unwrap_or(empty)
+        let order: Vec<_> = (0..self.tiers.len() as u8).collect();
+        self.restorable(planner, &order).into_iter().next().unwrap_or_else(|| self.empty())
     }
 
-    fn restore(&self, planner: &Planner, length: u32) -> Option<Vec<Vec<Load>>> {
+    fn chunk_bytes(&self, planner: &Planner, group: usize) -> u64 {
+        let OffloadGroup { block_size, block_bytes, .. } = self.groups[group];
+        u64::from(planner.chunks()[group] / block_size) * block_bytes
+    }
+
+    /// Seconds until a tier has read some bytes.
+    fn seconds(&self, tier: usize, bytes: u64) -> f64 {
+        self.reads[tier].map_or(0.0, |cost| cost.latency + cost.per_byte * bytes as f64)
+    }
+
+    /// Seconds until a plan's reads have ended and what `longest` has beyond it is computed.
+    fn ready(&self, planner: &Planner, plan: &Plan, longest: u32) -> f64 {
+        let mut bytes = vec![0; self.tiers.len()];
+        for load in plan.loads.iter().flatten() {
+            bytes[usize::from(load.tier)] += self.chunk_bytes(planner, load.key.group.index());
+        }
+        let reads = bytes.iter().enumerate().filter(|&(_, &bytes)| bytes > 0);
+        let read = reads.map(|(tier, &bytes)| self.seconds(tier, bytes)).fold(0.0, f64::max);
+        let length = plan.num_tokens.max(self.num_computed);
+        read + self.per_token.unwrap_or(0.0) * f64::from(longest - length)
+    }
+
+    /// Tiers by the time that each would take to read all that is needed for the whole prompt.
+    fn naive_order(&self, planner: &Planner) -> Vec<u8> {
+        let length = self.longest_length();
+        let groups = self.groups.iter().zip(planner.chunks()).enumerate();
+        let bytes = groups.map(|(at, (group, &chunk))| {
+            if chunk == 0 || length < chunk {
+                return 0;
+            }
+            let (chunks, unread) = needed(group, chunk, length);
+            let computed = if is_state(group.kind) { 0 } else { self.num_computed / chunk };
+            let first = chunks.start.max(computed);
+            u64::from((chunks.end - unread).saturating_sub(first)) * self.chunk_bytes(planner, at)
+        });
+        let bytes = bytes.sum::<u64>().max(1);
+        let mut order: Vec<_> = (0..self.tiers.len() as u8).collect();
+        if self.reads.iter().all(Option::is_some) {
+            order.sort_by(|&one, &other| {
+                self.seconds(one.into(), bytes).total_cmp(&self.seconds(other.into(), bytes))
+            });
+        }
+        order
+    }
+
+    /// The restorable length from which the request goes on soonest; of equals the longest.
+    fn naive_soonest(&self, planner: &Planner) -> Plan {
+        let mut plans = self.restorable(planner, &self.naive_order(planner));
+        let Some(longest) = plans.first().map(|plan| plan.num_tokens) else { return self.empty() };
+        if self.per_token.is_none() {
+            return plans.swap_remove(0);
+        }
+        plans.push(self.empty());
+        let soonest = plans.into_iter().reduce(|best, other| {
+            let is_sooner =
+                self.ready(planner, &other, longest) < self.ready(planner, &best, longest);
+            if is_sooner { other } else { best }
+        });
+        let plan = soonest.expect("one is empty");
+        let length = plan.num_tokens.max(self.num_computed);
+        Plan { num_passed_by: longest - length, ..plan }
+    }
+
+    fn plan_soonest(&self, planner: &Planner) -> Plan {
+        let tiers: Vec<&dyn Tier> = self.tiers.iter().map(|tier| tier as &dyn Tier).collect();
+        let costs = Costs { reads: &self.reads, per_token: self.per_token };
+        planner.plan_soonest(&tiers, &costs, &self.digests(), self.num_computed, self.limit)
+    }
+
+    fn restore(&self, planner: &Planner, order: &[u8], length: u32) -> Option<Vec<Vec<Load>>> {
         let groups = self.groups.iter().zip(planner.chunks()).enumerate();
         groups
             .map(|(at, (group, &chunk))| {
@@ -124,7 +211,7 @@ impl Case {
                     if is_state(group.kind) { 0 } else { self.num_computed / chunk.max(1) };
                 let all: Option<Vec<_>> = chunks
                     .filter(|&index| index >= on_device)
-                    .map(|index| self.find(at, chunk, index))
+                    .map(|index| self.find(order, at, chunk, index))
                     .collect();
                 Some(all?.into_iter().filter(|load| load.chunk < end).collect())
             })
@@ -166,6 +253,15 @@ fn groups(hash: u32) -> impl Strategy<Value = Vec<OffloadGroup>> {
     })
 }
 
+/// Whole seconds, so that sums are exact.
+fn costs() -> impl Strategy<Value = ReadCost> {
+    let seconds = prop_oneof![Just(0), 0u32..4, 0u32..100];
+    (seconds, 0u32..4).prop_map(|(latency, per_byte)| ReadCost {
+        latency: latency.into(),
+        per_byte: per_byte.into(),
+    })
+}
+
 prop_compose! {
     fn cases()(hash in 1u32..5)(
         hash in Just(hash),
@@ -178,6 +274,10 @@ prop_compose! {
         state_odds in 1u64..5,
         num_computed in 0u32..40,
         limit in 0u32..200,
+        costs in (
+            prop::collection::vec(prop::option::weighted(0.9, costs()), 3),
+            prop::option::weighted(0.9, 0u32..12),
+        ),
     ) -> Case {
         let tiers = (0u8..).zip(reach).map(|(tier, (reach, skip))| {
             let mut slots = BTreeMap::new();
@@ -192,8 +292,10 @@ prop_compose! {
             }
             Held { slots, ..Held::default() }
         });
-        let tiers = tiers.collect();
-        Case { groups, hash, limits, tiers, num_digests, num_computed, limit }
+        let tiers: Vec<_> = tiers.collect();
+        let reads = costs.0[..tiers.len()].to_vec();
+        let per_token = costs.1.map(f64::from);
+        Case { groups, hash, limits, tiers, num_digests, num_computed, limit, reads, per_token }
     }
 }
 
@@ -203,8 +305,15 @@ impl std::fmt::Debug for Case {
             self.tiers.iter().map(|tier| tier.slots.values().collect()).collect();
         write!(
             f,
-            "{:?} hash {} {:?} held {held:?} digests {} computed {} limit {}",
-            self.groups, self.hash, self.limits, self.num_digests, self.num_computed, self.limit
+            "{:?} hash {} {:?} held {held:?} digests {} computed {} limit {} reads {:?} token {:?}",
+            self.groups,
+            self.hash,
+            self.limits,
+            self.num_digests,
+            self.num_computed,
+            self.limit,
+            self.reads,
+            self.per_token
         )
     }
 }
@@ -216,6 +325,21 @@ proptest! {
     fn a_plan_is_the_longest_prefix_that_every_group_holds(case in cases()) {
         let planner = case.planner();
         prop_assert_eq!(case.plan(&planner), case.naive(&planner));
+    }
+
+    #[test]
+    fn a_request_goes_on_from_the_length_that_is_there_soonest(case in cases()) {
+        let planner = case.planner();
+        prop_assert_eq!(case.plan_soonest(&planner), case.naive_soonest(&planner));
+    }
+
+    /// Without costs, or with reads that take no time, the choice is the longest prefix.
+    #[test]
+    fn without_costs_the_longest_is_read(mut case in cases(), is_measured in any::<bool>()) {
+        let planner = case.planner();
+        let cost = is_measured.then(ReadCost::default);
+        case.reads.iter_mut().for_each(|it| *it = cost);
+        prop_assert_eq!(case.plan_soonest(&planner), case.naive(&planner));
     }
 
     /// The binary search may ask for a chunk once more, once a round; nothing else is asked for twice.

@@ -1,10 +1,15 @@
-//! Look-ups: how long a prefix the tiers hold, and which chunks to load from where.
+//! Look-ups: how long a prefix the tiers hold, how much of it to read, and which chunks from where.
 
+mod cost;
 mod group;
 mod outcome;
 mod planner;
+mod search;
+mod soonest;
+mod stored;
 mod tier;
 
+pub use cost::{Costs, ReadCost};
 pub use group::{ChunkLimits, OffloadGroup, chunk_sizes};
 pub use outcome::{Load, Plan};
 pub use planner::Planner;

@@ -16,11 +16,14 @@ pub struct Load {
     pub slot: BlockId,
 }
 
-/// The longest prefix that every group can restore.
+/// The prefix to restore: the longest that every group can, or a shorter one that is there sooner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Its tokens, those that the device holds already included; 0 if there is none beyond them.
     pub num_tokens: u32,
+    /// Tokens beyond it, or beyond what the device holds, that could be restored as well and are sooner
+    /// computed.
+    pub num_passed_by: u32,
     /// What to load, by group, first chunk first. No chunk is there that the device holds or that
     /// nothing looks at.
     pub loads: Vec<Vec<Load>>,

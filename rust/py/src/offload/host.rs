@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hybrid_blocks::{Digest, GroupKind, Key, PoolId};
 use hybrid_blocks_interop::{Guarded, HybridBlocksError, invalid_argument};
 use hybrid_blocks_offload::host::{self, Presence, RequestId};
-use hybrid_blocks_offload::plan::{OffloadGroup, Tier};
+use hybrid_blocks_offload::plan::{Costs, OffloadGroup, ReadCost, Tier};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -23,12 +23,18 @@ const HOST: u8 = 0;
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.offload")]
 pub(crate) struct Lookup {
     num_tokens: u32,
+    num_passed_by: u32,
     is_pending: bool,
     on_host: Vec<Py<PyBytes>>,
     on_disk: Vec<Py<PyBytes>>,
     on_disk_tokens: Vec<u32>,
     in_objects: Vec<Py<PyBytes>>,
     in_objects_tokens: Vec<u32>,
+}
+
+/// Seconds of latency and a byte.
+fn read_cost(cost: Option<(f64, f64)>) -> Option<ReadCost> {
+    cost.map(|(latency, per_byte)| ReadCost { latency, per_byte })
 }
 
 #[pyclass(frozen, module = "hybrid_blocks._core.offload")]
@@ -158,7 +164,10 @@ impl HostCache {
         })
     }
 
-    #[pyo3(signature = (keys, tokens, *, num_computed = 0, limit = None, disk = None, objects = None))]
+    #[pyo3(signature = (
+        keys, tokens, *, num_computed = 0, limit = None, disk = None, objects = None, disk_cost = None,
+        objects_cost = None, token_cost = None
+    ))]
     #[expect(clippy::too_many_arguments, reason = "named ones, in Python")]
     fn lookup(
         &self,
@@ -169,16 +178,24 @@ impl HostCache {
         limit: Option<u32>,
         disk: Option<&DiskStore>,
         objects: Option<&ObjectStore>,
+        disk_cost: Option<(f64, f64)>,
+        objects_cost: Option<(f64, f64)>,
+        token_cost: Option<f64>,
     ) -> PyResult<Lookup> {
         self.check(&keys)?;
         let digests = self.digests(&paired(&keys, &tokens)?)?;
         let limit = limit.unwrap_or(u32::MAX);
+        // What lies in host memory is taken at once.
+        let mut reads = vec![Some(ReadCost::default())];
+        reads.extend(disk.map(|_| read_cost(disk_cost)));
+        reads.extend(objects.map(|_| read_cost(objects_cost)));
+        let costs = Costs { reads: &reads, per_token: token_cost };
         let (plan, is_pending) = self.cache.with(py, |cache| {
             let (disk, objects) = (disk.map(DiskStore::tier), objects.map(ObjectStore::tier));
             let mut tiers: Vec<&dyn Tier> = vec![cache];
             tiers.extend(disk.as_deref().map(|tier| tier as &dyn Tier));
             tiers.extend(objects.as_deref().map(|tier| tier as &dyn Tier));
-            let plan = cache.planner().plan(&tiers, &digests, num_computed, limit);
+            let plan = cache.planner().plan_soonest(&tiers, &costs, &digests, num_computed, limit);
             let is_pending = cache.is_pending(&plan, HOST);
             (plan, is_pending)
         })?;
@@ -197,6 +214,7 @@ impl HostCache {
         let (in_objects, in_objects_tokens) = in_tier(objects.map(|_| below_disk));
         Ok(Lookup {
             num_tokens: plan.num_tokens,
+            num_passed_by: plan.num_passed_by,
             is_pending,
             on_host,
             on_disk,
