@@ -18,7 +18,9 @@ use hybrid_blocks_offload::host::{HostGeometry, HostTier, UnitContent};
 use hybrid_blocks_offload::io::{
     AlignedBuffer, BlockIo, Mode, ReadOp, WriteOp, best_backend, open,
 };
-use hybrid_blocks_offload::plan::{ChunkLimits, OffloadGroup, Planner, Previous, Tier};
+use hybrid_blocks_offload::plan::{
+    ChunkLimits, Costs, OffloadGroup, Planner, Previous, ReadCost, Tier,
+};
 
 type Measurement = fn();
 
@@ -130,15 +132,22 @@ fn lookup() {
         let hit = least(200, || {
             black_box(planner.plan(&tiers, black_box(&digests), 0, TOKENS));
         });
+        // Reads from the disk and tokens have their costs, and the longest is the soonest.
+        let reads = [Some(ReadCost::default()), Some(ReadCost { latency: 1e-3, per_byte: 1e-9 })];
+        let costs = Costs { reads: &reads, per_token: Some(1e-4) };
+        let weighed = least(200, || {
+            black_box(planner.plan_soonest(&tiers, &costs, black_box(&digests), 0, TOKENS));
+        });
         // The attention is there and no state is: every length is asked for.
         let without: [&dyn Tier; 1] = [&*disk];
         let miss = least(200, || {
             black_box(planner.plan(&without, black_box(&digests), 0, TOKENS));
         });
         println!(
-            "look-up of 100,000 tokens, {chunk} a chunk, half host and half disk: {:.1} µs; half on disk \
-             without any state: {:.1} µs",
+            "look-up of 100,000 tokens, {chunk} a chunk, half host and half disk: {:.1} µs, weighed \
+             {:.1} µs; half on disk without any state: {:.1} µs",
             hit.as_secs_f64() * 1e6,
+            weighed.as_secs_f64() * 1e6,
             miss.as_secs_f64() * 1e6
         );
     }

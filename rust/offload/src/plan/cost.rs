@@ -45,6 +45,13 @@ impl Costs<'_> {
         nanos(self.per_token.unwrap_or(0.0) * f64::from(num_tokens))
     }
 
+    /// Tokens that are computed in some nanoseconds, rather fewer than more.
+    pub(super) fn tokens_in(&self, nanos: u64) -> u32 {
+        // Times were cut to whole nanoseconds.
+        let seconds = nanos.saturating_sub(2) as f64 * 1e-9;
+        whole(seconds / self.per_token.unwrap_or(0.0)).try_into().unwrap_or(u32::MAX)
+    }
+
     /// Tiers in the order in which they are asked: the one first that would read `bytes` soonest. The given
     /// order stands between equals, and while one of them is not measured.
     pub(super) fn order(&self, num_tiers: usize, bytes: u64) -> [u8; MAX_TIERS] {
@@ -58,5 +65,13 @@ impl Costs<'_> {
 }
 
 fn nanos(seconds: f64) -> u64 {
-    (seconds * 1e9) as u64
+    whole(seconds * 1e9)
+}
+
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "what is below 0 becomes 0, and what is too large the most"
+)]
+fn whole(number: f64) -> u64 {
+    number as u64
 }

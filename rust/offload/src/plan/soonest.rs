@@ -1,7 +1,7 @@
 //! The length from which a request can go on soonest, among those that can be restored.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::cost::{Bytes, Costs};
 use super::outcome::{Load, Plan};
@@ -11,12 +11,56 @@ use super::stored::Stored;
 /// A length and when all up to the longest one will be there: less is better, then longer.
 type Choice = (u64, Reverse<u32>);
 
+fn are_together(one: &Load, next: &Load) -> bool {
+    one.tier == next.tier
+}
+
+/// A group's attention in runs that lie in one tier each.
+struct Attention<'a> {
+    stored: &'a Stored,
+    /// Tier, and the chunk after the last. Runs that were passed are taken away.
+    runs: VecDeque<(u8, u32)>,
+    /// The chunk after all runs that were passed, and their bytes.
+    next: u32,
+    passed: Bytes,
+}
+
+impl<'a> Attention<'a> {
+    fn new(stored: &'a Stored, loads: &[Load]) -> Self {
+        let run = |run: &[Load]| (run[0].tier, run[run.len() - 1].chunk + 1);
+        Self {
+            stored,
+            runs: loads.chunk_by(are_together).map(run).collect(),
+            next: loads.first().map_or(0, |load| load.chunk),
+            passed: [0; MAX_TIERS],
+        }
+    }
+
+    /// Adds the bytes of all chunks of a length, which is longer than the one before.
+    fn add_up_to(&mut self, length: u32, bytes: &mut Bytes) {
+        let end = self.stored.chunks_in(length);
+        let of = |num_chunks: u32| u64::from(num_chunks) * self.stored.chunk_bytes();
+        while let Some(&(tier, last)) = self.runs.front().filter(|&&(_, last)| last <= end) {
+            self.passed[usize::from(tier)] += of(last - self.next);
+            self.next = last;
+            self.runs.pop_front();
+        }
+        bytes.iter_mut().zip(&self.passed).for_each(|(sum, passed)| *sum += passed);
+        if let Some(&(tier, _)) = self.runs.front() {
+            bytes[usize::from(tier)] += of(end.saturating_sub(self.next));
+        }
+    }
+}
+
 impl Search<'_> {
     /// Shortens the longest plan to the length from which the request goes on soonest: what is read first
     /// and what is computed after it take the least time. The plan stays where both are equal.
     pub(super) fn soonest(&self, longest: Plan, costs: &Costs<'_>) -> Plan {
+        if !longest.is_hit() || costs.per_token.is_none() {
+            return longest;
+        }
         let bytes = self.bytes_of(&longest);
-        if !longest.is_hit() || costs.per_token.is_none() || costs.time(&bytes) == 0 {
+        if costs.time(&bytes) == 0 {
             return longest;
         }
         let end = longest.num_tokens;
@@ -31,7 +75,8 @@ impl Search<'_> {
             }
             let length = candidate.1.0;
             let Some(plan) = self.shorten(&longest, length) else { continue };
-            let time = costs.time(&self.bytes_of(&plan)) + costs.computing(end - length);
+            let time =
+                costs.time(&self.bytes_of(&plan)).saturating_add(costs.computing(end - length));
             if (time, candidate.1) < best {
                 best = (time, candidate.1);
                 shorter = Some(plan);
@@ -55,26 +100,22 @@ impl Search<'_> {
     ) -> BinaryHeap<Reverse<Choice>> {
         let alignment = self.planner.alignment;
         let end = longest.num_tokens;
-        let mut runs: Vec<_> = self
-            .planner
-            .full
-            .iter()
-            .map(|it| (it, longest.loads[it.index()].iter().peekable()))
-            .collect();
-        let mut bytes = [0; MAX_TIERS];
+        let full = self.planner.full.iter();
+        let mut attention: Vec<_> =
+            full.map(|it| Attention::new(it, &longest.loads[it.index()])).collect();
         let mut found = Vec::new();
-        for length in (self.num_computed / alignment + 1..end / alignment).map(|at| at * alignment)
-        {
-            for (stored, loads) in &mut runs {
-                let num_bytes = stored.chunk_bytes();
-                while let Some(load) = loads.next_if(|load| load.chunk < stored.chunks_in(length)) {
-                    bytes[usize::from(load.tier)] += num_bytes;
-                }
-            }
-            let choice = (costs.time(&bytes) + costs.computing(end - length), Reverse(length));
+        let mut length = (self.num_computed / alignment + 1) * alignment;
+        while length < end {
+            let mut bytes = [0; MAX_TIERS];
+            attention.iter_mut().for_each(|it| it.add_up_to(length, &mut bytes));
+            let time = costs.time(&bytes).saturating_add(costs.computing(end - length));
+            let choice = (time, Reverse(length));
             if choice < best {
                 found.push(Reverse(choice));
             }
+            // What is longer reads no less, so it is no better before so much less is to be computed.
+            let skipped = costs.tokens_in(time.saturating_sub(best.0));
+            length = length.saturating_add((skipped / alignment).max(1).saturating_mul(alignment));
         }
         found.into()
     }
@@ -97,9 +138,8 @@ impl Search<'_> {
     fn bytes_of(&self, plan: &Plan) -> Bytes {
         let mut bytes = [0; MAX_TIERS];
         for stored in self.planner.stored() {
-            let num_bytes = stored.chunk_bytes();
-            for Load { tier, .. } in &plan.loads[stored.index()] {
-                bytes[usize::from(*tier)] += num_bytes;
+            for run in plan.loads[stored.index()].chunk_by(are_together) {
+                bytes[usize::from(run[0].tier)] += run.len() as u64 * stored.chunk_bytes();
             }
         }
         bytes
