@@ -75,6 +75,7 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
         ),
         ({"host": "1GiB", "disk": "/x:1GiB", "compress_states": True}, "True is no format"),
         ({"host": "1GiB", "compress_states": "int8"}, "of use for disk and objects only"),
+        ({"host": "1GiB", "store": "lazy"}, 'write "kv_connector": "HybridOffloadingConnector"'),
         ({"host": "1GiB", "read": "all"}, "read is soonest or longest, not 'all'"),
         ({"host": "1GiB", "prompt_tokens_per_second": 0}, "per_second 0 is no rate; write tokens"),
         ({"host": "1GiB", "blocks_per_chunk": 4}, "a chunk is one block of its group"),

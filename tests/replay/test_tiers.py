@@ -63,7 +63,7 @@ def hits(result: TieredResult) -> list[int]:
     return [it.hit_tokens for it in result.tiers]
 
 
-SIDES = [Side.HYBRID, Side.LRU, Side.ARC]
+SIDES = [Side.HYBRID, Side.LAZY, Side.LRU, Side.ARC]
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -147,6 +147,33 @@ def test_all_managers_serve_the_same_requests_and_runs_are_equal(side: Side) -> 
     assert first.hit_tokens == sum(hits(first))
 
 
+def test_lazy_stores_hit_as_much_and_no_more_is_stored() -> None:
+    trace = prompts("abacabadabacabaeabacaba")
+    eager, lazy = (serve(it, trace, host=40 * CHUNK) for it in (Side.HYBRID, Side.LAZY))
+    assert hits(eager) == hits(lazy)
+    assert hits(lazy)[1] > 0
+    assert (tier(lazy, "host").stored_bytes or 0) <= (tier(eager, "host").stored_bytes or 0)
+
+
+def test_a_preempted_request_goes_on_from_what_was_stored_then() -> None:
+    """Two answers grow until one of them must give its blocks up."""
+    builder = TraceBuilder("two", num_reserved=1 << 20)
+    for at in range(2):
+        spans = [((at + 1) * 10_000, PROMPT), builder.fresh(8 * BLOCK)]
+        builder.add(spans, arrival=0.0, prompt_tokens=PROMPT, output_tokens=8 * BLOCK, follows=-1)
+    results = []
+    for side in (Side.HYBRID, Side.LAZY):
+        deployment = Deployment(max_num_batched_tokens=8192, max_num_seqs=2, in_flight_batches=1)
+        cache = model_cache("Qwen3.5-27B", 20 * CHUNK, deployment)
+        config = EngineConfig(max_num_seqs=2, watermark=0)
+        tiers = TierBytes(host=80 * CHUNK, disk=0)
+        results.append(replay_tiers(builder.build(), cache, tiers, side, config))
+    eager, lazy = results
+    assert lazy.preemptions == eager.preemptions > 0
+    assert lazy.requests == 2
+    assert lazy.loaded_chunks == eager.loaded_chunks > 0
+
+
 def test_answers_do_not_cost_the_states_of_their_prompts() -> None:
     """Prompts that are used again outlive those that are not, though answers came behind them."""
     builder = TraceBuilder("answers", num_reserved=1 << 20)
@@ -226,7 +253,7 @@ def test_the_command_prints_and_writes_hits_by_tier(tmp_path: Path) -> None:
     [
         (["--disk", "8GiB"], "--disk 8GiB without --host"),
         (["--host", "much"], "--host 'much' is no size"),
-        (["--host", "8GiB", "--tiering", "fifo"], "known are hybrid, lru, arc, prompts"),
+        (["--host", "8GiB", "--tiering", "fifo"], "known are hybrid, lazy, lru, arc, prompts"),
         (["--host", "8GiB", "--share", "5%"], "--share beside --host"),
         (["--host", "8GiB", "--tp", "2", "--model", "Qwen3.5-27B"], "--tp 2"),
     ],

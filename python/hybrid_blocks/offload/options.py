@@ -22,6 +22,8 @@ _OWN: Final = (
     "model_version",
     "compress_states",
 )
+STORE: Final = "store"
+"""The option of the connector that is none of the spec."""
 STATE_FORMATS: Final = ("bf16", "fp8", "int8")
 _READS: Final = ("soonest", "longest")
 # What vLLM's connector reads itself, or puts in.
@@ -35,6 +37,8 @@ _CONNECTOR: Final = (
 )
 # Options of vLLM's own specs, and why there is no need for them here.
 _NOT_HERE: Final = {
+    STORE: 'write "kv_connector": "HybridOffloadingConnector", "kv_connector_module_path": '
+    '"hybrid_blocks.offload.connector" in the place of OffloadingConnector',
     "block_size": "a chunk is one block of its group; leave it out",
     "blocks_per_chunk": "a chunk is one block of its group; leave it out",
     "eviction_policy": "states and their attention are evicted together; leave it out",
@@ -187,6 +191,16 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str | int | float) or isinstance(value, bool):
         raise InvalidArgumentError(f"{name} is any text, not {value!r}")
     return str(value)
+
+
+def read_store(value: Any) -> str:
+    """Return ``eager`` or ``lazy``.
+
+    Raises:
+        InvalidArgumentError: it is neither.
+
+    """
+    return _one_of(STORE, value, ("eager", "lazy"))
 
 
 def _one_of(name: str, value: Any, known: Sequence[str]) -> str:

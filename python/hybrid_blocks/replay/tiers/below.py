@@ -3,6 +3,9 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    OffloadingConnectorScheduler,
+)
 from vllm.v1.kv_offload.base import OffloadingManager, OffloadingSpec, OffloadKey, ReqContext
 
 from hybrid_blocks.offload.groups import Groups
@@ -22,7 +25,7 @@ class Below:
     """A manager of tiers below the device, and what is seen of it.
 
     ``is_on_host`` says whether host memory holds a chunk, ``on_disk`` which of some the disk holds.
-    ``finished`` are the requests that ended.
+    ``finished`` are the requests that ended, ``scheduler`` makes the connector's scheduler side.
     """
 
     spec: OffloadingSpec
@@ -33,6 +36,7 @@ class Below:
     is_on_host: Callable[[bytes], bool]
     on_disk: Callable[[Sequence[bytes]], Sequence[bool]]
     close: Callable[[], None]
+    scheduler: type[OffloadingConnectorScheduler] = OffloadingConnectorScheduler
 
 
 def watch(manager: OffloadingManager, ledger: Ledger) -> list[Finished]:

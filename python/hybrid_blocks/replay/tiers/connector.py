@@ -9,9 +9,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
-    OffloadingConnectorScheduler,
-)
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -44,7 +41,7 @@ class TiersConnector(OffloadingConnector):
         config = replace(config, extra_config={})
         self.below: Below = make(config, [_rank_bytes(kv_cache_config, it) for it in config.groups])
         spec = self.below.spec
-        self.connector_scheduler = OffloadingConnectorScheduler(spec, vllm_config, kv_cache_config)
+        self.connector_scheduler = self.below.scheduler(spec, vllm_config, kv_cache_config)
         worker = OffloadingConnectorWorker(spec, vllm_config, kv_cache_config)
         worker.worker = InstantWorker()
         self.connector_worker = worker

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
+    OffloadingConnectorScheduler,
+)
 from vllm.v1.kv_offload.base import Locality, OffloadingManager
 from vllm.v1.kv_offload.config import OffloadingConfig
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -14,6 +17,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from hybrid_blocks._core.offload import DiskStore
 from hybrid_blocks.offload.groups import Groups, group_number, groups_of, layout_versions
 from hybrid_blocks.offload.host import ABSENT
+from hybrid_blocks.offload.lazy import LazyScheduler
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
 from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
@@ -75,7 +79,9 @@ class _Spec(HybridOffloadingSpec):
         return self.made
 
 
-def make_hybrid(config: OffloadingConfig, rank_bytes: list[int], tiers: TierBytes) -> Below:
+def make_hybrid(
+    config: OffloadingConfig, rank_bytes: list[int], tiers: TierBytes, *, is_lazy: bool
+) -> Below:
     """Make the manager of this project over tiers of these sizes."""
     spec = _Spec(replace(config, extra_config={"host": tiers.host}), rank_bytes)
     groups = spec.groups
@@ -107,6 +113,7 @@ def make_hybrid(config: OffloadingConfig, rank_bytes: list[int], tiers: TierByte
         is_on_host=lambda key: manager.cache.presence(key) != ABSENT,
         on_disk=lambda keys: store.contains(keys) if store else [False] * len(keys),
         close=close,
+        scheduler=LazyScheduler if is_lazy else OffloadingConnectorScheduler,
     )
 
 

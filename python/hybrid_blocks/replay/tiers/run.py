@@ -56,8 +56,8 @@ def replay_tiers(
 
 
 def _maker(side: Side, tiers: TierBytes) -> MakeBelow:
-    if side is Side.HYBRID:
-        return partial(make_hybrid, tiers=tiers)
+    if side in {Side.HYBRID, Side.LAZY}:
+        return partial(make_hybrid, tiers=tiers, is_lazy=side is Side.LAZY)
     return partial(make_stock, tiers=tiers, side=side)
 
 

@@ -10,6 +10,8 @@ class Side(StrEnum):
 
     HYBRID = "hybrid"
     """``HybridOffloadingSpec``."""
+    LAZY = "lazy"
+    """The same, with stores when requests pause."""
     LRU = "lru"
     """vLLM's ``TieringOffloadingSpec``, evicting by age."""
     ARC = "arc"
@@ -20,7 +22,8 @@ class Side(StrEnum):
     @property
     def label(self) -> str:
         """What to call it in a report."""
-        return "hybrid_blocks" if self is Side.HYBRID else f"vllm {self}"
+        ours = {Side.HYBRID: "hybrid_blocks", Side.LAZY: "hybrid_blocks lazy"}
+        return ours.get(self, f"vllm {self}")
 
 
 DEFAULT = ",".join((Side.HYBRID, Side.LRU, Side.ARC))
