@@ -4,7 +4,11 @@ A program of its own, as vLLM is set up once a process. ``test_engine.py`` start
 """
 
 import json
+import os
+import signal
 import sys
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,8 @@ from program import answer_of, make_llm
 from server import environment
 
 NUM_TURNS = 3
+# As many looks at a folder, half a second apart, must find the same bytes.
+NUM_QUIET = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +45,23 @@ def run(
     first_turn: int = 0,
     level: str = "off",
     options: dict[str, Any] | None = None,
+    variables: Mapping[str, str] | None = None,
+    kill_once_quiet: Path | None = None,
 ) -> Result:
     """Hold ``num_chats`` conversations of three turns, turn by turn, from ``first_turn`` on.
 
-    ``level`` is that of the plugin for the device, and ``options`` are those of ``LLM``.
+    ``level`` is that of the plugin for the device, ``options`` are those of ``LLM``, and
+    ``variables`` go to the environment. The process kills itself after the last turn once nothing
+    is written to the folder ``kill_once_quiet`` any more.
 
     Raises ``RuntimeError`` with the end of the log if the process fails.
     """
     task = {"model": str(model), "num_chats": num_chats, "num_blocks": num_blocks}
     task |= {"offload": offload, "first_turn": first_turn, "options": options or {}}
-    return Result(**answer_of(__file__, task, environment(level)))
+    task |= {"folder": kill_once_quiet and str(kill_once_quiet)}
+    ends_with = -signal.SIGKILL if kill_once_quiet else 0
+    answer = answer_of(__file__, task, environment(level) | (variables or {}), ends_with=ends_with)
+    return Result(**answer)
 
 
 def _main(task: dict[str, Any]) -> None:
@@ -64,6 +77,11 @@ def _main(task: dict[str, Any]) -> None:
             "kv_role": "kv_both",
             "kv_connector_extra_config": task["offload"],
         }
+        if "store" in task["offload"]:
+            options["kv_transfer_config"] |= {
+                "kv_connector": "HybridOffloadingConnector",
+                "kv_connector_module_path": "hybrid_blocks.offload.connector",
+            }
     llm = make_llm(model, max_num_seqs=2, num_gpu_blocks_override=task["num_blocks"], **options)
     parameters = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     answers: list[list[int]] = []
@@ -87,7 +105,23 @@ def _main(task: dict[str, Any]) -> None:
         "metrics": {it.name: it.value for it in llm.get_metrics() if hasattr(it, "value")},
     }
     print(json.dumps(report), flush=True)
+    if task["folder"] is not None:
+        _wait_until_quiet(llm, Path(task["folder"]))
+        os.kill(os.getpid(), signal.SIGKILL)
     llm.llm_engine.engine_core.shutdown()
+
+
+def _wait_until_quiet(llm: Any, folder: Path) -> None:
+    """Run steps, in which transfers end and begin, until no file grows."""
+    from vllm import SamplingParams  # noqa: PLC0415 - in the child only
+    from vllm.inputs import TokensPrompt  # noqa: PLC0415
+
+    sizes = [0]
+    while len(sizes) < NUM_QUIET or len(set(sizes[-NUM_QUIET:])) > 1 or not sizes[-1]:
+        prompt = TokensPrompt(prompt_token_ids=[1])
+        llm.generate([prompt], SamplingParams(max_tokens=4, ignore_eos=True), use_tqdm=False)
+        time.sleep(0.5)
+        sizes.append(sum(it.stat().st_size for it in folder.rglob("*") if it.is_file()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""What a process that was killed has left is what the next one goes on from."""
+
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+from conversations import NUM_TURNS, Result, run
+from object_server import BUCKET, object_server, objects_of
+
+BUILD = Path(__file__).parents[2] / "build" / "e2e"
+KIND = "qwen3_next"
+# Engines start one after another, and other tests may keep the machine busy.
+pytestmark = pytest.mark.timeout(3600)
+
+
+def config(**options: Any) -> dict[str, Any]:
+    return {
+        "spec_name": "HybridOffloadingSpec",
+        "spec_module_path": "hybrid_blocks.offload",
+        "host": "64MiB",
+        # Hits are counted, and a small model computes sooner than a busy disk reads.
+        "read": "longest",
+        **options,
+    }
+
+
+def talk(offload: dict[str, Any], **options: Any) -> Result:
+    """Hold one conversation on a device that has room for it, or its last turn alone."""
+    model = models.build(KIND, BUILD)
+    return run(model, num_chats=1, num_blocks=60, offload=offload, **options)
+
+
+def check(first: Result, again: Result) -> None:
+    """The last turn is the same, with as many hits, and they came from below the device."""
+    assert again.answers == first.answers[-1:]
+    assert first.cached[-1] > 0
+    assert sum(again.cached) >= 0.99 * first.cached[-1]
+    assert again.metrics["vllm:external_prefix_cache_hits"] == again.cached[-1]
+
+
+LAST = {"first_turn": NUM_TURNS - 1}
+
+
+def test_a_disk_of_a_killed_process_gives_all_hits(tmp_path: Path) -> None:
+    offload = config(disk=f"{tmp_path}:1GiB")
+    check(talk(offload, kill_once_quiet=tmp_path), talk(offload, **LAST))
+
+
+@pytest.mark.full
+def test_objects_of_a_killed_process_give_all_hits_to_another(tmp_path: Path) -> None:
+    offload = config(objects=f"file://{tmp_path}")
+    check(talk(offload, kill_once_quiet=tmp_path), talk(offload, **LAST))
+
+
+@pytest.mark.full
+def test_lazy_stores_of_a_killed_process_give_all_hits(tmp_path: Path) -> None:
+    offload = config(disk=f"{tmp_path}:1GiB", store="lazy")
+    check(talk(offload, kill_once_quiet=tmp_path), talk(offload, **LAST))
+
+
+@pytest.mark.full
+def test_a_bucket_gives_all_hits_to_another_process() -> None:
+    with object_server() as variables:
+        offload = config(objects=f"s3://{BUCKET}/kv")
+        first = talk(offload, variables=variables)
+        assert objects_of(variables)
+        check(first, talk(offload, variables=variables, **LAST))
