@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ def run(
     first_turn: int = 0,
     level: str = "off",
     options: dict[str, Any] | None = None,
-    variables: Mapping[str, str] | None = None,
+    variables: dict[str, str] | None = None,
     kill_once_quiet: Path | None = None,
 ) -> Result:
     """Hold ``num_chats`` conversations of three turns, turn by turn, from ``first_turn`` on.
