@@ -107,7 +107,9 @@ impl Search<'_> {
         let mut length = (self.num_computed / alignment + 1) * alignment;
         while length < end {
             let mut bytes = [0; MAX_TIERS];
-            attention.iter_mut().for_each(|it| it.add_up_to(length, &mut bytes));
+            for run in &mut attention {
+                run.add_up_to(length, &mut bytes);
+            }
             let time = costs.time(&bytes).saturating_add(costs.computing(end - length));
             let choice = (time, Reverse(length));
             if choice < best {
