@@ -63,7 +63,7 @@ fn returning(c: &mut Criterion) {
     let start = Digest::from([1; 32]);
     let mut hasher = BlockHasher::new(Algorithm::Sha256);
     let mut digests = Vec::with_capacity(LONG / BLOCK_SIZE);
-    let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, usize::MAX);
+    let mut known = KnownPrefixes::<()>::new(BLOCK_SIZE, 0, usize::MAX, 0);
     let mut group = c.benchmark_group("hash/returning_100000_tokens");
     group.bench_function("hashed", |b| {
         b.iter(|| {
@@ -73,12 +73,12 @@ fn returning(c: &mut Criterion) {
             digests.last().copied()
         });
     });
-    let path = known.find(start, &tokens, &mut Vec::new());
-    known.remember(&path, start, &tokens, &digests, 0);
+    let path = known.find(start, &tokens, &mut Vec::new(), |(), _| ());
+    known.remember(&path, start, &tokens, &digests, 0, ());
     group.bench_function("known", |b| {
         b.iter(|| {
             digests.clear();
-            known.find(start, black_box(&tokens), &mut digests);
+            known.find(start, black_box(&tokens), &mut digests, |(), _| ());
             digests.last().copied()
         });
     });

@@ -19,6 +19,12 @@ from hypothesis import strategies as st
 from strategies import algorithms, token_ids
 
 
+@given(tokens=st.lists(token_ids, max_size=100))
+def test_a_list_gives_the_digests_of_a_tuple_of_its_integers(tokens: list[int]) -> None:
+    hasher = block_hasher("sha256", 1)
+    assert hasher.hash_blocks(tokens) == hasher.hash_blocks(tuple(tokens))
+
+
 @given(
     algorithm=algorithms,
     pieces=st.lists(st.lists(token_ids, max_size=30), max_size=6),

@@ -160,6 +160,18 @@ impl PyBlockHasher {
         PyBytes::new(py, self.algorithm.digest_bytes(digest))
     }
 
+    /// Digests as Python sees them.
+    ///
+    /// # Errors
+    /// Python's, such as `MemoryError`
+    pub fn hashes<'py>(
+        &self,
+        py: Python<'py>,
+        digests: &[Digest],
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, digests.iter().map(|digest| self.bytes(py, digest)))
+    }
+
     fn parent_or_none_hash<'py>(
         &self,
         py: Python<'py>,

@@ -7,6 +7,7 @@ mod extra_keys;
 mod guarded;
 mod hash;
 mod hint;
+mod list_ints;
 mod tokens;
 
 pub use count::count;
@@ -18,4 +19,4 @@ pub use error::{
 pub use guarded::{Guarded, caught};
 pub use hash::{PyBlockHasher, PyHashChain};
 pub use hint::optional_hint;
-pub use tokens::token_ids;
+pub use tokens::{list_ids, token_ids};

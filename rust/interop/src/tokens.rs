@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyTuple};
 
 use crate::error::invalid_argument;
+use crate::list_ints::list_ints;
 
 /// Copies token ids out of a list or tuple of `int`, or a one-dimensional buffer of int32 or int64.
 ///
@@ -14,8 +15,8 @@ use crate::error::invalid_argument;
 /// `InvalidArgumentError` for anything else.
 pub fn token_ids(tokens: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     if let Ok(list) = tokens.cast::<PyList>() {
-        // Items of a tuple can be borrowed, which saves two calls an item.
-        return tuple_ids(&list.to_tuple());
+        let mut ids = Vec::new();
+        return list_ids(list, &mut ids).map(|()| ids);
     }
     if let Ok(tuple) = tokens.cast::<PyTuple>() {
         return tuple_ids(tuple);
@@ -44,6 +45,19 @@ pub fn token_ids(tokens: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
             buffer.format()
         ))),
     }
+}
+
+/// Copies the token ids of a list into `ids`, in place of what is there.
+///
+/// # Errors
+/// `InvalidArgumentError` for other things than `int`
+pub fn list_ids(tokens: &Bound<'_, PyList>, ids: &mut Vec<i64>) -> PyResult<()> {
+    ids.clear();
+    if !list_ints(tokens, ids)? {
+        // Items of a tuple can be borrowed, which saves two calls an item.
+        *ids = tuple_ids(&tokens.to_tuple())?;
+    }
+    Ok(())
 }
 
 fn tuple_ids(tokens: &Bound<'_, PyTuple>) -> PyResult<Vec<i64>> {

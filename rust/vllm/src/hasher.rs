@@ -4,12 +4,15 @@ use std::sync::{Mutex, MutexGuard};
 
 use hybrid_blocks::Digest;
 use hybrid_blocks::hash::KnownPrefixes;
-use hybrid_blocks_interop::{PyBlockHasher, count, integrity_error, token_ids};
+use hybrid_blocks_interop::{PyBlockHasher, count, integrity_error, list_ids, token_ids};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyModule};
+use pyo3::types::{PyBytes, PyList, PyModule, PyTuple};
 
 use crate::request::{Named, RequestView, span};
+
+/// What a hash takes as `bytes` of 32 in a tuple. Those of 16 take less.
+const HASH_BYTES: usize = 80 + 8;
 
 /// Hashes the blocks of requests that became full; a Python subclass knows their extra keys.
 #[pyclass(frozen, subclass, module = "hybrid_blocks._core.vllm")]
@@ -21,8 +24,11 @@ pub(crate) struct RequestHasher {
     /// vLLM's module, whose `NONE_HASH` a process sets when it starts.
     utils: Py<PyModule>,
     hasher: Mutex<Option<Py<PyBlockHasher>>>,
-    /// Prompts without extra keys: one that begins as another did is not hashed again so far.
-    known: Mutex<KnownPrefixes<i64>>,
+    /// Prompts without extra keys: one that begins as another did is not hashed again so far, and has
+    /// the same objects for hashes.
+    known: Mutex<KnownPrefixes<Py<PyTuple>>>,
+    /// Memory for the tokens of a prompt. Fresh memory for each takes longer than to compare them.
+    scratch: Mutex<Vec<i64>>,
 }
 
 #[pymethods]
@@ -38,7 +44,8 @@ impl RequestHasher {
         #[pyo3(from_py_with = count)] max_known_bytes: usize,
     ) -> Self {
         let block_size = block_size.max(1);
-        let known = KnownPrefixes::new(block_size, num_lookahead_tokens, max_known_bytes);
+        let known =
+            KnownPrefixes::new(block_size, num_lookahead_tokens, max_known_bytes, HASH_BYTES);
         Self {
             block_size,
             num_lookahead_tokens,
@@ -47,6 +54,7 @@ impl RequestHasher {
             utils,
             hasher: Mutex::new(None),
             known: Mutex::new(known),
+            scratch: Mutex::default(),
         }
     }
 
@@ -92,40 +100,56 @@ impl RequestHasher {
         };
         let blocks = this.hasher(py)?;
         let blocks = blocks.get();
-        let digests = if let Some(last) = num_hashed.checked_sub(1) {
+        if let Some(last) = num_hashed.checked_sub(1) {
             let parent = hashes.get_item(last)?.cast_into::<PyBytes>()?;
             let tokens = token_ids(&tokens.get_slice(start, tokens.len()))?;
-            blocks.hash_sequence(py, &tokens, Some(parent), extra_keys.as_ref())?
-        } else if extra_keys.is_some() {
-            blocks.hash_sequence(py, &token_ids(tokens)?, None, extra_keys.as_ref())?
-        } else {
-            this.hash_prompt(py, blocks, &token_ids(tokens)?)?
-        };
-        let new = PyList::new(py, digests.iter().map(|digest| blocks.bytes(py, digest)))?;
-        if num_hashed == 0 {
-            // The manager takes them from there, which saves reading them one by one.
-            request.keep(Named::default(), digests)?;
+            let digests = blocks.hash_sequence(py, &tokens, Some(parent), extra_keys.as_ref())?;
+            return blocks.hashes(py, &digests).map(|hashes| Some(hashes.to_list()));
         }
+        let mut ids = std::mem::take(&mut *lock(&this.scratch)?);
+        list_ids(tokens, &mut ids)?;
+        let (digests, new) = if extra_keys.is_some() {
+            let digests = blocks.hash_sequence(py, &ids, None, extra_keys.as_ref())?;
+            let new = blocks.hashes(py, &digests)?.to_list();
+            (digests, new)
+        } else {
+            this.hash_prompt(py, blocks, &ids)?
+        };
+        *lock(&this.scratch)? = ids;
+        // The manager takes them from there, which saves reading them one by one.
+        request.keep(Named::default(), digests)?;
         Ok(Some(new))
     }
 
-    /// The digests of a prompt without extra keys, as far as they are known from those before it.
-    fn hash_prompt(
+    /// The hashes of a prompt without extra keys, as far as they are known from those before it.
+    fn hash_prompt<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         blocks: &PyBlockHasher,
         tokens: &[i64],
-    ) -> PyResult<Vec<Digest>> {
+    ) -> PyResult<(Vec<Digest>, Bound<'py, PyList>)> {
         let (_, _, start) = blocks.settings(py)?;
-        let mut digests = Vec::new();
-        let path = lock(&self.known)?.find(start, tokens, &mut digests);
+        let num_blocks = tokens.len() / self.block_size;
+        // With room for those that the request will generate, in place of a copy at the first one.
+        let mut digests = Vec::with_capacity(num_blocks + num_blocks / 8 + 8);
+        let mut runs = Vec::new();
+        let path = lock(&self.known)?.find(start, tokens, &mut digests, |run, num_hashes| {
+            runs.push((run.clone_ref(py), num_hashes));
+        });
         let num_known = digests.len();
         let parent = digests.last().map(|digest| blocks.bytes(py, digest));
         // Other threads run meanwhile, so nothing is locked.
-        let new = blocks.hash_sequence(py, &tokens[num_known * self.block_size..], parent, None)?;
-        digests.extend(new);
-        lock(&self.known)?.remember(&path, start, tokens, &digests, num_known);
-        Ok(digests)
+        let rest = &tokens[num_known * self.block_size..];
+        digests.extend(blocks.hash_sequence(py, rest, parent, None)?);
+        let new = blocks.hashes(py, &digests[num_known..])?;
+        let hashes = PyList::empty(py);
+        for (run, num_hashes) in &runs {
+            let run = run.bind(py).get_slice(0, *num_hashes);
+            hashes.set_slice(hashes.len(), hashes.len(), &run)?;
+        }
+        hashes.set_slice(hashes.len(), hashes.len(), &new)?;
+        lock(&self.known)?.remember(&path, start, tokens, &digests, num_known, new.unbind());
+        Ok((digests, hashes))
     }
 
     /// Blocks that so many tokens fill.

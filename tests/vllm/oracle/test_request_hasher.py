@@ -115,6 +115,24 @@ def test_prompts_that_begin_alike_have_vllms_hashes_each(
         assert actual.block_hashes == expected.block_hashes
 
 
+def test_a_prompt_that_returns_has_the_hash_objects_of_the_first() -> None:
+    function = next(iter(ours.ALGORITHMS))
+    init_none_hash(function)
+    hasher = ours.get_request_block_hasher(4, function)
+
+    def hashes(prompt: list[int], salt: str | None = None) -> list[Any]:
+        return list(request(hasher, prompt, [], salt, lora=False).block_hashes)
+
+    first, longer = hashes(list(range(40))), hashes(list(range(60)))
+    assert all(one is other for one, other in zip(first, longer[:10], strict=True))
+    again = hashes([*range(50), *range(1000, 1030)])
+    shared = [one is other for one, other in zip(again, longer, strict=False)]
+    assert shared == [True] * 12 + [False] * 3
+    salted = hashes(list(range(40)), "salt")
+    assert not set(salted) & set(first)
+    assert salted[0] is not hashes(list(range(40)), "salt")[0]
+
+
 def test_what_is_known_does_not_hold_for_another_first_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,24 +15,23 @@ const STRIDE: usize = 1 << 9;
 
 /// Blocks in a row after `parent`: what one prompt had after what was known before it.
 #[derive(Clone, Debug)]
-struct Segment<T> {
+struct Segment<N> {
     start: u64,
     parent: Digest,
     /// Those of the blocks, and those after them that the last digest covers too.
-    tokens: Vec<T>,
+    tokens: Vec<i32>,
     digests: Vec<Digest>,
+    names: N,
     last_use: u64,
 }
 
-impl<T> Segment<T> {
-    /// Bytes of a segment of so many tokens and digests.
-    const fn bytes_of(num_tokens: usize, num_digests: usize) -> usize {
+impl<N> Segment<N> {
+    /// Bytes of a segment of so many tokens and digests, each with a name of `name_bytes`.
+    const fn bytes_of(num_tokens: usize, num_digests: usize, name_bytes: usize) -> usize {
         // Twice the segment itself, for its places in the two maps.
-        2 * size_of::<Self>() + num_tokens * size_of::<T>() + num_digests * size_of::<Digest>()
-    }
-
-    const fn num_bytes(&self) -> usize {
-        Self::bytes_of(self.tokens.len(), self.digests.len())
+        2 * size_of::<Self>()
+            + num_tokens * size_of::<i32>()
+            + num_digests * (size_of::<Digest>() + name_bytes)
     }
 }
 
@@ -45,29 +44,39 @@ pub struct KnownPath(Vec<usize>);
 ///
 /// Tokens are compared one by one, and the digest before them as a whole, so that the digests are
 /// those that hashing would give. Memory is bounded; what was not used for longest goes first.
+///
+/// `N` are the names that the caller has for a run of digests, such as objects of another language,
+/// so that a prompt that returns gets the same ones. Only tokens of 32 bits are remembered.
 #[derive(Clone, Debug)]
-pub struct KnownPrefixes<T> {
+pub struct KnownPrefixes<N = ()> {
     block_size: usize,
     num_lookahead_tokens: usize,
     max_bytes: usize,
+    name_bytes: usize,
     num_bytes: usize,
     clock: u64,
-    segments: Slab<Segment<T>>,
+    segments: Slab<Segment<N>>,
     /// By a hash of the digest before it and of what its first digest covers.
     starts: HashMap<u64, usize, FxBuildHasher>,
     by_use: BTreeMap<u64, usize>,
 }
 
-impl<T: Token> KnownPrefixes<T> {
-    /// Nothing is known yet; `max_bytes` bounds what will be.
+impl<N> KnownPrefixes<N> {
+    /// Nothing is known yet; `max_bytes` bounds what will be, `name_bytes` of them for each name.
     ///
     /// `block_size` > 0 and `num_lookahead_tokens` are those of the [`HashChain`](super::HashChain)s.
     #[must_use]
-    pub fn new(block_size: usize, num_lookahead_tokens: usize, max_bytes: usize) -> Self {
+    pub fn new(
+        block_size: usize,
+        num_lookahead_tokens: usize,
+        max_bytes: usize,
+        name_bytes: usize,
+    ) -> Self {
         Self {
             block_size,
             num_lookahead_tokens,
             max_bytes,
+            name_bytes,
             num_bytes: 0,
             clock: 0,
             segments: Slab::new(),
@@ -76,21 +85,29 @@ impl<T: Token> KnownPrefixes<T> {
         }
     }
 
-    /// Bytes that tokens and digests take.
+    /// Bytes that tokens, digests and names take.
     #[must_use]
     pub const fn num_bytes(&self) -> usize {
         self.num_bytes
     }
 
     /// Puts the digests of the blocks that `tokens` begin with, as far as they are known, at the end
-    /// of `digests`. `parent` is the digest before the first.
-    pub fn find(&self, parent: Digest, tokens: &[T], digests: &mut Vec<Digest>) -> KnownPath {
+    /// of `digests`. `parent` is the digest before the first. `name` is told the names of each run of
+    /// digests, in their order, and how many of them count.
+    pub fn find<T: Token>(
+        &self,
+        parent: Digest,
+        tokens: &[T],
+        digests: &mut Vec<Digest>,
+        mut name: impl FnMut(&N, usize),
+    ) -> KnownPath {
         let (mut parent, mut rest, mut path) = (parent, tokens, Vec::new());
         while let Some(number) = self.segment_at(&parent, rest) {
             let segment = &self.segments[number];
             let known = self.num_blocks(common_prefix(&segment.tokens, rest));
             let Some(last) = known.checked_sub(1) else { break };
             digests.extend_from_slice(&segment.digests[..known]);
+            name(&segment.names, known);
             parent = segment.digests[last];
             rest = &rest[known * self.block_size..];
             path.push(number);
@@ -98,20 +115,22 @@ impl<T: Token> KnownPrefixes<T> {
         KnownPath(path)
     }
 
-    /// Remembers the digests of a sequence. The first `num_known` were found along `path`.
-    pub fn remember(
+    /// Remembers the digests of a sequence. The first `num_known` were found along `path`; `names` are
+    /// those of the others.
+    pub fn remember<T: Token>(
         &mut self,
         path: &KnownPath,
         parent: Digest,
         tokens: &[T],
         digests: &[Digest],
         num_known: usize,
+        names: N,
     ) {
         if num_known < digests.len() {
             let parent = num_known.checked_sub(1).map_or(parent, |last| digests[last]);
             let end = digests.len() * self.block_size + self.num_lookahead_tokens;
             let tokens = &tokens[num_known * self.block_size..end];
-            self.insert(parent, tokens, &digests[num_known..]);
+            self.insert(parent, tokens, &digests[num_known..], names);
         }
         // What others follow is to go after them.
         for &number in path.0.iter().rev() {
@@ -124,11 +143,13 @@ impl<T: Token> KnownPrefixes<T> {
         }
     }
 
-    fn insert(&mut self, parent: Digest, tokens: &[T], digests: &[Digest]) {
+    fn insert<T: Token>(&mut self, parent: Digest, tokens: &[T], digests: &[Digest], names: N) {
         // It would drive out all others and have no room even then.
-        if Segment::<T>::bytes_of(tokens.len(), digests.len()) > self.max_bytes {
+        if Segment::<N>::bytes_of(tokens.len(), digests.len(), self.name_bytes) > self.max_bytes {
             return;
         }
+        let narrow = tokens.iter().map(|&token| i32::try_from(token.into()));
+        let Ok(narrow) = narrow.collect::<Result<Vec<_>, _>>() else { return };
         let start = self.start(&parent, tokens);
         if let Some(&other) = self.starts.get(&start) {
             self.by_use.remove(&self.segments[other].last_use);
@@ -137,11 +158,12 @@ impl<T: Token> KnownPrefixes<T> {
         let segment = Segment {
             start,
             parent,
-            tokens: tokens.to_vec(),
+            tokens: narrow,
             digests: digests.to_vec(),
+            names,
             last_use: 0,
         };
-        self.num_bytes += segment.num_bytes();
+        self.num_bytes += self.bytes_of(&segment);
         let number = self.segments.insert(segment);
         self.starts.insert(start, number);
         self.touch(number);
@@ -159,10 +181,14 @@ impl<T: Token> KnownPrefixes<T> {
     fn remove(&mut self, number: usize) {
         let segment = self.segments.remove(number);
         self.starts.remove(&segment.start);
-        self.num_bytes -= segment.num_bytes();
+        self.num_bytes -= self.bytes_of(&segment);
     }
 
-    fn segment_at(&self, parent: &Digest, tokens: &[T]) -> Option<usize> {
+    const fn bytes_of(&self, segment: &Segment<N>) -> usize {
+        Segment::<N>::bytes_of(segment.tokens.len(), segment.digests.len(), self.name_bytes)
+    }
+
+    fn segment_at<T: Token>(&self, parent: &Digest, tokens: &[T]) -> Option<usize> {
         if tokens.len() < self.block_size + self.num_lookahead_tokens {
             return None;
         }
@@ -170,7 +196,7 @@ impl<T: Token> KnownPrefixes<T> {
         (self.segments[number].parent == *parent).then_some(number)
     }
 
-    fn start(&self, parent: &Digest, tokens: &[T]) -> u64 {
+    fn start<T: Token>(&self, parent: &Digest, tokens: &[T]) -> u64 {
         let mut hasher = FxHasher::default();
         parent.hash(&mut hasher);
         let end = self.block_size + self.num_lookahead_tokens;
@@ -184,11 +210,16 @@ impl<T: Token> KnownPrefixes<T> {
 }
 
 /// How many tokens two sequences have in common from their start on.
-fn common_prefix<T: Eq>(left: &[T], right: &[T]) -> usize {
-    let strides = left.chunks_exact(STRIDE).zip(right.chunks_exact(STRIDE));
-    let start = strides.take_while(|(left, right)| left == right).count() * STRIDE;
-    let rest = left[start..].iter().zip(&right[start..]);
-    start + rest.take_while(|(left, right)| left == right).count()
+fn common_prefix<T: Token>(known: &[i32], tokens: &[T]) -> usize {
+    // Both sides of a stride are read to their ends: without a way out it compiles to wide compares.
+    let are_equal = |(known, tokens): &(&[i32], &[T])| {
+        let pairs = known.iter().zip(tokens.iter());
+        pairs.fold(true, |equal, (&known, &token)| equal & (i64::from(known) == token.into()))
+    };
+    let strides = known.chunks_exact(STRIDE).zip(tokens.chunks_exact(STRIDE));
+    let start = strides.take_while(are_equal).count() * STRIDE;
+    let rest = known[start..].iter().zip(&tokens[start..]);
+    start + rest.take_while(|&(&known, &token)| i64::from(known) == token.into()).count()
 }
 
 #[cfg(test)]
@@ -202,14 +233,19 @@ mod tests {
 
     #[test]
     fn sequences_have_in_common_what_is_equal_from_their_start_on() {
-        let tokens: Vec<i64> = (0..).take(3 * STRIDE + 5).collect();
-        assert_eq!(common_prefix(&tokens, &tokens), tokens.len());
+        let known: Vec<i32> = (0..).take(3 * STRIDE + 5).collect();
+        let tokens: Vec<i64> = known.iter().copied().map(i64::from).collect();
+        assert_eq!(common_prefix(&known, &tokens), tokens.len());
         for at in [0, 1, STRIDE - 1, STRIDE, 2 * STRIDE + 3, tokens.len() - 1] {
-            let mut other = tokens.clone();
-            other[at] = -1;
-            assert_eq!(common_prefix(&tokens, &other), at);
+            // Alike in the lower 32 bits, too.
+            for other in [-1, tokens[at] + (1 << 32)] {
+                let mut others = tokens.clone();
+                others[at] = other;
+                assert_eq!(common_prefix(&known, &others), at);
+            }
         }
-        assert_eq!(common_prefix(&tokens, &tokens[..=STRIDE]), STRIDE + 1);
+        assert_eq!(common_prefix(&known, &tokens[..=STRIDE]), STRIDE + 1);
+        assert_eq!(common_prefix(&known[..=STRIDE], &tokens), STRIDE + 1);
     }
 
     fn hashed(parent: Digest, tokens: &[i64], num_lookahead_tokens: usize) -> Vec<Digest> {
@@ -221,14 +257,26 @@ mod tests {
         digests
     }
 
+    /// The digests themselves, for names.
+    type Known = KnownPrefixes<Vec<Digest>>;
+
+    fn known(num_lookahead_tokens: usize, max_bytes: usize) -> Known {
+        KnownPrefixes::new(BLOCK_SIZE, num_lookahead_tokens, max_bytes, size_of::<Digest>())
+    }
+
     /// Finds and remembers a sequence; returns how many of its digests were known.
-    fn visit(known: &mut KnownPrefixes<i64>, parent: Digest, tokens: &[i64]) -> usize {
+    fn visit(known: &mut Known, parent: Digest, tokens: &[i64]) -> usize {
         let expected = hashed(parent, tokens, known.num_lookahead_tokens);
-        let mut digests = Vec::new();
-        let path = known.find(parent, tokens, &mut digests);
-        assert_eq!(digests, expected[..digests.len()]);
-        known.remember(&path, parent, tokens, &expected, digests.len());
-        digests.len()
+        let (mut digests, mut names) = (Vec::new(), Vec::new());
+        let path = known.find(parent, tokens, &mut digests, |of_run: &Vec<_>, num_digests| {
+            names.extend_from_slice(&of_run[..num_digests]);
+        });
+        let num_known = digests.len();
+        assert_eq!(digests, expected[..num_known]);
+        assert_eq!(names, digests);
+        let names = expected[num_known..].to_vec();
+        known.remember(&path, parent, tokens, &expected, num_known, names);
+        num_known
     }
 
     fn common_blocks(left: &[i64], right: &[i64], num_lookahead_tokens: usize) -> usize {
@@ -245,7 +293,7 @@ mod tests {
                 1..30,
             ),
         ) {
-            let mut known = KnownPrefixes::new(BLOCK_SIZE, num_lookahead_tokens, usize::MAX);
+            let mut known = known(num_lookahead_tokens, usize::MAX);
             for (number, (seed, prompt)) in prompts.iter().enumerate() {
                 let found = visit(&mut known, Digest::from([*seed; 16]), prompt);
                 let before = prompts[..number].iter().filter(|(other, _)| other == seed);
@@ -264,11 +312,11 @@ mod tests {
                 1..30,
             ),
         ) {
-            let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, max_bytes);
+            let mut known = known(0, max_bytes);
             for prompt in &prompts {
                 visit(&mut known, Digest::from([7; 16]), prompt);
                 prop_assert!(known.num_bytes() <= max_bytes);
-                let sum: usize = known.segments.iter().map(|(_, one)| one.num_bytes()).sum();
+                let sum: usize = known.segments.iter().map(|(_, one)| known.bytes_of(one)).sum();
                 prop_assert_eq!(sum, known.num_bytes());
                 prop_assert_eq!(known.segments.len(), known.by_use.len());
                 prop_assert_eq!(known.segments.len(), known.starts.len());
@@ -280,7 +328,7 @@ mod tests {
     fn what_was_not_used_for_longest_goes_first() {
         let prompt = |first: i64| (first..first + 400).collect::<Vec<_>>();
         let parent = Digest::from([7; 16]);
-        let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, 16_000);
+        let mut known = known(0, 20_000);
         assert_eq!(
             [0, 1_000, 0, 2_000].map(|first| visit(&mut known, parent, &prompt(first))),
             [0, 0, 100, 0]
@@ -292,9 +340,9 @@ mod tests {
     #[test]
     fn memory_is_used_to_its_last_byte() {
         let prompt: Vec<_> = (0..400).collect();
-        let num_bytes = Segment::<i64>::bytes_of(400, 100);
+        let num_bytes = Segment::<Vec<Digest>>::bytes_of(400, 100, size_of::<Digest>());
         for (max_bytes, found) in [(num_bytes, 100), (num_bytes - 1, 0)] {
-            let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, max_bytes);
+            let mut known = known(0, max_bytes);
             visit(&mut known, Digest::from([7; 16]), &prompt);
             assert_eq!(visit(&mut known, Digest::from([7; 16]), &prompt), found);
         }
@@ -305,7 +353,7 @@ mod tests {
         let parent = Digest::from([7; 16]);
         let small: Vec<_> = (0..400).collect();
         let large: Vec<_> = (1_000..9_000).collect();
-        let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, 16_000);
+        let mut known = known(0, 16_000);
         assert_eq!(visit(&mut known, parent, &small), 0);
         assert_eq!(visit(&mut known, parent, &large), 0);
         assert_eq!(visit(&mut known, parent, &large), 0);
@@ -314,11 +362,25 @@ mod tests {
 
     #[test]
     fn tokens_of_another_parent_are_not_known() {
-        let mut known = KnownPrefixes::new(BLOCK_SIZE, 0, usize::MAX);
+        let mut known = known(0, usize::MAX);
         let tokens: Vec<_> = (0..40).collect();
         visit(&mut known, Digest::from([1; 32]), &tokens);
         let mut other = [1; 32];
         other[31] = 2;
         assert_eq!(visit(&mut known, other.into(), &tokens), 0);
+    }
+
+    #[test]
+    fn tokens_beyond_32_bits_are_not_remembered() {
+        let mut known = known(0, usize::MAX);
+        let mut tokens: Vec<_> = (0..40).collect();
+        tokens[39] = i64::from(i32::MAX) + 1;
+        for _ in 0..2 {
+            assert_eq!(visit(&mut known, Digest::from([1; 32]), &tokens), 0);
+        }
+        tokens[39] = i64::from(i32::MIN);
+        for num_known in [0, 10] {
+            assert_eq!(visit(&mut known, Digest::from([1; 32]), &tokens), num_known);
+        }
     }
 }
