@@ -16,10 +16,11 @@ from hybrid_blocks.profile.floor import Floor
 from hybrid_blocks.profile.loop import Loop
 from hybrid_blocks.profile.probes import Span, Step
 from hybrid_blocks.profile.process import LevelProcess, ProfileError, check_agreement, profile
+from hybrid_blocks.profile.recorded import Recorded
 from hybrid_blocks.profile.report import make_table, plot
 from hybrid_blocks.profile.result import PARTS, Findings, summarize
-from hybrid_blocks.profile.workload import FLOOR, Settings, of_trace, steady
-from hybrid_blocks.trace import generate_trace
+from hybrid_blocks.profile.workload import FLOOR, Settings, steady
+from hybrid_blocks.trace import generate_trace, read_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.request_hasher import RequestHasher
 from rich.console import Console
@@ -286,7 +287,55 @@ def test_four_requests_in_a_row_share_their_first_tokens() -> None:
 
 def test_a_traces_requests_come_in_order_and_again() -> None:
     trace = generate_trace(seed=0).head(5)
-    jobs = list(islice(of_trace(trace), len(trace) + 1))
+    trace = replace(trace, follows=np.full_like(trace.follows, -1))
+    recorded = Recorded(trace)
+    jobs = list(islice(recorded, len(trace) + 1))
     assert jobs[len(trace)] == jobs[0]
-    assert [len(prompt) for prompt, _ in jobs[:-1]] == trace.prompt_tokens.tolist()
-    assert jobs[0][0] == trace.token_ids(0)[: trace.prompt_tokens[0]].tolist()
+    for request, (prompt, num_output_tokens) in enumerate(jobs[:-1]):
+        tokens = trace.token_ids(request).tolist()
+        assert prompt == tokens[: trace.prompt_tokens[request]]
+        assert num_output_tokens == trace.output_tokens[request]
+        assert list(islice(recorded.answer(request), num_output_tokens)) == tokens[len(prompt) :]
+
+
+def test_a_turn_begins_when_the_one_before_it_has_ended() -> None:
+    trace = generate_trace(seed=0).head(6)
+    trace = replace(trace, follows=np.array([-1, 0, 0, -1, 1, 4], dtype=np.int32))
+    recorded = Recorded(trace)
+
+    lengths: list[int] = trace.prompt_tokens.tolist()
+    assert len(set(lengths)) == len(lengths)
+
+    def begun() -> int:
+        prompt, _ = next(recorded)
+        return lengths.index(len(prompt))
+
+    assert [begun(), begun()] == [0, 3]
+    recorded.end(1)
+    assert begun() == 0
+    recorded.end(0)
+    assert [begun(), begun()] == [1, 2]
+    recorded.end(3)
+    assert begun() == 4
+    recorded.end(5)
+    assert [begun(), begun()] == [5, 3]
+
+
+def test_a_profile_of_conversations_finds_answers_in_the_cache(tmp_path: Path) -> None:
+    turns = [
+        {"t": 0, "type": "n", "in": 256, "out": 64, "keep": 0, "new": [[0, 3]]},
+        {"t": 1, "type": "n", "in": 384, "out": 16, "keep": 4, "new": [[4, 5]]},
+    ]
+    file = tmp_path / "trace.jsonl"
+    file.write_text(json.dumps({"id": "a", "block_size": 64, "requests": turns}))
+    settings = Settings(level="off", groups="full", requests=1)
+    scheduler = make_scheduler(Groups.FULL, num_requests=1, num_blocks=64, max_model_len=512)
+    loop = Loop(scheduler, Recorded(read_trace(file)), make_hasher(), settings)
+    hits: list[int] = []
+    while len(hits) < 3:
+        loop.step()
+        assert loop._in_flight is not None
+        scheduled, _ = loop._in_flight
+        hits += [one.num_computed_tokens for one in scheduled.scheduled_new_reqs]
+    # Whole blocks. The last token of an answer was not computed, that of a prompt has to be.
+    assert hits == [0, 304, 240]

@@ -26,7 +26,9 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     ] = "hybrid",
     trace: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Run a trace's requests instead."),
+        typer.Option(
+            exists=True, dir_okay=False, help="Run a trace's requests instead, turn by turn."
+        ),
     ] = None,
     levels: Annotated[
         str,

@@ -4,7 +4,8 @@ What each step decided and said goes into a fingerprint, so that levels can be c
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from time import perf_counter_ns
 from typing import Any
 
@@ -17,7 +18,10 @@ from vllm.v1.request import Request
 
 from hybrid_blocks.profile import features
 from hybrid_blocks.profile.probes import Step
+from hybrid_blocks.profile.recorded import Recorded
 from hybrid_blocks.profile.workload import Job, Settings
+
+_NAME = "request-"
 
 
 class Loop:
@@ -62,6 +66,7 @@ class Loop:
         updated = perf_counter_ns()
         self.decisions.update(fingerprint_schedule(scheduled))
         self.outputs.update(fingerprint_outputs(outputs))
+        self._note_ended(outputs.values())
         num_finished = before - len(self.scheduler.requests)
         only_decodes = self._decodes(scheduled) and not num_finished
         before_too, self._only_decoded = self._only_decoded, only_decodes
@@ -87,7 +92,7 @@ class Loop:
     def _add(self, prompt: list[int], num_output_tokens: int) -> None:
         about, sampling = features.request_options(self._settings, self._num_added)
         request = Request(
-            request_id=f"request-{self._num_added}",
+            request_id=f"{_NAME}{self._num_added}",
             prompt_token_ids=prompt,
             sampling_params=SamplingParams(
                 max_tokens=num_output_tokens, ignore_eos=True, **sampling
@@ -99,6 +104,13 @@ class Loop:
         self._num_added += 1
         self.scheduler.add_request(features.allow(request))
 
+    def _note_ended(self, told: Iterable[EngineCoreOutputs]) -> None:
+        if isinstance(self._jobs, Recorded):
+            for one in told:
+                for output in one.outputs:
+                    if output.finish_reason is not None:
+                        self._jobs.end(_number(output.request_id))
+
     def _outputs(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         ids = list(scheduled.num_scheduled_tokens)
         requests = self.scheduler.requests
@@ -106,12 +118,20 @@ class Loop:
         sampled, logprobs = self._sample(
             [-1 if requests[id_].is_prefill_chunk else len(drafts.get(id_, ())) for id_ in ids]
         )
+        if isinstance(self._jobs, Recorded):
+            answers = [self._jobs.answer(_number(id_)) for id_ in ids]
+            pairs = zip(answers, sampled, strict=True)
+            sampled = [list(islice(answer, len(tokens))) for answer, tokens in pairs]
         return ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={id_: index for index, id_ in enumerate(ids)},
             sampled_token_ids=sampled,
             logprobs=logprobs,
         )
+
+
+def _number(request_id: str) -> int:
+    return int(request_id.removeprefix(_NAME))
 
 
 def fingerprint_schedule(scheduled: SchedulerOutput) -> bytes:

@@ -3,7 +3,7 @@
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,15 +16,16 @@ from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.profile.floor import Floor
 from hybrid_blocks.profile.loop import Loop
 from hybrid_blocks.profile.probes import Probes, Step
+from hybrid_blocks.profile.recorded import Recorded
 from hybrid_blocks.profile.result import Findings, summarize
 from hybrid_blocks.profile.workload import (
     BATCHED,
     CHECKED,
     FLOOR,
     NATURAL_BATCHED,
+    Job,
     Settings,
     level_of,
-    of_trace,
     steady,
 )
 from hybrid_blocks.trace import read_trace
@@ -42,7 +43,7 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
     plugin.register()
     if settings.trace:
         trace = read_trace(Path(settings.trace))
-        jobs = of_trace(trace)
+        jobs: Iterator[Job] = Recorded(trace)
         longest = int(trace.total_tokens.max())
     else:
         jobs = steady(

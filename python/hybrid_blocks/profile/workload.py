@@ -1,4 +1,4 @@
-"""What a profile runs: its settings, and the requests of a steady load or of a trace."""
+"""What a profile runs: its settings, and the requests of a steady load."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.trace import Trace
 from hybrid_blocks.vllm.level import Level
 
 BATCHED = "batched"
@@ -36,7 +35,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One level's run.
 
     ``requests`` run at a time. Without ``trace`` each has ``prompt_tokens`` of which four requests
-    share ``shared_tokens``, and generates ``output_tokens``. A step computes at most
+    share ``shared_tokens``, and generates ``output_tokens``; those of a ``trace`` generate what it
+    recorded, each after the one that it follows. A step computes at most
     ``max_num_batched_tokens``. ``num_blocks`` 0 stands for enough. A model verifies ``num_drafts``
     drafts a step and accepts each with chance ``acceptance``, as long as it accepted those before.
     ``images`` puts one image into each prompt, ``logprobs`` asks for so many log probabilities,
@@ -91,11 +91,3 @@ def steady(prompt_tokens: int, shared_tokens: int, output_tokens: int, seed: int
 def _staggered(number: int, output_tokens: int) -> int:
     # Golden-ratio steps are even over any number of requests.
     return output_tokens if number >= 4096 else 1 + int(number * 0.618034 % 1 * output_tokens)
-
-
-def of_trace(trace: Trace) -> Iterator[Job]:
-    """Yield a trace's requests in order, again and again; their arrival times are left out."""
-    while True:
-        for request in range(len(trace)):
-            prompt = int(trace.prompt_tokens[request])
-            yield trace.token_ids(request)[:prompt].tolist(), int(trace.output_tokens[request])
