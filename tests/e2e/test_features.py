@@ -124,10 +124,7 @@ def test_requests_of_all_sorts_answer_as_without_the_plugin(kind: str, level: st
         assert ours.cached == plain.cached
     for one in (plain, ours):
         assert mean(one.began[0::3]) < mean(one.began[1::3]) < mean(one.began[2::3]), "priorities"
-    has_adapters = kind == "granitemoehybrid" and not is_natural
-    goes_one_by_one = release_of(vllm.__version__) == "0.32" and has_adapters
-    is_asked_for = level.endswith("batched")
-    assert is_scheduled_in_one_call(ours.log) is (is_asked_for and not goes_one_by_one)
+    assert is_scheduled_in_one_call(ours.log) is level.endswith("batched")
 
 
 def test_the_requests_are_of_all_sorts() -> None:

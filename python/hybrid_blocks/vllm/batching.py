@@ -17,21 +17,16 @@ from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 
 
 def _is_unproven(scheduler: Scheduler) -> bool:
-    return releases.installed.name == "0.32" and bool(
-        scheduler.vllm_config.speculative_config is not None
-        or scheduler.connector is not None
-        or scheduler.lora_config is not None
-        or scheduler.use_pp
-        or scheduler.return_sampling_mask
-        or scheduler.perf_metrics is not None
-    )
+    # There two steps follow a prompt before its first output is known; docs/vllm.md says more.
+    is_async = scheduler.scheduler_config.async_scheduling
+    return releases.installed.name == "0.32" and scheduler.use_pp and is_async
 
 
 REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
     "the block manager is not at level manager": lambda scheduler: (
         not isinstance(scheduler.kv_cache_manager, NativeKVCacheManager)
     ),
-    "drafts, LoRA, KV connectors, pipelines, masks and FLOP metrics before vLLM 0.33": _is_unproven,
+    "pipelines scheduled asynchronously before vLLM 0.33": _is_unproven,
     "as many drafts as the size of the batch allows": lambda scheduler: (
         scheduler.dynamic_sd_lookup is not None
     ),

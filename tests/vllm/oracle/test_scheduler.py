@@ -65,13 +65,10 @@ EAGLE_ENGINES = ["full-eagle", "full-sliding-eagle", "mamba-partial-eagle", "rin
 FEATURES = ["lora", "images", "logprobs", "grammar", "connector", "pipeline", "cadence", "encoder"]
 MINOR = ["v2", "masks", "nans", "metrics", "wide", "residency"]
 
-# Of 0.32's features these are taken in one call. With others an engine goes its way alone.
-TAKEN_OF_032 = {"images", "encoder", "logprobs", "grammar", "cadence", "residency"}
-TAKEN_OF_032 |= {"v2", "nans", "wide"}
 
-
-def is_taken(features: frozenset[str], num_drafts: int) -> bool:
-    return releases.installed.name != "0.32" or (features <= TAKEN_OF_032 and not num_drafts)
+def is_taken(setup: Setup) -> bool:
+    is_ahead = setup.is_async and "pipeline" in setup.features
+    return releases.installed.name != "0.32" or not is_ahead
 
 
 def with_features(*features: str, seed: int) -> frozenset[str]:
@@ -95,7 +92,7 @@ def feature_life(name: str, features: frozenset[str], seed: int, **options: Any)
     policy = "priority" if seed % 7 == 0 else "fcfs"
     pair = Pair(Setup(engine, policy=policy, features=features, **options), Random(seed))
     reason = batching.unsupported_reason(pair.ours)
-    assert (reason is None) == is_taken(features, pair.setup.num_drafts), reason
+    assert (reason is None) == is_taken(pair.setup), reason
     # Loads in flight keep their blocks, which vLLM does not reset.
     actions = [action for action in ACTIONS if action != "reset" or "connector" not in features]
     pair.run(Random(seed + 1).choices(actions, k=100))
