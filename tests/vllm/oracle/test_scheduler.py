@@ -108,6 +108,18 @@ def test_every_step_with_a_feature_is_vllms(
     feature_life(name, with_features(feature, seed=seed), seed, is_async=is_async)
 
 
+@pytest.mark.parametrize(
+    ("name", "seed", "num_drafts"),
+    [("mamba-align-0", 3772999894, 0), ("mamba-align-3", 1631539427, 3)],
+)
+def test_a_prompts_end_is_committed_by_each_step_before_its_first_output(
+    name: str, seed: int, num_drafts: int
+) -> None:
+    """As vLLM 0.32 does: whoever goes on from there waits for the step after."""
+    features = frozenset({"connector", "pipeline", *["wide"] * (not num_drafts)})
+    feature_life(name, features, seed, is_async=True, num_drafts=num_drafts)
+
+
 @pytest.mark.parametrize("level", ["manager", "pool"])
 @settings(max_examples=examples(20), phases=SEEDED, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), num_drafts=st.sampled_from((0, 2)), is_ahead=st.booleans())

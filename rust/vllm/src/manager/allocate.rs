@@ -49,6 +49,7 @@ impl RustKVCacheManager {
         let is_waiting = configured.watermark_blocks > 0 && request.is_waiting(&core.waiting)?;
         if asks_for_new_only(args)
             && !(is_waiting && args.has_scheduled)
+            && !(configured.repeats_commits && awaits_first_output(&progress))
             && let Some(handle) = Core::handle_of(configured, request, hint)?
             && core.engine().manager(py, |manager| {
                 manager.is_noop(handle, &progress, args.num_new, args.num_lookahead)
@@ -74,6 +75,12 @@ impl RustKVCacheManager {
     ) -> PyResult<Option<u64>> {
         Core::handle_of(Self::core(slf)?.1, request, None)
     }
+}
+
+/// Whether a step that computes tokens of the prompt has not ended.
+fn awaits_first_output(progress: &RequestProgress) -> bool {
+    i64::from(progress.num_computed) - i64::from(progress.num_in_flight)
+        < i64::from(progress.num_prompt)
 }
 
 fn asks_for_new_only(args: &AllocateArgs<'_>) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use hybrid_blocks::vllm::ManagerConfig;
+use hybrid_blocks::vllm::{ManagerConfig, Release};
 use hybrid_blocks::{BlockId, CacheEvent, Digest, Error, Store};
 use hybrid_blocks_interop::{core_error, integrity_error};
 use pyo3::intern;
@@ -38,6 +38,9 @@ pub(super) struct Configured {
     pub(super) num_groups: u32,
     pub(super) watermark_blocks: u32,
     pub(super) heeds_boundary: bool,
+    /// Whether a prompt's end is committed in each step that is scheduled before its first output is
+    /// known. Who would go on from there waits for the step after.
+    pub(super) repeats_commits: bool,
     pub(super) enable_caching: bool,
     pub(super) enable_events: bool,
     enable_residency: bool,
@@ -76,6 +79,7 @@ impl RustKVCacheManager {
             num_groups: config.groups.len() as u32,
             watermark_blocks: config.watermark_blocks,
             heeds_boundary: config.heeds_shared_prefix_boundary(),
+            repeats_commits: config.release == Release::V0_32,
             enable_caching: config.enable_caching(),
             enable_events: config.enable_events,
             enable_residency: config.enable_residency,
