@@ -15,7 +15,7 @@ from hybrid_blocks.trace import Trace
 WINDOW = 0.4
 """Share of the trace, from its start, on which alpha is chosen."""
 
-ALPHAS = (0.0, 1.0)
+ALPHAS = (0.0, 0.5, 1.0, 2.0)
 """Alphas that are tried, in lives of cached content; 0 is eviction by age."""
 
 

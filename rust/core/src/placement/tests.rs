@@ -131,11 +131,42 @@ fn bytes_are_worth_what_old_content_saves() {
     let mut pressure = Pressure::new(1_000.0);
     pressure.on_hit(0.0, 500.0);
     assert!(pressure.price() <= 0.0, "nothing was evicted");
-    pressure.on_evicted(0.6);
+    pressure.on_evicted(0.6, 1.0);
     pressure.on_hit(0.3, 500.0);
     assert!(pressure.price() <= 0.0, "it would have been there in half the memory, too");
     pressure.on_hit(0.0, 500.0);
     assert!((pressure.price() - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn lives_are_short_where_running_requests_hold_most_of_the_memory() {
+    let lives_of = |cached: f64| {
+        let mut pressure = Pressure::new(1_000.0);
+        pressure.on_evicted(0.05, cached);
+        pressure.now()
+    };
+    assert!((lives_of(1.0) - 0.05).abs() < 1e-9);
+    assert!((lives_of(0.1) - 0.5).abs() < 1e-9, "half of what was cached");
+    assert!(lives_of(0.0) < 4.0, "nothing was cached for a moment");
+    // Requests end, and leave their memory to the cache.
+    let mut pressure = Pressure::new(1_000.0);
+    (0..100).for_each(|_| pressure.on_evicted(0.01, 0.1));
+    (0..100).for_each(|_| pressure.on_evicted(0.05, 1.0));
+    let before = pressure.now();
+    pressure.on_evicted(0.05, 1.0);
+    assert!((pressure.now() - before - 0.05).abs() < 1e-3);
+}
+
+#[test]
+fn bytes_are_dear_where_running_requests_hold_most_of_the_memory() {
+    let price = |cached: f64| {
+        let mut pressure = Pressure::new(1_000.0);
+        pressure.on_evicted(0.6 * cached, cached);
+        pressure.on_hit(0.0, 500.0);
+        pressure.price()
+    };
+    assert!((price(1.0) - 1.0).abs() < 1e-9);
+    assert!((price(0.1) - 10.0).abs() < 1e-9, "a tenth of the tokens saves as many");
 }
 
 #[test]

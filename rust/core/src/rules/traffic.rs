@@ -10,6 +10,7 @@ use crate::ids::{BlockId, PoolId};
 use crate::placement::{
     Authors, Beginning, Lengths, Placement, Pressure, Prompt, PromptClass, TokenCosts,
 };
+use crate::pool::BlockStates;
 use crate::store::Store;
 
 /// What was seen so far.
@@ -26,8 +27,9 @@ pub(crate) struct Traffic {
     costs: TokenCosts,
     /// What the length of a hit is a multiple of.
     alignment: u32,
-    /// Slabs' worth of blocks evicted when that was last looked at.
+    /// Slabs' worth of blocks evicted, and cached, when that was last looked at.
     slabs_evicted: f64,
+    slabs_cached: f64,
     kept: Kept,
     /// Checkpoints that are to be evicted before all others, once nobody owns them.
     pub(crate) first_to_go: Vec<(PoolId, BlockId)>,
@@ -94,6 +96,7 @@ impl Traffic {
             costs,
             alignment,
             slabs_evicted: 0.0,
+            slabs_cached: 0.0,
             kept: Kept::default(),
             first_to_go: Vec::new(),
         }
@@ -255,17 +258,22 @@ impl Traffic {
         }
     }
 
-    /// Measure what was evicted since the last time.
+    /// Measure what was evicted since the last time, of what was cached then.
     pub(crate) fn measure<S: Store>(&mut self, store: &S) {
-        let pools = (0..store.num_pools()).map(PoolId);
-        let slabs: f64 = pools
-            .map(|pool| {
-                store.pool(pool).num_evicted as f64 / f64::from(store.blocks_per_slab(pool))
-            })
-            .sum();
-        let share = (slabs - self.slabs_evicted) / store.num_slabs() as f64;
-        self.slabs_evicted = slabs;
-        self.pressure.on_evicted(share);
+        let in_slabs = |count: fn(&BlockStates) -> u64| -> f64 {
+            let pools = (0..store.num_pools()).map(PoolId);
+            pools
+                .map(|pool| count(store.pool(pool)) as f64 / f64::from(store.blocks_per_slab(pool)))
+                .sum()
+        };
+        let evicted = in_slabs(|blocks| blocks.num_evicted);
+        if evicted > self.slabs_evicted {
+            let share = |slabs: f64| slabs / store.num_slabs() as f64;
+            let lately = evicted - self.slabs_evicted;
+            self.pressure.on_evicted(share(lately), share(self.slabs_cached));
+        }
+        self.slabs_evicted = evicted;
+        self.slabs_cached = in_slabs(|blocks| u64::from(blocks.num_cached()));
     }
 }
 

@@ -17,13 +17,12 @@ pub enum Policy {
 ///
 /// FLOPs are `linear · n + quadratic · n²`: `linear` is twice the active parameters, `quadratic`
 /// twice the sum over full-attention layers of heads · head size (scores and values, causal).
-/// Bytes are `token_bytes · n + state_bytes`. Their ratio grows with `n`, so long sequences are kept
-/// longer: their state is spread over more tokens, and attention makes their tokens dearer.
+/// Bytes are `token_bytes · n + state_bytes`. What a checkpoint is worth counts the FLOPs of the tokens
+/// that it saves. How long content is kept does not depend on its length, as its hits per byte do not.
 ///
-/// What is saved counts as often as it is likely to be: how many requests were gone on from is learned
-/// by the turn of their conversation and by what was said of it. Before that, content of turn `t`,
-/// counted from 0, has a chance of `(t + 1) / (t + 4)`, the rule of succession after one success
-/// among four trials.
+/// Content is kept the longer the likelier it is gone on from: how many requests were is learned by the
+/// turn of their conversation and by what was said of it. Before that, content of turn `t`, counted from
+/// 0, has a chance of `(t + 1) / (t + 4)`, the rule of succession after one success among four trials.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlopModel {
     /// FLOPs a token, whatever comes before it.
