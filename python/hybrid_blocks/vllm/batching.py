@@ -18,7 +18,7 @@ from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 
 def _is_unproven(scheduler: Scheduler) -> bool:
     # There two steps may follow a prompt before its first output is known.
-    is_async = scheduler.scheduler_config.async_scheduling
+    is_async = bool(scheduler.scheduler_config.async_scheduling)
     return releases.installed.name == "0.32" and scheduler.use_pp and is_async
 
 

@@ -29,11 +29,11 @@ def request(
     argument: str | None = None,
 ) -> Request:
     """Add a request of a session, of which something is said."""
-    extra = {} if argument is None else {"extra_args": {ARGUMENT: argument}}
+    extra = None if argument is None else {ARGUMENT: argument}
     added = Request(
         request_id=f"request{engine.num_added}",
         prompt_token_ids=prompt,
-        sampling_params=SamplingParams(max_tokens=2, ignore_eos=True, **extra),
+        sampling_params=SamplingParams(max_tokens=2, ignore_eos=True, extra_args=extra),
         pooling_params=None,
         block_hasher=engine.hasher,
         session_id=session,
