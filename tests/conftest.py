@@ -22,7 +22,8 @@ def computes_on_cpu() -> bool:
     return any((Path(folder) / "_C_AVX2.abi3.so").exists() for folder in folders or ())
 
 
-collect_ignore = [] if computes_on_cpu() else ["e2e", "offload/test_engine.py"]
+NEED_CPU_OPERATORS = ["e2e", "offload/test_engine.py", "offload/test_killed.py"]
+collect_ignore = [] if computes_on_cpu() else NEED_CPU_OPERATORS
 
 # What imports vLLM or torch. `pytest --without-vllm` leaves it out and says so, and `--only-vllm`
 # leaves out the rest. Without these options all is collected, and fails where they are missing.
@@ -33,9 +34,12 @@ NEED_VLLM = [
     "hash/test_against_vllm.py",
     "offload/test_engine.py",
     "offload/test_identity.py",
+    "offload/test_killed.py",
     "offload/test_offload_manager.py",
+    "offload/test_rates.py",
     "offload/test_replacement.py",
     "offload/test_surface_of_offload.py",
+    "offload/test_tensor_parallel.py",
     "offload/test_workers.py",
     "plan/test_plan_equals_vllm.py",
     "plan/test_plan_runs_in_vllm.py",

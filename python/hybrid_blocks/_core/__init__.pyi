@@ -314,7 +314,7 @@ class FlopModel:
     FLOPs are ``linear * n + quadratic * n**2``, bytes ``token_bytes * n + state_bytes``. Cached
     content seems younger by ``alpha`` lives times its chance to be gone on from over the mean
     chance, which are learned by turn and hint. A life is the time in which as much is evicted as
-    the memory holds; ``alpha=0`` is eviction by age.
+    is cached; ``alpha=0`` is eviction by age.
 
     Raises:
         InvalidArgumentError: A value that is negative or not finite.

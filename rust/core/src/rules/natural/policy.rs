@@ -34,7 +34,7 @@ pub struct FlopModel {
     /// Bytes of a state.
     pub state_bytes: f64,
     /// Lives by which content of the mean chance and the mean ratio seems younger, where a life is
-    /// the time in which as much is evicted as the memory holds; 0 is eviction by age.
+    /// the time in which as much is evicted as is cached; 0 is eviction by age.
     pub alpha: f64,
 }
 
