@@ -135,7 +135,7 @@ fn bytes_are_worth_what_old_content_saves() {
     pressure.on_hit(0.3, 500.0);
     assert!(pressure.price() <= 0.0, "it would have been there in half the memory, too");
     pressure.on_hit(0.0, 500.0);
-    assert!((pressure.price() - 1.0).abs() < 1e-9);
+    assert!((pressure.price() - 0.5).abs() < 1e-9);
 }
 
 #[test]
@@ -165,8 +165,8 @@ fn bytes_are_dear_where_running_requests_hold_most_of_the_memory() {
         pressure.on_hit(0.0, 500.0);
         pressure.price()
     };
-    assert!((price(1.0) - 1.0).abs() < 1e-9);
-    assert!((price(0.1) - 10.0).abs() < 1e-9, "a tenth of the tokens saves as many");
+    assert!((price(1.0) - 0.5).abs() < 1e-9);
+    assert!((price(0.1) - 5.0).abs() < 1e-9, "a tenth of the tokens saves as many");
 }
 
 #[test]
