@@ -30,12 +30,7 @@ class Codec:
     def __init__(self, groups: Groups) -> None:
         """Make the codecs of ``groups``."""
         self._codecs = [
-            None
-            if group is None
-            else ChunkCodec(
-                groups.parts_of(group), tp_size=groups.num_ranks, state_format=groups.state_format
-            )
-            for group in groups.by_number()
+            None if group is None else groups.codec(group) for group in groups.by_number()
         ]
         self._has_warned = False
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hybrid_blocks._core.offload import ChunkCodec
 from hybrid_blocks.offload.parts import Part, Structure, opaque
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Groups:
     def parts_of(self, group: Group) -> list[Part]:
         """What a chunk consists of."""
         return list(group.parts) or [opaque(group.rank_bytes, self.num_ranks)]
+
+    def codec(self, group: Group) -> ChunkCodec:
+        """The stored form of a chunk."""
+        parts = self.parts_of(group)
+        return ChunkCodec(parts, tp_size=self.num_ranks, state_format=self.state_format)
 
     def chunk_bytes(self, group: Group) -> int:
         """Bytes of a chunk of all ranks in host memory."""
@@ -110,13 +116,11 @@ def layout_versions(groups: Groups, identity: Mapping[str, Any]) -> list[bytes]:
 def _meaning(groups: Groups, group: Group | None) -> dict[str, Any] | None:
     if group is None:
         return None
-    parts = groups.parts_of(group)
-    is_converted = any(part.kind == "recurrent" and part.is_float32 for part in parts)
     return {
         "number": group.number,
         "tokens": group.tokens,
         "window": group.window,
-        "parts": parts,
+        "parts": groups.parts_of(group),
         "depths": group.depths,
-        "state_format": groups.state_format if is_converted else None,
+        "state_format": groups.state_format if groups.codec(group).converts_states else None,
     }
