@@ -1,8 +1,15 @@
 //! [`Pressure`]: how much of what was cached was evicted, and what its bytes would save otherwise.
 
+use std::f64::consts::LN_2;
+
 /// Cached content is taken to fill at least this share of the memory, so that a moment in which nothing is
 /// cached does not count as many lives.
 const LEAST_CACHED: f64 = 1.0 / 64.0;
+
+/// Lives over which late hits are counted. With one, what was learned under another load is forgotten sooner, and
+/// the generated load `documents` at 5 % of an unbounded cache finds 90 % of what its best fixed placement
+/// finds; with three 96 %.
+const LIVES: f64 = 3.0;
 
 /// A clock that runs with evictions, and what bytes are worth. While nothing is evicted, the clock
 /// stands and bytes are worth nothing.
@@ -19,15 +26,23 @@ pub struct Pressure {
     cached: f64,
     /// The time, in lives.
     now: f64,
-    /// Tokens saved in the last life, or so, by content in the second half of its own.
+    /// Tokens saved a life by content in the second half of its own, lately.
     saved_late: f64,
+    /// What a single hit has most of them.
+    largest_late: f64,
 }
 
 impl Pressure {
     /// Nothing was evicted from a memory that holds the attention of `capacity` tokens.
     #[must_use]
     pub fn new(capacity: f64) -> Self {
-        Self { capacity: capacity.max(1.0), cached: 0.0, now: 0.0, saved_late: 0.0 }
+        Self {
+            capacity: capacity.max(1.0),
+            cached: 0.0,
+            now: 0.0,
+            saved_late: 0.0,
+            largest_late: 0.0,
+        }
     }
 
     /// Content that took a share `evicted` of the memory was evicted, where cached content took a share
@@ -38,13 +53,16 @@ impl Pressure {
         self.cached = before + (cached - before) * (evicted / before).min(1.0);
         let lives = evicted / self.cached;
         self.now += lives;
-        self.saved_late *= (1.0 - lives).max(0.0);
+        let left = (1.0 - lives / LIVES).max(0.0);
+        self.saved_late *= left;
+        self.largest_late *= left;
     }
 
     /// A request went on from content last used at `last_used`, and saved `tokens`.
     pub fn on_hit(&mut self, last_used: f64, tokens: f64) {
         if self.now - last_used > 0.5 {
-            self.saved_late += tokens;
+            self.saved_late += tokens / LIVES;
+            self.largest_late = self.largest_late.max(tokens / LIVES);
         }
     }
 
@@ -54,13 +72,16 @@ impl Pressure {
         self.now
     }
 
-    /// Tokens that the attention of one token more would save while it lasts. It makes every life longer by
-    /// `1 / C`, where `C` tokens are cached. In the half life before eviction `saved_late` tokens are saved a
-    /// life, so `2 · saved_late` a life of longer age on average. Hits grow rarer with age, and beyond
-    /// its end half as many are counted. Of the tokens of the generated load `tools` this finds 76.9, 84.4
-    /// (Qwen3.5-27B, 5 and 10 %), 79.6 and 84.5 % (Nemotron-H-8B), and the whole 75.8, 83.7, 77.2 and 83.4 %.
+    /// Tokens that the attention of one token more would save while it lasts: it makes every life longer by
+    /// `1 / C`, where `C` tokens are cached. If hits fall with age as `1 / age`, those in the second half of a
+    /// life are `ln 2` of those that a life as long again would add.
+    ///
+    /// The largest hit is left out: one is no evidence. Of 150 requests of coding agents, four at a time in 24 GiB
+    /// (Qwen3.5-27B), a single late one of 100,000 tokens made bytes dear for lives: 94.1 % of the
+    /// prompt tokens were found, 94.4 % without it.
     #[must_use]
     pub fn price(&self) -> f64 {
-        self.saved_late / (self.capacity * self.cached.max(LEAST_CACHED))
+        let saved = (self.saved_late - self.largest_late) / LN_2;
+        saved / (self.capacity * self.cached.max(LEAST_CACHED))
     }
 }
