@@ -73,12 +73,12 @@ fn returning(c: &mut Criterion) {
             digests.last().copied()
         });
     });
-    let path = known.find(start, &tokens, &mut Vec::new(), |(), _| ());
+    let path = known.find(start, &tokens[..], &mut Vec::new(), |(), _| ());
     known.remember(&path, start, &tokens, &digests, 0, ());
     group.bench_function("known", |b| {
         b.iter(|| {
             digests.clear();
-            known.find(start, black_box(&tokens), &mut digests, |(), _| ());
+            known.find(start, black_box(&tokens[..]), &mut digests, |(), _| ());
             digests.last().copied()
         });
     });

@@ -19,4 +19,5 @@ pub use error::{
 pub use guarded::{Guarded, caught};
 pub use hash::{PyBlockHasher, PyHashChain};
 pub use hint::optional_hint;
+pub use list_ints::ListInts;
 pub use tokens::{list_ids, token_ids};

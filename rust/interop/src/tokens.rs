@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyTuple};
 
 use crate::error::invalid_argument;
-use crate::list_ints::list_ints;
+use crate::list_ints::ListInts;
 
 /// Copies token ids out of a list or tuple of `int`, or a one-dimensional buffer of int32 or int64.
 ///
@@ -16,10 +16,10 @@ use crate::list_ints::list_ints;
 pub fn token_ids(tokens: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     if let Ok(list) = tokens.cast::<PyList>() {
         let mut ids = Vec::new();
-        return list_ids(list, &mut ids).map(|()| ids);
+        return list_ids(list, 0, &mut ids).map(|()| ids);
     }
     if let Ok(tuple) = tokens.cast::<PyTuple>() {
-        return tuple_ids(tuple);
+        return tuple_ids(tuple, 0);
     }
     let buffer = PyUntypedBuffer::get(tokens).map_err(|_| {
         let kind = tokens.get_type();
@@ -47,22 +47,22 @@ pub fn token_ids(tokens: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
     }
 }
 
-/// Copies the token ids of a list into `ids`, in place of what is there.
+/// Copies the token ids of a list from `start` on into `ids`, in place of what is there.
 ///
 /// # Errors
 /// `InvalidArgumentError` for other things than `int`
-pub fn list_ids(tokens: &Bound<'_, PyList>, ids: &mut Vec<i64>) -> PyResult<()> {
+pub fn list_ids(tokens: &Bound<'_, PyList>, start: usize, ids: &mut Vec<i64>) -> PyResult<()> {
     ids.clear();
-    if !list_ints(tokens, ids)? {
+    if !ListInts::of(tokens)?.read(start, ids) {
         // Items of a tuple can be borrowed, which saves two calls an item.
-        *ids = tuple_ids(&tokens.to_tuple())?;
+        *ids = tuple_ids(&tokens.to_tuple(), start)?;
     }
     Ok(())
 }
 
-fn tuple_ids(tokens: &Bound<'_, PyTuple>) -> PyResult<Vec<i64>> {
-    let mut ids = Vec::with_capacity(tokens.len());
-    for (index, item) in tokens.iter_borrowed().enumerate() {
+fn tuple_ids(tokens: &Bound<'_, PyTuple>, start: usize) -> PyResult<Vec<i64>> {
+    let mut ids = Vec::with_capacity(tokens.len().saturating_sub(start));
+    for (index, item) in tokens.iter_borrowed().enumerate().skip(start) {
         ids.push(token_id(index, &item)?);
     }
     Ok(ids)

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use hybrid_blocks::Digest;
 use hybrid_blocks::hash::KnownPrefixes;
-use hybrid_blocks_interop::{PyBlockHasher, count, integrity_error, list_ids, token_ids};
+use hybrid_blocks_interop::{ListInts, PyBlockHasher, count, integrity_error, list_ids, token_ids};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyModule, PyTuple};
@@ -107,13 +107,13 @@ impl RequestHasher {
             return blocks.hashes(py, &digests).map(|hashes| Some(hashes.to_list()));
         }
         let mut ids = std::mem::take(&mut *lock(&this.scratch)?);
-        list_ids(tokens, &mut ids)?;
         let (digests, new) = if extra_keys.is_some() {
+            list_ids(tokens, 0, &mut ids)?;
             let digests = blocks.hash_sequence(py, &ids, None, extra_keys.as_ref())?;
             let new = blocks.hashes(py, &digests)?.to_list();
             (digests, new)
         } else {
-            this.hash_prompt(py, blocks, &ids)?
+            this.hash_prompt(blocks, tokens, &mut ids)?
         };
         *lock(&this.scratch)? = ids;
         // The manager takes them from there, which saves reading them one by one.
@@ -121,25 +121,28 @@ impl RequestHasher {
         Ok(Some(new))
     }
 
-    /// The hashes of a prompt without extra keys, as far as they are known from those before it.
+    /// The hashes of a prompt without extra keys, as far as they are known from those before it. Its
+    /// other tokens are put into `rest`.
     fn hash_prompt<'py>(
         &self,
-        py: Python<'py>,
         blocks: &PyBlockHasher,
-        tokens: &[i64],
+        tokens: &Bound<'py, PyList>,
+        rest: &mut Vec<i64>,
     ) -> PyResult<(Vec<Digest>, Bound<'py, PyList>)> {
+        let py = tokens.py();
         let (_, _, start) = blocks.settings(py)?;
         let num_blocks = tokens.len() / self.block_size;
         // With room for those that the request will generate, in place of a copy at the first one.
         let mut digests = Vec::with_capacity(num_blocks + num_blocks / 8 + 8);
         let mut runs = Vec::new();
-        let path = lock(&self.known)?.find(start, tokens, &mut digests, |run, num_hashes| {
+        let ints = ListInts::of(tokens)?;
+        let path = lock(&self.known)?.find(start, &ints, &mut digests, |run, num_hashes| {
             runs.push((run.clone_ref(py), num_hashes));
         });
         let num_known = digests.len();
+        list_ids(tokens, num_known * self.block_size, rest)?;
         let parent = digests.last().map(|digest| blocks.bytes(py, digest));
         // Other threads run meanwhile, so nothing is locked.
-        let rest = &tokens[num_known * self.block_size..];
         digests.extend(blocks.hash_sequence(py, rest, parent, None)?);
         let new = blocks.hashes(py, &digests[num_known..])?;
         let hashes = PyList::empty(py);
@@ -148,7 +151,7 @@ impl RequestHasher {
             hashes.set_slice(hashes.len(), hashes.len(), &run)?;
         }
         hashes.set_slice(hashes.len(), hashes.len(), &new)?;
-        lock(&self.known)?.remember(&path, start, tokens, &digests, num_known, new.unbind());
+        lock(&self.known)?.remember(&path, start, rest, &digests, num_known, new.unbind());
         Ok((digests, hashes))
     }
 

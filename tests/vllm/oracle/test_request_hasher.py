@@ -81,6 +81,12 @@ def test_hashes_of_a_growing_request_are_vllms(  # noqa: PLR0917 - what hypothes
         assert actual.block_hashes == expected.block_hashes
 
 
+# Those that Python keeps one object of, on both sides of its digits of 30 bits and of 32 bits.
+TOKENS = (
+    *(0, 1, 256, 257, 150_000, -1, -257),
+    *((1 << bit) + offset for bit in (30, 31, 32, 60) for offset in (-1, 0, 1)),
+)
+
 # Few different tokens, so that many prompts begin alike.
 PROMPTS: st.SearchStrategy[tuple[Any, ...]] = st.tuples(
     st.lists(st.integers(0, 1), min_size=1, max_size=40),
@@ -113,6 +119,36 @@ def test_prompts_that_begin_alike_have_vllms_hashes_each(
         expected.append_output_token_ids(list(output))
         actual.append_output_token_ids(list(output))
         assert actual.block_hashes == expected.block_hashes
+
+
+@settings(deadline=None)
+@given(
+    known=st.lists(st.sampled_from(TOKENS), min_size=1, max_size=40),
+    changed=st.dictionaries(st.integers(0, 39), st.sampled_from(TOKENS), max_size=2),
+)
+def test_tokens_of_all_sizes_are_told_from_known_ones(
+    known: list[int], changed: dict[int, int]
+) -> None:
+    function = next(iter(ours.ALGORITHMS))
+    init_none_hash(function)
+    hasher = ours.get_request_block_hasher(4, function)
+    prompts = known, [changed.get(index, token) for index, token in enumerate(known)]
+    for prompt in (*prompts, *prompts):
+        expected = request(vllm_hasher(4, function), prompt, [], None, lora=False)
+        assert request(hasher, prompt, [], None, lora=False).block_hashes == expected.block_hashes
+
+
+@pytest.mark.parametrize("at", [0, 5, 39])
+@pytest.mark.parametrize("other", [True, 1.0, None, 1 << 64, object()])
+def test_what_equals_a_known_token_and_is_none_is_refused(at: int, other: Any) -> None:
+    function = next(iter(ours.ALGORITHMS))
+    init_none_hash(function)
+    hasher = ours.get_request_block_hasher(4, function)
+    prompt: list[Any] = [1] * 40
+    request(hasher, prompt, [], None, lora=False)
+    prompt[at] = other
+    with pytest.raises(InvalidArgumentError, match=f"token {at} is"):
+        request(hasher, prompt, [], None, lora=False)
 
 
 def test_a_prompt_that_returns_has_the_hash_objects_of_the_first() -> None:

@@ -7,11 +7,8 @@ use std::mem::size_of;
 use rustc_hash::{FxBuildHasher, FxHasher};
 use slab::Slab;
 
-use super::Token;
+use super::{Token, TokenRow};
 use crate::Digest;
-
-/// Tokens that are compared at once.
-const STRIDE: usize = 1 << 9;
 
 /// Blocks in a row after `parent`: what one prompt had after what was known before it.
 #[derive(Clone, Debug)]
@@ -94,43 +91,43 @@ impl<N> KnownPrefixes<N> {
     /// Puts the digests of the blocks that `tokens` begin with, as far as they are known, at the end
     /// of `digests`. `parent` is the digest before the first. `name` is told the names of each run of
     /// digests, in their order, and how many of them count.
-    pub fn find<T: Token>(
+    pub fn find(
         &self,
         parent: Digest,
-        tokens: &[T],
+        tokens: &(impl TokenRow + ?Sized),
         digests: &mut Vec<Digest>,
         mut name: impl FnMut(&N, usize),
     ) -> KnownPath {
-        let (mut parent, mut rest, mut path) = (parent, tokens, Vec::new());
-        while let Some(number) = self.segment_at(&parent, rest) {
+        let (mut parent, mut start, mut path) = (parent, 0, Vec::new());
+        while let Some(number) = self.segment_at(&parent, tokens, start) {
             let segment = &self.segments[number];
-            let known = self.num_blocks(common_prefix(&segment.tokens, rest));
+            let known = self.num_blocks(tokens.common_prefix(start, &segment.tokens));
             let Some(last) = known.checked_sub(1) else { break };
             digests.extend_from_slice(&segment.digests[..known]);
             name(&segment.names, known);
             parent = segment.digests[last];
-            rest = &rest[known * self.block_size..];
+            start += known * self.block_size;
             path.push(number);
         }
         KnownPath(path)
     }
 
-    /// Remembers the digests of a sequence. The first `num_known` were found along `path`; `names` are
-    /// those of the others.
+    /// Remembers the digests of a sequence. The first `num_known` were found along `path`; `rest` are
+    /// the tokens of the others and those after them, `names` their names.
     pub fn remember<T: Token>(
         &mut self,
         path: &KnownPath,
         parent: Digest,
-        tokens: &[T],
+        rest: &[T],
         digests: &[Digest],
         num_known: usize,
         names: N,
     ) {
-        if num_known < digests.len() {
+        let new = &digests[num_known..];
+        if !new.is_empty() {
             let parent = num_known.checked_sub(1).map_or(parent, |last| digests[last]);
-            let end = digests.len() * self.block_size + self.num_lookahead_tokens;
-            let tokens = &tokens[num_known * self.block_size..end];
-            self.insert(parent, tokens, &digests[num_known..], names);
+            let tokens = &rest[..new.len() * self.block_size + self.num_lookahead_tokens];
+            self.insert(parent, tokens, new, names);
         }
         // What others follow is to go after them.
         for &number in path.0.iter().rev() {
@@ -150,7 +147,7 @@ impl<N> KnownPrefixes<N> {
         }
         let narrow = tokens.iter().map(|&token| i32::try_from(token.into()));
         let Ok(narrow) = narrow.collect::<Result<Vec<_>, _>>() else { return };
-        let start = self.start(&parent, tokens);
+        let Some(start) = self.start(&parent, tokens, 0) else { return };
         if let Some(&other) = self.starts.get(&start) {
             self.by_use.remove(&self.segments[other].last_use);
             self.remove(other);
@@ -188,38 +185,39 @@ impl<N> KnownPrefixes<N> {
         Segment::<N>::bytes_of(segment.tokens.len(), segment.digests.len(), self.name_bytes)
     }
 
-    fn segment_at<T: Token>(&self, parent: &Digest, tokens: &[T]) -> Option<usize> {
-        if tokens.len() < self.block_size + self.num_lookahead_tokens {
-            return None;
-        }
-        let number = *self.starts.get(&self.start(parent, tokens))?;
+    fn segment_at(
+        &self,
+        parent: &Digest,
+        tokens: &(impl TokenRow + ?Sized),
+        start: usize,
+    ) -> Option<usize> {
+        let number = *self.starts.get(&self.start(parent, tokens, start)?)?;
         (self.segments[number].parent == *parent).then_some(number)
     }
 
-    fn start<T: Token>(&self, parent: &Digest, tokens: &[T]) -> u64 {
+    /// A hash of a digest and of the tokens from `start` on that the one after it covers, if they are
+    /// there.
+    fn start(
+        &self,
+        parent: &Digest,
+        tokens: &(impl TokenRow + ?Sized),
+        start: usize,
+    ) -> Option<u64> {
+        let end = start + self.block_size + self.num_lookahead_tokens;
+        if tokens.len() < end {
+            return None;
+        }
         let mut hasher = FxHasher::default();
         parent.hash(&mut hasher);
-        let end = self.block_size + self.num_lookahead_tokens;
-        tokens[..end].iter().for_each(|&token| hasher.write_i64(token.into()));
-        hasher.finish()
+        for index in start..end {
+            hasher.write_i64(tokens.get(index)?);
+        }
+        Some(hasher.finish())
     }
 
     const fn num_blocks(&self, num_tokens: usize) -> usize {
         num_tokens.saturating_sub(self.num_lookahead_tokens) / self.block_size
     }
-}
-
-/// How many tokens two sequences have in common from their start on.
-fn common_prefix<T: Token>(known: &[i32], tokens: &[T]) -> usize {
-    // Both sides of a stride are read to their ends: without a way out it compiles to wide compares.
-    let are_equal = |(known, tokens): &(&[i32], &[T])| {
-        let pairs = known.iter().zip(tokens.iter());
-        pairs.fold(true, |equal, (&known, &token)| equal & (i64::from(known) == token.into()))
-    };
-    let strides = known.chunks_exact(STRIDE).zip(tokens.chunks_exact(STRIDE));
-    let start = strides.take_while(are_equal).count() * STRIDE;
-    let rest = known[start..].iter().zip(&tokens[start..]);
-    start + rest.take_while(|&(&known, &token)| i64::from(known) == token.into()).count()
 }
 
 #[cfg(test)]
@@ -230,23 +228,6 @@ mod tests {
     use crate::hash::{Algorithm, BlockHasher, HashChain};
 
     const BLOCK_SIZE: usize = 4;
-
-    #[test]
-    fn sequences_have_in_common_what_is_equal_from_their_start_on() {
-        let known: Vec<i32> = (0..).take(3 * STRIDE + 5).collect();
-        let tokens: Vec<i64> = known.iter().copied().map(i64::from).collect();
-        assert_eq!(common_prefix(&known, &tokens), tokens.len());
-        for at in [0, 1, STRIDE - 1, STRIDE, 2 * STRIDE + 3, tokens.len() - 1] {
-            // Alike in the lower 32 bits, too.
-            for other in [-1, tokens[at] + (1 << 32)] {
-                let mut others = tokens.clone();
-                others[at] = other;
-                assert_eq!(common_prefix(&known, &others), at);
-            }
-        }
-        assert_eq!(common_prefix(&known, &tokens[..=STRIDE]), STRIDE + 1);
-        assert_eq!(common_prefix(&known[..=STRIDE], &tokens), STRIDE + 1);
-    }
 
     fn hashed(parent: Digest, tokens: &[i64], num_lookahead_tokens: usize) -> Vec<Digest> {
         let mut digests = Vec::new();
@@ -275,7 +256,8 @@ mod tests {
         assert_eq!(digests, expected[..num_known]);
         assert_eq!(names, digests);
         let names = expected[num_known..].to_vec();
-        known.remember(&path, parent, tokens, &expected, num_known, names);
+        let rest = &tokens[num_known * BLOCK_SIZE..];
+        known.remember(&path, parent, rest, &expected, num_known, names);
         num_known
     }
 

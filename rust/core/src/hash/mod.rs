@@ -32,5 +32,5 @@ pub use block::{BlockHasher, BlockKey};
 pub use chain::HashChain;
 pub use error::HashError;
 pub use known::{KnownPath, KnownPrefixes};
-pub use token::Token;
+pub use token::{Token, TokenRow};
 pub use value::Value;
