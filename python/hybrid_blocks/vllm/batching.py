@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -127,11 +127,12 @@ def copied(output: SchedulerOutput) -> SchedulerOutput:
 
 def last(scheduled: dict[str, int], count: int) -> dict[str, int]:
     """Return that many entries, the last in their order, without a look at those before."""
+    if not count:
+        return {}
     return dict(reversed([*islice(reversed(scheduled.items()), count)]))
 
 
-@dataclass(frozen=True)
-class Extras:
+class Extras(NamedTuple):
     """What a model's output says of requests beside their tokens; ``None`` is for nothing."""
 
     spec_tokens: dict[str, list[int]]

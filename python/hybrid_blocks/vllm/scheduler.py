@@ -6,8 +6,6 @@ token and what was drafted after it. What follows, admission included, is left t
 which is given the rest of the running requests and of the token budget.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 from vllm.logger import init_logger
@@ -96,11 +94,9 @@ class Scheduler(VllmScheduler):
             self.current_step + 1,
             None if self.use_v2_model_runner else self.prev_step_scheduled_req_ids,
         )
-        with self._rest_of_step(ahead):
-            return super().schedule(throttle_prefills)
+        return self._schedule_rest(ahead, throttle_prefills)
 
-    @contextmanager
-    def _rest_of_step(self, ahead: ScheduledDecodes) -> Iterator[None]:
+    def _schedule_rest(self, ahead: ScheduledDecodes, throttle_prefills: bool) -> SchedulerOutput:
         """Show vLLM's code what is left: of running requests, and of what the step may hold."""
         running = Running(self.running[: ahead.num_seen], self.running[ahead.num_seen :])
         config, connector = self.scheduler_config, self.ec_connector
@@ -119,7 +115,7 @@ class Scheduler(VllmScheduler):
         manager: Any = self.kv_cache_manager
         manager.new_step_starts = _nothing
         try:
-            yield
+            return super().schedule(throttle_prefills)
         finally:
             del manager.new_step_starts
             self.running = running.all()
@@ -241,19 +237,14 @@ class Scheduler(VllmScheduler):
             self.running = remove_all(self.running, set(taken.stopped))
         self._spec_counts = taken.spec_counts
         rest.num_scheduled_tokens = batching.last(scheduled, len(scheduled) - taken.num_seen)
-        with self._whole_step_measured(scheduler_output):
-            following = super().update_from_output(rest, model_runner_output)
-        return batching.join(taken.outputs, following)
-
-    @contextmanager
-    def _whole_step_measured(self, scheduler_output: SchedulerOutput) -> Iterator[None]:
         metrics: Any = self.perf_metrics
         if metrics is not None:
             self.perf_metrics = Measured(metrics, scheduler_output)  # type: ignore[assignment]
         try:
-            yield
+            following = super().update_from_output(rest, model_runner_output)
         finally:
             self.perf_metrics = metrics
+        return batching.join(taken.outputs, following)
 
     def make_stats(
         self, spec_decoding_stats: SpecDecodingStats | None = None, *args: Any, **kwargs: Any

@@ -88,7 +88,7 @@ pub(super) fn schedule<'py>(
 ) -> PyResult<ScheduledDecodes> {
     let (py, rules) = (running.py(), &batch.rules);
     let manager = batch.manager.bind(py);
-    let most = last_decode(batch, running, limits)?;
+    let most = last_decode(batch, rows, running, limits)?;
     let mut step = Step::new(rules, limits.step_number, previous, most, py);
     let mut num_seen = 0;
     for object in running.iter().take(most) {
@@ -144,23 +144,36 @@ pub(super) fn schedule<'py>(
 /// that may, or of the last at all.
 fn last_decode(
     batch: &DecodeBatch,
+    rows: &Rows,
     running: &Bound<'_, PyList>,
     limits: &Limits,
 ) -> PyResult<usize> {
     let rules = &batch.rules;
     let mut last = running.len().saturating_sub(1);
+    // Rows are in the order of the running requests, who may be fewer or more by now.
+    let mut known = rows.0.as_slice();
     for index in (0..running.len()).rev() {
         let object = running.get_item(index)?;
-        let request = RequestView::new(&object)?;
-        if request.is_prefill_chunk()? {
-            continue;
+        let kept = known.split_last().filter(|(row, _)| row.request.is(&object));
+        if let Some((_, before)) = kept {
+            known = before;
         }
+        let request = RequestView::new(&object)?;
+        let read;
+        let row = match kept {
+            Some((row, _)) if row.is_current() => row,
+            _ if request.is_prefill_chunk()? => continue,
+            _ => match Row::read(batch, &request)? {
+                Some(row) => {
+                    read = row;
+                    &read
+                }
+                None => continue,
+            },
+        };
         let num_drafts = drafts(rules, &request)?.as_ref().map_or(0, count);
-        if let Some(row) = Row::read(batch, &request)?
-            && let Action::Decode(_) =
-                action(rules, &row, &request, num_drafts, limits.step_number)?
-        {
-            if !batch.may_miss_encoder_outputs(&row) {
+        if let Action::Decode(_) = action(rules, row, &request, num_drafts, limits.step_number)? {
+            if !batch.may_miss_encoder_outputs(row) {
                 return Ok(index);
             }
             last = index;
