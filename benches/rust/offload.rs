@@ -129,18 +129,18 @@ fn lookup() {
         let tiers: [&dyn Tier; 2] = [&host, &*disk];
         let plan = planner.plan(&tiers, &digests, 0, TOKENS);
         assert_eq!(plan.num_tokens, num_chunks * chunk);
-        let hit = least(200, || {
+        let hit = least(2000, || {
             black_box(planner.plan(&tiers, black_box(&digests), 0, TOKENS));
         });
         // Reads from the disk and tokens have their costs, and the longest is the soonest.
         let reads = [Some(ReadCost::default()), Some(ReadCost { latency: 1e-3, per_byte: 1e-9 })];
         let costs = Costs { reads: &reads, per_token: Some(1e-4) };
-        let weighed = least(200, || {
+        let weighed = least(2000, || {
             black_box(planner.plan_soonest(&tiers, &costs, black_box(&digests), 0, TOKENS));
         });
         // The attention is there and no state is: every length is asked for.
         let without: [&dyn Tier; 1] = [&*disk];
-        let miss = least(200, || {
+        let miss = least(2000, || {
             black_box(planner.plan(&without, black_box(&digests), 0, TOKENS));
         });
         println!(

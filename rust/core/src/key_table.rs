@@ -99,6 +99,19 @@ impl Bucket {
         TOPS & !(((differ & !TOPS) + (TOPS - ONES)) | differ)
     }
 
+    /// Whether any slot has this tag.
+    #[inline]
+    fn has_alike(&self, tag: u8) -> bool {
+        const ONES: u64 = u64::from_le_bytes([1; 8]);
+        // A byte's top bit is set where it is the lowest that is 0, and nowhere if none is.
+        let zeros = |bytes: u64| bytes.wrapping_sub(ONES) & !bytes & ONES << 7;
+        let differ = |tags: Option<&[u8; 8]>| {
+            u64::from_le_bytes(*tags.unwrap_or(&[VACANT; 8])) ^ (ONES * u64::from(tag))
+        };
+        // The middle four are looked at twice.
+        zeros(differ(self.tags.first_chunk())) | zeros(differ(self.tags.last_chunk())) != 0
+    }
+
     #[inline]
     fn vacant(&self) -> Option<usize> {
         let vacant = self.alike(VACANT);
@@ -154,6 +167,13 @@ impl KeyTable {
             at = self.after(at);
         }
         None
+    }
+
+    /// Whether an entry may have this hash, as far as the first bucket of a search tells.
+    #[inline]
+    pub(crate) fn may_hold(&self, hash: u64) -> bool {
+        let bucket = &self.buckets[self.home(hash)];
+        bucket.has_alike(tag_of(hash)) | !bucket.passed.has_none_like(hash)
     }
 
     #[inline]
@@ -310,6 +330,9 @@ mod tests {
         let num_buckets: u32 = absent.map(num_asked).sum();
         let mean = f64::from(num_buckets) / CAPACITY as f64;
         assert!(mean < 1.3, "{mean} buckets");
+        let absent = 8 * CAPACITY..9 * CAPACITY;
+        let num_unsure = absent.filter(|&entry| table.may_hold(hash(entry))).count();
+        assert!(num_unsure as u64 * 5 < CAPACITY, "{num_unsure} of {CAPACITY}");
     }
 
     #[test]
@@ -350,6 +373,7 @@ mod tests {
                 let hash = *model.get(&entry).unwrap_or(&(place << 61 | (place % 2) << 8 | place));
                 let found = table.find(hash, |it| it == entry);
                 prop_assert_eq!(found.is_some(), model.contains_key(&entry));
+                prop_assert!(table.may_hold(hash) || found.is_none());
                 match found {
                     None if inserts => {
                         table.insert(hash, entry);

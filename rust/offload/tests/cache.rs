@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use hybrid_blocks::{Digest, GroupId, GroupKind, Key};
+use hybrid_blocks::{BlockId, Digest, GroupId, GroupKind, Key};
 use hybrid_blocks_offload::host::{HostCache, Presence, RequestId};
-use hybrid_blocks_offload::plan::OffloadGroup;
+use hybrid_blocks_offload::plan::{Load, OffloadGroup, Previous, Tier};
 use proptest::prelude::*;
 
 const ATTENTION: u32 = 0;
@@ -45,6 +45,29 @@ fn store(cache: &mut HostCache, request: RequestId, chunks: &[(Key, u32)]) -> us
     assert_eq!(cache.complete_store(&keys, true), keys.len());
     assert!(keys.iter().all(|key| cache.presence(key) == Presence::Ready));
     keys.len()
+}
+
+/// Where keys lie, the first of every three passed over, as an earlier tier holds it.
+fn one_by_one(cache: &HostCache, keys: &[Key]) -> Vec<Option<BlockId>> {
+    let find = |(at, key)| if at % 3 == 0 { None } else { cache.find(key, Previous::default()) };
+    keys.iter().enumerate().map(find).collect()
+}
+
+/// As [`one_by_one`], in one call; the row is longer than what is looked at together.
+fn in_a_row(cache: &HostCache, keys: &[Key]) -> Vec<Option<BlockId>> {
+    const HERE: u8 = 1;
+    let load = |(at, &key): (usize, &Key)| {
+        let tier = if at % 3 == 0 { 0 } else { Load::NOWHERE };
+        Load { chunk: at as u32, key, tier, slot: BlockId::NULL }
+    };
+    let row: Vec<_> = keys.iter().enumerate().map(load).collect();
+    let mut rows = row.repeat(100);
+    let num_found = cache.find_row(&mut rows, HERE, &mut Previous::default());
+    let slots = rows.iter().map(|load| (load.tier == HERE).then_some(load.slot));
+    let slots: Vec<_> = slots.collect();
+    assert_eq!(num_found, slots.iter().flatten().count());
+    assert!(slots.chunks(keys.len()).all(|again| again == &slots[..keys.len()]));
+    slots[..keys.len()].to_vec()
 }
 
 #[test]
@@ -266,6 +289,7 @@ proptest! {
                 Op::Load { chat, group, from, len } => {
                     let keys: Vec<_> = chunks(group, chat, from + len)[from as usize..]
                         .iter().map(|(key, _)| *key).collect();
+                    prop_assert_eq!(in_a_row(&cache, &keys), one_by_one(&cache, &keys));
                     let ready = keys.iter().all(|key| cache.presence(key) == Presence::Ready);
                     let bytes = cache.begin_load(&keys);
                     prop_assert_eq!(bytes.is_some(), ready);

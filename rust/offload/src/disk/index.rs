@@ -50,11 +50,13 @@ impl Index {
         self.get(slot).is_some_and(|held| held.entry.key == *key)
     }
 
+    #[inline(never)] // so that what is found in a row is found without a call
     pub(super) fn find(&self, key: &Key) -> Option<u32> {
         self.table.find(hash_of(key), |&slot| self.is(slot, key)).copied()
     }
 
     /// As [`Index::find`]; the slot after `previous` is tried first.
+    #[inline]
     pub(super) fn find_after(&self, key: &Key, previous: u32) -> Option<u32> {
         let next = previous.wrapping_add(1);
         if self.is(next, key) { Some(next) } else { self.find(key) }

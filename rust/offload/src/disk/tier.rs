@@ -94,6 +94,7 @@ impl DiskTier {
 }
 
 impl Tier for DiskTier {
+    #[inline]
     fn find(&self, key: &Key, previous: Previous) -> Option<BlockId> {
         self.index.find_after(key, previous.last().0).map(BlockId)
     }

@@ -46,6 +46,21 @@ impl Tier for HostCache {
     fn find(&self, key: &Key, previous: Previous) -> Option<BlockId> {
         self.tier.find(key, previous).or_else(|| self.copies.slot_of(key))
     }
+
+    fn find_row(&self, row: &mut [Load], tier: u8, previous: &mut Previous) -> usize {
+        let num_found = self.tier.find_row(row, tier, previous);
+        if self.copies.num_pending() == 0 {
+            return num_found;
+        }
+        let mut num_pending = 0;
+        for load in row.iter_mut().filter(|load| load.tier == Load::NOWHERE) {
+            if let Some(slot) = self.copies.slot_of(&load.key) {
+                (load.tier, load.slot) = (tier, slot);
+                num_pending += 1;
+            }
+        }
+        num_found + num_pending
+    }
 }
 
 impl HostCache {

@@ -187,8 +187,38 @@ impl HostTier {
 }
 
 impl Tier for HostTier {
+    #[inline]
     fn find(&self, key: &Key, previous: Previous) -> Option<BlockId> {
         let pool = self.geometry.pool_of(key.group.index())?;
         self.store.prefix_index(pool).get_after(previous.cursor(), key)
+    }
+
+    /// What follows a chunk that is not here mostly is not here either. So behind the first such one all are
+    /// looked at together first: none of them waits for memory then until the one before is done.
+    fn find_row(&self, row: &mut [Load], tier: u8, previous: &mut Previous) -> usize {
+        let group = row.first().map(|load| load.key.group.index());
+        let Some(pool) = group.and_then(|group| self.geometry.pool_of(group)) else { return 0 };
+        let index = self.store.prefix_index(pool);
+        let mut num_found = 0;
+        for row in row.chunks_mut(u64::BITS as usize) {
+            // One bit a chunk: whether it may be here.
+            let mut possible = None;
+            for at in 0..row.len() {
+                let Load { key, tier: known, .. } = row[at];
+                if known != Load::NOWHERE || possible.is_some_and(|it: u64| it >> at & 1 == 0) {
+                    continue;
+                }
+                if let Some(slot) = index.get_after(previous.cursor(), &key) {
+                    previous.step(slot);
+                    (row[at].tier, row[at].slot) = (tier, slot);
+                    num_found += 1;
+                } else if possible.is_none() {
+                    let bits = row.iter().rev();
+                    let add = |bits, load: &Load| bits << 1 | u64::from(index.may_hold(&load.key));
+                    possible = Some(bits.fold(0, add));
+                }
+            }
+        }
+        num_found
     }
 }

@@ -16,6 +16,11 @@ pub struct Load {
     pub slot: BlockId,
 }
 
+impl Load {
+    /// The tier of a chunk that was not found yet.
+    pub const NOWHERE: u8 = u8::MAX;
+}
+
 /// The prefix to restore: the longest that every group can, or a shorter one that is there sooner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {

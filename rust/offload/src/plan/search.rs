@@ -1,5 +1,7 @@
 //! [`Search`]: one look-up, which finds the longest prefix that every group can restore.
 
+use std::ops::Range;
+
 use hybrid_blocks::{BlockId, Digest, Key};
 
 use super::cost::Costs;
@@ -10,6 +12,9 @@ use super::tier::{Previous, Tier};
 
 /// The most tiers that one look-up can ask.
 pub(super) const MAX_TIERS: usize = 8;
+
+/// Chunks that a tier is asked for in one call. More would be asked for in vain behind one that is missing.
+const ROW: u32 = 64;
 
 /// One look-up.
 pub(super) struct Search<'a> {
@@ -168,17 +173,43 @@ impl<'a> Search<'a> {
         let end = (length + stored.margin()) / stored.chunk;
         run.loads.reserve(end.saturating_sub(run.next) as usize);
         while run.next < end {
-            let chunk = run.next;
-            let found =
-                self.key(stored, chunk).and_then(|key| Some((key, self.find(key, &run.previous)?)));
-            let Some((key, (tier, slot))) = found else {
-                return Err((chunk * stored.chunk).saturating_sub(stored.margin()));
-            };
-            run.previous[usize::from(tier)].step(slot);
-            run.loads.push(Load { chunk, key, tier, slot });
-            run.next += 1;
+            let wanted = run.next..end.min(run.next.saturating_add(ROW));
+            let (first, num_wanted) = (run.loads.len(), wanted.len());
+            run.loads.extend(self.not_found_yet(stored, wanted));
+            let num_found = self.find_row(&mut run.loads[first..], &mut run.previous);
+            run.loads.truncate(first + num_found);
+            run.next += num_found as u32;
+            if num_found < num_wanted {
+                return Err((run.next * stored.chunk).saturating_sub(stored.margin()));
+            }
         }
         Ok(())
+    }
+
+    /// Chunks whose digests are known, before any tier was asked.
+    fn not_found_yet(&self, stored: &Stored, chunks: Range<u32>) -> impl Iterator<Item = Load> {
+        let step = (stored.chunk / self.planner.hash_block_size) as usize;
+        let first = (chunks.start as usize + 1) * step - 1;
+        let digests = self.digests.get(first..).unwrap_or_default().iter().step_by(step);
+        chunks.zip(digests).map(|(chunk, &digest)| Load {
+            chunk,
+            key: Key { digest, group: stored.id },
+            tier: Load::NOWHERE,
+            slot: BlockId::NULL,
+        })
+    }
+
+    /// Asks all tiers for a row of chunks. Returns how many of them are there before the first that is not.
+    fn find_row(&self, row: &mut [Load], previous: &mut [Previous; MAX_TIERS]) -> usize {
+        let mut num_missing = row.len();
+        for &tier in &self.order[..self.tiers.len()] {
+            if num_missing == 0 {
+                return row.len();
+            }
+            let at = usize::from(tier);
+            num_missing -= self.tiers[at].find_row(row, tier, &mut previous[at]);
+        }
+        row.iter().position(|load| load.tier == Load::NOWHERE).unwrap_or(row.len())
     }
 }
 

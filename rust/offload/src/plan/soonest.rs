@@ -15,6 +15,21 @@ fn are_together(one: &Load, next: &Load) -> bool {
     one.tier == next.tier
 }
 
+/// Bytes to read for some groups.
+fn bytes_of<'a>(plan: &Plan, groups: impl Iterator<Item = &'a Stored>) -> Bytes {
+    let mut bytes = [0; MAX_TIERS];
+    for stored in groups {
+        for run in plan.loads[stored.index()].chunk_by(are_together) {
+            bytes[usize::from(run[0].tier)] += run.len() as u64 * stored.chunk_bytes();
+        }
+    }
+    bytes
+}
+
+fn add(sum: &mut Bytes, bytes: &Bytes) {
+    sum.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum += bytes);
+}
+
 /// A group's attention in runs that lie in one tier each.
 struct Attention<'a> {
     stored: &'a Stored,
@@ -36,18 +51,31 @@ impl<'a> Attention<'a> {
         }
     }
 
+    /// The bytes of all chunks in each tier.
+    fn bytes(&self) -> Bytes {
+        let (mut bytes, mut next) = (self.passed, self.next);
+        for &(tier, end) in &self.runs {
+            bytes[usize::from(tier)] += self.bytes_of(end - next);
+            next = end;
+        }
+        bytes
+    }
+
+    fn bytes_of(&self, num_chunks: u32) -> u64 {
+        u64::from(num_chunks) * self.stored.chunk_bytes()
+    }
+
     /// Adds the bytes of all chunks of a length, which is longer than the one before.
     fn add_up_to(&mut self, length: u32, bytes: &mut Bytes) {
         let end = self.stored.chunks_in(length);
-        let of = |num_chunks: u32| u64::from(num_chunks) * self.stored.chunk_bytes();
         while let Some(&(tier, last)) = self.runs.front().filter(|&&(_, last)| last <= end) {
-            self.passed[usize::from(tier)] += of(last - self.next);
+            self.passed[usize::from(tier)] += self.bytes_of(last - self.next);
             self.next = last;
             self.runs.pop_front();
         }
-        bytes.iter_mut().zip(&self.passed).for_each(|(sum, passed)| *sum += passed);
+        add(bytes, &self.passed);
         if let Some(&(tier, _)) = self.runs.front() {
-            bytes[usize::from(tier)] += of(end.saturating_sub(self.next));
+            bytes[usize::from(tier)] += self.bytes_of(end.saturating_sub(self.next));
         }
     }
 }
@@ -59,7 +87,14 @@ impl Search<'_> {
         if !longest.is_hit() || costs.per_token.is_none() {
             return longest;
         }
-        let bytes = self.bytes_of(&longest);
+        let full = self.planner.full.iter();
+        let attention: Vec<_> =
+            full.map(|it| Attention::new(it, &longest.loads[it.index()])).collect();
+        let others = self.planner.windows.iter().chain(&self.planner.states);
+        let mut bytes = bytes_of(&longest, others);
+        for it in &attention {
+            add(&mut bytes, &it.bytes());
+        }
         if costs.time(&bytes) == 0 {
             return longest;
         }
@@ -68,15 +103,16 @@ impl Search<'_> {
         let mut best = nothing.min((costs.time(&bytes), Reverse(end)));
         let mut shorter = None;
         // No length is there sooner than its attention.
-        let mut candidates = self.candidates(&longest, costs, best);
+        let mut candidates = self.candidates(attention, end, costs, best);
         while let Some(Reverse(candidate)) = candidates.pop() {
             if candidate >= best {
                 break;
             }
             let length = candidate.1.0;
             let Some(plan) = self.shorten(&longest, length) else { continue };
-            let time =
-                costs.time(&self.bytes_of(&plan)).saturating_add(costs.computing(end - length));
+            let time = costs
+                .time(&bytes_of(&plan, self.planner.stored()))
+                .saturating_add(costs.computing(end - length));
             if (time, candidate.1) < best {
                 best = (time, candidate.1);
                 shorter = Some(plan);
@@ -91,18 +127,16 @@ impl Search<'_> {
         Plan { num_passed_by: end - length, ..plan }
     }
 
-    /// Lengths below the longest that may be better than `best`, with the time that their attention takes.
+    /// Lengths below `end`, the longest, that may be better than `best`, with the time that their attention
+    /// takes.
     fn candidates(
         &self,
-        longest: &Plan,
+        mut attention: Vec<Attention<'_>>,
+        end: u32,
         costs: &Costs<'_>,
         best: Choice,
     ) -> BinaryHeap<Reverse<Choice>> {
         let alignment = self.planner.alignment;
-        let end = longest.num_tokens;
-        let full = self.planner.full.iter();
-        let mut attention: Vec<_> =
-            full.map(|it| Attention::new(it, &longest.loads[it.index()])).collect();
         let mut found = Vec::new();
         let mut length = (self.num_computed / alignment + 1) * alignment;
         while length < end {
@@ -135,16 +169,6 @@ impl Search<'_> {
             loads[full.index()] = all[..end].to_vec();
         }
         Some(Plan { num_tokens: length, num_passed_by: 0, loads })
-    }
-
-    fn bytes_of(&self, plan: &Plan) -> Bytes {
-        let mut bytes = [0; MAX_TIERS];
-        for stored in self.planner.stored() {
-            for run in plan.loads[stored.index()].chunk_by(are_together) {
-                bytes[usize::from(run[0].tier)] += run.len() as u64 * stored.chunk_bytes();
-            }
-        }
-        bytes
     }
 
     /// Bytes of all that a request needs which goes on from `limit`, wherever it lies.

@@ -2,27 +2,32 @@
 
 use hybrid_blocks::{BlockId, Key, RunCursor};
 
-/// The last two slots that a run of look-ups found in a tier. It makes answers faster where keys were
-/// stored in a row, and never changes them.
+use super::outcome::Load;
+
+/// The place of a run of look-ups in a tier. It makes answers faster where keys were stored in a row, and
+/// never changes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Previous([BlockId; 2]);
+pub struct Previous(RunCursor);
 
 impl Previous {
     /// Moves on to the slot found next.
+    #[inline]
     pub fn step(&mut self, slot: BlockId) {
-        self.0 = [self.0[1], slot];
+        self.0.step(slot);
     }
 
     /// The slot found last, or the null block.
+    #[inline]
     #[must_use]
     pub fn last(self) -> BlockId {
-        self.0[1]
+        self.0.last()
     }
 
     /// The same place in a run over a prefix index.
+    #[inline]
     #[must_use]
     pub fn cursor(self) -> RunCursor {
-        RunCursor::of(&self.0)
+        self.0
     }
 }
 
@@ -30,4 +35,20 @@ impl Previous {
 pub trait Tier {
     /// The slot that holds `key`. `previous` are the slots that held the preceding keys of the same group.
     fn find(&self, key: &Key, previous: Previous) -> Option<BlockId>;
+
+    /// Asks for all chunks of a row that lie [`Load::NOWHERE`] yet, as [`Tier::find`] would one after the
+    /// other, and notes slot and `tier` of those that are here. Returns their number.
+    ///
+    /// One call for many keys: each tier has this loop of its own, with its `find` in it.
+    fn find_row(&self, row: &mut [Load], tier: u8, previous: &mut Previous) -> usize {
+        let mut num_found = 0;
+        for load in row.iter_mut().filter(|load| load.tier == Load::NOWHERE) {
+            if let Some(slot) = self.find(&load.key, *previous) {
+                previous.step(slot);
+                (load.tier, load.slot) = (tier, slot);
+                num_found += 1;
+            }
+        }
+        num_found
+    }
 }
