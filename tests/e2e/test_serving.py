@@ -28,10 +28,6 @@ CASES = [
     for level in ("pool", "manager", "batched", "natural", "natural-batched")
 ]
 
-# The CPU build of vLLM 0.32 cannot export a Mamba2 state from within a chunk; chunks of one block
-# never ask it to.
-OPTIONS = {"granitemoehybrid": ("--max-num-batched-tokens", "256")}
-
 # vLLM inflates no block of theirs, so that level natural's are as small, and hits are the same.
 WITHOUT_STATES = {"gemma3_text"}
 
@@ -52,7 +48,9 @@ def served(kind: str, level: str) -> Iterator[Server]:
     model = models.build(kind, BUILD)
     log = BUILD / f"{kind}-{level}.log"
     number = NUM_SLABS if is_natural(level) else NUM_BLOCKS
-    options = ("--num-gpu-blocks-override", str(number), *OPTIONS.get(kind, ()))
+    options: tuple[str, ...] = ("--num-gpu-blocks-override", str(number))
+    if kind in models.TOKENS_PER_STEP:
+        options += ("--max-num-batched-tokens", str(models.TOKENS_PER_STEP[kind]))
     if level.endswith(BATCHED):
         level = "natural" if is_natural(level) else "manager"
         options += ("--scheduler-cls", ONE_CALL["scheduler_cls"])
