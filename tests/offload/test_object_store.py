@@ -44,6 +44,25 @@ def stored(url: str, keys: list[bytes], chunks: list[npt.NDArray[np.uint8]]) -> 
     return num_stored
 
 
+def test_a_bucket_behind_tls_is_trusted_by_the_certificate_that_is_named(tmp_path: Path) -> None:
+    keys, _ = chain(ATTENTION, 2)
+    with object_server(tls=tmp_path) as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.delenv("SSL_CERT_FILE")
+        stranger = ObjectStore(URL, layouts=LAYOUTS)
+        stranger.wait(MOST)
+        told = stranger.take_warnings()
+        assert any("failed" in text for text in told), told
+        stranger.close()
+        patch.setenv("SSL_CERT_FILE", environment["SSL_CERT_FILE"])
+        assert stored(URL, keys, chunks_of(2)) == 2
+        objects = opened(URL)
+        into = [np.zeros(4096, np.uint8) for _ in keys]
+        assert objects.load(keys, into) == [True] * 2
+        assert all((got == want).all() for got, want in zip(into, chunks_of(2), strict=True))
+
+
 def test_another_engine_finds_what_was_stored_in_a_bucket(server: dict[str, str]) -> None:
     keys, tokens = chain(ATTENTION, 8)
     state = key(STATE, 7)
