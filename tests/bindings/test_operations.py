@@ -25,9 +25,7 @@ OP_BYTES = 8
 POLICIES: dict[str, str | FlopModel] = {
     "lru": "lru",
     "explicit": "explicit",
-    "flop_aware": FlopModel(
-        linear=10.0, quadratic=1.0, token_bytes=4.0, state_bytes=64.0, alpha=1.0
-    ),
+    "flop_aware": FlopModel(linear=10.0, quadratic=1.0, alpha=1.0),
 }
 ARGUMENTS: dict[str, tuple[type | None, ...]] = {
     "append_tokens": (np.int64, np.int32),

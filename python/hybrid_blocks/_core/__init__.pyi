@@ -16,6 +16,7 @@ from hybrid_blocks._core import offload, vllm
 from typing_extensions import Buffer
 
 __all__ = [
+    "SESSION_HINTS",
     "BlockHasher",
     "BlockManager",
     "BlockStore",
@@ -35,6 +36,9 @@ _ExtraKeys: TypeAlias = list[Any] | tuple[object, ...]
 _Handles: TypeAlias = npt.NDArray[np.int64]
 _Counts: TypeAlias = npt.NDArray[np.int32]
 _TableRuns: TypeAlias = tuple[_Counts, _Counts, _Counts, _Counts]
+
+SESSION_HINTS: tuple[str, ...]
+"""What :meth:`BlockManager.set_hint` takes."""
 
 @type_check_only
 class BuildInfo(TypedDict):
@@ -309,28 +313,17 @@ class CheckpointPolicy:
 
 @final
 class FlopModel:
-    """What computing and keeping ``n`` tokens costs; as a policy, FLOP-aware eviction.
+    """What computing ``n`` tokens costs; as a policy, FLOP-aware eviction.
 
-    FLOPs are ``linear * n + quadratic * n**2``, bytes ``token_bytes * n + state_bytes``. Cached
-    content seems younger by ``alpha`` lives times its chance to be gone on from over the mean
-    chance, which are learned by turn and hint. A life is the time in which as much is evicted as
-    is cached; ``alpha=0`` is eviction by age.
+    FLOPs are ``linear * n + quadratic * n**2``. Cached content seems younger by ``alpha`` lives
+    times its chance to be gone on from over the mean chance, which are learned by turn and hint. A
+    life is the time in which as much is evicted as is cached; ``alpha=0`` is eviction by age.
 
     Raises:
         InvalidArgumentError: A value that is negative or not finite.
     """
 
-    def __new__(
-        cls,
-        *,
-        linear: float,
-        quadratic: float,
-        token_bytes: float,
-        state_bytes: float,
-        alpha: float = 1.0,
-    ) -> FlopModel: ...
-    def efficiency(self, num_tokens: int) -> float:
-        """Return the FLOPs saved per byte kept, for a sequence of ``num_tokens``."""
+    def __new__(cls, *, linear: float, quadratic: float, alpha: float = 1.0) -> FlopModel: ...
 
 @final
 class Compaction:

@@ -8,7 +8,6 @@ import numpy as np
 from hybrid_blocks import FlopModel
 from hybrid_blocks.model import Model
 from hybrid_blocks.model.layer import Attention, FullAttention
-from hybrid_blocks.plan import ArenaPlan
 
 _NAMED_PARAMETERS = re.compile(r"[-_]A?(\d+(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
 
@@ -30,17 +29,9 @@ class Flops:
         """Return the FLOPs of ``num_tokens`` tokens."""
         return self.linear * num_tokens + self.quadratic * num_tokens**2
 
-    def model(self, geometry: ArenaPlan, alpha: float = 1.0) -> FlopModel:
-        """Return the core's model: these FLOPs, and the bytes that a prefix keeps."""
-        growing = [group for group in geometry.groups if group.grows]
-        states = [group for group in geometry.groups if group.kind == "state"]
-        return FlopModel(
-            linear=self.linear,
-            quadratic=self.quadratic,
-            token_bytes=sum(group.block_bytes / group.block_tokens for group in growing),
-            state_bytes=float(sum(group.block_bytes for group in states)),
-            alpha=alpha,
-        )
+    def model(self, alpha: float = 1.0) -> FlopModel:
+        """Return the core's policy that weighs these FLOPs."""
+        return FlopModel(linear=self.linear, quadratic=self.quadratic, alpha=alpha)
 
 
 def flops_of(model: Model) -> Flops:

@@ -65,7 +65,7 @@ def _tune(trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions
     flops = flops_of(cache.model)
     tried = []
     for alpha in ALPHAS:
-        tuned = replace(options, policy=flops.model(cache.geometry, alpha)) if alpha else options
+        tuned = replace(options, policy=flops.model(alpha)) if alpha else options
         engine = Engine(
             window,
             make_manager(ManagerName.RUST, cache, config, rust=tuned),

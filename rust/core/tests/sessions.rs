@@ -14,8 +14,7 @@ fn manager(num_slabs: u32) -> BlockManager {
         GroupSpec { kind: GroupKind::Full, block_size: 16, pool: ATTENTION },
         GroupSpec { kind: GroupKind::State { slots: 1 }, block_size: 16, pool: STATES },
     ];
-    let model =
-        FlopModel { linear: 1.0, quadratic: 0.0, token_bytes: 1.0, state_bytes: 16.0, alpha: 4.0 };
+    let model = FlopModel { linear: 1.0, quadratic: 0.0, alpha: 4.0 };
     let policy = Policy::FlopAware(model);
     let store = BlockStore::shared(num_slabs, &[4, 1]).unwrap();
     BlockManager::new(store, Config { policy, ..Config::new(groups, 16) }).unwrap()

@@ -41,13 +41,9 @@ fn spec(group: &Group) -> GroupSpec {
 fn policy(policy: Policy) -> hybrid_blocks::Policy {
     match policy {
         Policy::Lru => hybrid_blocks::Policy::Lru,
-        Policy::FlopAware => hybrid_blocks::Policy::FlopAware(FlopModel {
-            linear: 10.0,
-            quadratic: 1.0,
-            token_bytes: 4.0,
-            state_bytes: 64.0,
-            alpha: 1.0,
-        }),
+        Policy::FlopAware => {
+            hybrid_blocks::Policy::FlopAware(FlopModel { linear: 10.0, quadratic: 1.0, alpha: 1.0 })
+        }
         Policy::Explicit => hybrid_blocks::Policy::Explicit,
     }
 }

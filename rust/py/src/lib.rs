@@ -16,7 +16,10 @@ use pyo3::prelude::*;
 
 #[pymodule(gil_used = true)]
 mod _core {
-    use super::{Bound, PyAnyMethods, PyModule, PyResult};
+    use hybrid_blocks::Hint;
+    use pyo3::types::PyTuple;
+
+    use super::{Bound, PyAnyMethods, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_export]
     use super::block_manager::BlockManager;
@@ -41,6 +44,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("SESSION_HINTS", PyTuple::new(module.py(), Hint::ALL.map(Hint::name))?)?;
         // A module without a file can only be imported by its name if it is there already.
         let modules = module.py().import("sys")?.getattr("modules")?;
         for name in ["vllm", "offload"] {

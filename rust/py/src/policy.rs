@@ -3,7 +3,6 @@
 use hybrid_blocks as core;
 use pyo3::prelude::*;
 
-use crate::batch::size;
 use hybrid_blocks_interop::invalid_argument;
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
@@ -12,25 +11,15 @@ pub(crate) struct FlopModel(core::FlopModel);
 #[pymethods]
 impl FlopModel {
     #[new]
-    #[pyo3(signature = (*, linear, quadratic, token_bytes, state_bytes, alpha = 1.0))]
-    fn new(
-        linear: f64,
-        quadratic: f64,
-        token_bytes: f64,
-        state_bytes: f64,
-        alpha: f64,
-    ) -> PyResult<Self> {
-        let values = [linear, quadratic, token_bytes, state_bytes, alpha];
+    #[pyo3(signature = (*, linear, quadratic, alpha = 1.0))]
+    fn new(linear: f64, quadratic: f64, alpha: f64) -> PyResult<Self> {
+        let values = [linear, quadratic, alpha];
         if values.iter().any(|value| !value.is_finite() || *value < 0.0) {
             return Err(invalid_argument(format_args!(
-                "FLOPs, bytes and alpha are finite and not negative, not {values:?}"
+                "FLOPs and alpha are finite and not negative, not {values:?}"
             )));
         }
-        Ok(Self(core::FlopModel { linear, quadratic, token_bytes, state_bytes, alpha }))
-    }
-
-    fn efficiency(&self, #[pyo3(from_py_with = size)] num_tokens: u32) -> f64 {
-        self.0.efficiency(num_tokens)
+        Ok(Self(core::FlopModel { linear, quadratic, alpha }))
     }
 }
 

@@ -4,6 +4,8 @@ from typing import Any
 
 from vllm.logger import init_logger
 
+from hybrid_blocks._core import SESSION_HINTS
+
 logger = init_logger("vllm.hybrid_blocks")
 
 ACTION = "hybrid_blocks.session"
@@ -12,8 +14,6 @@ ACTION = "hybrid_blocks.session"
 VERSION = "1"
 ARGUMENT = "session_hint"
 """The same among ``vllm_xargs``, for clients over HTTP, which cannot send ``kv_hints``."""
-
-HINTS = ("none", "going_on", "paused", "done", "compacted")
 
 
 def said_of(request: Any) -> tuple[str | None, str | None]:
@@ -31,10 +31,12 @@ def _hint(request: Any) -> str | None:
     if said is None:
         arguments = getattr(request.sampling_params, "extra_args", None) or {}
         said = arguments.get(ARGUMENT)
-    if said is None or said in HINTS:
+    if said is None or said in SESSION_HINTS:
         return said
     # Without what was said, so that no client can fill the log.
-    logger.warning_once("hybrid_blocks: a session hint that is none of %s is ignored", HINTS)
+    logger.warning_once(
+        "hybrid_blocks: a session hint that is none of %s is ignored", SESSION_HINTS
+    )
     return None
 
 
