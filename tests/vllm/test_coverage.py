@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hybrid_blocks.cli import app
@@ -28,6 +29,8 @@ from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from natural.engine import Engine as NaturalEngine
 from natural.engine import installed
 from typer.testing import CliRunner
+from vllm.config.speculative import MTPModelTypes, SpeculativeMethod
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 DOCUMENT = Path(__file__).parents[2] / "docs/coverage.md"
 
@@ -109,8 +112,40 @@ def test_the_manager_that_serves_is_the_one_told(name: str, features: Features) 
 def test_the_manager_that_serves_is_the_one_told_for_every_method_of_drafts(method: str) -> None:
     features = Features(speculative=Speculative(method, 4))
     assert_served_as_told(load_model("Qwen3.5-27B"), features)
-    is_async = Engine(load_model("Qwen3.5-27B"), features).is_async
-    assert is_async is (method not in {"ngram", "suffix"})
+    # vLLM's second model runner, which is scheduled asynchronously, drafts by all but these.
+    is_second = method not in {"suffix", "custom_class"}
+    engine = Engine(load_model("Qwen3.5-27B"), features)
+    assert bool(engine.config._get_v2_model_runner_unsupported_features()) is not is_second
+    assert engine.is_async is is_second
+    assert engine.scheduler(AsyncScheduler).use_v2_model_runner is is_second
+
+
+def test_every_method_of_drafts_that_vllm_offers_has_rows(found: list[Row]) -> None:
+    """vLLM wants the package arctic-inference for suffixes; its scheduler does not ask for it."""
+    offered = set(get_args(SpeculativeMethod)) - set(get_args(MTPModelTypes)) | {"mtp"}
+    assert set(METHODS) == offered
+    drafts = {name: it.speculative.method for name, it in FEATURES.items() if it.speculative}
+    assert set(drafts.values()) == offered
+    for row in found:
+        if row.feature in drafts:
+            assert row.is_whole, row
+
+
+def test_nearly_all_rows_of_the_most_served_models_reach_level_manager_and_one_call(
+    found: list[Row],
+) -> None:
+    rows_of_most_served = [row for row in found if row.model in MOST_SERVED]
+    assert len(rows_of_most_served) > 20 * len(METHODS)
+    assert sum(row.is_whole for row in rows_of_most_served) >= 0.95 * len(rows_of_most_served)
+
+
+def test_a_prompt_of_several_chunks_is_no_decoding() -> None:
+    """Blocks of hidden states are small, so that states are kept inside the short prompts."""
+    features = FEATURES["extracted hidden states"]
+    engine = Engine(load_model("LFM2-1.2B"), features)
+    probe = probed(engine)
+    assert probe.num_decoded >= NUM_REQUESTS
+    assert probe.num_left == 0
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """Which level and which scheduler an engine reaches. The plugin's own rules are asked."""
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import msgspec
 
 from hybrid_blocks.model import Model
 from hybrid_blocks.reach.engine import Engine
+from hybrid_blocks.reach.environment import MODEL_RUNNER, environment
 from hybrid_blocks.reach.features import Features
 from hybrid_blocks.reach.probe import Probe, probed
 from hybrid_blocks.vllm import batching, grant, installation
@@ -80,20 +80,12 @@ def _one_by_one(probe: Probe) -> str | None:
 @contextmanager
 def at_level(level: Level) -> Iterator[None]:
     """Run at a level, with vLLM's second model runner as on a GPU, and then as before."""
-    wanted = {VARIABLE: str(level), "VLLM_USE_V2_MODEL_RUNNER": "1"}
-    before = {name: os.environ.get(name) for name in wanted}
     was_installed = installation.is_installed() and KVCacheManager.native is not None
-    os.environ |= wanted
-    if not was_installed:
-        installation.install(level)
-    try:
-        yield
-    finally:
+    with environment({VARIABLE: str(level), MODEL_RUNNER: "1"}):
         if not was_installed:
-            installation.uninstall()
-        for name, value in before.items():
-            if value is None:
-                with suppress(KeyError):
-                    del os.environ[name]
-            else:
-                os.environ[name] = value
+            installation.install(level)
+        try:
+            yield
+        finally:
+            if not was_installed:
+                installation.uninstall()

@@ -21,7 +21,8 @@ hybrid-blocks doctor --model Qwen3.5-27B --speculative mtp:2 --lora    # one eng
 Each engine was constructed with vLLM {release}, without weights: its configuration, its plan of the
 KV cache for the model's layers, and its scheduler. A few requests with the feature then ran through
 it. {models} built-in models and {features} features make {rows} engines. MTP is left out for models
-without a draft head.
+without a draft head. Layers of a drafter's own model are not part of the plan, and the package that
+vLLM wants for suffixes, arctic-inference, was not there.
 
 - *level* is what `HYBRID_BLOCKS=natural` comes to on a GPU. Where it is `natural`, the default
   comes to `manager`.

@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from vllm.config import (
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import (
+    generate_scheduler_kv_cache_config,
     init_none_hash,
     resolve_kv_cache_block_sizes,
 )
@@ -31,7 +33,8 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from vllm.v1.structured_output import StructuredOutputManager
 
 from hybrid_blocks.model import Model, PlanError, Rank
-from hybrid_blocks.reach.features import CONNECTORS, DRAFTED_ON_HOST, Features
+from hybrid_blocks.reach.environment import MODEL_RUNNER, environment
+from hybrid_blocks.reach.features import CONNECTORS, Features
 from hybrid_blocks.reach.layers import attention_block, layer_specs
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.natural import stock
@@ -66,11 +69,12 @@ class Engine:
     def __init__(self, model: Model, features: Features) -> None:
         self.features = features
         is_hybrid = any(layer.cache.kind == "state" for layer in model.layers)
-        self.is_async = True
+        self.is_async = not features.needs_first_runner
         if features.connector_class is not None:
             _check_connector(features.connector_class)
         try:
-            self.config = self._config(model)
+            with self._model_runner():
+                self.config = self._config(model)
         except ValueError as error:
             raise PlanError(f"vLLM refuses this engine: {_first_line(error)}") from error
         self.config.model_config.return_sampling_mask = features.sampling_masks
@@ -81,7 +85,9 @@ class Engine:
         rank = Rank(
             num_speculative_tokens=self.config.num_speculative_tokens, model_dtype=model.dtype
         )
-        self.specs = layer_specs(model, rank, max_model_len=MAX_MODEL_LEN, cache_mode=cache_mode)
+        self.specs = layer_specs(
+            model, rank, self._method, max_model_len=MAX_MODEL_LEN, cache_mode=cache_mode
+        )
         self.kv_cache_config = self._planned(self.specs)
         self.config.cache_config.num_gpu_blocks = NUM_BLOCKS
 
@@ -96,14 +102,15 @@ class Engine:
             scheduler_block, hash_block = resolve_kv_cache_block_sizes(
                 self.kv_cache_config, self.config
             )
-            return scheduler_cls(
-                vllm_config=self.config,
-                kv_cache_config=self.kv_cache_config,
-                structured_output_manager=StructuredOutputManager(self.config),
-                block_size=scheduler_block,
-                hash_block_size=hash_block,
-                log_stats=True,
-            )
+            with self._model_runner():
+                return scheduler_cls(
+                    vllm_config=self.config,
+                    kv_cache_config=self.kv_cache_config,
+                    structured_output_manager=StructuredOutputManager(self.config),
+                    block_size=scheduler_block,
+                    hash_block_size=hash_block,
+                    log_stats=True,
+                )
         except (
             ValueError,
             AssertionError,
@@ -112,6 +119,14 @@ class Engine:
             RuntimeError,
         ) as error:
             raise PlanError(f"vLLM makes no scheduler: {_first_line(error)}") from error
+
+    @property
+    def _method(self) -> str | None:
+        drafts = self.features.speculative
+        return drafts.method if drafts is not None else None
+
+    def _model_runner(self) -> AbstractContextManager[None]:
+        return environment({MODEL_RUNNER: "0" if self.features.needs_first_runner else "1"})
 
     def _config(self, model: Model) -> VllmConfig:
         features = self.features
@@ -140,12 +155,8 @@ class Engine:
                 ),
                 **self._further(served, folder),
             )
-        if features.speculative is not None:
-            # A drafter's own model is not asked for by the scheduler.
-            config.speculative_config.method = features.speculative.method  # type: ignore[union-attr]
-        config.scheduler_config.async_scheduling = self.is_async = features.pp == 1 and not (
-            features.speculative is not None and features.speculative.method in DRAFTED_ON_HOST
-        )
+        # As on a GPU; on a CPU vLLM says no.
+        config.scheduler_config.async_scheduling = self.is_async
         return config
 
     def _parallel(self) -> ParallelConfig:
@@ -162,12 +173,14 @@ class Engine:
     def _further(self, served: ModelConfig, folder: str) -> Mapping[str, Any]:
         features, found = self.features, dict[str, Any]()
         if features.speculative is not None:
-            found["speculative_config"] = SpeculativeConfig(
+            drafts = found["speculative_config"] = SpeculativeConfig(
                 target_model_config=served,
                 target_parallel_config=ParallelConfig(),
                 method="ngram",
                 num_speculative_tokens=features.speculative.num_tokens,
             )
+            # The scheduler does not ask for a drafter's own model or package.
+            drafts.method = features.speculative.method  # type: ignore[assignment]
         if features.connector_class is not None:
             found["kv_transfer_config"] = KVTransferConfig(
                 kv_connector=features.connector_class,
@@ -199,7 +212,7 @@ class Engine:
             planned: KVCacheConfig = plan(self.config, inflated, _ENOUGH_BYTES)
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise PlanError(f"vLLM plans no KV cache: {_first_line(error)}") from error
-        return replace(planned, num_blocks=NUM_BLOCKS)
+        return generate_scheduler_kv_cache_config([replace(planned, num_blocks=NUM_BLOCKS)])
 
 
 def _first_line(error: Exception) -> str:

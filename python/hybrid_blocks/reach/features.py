@@ -12,10 +12,11 @@ from hybrid_blocks.plan.geometry.pipeline import stages
 
 METHODS = (
     "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model",
+    "custom_class", "extract_hidden_states",
 )  # fmt: skip
 """Methods of speculative decoding, as vLLM names them."""
-DRAFTED_ON_HOST = ("ngram", "suffix")
-"""Methods beside which vLLM does not schedule asynchronously."""
+FIRST_RUNNER = ("suffix", "custom_class")
+"""Methods that only vLLM's first model runner knows; it does not schedule them asynchronously."""
 MAX_DRAFT_TOKENS: Final = 128
 """Draft tokens that vLLM's rejection sampler takes, ``MAX_SPEC_LEN`` there."""
 
@@ -69,6 +70,11 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("dcp", "pcp", "pp"):
             if getattr(self, name) < 1:
                 raise InvalidArgumentError(f"--{name} must be positive: {getattr(self, name)}")
+
+    @property
+    def needs_first_runner(self) -> bool:
+        """Return whether vLLM falls back to its first model runner."""
+        return self.speculative is not None and self.speculative.method in FIRST_RUNNER
 
     @property
     def connector_class(self) -> str | None:

@@ -7,6 +7,7 @@ from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     FullAttentionSpec,
+    HiddenStateCacheSpec,
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
@@ -26,6 +27,9 @@ from hybrid_blocks.model.layer import (
 from hybrid_blocks.model.rank import shard_or_replicate
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS, LATENT_BLOCK_TOKENS
 
+_HIDDEN_LAYERS, _HIDDEN_SIZE = 3, 1024
+"""How many layers' hidden states are extracted, and their numbers. No answer depends on them."""
+
 
 def attention_block(model: Model) -> int:
     """Return the tokens of a block of the attention kernels."""
@@ -34,22 +38,31 @@ def attention_block(model: Model) -> int:
 
 
 def layer_specs(
-    model: Model, rank: Rank, *, max_model_len: int, cache_mode: str
+    model: Model, rank: Rank, method: str | None, *, max_model_len: int, cache_mode: str
 ) -> dict[str, KVCacheSpec]:
     """Return vLLM's spec of each layer by its name: kernel blocks, and states for life.
 
-    Level ``natural`` plans these as they are; vLLM inflates the blocks of hybrid models first.
+    ``method`` is how tokens are drafted. A drafter's own model is not known. Level ``natural``
+    plans these as they are; vLLM inflates the blocks of hybrid models first.
     """
     block = attention_block(model)
     longest = round_up(max_model_len + rank.num_speculative_tokens + 1, block)
-    return {
+    specs = {
         f"layers.{layer.depth}.{layer.cache.kind}{'.draft' if layer.draft else ''}": (
             _state(layer.cache, rank, longest, cache_mode)
             if isinstance(layer.cache, State)
             else _attention(layer, rank, block)
         )
-        for layer in model.active_layers(rank.num_speculative_tokens)
+        for layer in (model.layers + model.draft_layers if method == "mtp" else model.layers)
     }
+    if method == "extract_hidden_states":
+        specs["hidden_states"] = HiddenStateCacheSpec(
+            block_size=block,
+            num_kv_heads=_HIDDEN_LAYERS,
+            head_size=_HIDDEN_SIZE,
+            dtype=STR_DTYPE_TO_TORCH_DTYPE[rank.model_dtype],
+        )
+    return specs
 
 
 def _state(cache: State, rank: Rank, block: int, cache_mode: str) -> KVCacheSpec:

@@ -1,5 +1,6 @@
 """A few requests through an engine's scheduler: who schedules them, and who takes their outputs."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -54,11 +55,12 @@ def probed(engine: Engine) -> Probe:
         scheduler.add_request(_request(engine.features, number, hasher))
     for _ in range(_NUM_STEPS):
         scheduled = scheduler.schedule()
-        is_decoding = not scheduled.scheduled_new_reqs
+        requests = [scheduler.requests[id_] for id_ in scheduled.num_scheduled_tokens]
+        is_decoding = all(request.num_output_tokens for request in requests)
         scheduler.num_seen_by_vllm = 0
-        scheduler.update_from_output(scheduled, _output(engine.features, scheduled))
+        scheduler.update_from_output(scheduled, _output(engine.features, requests))
         if is_decoding:
-            probe.num_decoded += len(scheduled.num_scheduled_tokens)
+            probe.num_decoded += len(requests)
             probe.num_left += scheduler.num_seen_by_vllm
     if not probe.num_decoded:
         raise IntegrityError("no request of the engine came to decode a token")
@@ -107,13 +109,13 @@ def _request(features: Features, number: int, hasher: Any) -> Request:
     )
 
 
-def _output(features: Features, scheduled: SchedulerOutput) -> ModelRunnerOutput:
-    """Return what a model might answer: one token for each request, drafts rejected."""
-    ids = list(scheduled.num_scheduled_tokens)
+def _output(features: Features, requests: Sequence[Request]) -> ModelRunnerOutput:
+    """Return what a model might answer: a token behind each whole prompt, drafts rejected."""
+    ids = [request.request_id for request in requests]
     return ModelRunnerOutput(
         req_ids=ids,
         req_id_to_index={id_: index for index, id_ in enumerate(ids)},
-        sampled_token_ids=[[7] for _ in ids],
+        sampled_token_ids=[[] if request.is_prefill_chunk else [7] for request in requests],
         logprobs=_logprobs(len(ids)) if features.logprobs else None,
     )
 
