@@ -15,18 +15,10 @@ from hybrid_blocks._core.vllm import SpecCounts
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 
-
-def _is_unproven(scheduler: Scheduler) -> bool:
-    # There two steps may follow a prompt before its first output is known.
-    is_async = bool(scheduler.scheduler_config.async_scheduling)
-    return releases.installed.name == "0.32" and scheduler.use_pp and is_async
-
-
 REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
     "the block manager is not at level manager": lambda scheduler: (
         not isinstance(scheduler.kv_cache_manager, NativeKVCacheManager)
     ),
-    "pipelines scheduled asynchronously before vLLM 0.33": _is_unproven,
     "as many drafts as the size of the batch allows": lambda scheduler: (
         scheduler.dynamic_sd_lookup is not None
     ),
