@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from rig import tokenizer
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 VOCABULARY = 264  # that of the byte tokenizer
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,
     "head_dim": 64,
@@ -87,7 +87,10 @@ def build(kind: str, folder: Path) -> Path:
     """Write the model of a kind into ``folder`` unless it is there already; return its path."""
     target = folder / kind
     if not (target / "model.safetensors").exists():
-        save_file(_make(kind, target), target / "model.safetensors", metadata={"format": "pt"})
+        # Gemma multiplies embeddings by the root of the hidden size: they would drown the context.
+        embedding = _COMMON["hidden_size"] ** -0.5 if kind == "gemma3_text" else 1.0
+        weights = _make(kind, target, _COMMON | MODELS[kind], embedding=embedding)
+        save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     return target
 
 
@@ -100,7 +103,7 @@ def build_with_draft_head(folder: Path) -> Path:
     target = folder / "qwen3_next_mtp"
     if (target / "model.safetensors").exists():
         return target
-    weights = _make("qwen3_next", target, embedding=3.0)
+    weights = _make("qwen3_next", target, _COMMON | MODELS["qwen3_next"], embedding=3.0)
     last = f"model.layers.{MODELS['qwen3_next']['num_hidden_layers'] - 1}."
     head = {
         name.replace(last, "mtp.layers.0."): weight.clone()
@@ -114,6 +117,68 @@ def build_with_draft_head(folder: Path) -> Path:
     # What it reads of the embedding goes through; of the model's hidden state it reads nothing.
     head["mtp.fc.weight"] = torch.eye(size, 2 * size).to(norm.dtype)
     save_file(weights | head, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def build_with_images(folder: Path) -> Path:
+    """As `build`, a model like Qwen3.5: linear attention, full attention and a vision tower.
+
+    An image of 64 by 96 pixels is six tokens between ``<|vision_start|>`` and ``<|vision_end|>``.
+    """
+    target = folder / "qwen3_5"
+    if (target / "model.safetensors").exists():
+        return target
+    ids = {token: 256 + index for index, token in enumerate(tokenizer.SPECIAL)}
+    linear = MODELS["qwen3_next"]
+    text: dict[str, Any] = _COMMON | {
+        name: linear[name]
+        for name in linear
+        if name.startswith(("linear", "num_hidden", "intermediate", "full_attention"))
+    }
+    text |= {
+        "dtype": "bfloat16",
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10_000.0,
+            "partial_rotary_factor": 0.25,
+            "mrope_section": [3, 3, 2],
+            "mrope_interleaved": True,
+        },
+    }
+    patches = {"patch_size": 16, "temporal_patch_size": 2}
+    vision = patches | {
+        "depth": 1,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_heads": 2,
+        "out_hidden_size": text["hidden_size"],
+        "num_position_embeddings": 64,
+    }
+    settings = {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "dtype": "bfloat16",
+        "max_position_embeddings": text["max_position_embeddings"],
+        "text_config": text,
+        "vision_config": vision,
+        "image_token_id": ids["<|image_pad|>"],
+        "video_token_id": ids["<|video_pad|>"],
+        "vision_start_token_id": ids["<|vision_start|>"],
+        "vision_end_token_id": ids["<|vision_end|>"],
+    }
+    weights = _make("qwen3_5", target, settings, AutoModelForImageTextToText)
+    reader: dict[str, Any] = patches | {
+        "processor_class": "Qwen3VLProcessor",
+        "merge_size": 2,
+        "size": {"shortest_edge": 2**10, "longest_edge": 2**16},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    for name, own in {
+        "preprocessor_config": {"image_processor_type": "Qwen2VLImageProcessor"},
+        "video_preprocessor_config": {"video_processor_type": "Qwen3VLVideoProcessor"},
+    }.items():
+        (target / f"{name}.json").write_text(json.dumps(reader | own, indent=1))
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     return target
 
 
@@ -141,17 +206,20 @@ def build_adapter(model: Path, number: int) -> Path:
     return target
 
 
-def _make(kind: str, target: Path, *, embedding: float = 1.0) -> dict[str, torch.Tensor]:
+def _make(
+    kind: str,
+    target: Path,
+    settings: dict[str, Any],
+    model_class: Any = AutoModelForCausalLM,
+    *,
+    embedding: float = 1.0,
+) -> dict[str, torch.Tensor]:
     """Write configuration and tokenizer of a model; return its weights."""
     target.mkdir(parents=True, exist_ok=True)
-    settings: dict[str, Any] = {**_COMMON, **MODELS[kind]}
     dtype = getattr(torch, settings["dtype"])
     config = AutoConfig.for_model(kind, **settings)
     torch.manual_seed(20)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
-    # Gemma multiplies embeddings by the root of the hidden size; unscaled, they drown the context.
-    if kind == "gemma3_text":
-        embedding *= settings["hidden_size"] ** -0.5
+    model = model_class.from_config(config, dtype=torch.float32)
     weights = {
         name: _scaled(name, weight, embedding).to(dtype)
         for name, weight in model.state_dict().items()
