@@ -100,13 +100,21 @@ impl TokenRow for ListInts<'_, '_> {
             return (start..).zip(known).take_while(|&pair| equals(pair)).count();
         };
         // SAFETY: the layout was compared, and no Python code runs before the items are read.
-        let items = unsafe { items(self.list, start) };
-        let pairs = items.iter().zip(known);
-        // SAFETY: the list owns the item.
-        let equals =
-            |(item, known): (&_, &i32)| unsafe { int(*item, one_digit) == Some((*known).into()) };
-        pairs.take_while(|&pair| equals(pair)).count()
+        unsafe { common_prefix(items(self.list, start), known, one_digit) }
     }
+}
+
+/// How many items are the `known` integers. A function of its own, so that its loop is compiled alike wherever it
+/// is called from.
+///
+/// # Safety
+/// The items are owned while they are read. Ints are laid out as [`IntObject`].
+#[inline(never)]
+unsafe fn common_prefix(items: &[*mut ffi::PyObject], known: &[i32], one_digit: OneDigit) -> usize {
+    // SAFETY: by what the caller says.
+    let equals =
+        |(&item, &known): (&_, &i32)| unsafe { int(item, one_digit) == Some(known.into()) };
+    items.iter().zip(known).take_while(|&pair| equals(pair)).count()
 }
 
 /// The items from `start` on.
