@@ -74,7 +74,7 @@ impl Pressure {
 
     /// Tokens that the attention of one token more would save while it lasts: it makes every life longer by
     /// `1 / C`, where `C` tokens are cached. If hits fall with age as `1 / age`, those in the second half of a
-    /// life are `ln 2` of those that a life as long again would add.
+    /// life save `ln 2` of what a life of hits as frequent as at its end would save.
     ///
     /// The largest hit is left out: one is no evidence. Of 150 requests of coding agents, four at a time in 24 GiB
     /// (Qwen3.5-27B), a single late one of 100,000 tokens made bytes dear for lives: 94.1 % of the
