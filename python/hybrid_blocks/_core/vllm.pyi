@@ -433,16 +433,17 @@ class DecodeBatch:
         input_budget: int,
         step_number: int,
         previous: set[str] | None,
+        leaves_last: bool,
     ) -> ScheduledDecodes:
         """Make room for a token of each of the first running requests, and for its drafts.
 
         It ends before the first that does anything but decode, or for which there is no room;
-        before the last that decodes; and before more than ``token_budget`` tokens, or than
-        ``input_budget`` tokens and slots of a drafter. Those that wait for outputs of the encoder
-        have nothing to do. ``step_number`` counts calls of the scheduler. ``previous`` are the ids
-        of the requests of the step before, or ``None`` where nobody wants the tokens of others.
-        Drafts are taken off the requests;
-        their counts change with :meth:`advance`.
+        before the last that decodes where it ``leaves_last``; and before more than ``token_budget``
+        tokens, or than ``input_budget`` tokens and slots of a drafter. Those that wait for outputs
+        of the encoder have nothing to do. ``step_number`` counts calls of the scheduler.
+        ``previous`` are the ids of the requests of the step before, or ``None`` where nobody wants
+        the tokens of others. Drafts are taken off the requests; their counts change with
+        :meth:`advance`.
         """
 
     def advance(self, drafts: list[int], step_number: int, fence: int | None) -> None:

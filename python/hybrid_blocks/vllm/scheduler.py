@@ -93,6 +93,9 @@ class Scheduler(VllmScheduler):
             self.scheduler_config.max_num_batched_tokens,
             self.current_step + 1,
             None if self.use_v2_model_runner else self.prev_step_scheduled_req_ids,
+            # vLLM's code admits a request whose last token alone is missing with as many tokens
+            # as those that decode and draft, where it scheduled one itself.
+            self.num_spec_tokens > 0 and self.get_request_counts()[1] > 0,
         )
         return self._schedule_rest(ahead, throttle_prefills)
 

@@ -7,7 +7,10 @@ from vllm.v1.core.sched.output import SchedulerOutput
 
 
 class Running(list[Any]):
-    """Running requests by index from the first that is left; to iterate over them shows all."""
+    """Running requests by index from the first that is left.
+
+    To iterate over them shows all, and it is false only where none runs.
+    """
 
     def __init__(self, ahead: list[Any], rest: list[Any]) -> None:
         super().__init__(rest)
@@ -16,6 +19,10 @@ class Running(list[Any]):
     def all(self) -> list[Any]:
         """Return those that are dealt with and the rest."""
         return self._ahead + self[:]
+
+    def __bool__(self) -> bool:
+        """Return whether any runs, one that is dealt with or another."""
+        return bool(self._ahead) or len(self) > 0
 
     def __iter__(self) -> Any:
         """Return first those that are dealt with, then the rest."""

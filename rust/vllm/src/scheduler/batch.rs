@@ -129,9 +129,10 @@ impl DecodeBatch {
         input_budget: i64,
         step_number: i64,
         previous: Option<&Bound<'_, PySet>>,
+        leaves_last: bool,
     ) -> PyResult<ScheduledDecodes> {
         self.with_rows(|rows| {
-            let limits = schedule::Limits { token_budget, input_budget, step_number };
+            let limits = schedule::Limits { token_budget, input_budget, step_number, leaves_last };
             schedule::schedule(self, rows, running, &limits, previous)
         })
     }

@@ -39,6 +39,8 @@ pub(super) struct Limits {
     /// Tokens and drafters' own slots.
     pub(super) input_budget: i64,
     pub(super) step_number: i64,
+    /// Whether the last request that decodes is left to vLLM's code.
+    pub(super) leaves_last: bool,
 }
 
 /// What a running request does in this step.
@@ -76,7 +78,7 @@ struct Step<'a, 'py> {
 }
 
 /// Schedule running requests up to the first that does anything but decode, or for which there is no
-/// room, and up to the last that decodes: vLLM's code asks whether there is one.
+/// room. Where vLLM's code asks whether any was scheduled, up to the last that decodes.
 ///
 /// Their counts stay as they are until [`advance`](super::advance::advance).
 pub(super) fn schedule<'py>(
@@ -88,7 +90,11 @@ pub(super) fn schedule<'py>(
 ) -> PyResult<ScheduledDecodes> {
     let (py, rules) = (running.py(), &batch.rules);
     let manager = batch.manager.bind(py);
-    let most = last_decode(batch, rows, running, limits)?;
+    let most = if limits.leaves_last {
+        last_decode(batch, rows, running, limits)?
+    } else {
+        running.len()
+    };
     let mut step = Step::new(rules, limits.step_number, previous, most, py);
     let mut num_seen = 0;
     for object in running.iter().take(most) {
