@@ -154,8 +154,11 @@ class HostCache:
     def complete_load(self, keys: Sequence[bytes]) -> None:
         """Unpin chunks that `begin_load` pinned."""
 
-    def touch(self, keys: Sequence[bytes], *, bonus: int = 0) -> None:
-        """Note a use: what brought the chunks in goes ``bonus`` stores later than a new one."""
+    def touch(self, keys: Sequence[bytes], *, request: int | None = None) -> None:
+        """Note a use, by a request of `open_request` if one is given.
+
+        What brought the chunks in is kept the longer the likelier the request's next turn is.
+        """
 
     def take_evicted(self) -> list[bytes]:
         """Return the keys whose slots were taken since this was last asked."""

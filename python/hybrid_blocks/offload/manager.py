@@ -205,7 +205,7 @@ class HybridOffloadingManager(OffloadingManager):
         self._promotions.forget(state)
         keys, tokens = all_keys(req_context)
         # The pause until the next turn begins now, wherever the request found what it went on from.
-        self.cache.touch(keys)
+        self.cache.touch(keys, request=state.chain)
         if state.chain is not None:
             self.cache.close_request(state.chain)
         self._write_back.add(keys, tokens)

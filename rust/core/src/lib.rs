@@ -34,6 +34,6 @@ pub use rules::checkpoint_history::Origin;
 pub use rules::checkpoint_policy::CheckpointPolicy;
 pub use rules::hit::{Hit, HitLimit};
 pub use rules::natural::{BlockManager, Config, FlopModel, Hashing, OriginStats, Policy, Stats};
-pub use rules::sessions::Hint;
+pub use rules::sessions::{Hint, Turn, Turns, WorthClass};
 pub use rules::vllm;
 pub use store::{BlockStore, EvictionOrder, FixedStore, Reservation, SlabStore, Store};

@@ -182,6 +182,23 @@ fn a_state_that_was_gone_on_from_outlives_older_units() {
 }
 
 #[test]
+fn a_conversation_that_went_on_before_outlives_newer_prompts() {
+    let mut cache = cache(64);
+    turn(&mut cache, 0, 0, 2);
+    turn(&mut cache, 0, 3, 6);
+    for chat in 1..18 {
+        turn(&mut cache, chat, 0, 4);
+    }
+    assert!(is_here(&cache, chunk(STATE, 0, 5)), "its next turn is likelier than theirs");
+    assert!(!is_here(&cache, chunk(STATE, 3, 3)), "newer, but nobody went on from it");
+    for chat in 18..240 {
+        turn(&mut cache, chat, 0, 4);
+    }
+    assert!(!is_here(&cache, chunk(STATE, 0, 5)), "not for ever");
+    cache.tier().check_integrity().expect("books agree");
+}
+
+#[test]
 fn what_a_request_has_under_way_is_no_answer() {
     let mut cache = cache(64);
     let request = cache.open_request(&chunks(ATTENTION, 0, 8));
@@ -315,7 +332,7 @@ proptest! {
                 Op::Touch { chat, len } => {
                     let keys: Vec<_> =
                         chunks(ATTENTION, chat, len).iter().map(|(key, _)| *key).collect();
-                    cache.touch(&keys, 8);
+                    cache.touch(&keys, None);
                 }
                 Op::Reset => {
                     cache.reset().expect("it was made once");

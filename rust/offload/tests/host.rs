@@ -91,7 +91,7 @@ fn a_prefix_that_many_chats_share_outlives_each_of_them() {
     for chat in 1..4 {
         assert!(store(&mut tier, chat, 8, 4).is_some());
     }
-    tier.touch(root, 0);
+    tier.touch(root, 0.0);
     assert_eq!(tier.num_live_bytes(), (4 + 3 * 4) * 4096 + 4 * 16384);
     for left in (0..3).rev() {
         assert!(tier.evict_one());
@@ -217,7 +217,7 @@ proptest! {
                 }
                 _ => {
                     if let Some(&unit) = alive.keys().nth(len as usize % alive.len().max(1)) {
-                        tier.touch(unit, 3);
+                        tier.touch(unit, 0.1);
                     }
                 }
             }

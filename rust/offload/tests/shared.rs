@@ -79,7 +79,7 @@ fn fill(cache: &mut HostCache, chats: std::ops::Range<u8>, used: &[Chunk]) {
         store(cache, request, &chunks(ATTENTION, chat, SHARED..8));
         store(cache, request, &[chunk(STATE, chat, 7)]);
         cache.close_request(request);
-        cache.touch(&used, 0);
+        cache.touch(&used, None);
     }
 }
 
@@ -260,7 +260,7 @@ proptest! {
                     for (key, range) in keys.iter().zip(bytes.into_iter().flatten()) {
                         prop_assert_eq!(region.get(&range.start), Some(key), "other bytes");
                     }
-                    cache.touch(&keys, 0);
+                    cache.touch(&keys, None);
                     cache.complete_load(&keys);
                 }
             }

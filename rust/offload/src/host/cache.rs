@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hybrid_blocks::{BlockId, GroupKind, Key, PoolId};
+use hybrid_blocks::{BlockId, Digest, GroupKind, Hint, Key, PoolId, Turns, WorthClass};
 use rustc_hash::FxHashMap as HashMap;
 
 use super::chain::{Chain, Step};
@@ -10,6 +10,7 @@ use super::copies::Copies;
 use super::geometry::HostGeometry;
 use super::store::{Placement, UnitContent};
 use super::tier::HostTier;
+use super::trials::{Kept, Trials};
 use crate::error::Error;
 use crate::plan::{Load, OffloadGroup, Plan, Planner, Previous, Tier};
 
@@ -36,6 +37,8 @@ pub struct HostCache {
     planner: Planner,
     groups: Vec<OffloadGroup>,
     requests: HashMap<RequestId, Chain>,
+    turns: Turns,
+    trials: Trials,
     next_id: u64,
     copies: Copies,
     evicted: Vec<Key>,
@@ -77,15 +80,20 @@ impl HostCache {
         chunk_bytes: &[u64],
     ) -> Result<Self, Error> {
         let planner = Planner::with_chunks(groups, hash_block_size, chunk_tokens)?;
-        Ok(Self {
-            tier: HostTier::new(HostGeometry::new(region_bytes, chunk_bytes)?)?,
+        let geometry = HostGeometry::new(region_bytes, chunk_bytes)?;
+        let mut cache = Self {
+            trials: Trials::new(geometry.num_bytes()),
+            tier: HostTier::new(geometry)?,
             planner,
             groups: groups.to_vec(),
             requests: HashMap::default(),
+            turns: Turns::default(),
             next_id: 0,
             copies: Copies::default(),
             evicted: Vec::new(),
-        })
+        };
+        cache.weigh();
+        Ok(cache)
     }
 
     /// The tier below.
@@ -135,13 +143,19 @@ impl HostCache {
         let last_group = path.iter().map(|(key, _)| key.group).max();
         let (way, lengths): (Vec<_>, Vec<_>) =
             path.iter().filter(|(key, _)| Some(key.group) == last_group).copied().unzip();
+        let digests: Vec<Digest> = way.iter().map(|key| key.digest).collect();
+        let turn = self.turns.on_arrival(0, &digests);
+        if let Some(end) = turn.after {
+            self.trials.on_return(end);
+        }
+        let class = WorthClass::new(turn.num_earlier, Hint::None);
         let parent = self.tier.deepest(&way).map(|(unit, count)| (unit, lengths[count - 1]));
         let id = RequestId(self.next_id);
         self.next_id += 1;
         if let Some((unit, _)) = parent {
             self.tier.hold(unit);
         }
-        self.requests.insert(id, Chain::new(parent, path, windows));
+        self.requests.insert(id, Chain::new(parent, class, path, windows));
         id
     }
 
@@ -149,6 +163,10 @@ impl HostCache {
     pub fn close_request(&mut self, request: RequestId) {
         let Some(mut chain) = self.requests.remove(&request) else { return };
         self.settle(&mut chain);
+        let end = self.turns.on_end(chain.class(), 0, chain.places().iter());
+        let kept = Kept { bytes: self.bytes_of(&chain), num_tokens: chain.reach() };
+        self.trials.on_end(end, kept, self.chance(&chain));
+        self.weigh();
         if let Some(unit) = chain.unit() {
             self.tier.let_go(unit);
         }
@@ -243,6 +261,7 @@ impl HostCache {
         if let Some(before) = chain.unit() {
             self.tier.let_go(before);
         }
+        self.tier.touch(ticket.unit(), self.chance(chain));
         chain.own(&path);
         chain.step_done(step, ticket.unit());
         let placements = ticket.placements.clone();
@@ -287,16 +306,38 @@ impl HostCache {
         Some(Load { chunk: 0, key: *key, tier: 0, slot })
     }
 
-    /// A request went on from these chunks: the units that brought them in are evicted `bonus` stores later
-    /// than their age says.
-    pub fn touch(&mut self, keys: &[Key], bonus: u64) {
+    /// These chunks are used now, by a request if it is known. The units that brought them in are kept the
+    /// longer the likelier a next turn is.
+    pub fn touch(&mut self, keys: &[Key], request: Option<RequestId>) {
+        let chain = request.and_then(|request| self.requests.get(&request));
+        let chance = chain.map_or(1.0, |chain| self.chance(chain));
         let path = keys.iter().filter(|key| self.is_path(key));
         let mut homes: Vec<_> =
             path.filter_map(|key| self.tier.home_of(&self.load(key)?)).collect();
         homes.dedup();
         for unit in homes {
-            self.tier.touch(unit, bonus);
+            self.tier.touch(unit, chance);
         }
+    }
+
+    /// Bytes of all that the next turn of a request may need.
+    fn bytes_of(&self, chain: &Chain) -> u64 {
+        let geometry = self.tier.geometry();
+        let path = chain.way().filter_map(|key| geometry.pool_of(key.group.index()));
+        let end = chain.unit().map_or(0, |unit| self.tier.end_bytes(unit));
+        path.map(|pool| geometry.slot_bytes(pool)).sum::<u64>() + end
+    }
+
+    /// Lets the tier keep what it keeps as the trials found best.
+    fn weigh(&mut self) {
+        // As likely as that anyone goes on from a first prompt.
+        let left_behind = self.turns.lives(WorthClass::default());
+        self.tier.set_mean_lives(self.trials.lives(), left_behind);
+    }
+
+    /// The chance that the next turn of a request comes, over the mean chance.
+    fn chance(&self, chain: &Chain) -> f64 {
+        self.turns.lives(chain.class())
     }
 
     /// Keys whose slots were taken since this was last asked.
@@ -310,7 +351,10 @@ impl HostCache {
     /// As [`HostTier::new`].
     pub fn reset(&mut self) -> Result<(), Error> {
         self.tier = HostTier::new(self.tier.geometry().clone())?;
+        self.trials = Trials::new(self.tier.geometry().num_bytes());
         self.requests.clear();
+        self.turns = Turns::default();
+        self.weigh();
         self.copies = Copies::default();
         self.evicted.clear();
         Ok(())

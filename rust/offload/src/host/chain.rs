@@ -1,6 +1,6 @@
 //! [`Chain`]: what one request stored so far, and which unit its next chunks belong to.
 
-use hybrid_blocks::Key;
+use hybrid_blocks::{Digest, Key, WorthClass};
 
 use super::unit::UnitId;
 
@@ -44,6 +44,9 @@ impl Step {
 /// until it has an end; what lies behind its end begins a child.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
+    class: WorthClass,
+    /// Tokens that were known when it began.
+    begin: u32,
     unit: Option<UnitId>,
     /// The length of the unit's end, if it has one.
     end: Option<u32>,
@@ -66,13 +69,40 @@ impl Chain {
     /// its chunks of windows, with the tokens of the window.
     pub(super) fn new(
         parent: Option<(UnitId, u32)>,
+        class: WorthClass,
         way: Vec<Chunk>,
         windows: Vec<(Chunk, u32)>,
     ) -> Self {
         let (unit, end) = parent.unzip();
         let reach = end.unwrap_or(0);
+        let begin = way.last().map_or(0, |&(_, num_tokens)| num_tokens);
         let way = way.into_iter().map(|chunk| (chunk, chunk.1 <= reach)).collect();
-        Self { unit, end, passed: Vec::new(), reach, way, windows }
+        Self { class, begin, unit, end, passed: Vec::new(), reach, way, windows }
+    }
+
+    /// Requests that are alike.
+    pub(super) fn class(&self) -> WorthClass {
+        self.class
+    }
+
+    /// All attention of the request that is known.
+    pub(super) fn way(&self) -> impl Iterator<Item = &Key> {
+        self.way.iter().map(|((key, _), _)| key)
+    }
+
+    /// Digests of all tokens before each place where the next turn may go on: the end of what was known at
+    /// first, that of all, and the lengths between.
+    pub(super) fn places(&self) -> Vec<Digest> {
+        let mut lengths: Vec<u32> = self.units().into_iter().map(|(_, length)| length).collect();
+        lengths.extend([self.begin, self.reach]);
+        lengths.sort_unstable();
+        lengths.dedup();
+        let digest = |length: u32| {
+            let at = self.way.partition_point(|((_, num_tokens), _)| *num_tokens < length);
+            let ((key, num_tokens), _) = self.way.get(at)?;
+            (*num_tokens == length).then_some(key.digest)
+        };
+        lengths.into_iter().filter_map(digest).collect()
     }
 
     pub(super) fn unit(&self) -> Option<UnitId> {

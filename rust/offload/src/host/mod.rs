@@ -7,6 +7,7 @@ mod eviction;
 mod geometry;
 mod store;
 mod tier;
+mod trials;
 mod unit;
 mod units;
 

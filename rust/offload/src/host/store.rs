@@ -60,7 +60,7 @@ impl HostTier {
         let pinned = content.parent.filter(|&parent| self.units.pin(parent));
         let taken = self.take(content.path, content.end);
         let ticket = taken.map(|taken| {
-            let unit = self.units.add(pinned, self.store.now());
+            let unit = self.units.add(pinned, self.priority(0.0));
             self.own(unit, taken, true)
         });
         if let Some(parent) = pinned {
@@ -84,7 +84,7 @@ impl HostTier {
             self.units.unpin(unit);
             return None;
         };
-        self.units.raise(unit, self.store.now());
+        self.units.raise(unit, self.priority(0.0));
         Some(self.own(unit, taken, false))
     }
 
@@ -98,7 +98,7 @@ impl HostTier {
         let Taken { path, end, placements } = taken;
         let is_led_to = !end.is_empty() || !placements.is_empty();
         self.house(unit, &path);
-        self.units.attach(unit, path, end, self.store.now());
+        self.units.attach(unit, path, end, self.priority(self.left_behind));
         // The last slot leads to this unit even if another brought it in: a later turn goes on from here.
         let last = self.units.get(unit).and_then(|unit| unit.path.last()).filter(|_| is_led_to);
         if let Some(&(_, (pool, slot))) = last {
@@ -181,9 +181,19 @@ impl HostTier {
                 placements.push(Placement { key, num_tokens, pool, slot: new, bytes });
             }
         }
+        self.note_evicted();
         let end = slots.split_off(path.len());
         let path = path.iter().map(|&(_, num_tokens)| num_tokens).zip(slots).collect();
         Some(Taken { path, end, placements })
+    }
+
+    /// Lets time pass by what the last store took slots from.
+    fn note_evicted(&mut self) {
+        let geometry = &self.geometry;
+        let bytes =
+            |key: &Key| geometry.pool_of(key.group.index()).map(|it| geometry.slot_bytes(it));
+        let evicted: u64 = self.store.evicted().iter().filter_map(bytes).sum();
+        self.lives += evicted as f64 / self.geometry.num_bytes() as f64;
     }
 
     /// Reads what look-ups of keys read first, so that they wait for memory once and not one by one.

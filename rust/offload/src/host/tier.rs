@@ -10,6 +10,12 @@ use super::units::Units;
 use crate::error::Error;
 use crate::plan::{Load, Previous, Tier};
 
+/// Parts of a life that are told apart.
+const PARTS_A_LIFE: f64 = 65_536.0;
+
+/// Bits of a priority below the parts of a life: stores, for what is of the same part.
+const STORE_BITS: u32 = 32;
+
 /// Bookkeeping of a region of host memory. It touches none of its bytes.
 #[derive(Debug)]
 pub struct HostTier {
@@ -18,6 +24,12 @@ pub struct HostTier {
     pub(super) units: Units,
     /// The unit that brought a path's slot in, by pool and slot.
     pub(super) home: Vec<Vec<Option<UnitId>>>,
+    /// How often as much as the region holds was evicted.
+    pub(super) lives: f64,
+    /// Lives for which content of mean chance to be used again is kept beyond its age.
+    mean_lives: f64,
+    /// The chance of a state that was left behind, over the mean chance.
+    pub(super) left_behind: f64,
     /// Reused between calls.
     pub(super) demand: Vec<u64>,
     pub(super) reservation: Reservation,
@@ -37,6 +49,9 @@ impl HostTier {
             store: SlabStore::new(num_slabs, &per_slab)?,
             units: Units::default(),
             home: per_slab.iter().map(|&n| vec![None; (n * num_slabs) as usize]).collect(),
+            lives: 0.0,
+            mean_lives: 0.0,
+            left_behind: 0.0,
             demand: vec![0; per_slab.len()],
             reservation: Reservation::default(),
             fresh: Vec::new(),
@@ -98,9 +113,25 @@ impl HostTier {
         })
     }
 
-    /// Notes that a request went on from a unit: it is evicted `bonus` stores later than its age says.
-    pub fn touch(&mut self, unit: UnitId, bonus: u64) {
-        self.units.raise(unit, self.store.now() + bonus);
+    /// Lets content of mean chance to be used again be kept for `lives` beyond its age from now on; 0, as at
+    /// first, for age alone. By age, content stays for one life: the time in which as much is evicted as
+    /// the region holds. `left_behind` is the chance that a second request goes on from where one did, over
+    /// the mean chance.
+    pub fn set_mean_lives(&mut self, lives: f64, left_behind: f64) {
+        (self.mean_lives, self.left_behind) = (lives, left_behind);
+    }
+
+    /// Notes that a unit is used now. `chance` is that of a next time, over the mean chance.
+    pub fn touch(&mut self, unit: UnitId, chance: f64) {
+        self.units.raise(unit, self.priority(chance));
+    }
+
+    /// The priority of what is used now, with a chance to be used again, over the mean chance. Until something is
+    /// evicted, only stores and chances count.
+    #[expect(clippy::cast_sign_loss, reason = "time is not negative")]
+    pub(super) fn priority(&self, chance: f64) -> u64 {
+        let parts = ((self.lives + self.mean_lives * chance) * PARTS_A_LIFE) as u64;
+        (parts << STORE_BITS) | (self.store.now() & ((1 << STORE_BITS) - 1))
     }
 
     /// Notes that a request may store behind a unit, until [`HostTier::let_go`]: its attention is not taken
@@ -138,6 +169,12 @@ impl HostTier {
             .iter()
             .filter_map(|load| Some((self.geometry.pool_of(load.key.group.index())?, load.slot)));
         self.release(&slots.collect::<Vec<_>>());
+    }
+
+    /// Bytes of a unit's states and windows; 0 if it is gone.
+    pub(super) fn end_bytes(&self, unit: UnitId) -> u64 {
+        let end = self.units.get(unit).into_iter().flat_map(|unit| &unit.end);
+        end.map(|&(pool, _)| self.geometry.slot_bytes(pool)).sum()
     }
 
     /// The unit that brought a chunk in, if it is still there.

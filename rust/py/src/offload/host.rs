@@ -289,10 +289,10 @@ impl HostCache {
         self.cache.with(py, |cache| cache.complete_load(&keys))
     }
 
-    #[pyo3(signature = (keys, *, bonus = 0))]
-    fn touch(&self, py: Python<'_>, keys: Vec<OffloadKey>, bonus: u64) -> PyResult<()> {
+    #[pyo3(signature = (keys, *, request = None))]
+    fn touch(&self, py: Python<'_>, keys: Vec<OffloadKey>, request: Option<u64>) -> PyResult<()> {
         let keys = names(&keys);
-        self.cache.with(py, |cache| cache.touch(&keys, bonus))
+        self.cache.with(py, |cache| cache.touch(&keys, request.map(RequestId)))
     }
 
     fn take_evicted(&self, py: Python<'_>) -> PyResult<Vec<Py<PyBytes>>> {

@@ -90,11 +90,8 @@ pub(super) fn schedule<'py>(
 ) -> PyResult<ScheduledDecodes> {
     let (py, rules) = (running.py(), &batch.rules);
     let manager = batch.manager.bind(py);
-    let most = if limits.leaves_last {
-        last_decode(batch, rows, running, limits)?
-    } else {
-        running.len()
-    };
+    let most =
+        if limits.leaves_last { last_decode(batch, rows, running, limits)? } else { running.len() };
     let mut step = Step::new(rules, limits.step_number, previous, most, py);
     let mut num_seen = 0;
     for object in running.iter().take(most) {

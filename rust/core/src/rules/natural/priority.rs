@@ -7,7 +7,7 @@ use super::policy::Policy;
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
-use crate::rules::sessions::{Hint, LeftBlock, SessionEnd, Worth, WorthClass};
+use crate::rules::sessions::{Hint, LeftBlock, SessionEnd, Turns, WorthClass};
 use crate::store::{EvictionOrder, Store};
 
 /// Parts of a life that are told apart.
@@ -214,7 +214,7 @@ impl BlockManager {
         let hash_block = self.config.hash_block_size;
         let last = places.filter_map(|length| (length / hash_block).checked_sub(1));
         let digests = last.filter_map(|at| request.digests.get(at as usize));
-        self.sessions.on_end(class, request.rest.session, digests);
+        self.sessions.turns.on_end(class, request.rest.session, digests);
     }
 
     /// Whether it matters what is said of a session.
@@ -262,8 +262,8 @@ impl BlockManager {
         let store = &mut self.engine.cache.store;
         // What was taken, or needed by others, since has another priority.
         end.left.retain(|it| store.priority(it.pool, it.block) == it.priority);
-        let (config, worth) = (&self.config, &self.sessions.worth);
-        let priority = |of| priority_at(config, worth, end.at, class, of);
+        let (config, turns) = (&self.config, &self.sessions.turns);
+        let priority = |of| priority_at(config, turns, end.at, class, of);
         end.priority = priority(1.0);
         for it in &mut end.left {
             it.priority = priority(it.worth);
@@ -289,14 +289,16 @@ impl BlockManager {
     /// Find out which turn of a conversation a request is that is admitted for the first time.
     pub(super) fn note_return(&mut self, row: usize) {
         let request = &mut self.engine.requests.rows[row];
-        request.rest.num_turns = self.sessions.on_arrival(request.rest.session, &request.digests);
+        let session = request.rest.session;
+        let turn = self.sessions.turns.on_arrival(session, &request.digests);
+        request.rest.num_turns = turn.num_earlier;
     }
 
     /// The priority of what a request leaves behind now, where content of mean worth is worth 1: how long
     /// it is to be kept, in lives.
     fn worth_of(&self, row: usize, worth: f64) -> u64 {
         let at = (self.traffic.pressure.now(), self.engine.cache.store.now());
-        priority_at(&self.config, &self.sessions.worth, at, self.class_of(row), worth)
+        priority_at(&self.config, &self.sessions.turns, at, self.class_of(row), worth)
     }
 
     /// Whether what has the lowest priority is evicted first. Where states are kept, they are worth more or
@@ -317,14 +319,14 @@ fn said_at(said: &[u64], hash_block_size: u32, num_tokens: u32) -> u64 {
 /// The priority of what a request of a class left behind `at` a time, in lives and in ticks.
 fn priority_at(
     config: &Config,
-    chances: &Worth,
+    turns: &Turns,
     at: (f64, u64),
     class: WorthClass,
     worth: f64,
 ) -> u64 {
     let mut lives = 1.0;
     if let Policy::FlopAware(model) = &config.policy {
-        lives += model.alpha * chances.lives(class);
+        lives += model.alpha * turns.lives(class);
     }
     let (now, tick) = at;
     #[expect(clippy::cast_sign_loss, reason = "neither time nor worth is negative")]

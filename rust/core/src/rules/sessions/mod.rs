@@ -4,19 +4,19 @@
 mod ends;
 mod hint;
 mod returns;
+mod turns;
 mod worth;
 
 use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
-use crate::digest::Digest;
 use crate::ids::PoolId;
 use crate::store::Store;
 pub(crate) use ends::{LeftBlock, SessionEnd, SessionEnds};
 pub use hint::Hint;
-use returns::{Returns, tag_of};
-pub(crate) use worth::{Worth, WorthClass};
+pub use turns::{Turn, Turns};
+pub use worth::WorthClass;
 
 /// The number of a session, by its name; 0 stands for none.
 pub(crate) fn number_of(session_id: &str) -> u64 {
@@ -28,8 +28,7 @@ pub(crate) fn number_of(session_id: &str) -> u64 {
 /// What was seen and said of conversations so far.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    pub(crate) worth: Worth,
-    returns: Returns,
+    pub(crate) turns: Turns,
     pub(crate) ends: SessionEnds,
 }
 
@@ -38,36 +37,8 @@ impl Sessions {
     pub(crate) fn new<S: Store>(store: &S) -> Self {
         let num_ids = |pool| u64::from(store.pool(PoolId(pool)).num_ids());
         Self {
-            worth: Worth::default(),
-            returns: Returns::default(),
+            turns: Turns::default(),
             ends: SessionEnds::new((0..store.num_pools()).map(num_ids).sum()),
-        }
-    }
-
-    /// A request of `class` and a `session`, 0 for none, ended. Whoever goes on from one of `places`, the
-    /// digests of all tokens before each, is the next turn of its conversation.
-    pub(crate) fn on_end<'a>(
-        &mut self,
-        class: WorthClass,
-        session: u64,
-        places: impl Iterator<Item = &'a Digest>,
-    ) {
-        self.worth.on_end(class);
-        if session > 0 {
-            self.returns.insert(session, class);
-        }
-        places.for_each(|digest| self.returns.insert(tag_of(digest), class));
-    }
-
-    /// A prompt of `digests` and a `session`, 0 for none, arrived. Returns the earlier turns of its
-    /// conversation, as far as they are remembered.
-    pub(crate) fn on_arrival(&mut self, session: u64, digests: &[Digest]) -> u8 {
-        match self.returns.take(session, digests) {
-            Some((class, true)) => {
-                self.worth.on_continued(class);
-                class.num_turns() + 1
-            }
-            _ => 0,
         }
     }
 
@@ -76,8 +47,7 @@ impl Sessions {
         let mut end = self.ends.remove(session)?;
         let class = WorthClass::new(end.class.num_turns(), hint);
         if class != end.class {
-            self.worth.on_reclassed(end.class, class);
-            self.returns.reclass(session, class);
+            self.turns.reclass(session, end.class, class);
             end.class = class;
         }
         Some(end)

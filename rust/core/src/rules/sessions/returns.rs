@@ -11,7 +11,7 @@ use crate::digest::Digest;
 /// Buckets, a power of two, by the digest.
 const NUM_BUCKETS: usize = 1 << 11;
 
-/// Places that a bucket remembers, the latest first. 16 bytes each.
+/// Places that a bucket remembers, the latest first. 24 bytes each.
 const NUM_PLACES: usize = 8;
 
 /// A place where the next turn of a conversation may go on.
@@ -19,12 +19,23 @@ const NUM_PLACES: usize = 8;
 struct Place {
     /// [`tag_of`] the digest of all tokens before it, or the number of the session; 0 for none.
     tag: u64,
+    /// The number of the request that ended there.
+    end: u64,
     class: WorthClass,
     is_used: bool,
 }
 
+/// The earlier turn that a prompt goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Earlier {
+    pub(super) end: u64,
+    pub(super) class: WorthClass,
+    /// Whether nobody went on from it before.
+    pub(super) is_first: bool,
+}
+
 /// A number for a digest, of all its bytes: those of a test may differ in the last ones only.
-pub(crate) fn tag_of(digest: &Digest) -> u64 {
+pub(super) fn tag_of(digest: &Digest) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(digest.as_bytes());
     hasher.finish().max(1)
@@ -33,7 +44,7 @@ pub(crate) fn tag_of(digest: &Digest) -> u64 {
 /// A table of places. A full bucket forgets the earliest. It only guides what is kept: a wrong answer
 /// costs a hit, no more.
 #[derive(Clone, Debug)]
-pub(crate) struct Returns {
+pub(super) struct Returns {
     buckets: Box<[[Place; NUM_PLACES]]>,
 }
 
@@ -48,30 +59,30 @@ impl Returns {
         &mut self.buckets[tag as usize % NUM_BUCKETS]
     }
 
-    /// A request of `class` ended, and the next turn may go on from what `tag` names.
-    pub(crate) fn insert(&mut self, tag: u64, class: WorthClass) {
+    /// The request of `class` that is number `end` ended, and the next turn may go on from what `tag` names.
+    pub(super) fn insert(&mut self, tag: u64, class: WorthClass, end: u64) {
         let bucket = self.bucket(tag);
         let known = bucket.iter().position(|place| place.tag == tag).unwrap_or(NUM_PLACES - 1);
         bucket[..=known].rotate_right(1);
-        bucket[0] = Place { tag, class, is_used: false };
+        bucket[0] = Place { tag, end, class, is_used: false };
     }
 
     /// What ended at `tag`, and was not gone on from, is of another class.
-    pub(crate) fn reclass(&mut self, tag: u64, class: WorthClass) {
+    pub(super) fn reclass(&mut self, tag: u64, class: WorthClass) {
         let place = self.bucket(tag).iter_mut().find(|place| place.tag == tag);
         if let Some(place) = place.filter(|place| !place.is_used) {
             place.class = class;
         }
     }
 
-    /// The class of the request that a prompt goes on from, and whether it is the first to do so: that
-    /// of its `session`, else the last of `digests` that is remembered.
-    pub(crate) fn take(&mut self, session: u64, digests: &[Digest]) -> Option<(WorthClass, bool)> {
+    /// The request that a prompt goes on from: that of its `session`, else of the last of `digests` that is
+    /// remembered.
+    pub(super) fn take(&mut self, session: u64, digests: &[Digest]) -> Option<Earlier> {
         let tags = [session].into_iter().chain(digests.iter().rev().map(tag_of));
         for tag in tags.filter(|&tag| tag != 0) {
             if let Some(place) = self.bucket(tag).iter_mut().find(|place| place.tag == tag) {
                 let is_first = !std::mem::replace(&mut place.is_used, true);
-                return Some((place.class, is_first));
+                return Some(Earlier { end: place.end, class: place.class, is_first });
             }
         }
         None
@@ -88,30 +99,32 @@ mod tests {
         let digest = |byte: u8| Digest::from([byte; 32]);
         let class = WorthClass::new(3, Hint::None);
         let mut returns = Returns::default();
-        returns.insert(tag_of(&digest(2)), class);
+        returns.insert(tag_of(&digest(2)), class, 9);
         let path = [1, 2, 3].map(digest);
         assert_eq!(returns.take(0, &path[..1]), None);
-        assert_eq!(returns.take(0, &path), Some((class, true)));
-        assert_eq!(returns.take(0, &path), Some((class, false)));
+        let earlier = |is_first| Some(Earlier { end: 9, class, is_first });
+        assert_eq!(returns.take(0, &path), earlier(true));
+        assert_eq!(returns.take(0, &path), earlier(false));
     }
 
     #[test]
     fn what_nobody_went_on_from_can_be_of_another_class() {
         let [first, second] = [Hint::None, Hint::Done].map(|hint| WorthClass::new(1, hint));
         let mut returns = Returns::default();
-        returns.insert(77, first);
+        returns.insert(77, first, 1);
         returns.reclass(77, second);
-        assert_eq!(returns.take(77, &[]), Some((second, true)));
+        let earlier = |is_first| Some(Earlier { end: 1, class: second, is_first });
+        assert_eq!(returns.take(77, &[]), earlier(true));
         returns.reclass(77, first);
-        assert_eq!(returns.take(77, &[]), Some((second, false)), "it was used");
+        assert_eq!(returns.take(77, &[]), earlier(false), "it was used");
     }
 
     #[test]
     fn a_session_is_recognized_whatever_its_tokens_are() {
         let class = WorthClass::new(1, Hint::Compacted);
         let mut returns = Returns::default();
-        returns.insert(77, class);
+        returns.insert(77, class, 1);
         assert_eq!(returns.take(78, &[]), None);
-        assert_eq!(returns.take(77, &[]), Some((class, true)));
+        assert_eq!(returns.take(77, &[]), Some(Earlier { end: 1, class, is_first: true }));
     }
 }

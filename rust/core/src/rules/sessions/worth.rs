@@ -19,15 +19,18 @@ const MOST_LIVES: f64 = 8.0;
 
 /// Requests that are alike: in the turn of their conversation, and in what was said of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WorthClass(u8);
+pub struct WorthClass(u8);
 
 impl WorthClass {
-    pub(crate) fn new(num_turns: u8, hint: Hint) -> Self {
+    /// The request after `num_turns` earlier ones of its conversation, of which a client says `hint`.
+    #[must_use]
+    pub fn new(num_turns: u8, hint: Hint) -> Self {
         Self(hint as u8 * NUM_TURNS as u8 + num_turns.min(NUM_TURNS as u8 - 1))
     }
 
     /// Earlier turns of the conversation.
-    pub(crate) fn num_turns(self) -> u8 {
+    #[must_use]
+    pub fn num_turns(self) -> u8 {
         self.0 % NUM_TURNS as u8
     }
 
@@ -63,7 +66,7 @@ impl Counts {
 /// falls as its inverse, content is to be kept for a time in proportion to its chance. So it seems
 /// younger by the measured life of cached content, times its chance over the mean chance.
 #[derive(Clone, Debug)]
-pub(crate) struct Worth {
+pub(super) struct Worth {
     of: [Counts; NUM_TURNS * Hint::ALL.len()],
     all: Counts,
 }
@@ -76,7 +79,7 @@ impl Default for Worth {
 
 impl Worth {
     /// A request of `class` ended.
-    pub(crate) fn on_end(&mut self, class: WorthClass) {
+    pub(super) fn on_end(&mut self, class: WorthClass) {
         for counts in [&mut self.of[usize::from(class.0)], &mut self.all] {
             counts.ended += 1.0;
             if counts.ended > MEMORY {
@@ -87,7 +90,7 @@ impl Worth {
     }
 
     /// A request that ended turned out to be of another class, before it was gone on from.
-    pub(crate) fn on_reclassed(&mut self, from: WorthClass, to: WorthClass) {
+    pub(super) fn on_reclassed(&mut self, from: WorthClass, to: WorthClass) {
         let from = &mut self.of[usize::from(from.0)];
         // It may count for less than one by now.
         let ended = from.ended.min(1.0);
@@ -96,13 +99,13 @@ impl Worth {
     }
 
     /// A request of `class` was gone on from for the first time.
-    pub(crate) fn on_continued(&mut self, class: WorthClass) {
+    pub(super) fn on_continued(&mut self, class: WorthClass) {
         self.of[usize::from(class.0)].continued += 1.0;
         self.all.continued += 1.0;
     }
 
     /// Lives by which what a request of `class` leaves seems younger.
-    pub(crate) fn lives(&self, class: WorthClass) -> f64 {
+    pub(super) fn lives(&self, class: WorthClass) -> f64 {
         let chance = self.of[usize::from(class.0)].chance(class.prior());
         (chance / self.all.chance(MEAN_PRIOR)).min(MOST_LIVES)
     }

@@ -50,7 +50,7 @@ impl Listener {
             // What it needs of that is held from now on.
             end.at.1 = u64::MAX;
         }
-        self.sessions.on_arrival(session, digests)
+        self.sessions.turns.on_arrival(session, digests).num_earlier
     }
 
     /// A request ended, and others may go on from one of `places`.
@@ -60,7 +60,7 @@ impl Listener {
         session: u64,
         places: impl Iterator<Item = &'a Digest>,
     ) {
-        self.sessions.on_end(class, session, places);
+        self.sessions.turns.on_end(class, session, places);
     }
 
     /// A request of a session has just given its blocks back, of which nobody else is known to need `own`, in
@@ -101,7 +101,7 @@ impl Listener {
 
     /// Do what the hint of a session asks for, and remember its end.
     fn heed<S: Store>(&mut self, store: &mut S, session: u64, mut end: SessionEnd) {
-        let lives = self.sessions.worth.lives(end.class);
+        let lives = self.sessions.turns.lives(end.class);
         if is_over(end.class.hint()) && lives < 1.0 {
             for left in end.left.chunk_by(|one, other| one.pool == other.pool) {
                 store.demote_all(left[0].pool, left.iter().map(|it| it.block));

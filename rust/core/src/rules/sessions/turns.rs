@@ -1,0 +1,66 @@
+//! [`Turns`]: which requests are turns of one conversation, and how likely it goes on.
+
+use super::returns::{Earlier, Returns, tag_of};
+use super::worth::{Worth, WorthClass};
+use crate::digest::Digest;
+
+/// What was seen of the turns of conversations.
+#[derive(Clone, Debug, Default)]
+pub struct Turns {
+    worth: Worth,
+    returns: Returns,
+    num_ended: u64,
+}
+
+/// What a prompt is a turn of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Earlier turns of its conversation, as far as they are remembered.
+    pub num_earlier: u8,
+    /// The number of the request that it is the first to go on from.
+    pub after: Option<u64>,
+}
+
+impl Turns {
+    /// A request of `class` and a `session`, 0 for none, ended. Whoever goes on from one of `places`, the
+    /// digests of all tokens before each, is the next turn of its conversation. Returns the request's number.
+    pub fn on_end<'a>(
+        &mut self,
+        class: WorthClass,
+        session: u64,
+        places: impl Iterator<Item = &'a Digest>,
+    ) -> u64 {
+        self.worth.on_end(class);
+        self.num_ended += 1;
+        let end = self.num_ended;
+        if session > 0 {
+            self.returns.insert(session, class, end);
+        }
+        places.for_each(|digest| self.returns.insert(tag_of(digest), class, end));
+        end
+    }
+
+    /// A prompt of `digests` and a `session`, 0 for none, arrived.
+    pub fn on_arrival(&mut self, session: u64, digests: &[Digest]) -> Turn {
+        match self.returns.take(session, digests) {
+            Some(Earlier { end, class, is_first: true }) => {
+                self.worth.on_continued(class);
+                Turn { num_earlier: class.num_turns() + 1, after: Some(end) }
+            }
+            _ => Turn::default(),
+        }
+    }
+
+    /// Lives by which what a request of `class` leaves seems younger: its chance to be gone on from, over
+    /// the mean chance.
+    #[must_use]
+    pub fn lives(&self, class: WorthClass) -> f64 {
+        self.worth.lives(class)
+    }
+
+    /// The last request of a session, which nobody went on from, is of another class.
+    pub(super) fn reclass(&mut self, session: u64, from: WorthClass, to: WorthClass) {
+        self.worth.on_reclassed(from, to);
+        self.returns.reclass(session, to);
+    }
+}
