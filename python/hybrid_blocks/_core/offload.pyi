@@ -66,12 +66,14 @@ class HostCache:
         chunk_tokens: Sequence[int],
         chunk_bytes: Sequence[int],
         windows: Sequence[int | None],
+        is_written_back: bool = False,
     ) -> HostCache:
         """Cut ``num_bytes`` into slots for chunks of each group, by group number.
 
         ``windows`` counts the chunks that the next token needs: 1 for a state, ``None`` for all.
         ``chunk_tokens`` are multiples of ``hash_block_size``; 0 stands for a group that is not
-        stored.
+        stored. ``is_written_back`` says whether what a request stored is written elsewhere once it
+        ends: until then it goes after all else.
 
         Raises ``InvalidArgumentError`` where sizes make no sense or the region is too small.
         """
@@ -265,6 +267,9 @@ class DiskStore:
 
     def contains(self, keys: Sequence[bytes]) -> list[bool]:
         """Say which chunks can be read."""
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """Note that a request used chunks, wherever it read them: they outlive their segment."""
 
     def store(
         self,

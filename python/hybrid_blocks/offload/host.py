@@ -21,8 +21,18 @@ class Host:
     counted once for each pin. ``num_releases`` counts what may have made room.
     """
 
-    def __init__(self, groups: Groups, num_bytes: int, *, with_events: bool) -> None:
-        """Keep the books of ``num_bytes`` for chunks of ``groups``."""
+    def __init__(
+        self,
+        groups: Groups,
+        num_bytes: int,
+        *,
+        with_events: bool,
+        is_written_back: bool,
+    ) -> None:
+        """Keep the books of ``num_bytes`` for chunks of ``groups``.
+
+        ``is_written_back`` says whether tiers below get what a request stored, once it ends.
+        """
         numbered = groups.by_number()
         self.num_bytes = num_bytes
         self._chunk_bytes = [groups.chunk_bytes(group) if group else 0 for group in numbered]
@@ -32,6 +42,7 @@ class Host:
             chunk_tokens=[group.tokens if group else 0 for group in numbered],
             chunk_bytes=self._chunk_bytes,
             windows=[group.window if group else None for group in numbered],
+            is_written_back=is_written_back,
         )
         self.version = 0
         self.pinned_bytes = 0

@@ -59,8 +59,10 @@ class HybridOffloadingManager(OffloadingManager):
         """
         self._info = info
         self._groups = groups.by_number()
-        self._host = Host(groups, num_bytes, with_events=with_events)
         self._below = below or TiersBelow()
+        self._host = Host(
+            groups, num_bytes, with_events=with_events, is_written_back=any(self._below)
+        )
         self._promotions = Promotions(self._host, self._below)
         self._computing = computing
         self._lookups = Lookups(groups, self._host, self._below, self._promotions, computing)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from hybrid_blocks._core.offload import DiskStore
 from hybrid_blocks.offload.host import ABSENT, PENDING, Host
 from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
@@ -34,12 +35,13 @@ class WriteBack:
 
     def begin(self) -> None:
         """Begin writes, oldest first, as far as host memory may be pinned for them."""
+        waiting = []
         while self._left and self._pinned_bytes * _SHARE < self._host.num_bytes:
-            keys, tokens = self._left[0]
+            keys, tokens = self._left.popleft()
             presences = [self._host.cache.presence(key) for key in keys]
             if PENDING in presences:  # still being copied from the device
-                return
-            self._left.popleft()
+                waiting.append((keys, tokens))
+                continue
             here = [
                 (key, count)
                 for key, count, presence in zip(keys, tokens, presences, strict=True)
@@ -47,12 +49,16 @@ class WriteBack:
             ]
             for tier in self._below:
                 self._write(tier, here)
+        self._left.extendleft(reversed(waiting))
 
     def _write(self, tier: TierQueue[Any], chunks: list[tuple[bytes, int]]) -> None:
         if tier.store.is_paused:
             return
         there = tier.store.contains([key for key, _ in chunks])
         wanted = [chunk for chunk, is_there in zip(chunks, there, strict=True) if not is_there]
+        if isinstance(tier.store, DiskStore):  # objects are not evicted
+            old = zip(chunks, there, strict=True)
+            tier.store.touch([key for (key, _), is_there in old if is_there])
         if not wanted:
             return
         keys = [key for key, _ in wanted]

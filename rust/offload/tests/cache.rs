@@ -182,19 +182,21 @@ fn a_state_that_was_gone_on_from_outlives_older_units() {
 }
 
 #[test]
-fn a_conversation_that_went_on_before_outlives_newer_prompts() {
-    let mut cache = cache(64);
-    turn(&mut cache, 0, 0, 2);
-    turn(&mut cache, 0, 3, 6);
-    for chat in 1..18 {
+fn what_a_running_request_stored_goes_after_all_else_where_it_is_written_back() {
+    let mut cache = cache(64).written_back();
+    let running = cache.open_request(&chunks(ATTENTION, 0, 4));
+    store(&mut cache, running, &chunks(ATTENTION, 0, 4));
+    store(&mut cache, running, &[chunk(STATE, 0, 3)]);
+    for chat in 1..20 {
         turn(&mut cache, chat, 0, 4);
     }
-    assert!(is_here(&cache, chunk(STATE, 0, 5)), "its next turn is likelier than theirs");
-    assert!(!is_here(&cache, chunk(STATE, 3, 3)), "newer, but nobody went on from it");
-    for chat in 18..240 {
+    assert!(is_here(&cache, chunk(STATE, 0, 3)), "its answer may need it, and the disk");
+    assert!(!is_here(&cache, chunk(STATE, 5, 3)), "stored later");
+    cache.close_request(running);
+    for chat in 20..40 {
         turn(&mut cache, chat, 0, 4);
     }
-    assert!(!is_here(&cache, chunk(STATE, 0, 5)), "not for ever");
+    assert!(!is_here(&cache, chunk(STATE, 0, 3)));
     cache.tier().check_integrity().expect("books agree");
 }
 

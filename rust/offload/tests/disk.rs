@@ -89,6 +89,25 @@ fn the_disk_keeps_its_bound_and_what_was_read() {
 }
 
 #[test]
+fn what_requests_used_without_a_read_outlives_its_segment() {
+    let folder = Folder::new("used");
+    let mut config = config(&folder);
+    config.max_bytes = 1 << 20;
+    config.segment_bytes = Some(128 << 10);
+    let (disk, _) = open(config, best_backend(8));
+    let (used, unused) = (chunks(0..4, 4096), chunks(4..8, 4096));
+    store(&disk, &used);
+    store(&disk, &unused);
+    let keys: Vec<_> = used.iter().chain(&chunks(90..91, 4096)).map(|chunk| chunk.key).collect();
+    for round in 1..60 {
+        disk.tier().touch(&keys);
+        store(&disk, &chunks(round * 100..round * 100 + 10, 4096));
+    }
+    assert_eq!(check_all(&disk, &used), used.len());
+    assert_eq!(check_all(&disk, &unused), 0);
+}
+
+#[test]
 fn a_read_goes_on_while_its_segment_is_evicted() {
     let folder = Folder::new("evicted");
     let mut config = config(&folder);

@@ -22,7 +22,7 @@ impl DiskTier {
         self.num_bytes() + self.segment_bytes > self.config.max_bytes
     }
 
-    /// The oldest sealed segment, if the bound leaves no room for a new one. What was read of it since it was
+    /// The oldest sealed segment, if the bound leaves no room for a new one. What was used of it since it was
     /// written is moved, half a segment at most, so every eviction frees room. Files that could not be removed
     /// are tried again first, and else passed over.
     pub(super) fn begin_eviction(&mut self) -> Option<Eviction> {

@@ -82,6 +82,14 @@ impl DiskTier {
         self.paused_until.is_some_and(|until| Instant::now() < until)
     }
 
+    /// Notes that a request used chunks, wherever it read them: they are moved when their segment goes. Those that
+    /// are not here are passed over.
+    pub fn touch(&mut self, keys: &[Key]) {
+        for slot in keys.iter().filter_map(|key| self.index.find(key)).collect::<Vec<_>>() {
+            self.index.mark_used(slot);
+        }
+    }
+
     pub(super) fn pause(&mut self, what: &str, error: &io::Error) {
         self.paused_until = Some(Instant::now() + self.config.retry_after);
         let message = format!(

@@ -37,6 +37,8 @@ pub struct HostCache {
     planner: Planner,
     groups: Vec<OffloadGroup>,
     requests: HashMap<RequestId, Chain>,
+    /// Whether what a request stored is written elsewhere once it ends.
+    is_written_back: bool,
     turns: Turns,
     trials: Trials,
     next_id: u64,
@@ -87,6 +89,7 @@ impl HostCache {
             planner,
             groups: groups.to_vec(),
             requests: HashMap::default(),
+            is_written_back: false,
             turns: Turns::default(),
             next_id: 0,
             copies: Copies::default(),
@@ -94,6 +97,15 @@ impl HostCache {
         };
         cache.weigh();
         Ok(cache)
+    }
+
+    /// The same for a caller that writes elsewhere what a request stored, once it ends: until then it goes after all
+    /// else. To be called while the cache is empty.
+    #[must_use]
+    pub fn written_back(mut self) -> Self {
+        self.is_written_back = true;
+        self.tier.keep_running();
+        self
     }
 
     /// The tier below.
@@ -351,6 +363,9 @@ impl HostCache {
     /// As [`HostTier::new`].
     pub fn reset(&mut self) -> Result<(), Error> {
         self.tier = HostTier::new(self.tier.geometry().clone())?;
+        if self.is_written_back {
+            self.tier.keep_running();
+        }
         self.trials = Trials::new(self.tier.geometry().num_bytes());
         self.requests.clear();
         self.turns = Turns::default();

@@ -3,15 +3,15 @@
 use hybrid_blocks::Store;
 
 use super::tier::HostTier;
-use super::unit::{Slots, Unit};
+use super::unit::{Slots, Unit, Use};
 
 /// What an eviction changed in the forest.
 #[derive(Debug)]
 pub(super) enum Change {
     /// A unit went.
     Unit(u32, Unit),
-    /// A unit lost a child; its priority before.
-    Parent(u32, u64),
+    /// A unit lost a child; its last use before.
+    Parent(u32, Use),
     /// A unit lost its end.
     End(u32, Slots),
 }

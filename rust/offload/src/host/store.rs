@@ -60,7 +60,7 @@ impl HostTier {
         let pinned = content.parent.filter(|&parent| self.units.pin(parent));
         let taken = self.take(content.path, content.end);
         let ticket = taken.map(|taken| {
-            let unit = self.units.add(pinned, self.priority(0.0));
+            let unit = self.units.add(pinned, self.used_now(0.0));
             self.own(unit, taken, true)
         });
         if let Some(parent) = pinned {
@@ -84,7 +84,7 @@ impl HostTier {
             self.units.unpin(unit);
             return None;
         };
-        self.units.raise(unit, self.priority(0.0));
+        self.units.touch(unit, self.used_now(0.0));
         Some(self.own(unit, taken, false))
     }
 
@@ -98,7 +98,7 @@ impl HostTier {
         let Taken { path, end, placements } = taken;
         let is_led_to = !end.is_empty() || !placements.is_empty();
         self.house(unit, &path);
-        self.units.attach(unit, path, end, self.priority(self.left_behind));
+        self.units.attach(unit, path, end, self.used_now(self.left_behind));
         // The last slot leads to this unit even if another brought it in: a later turn goes on from here.
         let last = self.units.get(unit).and_then(|unit| unit.path.last()).filter(|_| is_led_to);
         if let Some(&(_, (pool, slot))) = last {

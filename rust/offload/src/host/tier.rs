@@ -5,16 +5,10 @@ use std::ops::Range;
 use hybrid_blocks::{BlockId, EvictionOrder, Key, PoolId, Reservation, SlabStore, Store};
 
 use super::geometry::HostGeometry;
-use super::unit::UnitId;
+use super::unit::{UnitId, Use};
 use super::units::Units;
 use crate::error::Error;
 use crate::plan::{Load, Previous, Tier};
-
-/// Parts of a life that are told apart.
-const PARTS_A_LIFE: f64 = 65_536.0;
-
-/// Bits of a priority below the parts of a life: stores, for what is of the same part.
-const STORE_BITS: u32 = 32;
 
 /// Bookkeeping of a region of host memory. It touches none of its bytes.
 #[derive(Debug)]
@@ -26,8 +20,6 @@ pub struct HostTier {
     pub(super) home: Vec<Vec<Option<UnitId>>>,
     /// How often as much as the region holds was evicted.
     pub(super) lives: f64,
-    /// Lives for which content of mean chance to be used again is kept beyond its age.
-    mean_lives: f64,
     /// The chance of a state that was left behind, over the mean chance.
     pub(super) left_behind: f64,
     /// Reused between calls.
@@ -50,7 +42,6 @@ impl HostTier {
             units: Units::default(),
             home: per_slab.iter().map(|&n| vec![None; (n * num_slabs) as usize]).collect(),
             lives: 0.0,
-            mean_lives: 0.0,
             left_behind: 0.0,
             demand: vec![0; per_slab.len()],
             reservation: Reservation::default(),
@@ -113,25 +104,29 @@ impl HostTier {
         })
     }
 
+    /// Lets what a running request stored go after all else, as it is to be written elsewhere once the request ends.
+    /// To be called while the tier is empty.
+    pub fn keep_running(&mut self) {
+        self.units.keep_held();
+    }
+
     /// Lets content of mean chance to be used again be kept for `lives` beyond its age from now on; 0, as at
     /// first, for age alone. By age, content stays for one life: the time in which as much is evicted as
     /// the region holds. `left_behind` is the chance that a second request goes on from where one did, over
     /// the mean chance.
     pub fn set_mean_lives(&mut self, lives: f64, left_behind: f64) {
-        (self.mean_lives, self.left_behind) = (lives, left_behind);
+        self.units.set_mean_lives(lives);
+        self.left_behind = left_behind;
     }
 
     /// Notes that a unit is used now. `chance` is that of a next time, over the mean chance.
     pub fn touch(&mut self, unit: UnitId, chance: f64) {
-        self.units.raise(unit, self.priority(chance));
+        self.units.touch(unit, self.used_now(chance));
     }
 
-    /// The priority of what is used now, with a chance to be used again, over the mean chance. Until something is
-    /// evicted, only stores and chances count.
-    #[expect(clippy::cast_sign_loss, reason = "time is not negative")]
-    pub(super) fn priority(&self, chance: f64) -> u64 {
-        let parts = ((self.lives + self.mean_lives * chance) * PARTS_A_LIFE) as u64;
-        (parts << STORE_BITS) | (self.store.now() & ((1 << STORE_BITS) - 1))
+    /// A use now, with the chance of a next one over the mean chance.
+    pub(super) fn used_now(&self, chance: f64) -> Use {
+        Use::new(self.lives, self.store.now(), chance)
     }
 
     /// Notes that a request may store behind a unit, until [`HostTier::let_go`]: its attention is not taken

@@ -23,6 +23,44 @@ pub(super) type Slots = Vec<(PoolId, BlockId)>;
 /// Slots of attention with the tokens that each stands for, shortest first.
 pub(super) type Path = Vec<(u32, (PoolId, BlockId))>;
 
+/// Parts of a life that are told apart.
+const PARTS_A_LIFE: f64 = 65_536.0;
+
+/// Bits of a priority below the parts of a life: stores, for what is of the same part.
+const STORE_BITS: u32 = 32;
+
+/// When something was used, and how likely it is to be used again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Use {
+    /// In lives, and in stores.
+    at: u64,
+    /// Over the mean chance.
+    chance: f64,
+}
+
+#[expect(clippy::cast_sign_loss, reason = "neither time nor chance is negative")]
+fn parts(lives: f64) -> u64 {
+    ((lives * PARTS_A_LIFE) as u64) << STORE_BITS
+}
+
+impl Use {
+    /// Until something is evicted, only stores count as time.
+    pub(super) fn new(lives: f64, num_stores: u64, chance: f64) -> Self {
+        Self { at: parts(lives) | (num_stores & ((1 << STORE_BITS) - 1)), chance }
+    }
+
+    /// The lowest is evicted first, where content of mean chance is kept for so many lives beyond its age.
+    pub(super) fn priority(self, mean_lives: f64) -> u64 {
+        self.at + parts(mean_lives * self.chance)
+    }
+
+    /// The one of the higher priority.
+    pub(super) fn higher(self, other: Self, mean_lives: f64) -> Self {
+        let priority = |it: Self| it.priority(mean_lives);
+        if priority(other) > priority(self) { other } else { self }
+    }
+}
+
 /// A length at which a request can go on, and what only the way from its parent's length to it needs.
 ///
 /// Units form a forest: a unit's attention starts where its parent's ends. A parent outlives its children,
@@ -36,13 +74,12 @@ pub(super) struct Unit {
     /// Units over its life that have an end, with none between them and this one's.
     pub(super) num_continued: u32,
     /// When the first of them was stored.
-    pub(super) continued_at: u64,
+    pub(super) continued: Use,
     /// Requests that may store behind it.
     pub(super) num_holders: u32,
     /// Transfers that read or write its slots.
     pub(super) num_pins: u32,
-    /// The lowest is evicted first.
-    pub(super) priority: u64,
+    pub(super) last_use: Use,
     /// Attention from the parent's length on: children need it too.
     pub(super) path: Path,
     /// States and windows at the unit's own length: only who goes on from there needs them.

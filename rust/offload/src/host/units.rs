@@ -3,20 +3,26 @@
 use std::collections::BTreeSet;
 
 use super::eviction::Change;
-use super::unit::{Path, Slots, Unit, UnitId};
+use super::unit::{Path, Slots, Unit, UnitId, Use};
 
 /// All units. Leaves are evicted, lowest priority first, and among them the ends that were left behind, by
-/// the time when they were. Before any of them go the leaves that have no end.
+/// the time when they were. Before any of them go the leaves that have no end, and after all of them those
+/// behind which a request may still store.
 #[derive(Debug, Default)]
 pub(super) struct Units {
     all: Vec<Unit>,
     vacant: Vec<u32>,
-    /// Unpinned leaves by priority.
+    /// Unpinned leaves by priority, the two kinds below left out.
     leaves: BTreeSet<(u64, u32)>,
+    /// Those behind which a request may still store, where [`Units::keep_held`] was called.
+    held: BTreeSet<(u64, u32)>,
+    keeps_held: bool,
     /// Those that nobody can go on from.
     endless: BTreeSet<(u64, u32)>,
     /// Unpinned units whose end was left behind, by the time when it was.
     left_behind: BTreeSet<(u64, u32)>,
+    /// Lives for which content of mean chance is kept beyond its age.
+    mean_lives: f64,
 }
 
 impl Units {
@@ -34,7 +40,7 @@ impl Units {
     }
 
     /// A new unit without slots, pinned once.
-    pub(super) fn add(&mut self, parent: Option<UnitId>, now: u64) -> UnitId {
+    pub(super) fn add(&mut self, parent: Option<UnitId>, now: Use) -> UnitId {
         let parent = parent.filter(|&parent| self.get(parent).is_some()).map(|parent| parent.index);
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.all.push(Unit::default());
@@ -46,7 +52,7 @@ impl Units {
             is_alive: true,
             parent,
             num_pins: 1,
-            priority: now,
+            last_use: now,
             ..Unit::default()
         };
         let id = UnitId { index, generation: unit.generation };
@@ -57,7 +63,7 @@ impl Units {
     }
 
     /// Gives a unit more slots.
-    pub(super) fn attach(&mut self, id: UnitId, path: Path, mut end: Slots, now: u64) {
+    pub(super) fn attach(&mut self, id: UnitId, path: Path, mut end: Slots, now: Use) {
         let Some(unit) = self.get(id) else { return };
         let (parent, is_first_end) = (unit.parent, !unit.had_end && !end.is_empty());
         self.change(id.index, |unit| {
@@ -78,13 +84,13 @@ impl Units {
     }
 
     /// Counts an end behind the nearest one above it.
-    fn continue_from(&mut self, mut next: Option<u32>, now: u64) {
+    fn continue_from(&mut self, mut next: Option<u32>, now: Use) {
         while let Some(index) = next {
             let unit = &self.all[index as usize];
             if unit.had_end {
                 self.change(index, |unit| {
                     unit.num_continued += 1;
-                    unit.continued_at = now;
+                    unit.continued = now;
                 });
                 return;
             }
@@ -105,36 +111,64 @@ impl Units {
         }
     }
 
+    /// Leaves behind which a request may still store go after all others. To be called before any is.
+    pub(super) fn keep_held(&mut self) {
+        debug_assert!(self.all.is_empty());
+        self.keeps_held = true;
+    }
+
     /// Changes a unit and puts it where it then belongs in the order of eviction.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Unit)) {
-        let unit = &mut self.all[index as usize];
-        let (place, before) = Self::place(unit);
-        change(unit);
-        let (new_place, after) = Self::place(unit);
+        let (place, before) = self.place(&self.all[index as usize]);
+        change(&mut self.all[index as usize]);
+        let (new_place, after) = self.place(&self.all[index as usize]);
         let (before, after) = ((before, index), (after, index));
         if (before, place) == (after, new_place) {
             return;
         }
+        if let Some(order) = self.order(place) {
+            order.remove(&before);
+        }
+        if let Some(order) = self.order(new_place) {
+            order.insert(after);
+        }
+    }
+
+    fn order(&mut self, place: Place) -> Option<&mut BTreeSet<(u64, u32)>> {
         match place {
-            Place::Endless => self.endless.remove(&before),
-            Place::Leaf => self.leaves.remove(&before),
-            Place::LeftBehind => self.left_behind.remove(&before),
-            Place::Kept => false,
-        };
-        match new_place {
-            Place::Endless => self.endless.insert(after),
-            Place::Leaf => self.leaves.insert(after),
-            Place::LeftBehind => self.left_behind.insert(after),
-            Place::Kept => false,
-        };
+            Place::Endless => Some(&mut self.endless),
+            Place::Held => Some(&mut self.held),
+            Place::Leaf => Some(&mut self.leaves),
+            Place::LeftBehind => Some(&mut self.left_behind),
+            Place::Kept => None,
+        }
+    }
+
+    /// Orders all units anew, by how much chances count from now on.
+    pub(super) fn set_mean_lives(&mut self, lives: f64) {
+        if self.mean_lives.total_cmp(&lives).is_eq() {
+            return;
+        }
+        self.mean_lives = lives;
+        for place in [Place::Endless, Place::Held, Place::Leaf, Place::LeftBehind] {
+            self.order(place).into_iter().for_each(BTreeSet::clear);
+        }
+        for index in 0..self.all.len() as u32 {
+            let (place, priority) = self.place(&self.all[index as usize]);
+            if let Some(order) = self.order(place) {
+                order.insert((priority, index));
+            }
+        }
     }
 
     /// Where a unit stands, and since when.
-    fn place(unit: &Unit) -> (Place, u64) {
+    fn place(&self, unit: &Unit) -> (Place, u64) {
         let place = if !unit.is_alive || unit.num_pins > 0 {
             Place::Kept
         } else if unit.is_endless() {
             Place::Endless
+        } else if unit.num_children == 0 && unit.num_holders > 0 && self.keeps_held {
+            Place::Held
         } else if unit.num_children == 0 {
             Place::Leaf
         } else if unit.is_left_behind() {
@@ -143,7 +177,8 @@ impl Units {
             Place::Kept
         };
         let is_left = place == Place::LeftBehind;
-        (place, if is_left { unit.continued_at } else { unit.priority })
+        let since = if is_left { unit.continued } else { unit.last_use };
+        (place, since.priority(self.mean_lives))
     }
 
     /// Protects a unit from eviction, or says that it is gone. Its ancestors are safe while it is.
@@ -161,10 +196,11 @@ impl Units {
         }
     }
 
-    /// Raises a unit's priority to at least `priority`.
-    pub(super) fn raise(&mut self, id: UnitId, priority: u64) {
-        if self.get(id).is_some_and(|unit| unit.priority < priority) {
-            self.change(id.index, |unit| unit.priority = priority);
+    /// A unit is used, unless its last use gives it a higher priority.
+    pub(super) fn touch(&mut self, id: UnitId, now: Use) {
+        let mean_lives = self.mean_lives;
+        if self.get(id).is_some() {
+            self.change(id.index, |unit| unit.last_use = now.higher(unit.last_use, mean_lives));
         }
     }
 
@@ -180,7 +216,7 @@ impl Units {
             changes.push(Change::End(index, slots.clone()));
             return Some(slots);
         }
-        let &(_, index) = self.leaves.first()?;
+        let &(_, index) = self.leaves.first().or_else(|| self.held.first())?;
         Some(self.remove(index, changes))
     }
 
@@ -192,9 +228,9 @@ impl Units {
                 debug_assert_eq!(vacant, Some(index));
                 self.change(index, |it| *it = unit);
             }
-            Change::Parent(index, priority) => self.change(index, |unit| {
+            Change::Parent(index, last_use) => self.change(index, |unit| {
                 unit.num_children += 1;
-                unit.priority = priority;
+                unit.last_use = last_use;
             }),
             Change::End(index, end) => self.change(index, |unit| unit.end = end),
         }
@@ -219,14 +255,15 @@ impl Units {
             // Ends first and paths backwards, so that shorter prefixes stay whole for longer.
             slots.extend_from_slice(&removed.end);
             slots.extend(removed.path.iter().rev().map(|&(_, slot)| slot));
-            let (parent, priority) = (removed.parent, removed.priority);
+            let (parent, last_use) = (removed.parent, removed.last_use);
+            let mean_lives = self.mean_lives;
             changes.push(Change::Unit(index, removed));
             self.vacant.push(index);
             next = parent.filter(|&parent| {
-                changes.push(Change::Parent(parent, self.all[parent as usize].priority));
+                changes.push(Change::Parent(parent, self.all[parent as usize].last_use));
                 self.change(parent, |parent| {
                     parent.num_children -= 1;
-                    parent.priority = parent.priority.max(priority);
+                    parent.last_use = parent.last_use.higher(last_use, mean_lives);
                 });
                 let parent = &self.all[parent as usize];
                 parent.is_dead() && parent.num_pins == 0
@@ -250,6 +287,7 @@ impl Units {
 enum Place {
     Endless,
     Leaf,
+    Held,
     LeftBehind,
     Kept,
 }

@@ -85,6 +85,11 @@ impl DiskStore {
         py.detach(|| held(&*self.tier(), &keys))
     }
 
+    fn touch(&self, py: Python<'_>, keys: Vec<OffloadKey>) {
+        let keys = names(&keys);
+        py.detach(|| self.tier().touch(&keys));
+    }
+
     fn store(
         &self,
         py: Python<'_>,

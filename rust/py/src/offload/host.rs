@@ -85,13 +85,16 @@ impl HostCache {
 #[pymethods]
 impl HostCache {
     #[new]
-    #[pyo3(signature = (num_bytes, *, hash_block_size, chunk_tokens, chunk_bytes, windows))]
+    #[pyo3(signature = (
+        num_bytes, *, hash_block_size, chunk_tokens, chunk_bytes, windows, is_written_back = false
+    ))]
     fn new(
         num_bytes: u64,
         hash_block_size: u32,
         chunk_tokens: Vec<u32>,
         chunk_bytes: Vec<u64>,
         windows: Vec<Option<u32>>,
+        is_written_back: bool,
     ) -> PyResult<Self> {
         if chunk_tokens.len() != chunk_bytes.len() || chunk_tokens.len() != windows.len() {
             return Err(invalid_argument(format_args!(
@@ -118,6 +121,7 @@ impl HostCache {
         let cache =
             host::HostCache::new(num_bytes, &groups, hash_block_size, chunk_tokens, &chunk_bytes)
                 .map_err(offload_error)?;
+        let cache = if is_written_back { cache.written_back() } else { cache };
         Ok(Self {
             region_bytes: cache.tier().geometry().num_bytes(),
             cache: Guarded::new(cache),
