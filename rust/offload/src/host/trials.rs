@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap as HashMap;
 
+use super::unit::Use;
+
 /// Lives for which content of mean chance is kept beyond its age, one trial each. Which is best depends on how
 /// long pauses are beside what the memory spans: with 0 only age counts; the more lives, the fewer
 /// conversations are kept, and for longer.
@@ -51,10 +53,6 @@ struct Trial {
 }
 
 impl Trial {
-    /// Parts of a life that are told apart, and the bits below them, for content of the same part.
-    const PARTS_A_LIFE: f64 = 65_536.0;
-    const END_BITS: u32 = 32;
-
     fn take(&mut self, end: u64) -> Option<Kept> {
         let (priority, kept) = self.of.remove(&end)?;
         self.by_priority.remove(&priority);
@@ -62,10 +60,7 @@ impl Trial {
         Some(kept)
     }
 
-    #[expect(clippy::cast_sign_loss, reason = "time is not negative")]
-    fn keep(&mut self, end: u64, kept: Kept, lives: f64, capacity: u64) {
-        let parts = ((self.lives + lives) * Self::PARTS_A_LIFE) as u64;
-        let priority = (parts << Self::END_BITS) | (end & ((1 << Self::END_BITS) - 1));
+    fn keep(&mut self, end: u64, kept: Kept, priority: u64, capacity: u64) {
         self.by_priority.insert(priority, end);
         self.of.insert(end, (priority, kept));
         self.bytes += kept.bytes;
@@ -107,7 +102,8 @@ impl Trials {
         }
         for (trial, lives) in self.of.iter_mut().zip(LIVES) {
             trial.found *= 1.0 - 1.0 / MEMORY;
-            trial.keep(end, kept, lives * chance, self.capacity);
+            let priority = Use::new(trial.lives, end, chance).priority(lives);
+            trial.keep(end, kept, priority, self.capacity);
         }
     }
 

@@ -32,7 +32,7 @@ const STORE_BITS: u32 = 32;
 /// When something was used, and how likely it is to be used again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Use {
-    /// In lives, and in stores.
+    /// In lives, and in stores or whatever else tells uses of one moment apart.
     at: u64,
     /// Over the mean chance.
     chance: f64,
