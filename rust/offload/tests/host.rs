@@ -86,13 +86,16 @@ fn a_turn_goes_on_from_the_last_and_leaves_its_state_behind() {
 
 #[test]
 fn what_is_likely_to_be_used_again_outlives_newer_units_as_far_as_chances_count() {
-    for (lives, first_to_go) in [(0.0, 1), (3.0, 2)] {
+    // What is there already is weighed anew, too.
+    for (before, lives, first_to_go) in [(0.0, 0.0, 1), (3.0, 3.0, 2), (0.0, 3.0, 2), (3.0, 0.0, 1)]
+    {
         let mut tier = tier(256 * 4096, &[4096, 16384]);
-        tier.set_mean_lives(lives, 0.5);
+        tier.set_mean_lives(before, 0.5);
         for (chat, chance) in [(1, 2.0), (2, 0.5), (3, 1.5)] {
             let unit = store(&mut tier, chat, 4, 0).expect("it fits");
             tier.touch(unit, chance);
         }
+        tier.set_mean_lives(lives, 0.5);
         assert!(tier.evict_one());
         let keys = |chat| (0..4).map(|at| key(ATTENTION, chat, at, 0)).collect::<Vec<_>>();
         let is_gone = |chat: &u64| tier.deepest(&keys(*chat)).is_none();
