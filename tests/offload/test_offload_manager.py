@@ -240,6 +240,23 @@ def test_a_restart_goes_on_from_the_disk(tmp_path: Path) -> None:
     assert after.manager.counts.promoted_bytes == 8 * 4096 + 8192
 
 
+def test_a_request_that_is_still_being_copied_holds_up_no_write_of_others(tmp_path: Path) -> None:
+    engine = Engine(64 * 4096, disk_at(str(tmp_path)))
+    slow, other = Request("slow", 4), Request("other", 4)
+    # Its copy from the device does not end.
+    assert engine.manager.prepare_store(slow.keys[ATTENTION], slow.context) is not None
+    engine.manager.on_request_finished(slow.context)
+    keep(engine, other, 4, state_at=3)
+    engine.manager.on_request_finished(other.context)
+    below = engine.manager._below.disk
+    assert below is not None
+    deadline = time.monotonic() + 30
+    while not all(below.store.contains(other.keys[ATTENTION])):
+        assert time.monotonic() < deadline, "what ended is not written"
+        engine.end_step()
+    assert not any(below.store.contains(slow.keys[ATTENTION]))
+
+
 def test_what_is_read_twice_for_a_request_can_be_evicted_when_it_has_ended(
     tmp_path: Path,
 ) -> None:
