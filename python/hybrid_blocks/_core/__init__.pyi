@@ -324,6 +324,20 @@ class FlopModel:
     """
 
     def __new__(cls, *, linear: float, quadratic: float, alpha: float = 1.0) -> FlopModel: ...
+    @property
+    def linear(self) -> float:
+        """FLOPs a token."""
+
+    @property
+    def quadratic(self) -> float:
+        """FLOPs a pair of tokens."""
+
+    @property
+    def alpha(self) -> float:
+        """Lives by which content of the mean chance seems younger."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
 
 @final
 class Compaction:

@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 
 use hybrid_blocks_interop::invalid_argument;
 
-#[pyclass(frozen, module = "hybrid_blocks._core")]
+#[pyclass(frozen, eq, module = "hybrid_blocks._core")]
+#[derive(PartialEq)]
 pub(crate) struct FlopModel(core::FlopModel);
 
 #[pymethods]
@@ -20,6 +21,21 @@ impl FlopModel {
             )));
         }
         Ok(Self(core::FlopModel { linear, quadratic, alpha }))
+    }
+
+    #[getter]
+    fn linear(&self) -> f64 {
+        self.0.linear
+    }
+
+    #[getter]
+    fn quadratic(&self) -> f64 {
+        self.0.quadratic
+    }
+
+    #[getter]
+    fn alpha(&self) -> f64 {
+        self.0.alpha
     }
 }
 
