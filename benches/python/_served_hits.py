@@ -11,14 +11,17 @@ from _served_model import Case, Served, Side, serving
 from _served_rows import GIB, MODELS, Cases, deployment, read
 from hits import MOONCAKE
 from hybrid_blocks.model import load_model
-from hybrid_blocks.trace import Trace
+from hybrid_blocks.trace import Trace, generate_workload
 
 
 @dataclass(frozen=True)
 class Load:
-    """A slice of a trace, replayed with ``at_once`` requests in the engine."""
+    """A slice of a trace, replayed with ``at_once`` requests in the engine.
 
-    file: str
+    Without a ``file`` it is the generated workload of its name.
+    """
+
+    file: str | None
     limit: int
     gib: tuple[int, ...]
     at_once: int
@@ -27,6 +30,10 @@ class Load:
 LOADS = {
     "conversations": Load(MOONCAKE, 150, (24, 48, 96), 8),
     "coding agents": Load("claude_code_agentic_dev.jsonl.gz", 150, (24, 48, 96), 4),
+    "documents": Load(None, 500, (24, 48, 96), 16),
+    "agents": Load(None, 500, (12, 24, 48), 16),
+    "tools": Load(None, 500, (12, 24, 48), 16),
+    "changing": Load(None, 500, (24, 48, 96), 16),
 }
 RETENTIONS = (0, None)
 """vLLM's default, and every block border."""
@@ -34,9 +41,16 @@ RETENTIONS = (0, None)
 
 def cases(data: Path, models: Sequence[str]) -> Cases:
     """Yield both sides of every load and size."""
-    for load_name, load in LOADS.items():
+    for load_name in LOADS:
         for name in models or MODELS[:1]:
-            yield from _of_load(load_name, name, read(data, load.file, load.limit))
+            yield from _of_load(load_name, name, _trace(load_name, data))
+
+
+def _trace(load_name: str, data: Path) -> Trace:
+    load = LOADS[load_name]
+    if load.file is None:
+        return generate_workload(load_name, num_requests=load.limit)
+    return read(data, load.file, load.limit)
 
 
 def _of_load(load_name: str, name: str, trace: Trace) -> Cases:

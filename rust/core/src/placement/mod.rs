@@ -103,9 +103,6 @@ pub struct Plan {
     pub end: bool,
     /// Which of the lengths is a branch, 0 for none.
     pub branch: u32,
-    /// Which of them is there only because bytes are worth nothing, 0 for none: the same prompt, sent
-    /// again, goes on from there.
-    pub repeat: u32,
 }
 
 /// Tokens that a checkpoint has to save beyond the price of its bytes, because the chunk that it
@@ -201,11 +198,10 @@ impl Placement {
         // While bytes are worth nothing, the same prompt sent again is served as far as it can be.
         let last = prompt.num_tokens.saturating_sub(1) / self.alignment * self.alignment;
         let is_free = price <= 0.0 && last > start && !lengths.as_slice().contains(&last);
-        let repeat = if is_free && lengths.as_slice().len() < most { last } else { 0 };
-        if repeat > 0 {
-            lengths.insert(repeat);
+        if is_free && lengths.as_slice().len() < most {
+            lengths.insert(last);
         }
-        Plan { lengths, end, branch, repeat }
+        Plan { lengths, end, branch }
     }
 
     /// What a prompt's checkpoints at `lengths`, ascending, are likely to save. `again` says how likely each

@@ -19,7 +19,6 @@ pub(super) struct IdleSlabs {
     is_idle: FixedBitSet,
     /// The number of each slab's place.
     place: Box<[i64]>,
-    front: i64,
     back: i64,
     queue: Option<EvictionQueue>,
 }
@@ -32,7 +31,6 @@ impl IdleSlabs {
             priority: vec![0; num_slabs as usize].into_boxed_slice(),
             is_idle: FixedBitSet::with_capacity(num_slabs as usize),
             place: vec![0; num_slabs as usize].into_boxed_slice(),
-            front: 0,
             back: 0,
             queue: None,
         }
@@ -83,15 +81,6 @@ impl IdleSlabs {
     pub(super) fn move_to_back(&mut self, slab: SlabId) {
         self.links.remove(slab.0);
         self.push_back(slab);
-    }
-
-    /// An idle slab becomes the first of all.
-    pub(super) fn move_to_front(&mut self, slab: SlabId) {
-        self.links.remove(slab.0);
-        self.links.push_front(self.links.list(0), slab.0);
-        self.front -= 1;
-        self.place[slab.index()] = self.front;
-        self.enqueue(slab);
     }
 
     fn push_back(&mut self, slab: SlabId) {
@@ -172,7 +161,6 @@ mod tests {
         Leave(u32),
         LeaveAndComeBack(Vec<u32>),
         Back(u32),
-        Front(u32),
         SetPriority(u32, u64),
         Steal,
     }
@@ -184,7 +172,6 @@ mod tests {
             2 => slab.clone().prop_map(Op::Leave),
             1 => prop::collection::vec(slab.clone(), 1..4).prop_map(Op::LeaveAndComeBack),
             1 => slab.clone().prop_map(Op::Back),
-            1 => slab.clone().prop_map(Op::Front),
             4 => (slab, 0u64..4).prop_map(|(slab, priority)| Op::SetPriority(slab, priority)),
             2 => Just(Op::Steal),
         ]
@@ -230,11 +217,6 @@ mod tests {
                         idle.move_to_back(SlabId(slab));
                         list.remove(at);
                         list.push(slab);
-                    },
-                    Op::Front(slab) => if let Some(at) = at(&slab) {
-                        idle.move_to_front(SlabId(slab));
-                        list.remove(at);
-                        list.insert(0, slab);
                     },
                     Op::SetPriority(slab, to) => {
                         idle.set_priority(SlabId(slab), to);

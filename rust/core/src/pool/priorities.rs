@@ -16,8 +16,8 @@ pub(crate) struct Priorities {
     num_entered: i64,
     /// The time, for the ages of what is cached.
     pub(crate) now: u64,
-    /// The highest priority that a block had when it was evicted.
-    pub(crate) highest_evicted: u64,
+    /// The priority of blocks that are cached without one.
+    pub(crate) default: u64,
 }
 
 impl Priorities {
@@ -27,7 +27,7 @@ impl Priorities {
             queue: None,
             num_entered: 0,
             now: 0,
-            highest_evicted: 0,
+            default: 0,
         }
     }
 
@@ -43,11 +43,6 @@ impl Priorities {
     /// A block's priority; by age, the tick at which it last lost its last owner.
     pub(crate) fn get(&self, block: BlockId) -> u64 {
         self.of[block.index()]
-    }
-
-    /// A block is evicted.
-    pub(crate) fn note_evicted(&mut self, block: BlockId) {
-        self.highest_evicted = self.highest_evicted.max(self.get(block));
     }
 
     /// Sets a block's priority from the next time it is cached. Does nothing by age.
@@ -77,15 +72,14 @@ impl Priorities {
             return self.now;
         }
         blocks.iter().fold(0, |highest, &block| {
+            let priority = &mut self.of[block as usize];
+            if *priority == 0 {
+                *priority = self.default;
+            }
+            let highest = highest.max(*priority);
             self.restore(block);
-            highest.max(self.of[block as usize])
+            highest
         })
-    }
-
-    /// Gives a cached block the lowest priority.
-    pub(super) fn drop_to_lowest(&mut self, block: u32) {
-        self.of[block as usize] = 0;
-        self.restore(block);
     }
 
     /// Puts a block, which is cached again after an undone touch, back to its place.

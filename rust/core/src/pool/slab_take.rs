@@ -3,8 +3,8 @@
 use super::SlabPool;
 use crate::ids::{BlockId, SlabId};
 
-/// Cached blocks among which one is searched that lies beside live ones: enough to pass over those of a few
-/// idle slabs, and so few that a long queue costs no more.
+/// Cached blocks among which one is searched that lies beside live ones, or has the lowest priority of such: enough
+/// to pass over those of a few idle slabs, and so few that a long queue costs no more.
 const MOST_LOOKED_AT: usize = 512;
 
 impl SlabPool {
@@ -77,7 +77,7 @@ impl SlabPool {
     }
 
     /// Up to `count` cached blocks in slabs that hold live blocks and are `allowed`, next to be evicted
-    /// first.
+    /// first: those of the lowest priority among the oldest.
     pub(crate) fn next_evicted_beside_live(
         &self,
         count: usize,
@@ -87,26 +87,35 @@ impl SlabPool {
             let slab = self.slabs.slab_of(block);
             self.slabs.num_live_in(slab) > 0 && allowed(slab)
         });
-        if !self.priorities.is_explicit() {
-            return usable.take(count).map(BlockId).collect();
-        }
-        let mut usable: Vec<_> = usable.map(BlockId).collect();
-        usable.sort_by_key(|&block| self.priorities.get(block));
-        usable.truncate(count);
-        usable
+        self.lowest_of(count, usable)
     }
 
-    /// Up to `count` of the oldest cached blocks that lie in slabs with live ones. Not all of them are looked at.
+    /// As [`SlabPool::next_evicted_beside_live`], among the oldest cached blocks alone, wherever they lie.
     pub(crate) fn next_evicted_in_slack(&self, count: usize) -> Vec<BlockId> {
         let oldest = self.links.iter(self.cached_list()).take(count.max(MOST_LOOKED_AT));
-        let slack = oldest.filter(|&block| self.slabs.num_live_in(self.slabs.slab_of(block)) > 0);
-        slack.take(count).map(BlockId).collect()
+        let is_slack = |block: &u32| self.slabs.num_live_in(self.slabs.slab_of(*block)) > 0;
+        self.lowest_of(count, oldest.filter(is_slack))
+    }
+
+    /// Up to `count` of the first of some cached blocks, the lowest priority first. `blocks` come by age.
+    fn lowest_of(&self, count: usize, blocks: impl Iterator<Item = u32>) -> Vec<BlockId> {
+        let blocks = blocks.map(BlockId);
+        if !self.priorities.is_explicit() {
+            return blocks.take(count).collect();
+        }
+        let looked_at = blocks.take(count.max(MOST_LOOKED_AT));
+        if count == 1 {
+            return looked_at.min_by_key(|&block| self.priorities.get(block)).into_iter().collect();
+        }
+        let mut lowest: Vec<_> = looked_at.collect();
+        lowest.sort_by_key(|&block| self.priorities.get(block));
+        lowest.truncate(count);
+        lowest
     }
 
     /// Takes a cached block for new content. Its keys are the caller's to drop.
     pub(crate) fn evict(&mut self, block: BlockId) {
         self.links.remove(block.0);
-        self.priorities.note_evicted(block);
         self.priorities.set(block, 0);
         self.blocks.own_evicted(block);
         self.slabs.on_live(self.slabs.slab_of(block.0), 1, 0);
@@ -148,23 +157,6 @@ impl SlabPool {
     fn find_priority(&mut self, slab: SlabId) {
         if self.slabs.num_live_in(slab) == 0 {
             self.slabs.idle.set_priority(slab, self.highest_in(slab));
-        }
-    }
-
-    /// Makes cached blocks the next to be evicted, the last of them first.
-    pub(crate) fn demote(&mut self, blocks: impl Iterator<Item = BlockId>) {
-        let mut demoted = None;
-        for block in blocks.filter(|block| self.blocks.is_evictable(block.0)) {
-            self.links.remove(block.0);
-            self.links.push_front(self.links.list(0), block.0);
-            self.priorities.drop_to_lowest(block.0);
-            let slab = self.slabs.slab_of(block.0);
-            if let Some(other) = demoted.replace(slab).filter(|&other| other != slab) {
-                self.slabs.demote(other, self.highest_in(other));
-            }
-        }
-        if let Some(slab) = demoted {
-            self.slabs.demote(slab, self.highest_in(slab));
         }
     }
 }

@@ -235,14 +235,6 @@ impl Slabs {
         }
     }
 
-    /// The highest priority of the slab's cached blocks has fallen.
-    pub(crate) fn demote(&mut self, slab: SlabId, priority: u64) {
-        self.idle.set_priority(slab, priority);
-        if priority == 0 && self.live[slab.index()] == 0 {
-            self.idle.move_to_front(slab);
-        }
-    }
-
     /// Undo the latest [`Slabs::on_live`] of a cached block.
     pub(crate) fn undo_live(&mut self, slab: SlabId) {
         if self.lose_live(slab, 1) {

@@ -51,8 +51,6 @@ pub(crate) struct CheckpointPlan {
     pub(crate) lengths: Lengths,
     /// Which of them is the end of attention blocks found without a state, 0 for none.
     pub(crate) branch: u32,
-    /// Which of them is worth the least, and the first to go, 0 for none.
-    pub(crate) repeat: u32,
     /// The class of the prompt.
     pub(crate) class: PromptClass,
     /// Tokens of the prompt.

@@ -4,12 +4,14 @@
 //!   on, and content is evicted by what it is worth.
 //! - `vllm`: vLLM's rules, so that every decision is the one that vLLM would take.
 //!
-//! Both may place checkpoints by a `CheckpointPolicy`, where `Traffic` has learned that they are used,
-//! tell why a hit ends where it does, and listen to what clients say of their `Sessions`.
+//! Both may place checkpoints by a `CheckpointPolicy`, where `Traffic` has learned that they are used, and
+//! tell why a hit ends where it does. Both ask a `Keeper` for how long content is kept, which listens to
+//! what clients say of their `Sessions`.
 
 pub(crate) mod checkpoint_history;
 pub(crate) mod checkpoint_policy;
 pub(crate) mod hit;
+mod keeper;
 pub(crate) mod natural;
 pub(crate) mod sessions;
 mod traffic;

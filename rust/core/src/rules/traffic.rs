@@ -31,8 +31,6 @@ pub(crate) struct Traffic {
     slabs_evicted: f64,
     slabs_cached: f64,
     kept: Kept,
-    /// Checkpoints that are to be evicted before all others, once nobody owns them.
-    pub(crate) first_to_go: Vec<(PoolId, BlockId)>,
 }
 
 /// What requests left behind, lately.
@@ -98,8 +96,17 @@ impl Traffic {
             slabs_evicted: 0.0,
             slabs_cached: 0.0,
             kept: Kept::default(),
-            first_to_go: Vec::new(),
         }
+    }
+
+    /// What the length of a hit is a multiple of.
+    pub(crate) fn alignment(&self) -> u32 {
+        self.alignment
+    }
+
+    /// The group whose checkpoints stand for those of all, if any group keeps states.
+    pub(crate) fn first_state(&self) -> Option<usize> {
+        self.first_state
     }
 
     /// Whether a group's checkpoints stand for those of all.
@@ -121,7 +128,6 @@ impl Traffic {
         CheckpointPlan {
             lengths,
             branch: if keeps_branch { prompt.branch } else { 0 },
-            repeat: learned.repeat,
             class: prompt.class,
             prompt_tokens: prompt.num_tokens,
             end: policy.finish && learned.end,

@@ -30,6 +30,23 @@ pub trait EvictionOrder: Store {
         }
     }
 
+    /// Sets the priority of blocks that are cached from now on without one, where blocks are evicted by priority;
+    /// 0 before it is set.
+    fn set_default_priority(&mut self, priority: u64) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools.iter_mut().for_each(|pool| pool.priorities.default = priority);
+        }
+    }
+
+    /// Gives blocks at least the default priority from the next time they are cached, where blocks are evicted by
+    /// priority: as if they had been used now.
+    fn raise_to_default(&mut self, pool: PoolId, blocks: &[BlockId]) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            let priorities = &mut slabs.pools[pool.index()].priorities;
+            priorities.raise(blocks, priorities.default);
+        }
+    }
+
     /// Gives blocks at least a priority from the next time they are cached, where blocks are evicted by
     /// priority.
     fn raise_priorities(&mut self, pool: PoolId, blocks: &[BlockId], least: u64) {
@@ -55,25 +72,6 @@ pub trait EvictionOrder: Store {
         if let Some(slabs) = self.as_slabs_mut() {
             slabs.pools[pool.index()].refresh(block);
         }
-    }
-
-    /// Makes a cached block the next to be evicted. Does nothing in a fixed store.
-    fn demote(&mut self, pool: PoolId, block: BlockId) {
-        self.demote_all(pool, std::iter::once(block));
-    }
-
-    /// Makes cached blocks the next to be evicted, the last of them first. Does nothing in a fixed store.
-    fn demote_all(&mut self, pool: PoolId, blocks: impl Iterator<Item = BlockId>) {
-        if let Some(slabs) = self.as_slabs_mut() {
-            slabs.pools[pool.index()].demote(blocks);
-        }
-    }
-
-    /// The latest tick at which a block that was evicted since had lost its last owner, where blocks are
-    /// evicted by age: about as old as what goes next. 0 in a fixed store.
-    fn newest_evicted(&self) -> u64 {
-        let pools = self.as_slabs().map_or(&[][..], |slabs| &slabs.pools);
-        pools.iter().map(|pool| pool.priorities.highest_evicted).max().unwrap_or(0)
     }
 
     /// Lets time pass. The clock only orders ages; one tick a scheduler step is enough.

@@ -109,7 +109,6 @@ impl SlabStore {
         let cached: Vec<_> = self.pools[pool.index()].cached_in(slab).collect();
         self.pools[pool.index()].blocks.num_evicted += cached.len() as u64;
         for block in cached {
-            self.pools[pool.index()].priorities.note_evicted(block);
             self.drop_keys(pool, block);
         }
         self.collect_emptied(pool);
@@ -151,6 +150,9 @@ impl Parts for SlabStore {
         if let Some(duplicate) = duplicate {
             // The key is not lost: `kept` carries it.
             PoolParts { lost_keys: None, ..self.parts(pool) }.forget(duplicate);
+            // Who left the duplicate may still come back for it.
+            let priorities = &mut self.pools[pool.index()].priorities;
+            priorities.set(kept, priorities.get(duplicate).max(priorities.get(kept)));
             self.clear_hashed(pool, duplicate);
             self.collect_emptied(pool);
         }

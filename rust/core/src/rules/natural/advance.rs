@@ -79,7 +79,7 @@ impl BlockManager {
                 let end = num_computed / cache.groups[group].spec.block_size;
                 let start = table.num_cached().unwrap_or(0);
                 let new = table.blocks.get(start as usize..end as usize).unwrap_or_default();
-                self.traffic.on_computed(group, new, &request.rest.plan);
+                self.keeper.traffic.on_computed(group, new, &request.rest.plan);
                 cache.commit_full(handle, group, &request.digests, table, end, None)?;
             }
             cache.release_skipped(row, group, table, num_computed)?;

@@ -38,7 +38,8 @@ impl BlockManager {
     /// Have the adopted checkpoint copied into the request's own slot.
     pub(super) fn fork(&mut self, row: usize) {
         let num_computed = self.engine.requests.progress(row).num_computed;
-        for group in self.state_groups() {
+        let mut is_used = false;
+        for group in self.engine.cache.state_groups() {
             let (request, tables) = self.engine.requests.split_mut(row);
             let table = &mut tables[group.id.index()];
             let Some(((_, src), dst)) = table.take_copy_source().zip(state::slot(table)) else {
@@ -47,13 +48,19 @@ impl BlockManager {
             self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
             self.engine.held.push((group.spec.pool, src));
             self.stats.forks += 1;
-            if self.traffic.counts_states_of(group.id.index()) {
-                if let Some(origin) = self.traffic.on_used(src, num_computed) {
+            if self.keeper.traffic.counts_states_of(group.id.index()) {
+                if let Some(origin) = self.keeper.traffic.on_used(src, num_computed) {
                     self.stats.origins[origin as usize].used += 1;
                 }
-                request.rest.checkpoints.extend([self.traffic.history.spare(src), num_computed]);
+                request
+                    .rest
+                    .checkpoints
+                    .extend([self.keeper.traffic.history.spare(src), num_computed]);
             }
-            self.score_checkpoint(row, &group, src, num_computed);
+            is_used = true;
+        }
+        if is_used {
+            self.score_checkpoint(row);
         }
     }
 
@@ -104,8 +111,11 @@ impl BlockManager {
                 self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
                 self.insert_state(row, group, dst, has_followed);
             }
-            self.engine.cache.store.free(group.spec.pool, std::iter::once(dst))?;
             self.stats.checkpoints += 1;
+        }
+        self.score_checkpoint(row);
+        for (group, &dst) in missing.iter().zip(&taken) {
+            self.engine.cache.store.free(group.spec.pool, std::iter::once(dst))?;
         }
         self.engine.cache.note_evictions();
         Ok(())
@@ -120,7 +130,7 @@ impl BlockManager {
             return false;
         }
         request.rest.checkpoints.retain(|&other| other != num_tokens);
-        for group in self.state_groups() {
+        for group in self.engine.cache.state_groups() {
             let digests = &self.engine.requests.rows[row].digests;
             if let Some(key) = group.key_at(digests, num_tokens) {
                 self.engine.cache.store.discard(group.spec.pool, &key);
@@ -152,6 +162,7 @@ impl BlockManager {
                 self.insert_state(row, &group, slot, has_followed);
             }
         }
+        self.score_checkpoint(row);
     }
 
     /// Checkpoints that are still there and that nobody went on from so far, by origin.
@@ -163,7 +174,7 @@ impl BlockManager {
         let index = self.engine.cache.store.prefix_index(group.spec.pool);
         for block in (0..pool.num_ids()).map(BlockId).filter(|&block| pool.is_hashed(block)) {
             if index.first_key(block).is_some_and(|(key, _)| key.group == group.id)
-                && let Some(origin) = self.traffic.history.unused(block)
+                && let Some(origin) = self.keeper.traffic.history.unused(block)
             {
                 unused[origin as usize] += 1;
             }
@@ -175,7 +186,7 @@ impl BlockManager {
     fn missing_checkpoints(&self, row: usize) -> Vec<Group> {
         let num_computed = self.engine.requests.progress(row).num_computed;
         let digests = &self.engine.requests.rows[row].digests;
-        let mut groups = self.state_groups();
+        let mut groups = self.engine.cache.state_groups();
         let store = &self.engine.cache.store;
         groups.retain(|group| {
             let key = group.key_at(digests, num_computed);
@@ -184,19 +195,17 @@ impl BlockManager {
         groups
     }
 
-    /// Let a block be found as the state where the request is, and give it its priority. It takes the
-    /// place of another one, maybe.
+    /// Let a block be found as the state where the request is. It takes the place of another one, maybe.
     fn insert_state(&mut self, row: usize, group: &Group, block: BlockId, has_followed: bool) {
         let num_tokens = self.engine.requests.progress(row).num_computed;
         let request = &self.engine.requests.rows[row];
         let Some(key) = group.key_at(&request.digests, num_tokens) else { return };
         self.engine.cache.store.insert_key(group.spec.pool, block, &key, num_tokens);
-        if self.traffic.counts_states_of(group.id.index()) {
+        if self.keeper.traffic.counts_states_of(group.id.index()) {
             let (plan, num_turns) = (&request.rest.plan, request.rest.num_turns);
-            let origin = self.traffic.on_left(block, plan, num_tokens, num_turns);
+            let origin = self.keeper.traffic.on_left(block, plan, num_tokens, num_turns);
             self.stats.origins[origin as usize].written += u64::from(!has_followed);
         }
-        self.score_checkpoint(row, group, block, num_tokens);
         let handle = self.engine.requests.handle(row);
         self.engine.cache.note(|| CacheEvent::StoredTail {
             handle,

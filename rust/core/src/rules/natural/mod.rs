@@ -31,8 +31,7 @@ use crate::engine::{BlockCopy, CacheEvent, Compaction, Engine, TableChange};
 use crate::error::Error;
 use crate::hash::BlockHasher;
 use crate::ids::{BlockId, GroupId};
-use crate::rules::sessions::{LeftBlock, Sessions};
-use crate::rules::traffic::Traffic;
+use crate::rules::keeper::Keeper;
 use crate::store::{BlockStore, EvictionOrder, Store};
 use lookup::Lengths;
 use request::{NaturalRequest, Progress};
@@ -48,17 +47,13 @@ pub struct BlockManager {
     hasher: BlockHasher,
     config: Config,
     max_request_tokens: u32,
-    /// What was seen of requests so far, from which it is learned where checkpoints go.
-    traffic: Traffic,
-    sessions: Sessions,
+    keeper: Keeper,
     stats: Stats,
     num_running: usize,
     /// Rows whose blocks are to be looked at by the call at hand. Reused by every call.
     due: Vec<u32>,
     /// Rows that were admitted with a part of their known tokens.
     unfinished: Vec<u32>,
-    /// Checkpoints that the request at hand leaves, and nobody else is known to need.
-    scored: Vec<LeftBlock>,
 }
 
 impl BlockManager {
@@ -84,8 +79,7 @@ impl BlockManager {
             _ => 0.0,
         };
         let mut manager = Self {
-            sessions: Sessions::new(&cache.store),
-            traffic: Traffic::new(&cache, lengths.alignment, quadratic),
+            keeper: Keeper::new(&cache, lengths.alignment, quadratic),
             engine: Engine::new(cache),
             lengths,
             hasher: BlockHasher::new(config.hashing.algorithm),
@@ -95,10 +89,13 @@ impl BlockManager {
             num_running: 0,
             due: Vec::new(),
             unfinished: Vec::new(),
-            scored: Vec::new(),
         };
+        manager.keeper.chances = manager.config.policy.chances();
         if manager.is_by_priority() {
             manager.engine.cache.store.order_by_priority()?;
+        }
+        if manager.config.policy != Policy::Explicit {
+            manager.keeper.start_step(&mut manager.engine.cache.store);
         }
         manager.max_request_tokens = manager.longest_request()?;
         Ok(manager)
@@ -276,7 +273,7 @@ impl BlockManager {
     pub fn reset(&mut self) -> Result<(), Error> {
         self.engine.version += 1;
         self.engine.cache.store.reset()?;
-        self.sessions.ends.clear();
+        self.keeper.sessions.ends.clear();
         self.engine.cache.note(|| CacheEvent::Cleared);
         Ok(())
     }
@@ -322,7 +319,7 @@ impl BlockManager {
     pub fn apply_compaction(&mut self, plan: &Compaction) -> Result<Vec<TableChange>, Error> {
         let moved = self.engine.apply_compaction(plan)?;
         self.stats.moves += moved.blocks.len() as u64;
-        self.traffic.on_moved(&self.engine.cache.groups, moved.blocks.iter().copied());
+        self.keeper.traffic.on_moved(&self.engine.cache.groups, moved.blocks.iter().copied());
         Ok(moved.tables)
     }
 
@@ -343,7 +340,11 @@ impl BlockManager {
     /// Let time pass: once a scheduler step, to order ages.
     pub fn tick(&mut self) {
         self.engine.cache.store.tick();
-        self.traffic.measure(&self.engine.cache.store);
+        if self.config.policy == Policy::Explicit {
+            self.keeper.traffic.measure(&self.engine.cache.store);
+        } else {
+            self.keeper.start_step(&mut self.engine.cache.store);
+        }
     }
 
     /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree.

@@ -1,7 +1,6 @@
 //! Where requests leave checkpoints, and what is learned for it.
 
 use super::BlockManager;
-use super::policy::Policy;
 use crate::placement::{Beginning, Prompt, PromptClass};
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
@@ -20,10 +19,10 @@ impl BlockManager {
             start: hit.num_tokens,
             num_tokens: prompt_tokens,
             branch: hit.branch,
-            num_left: self.traffic.num_left(&shared),
+            num_left: self.keeper.traffic.num_left(&shared),
             class: PromptClass { client, beginning: self.beginning(row, hit) },
         };
-        self.traffic.plan(&self.config.checkpoints, prompt)
+        self.keeper.traffic.plan(&self.config.checkpoints, prompt)
     }
 
     /// Take note of where a prompt that is admitted for the first time leaves the ones before it.
@@ -32,21 +31,19 @@ impl BlockManager {
         if std::mem::replace(&mut request.rest.is_known, true) {
             return;
         }
-        if matches!(self.config.policy, Policy::FlopAware(_)) {
-            self.note_return(row);
-        }
+        request.rest.num_turns = self.keeper.on_arrival(request.rest.session, &request.digests);
         if !self.keeps_states() {
             return;
         }
         let shared = hit.limit.is_whole().then(|| self.shared(row, hit));
-        self.traffic.on_prompt(class, shared);
+        self.keeper.traffic.on_prompt(class, shared);
     }
 
     /// How far the prompt of a request that goes on from `hit` shares blocks.
     fn shared(&self, row: usize, hit: Hit) -> Shared {
         let digests = &self.engine.requests.rows[row].digests;
         let matched = hit.num_tokens.max(hit.branch);
-        self.traffic.shared(&self.engine.cache, digests, hit.num_tokens, matched)
+        self.keeper.traffic.shared(&self.engine.cache, digests, hit.num_tokens, matched)
     }
 
     /// How the prompt of a request begins that goes on from `hit`.
@@ -54,6 +51,6 @@ impl BlockManager {
         let matched = self.engine.requests.rows[row].rest.matched.as_ref();
         let states = self.lengths.first_state.zip(matched);
         let checkpoint = states.and_then(|(group, matched)| matched.blocks.get(group)?.last());
-        self.traffic.beginning(hit.branch, checkpoint.copied())
+        self.keeper.traffic.beginning(hit.branch, checkpoint.copied())
     }
 }

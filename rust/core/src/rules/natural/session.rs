@@ -63,6 +63,6 @@ impl BlockManager {
                 is_known = true;
             }
         }
-        is_known || self.score_ended(session, hint)
+        is_known || self.keeper.on_hint(&mut self.engine.cache.store, session, hint)
     }
 }

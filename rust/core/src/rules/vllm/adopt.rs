@@ -32,6 +32,7 @@ impl<S: Store> Call<'_, S> {
             };
         }
         let (num_local, num_external) = (counts.num_local, args.num_external);
+        self.request.start = num_local + num_external;
         for group in groups.clone() {
             self.adopt(group, hit(group), num_local, num_external)?;
         }
@@ -72,7 +73,6 @@ impl<S: Store> Call<'_, S> {
             )));
         }
         self.cache.adopt(group, table, hit, num_local + num_external)?;
-        self.go_on_from(group, hit, num_local);
         let table = &mut self.tables[group];
         let kept = table.blocks.len() as u32 > table.num_skipped;
         if kept && ends_inside_block(&config, hit, num_local) {

@@ -40,9 +40,13 @@ impl<S: Store> KvCacheManager<S> {
             self.stats.shortened += 1;
             (hit, _) = self.explained_hit(handle, hit.num_tokens / 2);
         }
-        let Some(traffic) = &self.traffic else { return Ok(hit) };
+        let Some(keeper) = self.keeper.as_ref().filter(|_| self.config.checkpoints.is_some())
+        else {
+            return Ok(hit);
+        };
         let request = &mut self.engine.requests.rows[row];
-        let shared = traffic.shared(&self.engine.cache, &request.digests, hit.num_tokens, matched);
+        let (cache, traffic) = (&self.engine.cache, &keeper.traffic);
+        let shared = traffic.shared(cache, &request.digests, hit.num_tokens, matched);
         request.rest.shared = ended_by.is_whole().then_some(shared);
         request.rest.is_known = progress.was_preempted;
         let branch = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };

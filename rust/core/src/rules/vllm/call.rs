@@ -3,7 +3,6 @@
 use rustc_hash::FxHashSet;
 
 use super::config::{GroupConfig, ManagerConfig};
-use super::listener::Listener;
 use super::progress::RequestProgress;
 use super::request::Request;
 use super::stats::KvCacheStats;
@@ -13,7 +12,7 @@ use crate::error::Error;
 use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::prefix_index::Key;
-use crate::rules::traffic::Traffic;
+use crate::rules::keeper::Keeper;
 use crate::store::Store;
 
 /// A block of a recurrent group that holds the state at a boundary.
@@ -46,14 +45,15 @@ pub(super) struct Call<'a, S> {
     pub(super) cache: &'a mut Cache<S>,
     pub(super) outputs: &'a mut [StepOutputs],
     pub(super) stats: &'a mut KvCacheStats,
-    pub(super) traffic: Option<&'a mut Traffic>,
-    pub(super) listener: Option<&'a mut Listener>,
+    pub(super) keeper: Option<&'a mut Keeper>,
     pub(super) request: &'a mut Request,
     pub(super) handle: u64,
     pub(super) row: usize,
     pub(super) progress: RequestProgress,
     pub(super) digests: &'a [Digest],
     pub(super) tables: &'a mut [Table],
+    /// The checkpoint that the call uses or leaves: its tokens.
+    pub(super) checkpoint: Option<u32>,
 }
 
 impl<S: Store> Call<'_, S> {

@@ -67,14 +67,9 @@ impl<S: Store> Call<'_, S> {
             return Ok(());
         }
         let mask = mask(self.config, &config, config.use_eagle, (start, end), Some(&self.progress));
-        if let Some(listener) = self.listener.as_deref_mut() {
+        if let (Some(keeper), Some(plan)) = (self.keeper.as_deref_mut(), &self.request.plan) {
             let new = self.tables[group].blocks.get(start as usize..end as usize);
-            let pool = self.cache.groups[group].spec.pool;
-            listener.owners.set(pool, new.unwrap_or_default(), self.request.session);
-        }
-        if let (Some(traffic), Some(plan)) = (self.traffic.as_deref_mut(), &self.request.plan) {
-            let new = self.tables[group].blocks.get(start as usize..end as usize);
-            traffic.on_computed(group, new.unwrap_or_default(), plan);
+            keeper.traffic.on_computed(group, new.unwrap_or_default(), plan);
         }
         let (digests, table) = (self.digests, &mut self.tables[group]);
         self.cache.commit_full(self.handle, group, digests, table, end, mask.as_deref())

@@ -19,10 +19,7 @@ impl<S: Store> KvCacheManager<S> {
     /// [`Error::InvalidArgument`] where a block is to be read and overwritten in one step.
     pub fn take_disjoint_copies(&mut self) -> Result<Vec<(BlockId, BlockId)>, Error> {
         let copies = std::mem::take(&mut self.engine.cache.outbox.copies);
-        let first_to_go =
-            self.traffic.as_mut().map(|traffic| std::mem::take(&mut traffic.first_to_go));
-        let first_to_go = first_to_go.unwrap_or_default();
-        if copies.is_empty() && first_to_go.is_empty() {
+        if copies.is_empty() {
             return Ok(Vec::new());
         }
         // A copy of a copy is one of what was copied first.
@@ -43,9 +40,6 @@ impl<S: Store> KvCacheManager<S> {
         for copy in copies {
             let pool = self.engine.cache.groups[copy.group.index()].spec.pool;
             self.engine.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
-        }
-        for (pool, block) in first_to_go {
-            self.engine.cache.store.demote(pool, block);
         }
         Ok(resolved)
     }
@@ -101,9 +95,6 @@ impl<S: Store> Call<'_, S> {
             self.cache.store.drop_own_keys(pool, copy.dst);
             self.stats.given_up += (self.cache.store.evicted().len() - before) as u64;
             self.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
-            if let Some(traffic) = self.traffic.as_deref_mut() {
-                traffic.first_to_go.retain(|&block| block != (pool, copy.dst));
-            }
             let before = at.checked_sub(1).map(|before| self.cache.outbox.copies[before]);
             if !before.is_some_and(|it| it.group < copy.group && is_unused(self.cache, &it)) {
                 return Ok(true);

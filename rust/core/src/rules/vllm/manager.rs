@@ -2,7 +2,6 @@
 
 use super::call::{BoundaryState, Call, StepOutputs};
 use super::config::{GroupConfig, ManagerConfig};
-use super::listener::Listener;
 use super::no_change::NoChangeUntil;
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
 use super::request::VllmRequest;
@@ -15,7 +14,7 @@ use crate::engine::{CacheEvent, Engine, GroupBlocks, Residency};
 use crate::error::Error;
 use crate::group::Table;
 use crate::ids::{BlockId, GroupId};
-use crate::rules::traffic::Traffic;
+use crate::rules::keeper::Keeper;
 use crate::store::{EvictionOrder, Store};
 
 /// A block manager that decides as vLLM's does, block by block.
@@ -30,10 +29,9 @@ pub struct KvCacheManager<S> {
     pub(super) outputs: Vec<StepOutputs>,
     /// The request beside which nobody is admitted, by its id.
     pub(super) alone: Option<String>,
-    /// What was seen of requests so far, where checkpoints are placed by our own rules.
-    pub(super) traffic: Option<Box<Traffic>>,
-    /// What clients say of their sessions, from the first word on.
-    pub(super) listener: Option<Box<Listener>>,
+    /// Where our own rules place checkpoints, or decide over slabs for how long content is kept: a fixed store
+    /// evicts as vLLM does.
+    pub(super) keeper: Option<Box<Keeper>>,
     /// Requests whose prompts are computed in this step, the tokens from which on, and those of their next
     /// checkpoints.
     pub(super) coming_checkpoints: Vec<(u64, u32, u32)>,
@@ -63,8 +61,15 @@ impl<S: Store> KvCacheManager<S> {
         if config.checkpoints.is_some() {
             cache.num_removed = Some(vec![0; config.groups.len()].into());
         }
-        let traffic =
-            config.checkpoints.map(|_| Box::new(Traffic::new(&cache, config.hit_alignment(), 0.0)));
+        let mut keeper = None;
+        if enable_caching && (config.checkpoints.is_some() || cache.store.is_slabbed()) {
+            if cache.store.is_slabbed() {
+                cache.store.order_by_priority()?;
+            }
+            let mut new = Keeper::new(&cache, config.hit_alignment(), 0.0);
+            new.start_step(&mut cache.store);
+            keeper = Some(Box::new(new));
+        }
         Ok(Self {
             engine: Engine::new(cache),
             outputs: std::iter::repeat_with(StepOutputs::default)
@@ -72,8 +77,7 @@ impl<S: Store> KvCacheManager<S> {
                 .collect(),
             config,
             alone: None,
-            traffic,
-            listener: None,
+            keeper,
             coming_checkpoints: Vec::new(),
             is_short: false,
             stats: KvCacheStats::default(),
@@ -151,30 +155,23 @@ impl<S: Store> KvCacheManager<S> {
     /// One request's call, and what it knew of changes to come.
     fn open(&mut self, handle: u64, progress: RequestProgress) -> Result<Call<'_, S>, Error> {
         let row = self.engine.requests.row(handle)?;
-        let Self {
-            engine: Engine { cache, requests, .. },
-            config,
-            outputs,
-            stats,
-            traffic,
-            listener,
-            ..
-        } = self;
+        let Self { engine: Engine { cache, requests, .. }, config, outputs, stats, keeper, .. } =
+            self;
         let (Row { digests, rest: request, .. }, tables) = requests.split_mut(row);
-        let (traffic, listener) = (traffic.as_deref_mut(), listener.as_deref_mut());
+        let keeper = keeper.as_deref_mut();
         Ok(Call {
             config,
             cache,
             outputs,
             stats,
-            traffic,
-            listener,
+            keeper,
             request,
             handle,
             row,
             progress,
             digests,
             tables,
+            checkpoint: None,
         })
     }
 
@@ -306,12 +303,12 @@ impl<S: Store> KvCacheManager<S> {
         if let Some(reason) = reason {
             call.key_copies(reason)?;
         }
-        call.listen();
         call.observe();
         let mut new = Vec::with_capacity(call.tables.len());
         for group in 0..call.tables.len() {
             new.push(call.extend(group, num_slots, num_main, args.num_encoder)?);
         }
+        call.score_checkpoint();
         call.cache.note_evictions();
         if !args.delay_commit {
             let num_committed = num_main.min(progress.num_tokens);
@@ -369,6 +366,7 @@ impl<S: Store> KvCacheManager<S> {
     /// [`Error::UnknownRequest`].
     pub fn settle(&mut self, handle: u64, progress: &RequestProgress) -> Result<(), Error> {
         let mut call = self.open(handle, *progress)?;
+        call.request.num_computed = progress.num_computed;
         call.drop_unwritten();
         call.keep_states()
     }
@@ -379,6 +377,7 @@ impl<S: Store> KvCacheManager<S> {
     /// [`Error::NotLive`] where others freed its blocks.
     pub fn free(&mut self, handle: u64) -> Result<(), Error> {
         let Some(row) = self.row(handle) else { return Ok(()) };
+        self.score_left(row);
         let released = self.engine.release(row);
         self.forget(row);
         released
@@ -388,6 +387,7 @@ impl<S: Store> KvCacheManager<S> {
     /// group, without the null blocks at each front.
     pub fn pop(&mut self, handle: u64) -> Vec<BlockId> {
         let Some(row) = self.row(handle) else { return Vec::new() };
+        self.score_left(row);
         let mut blocks = Vec::new();
         let (_, tables) = self.engine.requests.split_mut(row);
         for table in tables {
@@ -396,6 +396,18 @@ impl<S: Store> KvCacheManager<S> {
         }
         self.forget(row);
         blocks
+    }
+
+    /// Give what a request holds its priority before it is given back.
+    fn score_left(&mut self, row: usize) {
+        if !self.holds_blocks(row) {
+            return;
+        }
+        let Some(keeper) = self.keeper.as_deref_mut() else { return };
+        let (Row { digests, rest: request, .. }, tables) = self.engine.requests.split_mut(row);
+        let mut lengths = std::mem::take(&mut request.checkpoints);
+        let visit = request.visit(tables, digests, request.num_computed);
+        keeper.on_left(&mut self.engine.cache, &visit, &mut lengths);
     }
 
     fn forget(&mut self, row: usize) {
@@ -461,11 +473,8 @@ impl<S: Store> KvCacheManager<S> {
             slabs.tick();
             slabs.spend_slack_first(is_short);
         }
-        if let Some(traffic) = &mut self.traffic {
-            traffic.measure(&self.engine.cache.store);
-        }
-        if let Some(listener) = &mut self.listener {
-            listener.start_step(&mut self.engine.cache.store);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.start_step(&mut self.engine.cache.store);
         }
         self.coming_checkpoints.clear();
         self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());

@@ -6,13 +6,12 @@
 //!
 //! ```text
 //! config, progress, stats <- request <- call <- retention, checkpoint, demand
-//!           owners <- listener <- <- adopt, extend, commit, placement, no_change
-//!                                 <- KvCacheManager <- lookup, copies, alone, session
+//!     <- adopt, extend, commit, placement, no_change
+//!     <- KvCacheManager <- lookup, copies, alone, session
 //! ```
 //!
 //! `placement`, `copies` and `alone` are not vLLM's: they keep copies of states by our own rules and
-//! let what is admitted over slabs come to its end. Nor are `owners`, `listener` and `session`: they heed
-//! what clients say of their sessions.
+//! let what is admitted over slabs come to its end. Nor is `session`, which hears what clients say of theirs.
 
 mod adopt;
 mod alone;
@@ -23,11 +22,9 @@ mod config;
 mod copies;
 mod demand;
 mod extend;
-mod listener;
 mod lookup;
 mod manager;
 mod no_change;
-mod owners;
 mod placement;
 mod progress;
 mod request;

@@ -25,10 +25,11 @@ impl<S: Store> KvCacheManager<S> {
         branch: u32,
         checkpoint: Option<BlockId>,
     ) {
-        let Some((policy, traffic)) = self.config.checkpoints.as_ref().zip(self.traffic.as_ref())
+        let Some((policy, keeper)) = self.config.checkpoints.as_ref().zip(self.keeper.as_ref())
         else {
             return;
         };
+        let traffic = &keeper.traffic;
         let class = PromptClass { client: 0, beginning: traffic.beginning(branch, checkpoint) };
         let shared = self.engine.requests.rows[row].rest.shared.as_ref();
         let num_left = shared.map_or(0, |shared| traffic.num_left(shared));
@@ -39,7 +40,6 @@ impl<S: Store> KvCacheManager<S> {
         let planned = std::mem::take(&mut plan.lengths);
         for &length in planned.as_slice() {
             plan.lengths.insert(length.min(most));
-            plan.repeat = if length > most { 0 } else { plan.repeat };
         }
         plan.end &= !self.config.has_drafts();
         self.engine.requests.rows[row].rest.plan = Some(plan);
@@ -164,11 +164,13 @@ pub(super) enum Reason {
 impl<S: Store> Call<'_, S> {
     /// Take note of where the prompt of a request that is being admitted leaves earlier ones.
     pub(super) fn observe(&mut self) {
-        let (Some(traffic), Some(plan)) = (self.traffic.as_deref_mut(), &self.request.plan) else {
+        let Some(keeper) = self.keeper.as_deref_mut() else { return };
+        if std::mem::replace(&mut self.request.is_known, true) {
             return;
-        };
-        if !std::mem::replace(&mut self.request.is_known, true) {
-            traffic.on_prompt(plan.class, self.request.shared.take());
+        }
+        self.request.num_turns = keeper.on_arrival(self.request.session, self.digests);
+        if let Some(plan) = &self.request.plan {
+            keeper.traffic.on_prompt(plan.class, self.request.shared.take());
         }
     }
 
@@ -247,32 +249,36 @@ impl<S: Store> Call<'_, S> {
 
     /// A state is kept in a block from now on.
     pub(super) fn note_left(&mut self, group: usize, block: BlockId) {
-        let pool = self.pool(group);
-        if self.listener.is_some() {
-            self.own(group, &[block]);
-            self.request.checkpoints.push(self.progress.num_computed);
-        }
-        let (Some(traffic), Some(plan)) = (self.traffic.as_deref_mut(), &self.request.plan) else {
+        let at = self.progress.num_computed;
+        let (Some(keeper), Some(plan)) = (self.keeper.as_deref_mut(), &self.request.plan) else {
             return;
         };
-        if plan.repeat > 0 && plan.repeat == self.progress.num_computed {
-            traffic.first_to_go.push((pool, block));
+        if keeper.traffic.counts_states_of(group) {
+            keeper.traffic.on_left(block, plan, at, self.request.num_turns);
+            self.request.checkpoints.push(at);
         }
-        if traffic.counts_states_of(group) {
-            traffic.on_left(block, plan, self.progress.num_computed, 0);
-        }
+        self.checkpoint = Some(at);
     }
 
     /// A request that is being admitted goes on from a copy of a block.
     pub(super) fn note_used(&mut self, group: usize, block: BlockId) {
         let num_tokens = self.tables[group].moving().last_kept;
-        if let Some(traffic) = self.traffic.as_deref_mut()
-            && traffic.counts_states_of(group)
-        {
-            traffic.on_used(block, num_tokens);
-            let now = traffic.pressure.now();
-            traffic.history.touch(block, now);
+        let Some(keeper) = self.keeper.as_deref_mut() else { return };
+        if keeper.traffic.counts_states_of(group) {
+            keeper.traffic.on_used(block, num_tokens);
+            let spare = keeper.traffic.history.spare(block);
+            self.request.checkpoints.extend([spare, num_tokens]);
         }
+        self.checkpoint = Some(num_tokens);
+    }
+
+    /// Give the checkpoint that the call uses or leaves its priority, if it does either.
+    pub(super) fn score_checkpoint(&mut self) {
+        let (Some(keeper), Some(at)) = (self.keeper.as_deref(), self.checkpoint.take()) else {
+            return;
+        };
+        let visit = self.request.visit(self.tables, self.digests, self.progress.num_computed);
+        keeper.score_checkpoint(self.cache, &visit, &self.request.checkpoints, at);
     }
 
     /// Give up the copy that followed the generation so far, unless somebody goes on from it.
@@ -332,6 +338,7 @@ impl<S: Store> Call<'_, S> {
                 self.stats.kept += 1;
             }
         }
+        self.score_checkpoint();
         Ok(())
     }
 }

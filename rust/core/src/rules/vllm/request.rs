@@ -1,9 +1,12 @@
 //! What the rules remember of a request.
 
 use super::no_change::NoChangeUntil;
+use crate::digest::Digest;
 use crate::engine::requests::RequestState;
+use crate::group::Table;
 use crate::rules::checkpoint_policy::CheckpointPlan;
-use crate::rules::sessions::Hint;
+use crate::rules::keeper::Visit;
+use crate::rules::sessions::{Hint, WorthClass};
 use crate::rules::traffic::Shared;
 
 /// Marks the requests of these rules. Their progress is told with each call; what a step looks at is
@@ -16,7 +19,7 @@ impl RequestState for VllmRequest {
     type Rest = Request;
 }
 
-/// The rest. It stays empty where no checkpoints are placed by our own rules, and nothing is said.
+/// The rest. It stays empty over a fixed store.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     /// Where it leaves checkpoints: made by its look-up, or else when it is first scheduled.
@@ -29,8 +32,6 @@ pub(super) struct Request {
     pub(super) shared: Option<Shared>,
     /// Whether its prompt was taken note of.
     pub(super) is_known: bool,
-    /// Whether its session was told that it arrived.
-    pub(super) was_heard: bool,
     /// Whether anything was said of it.
     pub(super) is_named: bool,
     /// What was said of how its session goes on.
@@ -39,6 +40,30 @@ pub(super) struct Request {
     pub(super) session: u64,
     /// Earlier turns of its conversation, as far as they are remembered.
     pub(super) num_turns: u8,
-    /// Lengths of the checkpoints that it went on from and left, where sessions are listened to.
+    /// Tokens that it went on from.
+    pub(super) start: u32,
+    /// Tokens computed when it was to be given up.
+    pub(super) num_computed: u32,
+    /// Lengths of the checkpoints that it went on from and left.
     pub(super) checkpoints: Vec<u32>,
+}
+
+impl Request {
+    /// The request as a keeper sees it, which has so many tokens computed.
+    pub(super) fn visit<'a>(
+        &self,
+        tables: &'a [Table],
+        digests: &'a [Digest],
+        num_computed: u32,
+    ) -> Visit<'a> {
+        Visit {
+            tables,
+            digests,
+            plan: self.plan.unwrap_or_default(),
+            start: self.start,
+            num_computed,
+            class: WorthClass::new(self.num_turns, self.hint),
+            session: self.session,
+        }
+    }
 }
