@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
-    BlockManager, BlockStore, CheckpointPolicy, Config, Error, GroupId, GroupKind, GroupSpec,
-    HitLimit, PoolId, Store,
+    BlockManager, BlockStore, CheckpointPolicy, Config, Error, EvictionOrder, FlopModel, GroupId,
+    GroupKind, GroupSpec, HitLimit, Policy, PoolId, Store,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -551,4 +551,37 @@ fn a_shared_prefix_is_not_left_behind() {
         let (hit, _) = turn(&mut manager, &[shared.clone(), prompt(number, 200)].concat(), 20);
         assert_eq!(hit, if number < 4 { 0 } else { 480 });
     }
+}
+
+#[test]
+fn what_a_window_leaves_behind_counts_as_used_then() {
+    let groups = vec![
+        GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
+        GroupSpec { kind: GroupKind::sliding_window(32), block_size: 16, pool: PoolId(0) },
+    ];
+    let model = FlopModel { linear: 1.0, quadratic: 0.0, alpha: 0.0 };
+    let config = Config { policy: Policy::FlopAware(model), ..config(groups, 8_192) };
+    let store = BlockStore::shared(40, &[4]).unwrap();
+    let mut manager = BlockManager::new(store, config).unwrap();
+    let window = GroupId(1);
+    // The blocks in the window, chunk by chunk.
+    let mut held = Vec::new();
+    for (number, len) in [(1, 64), (2, 64), (1, 128)] {
+        let handle = manager.add_prompt("turn", &prompt(number, len), &[]).unwrap();
+        assert_eq!(manager.match_prefix(handle).unwrap().num_tokens, len as u32 - 64);
+        for _ in 0..2 {
+            manager.tick();
+            assert_eq!(manager.allocate(&[handle], &[32], 0).unwrap(), 1);
+            held.push(manager.blocks(handle, window).unwrap().to_vec());
+            manager.advance(&[handle], &[32]).unwrap();
+        }
+        if len == 64 {
+            manager.free(&[handle]).unwrap();
+        }
+    }
+    let priority = |&block| manager.store().priority(PoolId(0), block);
+    let adopted = &held[4][2..4];
+    assert_eq!(adopted, &held[1][2..4]);
+    let other = held[3].last().unwrap();
+    assert!(adopted.iter().all(|block| priority(block) > priority(other)), "{held:?}");
 }

@@ -64,6 +64,10 @@ impl SlabPool {
             let kept = (slabs.num_live_in(slab), slabs.num_free_in(slab));
             ensure!(kept == (live, free), "slab {slab} has {live} live and {free} free blocks");
         }
+        let cached = self.links.iter(self.cached_list());
+        if let Some(block) = self.priorities.first_lost(cached) {
+            return Err(format!("cached block {block} waits nowhere with its priority"));
+        }
         slabs.check()
     }
 }

@@ -106,6 +106,16 @@ impl Priorities {
         }
     }
 
+    /// The first of some cached blocks that would never be found as the one of the lowest priority.
+    pub(super) fn first_lost(&self, mut cached: impl Iterator<Item = u32>) -> Option<u32> {
+        let queue = self.queue.as_ref()?;
+        let mut waits = vec![false; self.of.len()];
+        for entry in queue.iter().filter(|it| self.of[it.id as usize] == it.priority) {
+            waits[entry.id as usize] = true;
+        }
+        cached.find(|&block| !waits[block as usize])
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.of) + self.queue.as_ref().map_or(0, EvictionQueue::memory_bytes)
     }

@@ -152,7 +152,8 @@ impl Keeper {
         for group in cache.state_groups() {
             if let Some(block) = visit.checkpoint(cache, &group, num_tokens) {
                 let priority = own.max(self.kept_for_others(cache, counted, &group, block));
-                cache.store.set_priority(group.spec.pool, block, priority);
+                // A group may have had one already, which nobody owns.
+                cache.store.reprioritize(group.spec.pool, [(block, priority)].into_iter());
             }
         }
     }

@@ -86,7 +86,8 @@ impl BlockManager {
             let priority = self.said_priority(row, num_tokens);
             for group in self.engine.cache.state_groups() {
                 if let Some(block) = self.checkpoint(row, &group, num_tokens) {
-                    self.engine.cache.store.set_priority(group.spec.pool, block, priority);
+                    let said = [(block, priority)].into_iter();
+                    self.engine.cache.store.reprioritize(group.spec.pool, said);
                 }
             }
             return;
