@@ -30,10 +30,10 @@ class Load:
 LOADS = {
     "conversations": Load(MOONCAKE, 150, (24, 48, 96), 8),
     "coding agents": Load("claude_code_agentic_dev.jsonl.gz", 150, (24, 48, 96), 4),
-    "documents": Load(None, 500, (24, 48, 96), 16),
-    "agents": Load(None, 500, (12, 24, 48), 16),
-    "tools": Load(None, 500, (12, 24, 48), 16),
-    "changing": Load(None, 500, (24, 48, 96), 16),
+    "documents": Load(None, 500, (35, 71, 142), 16),
+    "agents": Load(None, 500, (17, 33, 67), 16),
+    "tools": Load(None, 500, (13, 26, 53), 16),
+    "changing": Load(None, 500, (27, 55, 109), 16),
 }
 RETENTIONS = (0, None)
 """vLLM's default, and every block border."""

@@ -1396,7 +1396,6 @@ fn what_serves_only_the_same_prompt_goes_first() {
     while left(&manager) == all {
         manager.store_mut().allocate(PoolId(1), 1, &mut taken).unwrap();
     }
-    eprintln!("{all:?} {:?}", left(&manager));
     assert_eq!(left(&manager), all[..all.len() - 1], "the last one went");
 }
 

@@ -203,18 +203,23 @@ fn what_was_said_last_counts() {
 
 #[test]
 fn a_prefix_that_others_went_on_from_keeps_its_place() {
-    let served = |with_other: bool| {
+    // The other comes before it, while it runs, or after its end.
+    let served = |before: bool, after: bool, hint: Hint| {
         let mut manager = manager(40);
-        if with_other {
+        if before {
             serve(&mut manager, "other", &prompt(7, 32, 64), NOTHING);
         }
-        let handle = start(&mut manager, "a", &prompt(1, 32, 96), (Some("a"), Hint::None));
-        let late = (!with_other)
-            .then(|| start(&mut manager, "late", &prompt(8, 32, 64), (Some("late"), Hint::None)));
-        if let Some(late) = late {
+        let handle = start(&mut manager, "a", &prompt(1, 32, 96), (Some("a"), hint));
+        if !before && !after {
+            let late = start(&mut manager, "late", &prompt(8, 32, 64), (Some("late"), Hint::None));
             finish(&mut manager, late);
         }
         finish(&mut manager, handle);
+        if after {
+            // It computes the prefix again, or goes on from a checkpoint there.
+            serve(&mut manager, "other", &prompt(7, 32, 64), NOTHING);
+            serve(&mut manager, "other", &prompt(9, 32, 64), NOTHING);
+        }
         assert!(manager.set_session_hint("a", Hint::Done));
         let store = manager.store();
         // Where two requests computed the same, the one that is kept longer counts.
@@ -224,12 +229,55 @@ fn a_prefix_that_others_went_on_from_keeps_its_place() {
         };
         digests(&prompt(1, 32, 96)).into_iter().map(priority).collect::<Vec<u64>>()
     };
-    for with_other in [true, false] {
-        let priorities = served(with_other);
-        // Blocks 8 and on are its own.
-        let (shared, own) = priorities.split_at(8);
-        assert!(own.iter().max() < shared.iter().min(), "{priorities:?}");
+    for (before, after) in [(true, false), (false, false), (false, true)] {
+        for hint in [Hint::None, Hint::Paused] {
+            let priorities = served(before, after, hint);
+            // Blocks 8 and on are its own.
+            let (shared, own) = priorities.split_at(8);
+            assert!(
+                own.iter().max() < shared.iter().min(),
+                "{before} {after} {hint:?}: {priorities:?}"
+            );
+        }
     }
+}
+
+#[test]
+fn of_a_session_that_is_over_the_last_block_goes_first() {
+    let mut manager = manager(12);
+    let tokens = prompt(1, 0, 96);
+    serve(&mut manager, "a", &tokens, (Some("a"), Hint::None));
+    assert!(manager.set_session_hint("a", Hint::Done));
+    let keys = digests(&tokens).into_iter().map(|digest| Key { digest, group: GroupId(0) });
+    let keys: Vec<_> = keys.collect();
+    let (mut taken, mut lengths) = (Vec::new(), Vec::new());
+    while lengths.last() != Some(&0) {
+        manager.store_mut().allocate(PoolId(0), 1, &mut taken).unwrap();
+        let is_left = |key: &&Key| manager.store().get(PoolId(0), key).is_some();
+        lengths.push(keys.iter().take_while(is_left).count());
+        assert_eq!(lengths.last(), Some(&keys.iter().filter(is_left).count()));
+    }
+    lengths.dedup();
+    assert!(lengths.len() > 8, "{lengths:?}");
+}
+
+#[test]
+fn a_request_that_is_preempted_is_not_over_whatever_is_said_of_it() {
+    let left = |hint| {
+        let mut manager = manager(60);
+        others(&mut manager, 10..40);
+        let tokens = prompt(1, 0, 96);
+        let (handle, _, progress) = start(&mut manager, "a", &tokens, (Some("a"), hint));
+        manager.settle(handle, &progress).unwrap();
+        manager.free(handle).unwrap();
+        let mut num_others = 0;
+        while hit(&mut manager, &tokens) > 0 {
+            others(&mut manager, 100 + num_others..101 + num_others);
+            num_others += 1;
+        }
+        num_others
+    };
+    assert_eq!(left(Hint::Done), left(Hint::None));
 }
 
 #[test]

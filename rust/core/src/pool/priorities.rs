@@ -7,7 +7,8 @@ use crate::ids::BlockId;
 ///
 /// By default the priority is the tick at which the block lost its last owner, so that the order is
 /// that of the pool's list of cached blocks. Once [`Self::make_explicit`] was called it is what
-/// [`Self::set`] said, and a heap keeps the order.
+/// [`Self::set`] and [`Self::raise`] said, the default where they said nothing, and a heap keeps the order. 0
+/// stands for none.
 #[derive(Debug)]
 pub(crate) struct Priorities {
     of: Box<[u64]>,
@@ -52,13 +53,13 @@ impl Priorities {
         }
     }
 
-    /// Sets the priorities of blocks that have a lower one, from the next time they are cached. Does
-    /// nothing by age.
+    /// Raises the priorities of blocks, to `least` or more, from the next time they are cached: a block that had
+    /// one already gets another one. Does nothing by age.
     pub(crate) fn raise(&mut self, blocks: &[BlockId], least: u64) {
         if self.is_explicit() {
             for block in blocks {
                 let priority = &mut self.of[block.index()];
-                *priority = least.max(*priority);
+                *priority = if *priority == 0 { least } else { least.max(*priority + 1) };
             }
         }
     }

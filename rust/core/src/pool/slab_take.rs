@@ -77,38 +77,47 @@ impl SlabPool {
     }
 
     /// Up to `count` cached blocks in slabs that hold live blocks and are `allowed`, next to be evicted
-    /// first: those of the lowest priority among the oldest.
+    /// first: those of the lowest priority among the oldest, else the oldest that there are.
     pub(crate) fn next_evicted_beside_live(
         &self,
         count: usize,
         allowed: impl Fn(SlabId) -> bool,
     ) -> Vec<BlockId> {
-        let usable = self.links.iter(self.cached_list()).filter(|&block| {
-            let slab = self.slabs.slab_of(block);
+        let is_usable = |block: &BlockId| {
+            let slab = self.slabs.slab_of(block.0);
             self.slabs.num_live_in(slab) > 0 && allowed(slab)
-        });
-        self.lowest_of(count, usable)
+        };
+        let mut cached = self.links.iter(self.cached_list()).map(BlockId);
+        if !self.priorities.is_explicit() {
+            return cached.filter(is_usable).take(count).collect();
+        }
+        let oldest = cached.by_ref().take(count.max(MOST_LOOKED_AT));
+        let mut found = self.lowest_of(count, oldest.filter(is_usable));
+        let num_lacking = count - found.len();
+        found.extend(cached.filter(is_usable).take(num_lacking));
+        found
     }
 
     /// As [`SlabPool::next_evicted_beside_live`], among the oldest cached blocks alone, wherever they lie.
     pub(crate) fn next_evicted_in_slack(&self, count: usize) -> Vec<BlockId> {
         let oldest = self.links.iter(self.cached_list()).take(count.max(MOST_LOOKED_AT));
         let is_slack = |block: &u32| self.slabs.num_live_in(self.slabs.slab_of(*block)) > 0;
-        self.lowest_of(count, oldest.filter(is_slack))
+        let slack = oldest.filter(is_slack).map(BlockId);
+        if self.priorities.is_explicit() {
+            self.lowest_of(count, slack)
+        } else {
+            slack.take(count).collect()
+        }
     }
 
-    /// Up to `count` of the first of some cached blocks, the lowest priority first. `blocks` come by age.
-    fn lowest_of(&self, count: usize, blocks: impl Iterator<Item = u32>) -> Vec<BlockId> {
-        let blocks = blocks.map(BlockId);
-        if !self.priorities.is_explicit() {
-            return blocks.take(count).collect();
-        }
-        let looked_at = blocks.take(count.max(MOST_LOOKED_AT));
+    /// Up to `count` of some cached blocks, the lowest priority first. `blocks` come by age.
+    fn lowest_of(&self, count: usize, blocks: impl Iterator<Item = BlockId>) -> Vec<BlockId> {
+        let priority = |block: &BlockId| self.priorities.get(*block);
         if count == 1 {
-            return looked_at.min_by_key(|&block| self.priorities.get(block)).into_iter().collect();
+            return blocks.min_by_key(priority).into_iter().collect();
         }
-        let mut lowest: Vec<_> = looked_at.collect();
-        lowest.sort_by_key(|&block| self.priorities.get(block));
+        let mut lowest: Vec<_> = blocks.collect();
+        lowest.sort_by_key(priority);
         lowest.truncate(count);
         lowest
     }
@@ -126,8 +135,12 @@ impl SlabPool {
         if self.blocks.is_evictable(block.0) {
             self.links.remove(block.0);
             self.links.push_back(self.cached_list(), block.0);
-            let priority = self.priorities.enter(&[block.0]);
-            self.slabs.refresh(self.slabs.slab_of(block.0), priority);
+            let (slab, priority) = (self.slabs.slab_of(block.0), self.priorities.enter(&[block.0]));
+            self.slabs.refresh(slab, priority);
+            if self.priorities.is_explicit() {
+                // It may have a lower one than before.
+                self.find_priority(slab);
+            }
         }
     }
 

@@ -17,12 +17,13 @@ const PARTS_A_LIFE: f64 = 65_536.0;
 /// Bits of a priority below the parts of a life: ticks, for content of the same part.
 const TICK_BITS: u32 = 24;
 
-/// For how many lives content of mean worth is kept, by its chance to be gone on from.
+/// For how many lives content of mean worth is kept, by its chance to be gone on from. A chance counts in mean
+/// chances.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Chances {
-    /// One, and so many for the mean chance.
+    /// `All(alpha)`: `1 + alpha * chance`.
     All(f64),
-    /// One where nothing is said of the content. Else so many more for twice the mean chance, or less.
+    /// `Hinted(alpha)`: 1 where nothing is said of the content, else `1 + alpha * (chance - 1)`, at least 0.
     Hinted(f64),
 }
 
@@ -116,7 +117,7 @@ impl Keeper {
     }
 
     /// A request is over: remember where the next turn of its conversation may go on.
-    pub(crate) fn on_end<S: Store>(&mut self, cache: &Cache<S>, visit: &Visit<'_>) {
+    fn on_end<S: Store>(&mut self, cache: &Cache<S>, visit: &Visit<'_>) {
         if self.chances.is_none() {
             return;
         }
@@ -159,14 +160,18 @@ impl Keeper {
     }
 
     /// Give what a request holds its priority before it is given back, and the checkpoints at `lengths`, which
-    /// it used or left.
+    /// it used or left. One that is over is remembered as the end of its session.
     pub(crate) fn on_left<S: Store>(
         &mut self,
         cache: &mut Cache<S>,
         visit: &Visit<'_>,
         lengths: &mut Vec<u32>,
+        is_over: bool,
     ) {
-        let remembers = visit.session > 0 && self.chances.is_some();
+        if is_over {
+            self.on_end(cache, visit);
+        }
+        let remembers = is_over && visit.session > 0 && self.chances.is_some();
         let left = remembers.then(|| self.own_blocks(cache, visit));
         let least = self.priority(cache, visit.class, 1.0);
         for (group, table) in cache.groups.iter().zip(visit.tables) {
@@ -201,7 +206,11 @@ impl Keeper {
             let priority = self.priority(cache, visit.class, worth);
             for group in &groups {
                 let Some(block) = visit.checkpoint(cache, group, length) else { continue };
-                let others = self.kept_for_others(cache, counted, group, block);
+                let others = if self.is_of_others(visit, group, block, length) {
+                    cache.store.priority(group.spec.pool, block)
+                } else {
+                    self.kept_for_others(cache, counted, group, block)
+                };
                 self.keep_checkpoint(cache, group, block, priority.max(others));
                 if others == 0 {
                     let pool = group.spec.pool;
@@ -244,7 +253,10 @@ impl Keeper {
             it.priority = priority(end.at, it.worth * lives);
         }
         for left in end.left.chunk_by(|one, other| one.pool == other.pool) {
-            store.reprioritize(left[0].pool, left.iter().map(|it| (it.block, it.priority)));
+            let first = left[0];
+            // The end of a prefix goes before its start.
+            let left = left.iter().rev();
+            store.reprioritize(first.pool, left.map(|it| (it.block, it.priority)));
         }
         self.sessions.ends.insert(session, end);
         true
@@ -271,6 +283,22 @@ impl Keeper {
     ) -> u64 {
         let is_shared = counted.is_some_and(|block| self.traffic.history.is_shared(block));
         if is_shared { cache.store.priority(group.spec.pool, block) } else { 0 }
+    }
+
+    /// Whether a hint was given of a request that went on from a checkpoint which its session did not leave.
+    fn is_of_others(
+        &mut self,
+        visit: &Visit<'_>,
+        group: &Group,
+        block: BlockId,
+        num_tokens: u32,
+    ) -> bool {
+        let is_left = |end: &mut SessionEnd| {
+            end.left.iter().any(|it| it.pool == group.spec.pool && it.block == block)
+        };
+        visit.class.hint() != Hint::None
+            && num_tokens <= visit.start
+            && !self.sessions.ends.get_mut(visit.session).is_some_and(is_left)
     }
 
     /// The attention blocks of a request that nobody but its session is known to need, before they are

@@ -47,8 +47,8 @@ pub trait EvictionOrder: Store {
         }
     }
 
-    /// Gives blocks at least a priority from the next time they are cached, where blocks are evicted by
-    /// priority.
+    /// Gives blocks at least a priority, and another one than before, from the next time they are cached, where
+    /// blocks are evicted by priority.
     fn raise_priorities(&mut self, pool: PoolId, blocks: &[BlockId], least: u64) {
         if let Some(slabs) = self.as_slabs_mut() {
             slabs.pools[pool.index()].priorities.raise(blocks, least);

@@ -217,7 +217,7 @@ impl BlockManager {
     pub fn preempt(&mut self, handles: &[u64]) -> Result<(), Error> {
         self.check_batch(handles, handles.len())?;
         for &handle in handles {
-            self.release(known_row(handle))?;
+            self.release(known_row(handle), false)?;
             self.stats.preemptions += 1;
         }
         Ok(())
@@ -231,15 +231,15 @@ impl BlockManager {
         self.check_batch(handles, handles.len())?;
         for &handle in handles {
             let row = known_row(handle);
-            self.release(row)?;
+            self.release(row, true)?;
             self.engine.requests.remove(row);
         }
         Ok(())
     }
 
-    fn release(&mut self, row: usize) -> Result<(), Error> {
+    fn release(&mut self, row: usize, is_over: bool) -> Result<(), Error> {
         self.keep_final_state(row);
-        self.score_released(row);
+        self.score_released(row, is_over);
         self.engine.release(row)?;
         self.engine.requests.rows[row].rest.matched = None;
         self.unfinished.retain(|&other| other as usize != row);

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
 use crate::rules::keeper::{Chances, Visit};
-use crate::rules::sessions::WorthClass;
+use crate::rules::sessions::{Hint, WorthClass};
 use crate::store::{EvictionOrder, Store};
 
 impl BlockManager {
@@ -43,7 +43,7 @@ impl BlockManager {
 
     /// Give what a request holds a priority before it is released, and the checkpoints that it used
     /// or left.
-    pub(super) fn score_released(&mut self, row: usize) {
+    pub(super) fn score_released(&mut self, row: usize, is_over: bool) {
         if !self.config.enable_caching || !self.engine.requests.progress(row).running {
             return;
         }
@@ -51,9 +51,8 @@ impl BlockManager {
         if self.config.policy == Policy::Explicit {
             self.score_as_said(row);
         } else {
-            let visit = visit(&self.engine.requests, row);
-            self.keeper.on_end(&self.engine.cache, &visit);
-            self.keeper.on_left(&mut self.engine.cache, &visit, &mut lengths);
+            let visit = visit(&self.engine.requests, row, is_over);
+            self.keeper.on_left(&mut self.engine.cache, &visit, &mut lengths, is_over);
         }
         lengths.clear();
         self.engine.requests.rows[row].rest.checkpoints = lengths;
@@ -92,7 +91,7 @@ impl BlockManager {
             }
             return;
         }
-        let visit = visit(&self.engine.requests, row);
+        let visit = visit(&self.engine.requests, row, false);
         let lengths = &self.engine.requests.rows[row].rest.checkpoints;
         self.keeper.score_checkpoint(&mut self.engine.cache, &visit, lengths, num_tokens);
     }
@@ -140,16 +139,17 @@ impl Policy {
     }
 }
 
-/// A request, as a keeper sees it.
-fn visit(requests: &Requests<NaturalRequest>, row: usize) -> Visit<'_> {
+/// A request, as a keeper sees it. What was said of its conversation counts once it is over.
+fn visit(requests: &Requests<NaturalRequest>, row: usize, is_over: bool) -> Visit<'_> {
     let request = &requests.rows[row];
+    let hint = if is_over { request.rest.hint } else { Hint::None };
     Visit {
         tables: requests.tables(row),
         digests: &request.digests,
         plan: request.rest.plan,
         start: request.rest.start,
         num_computed: requests.progress(row).num_computed,
-        class: WorthClass::new(request.rest.num_turns, request.rest.hint),
+        class: WorthClass::new(request.rest.num_turns, hint),
         session: request.rest.session,
     }
 }

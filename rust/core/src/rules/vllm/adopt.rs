@@ -42,6 +42,7 @@ impl<S: Store> Call<'_, S> {
             let has_room = all.is_none_or(|all| self.fits(None, all, kept));
             if !has_room || !self.fits(None, counts, kept) {
                 self.cache.undo_adopt(self.tables);
+                self.request.start = 0;
                 return Ok(false);
             }
         }

@@ -29,8 +29,8 @@ pub struct KvCacheManager<S> {
     pub(super) outputs: Vec<StepOutputs>,
     /// The request beside which nobody is admitted, by its id.
     pub(super) alone: Option<String>,
-    /// Where our own rules place checkpoints, or decide over slabs for how long content is kept: a fixed store
-    /// evicts as vLLM does.
+    /// For how long content is kept, and what is learned for checkpoints; `None` in a fixed store without those:
+    /// it evicts as vLLM does.
     pub(super) keeper: Option<Box<Keeper>>,
     /// Requests whose prompts are computed in this step, the tokens from which on, and those of their next
     /// checkpoints.
@@ -371,13 +371,18 @@ impl<S: Store> KvCacheManager<S> {
         call.keep_states()
     }
 
-    /// Forget a request and give its blocks back, the last ones first to go.
+    /// Forget a request that is not over, and give its blocks back, the last ones first to go.
     ///
     /// # Errors
     /// [`Error::NotLive`] where others freed its blocks.
     pub fn free(&mut self, handle: u64) -> Result<(), Error> {
+        self.give_back(handle, false)
+    }
+
+    /// Forget a request and give its blocks back.
+    pub(super) fn give_back(&mut self, handle: u64, is_over: bool) -> Result<(), Error> {
         let Some(row) = self.row(handle) else { return Ok(()) };
-        self.score_left(row);
+        self.score_left(row, is_over);
         let released = self.engine.release(row);
         self.forget(row);
         released
@@ -387,7 +392,7 @@ impl<S: Store> KvCacheManager<S> {
     /// group, without the null blocks at each front.
     pub fn pop(&mut self, handle: u64) -> Vec<BlockId> {
         let Some(row) = self.row(handle) else { return Vec::new() };
-        self.score_left(row);
+        self.score_left(row, true);
         let mut blocks = Vec::new();
         let (_, tables) = self.engine.requests.split_mut(row);
         for table in tables {
@@ -399,15 +404,15 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Give what a request holds its priority before it is given back.
-    fn score_left(&mut self, row: usize) {
+    fn score_left(&mut self, row: usize, is_over: bool) {
         if !self.holds_blocks(row) {
             return;
         }
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         let (Row { digests, rest: request, .. }, tables) = self.engine.requests.split_mut(row);
         let mut lengths = std::mem::take(&mut request.checkpoints);
-        let visit = request.visit(tables, digests, request.num_computed);
-        keeper.on_left(&mut self.engine.cache, &visit, &mut lengths);
+        let visit = request.visit(tables, digests, request.num_computed, is_over);
+        keeper.on_left(&mut self.engine.cache, &visit, &mut lengths, is_over);
     }
 
     fn forget(&mut self, row: usize) {

@@ -277,13 +277,15 @@ impl<S: Store> Call<'_, S> {
         let (Some(keeper), Some(at)) = (self.keeper.as_deref(), self.checkpoint.take()) else {
             return;
         };
-        let visit = self.request.visit(self.tables, self.digests, self.progress.num_computed);
+        let at_now = self.progress.num_computed;
+        let visit = self.request.visit(self.tables, self.digests, at_now, false);
         keeper.score_checkpoint(self.cache, &visit, &self.request.checkpoints, at);
     }
 
     /// Give up the copy that followed the generation so far, unless somebody goes on from it.
     fn drop_following(&mut self, group: usize) {
         let following = std::mem::take(&mut self.tables[group].moving_mut().following);
+        self.request.checkpoints.retain(|&length| length != following);
         if following > 0
             && let Ok(key) = self.key(group, following)
         {

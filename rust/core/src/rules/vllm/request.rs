@@ -19,7 +19,7 @@ impl RequestState for VllmRequest {
     type Rest = Request;
 }
 
-/// The rest. It stays empty over a fixed store.
+/// The rest. Over a fixed store nearly all of it stays empty.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     /// Where it leaves checkpoints: made by its look-up, or else when it is first scheduled.
@@ -49,20 +49,23 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// The request as a keeper sees it, which has so many tokens computed.
+    /// The request as a keeper sees it, which has so many tokens computed. What was said of its session counts
+    /// once it is over.
     pub(super) fn visit<'a>(
         &self,
         tables: &'a [Table],
         digests: &'a [Digest],
         num_computed: u32,
+        is_over: bool,
     ) -> Visit<'a> {
+        let hint = if is_over { self.hint } else { Hint::None };
         Visit {
             tables,
             digests,
             plan: self.plan.unwrap_or_default(),
             start: self.start,
             num_computed,
-            class: WorthClass::new(self.num_turns, self.hint),
+            class: WorthClass::new(self.num_turns, hint),
             session: self.session,
         }
     }

@@ -2,7 +2,6 @@
 //! guides what is evicted; in a fixed store eviction is vLLM's, and nothing changes.
 
 use super::KvCacheManager;
-use crate::engine::requests::Row;
 use crate::error::Error;
 use crate::rules::keeper::Chances;
 use crate::rules::sessions::{Hint, number_of};
@@ -57,17 +56,15 @@ impl<S: Store> KvCacheManager<S> {
     /// # Errors
     /// [`Error::NotLive`] where others freed its blocks.
     pub fn finish(&mut self, handle: u64) -> Result<(), Error> {
-        let (Some(row), Some(keeper)) = (self.row(handle), self.keeper.as_deref_mut()) else {
-            return self.free(handle);
-        };
-        let Row { digests, rest, .. } = &self.engine.requests.rows[row];
-        let tables = self.engine.requests.tables(row);
-        let cache = &mut self.engine.cache;
-        if tables.iter().any(|table| !table.blocks.is_empty()) {
-            keeper.on_end(cache, &rest.visit(tables, digests, rest.num_computed));
-        } else if rest.is_named && rest.hint != Hint::None {
-            keeper.on_hint(&mut cache.store, rest.session, rest.hint);
+        if let Some(row) = self.row(handle)
+            && !self.holds_blocks(row)
+            && let Some(keeper) = self.keeper.as_deref_mut()
+        {
+            let rest = &self.engine.requests.rows[row].rest;
+            if rest.is_named && rest.hint != Hint::None {
+                keeper.on_hint(&mut self.engine.cache.store, rest.session, rest.hint);
+            }
         }
-        self.free(handle)
+        self.give_back(handle, true)
     }
 }
