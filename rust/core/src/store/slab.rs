@@ -65,8 +65,8 @@ impl SlabStore {
     }
 
     /// Evict from now on cached blocks in slabs that hold live ones before a whole slab is taken, however much
-    /// older its content is; or go by the order of eviction alone again. While requests wait for whole slabs, the first lets
-    /// more of them run.
+    /// older its content is; or go by the order of eviction alone again. While requests wait for whole
+    /// slabs, the first lets more of them run.
     pub fn spend_slack_first(&mut self, is_scarce: bool) {
         self.spends_slack_first = is_scarce;
     }
