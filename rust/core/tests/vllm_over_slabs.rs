@@ -190,6 +190,12 @@ impl Engine {
         Ok(true)
     }
 
+    fn add(&mut self, tokens: Vec<u8>) {
+        let id = self.num_added.to_string();
+        self.requests.push(Request { id, tokens, num_computed: 0, is_running: false });
+        self.num_added += 1;
+    }
+
     fn free(&mut self, at: usize) {
         let request = self.requests.swap_remove(at);
         if let Some(handle) = self.manager.find(&request.id) {
@@ -205,6 +211,40 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (any::<u8>(), 1u8..9).prop_map(|(which, num_new)| Op::Step { which, num_new }),
         1 => any::<u8>().prop_map(Op::Free),
     ]
+}
+
+#[test]
+fn a_prompt_is_admitted_beside_what_running_ones_still_need() {
+    // Each prompt fills 14 of 25 slabs, and one with its state.
+    let mut engine = Engine::new(26);
+    engine.add((0..40).collect());
+    engine.add((100..140).collect());
+    let mut step = |at| engine.step(at, STATE_BLOCK).unwrap();
+    assert!(step(0));
+    assert!(!step(1), "22 slabs are free, 12 of them are the first one's");
+    assert!((0..9).all(|_| step(0)));
+    assert!((0..10).all(|_| step(1)), "the first one's window is given back");
+}
+
+#[test]
+fn what_was_promised_to_a_request_is_free_again_when_it_is_gone() {
+    let mut engine = Engine::new(26);
+    engine.add((0..40).collect());
+    engine.add((100..140).collect());
+    assert!(engine.step(0, STATE_BLOCK).unwrap());
+    engine.free(0);
+    assert!(engine.step(0, STATE_BLOCK).unwrap());
+}
+
+#[test]
+fn nobody_waits_for_what_is_promised_to_a_request_that_waits_for_its_client() {
+    let mut engine = Engine::new(26);
+    engine.add((0..40).collect());
+    engine.add((100..140).collect());
+    assert!(engine.step(0, STATE_BLOCK).unwrap());
+    let handle = engine.manager.find("0").unwrap();
+    engine.manager.pause(handle);
+    assert!(engine.step(1, STATE_BLOCK).unwrap());
 }
 
 proptest! {
@@ -224,13 +264,7 @@ proptest! {
                     let number = engine.num_added as u8;
                     let common = (0..shared).map(|i| 10 * prefix + i % 10);
                     let tokens = common.chain((0..own).map(|i| 100 + number % 100 + i)).collect();
-                    engine.requests.push(Request {
-                        id: number.to_string(),
-                        tokens,
-                        num_computed: 0,
-                        is_running: false,
-                    });
-                    engine.num_added += 1;
+                    engine.add(tokens);
                 }
                 Op::Step { which, num_new } => if let Some(at) = pick(which, len) {
                     let request = &engine.requests[at];

@@ -61,6 +61,8 @@ pub(crate) struct CheckpointPlan {
     pub(crate) end: bool,
     /// Where the copy is that follows the generation, 0 for none.
     pub(crate) following: u32,
+    /// When that was planned, in lives of cached content.
+    pub(crate) planned_at: f64,
 }
 
 impl CheckpointPlan {

@@ -31,7 +31,15 @@ pub(crate) struct Traffic {
     slabs_evicted: f64,
     slabs_cached: f64,
     kept: Kept,
+    /// The share of requests lately that ended within a life: what they left meanwhile was still there.
+    survival: f64,
 }
+
+/// Requests over which the share of those is averaged that end within a life.
+const SURVIVAL_MEMORY: f64 = 32.0;
+
+/// That share is taken to be at least this.
+const LEAST_SURVIVAL: f64 = 0.01;
 
 /// What requests left behind, lately.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,6 +104,7 @@ impl Traffic {
             slabs_evicted: 0.0,
             slabs_cached: 0.0,
             kept: Kept::default(),
+            survival: 1.0,
         }
     }
 
@@ -118,7 +127,7 @@ impl Traffic {
     pub(crate) fn plan(&self, policy: &CheckpointPolicy, prompt: Prompt) -> CheckpointPlan {
         let wanted = Prompt { branch: if policy.branch { prompt.branch } else { 0 }, ..prompt };
         let most = policy.max_per_request as usize;
-        let learned = self.placement.plan(wanted, self.pressure.price(), most);
+        let learned = self.placement.plan(wanted, self.price(), most);
         let lengths = match policy.prompt_margins {
             Some(margins) => policy.fixed(margins, wanted, self.alignment),
             None if policy.prompt_end => learned.lengths,
@@ -131,8 +140,22 @@ impl Traffic {
             class: prompt.class,
             prompt_tokens: prompt.num_tokens,
             end: policy.finish && learned.end,
+            planned_at: self.pressure.now(),
             ..CheckpointPlan::default()
         }
+    }
+
+    /// The tokens that the attention of one token, in the place of a checkpoint's bytes, would save.
+    ///
+    /// Running requests may leave so little memory that what is cached is gone before they end. A checkpoint
+    /// saves something only if it outlives its request, so that its bytes have to save more by as much. And
+    /// where nothing lasts, nothing is hit late: bytes save there what they save in the mean.
+    ///
+    /// Both together, at level `natural` and with 16 requests at once (Qwen3.5-27B, 500 requests): generated
+    /// agents in 12 GiB 7.9 -> 12.3 % of the prompt tokens, tools in 8 GiB 7.4 -> 11.2 %.
+    fn price(&self) -> f64 {
+        let least = (1.0 - self.survival) * self.kept.mean();
+        self.pressure.price().max(least) / self.survival.max(LEAST_SURVIVAL)
     }
 
     /// How a prompt begins that goes on from `checkpoint`, and shares attention blocks up to `branch`
@@ -220,6 +243,8 @@ impl Traffic {
         lengths: &[u32],
     ) {
         let own = lengths.partition_point(|&length| length <= start);
+        let survives = if self.pressure.now() - plan.planned_at < 1.0 { 1.0 } else { 0.0 };
+        self.survival += (survives - self.survival) / SURVIVAL_MEMORY;
         let (placement, none) = (&self.placement, vec![0.0; lengths.len()]);
         let saved = placement.outlook(plan.class, plan.prompt_tokens, lengths, &none).saved(own);
         let states = (lengths.len() - own) as f64 * self.costs.state_tokens;

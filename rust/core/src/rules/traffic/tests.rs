@@ -111,3 +111,23 @@ fn what_requests_leave_behind_counts_half_after_64_more() {
     assert_eq!((kept.num_requests, kept.tokens), (64, 64.5));
     assert!((kept.mean() - 32.5 / 64.5).abs() < 1e-9);
 }
+
+#[test]
+fn where_requests_outlive_what_is_cached_few_checkpoints_are_left() {
+    let mut traffic = traffic();
+    let policy = CheckpointPolicy::default();
+    let prompt = Prompt { num_tokens: 16_000, ..Prompt::default() };
+    // A request ends so many lives after it began.
+    let mut serve = |num_requests: u32, lives: f64| {
+        for _ in 0..num_requests {
+            let plan = traffic.plan(&policy, prompt);
+            traffic.pressure.on_evicted(lives * 0.25, 0.25);
+            traffic.on_end(&plan, 0, 640, plan.lengths.as_slice());
+        }
+        traffic.plan(&policy, prompt).lengths.as_slice().len()
+    };
+    assert_eq!(serve(64, 0.5), 6);
+    let few = serve(64, 2.0);
+    assert!(few < 3, "{few}");
+    assert_eq!(serve(256, 0.5), 6, "once they last again");
+}

@@ -121,7 +121,7 @@ impl<S: Store> KvCacheManager<S> {
             .sum()
     }
 
-    fn groups(&self) -> impl Iterator<Item = (&Group, Option<u32>)> {
+    pub(super) fn groups(&self) -> impl Iterator<Item = (&Group, Option<u32>)> {
         let caps = self.config.groups.iter().map(|group| group.admission_cap);
         self.engine.cache.groups.iter().zip(caps)
     }
@@ -148,6 +148,7 @@ impl<S: Store> KvCacheManager<S> {
     /// Note that a request waits for its client. It may do so for long, so nobody waits for it.
     pub fn pause(&mut self, handle: u64) {
         let Some(row) = self.row(handle) else { return };
+        self.take_back_promise(handle);
         if self.alone.as_ref() == Some(&self.engine.requests.rows[row].id) {
             self.alone = None;
         }

@@ -16,12 +16,24 @@ impl<S: Store> Call<'_, S> {
         counts: TokenCounts,
         kept: i64,
     ) -> bool {
+        self.fits_beside(&[], computed, counts, kept)
+    }
+
+    /// As [`Call::fits`], beside so many blocks by pool that others were promised.
+    pub(super) fn fits_beside(
+        &mut self,
+        promised: &[u64],
+        computed: Option<&[Vec<BlockId>]>,
+        counts: TokenCounts,
+        kept: i64,
+    ) -> bool {
         if !self.cache.store.is_slabbed() {
             let needed = self.demand(computed, counts) + kept;
             self.cache.demand[0] = needed.max(0).cast_unsigned();
             return self.cache.reserve().is_ok();
         }
         self.cache.demand.fill(0);
+        self.cache.demand.iter_mut().zip(promised).for_each(|(demand, it)| *demand += it);
         for group in 0..self.tables.len() {
             let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
             let needed = self.group_demand(group, computed, counts).max(0).cast_unsigned();

@@ -35,6 +35,8 @@ pub struct KvCacheManager<S> {
     /// Requests whose prompts are computed in this step, the tokens from which on, and those of their next
     /// checkpoints.
     pub(super) coming_checkpoints: Vec<(u64, u32, u32)>,
+    /// Requests that were admitted with room for more tokens than they hold blocks for, and how many.
+    pub(super) promised: Vec<(u64, u32)>,
     /// Whether a request was refused blocks since the step began.
     is_short: bool,
     pub(super) stats: KvCacheStats,
@@ -79,6 +81,7 @@ impl<S: Store> KvCacheManager<S> {
             alone: None,
             keeper,
             coming_checkpoints: Vec::new(),
+            promised: Vec::new(),
             is_short: false,
             stats: KvCacheStats::default(),
         })
@@ -245,6 +248,9 @@ impl<S: Store> KvCacheManager<S> {
         progress: &RequestProgress,
         args: &AllocateArgs<'_>,
     ) -> Result<Option<GroupBlocks>, Error> {
+        let row = self.engine.requests.row(handle)?;
+        let promised =
+            if args.full_sequence_must_fit { self.num_promised(row) } else { Vec::new() };
         let mut call = self.open(handle, *progress)?;
         let max_len = call.config.max_model_len;
         let num_local = progress.num_computed + args.num_new_computed;
@@ -271,7 +277,7 @@ impl<S: Store> KvCacheManager<S> {
             TokenCounts { num_tokens, num_main, num_computed, is_admission: true, ..counts }
         });
         if let Some(all) = all
-            && !call.fits(args.computed, all, watermark + args.withheld_blocks)
+            && !call.fits_beside(&promised, args.computed, all, watermark + args.withheld_blocks)
         {
             return Ok(None);
         }
@@ -318,6 +324,9 @@ impl<S: Store> KvCacheManager<S> {
                 let row = call.row;
                 *self.engine.requests.progress_mut(row) = until;
             }
+        }
+        if let Some(all) = all {
+            self.promise(row, num_main, all.num_tokens);
         }
         Ok(Some(new))
     }

@@ -27,6 +27,7 @@ mod manager;
 mod no_change;
 mod placement;
 mod progress;
+mod promised;
 mod request;
 mod retention;
 mod session;
