@@ -12,6 +12,7 @@ from _served_rows import GIB, MODELS, Cases, deployment, read
 from hits import MOONCAKE
 from hybrid_blocks.model import load_model
 from hybrid_blocks.trace import Trace, generate_workload
+from vllm.v1.core.sched.output import SchedulerOutput
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Load:
 LOADS = {
     "conversations": Load(MOONCAKE, 150, (24, 48, 96), 8),
     "coding agents": Load("claude_code_agentic_dev.jsonl.gz", 150, (24, 48, 96), 4),
-    "documents": Load(None, 500, (35, 71, 142), 16),
-    "agents": Load(None, 500, (17, 33, 67), 16),
-    "tools": Load(None, 500, (13, 26, 53), 16),
-    "changing": Load(None, 500, (27, 55, 109), 16),
+    "documents": Load(None, 500, (20, 35, 71, 142), 16),
+    "agents": Load(None, 500, (12, 17, 33, 67), 16),
+    "tools": Load(None, 500, (8, 13, 26, 53), 16),
+    "changing": Load(None, 500, (16, 27, 55, 109), 16),
 }
 RETENTIONS = (0, None)
 """vLLM's default, and every block border."""
@@ -66,9 +67,16 @@ def _of_load(load_name: str, name: str, trace: Trace) -> Cases:
 
 
 def measure(side: Side, case: Case, trace: Trace) -> Row:
-    """Serve a trace, a fixed number of requests at a time, and count what was found."""
+    """Serve a trace, a fixed number of requests at a time; count what was found and computed."""
+    num_computed = num_preempted = num_steps = 0
+
+    def count(scheduled: SchedulerOutput) -> None:
+        nonlocal num_computed, num_preempted
+        num_computed += scheduled.total_num_scheduled_tokens
+        num_preempted += len(scheduled.preempted_req_ids or ())
+
     with serving(side, case) as served:
-        waiting, num_steps = list(range(len(trace))), 0
+        waiting = list(range(len(trace)))
         while waiting or served.scheduler.requests:
             for number in waiting[: 4 * case.num_requests]:
                 if len(served.scheduler.requests) >= case.num_requests:
@@ -78,7 +86,7 @@ def measure(side: Side, case: Case, trace: Trace) -> Row:
                     prompt = tokens[: int(trace.prompt_tokens[number])]
                     served.add(str(number), prompt, tokens[len(prompt) :])
                     waiting.remove(number)
-            served.step()
+            served.step(count)
             num_steps += 1
         found = sum(served.num_hit_tokens.values())
     prompt_tokens = int(trace.prompt_tokens.sum())
@@ -86,6 +94,8 @@ def measure(side: Side, case: Case, trace: Trace) -> Row:
         "hit_tokens": found,
         "hit_rate": found / prompt_tokens,
         "prompt_tokens": prompt_tokens,
+        "computed_tokens": num_computed,
+        "preemptions": num_preempted,
         "steps": num_steps,
     }
 

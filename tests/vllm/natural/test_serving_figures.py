@@ -15,6 +15,7 @@ from _served_model import Case, OtherLevelError, Side
 from _served_rows import deployment
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import plan_natural
+from hybrid_blocks.trace import generate_workload
 from hybrid_blocks.trace.builder import TraceBuilder
 
 GIB = 2**30
@@ -62,6 +63,18 @@ def test_a_turn_waits_for_the_one_before_and_hits_what_it_left() -> None:
     # Had the second turn not waited, nothing would have been found.
     assert 700 < row["hit_tokens"] <= 992
     assert row["hit_tokens"] % 16 == 0
+
+
+def test_where_requests_fill_the_memory_they_leave_each_other_room_for_checkpoints() -> None:
+    trace = generate_workload("tools", num_requests=120)
+    longest = int(trace.total_tokens.max()) + 1
+    case = Case(load_model("Qwen3.5-27B"), 8 * GIB, deployment(longest), num_requests=16)
+    rows = {side: _served_hits.measure(side, case, trace) for side in Side}
+    stock, natural = rows[Side.STOCK], rows[Side.NATURAL]
+    assert natural["hit_rate"] > 0.6 > 2 * stock["hit_rate"]
+    assert natural["computed_tokens"] < 0.5 * stock["computed_tokens"]
+    assert natural["steps"] <= stock["steps"], "fewer run at once, and not for longer"
+    assert natural["preemptions"] <= 1 < stock["preemptions"]
 
 
 @pytest.mark.parametrize("side", Side)

@@ -105,9 +105,11 @@ pub struct Plan {
     pub branch: u32,
 }
 
+/// A step's fixed time in tokens: 4.83 ms by the replay's step times.
+pub const STEP_TOKENS: f64 = 149.0;
+
 /// Tokens that a checkpoint has to save beyond the price of its bytes, because the chunk that it
-/// ends costs a step its fixed time: 4.83 ms by the replay's step times, those of 149 tokens, of
-/// which a batch of 16 shares all but a small part.
+/// ends costs a step its fixed time, of which a batch of 16 shares all but a small part.
 const BOUNDARY_TOKENS: f64 = 16.0;
 
 /// Share of an answer's tokens that a copy which follows it costs: one every 64 tokens reads and

@@ -1,6 +1,8 @@
 //! [`Traffic`]: what is learned of where requests go on from each other, and where they leave
 //! checkpoints because of that. Every set of rules tells it what it sees.
 
+mod kept;
+
 use super::checkpoint_history::{CheckpointHistory, Origin};
 use super::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
 use crate::digest::Digest;
@@ -12,6 +14,7 @@ use crate::placement::{
 };
 use crate::pool::BlockStates;
 use crate::store::Store;
+use kept::Kept;
 
 /// What was seen so far.
 #[derive(Debug)]
@@ -40,37 +43,6 @@ const SURVIVAL_MEMORY: f64 = 32.0;
 
 /// That share is taken to be at least this.
 const LEAST_SURVIVAL: f64 = 0.01;
-
-/// What requests left behind, lately.
-#[derive(Clone, Copy, Debug, Default)]
-struct Kept {
-    num_requests: u32,
-    /// Tokens that it is likely to save.
-    saved: f64,
-    /// Tokens whose attention takes as many bytes.
-    tokens: f64,
-}
-
-impl Kept {
-    /// Requests after which what older ones left behind counts half.
-    const MEMORY: u32 = 64;
-
-    fn add(&mut self, saved: f64, tokens: f64) {
-        self.num_requests += 1;
-        self.saved += saved;
-        self.tokens += tokens;
-        if self.num_requests > Self::MEMORY {
-            self.num_requests /= 2;
-            self.saved /= 2.0;
-            self.tokens /= 2.0;
-        }
-    }
-
-    /// Tokens that the bytes of one token's attention are likely to save.
-    fn mean(&self) -> f64 {
-        self.saved / self.tokens.max(1.0)
-    }
-}
 
 /// How far a prompt shares blocks with earlier ones.
 #[derive(Clone, Copy, Debug, Default)]
@@ -248,7 +220,34 @@ impl Traffic {
         let (placement, none) = (&self.placement, vec![0.0; lengths.len()]);
         let saved = placement.outlook(plan.class, plan.prompt_tokens, lengths, &none).saved(own);
         let states = (lengths.len() - own) as f64 * self.costs.state_tokens;
-        self.kept.add(saved, f64::from(num_tokens.saturating_sub(start)) + states);
+        self.kept.add(Kept {
+            saved,
+            bytes: f64::from(num_tokens.saturating_sub(start)) + states,
+            saved_by_one: self.saved_by_one(plan, start, num_tokens),
+            found: self.costs.of(start),
+            prompt: self.costs.of(plan.prompt_tokens),
+            generated: f64::from(num_tokens.saturating_sub(plan.prompt_tokens)),
+            held: f64::from(num_tokens),
+            num_requests: 1.0,
+        });
+    }
+
+    /// Tokens that a request of `plan` is likely to save by a checkpoint in the best place of its prompt, and
+    /// the one at its end where that is worth its copies.
+    fn saved_by_one(&self, plan: &CheckpointPlan, start: u32, num_tokens: u32) -> f64 {
+        let CheckpointPlan { class, prompt_tokens, .. } = *plan;
+        let prompt = Prompt { start, num_tokens: prompt_tokens, class, ..Prompt::default() };
+        let best = self.placement.plan(prompt, 0.0, 1);
+        let places = best.lengths.as_slice().iter().copied();
+        let end = Some(num_tokens).filter(|&end| best.end && end > prompt_tokens);
+        let lengths: Vec<u32> = std::iter::once(start).chain(places).chain(end).collect();
+        let none = vec![0.0; lengths.len()];
+        self.placement.outlook(class, prompt_tokens, &lengths, &none).saved(1)
+    }
+
+    /// Whether each of `num_running` requests is to have room for a checkpoint beside it, rather than more run.
+    pub(crate) fn leaves_room(&self, num_running: usize) -> bool {
+        self.kept.is_worth_room(num_running as f64, self.costs.state_tokens)
     }
 
     /// What each checkpoint of a request of `plan` at `lengths`, ascending, is worth beside the rest of what

@@ -103,16 +103,6 @@ fn a_plan_says_which_of_its_places_is_a_branch() {
 }
 
 #[test]
-fn what_requests_leave_behind_counts_half_after_64_more() {
-    let mut kept = Kept::default();
-    (0..65).for_each(|_| kept.add(1.0, 1.0));
-    assert_eq!((kept.num_requests, kept.saved, kept.tokens), (32, 32.5, 32.5));
-    (0..32).for_each(|_| kept.add(0.0, 1.0));
-    assert_eq!((kept.num_requests, kept.tokens), (64, 64.5));
-    assert!((kept.mean() - 32.5 / 64.5).abs() < 1e-9);
-}
-
-#[test]
 fn where_requests_outlive_what_is_cached_few_checkpoints_are_left() {
     let mut traffic = traffic();
     let policy = CheckpointPolicy::default();
@@ -130,4 +120,23 @@ fn where_requests_outlive_what_is_cached_few_checkpoints_are_left() {
     let few = serve(64, 2.0);
     assert!(few < 3, "{few}");
     assert_eq!(serve(256, 0.5), 6, "once they last again");
+}
+
+#[test]
+fn requests_leave_each_other_room_once_checkpoints_were_seen_to_save() {
+    let mut traffic = traffic();
+    let mut serve = |start: u32| {
+        for _ in 0..2_000 {
+            let class = PromptClass::default();
+            traffic.on_prompt(class, None);
+            let prompt = Prompt { start, num_tokens: 600, class, ..Prompt::default() };
+            let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
+            traffic.on_end(&plan, start, 602, &[]);
+        }
+        traffic.leaves_room(4)
+    };
+    assert!(!serve(0), "each prompt is the only one of its kind");
+    assert!(serve(400), "most of a prompt is found");
+    assert!(!serve(0));
+    assert!(!Traffic::new(&cache(), 2, 0.0).leaves_room(4), "nothing is known");
 }

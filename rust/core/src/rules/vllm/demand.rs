@@ -19,10 +19,10 @@ impl<S: Store> Call<'_, S> {
         self.fits_beside(&[], computed, counts, kept)
     }
 
-    /// As [`Call::fits`], beside so many blocks by pool that others were promised.
+    /// As [`Call::fits`], beside so many blocks by pool that are left to others.
     pub(super) fn fits_beside(
         &mut self,
-        promised: &[u64],
+        others: &[u64],
         computed: Option<&[Vec<BlockId>]>,
         counts: TokenCounts,
         kept: i64,
@@ -33,7 +33,7 @@ impl<S: Store> Call<'_, S> {
             return self.cache.reserve().is_ok();
         }
         self.cache.demand.fill(0);
-        self.cache.demand.iter_mut().zip(promised).for_each(|(demand, it)| *demand += it);
+        self.cache.demand.iter_mut().zip(others).for_each(|(demand, it)| *demand += it);
         for group in 0..self.tables.len() {
             let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
             let needed = self.group_demand(group, computed, counts).max(0).cast_unsigned();

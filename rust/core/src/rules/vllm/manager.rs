@@ -249,8 +249,11 @@ impl<S: Store> KvCacheManager<S> {
         args: &AllocateArgs<'_>,
     ) -> Result<Option<GroupBlocks>, Error> {
         let row = self.engine.requests.row(handle)?;
-        let promised =
-            if args.full_sequence_must_fit { self.num_promised(row) } else { Vec::new() };
+        let others = if args.full_sequence_must_fit && self.store().is_slabbed() {
+            self.num_left_to_others(row)
+        } else {
+            Vec::new()
+        };
         let mut call = self.open(handle, *progress)?;
         let max_len = call.config.max_model_len;
         let num_local = progress.num_computed + args.num_new_computed;
@@ -277,7 +280,7 @@ impl<S: Store> KvCacheManager<S> {
             TokenCounts { num_tokens, num_main, num_computed, is_admission: true, ..counts }
         });
         if let Some(all) = all
-            && !call.fits_beside(&promised, args.computed, all, watermark + args.withheld_blocks)
+            && !call.fits_beside(&others, args.computed, all, watermark + args.withheld_blocks)
         {
             return Ok(None);
         }

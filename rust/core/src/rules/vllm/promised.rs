@@ -15,12 +15,20 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
-    /// Blocks by pool that were promised to others than `row`, and are not theirs yet.
-    pub(super) fn num_promised(&mut self, row: usize) -> Vec<u64> {
-        if self.promised.is_empty() {
-            return Vec::new();
-        }
+    /// Blocks by pool that a prompt which is admitted leaves to others than `row`: what was promised to them and is
+    /// not theirs yet, and room for a checkpoint of each, where that is worth more than to run one more.
+    pub(super) fn num_left_to_others(&mut self, row: usize) -> Vec<u64> {
         let mut missing = vec![0; self.store().num_pools() as usize];
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| self.config.checkpoints.is_some()) {
+            let running = self.engine.requests.taken();
+            let num_running =
+                running.filter(|&other| other != row && self.holds_blocks(other)).count();
+            if keeper.traffic.leaves_room(num_running) {
+                for group in self.engine.cache.state_groups() {
+                    missing[group.spec.pool.index()] += num_running as u64;
+                }
+            }
+        }
         let promised = std::mem::take(&mut self.promised);
         for (handle, num_tokens) in promised {
             let Some(other) = self.row(handle).filter(|&other| self.holds_blocks(other)) else {

@@ -1,0 +1,94 @@
+//! [`Kept`]: what requests left behind lately, and what that is likely to save.
+
+use crate::placement::STEP_TOKENS;
+
+/// What one request left behind, or all lately. Counts are tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    /// Likely to be saved by what is kept.
+    pub(super) saved: f64,
+    /// Whose attention takes as many bytes.
+    pub(super) bytes: f64,
+    /// Likely to be saved by one checkpoint in its best place, if it is kept.
+    pub(super) saved_by_one: f64,
+    /// Found in the cache.
+    pub(super) found: f64,
+    /// Of prompts.
+    pub(super) prompt: f64,
+    /// Generated.
+    pub(super) generated: f64,
+    /// Held in the end.
+    pub(super) held: f64,
+    /// Requests.
+    pub(super) num_requests: f64,
+}
+
+impl Kept {
+    /// Requests after which what older ones left behind counts half.
+    const MEMORY: f64 = 64.0;
+
+    /// One request more.
+    pub(super) fn add(&mut self, one: Self) {
+        let mut one = one;
+        for (all, one) in self.fields().into_iter().zip(one.fields()) {
+            *all += *one;
+        }
+        if self.num_requests > Self::MEMORY {
+            self.fields().into_iter().for_each(|it| *it /= 2.0);
+        }
+    }
+
+    fn fields(&mut self) -> [&mut f64; 8] {
+        let Self { saved, bytes, saved_by_one, found, prompt, generated, held, num_requests } =
+            self;
+        [saved, bytes, saved_by_one, found, prompt, generated, held, num_requests]
+    }
+
+    /// Tokens that the bytes of one token's attention are likely to save.
+    pub(super) fn mean(&self) -> f64 {
+        self.saved / self.bytes.max(1.0)
+    }
+
+    /// Whether requests save more time by a checkpoint that lasts than they lose by its room, where
+    /// `num_running` run at once and a checkpoint takes the bytes of `state_tokens` tokens.
+    ///
+    /// With that room beside each, fewer run at once, and all take longer by as much. What a checkpoint saves
+    /// counts against a prompt and the request's share of the steps that generate.
+    pub(super) fn is_worth_room(&self, num_running: f64, state_tokens: f64) -> bool {
+        let time = self.prompt + self.generated * STEP_TOKENS / num_running;
+        let states = state_tokens * self.num_requests;
+        self.saved_by_one.max(self.found) * (self.held + 2.0 * states) > time * states
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_requests_left_behind_counts_half_after_64_more() {
+        let one = Kept { saved: 1.0, bytes: 1.0, num_requests: 1.0, ..Kept::default() };
+        let mut kept = Kept::default();
+        (0..65).for_each(|_| kept.add(one));
+        assert_eq!((kept.num_requests, kept.saved, kept.bytes), (32.5, 32.5, 32.5));
+        (0..31).for_each(|_| kept.add(Kept { saved: 0.0, ..one }));
+        assert_eq!((kept.saved, kept.bytes), (32.5, 63.5));
+        assert!((kept.mean() - 32.5 / 63.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_checkpoint_is_worth_room_where_it_saves_more_than_fewer_at_once_cost() {
+        let chat = Kept {
+            saved_by_one: 4_000.0,
+            prompt: 8_000.0,
+            generated: 200.0,
+            held: 8_200.0,
+            num_requests: 1.0,
+            ..Kept::default()
+        };
+        assert!(!Kept::default().is_worth_room(8.0, 2_400.0), "nothing is known");
+        assert!(chat.is_worth_room(8.0, 2_400.0));
+        assert!(!Kept { saved_by_one: 100.0, ..chat }.is_worth_room(8.0, 2_400.0));
+        assert!(!Kept { generated: 20_000.0, held: 28_000.0, ..chat }.is_worth_room(8.0, 24_000.0));
+    }
+}
