@@ -257,6 +257,30 @@ def test_a_request_that_is_still_being_copied_holds_up_no_write_of_others(tmp_pa
     assert not any(below.store.contains(slow.keys[ATTENTION]))
 
 
+def test_the_disk_keeps_what_is_used_again_in_host_memory(tmp_path: Path) -> None:
+    engine = Engine(64 * 4096, disk_at(str(tmp_path), 1 << 20))
+    below = engine.manager._below.disk
+    assert below is not None
+    used, cold = Request("used", 4), Request("cold", 4)
+    for chat in (used, cold):
+        keep(engine, chat, 4, state_at=3)
+        engine.manager.on_request_finished(chat.context)
+        wait_for_disk(engine)
+    assert all(below.store.contains(used.keys[ATTENTION] + cold.keys[ATTENTION]))
+    # 120 other chats are three times what the disk holds.
+    for turn in range(30):
+        fill(engine, 4, f"{turn}")
+        assert all(below.store.contains(used.keys[ATTENTION])), "it would be written again"
+        again = Request("used", 4, turn + 1)
+        wanted = [*again.keys[ATTENTION], again.keys[STATE][3]]
+        assert results(engine, again, wanted) == [HIT] * 5, "in host memory"
+        engine.load(again, wanted)
+        engine.store(again, wanted)
+        engine.manager.on_request_finished(again.context)
+        wait_for_disk(engine)
+    assert not any(below.store.contains(cold.keys[ATTENTION]))
+
+
 def test_what_is_read_twice_for_a_request_can_be_evicted_when_it_has_ended(
     tmp_path: Path,
 ) -> None:

@@ -37,8 +37,6 @@ pub struct HostCache {
     planner: Planner,
     groups: Vec<OffloadGroup>,
     requests: HashMap<RequestId, Chain>,
-    /// Whether what a request stored is written elsewhere once it ends.
-    is_written_back: bool,
     turns: Turns,
     trials: Trials,
     next_id: u64,
@@ -89,7 +87,6 @@ impl HostCache {
             planner,
             groups: groups.to_vec(),
             requests: HashMap::default(),
-            is_written_back: false,
             turns: Turns::default(),
             next_id: 0,
             copies: Copies::default(),
@@ -103,7 +100,6 @@ impl HostCache {
     /// else. To be called while the cache is empty.
     #[must_use]
     pub fn written_back(mut self) -> Self {
-        self.is_written_back = true;
         self.tier.keep_running();
         self
     }
@@ -362,10 +358,7 @@ impl HostCache {
     /// # Errors
     /// As [`HostTier::new`].
     pub fn reset(&mut self) -> Result<(), Error> {
-        self.tier = HostTier::new(self.tier.geometry().clone())?;
-        if self.is_written_back {
-            self.tier.keep_running();
-        }
+        self.tier.reset()?;
         self.trials = Trials::new(self.tier.geometry().num_bytes());
         self.requests.clear();
         self.turns = Turns::default();

@@ -104,6 +104,19 @@ impl HostTier {
         })
     }
 
+    /// Drops all content.
+    ///
+    /// # Errors
+    /// As [`HostTier::new`].
+    pub fn reset(&mut self) -> Result<(), Error> {
+        let keeps_held = self.units.keeps_held();
+        *self = Self::new(self.geometry.clone())?;
+        if keeps_held {
+            self.keep_running();
+        }
+        Ok(())
+    }
+
     /// Lets what a running request stored go after all else, as it is to be written elsewhere once the request ends.
     /// To be called while the tier is empty.
     pub fn keep_running(&mut self) {

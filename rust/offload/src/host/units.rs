@@ -117,6 +117,10 @@ impl Units {
         self.keeps_held = true;
     }
 
+    pub(super) fn keeps_held(&self) -> bool {
+        self.keeps_held
+    }
+
     /// Changes a unit and puts it where it then belongs in the order of eviction.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Unit)) {
         let (place, before) = self.place(&self.all[index as usize]);

@@ -1,5 +1,6 @@
-//! What running prompts were admitted with room for and do not hold yet. A prompt takes its blocks chunk by
-//! chunk; whoever is admitted meanwhile leaves them, or one of the two would be preempted soon.
+//! What an admission leaves to others: blocks that running prompts were admitted with room for and do not hold
+//! yet, or one of them would be preempted soon; and room for checkpoints, or they would be gone before their
+//! requests end.
 
 use super::KvCacheManager;
 use crate::group::GroupKind;
