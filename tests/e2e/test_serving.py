@@ -154,7 +154,8 @@ def test_a_hit_changes_no_answer(records: tuple[Record, Record]) -> None:
 
 
 def test_the_small_cache_preempts_requests(records: tuple[Record, Record]) -> None:
-    assert all(one.preemptions > 0 for one in records)
+    # Level `natural`, the second where it runs, admits no prompt into room that running ones still need.
+    assert records[0].preemptions > 0
 
 
 def test_disconnected_clients_leave_no_block_behind(records: tuple[Record, Record]) -> None:
