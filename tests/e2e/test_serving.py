@@ -154,7 +154,7 @@ def test_a_hit_changes_no_answer(records: tuple[Record, Record]) -> None:
 
 
 def test_the_small_cache_preempts_requests(records: tuple[Record, Record]) -> None:
-    # Level `natural`, the second where it runs, admits no prompt into room that running ones still need.
+    # Level `natural` admits no prompt into room that running ones still need.
     assert records[0].preemptions > 0
 
 
