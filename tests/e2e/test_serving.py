@@ -54,6 +54,9 @@ def served(kind: str, level: str) -> Iterator[Server]:
     if level.endswith(BATCHED):
         level = "natural" if is_natural(level) else "manager"
         options += ("--scheduler-cls", ONE_CALL["scheduler_cls"])
+    if is_natural(level):
+        # Else an admission leaves running requests what they need, and few are preempted.
+        options += ("--no-scheduler-reserve-full-isl",)
     check = {"HYBRID_BLOCKS_CHECK": "1"} if is_natural(level) else {}
     with serve(model, level, log, *options, variables=check) as server:
         yield server
@@ -154,8 +157,7 @@ def test_a_hit_changes_no_answer(records: tuple[Record, Record]) -> None:
 
 
 def test_the_small_cache_preempts_requests(records: tuple[Record, Record]) -> None:
-    # Level `natural` admits no prompt into room that running ones still need.
-    assert records[0].preemptions > 0
+    assert all(one.preemptions > 0 for one in records)
 
 
 def test_disconnected_clients_leave_no_block_behind(records: tuple[Record, Record]) -> None:
