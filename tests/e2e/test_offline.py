@@ -14,6 +14,13 @@ pytestmark = pytest.mark.full
 EXACT = ["granitemoehybrid", "gemma3_text"]  # float32: no ties that rounding would decide
 FEW_SLABS = 24
 
+# Requests are preempted: admissions leave nothing to those that run.
+PRESSED: dict[str, Any] = {
+    "num_gpu_blocks_override": FEW_SLABS,
+    "max_num_seqs": 32,
+    "scheduler_reserve_full_isl": False,
+}
+
 DRAFTS: dict[str, Any] = {
     "max_num_batched_tokens": 256,
     "max_num_seqs": 32,
@@ -51,7 +58,7 @@ def test_tokens_are_vllms_at_odd_chunk_sizes(kind: str, chunk: int) -> None:
 
 @pytest.mark.parametrize("kind", EXACT)
 def test_tokens_are_vllms_under_preemption_with_freed_bytes_poisoned(kind: str) -> None:
-    result = natural(kind, poison=True, num_gpu_blocks_override=FEW_SLABS, max_num_seqs=32)
+    result = natural(kind, poison=True, **PRESSED)
     assert result.num_preemptions > 0
     assert result.num_poisoned > FEW_SLABS
     assert result.answers == stock(kind).answers
@@ -72,10 +79,8 @@ def test_bfloat16_tokens_are_vllms_where_chunks_end_at_the_same_places() -> None
 @pytest.mark.parametrize("block_size", [32, 128])
 def test_what_freed_bytes_hold_changes_no_token_under_preemption(block_size: int) -> None:
     """Two equal runs but for the poison; blocks of 128 tokens share their pool with states."""
-    options: dict[str, Any] = {"block_size": block_size, "num_gpu_blocks_override": FEW_SLABS}
-    options["max_num_seqs"] = 32
-    plain = natural("qwen3_next", **options)
-    poisoned = natural("qwen3_next", poison=True, **options)
+    plain = natural("qwen3_next", block_size=block_size, **PRESSED)
+    poisoned = natural("qwen3_next", poison=True, block_size=block_size, **PRESSED)
     assert poisoned.num_poisoned > FEW_SLABS
     assert poisoned.num_preemptions == plain.num_preemptions > 0
     assert poisoned.answers == plain.answers
