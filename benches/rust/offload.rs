@@ -213,9 +213,11 @@ fn restart() {
 
 const BLOCK: usize = 2 << 20;
 const BLOCKS: usize = 512;
-const BATCH: usize = 32;
+/// Chunks a call, as of a long prompt: more than are in flight at once.
+const BATCH: usize = 128;
 
-/// 1 GiB in chunks of 2 MiB through the tier, and as raw transfers of the same size, depth and pattern.
+/// 1 GiB in chunks of 2 MiB through the tier, as raw transfers of the same size, depth and pattern, and by `fio` where
+/// it is installed: in turns, as the rate of a disk changes.
 fn disk_rate() {
     let folder = Folder::new();
     let io = best_backend(32);
@@ -224,34 +226,31 @@ fn disk_rate() {
         buffer.iter_mut().zip(0u8..=255).for_each(|(byte, value)| *byte = value ^ at);
     }
     let rate = |time: Duration| (BLOCKS * BLOCK) as f64 / time.as_secs_f64() / 1e9;
-    let (mut ours, mut raw) = ([f64::NAN; 2], [f64::NAN; 2]);
-    let mut ratios = [Vec::new(), Vec::new()];
+    let mut rounds = Vec::new();
     for round in 0..5u64 {
-        let (written, read) = through_tier(&folder, &io, &mut bytes, round);
-        let (raw_written, raw_read) = raw_transfers(&folder, &*io, &mut bytes);
-        for (at, (own, other)) in [(written, raw_written), (read, raw_read)].into_iter().enumerate()
-        {
-            ours[at] = ours[at].max(rate(own));
-            raw[at] = raw[at].max(rate(other));
-            ratios[at].push(rate(own) / rate(other));
-        }
+        let ours = through_tier(&folder, &io, &mut bytes, round);
+        let raw = raw_transfers(&folder, &*io, &mut bytes);
+        // It reads what it wrote.
+        let fio = [fio(&folder, "write"), fio(&folder, "read")];
+        let _ = fs::remove_file(folder.0.join(FIO_FILE));
+        rounds.push([
+            [Some(rate(ours.0)), Some(rate(raw.0)), fio[0]],
+            [Some(rate(ours.1)), Some(rate(raw.1)), fio[1]],
+        ]);
     }
     for (at, what) in ["write", "read"].into_iter().enumerate() {
-        ratios[at].sort_by(f64::total_cmp);
-        println!(
-            "disk {what}, 2 MiB chunks, {}: {:.2} GB/s, raw {:.2} GB/s; best to best {:.0} %, median of 5 \
-             turns {:.0} %",
-            io.name(),
-            ours[at],
-            raw[at],
-            100.0 * ours[at] / raw[at],
-            100.0 * ratios[at][2]
-        );
-    }
-    for rw in ["write", "read"] {
-        if let Some(rate) = fio(&folder, rw) {
-            println!("fio {rw}, 2 MiB, io_uring, depth 32: {rate:.2} GB/s");
+        let best = |who: usize| rounds.iter().filter_map(|it| it[at][who]).reduce(f64::max);
+        let ours = best(0).expect("every round has it");
+        print!("disk {what}, 2 MiB chunks, {}: {ours:.2} GB/s", io.name());
+        for (who, name) in [(1, "raw transfers"), (2, "fio, depth 32")] {
+            let Some(other) = best(who) else { continue };
+            let ratios = rounds.iter().filter_map(|it| Some(it[at][0]? / it[at][who]?));
+            let mut ratios: Vec<f64> = ratios.collect();
+            ratios.sort_by(f64::total_cmp);
+            let (best, median) = (100.0 * ours / other, 100.0 * ratios[ratios.len() / 2]);
+            print!("; {name} {other:.2}, best to best {best:.0} %, median of turns {median:.0} %");
         }
+        println!();
     }
 }
 
@@ -344,6 +343,8 @@ fn raw_transfers(
     (written, read)
 }
 
+const FIO_FILE: &str = "fio";
+
 /// The rate that `fio` reports, in GB/s, where it is installed.
 fn fio(folder: &Folder, rw: &str) -> Option<f64> {
     let output = Command::new("fio")
@@ -357,7 +358,7 @@ fn fio(folder: &Folder, rw: &str) -> Option<f64> {
         ])
         .args(["--end_fsync=1", "--fallocate=posix", "--output-format=terse", "--terse-version=3"])
         .arg(format!("--rw={rw}"))
-        .arg(format!("--filename={}", folder.0.join("fio").display()))
+        .arg(format!("--filename={}", folder.0.join(FIO_FILE).display()))
         .output()
         .ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
