@@ -315,9 +315,9 @@ class CheckpointPolicy:
 class FlopModel:
     """What computing ``n`` tokens costs; as a policy, FLOP-aware eviction.
 
-    FLOPs are ``linear * n + quadratic * n**2``. Cached content seems younger by ``alpha`` lives
-    times its chance to be gone on from over the mean chance, which are learned by turn and hint. A
-    life is the time in which as much is evicted as is cached; ``alpha=0`` is eviction by age.
+    FLOPs are ``linear * n + quadratic * n**2``. Cached content is kept for
+    ``1 + alpha * (c - 1)`` times as many lives, where ``c`` is its chance to be gone on from over
+    the mean chance, learned by turn and hint. A life is the time in which as much is evicted as is cached; ``alpha=0`` is eviction by age.
 
     Raises:
         InvalidArgumentError: A value that is negative or not finite.
@@ -334,7 +334,7 @@ class FlopModel:
 
     @property
     def alpha(self) -> float:
-        """Lives by which content of the mean chance seems younger."""
+        """How much the chance to be gone on from counts; 0 is eviction by age."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...

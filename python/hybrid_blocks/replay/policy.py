@@ -15,8 +15,8 @@ from hybrid_blocks.trace import Trace
 WINDOW = 0.4
 """Share of the trace, from its start, on which alpha is chosen."""
 
-ALPHAS = (0.5, 1.0, 2.0)
-"""Alphas that are tried beside 0, which is eviction by age, in lives of cached content."""
+ALPHAS = (0.5, 1.0, 1.5, 2.0)
+"""Alphas that are tried beside 0, which is eviction by age."""
 
 LEAST_GAIN = 1.03
 """Times the FLOPs saved by age that another alpha must save to be chosen. One that saves less on

@@ -800,7 +800,7 @@ fn visit(manager: &mut KvCacheManager<SlabStore>, id: &str, tokens: &[u8]) -> (u
         start = end;
         ends.push(end);
     }
-    manager.free(handle).unwrap();
+    manager.finish(handle).unwrap();
     (hit.num_tokens, ends, hit.num_uncached)
 }
 
@@ -871,6 +871,31 @@ fn what_is_older_goes_first_whichever_pool_it_is_in() {
     let states = manager.store().pool(PoolId(1)).num_cached();
     assert_eq!(states, 8, "attention that is older than all states gave its slabs away");
     assert_eq!(manager.store().num_steals(), 4);
+}
+
+#[test]
+fn attention_that_no_checkpoint_needs_goes_before_what_older_ones_need() {
+    let margins = hybrid_blocks::placement::Lengths::from([100]);
+    let policy = CheckpointPolicy { prompt_margins: Some(margins), ..CheckpointPolicy::default() };
+    let mut manager = small_with(220, 1_024, policy);
+    let prompt = |number: u8, end: u8| -> Vec<u8> {
+        let start = (0..700u32).map(|at| if at < 8 { number } else { (at % 251) as u8 });
+        start.chain((0..100).map(|at| end.wrapping_add(at))).collect()
+    };
+    // All are left where their checkpoint is.
+    for number in 0..40 {
+        visit(&mut manager, "a", &prompt(number, 1));
+        visit(&mut manager, "b", &prompt(number, 101));
+    }
+    // 100 slabs of attention each, 12 of them behind the checkpoint.
+    for number in [101, 102] {
+        let (hit, ..) = visit(&mut manager, "a", &prompt(number, 1));
+        assert_eq!(hit, 0);
+    }
+    // It takes what both have behind their checkpoints, though all of the first is older than the second.
+    visit(&mut manager, "c", &[7; 112]);
+    let (hit, ..) = visit(&mut manager, "b", &prompt(101, 101));
+    assert_eq!(hit, 700);
 }
 
 #[test]

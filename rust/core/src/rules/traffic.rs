@@ -5,6 +5,7 @@ mod kept;
 
 use super::checkpoint_history::{CheckpointHistory, Origin};
 use super::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
+use super::hit::HitLimit;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::group::{Group, GroupKind};
@@ -13,7 +14,7 @@ use crate::placement::{
     Authors, Beginning, Lengths, Placement, Pressure, Prompt, PromptClass, TokenCosts,
 };
 use crate::pool::BlockStates;
-use crate::store::Store;
+use crate::store::{EvictionOrder, Store};
 use kept::Kept;
 
 /// What was seen so far.
@@ -49,9 +50,9 @@ const LEAST_SURVIVAL: f64 = 0.01;
 pub(crate) struct Shared {
     /// Tokens that it goes on from.
     pub(crate) hit: u32,
-    /// Tokens whose attention blocks are there.
+    /// Tokens whose attention blocks are there, or were until lately.
     pub(crate) matched: u32,
-    /// The attention block that ends there.
+    /// The last of these blocks that is there.
     pub(crate) last: Option<BlockId>,
 }
 
@@ -141,7 +142,8 @@ impl Traffic {
         }
     }
 
-    /// How far a prompt of `digests` shares, whose attention blocks are there for `matched` tokens.
+    /// How far a prompt of `digests` shares, whose attention blocks are there for `matched` tokens. Blocks behind them
+    /// that were evicted lately count: they were shared as well.
     pub(crate) fn shared<S: Store>(
         &self,
         cache: &Cache<S>,
@@ -153,7 +155,37 @@ impl Traffic {
             let group = cache.groups[group];
             cache.store.get(group.spec.pool, &group.key_at(digests, matched)?)
         });
+        let matched = self.reach(cache, digests, matched);
         Shared { hit, matched, last }
+    }
+
+    /// The tokens up to which attention blocks are there, or were until lately, if `matched` are there. The end of a
+    /// prompt is evicted before its start, so that a search finds the last one.
+    fn reach<S: Store>(&self, cache: &Cache<S>, digests: &[Digest], matched: u32) -> u32 {
+        let Some(group) = self.first_full.map(|group| cache.groups[group]) else { return matched };
+        let block_size = group.spec.block_size;
+        let was_evicted = |num_blocks: u32| {
+            let key = group.key_at(digests, matched + num_blocks * block_size);
+            key.is_some_and(|key| cache.store.was_evicted(group.spec.pool, &key))
+        };
+        let (mut lost, mut step) = (0, 1);
+        while was_evicted(lost + step) {
+            lost += step;
+            step *= 2;
+        }
+        while step > 0 {
+            if was_evicted(lost + step) {
+                lost += step;
+            }
+            step /= 2;
+        }
+        (matched + lost * block_size) / self.alignment * self.alignment
+    }
+
+    /// Whether [`Self::shared`] tells where a prompt leaves an earlier one, if `limit` ends its hit. Where attention was
+    /// evicted, it does for the next turn of a conversation only: other prompts may have gone on elsewhere.
+    pub(crate) fn tells(limit: HitLimit, beginning: Beginning) -> bool {
+        limit.is_whole() || beginning == Beginning::Turn
     }
 
     /// Prompts that left an earlier one where this one does.

@@ -4,7 +4,7 @@ use super::BlockManager;
 use crate::placement::{Beginning, Prompt, PromptClass};
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
-use crate::rules::traffic::Shared;
+use crate::rules::traffic::{Shared, Traffic};
 
 impl BlockManager {
     /// Where a request that goes on from `hit` leaves checkpoints.
@@ -35,7 +35,8 @@ impl BlockManager {
         if !self.keeps_states() {
             return;
         }
-        let shared = hit.limit.is_whole().then(|| self.shared(row, hit));
+        let is_told = Traffic::tells(hit.limit, class.beginning);
+        let shared = is_told.then(|| self.shared(row, hit));
         self.keeper.traffic.on_prompt(class, shared);
     }
 

@@ -29,7 +29,8 @@ pub struct FlopModel {
     pub linear: f64,
     /// FLOPs a pair of tokens.
     pub quadratic: f64,
-    /// Lives by which content of the mean chance seems younger, where a life is
-    /// the time in which as much is evicted as is cached; 0 is eviction by age.
+    /// How much the chance to be gone on from counts: content is kept for `1 + alpha * (c - 1)` times as many lives,
+    /// where `c` is its chance over the mean chance. A life is the time in which as much is evicted as is cached; 0
+    /// is eviction by age.
     pub alpha: f64,
 }

@@ -23,7 +23,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// By how many lives content of mean worth seems younger, for [`Policy::FlopAware`].
+    /// How much the chance to be gone on from counts, for [`Policy::FlopAware`].
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] under another policy.

@@ -25,8 +25,6 @@ pub(crate) struct SessionEnd {
     pub(crate) class: WorthClass,
     /// When it was, in lives and in ticks.
     pub(crate) at: (f64, u64),
-    /// The priority that its attention blocks got.
-    pub(crate) priority: u64,
     pub(crate) left: Vec<LeftBlock>,
 }
 
@@ -97,7 +95,6 @@ mod tests {
         SessionEnd {
             class: WorthClass::default(),
             at: (0.0, 0),
-            priority: 1,
             left: (0..num_blocks).map(left).collect(),
         }
     }

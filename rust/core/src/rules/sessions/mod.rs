@@ -2,6 +2,7 @@
 //! what their last requests left behind. Both sets of rules ask it.
 
 mod ends;
+mod given;
 mod hint;
 mod returns;
 mod turns;
@@ -14,6 +15,7 @@ use rustc_hash::FxHasher;
 use crate::ids::PoolId;
 use crate::store::Store;
 pub(crate) use ends::{LeftBlock, SessionEnd, SessionEnds};
+pub(crate) use given::Given;
 pub use hint::Hint;
 pub use turns::{Turn, Turns};
 pub use worth::WorthClass;

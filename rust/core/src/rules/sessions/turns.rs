@@ -51,8 +51,7 @@ impl Turns {
         }
     }
 
-    /// Lives by which what a request of `class` leaves seems younger: its chance to be gone on from, over
-    /// the mean chance.
+    /// The chance that what a request of `class` leaves is gone on from, over the mean chance.
     #[must_use]
     pub fn lives(&self, class: WorthClass) -> f64 {
         self.worth.lives(class)

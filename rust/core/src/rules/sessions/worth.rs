@@ -63,8 +63,8 @@ impl Counts {
 /// What makes content worth more than its age says.
 ///
 /// Who comes back comes back the less likely the longer ago it was: where the chance within a time
-/// falls as its inverse, content is to be kept for a time in proportion to its chance. So it seems
-/// younger by the measured life of cached content, times its chance over the mean chance.
+/// falls as its inverse, content is to be kept for a time in proportion to its chance: for the measured life of
+/// cached content, times its chance over the mean chance.
 #[derive(Clone, Debug)]
 pub(super) struct Worth {
     of: [Counts; NUM_TURNS * Hint::ALL.len()],
@@ -104,7 +104,7 @@ impl Worth {
         self.all.continued += 1.0;
     }
 
-    /// Lives by which what a request of `class` leaves seems younger.
+    /// The chance that what a request of `class` leaves is gone on from, over the mean chance.
     pub(super) fn lives(&self, class: WorthClass) -> f64 {
         let chance = self.of[usize::from(class.0)].chance(class.prior());
         (chance / self.all.chance(MEAN_PRIOR)).min(MOST_LIVES)

@@ -89,6 +89,36 @@ fn those_who_leave_a_prompt_at_one_place_are_counted_and_move_with_its_block() {
 }
 
 #[test]
+fn what_was_evicted_lately_was_shared_as_well() {
+    let (traffic, mut cache) = (traffic(), cache());
+    let digests: Vec<_> = (0..8).map(|byte| Digest::from([byte + 1; 32])).collect();
+    let mut blocks = Vec::new();
+    cache.store.allocate(PoolId(0), 39 * 4, &mut blocks).unwrap();
+    for (&block, digest) in blocks[..6].iter().zip(&digests) {
+        let key = crate::prefix_index::Key { digest: *digest, group: crate::ids::GroupId(0) };
+        cache.store.insert_key(PoolId(0), block, &key, 2);
+    }
+    let matched = |cache: &_, there| traffic.shared(cache, &digests, 0, there).matched;
+    cache.store.free(PoolId(0), blocks[..6].iter().rev().copied()).unwrap();
+    assert_eq!(matched(&cache, 12), 12, "nothing was evicted");
+    for there in [10, 8, 6] {
+        cache.store.allocate(PoolId(0), 1, &mut Vec::new()).unwrap();
+        let shared = traffic.shared(&cache, &digests, 0, there);
+        assert_eq!(shared.matched, 12, "{there} tokens are there");
+        assert_eq!(shared.last, Some(blocks[there as usize / 2 - 1]));
+    }
+    assert_eq!(traffic.shared(&cache, &[digests[6]; 8], 0, 0).matched, 0, "never seen");
+}
+
+#[test]
+fn who_left_evicted_attention_is_known_for_the_next_turn_alone() {
+    use Beginning::{Fresh, Shared, Turn};
+    let told = |limit| [Fresh, Turn, Shared].map(|beginning| Traffic::tells(limit, beginning));
+    assert_eq!(told(HitLimit::Unseen), [true; 3]);
+    assert_eq!(told(HitLimit::AttentionEvicted), [false, true, false]);
+}
+
+#[test]
 fn a_plan_says_which_of_its_places_is_a_branch() {
     let traffic = traffic();
     let prompt = Prompt { num_tokens: 600, branch: 300, num_left: 2, ..Prompt::default() };

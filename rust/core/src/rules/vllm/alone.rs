@@ -17,6 +17,7 @@ use super::progress::RequestProgress;
 use crate::engine::GroupBlocks;
 use crate::error::Error;
 use crate::group::{Group, GroupKind};
+use crate::rules::traffic::Traffic;
 use crate::store::Store;
 
 impl<S: Store> KvCacheManager<S> {
@@ -46,12 +47,13 @@ impl<S: Store> KvCacheManager<S> {
         };
         let request = &mut self.engine.requests.rows[row];
         let (cache, traffic) = (&self.engine.cache, &keeper.traffic);
-        let shared = traffic.shared(cache, &request.digests, hit.num_tokens, matched);
-        request.rest.shared = ended_by.is_whole().then_some(shared);
-        request.rest.is_known = progress.was_preempted;
         let branch = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
         let states = self.config.groups.iter().position(|group| group.kind.is_aligned());
         let checkpoint = states.and_then(|group| hit.blocks[group].last().copied());
+        let is_told = Traffic::tells(ended_by, traffic.beginning(branch, checkpoint));
+        request.rest.shared =
+            is_told.then(|| traffic.shared(cache, &request.digests, hit.num_tokens, matched));
+        request.rest.is_known = progress.was_preempted;
         self.plan_checkpoints(row, progress.num_prompt, hit.num_tokens, branch, checkpoint);
         let plan = &self.engine.requests.rows[row].rest.plan;
         if plan.is_none_or(|plan| plan.branch == 0) {
