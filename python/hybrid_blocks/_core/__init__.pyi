@@ -317,7 +317,8 @@ class FlopModel:
 
     FLOPs are ``linear * n + quadratic * n**2``. Cached content is kept for
     ``1 + alpha * (c - 1)`` times as many lives, where ``c`` is its chance to be gone on from over
-    the mean chance, learned by turn and hint. A life is the time in which as much is evicted as is cached; ``alpha=0`` is eviction by age.
+    the mean chance, learned by turn and hint. A life is the time in which as much is evicted as is
+    cached; ``alpha=0`` is eviction by age.
 
     Raises:
         InvalidArgumentError: A value that is negative or not finite.
