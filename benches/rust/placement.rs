@@ -25,7 +25,7 @@ fn warm(client: u16) -> Placement {
             1 => Some(Departure::InAnswer(number % 700)),
             _ => Some(Departure::InPrompt((1 << (number % 15)) - 1)),
         };
-        let left = |departure| Leaving { author: class, departure, num_before: 0 };
+        let left = |departure| Leaving { author: class, departure, num_before: Some(0) };
         placement.on_prompt(class, departure.map(left));
     }
     placement

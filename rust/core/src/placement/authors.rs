@@ -23,8 +23,8 @@ pub struct Leaving {
     pub author: PromptClass,
     /// Where it is left.
     pub departure: Departure,
-    /// How many left it there before, up to [`Again::MOST`].
-    pub num_before: u8,
+    /// How many left it there before, up to [`Again::MOST`]; `None` where the block is gone that tells.
+    pub num_before: Option<u8>,
 }
 
 /// The authors of a pool's blocks. 12 bytes a block.
@@ -58,26 +58,29 @@ impl Authors {
         self.of[dst.index()] = self.of[src.index()];
     }
 
-    /// A prompt shares the blocks up to `block`, the last of `matched` tokens, and no more, and goes
-    /// on from a state after `hit` tokens. Returns where it leaves the block's author, and how many
+    /// A prompt shares the blocks up to `block`, the last of `matched` tokens, and blocks that are gone up to `reached`
+    /// tokens. It goes on from a state after `hit` tokens. Returns where it leaves the block's author, and how many
     /// others did so before.
     pub fn leave(
         &mut self,
         block: BlockId,
         matched: u32,
+        reached: u32,
         hit: u32,
         alignment: u32,
     ) -> Option<Leaving> {
         let author = self.of.get_mut(block.index()).filter(|author| author.num_tokens > 0)?;
-        let num_before = author.num_left;
-        author.num_left = (num_before + 1).min(Again::MOST);
+        let num_before = (reached == matched).then_some(author.num_left);
+        if let Some(num_before) = num_before {
+            author.num_left = (num_before + 1).min(Again::MOST);
+        }
         let end = author.num_tokens / alignment * alignment;
         // Who leaves an answer before the copy of its end has to go back to the prompt.
-        let is_short = if author.keeps_end { hit <= end } else { matched < end + MIN_ANSWER };
+        let is_short = if author.keeps_end { hit <= end } else { reached < end + MIN_ANSWER };
         let departure = if is_short {
-            Departure::InPrompt(end.saturating_sub(matched))
+            Departure::InPrompt(end.saturating_sub(reached))
         } else {
-            Departure::InAnswer(matched.saturating_sub(end))
+            Departure::InAnswer(reached.saturating_sub(end))
         };
         Some(Leaving { author: author.class, departure, num_before })
     }

@@ -146,10 +146,12 @@ impl Placement {
     pub fn on_prompt(&mut self, class: PromptClass, leaving: Option<Leaving>) {
         self.each(class, Departures::add_prompt);
         if let Some(Leaving { author, departure, num_before }) = leaving {
-            if num_before == 0 {
+            if num_before.unwrap_or(0) == 0 {
                 self.each(author, |departures| departures.add(departure));
             }
-            self.again.add(num_before);
+            if let Some(num_before) = num_before {
+                self.again.add(num_before);
+            }
         }
     }
 

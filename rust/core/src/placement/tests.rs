@@ -16,7 +16,7 @@ fn see(placement: &mut Placement, num_prompts: u32, departure: Option<Departure>
 }
 
 fn left_by(author: PromptClass, departure: Departure) -> Leaving {
-    Leaving { author, departure, num_before: 0 }
+    Leaving { author, departure, num_before: Some(0) }
 }
 
 /// Tokens that a prompt of 16,000 saves who leaves it `distance` tokens before its end.
@@ -182,18 +182,18 @@ fn bytes_are_dear_where_running_requests_hold_most_of_the_memory() {
 fn a_block_is_left_by_its_author_and_how_often_is_counted() {
     let mut authors = Authors::new(4);
     let block = crate::ids::BlockId(2);
-    assert_eq!(authors.leave(block, 64, 0, 16), None, "nobody is known");
+    assert_eq!(authors.leave(block, 64, 64, 0, 16), None, "nobody is known");
     let author = Author { num_tokens: 100, ..Author::default() };
     authors.set(&[block], author);
     let left = |departure, num_before| {
-        Some(Leaving { num_before, ..left_by(PromptClass::default(), departure) })
+        Some(Leaving { num_before: Some(num_before), ..left_by(PromptClass::default(), departure) })
     };
-    assert_eq!(authors.leave(block, 64, 0, 16), left(Departure::InPrompt(32), 0));
-    assert_eq!(authors.leave(block, 64, 0, 16), left(Departure::InPrompt(32), 1));
+    assert_eq!(authors.leave(block, 64, 64, 0, 16), left(Departure::InPrompt(32), 0));
+    assert_eq!(authors.leave(block, 64, 64, 0, 16), left(Departure::InPrompt(32), 1));
     authors.set(&[block], author);
-    assert_eq!(authors.leave(block, 160, 0, 16), left(Departure::InAnswer(64), 0));
+    assert_eq!(authors.leave(block, 160, 160, 0, 16), left(Departure::InAnswer(64), 0));
     authors.set(&[block], Author { keeps_end: true, ..author });
-    assert_eq!(authors.leave(block, 160, 96, 16), left(Departure::InPrompt(0), 0));
+    assert_eq!(authors.leave(block, 160, 160, 96, 16), left(Departure::InPrompt(0), 0));
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl Chances {
         match self {
             Self::Hinted(_) if class.hint() == Hint::None => 1.0,
             Self::All(alpha) | Self::Hinted(alpha) => {
-                (1.0 + alpha * (turns.lives(class) - 1.0)).max(0.0)
+                (1.0 + alpha * (turns.relative_chance(class) - 1.0)).max(0.0)
             }
         }
     }
@@ -172,8 +172,9 @@ impl Keeper {
             self.on_end(cache, visit);
         }
         let worth = self.score_checkpoints(cache, visit, lengths);
-        // What is preempted soon goes on.
-        let least = if is_over && self.traffic.first_state().is_some() { LEAST_WORTH } else { 1.0 };
+        // What is preempted may soon go on, and states that are kept without a plan may need all.
+        let is_planned = self.traffic.first_state().is_some() && visit.plan.prompt_tokens > 0;
+        let least = if is_over && is_planned { LEAST_WORTH } else { 1.0 };
         let needed = needed_by(lengths, &worth, least);
         let remembers = is_over && visit.session > 0 && self.chances.is_some();
         let given = remembers.then(|| {
@@ -188,7 +189,7 @@ impl Keeper {
     }
 
     /// Give attention at least its priority, by what it is [`needed_by`]. Returns the blocks that nobody but the
-    /// request's session is known to need, if it is known what that has `given`.
+    /// request's session is known to need; none if it is not told what that has `given`.
     fn score_attention<S: Store>(
         &self,
         cache: &mut Cache<S>,
@@ -351,10 +352,10 @@ impl Keeper {
 /// What the attention up to each of `lengths`, ascending, is worth, and that behind all, as [`u32::MAX`]: as much as
 /// the most valuable checkpoint that needs it, `least` at least.
 fn needed_by(lengths: &[u32], worth: &[f64], least: f64) -> Vec<(u32, f64)> {
-    let mut needed = vec![(u32::MAX, least)];
+    let (mut most, mut needed) = (least, vec![(u32::MAX, least)]);
     for (&length, &worth) in lengths.iter().zip(worth).rev() {
-        let behind = needed.last().map_or(least, |&(_, behind)| behind);
-        needed.push((length, worth.max(behind)));
+        most = most.max(worth);
+        needed.push((length, most));
     }
     needed.reverse();
     needed

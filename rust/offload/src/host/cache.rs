@@ -339,13 +339,13 @@ impl HostCache {
     /// Lets the tier keep what it keeps as the trials found best.
     fn weigh(&mut self) {
         // As likely as that anyone goes on from a first prompt.
-        let left_behind = self.turns.lives(WorthClass::default());
+        let left_behind = self.turns.relative_chance(WorthClass::default());
         self.tier.set_mean_lives(self.trials.lives(), left_behind);
     }
 
     /// The chance that the next turn of a request comes, over the mean chance.
     fn chance(&self, chain: &Chain) -> f64 {
-        self.turns.lives(chain.class())
+        self.turns.relative_chance(chain.class())
     }
 
     /// Keys whose slots were taken since this was last asked.

@@ -4,7 +4,7 @@ use super::BlockManager;
 use crate::placement::{Beginning, Prompt, PromptClass};
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
-use crate::rules::traffic::{Shared, Traffic};
+use crate::rules::traffic::Shared;
 
 impl BlockManager {
     /// Where a request that goes on from `hit` leaves checkpoints.
@@ -35,9 +35,11 @@ impl BlockManager {
         if !self.keeps_states() {
             return;
         }
-        let is_told = Traffic::tells(hit.limit, class.beginning);
-        let shared = is_told.then(|| self.shared(row, hit));
-        self.keeper.traffic.on_prompt(class, shared);
+        let digests = &self.engine.requests.rows[row].digests;
+        let (cache, shared) = (&self.engine.cache, self.shared(row, hit));
+        let traffic = &mut self.keeper.traffic;
+        let departure = traffic.departure(cache, digests, shared, hit.limit, class.beginning);
+        traffic.on_prompt(class, departure);
     }
 
     /// How far the prompt of a request that goes on from `hit` shares blocks.

@@ -3,11 +3,10 @@
 /// Which cached content goes first when memory is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Policy {
-    /// What was used least recently.
+    /// What was used least recently; checkpoints of little worth, and attention that only they need, sooner.
     #[default]
     Lru,
-    /// What was used least recently, where content that is likely to be gone on from counts as used later
-    /// than it was.
+    /// The same, where content that is likely to be gone on from is kept longer.
     FlopAware(FlopModel),
     /// What has the lowest priority, as told by [`crate::BlockManager::set_priorities`].
     Explicit,
@@ -30,7 +29,7 @@ pub struct FlopModel {
     /// FLOPs a pair of tokens.
     pub quadratic: f64,
     /// How much the chance to be gone on from counts: content is kept for `1 + alpha * (c - 1)` times as many lives,
-    /// where `c` is its chance over the mean chance. A life is the time in which as much is evicted as is cached; 0
+    /// at least 0, where `c` is its chance over the mean chance. A life is the time in which as much is evicted as is cached; 0
     /// is eviction by age.
     pub alpha: f64,
 }

@@ -53,8 +53,8 @@ impl Turns {
 
     /// The chance that what a request of `class` leaves is gone on from, over the mean chance.
     #[must_use]
-    pub fn lives(&self, class: WorthClass) -> f64 {
-        self.worth.lives(class)
+    pub fn relative_chance(&self, class: WorthClass) -> f64 {
+        self.worth.relative_chance(class)
     }
 
     /// The last request of a session, which nobody went on from, is of another class.

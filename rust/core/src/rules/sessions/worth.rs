@@ -14,8 +14,8 @@ const PRIOR_WEIGHT: f64 = 16.0;
 /// The mean chance that is believed in before anything was seen.
 const MEAN_PRIOR: f64 = 0.35;
 
-/// Lives of the mean content that content can outlast it by, at most.
-const MOST_LIVES: f64 = 8.0;
+/// Mean chances that a chance can be, at most.
+const MOST_CHANCES: f64 = 8.0;
 
 /// Requests that are alike: in the turn of their conversation, and in what was said of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,9 +105,9 @@ impl Worth {
     }
 
     /// The chance that what a request of `class` leaves is gone on from, over the mean chance.
-    pub(super) fn lives(&self, class: WorthClass) -> f64 {
+    pub(super) fn relative_chance(&self, class: WorthClass) -> f64 {
         let chance = self.of[usize::from(class.0)].chance(class.prior());
-        (chance / self.all.chance(MEAN_PRIOR)).min(MOST_LIVES)
+        (chance / self.all.chance(MEAN_PRIOR)).min(MOST_CHANCES)
     }
 }
 
@@ -123,11 +123,12 @@ mod tests {
     #[test]
     fn before_anything_was_seen_later_turns_and_hints_of_more_are_worth_more() {
         let worth = Worth::default();
-        let turns = [0, 1, 2, 7, 200].map(|turn| worth.lives(WorthClass::new(turn, Hint::None)));
+        let turns =
+            [0, 1, 2, 7, 200].map(|turn| worth.relative_chance(WorthClass::new(turn, Hint::None)));
         assert!(turns.windows(2).all(|pair| pair[0] <= pair[1]), "{turns:?}");
         assert!(turns[0] < 1.0 && turns[3] > 1.5);
         let hints = [Hint::Compacted, Hint::Done, Hint::None, Hint::GoingOn, Hint::Paused];
-        let hints = hints.map(|hint| worth.lives(WorthClass::new(0, hint)));
+        let hints = hints.map(|hint| worth.relative_chance(WorthClass::new(0, hint)));
         assert!(hints.windows(2).all(|pair| pair[0] < pair[1]), "{hints:?}");
     }
 
@@ -137,11 +138,15 @@ mod tests {
         let [early, late] = [0, 3].map(|turn| WorthClass::new(turn, Hint::None));
         ended(&mut worth, early, 5_000, 0);
         ended(&mut worth, late, 5_000, 500);
-        let before = worth.lives(early);
+        let before = worth.relative_chance(early);
         for _ in 0..500 {
             ended(&mut worth, early, 1, 1);
         }
-        assert!(worth.lives(early) > 20.0 * before, "{before} {}", worth.lives(early));
+        assert!(
+            worth.relative_chance(early) > 20.0 * before,
+            "{before} {}",
+            worth.relative_chance(early)
+        );
     }
 
     #[test]
@@ -152,6 +157,6 @@ mod tests {
             ended(&mut worth, on, 50, 5);
             ended(&mut worth, done, 50, 35);
         }
-        assert!(worth.lives(on) < worth.lives(done));
+        assert!(worth.relative_chance(on) < worth.relative_chance(done));
     }
 }

@@ -71,7 +71,7 @@ fn a_prompt_begins_as_others_do_at_a_branch_or_behind_a_checkpoint_in_use() {
 fn those_who_leave_a_prompt_at_one_place_are_counted_and_move_with_its_block() {
     let (mut traffic, cache) = (traffic(), cache());
     let (block, elsewhere) = (BlockId(5), BlockId(9));
-    let shared = |last| Shared { hit: 0, matched: 4, last: Some(last) };
+    let shared = |last| Shared { hit: 0, matched: 4, reached: 4, last: Some(last) };
     let plan = CheckpointPlan { prompt_tokens: 8, ..CheckpointPlan::default() };
     traffic.on_computed(FULL, &[block], &plan);
     assert_eq!(traffic.num_left(&shared(block)), 0);
@@ -89,7 +89,7 @@ fn those_who_leave_a_prompt_at_one_place_are_counted_and_move_with_its_block() {
 }
 
 #[test]
-fn what_was_evicted_lately_was_shared_as_well() {
+fn a_conversation_is_left_where_it_was_though_its_end_was_evicted() {
     let (traffic, mut cache) = (traffic(), cache());
     let digests: Vec<_> = (0..8).map(|byte| Digest::from([byte + 1; 32])).collect();
     let mut blocks = Vec::new();
@@ -98,24 +98,32 @@ fn what_was_evicted_lately_was_shared_as_well() {
         let key = crate::prefix_index::Key { digest: *digest, group: crate::ids::GroupId(0) };
         cache.store.insert_key(PoolId(0), block, &key, 2);
     }
-    let matched = |cache: &_, there| traffic.shared(cache, &digests, 0, there).matched;
     cache.store.free(PoolId(0), blocks[..6].iter().rev().copied()).unwrap();
-    assert_eq!(matched(&cache, 12), 12, "nothing was evicted");
     for there in [10, 8, 6] {
         cache.store.allocate(PoolId(0), 1, &mut Vec::new()).unwrap();
-        let shared = traffic.shared(&cache, &digests, 0, there);
-        assert_eq!(shared.matched, 12, "{there} tokens are there");
-        assert_eq!(shared.last, Some(blocks[there as usize / 2 - 1]));
+        let shared = traffic.shared(&cache, &digests, there, there);
+        assert_eq!((shared.reached, shared.last), (there, Some(blocks[there as usize / 2 - 1])));
+        let reached = |limit, beginning| {
+            let departure = traffic.departure(&cache, &digests, shared, limit, beginning);
+            departure.map(|departure| departure.reached)
+        };
+        let evicted = |beginning| reached(HitLimit::AttentionEvicted, beginning);
+        assert_eq!(evicted(Beginning::Turn), Some(12), "{there} tokens are there");
+        assert_eq!([Beginning::Fresh, Beginning::Shared].map(evicted), [None; 2]);
+        assert_eq!(reached(HitLimit::Unseen, Beginning::Fresh), Some(there));
+        assert_eq!(reached(HitLimit::WindowEvicted, Beginning::Turn), None);
     }
-    assert_eq!(traffic.shared(&cache, &[digests[6]; 8], 0, 0).matched, 0, "never seen");
 }
 
 #[test]
-fn who_left_evicted_attention_is_known_for_the_next_turn_alone() {
-    use Beginning::{Fresh, Shared, Turn};
-    let told = |limit| [Fresh, Turn, Shared].map(|beginning| Traffic::tells(limit, beginning));
-    assert_eq!(told(HitLimit::Unseen), [true; 3]);
-    assert_eq!(told(HitLimit::AttentionEvicted), [false, true, false]);
+fn a_place_that_is_gone_is_not_counted_as_left() {
+    let mut traffic = traffic();
+    let block = BlockId(5);
+    let plan = CheckpointPlan { prompt_tokens: 8, ..CheckpointPlan::default() };
+    traffic.on_computed(FULL, &[block], &plan);
+    let shared = Shared { hit: 4, matched: 4, reached: 6, last: Some(block) };
+    traffic.on_prompt(PromptClass::default(), Some(shared));
+    assert_eq!(traffic.num_left(&shared), 0);
 }
 
 #[test]

@@ -17,7 +17,9 @@ use super::progress::RequestProgress;
 use crate::engine::GroupBlocks;
 use crate::error::Error;
 use crate::group::{Group, GroupKind};
-use crate::rules::traffic::Traffic;
+use crate::ids::BlockId;
+use crate::rules::hit::HitLimit;
+use crate::rules::traffic::Shared;
 use crate::store::Store;
 
 impl<S: Store> KvCacheManager<S> {
@@ -36,30 +38,42 @@ impl<S: Store> KvCacheManager<S> {
         let row = self.engine.requests.row(handle)?;
         let (mut hit, ended_by) = self.explained_hit(handle, limit);
         self.stats.limits[ended_by as usize] += 1;
-        let matched = hit.num_tokens + hit.num_uncached;
+        let departure = self.departure(row, &hit, ended_by);
         while hit.num_tokens > 0 && !self.finishes_with(&hit.blocks, progress.num_tokens) {
             self.stats.shortened += 1;
             (hit, _) = self.explained_hit(handle, hit.num_tokens / 2);
         }
-        let Some(keeper) = self.keeper.as_ref().filter(|_| self.config.checkpoints.is_some())
-        else {
+        if self.keeper.is_none() || self.config.checkpoints.is_none() {
             return Ok(hit);
-        };
-        let request = &mut self.engine.requests.rows[row];
-        let (cache, traffic) = (&self.engine.cache, &keeper.traffic);
-        let branch = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
-        let states = self.config.groups.iter().position(|group| group.kind.is_aligned());
-        let checkpoint = states.and_then(|group| hit.blocks[group].last().copied());
-        let is_told = Traffic::tells(ended_by, traffic.beginning(branch, checkpoint));
-        request.rest.shared =
-            is_told.then(|| traffic.shared(cache, &request.digests, hit.num_tokens, matched));
-        request.rest.is_known = progress.was_preempted;
+        }
+        let request = &mut self.engine.requests.rows[row].rest;
+        request.shared = departure;
+        request.is_known = progress.was_preempted;
+        let (branch, checkpoint) = self.beginning_of(&hit);
         self.plan_checkpoints(row, progress.num_prompt, hit.num_tokens, branch, checkpoint);
         let plan = &self.engine.requests.rows[row].rest.plan;
         if plan.is_none_or(|plan| plan.branch == 0) {
             hit.num_uncached = 0;
         }
         Ok(hit)
+    }
+
+    /// Where a request with such a hit, which `ended_by` ended, leaves an earlier one, if that is known.
+    fn departure(&self, row: usize, hit: &ComputedBlocks, ended_by: HitLimit) -> Option<Shared> {
+        let traffic = &self.keeper.as_ref()?.traffic;
+        let (branch, checkpoint) = self.beginning_of(hit);
+        let (cache, digests) = (&self.engine.cache, &self.engine.requests.rows[row].digests);
+        let matched = hit.num_tokens + hit.num_uncached;
+        let shared = traffic.shared(cache, digests, hit.num_tokens, matched);
+        traffic.departure(cache, digests, shared, ended_by, traffic.beginning(branch, checkpoint))
+    }
+
+    /// The tokens up to which attention blocks go on without states, 0 if they do not, and the checkpoint that ends a
+    /// hit.
+    fn beginning_of(&self, hit: &ComputedBlocks) -> (u32, Option<BlockId>) {
+        let branch = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
+        let states = self.config.groups.iter().position(|group| group.kind.is_aligned());
+        (branch, states.and_then(|group| hit.blocks[group].last().copied()))
     }
 
     /// Whether a request of `num_tokens` known tokens that starts with these blocks comes to its end
