@@ -316,9 +316,9 @@ class FlopModel:
     """What computing ``n`` tokens costs; as a policy, FLOP-aware eviction.
 
     FLOPs are ``linear * n + quadratic * n**2``. Cached content is kept for
-    ``1 + alpha * (c - 1)`` times as many lives, at least 0, where ``c`` is its chance to be gone on from over
-    the mean chance, learned by turn and hint. A life is the time in which as much is evicted as is
-    cached; ``alpha=0`` is eviction by age.
+    ``1 + alpha * (c - 1)`` times as many lives, at least 0, where ``c`` is its chance to be gone on
+    from over the mean chance, learned by turn and hint. A life is the time in which as much is
+    evicted as is cached; ``alpha=0`` is eviction by age.
 
     Raises:
         InvalidArgumentError: A value that is negative or not finite.
@@ -622,7 +622,7 @@ class BlockManager:
         """
 
     def set_alpha(self, alpha: float) -> None:
-        """Change the ``alpha`` of a FLOP-aware policy: how much the chance to be gone on from counts.
+        """Change how much the chance to be gone on from counts, under a FLOP-aware policy.
 
         Raises:
             InvalidArgumentError: The policy is another one.
