@@ -3,6 +3,8 @@
 use super::*;
 use crate::engine::outbox::Outbox;
 use crate::group::GroupSpec;
+use crate::ids::GroupId;
+use crate::prefix_index::Key;
 use crate::store::SlabStore;
 
 const FULL: usize = 0;
@@ -21,6 +23,12 @@ fn cache() -> Cache<SlabStore> {
     ];
     let store = SlabStore::new(40, &[4, 1]).unwrap();
     Cache::new(store, groups.into_iter(), 2, true, Outbox::default()).unwrap()
+}
+
+/// A block of attention holds the tokens of a digest.
+fn hash(store: &mut SlabStore, block: BlockId, digest: Digest) {
+    let key = Key { digest, group: GroupId(0) };
+    store.insert_key(PoolId(0), block, &key, 2);
 }
 
 fn traffic() -> Traffic {
@@ -42,9 +50,7 @@ fn a_life_is_the_time_in_which_as_much_is_evicted_as_is_cached() {
         let mut blocks = Vec::new();
         store.allocate(PoolId(0), 39 * 4, &mut blocks).unwrap();
         for &block in &blocks[..12] {
-            let digest = Digest::from([block.0 as u8; 32]);
-            let key = crate::prefix_index::Key { digest, group: crate::ids::GroupId(0) };
-            store.insert_key(PoolId(0), block, &key, 2);
+            hash(&mut store, block, Digest::from([block.0 as u8; 32]));
         }
         store.free(PoolId(0), blocks.into_iter()).unwrap();
         traffic.measure(&store);
@@ -94,9 +100,8 @@ fn a_conversation_is_left_where_it_was_though_its_end_was_evicted() {
     let digests: Vec<_> = (0..8).map(|byte| Digest::from([byte + 1; 32])).collect();
     let mut blocks = Vec::new();
     cache.store.allocate(PoolId(0), 39 * 4, &mut blocks).unwrap();
-    for (&block, digest) in blocks[..6].iter().zip(&digests) {
-        let key = crate::prefix_index::Key { digest: *digest, group: crate::ids::GroupId(0) };
-        cache.store.insert_key(PoolId(0), block, &key, 2);
+    for (&block, &digest) in blocks[..6].iter().zip(&digests) {
+        hash(&mut cache.store, block, digest);
     }
     cache.store.free(PoolId(0), blocks[..6].iter().rev().copied()).unwrap();
     for there in [10, 8, 6] {

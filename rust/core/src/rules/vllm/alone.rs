@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::group::{Group, GroupKind};
 use crate::ids::BlockId;
 use crate::rules::hit::HitLimit;
+use crate::rules::keeper::Keeper;
 use crate::rules::traffic::Shared;
 use crate::store::Store;
 
@@ -43,7 +44,7 @@ impl<S: Store> KvCacheManager<S> {
             self.stats.shortened += 1;
             (hit, _) = self.explained_hit(handle, hit.num_tokens / 2);
         }
-        if self.keeper.is_none() || self.config.checkpoints.is_none() {
+        if self.placing_keeper().is_none() {
             return Ok(hit);
         }
         let request = &mut self.engine.requests.rows[row].rest;
@@ -58,9 +59,14 @@ impl<S: Store> KvCacheManager<S> {
         Ok(hit)
     }
 
+    /// What is learned of requests, where it decides where they leave checkpoints.
+    fn placing_keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_deref().filter(|_| self.config.checkpoints.is_some())
+    }
+
     /// Where a request with such a hit, which `ended_by` ended, leaves an earlier one, if that is known.
     fn departure(&self, row: usize, hit: &ComputedBlocks, ended_by: HitLimit) -> Option<Shared> {
-        let traffic = &self.keeper.as_ref()?.traffic;
+        let traffic = &self.placing_keeper()?.traffic;
         let (branch, checkpoint) = self.beginning_of(hit);
         let (cache, digests) = (&self.engine.cache, &self.engine.requests.rows[row].digests);
         let matched = hit.num_tokens + hit.num_uncached;
