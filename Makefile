@@ -109,9 +109,9 @@ run: build/.installed ## Replay a workload through a hybrid model's cache (TRACE
 
 # Stages of a tier run side by side, each one's output in one piece; the last line has the sum.
 JOBS ?= 2
-side-by-side = rm -rf build/junit && $(MAKE) --no-print-directory -j$(JOBS) --output-sync=target $(1) && \
+side-by-side = rm -rf build/junit build/pytest && $(MAKE) --no-print-directory -j$(JOBS) --output-sync=target $(1) && \
   $(VENV)/bin/python tests/summary.py $@ build/junit
-pytest-in = $(1)/bin/pytest -p no:cacheprovider --junitxml=build/junit/$@.xml
+pytest-in = $(1)/bin/python tests/stage.py $@
 WITHOUT_GPU := VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1
 
 .PHONY: check test test-all
