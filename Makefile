@@ -241,11 +241,12 @@ VLLM ?=
 drift: build/.developed ## How another vLLM differs from the tested ones (VLLM=0.34.0)
 	@test -n "$(VLLM)" || { echo "say which release: make drift VLLM=0.34.0"; exit 2; }
 	test -d build/drift/$(VLLM) || $(UV) pip install --quiet --no-deps --target build/drift/$(VLLM) vllm==$(VLLM)
-	-PYTHONPATH=build/drift/$(VLLM):python $(WITHOUT_GPU) VLLM_PLUGINS= VLLM_LOGGING_LEVEL=ERROR \
-	  $(VLLM_VENV)/bin/python -W ignore -m hybrid_blocks.vllm.surface
-	@echo "code of what the adapter calls or stands for, beside the tested release:"
-	@PYTHONPATH=python $(VLLM_VENV)/bin/python tests/vllm/changed_code.py \
-	  $(VLLM_VENV)/lib/python3*/site-packages/vllm build/drift/$(VLLM)/vllm
+	status=0; PYTHONPATH=build/drift/$(VLLM):python $(WITHOUT_GPU) VLLM_PLUGINS= VLLM_LOGGING_LEVEL=ERROR \
+	  $(VLLM_VENV)/bin/python -W ignore -m hybrid_blocks.vllm.surface || status=$$?; \
+	echo "code of what the adapter calls or stands for, beside the tested release:"; \
+	PYTHONPATH=python $(VLLM_VENV)/bin/python tests/vllm/changed_code.py \
+	  $(VLLM_VENV)/lib/python3*/site-packages/vllm build/drift/$(VLLM)/vllm; \
+	exit $$status
 
 # --- speed ------------------------------------------------------------------
 
