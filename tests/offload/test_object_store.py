@@ -13,7 +13,7 @@ from test_host_cache import ATTENTION, LAYOUTS, STATE, TOKENS, cache, chain, key
 
 pytestmark = pytest.mark.wheel
 
-MOST = 20.0
+MOST = 60.0
 URL = f"s3://{BUCKET}/some/prefix"
 
 

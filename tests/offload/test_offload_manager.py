@@ -50,7 +50,7 @@ def keep(engine: Engine, request: Request, num_chunks: int, *, state_at: int) ->
 
 
 def wait_for_disk(engine: Engine) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while engine.manager.has_pending_work():
         assert time.monotonic() < deadline, "transfers with the disk do not end"
         engine.end_step()
@@ -74,7 +74,7 @@ def leave_on_disk(folder: Path, num_chunks: int) -> tuple[Engine, Request]:
 
 def until_not_retry(engine: Engine, request: Request, keys: list[OffloadKey]) -> list[LookupResult]:
     """Ask in one step after another until nothing is said to come."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while RETRY in (found := results(engine, request, keys)):
         assert time.monotonic() < deadline, "the answer does not come"
         engine.end_step()
@@ -250,7 +250,7 @@ def test_a_request_that_is_still_being_copied_holds_up_no_write_of_others(tmp_pa
     engine.manager.on_request_finished(other.context)
     below = engine.manager._below.disk
     assert below is not None
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not all(below.store.contains(other.keys[ATTENTION])):
         assert time.monotonic() < deadline, "what ended is not written"
         engine.end_step()
@@ -425,7 +425,7 @@ def test_a_waiting_request_is_told_of_transfers_once_a_scan(
     assert len(polls) == 3 * 2  # at the first question of a step, and at its end
     monkeypatch.setattr(TierQueue, "finished", finished)
     # A caller without steps hears of them too, once it asks again.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while RETRY in results(engine, second, wanted(second)):
         assert time.monotonic() < deadline, "the answer does not come"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.offload import rates
+from hybrid_blocks.offload import promotions, rates, tier_queue, tiers_below
 from hybrid_blocks.offload.rates import RETRY_AFTER, ComputeRate, ReadRate
 from hybrid_blocks.offload.tier_queue import Chunks
 from scheduled import ATTENTION, STATE, TOKENS, Engine, Request, disk_at, objects_at
@@ -101,10 +101,9 @@ def results(engine: Engine, request: Request) -> list[LookupResult]:
 
 def serve(engine: Engine, request: Request) -> LookupResult:
     """Ask until there is an answer, as the scheduler does in each step, and end the request."""
-    for _ in range(1000):
-        answers = results(engine, request)
-        if LookupResult.RETRY not in answers:
-            break
+    deadline = time.monotonic() + 60
+    while LookupResult.RETRY in (answers := results(engine, request)):
+        assert time.monotonic() < deadline, "the answer does not come"
         engine.end_step()
         time.sleep(0.005)
     engine.end_step(request)
@@ -123,15 +122,34 @@ def fill(engine: Engine, chats: str) -> None:
     engine.manager.shutdown()
 
 
-def slow_down(monkeypatch: pytest.MonkeyPatch, tier: Any, seconds: list[float]) -> list[Chunks]:
+class Clock:
+    """Seconds that pass only in reads: a busy machine makes none of them slower."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (promotions, tier_queue, tiers_below):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def slow_down(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, tier: Any, seconds: list[float]
+) -> list[Chunks]:
     """Let each read of a tier take what ``seconds`` holds then; return the reads."""
     read = tier._read
     reads: list[Chunks] = []
 
     def slowly(chunks: Chunks) -> list[bool]:
         reads.append(chunks)
-        time.sleep(seconds[0])
         answer: list[bool] = read(chunks)
+        clock.now += seconds[0]
         return answer
 
     monkeypatch.setattr(tier, "_read", slowly)
@@ -139,7 +157,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, tier: Any, seconds: list[float]) 
 
 
 def test_a_slow_store_is_passed_by_and_used_again_once_it_is_fast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     url = f"file://{tmp_path}"
     fill(Engine(256 * 4096, objects=objects_at(url)), "abcde")
@@ -147,7 +165,7 @@ def test_a_slow_store_is_passed_by_and_used_again_once_it_is_fast(
     computing = ComputeRate(NUM_CHUNKS * TOKENS / 0.2)
     engine = Engine(256 * 4096, objects=objects_at(url), computing=computing)
     seconds = [0.5]
-    slow_down(monkeypatch, engine.below.objects, seconds)
+    slow_down(monkeypatch, clock, engine.below.objects, seconds)
     chats = {chat: Request(chat, NUM_CHUNKS, 1) for chat in "abcde"}
     assert serve(engine, chats["a"]) is LookupResult.HIT  # nothing was measured
     read_bytes = engine.manager.counts.promoted_bytes
@@ -175,19 +193,19 @@ def test_a_slow_store_is_passed_by_and_used_again_once_it_is_fast(
 
 
 def test_without_a_rate_of_computing_all_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     url = f"file://{tmp_path}"
     fill(Engine(256 * 4096, objects=objects_at(url)), "ab")
     engine = Engine(256 * 4096, objects=objects_at(url), computing=ComputeRate())
-    slow_down(monkeypatch, engine.below.objects, [0.3])
+    slow_down(monkeypatch, clock, engine.below.objects, [0.3])
     for chat in "ab":
         assert serve(engine, Request(chat, NUM_CHUNKS, 1)) is LookupResult.HIT
     assert engine.manager.counts.passed_by_tokens == 0
 
 
 def test_what_both_tiers_hold_comes_from_the_faster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     disk, url = str(tmp_path / "disk"), f"file://{tmp_path}/objects"
     (tmp_path / "disk").mkdir()
@@ -195,8 +213,8 @@ def test_what_both_tiers_hold_comes_from_the_faster(
     fill(Engine(256 * 4096, disk_at(disk), objects_at(url)), "ab")
     fill(Engine(256 * 4096, objects=objects_at(url)), "c")  # so that both are measured
     engine = Engine(256 * 4096, disk_at(disk), objects_at(url), computing=ComputeRate())
-    from_disk = slow_down(monkeypatch, engine.below.disk, [0.2])
-    from_objects = slow_down(monkeypatch, engine.below.objects, [0.0])
+    from_disk = slow_down(monkeypatch, clock, engine.below.disk, [0.2])
+    from_objects = slow_down(monkeypatch, clock, engine.below.objects, [0.0])
     for chat in "acb":
         assert serve(engine, Request(chat, NUM_CHUNKS, 1)) is LookupResult.HIT
     # The last one lies in both.

@@ -195,20 +195,3 @@ fn a_block_is_left_by_its_author_and_how_often_is_counted() {
     authors.set(&[block], Author { keeps_end: true, ..author });
     assert_eq!(authors.leave(block, 160, 160, 96, 16), left(Departure::InPrompt(0), 0));
 }
-
-#[test]
-fn a_plan_takes_about_a_microsecond() {
-    let placement = Placement::new(COSTS, 16);
-    let plans = (0..1_000u32).map(|at| placement.plan(prompt(10_000 + at), 0.1, MAX_PLACES));
-    let best = (0..20).map(|_| {
-        let start = std::time::Instant::now();
-        for plan in plans.clone() {
-            std::hint::black_box(plan);
-        }
-        start.elapsed().as_nanos() as f64 / 1_000.0
-    });
-    let best = best.fold(f64::INFINITY, f64::min);
-    println!("{best:.0} ns a plan");
-    // Without optimization it takes some thirty times as long.
-    assert!(best < if cfg!(debug_assertions) { 60_000.0 } else { 2_000.0 }, "{best:.0} ns");
-}
