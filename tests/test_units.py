@@ -2,7 +2,7 @@
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.units import parse_memory, parse_tokens
+from hybrid_blocks.units import parse_count, parse_memory, parse_tokens
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,11 @@ def test_binary_and_decimal_units_are_read_as_what_they_say(text: str, nbytes: i
         ("24", "24 has no unit and would be 24 B; did you mean 24GiB?"),
         ("13.61", "did you mean 13.61GiB?"),
         ("3furlongs", "unknown unit furlongs"),
-        ("24G", "unknown unit G"),
+        ("24G", "unknown unit G.* did you mean 24GB?"),
+        ("34Gi", "unknown unit Gi; known are .*; did you mean 34GiB?"),
+        ("2mi", "did you mean 2MiB?"),
+        ("1025TiB", "1025TiB: more than the 1024 TiB at most"),
+        ("9" * 5000, "is no size"),
     ],
 )
 def test_a_size_that_is_none_says_what_would_do(text: str, complaint: str) -> None:
@@ -50,3 +54,20 @@ def test_tokens_are_counted_in_powers_of_two() -> None:
     for wrong in ("4q", "0", "-4", "1.5k"):
         with pytest.raises(InvalidArgumentError, match="no number of tokens"):
             parse_tokens(wrong)
+    for most in ("2048M", "9999999999"):
+        with pytest.raises(InvalidArgumentError, match="at most 2,147,483,647"):
+            parse_tokens(most)
+
+
+@pytest.mark.parametrize("text", ["", "one", "1.5", "nan", "9" * 5000, "0", "-3", "11"])
+def test_a_count_is_a_whole_number_of_a_range(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^--blocks "):
+        parse_count(text, "--blocks", 10)
+
+
+def test_a_count_may_have_signs_and_spaces() -> None:
+    assert [parse_count(text, "--blocks", 10, least=0) for text in ("0", " 7 ", "+10")] == [
+        0,
+        7,
+        10,
+    ]

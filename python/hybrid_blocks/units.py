@@ -9,7 +9,9 @@ _BINARY: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40
 _DECIMAL: Final = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _FACTORS: Final = {name.lower(): factor for name, factor in (_BINARY | _DECIMAL).items()}
 _LEAST_WITHOUT_UNIT: Final = 1024
-_NUMBER: Final = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_MOST_BYTES: Final = 2**50
+_MOST_TOKENS: Final = 2**31 - 1
+_NUMBER: Final = re.compile(r"([+-]?\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)")
 
 
 def parse_memory(text: str, option: str = "--memory") -> int:
@@ -29,17 +31,43 @@ def parse_memory(text: str, option: str = "--memory") -> int:
     number, unit = match.groups()
     factor = _FACTORS.get(unit.lower() or "b")
     if factor is None:
-        known = ", ".join((*_BINARY, *_DECIMAL))
-        raise InvalidArgumentError(f"{option} {text}: unknown unit {unit}; known are {known}")
+        known = (*_BINARY, *_DECIMAL)
+        meant = next((f"; did you mean {number}{it}?" for it in known if _is_short(unit, it)), "")
+        raise InvalidArgumentError(
+            f"{option} {text}: unknown unit {unit}; known are {', '.join(known)}{meant}"
+        )
     whole, _, fraction = number.partition(".")
     nbytes: int = int(whole + fraction) * factor // 10 ** len(fraction)
     if nbytes <= 0:
         raise InvalidArgumentError(f"{option} must be positive: {text}")
+    if nbytes > _MOST_BYTES:
+        raise InvalidArgumentError(f"{option} {text}: more than the {human(_MOST_BYTES)} at most")
     if not unit and nbytes < _LEAST_WITHOUT_UNIT:
         raise InvalidArgumentError(
             f"{option} {number} has no unit and would be {human(nbytes)}; did you mean {number}GiB?"
         )
     return nbytes
+
+
+def _is_short(unit: str, name: str) -> bool:
+    """Tell ``Gi`` and ``G``, as Kubernetes and ``numfmt`` write them."""
+    return name.lower() == f"{unit}b".lower()
+
+
+def parse_count(text: str, what: str, most: int, *, least: int = 1) -> int:
+    """Whole number of ``least`` to ``most``; ``what`` is how errors begin.
+
+    Raises:
+        InvalidArgumentError: it is none, or out of this range.
+
+    """
+    if not re.fullmatch(r"[+-]?\d{1,30}", text.strip()):
+        raise InvalidArgumentError(f"{what} {text!r}: not a whole number")
+    if not least <= (count := int(text)) <= most:
+        raise InvalidArgumentError(
+            f"{what} {count:,}: a number from {least:,} to {most:,} is needed"
+        )
+    return count
 
 
 def parse_tokens(text: str) -> int:
@@ -49,12 +77,14 @@ def parse_tokens(text: str) -> int:
         InvalidArgumentError: not a positive whole number with an optional ``k`` or ``m``.
 
     """
-    match = re.fullmatch(r"(\d+)([kKmM]?)", text.strip())
+    match = re.fullmatch(r"(\d{1,30})([kKmM]?)", text.strip())
     tokens = 0
     if match is not None:
         tokens = int(match[1]) * {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
     if tokens == 0:
         raise InvalidArgumentError(f"{text!r} is no number of tokens; write for example 512 or 32k")
+    if tokens > _MOST_TOKENS:
+        raise InvalidArgumentError(f"{text!r} tokens: at most {_MOST_TOKENS:,}")
     return tokens
 
 

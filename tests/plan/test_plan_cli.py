@@ -314,6 +314,39 @@ def test_layers_described_by_hand_are_planned(tmp_path: Path) -> None:
             "--json, --explain beside --sweep",
         ),
         (("--compare", "a.json", "b.json"), "a.json"),
+        (("", "--memory", "1GiB"), "a model has a name"),
+        (("--layers", "/proc/self/mem", "--memory", "3GiB"), "/proc/self/mem: "),
+        (("--layers", "/", "--memory", "3GiB"), "/: Is a directory"),
+        (("Qwen3.5-27B", "--memory", "34Gi"), "did you mean 34GiB?"),
+        (("Qwen3.5-27B", "--memory", "9999TiB"), "more than the 1024 TiB"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--max-num-seqs", "9" * 20), "at most 2,147,483,647"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--max-model-len", "4096M"), "at most 2,147,483,647"),
+        (
+            ("Qwen3.5-27B", "--memory", "24GiB", "--num-speculative-tokens", "100000"),
+            "--num-speculative-tokens 100000: vLLM verifies at most 128",
+        ),
+        (
+            ("Qwen3.5-27B", "--memory", "24GiB", "--lengths", "4k,512,4k"),
+            "--lengths names 4096 twice",
+        ),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--lengths", ""), "is no number of tokens"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "tp=1,2,1"), "--sweep tp names 1 twice"),
+        (("Qwen3.5-27B", "--memory", "1GiB", "--sweep", "tp=1", "tp=2"), "--sweep names tp twice"),
+        (
+            ("Qwen3.5-27B", "--memory", "1GiB", "--tp", "2", "--sweep", "tp=1"),
+            "--tp beside --sweep tp",
+        ),
+        (
+            ("Qwen3.5-27B", "--memory", "24GiB", "--json", "-", "--explain"),
+            "--explain beside --json",
+        ),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--plot", "/"), "--plot /: a folder"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--plot", "plan"), "the ending names the format"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--json", "/"), "--json /: a folder"),
+        (
+            ("Qwen3.5-27B", "--memory", "24GiB", "--json", "x.svg", "--plot", "./x.svg"),
+            "--json and --plot name the same file",
+        ),
         (("Qwen3.5-27B", "--tp", "2", "--compare", "a", "b"), "MODEL, --tp beside --compare"),
     ],
 )
@@ -348,3 +381,42 @@ def test_a_plan_waits_for_no_heavy_import() -> None:
     subprocess.run(
         [sys.executable, "-c", program], check=True, timeout=60, stdout=subprocess.DEVNULL
     )
+
+
+def test_max_num_seqs_caps_what_runs_and_a_warning_says_so() -> None:
+    options = ("Qwen3.6-35B-A3B", "--tp", "2", "--kv-cache-dtype", "fp8", "--memory", "34GiB")
+    report = _report(*options, "--num-speculative-tokens", "2", "--lengths", "512,32k")
+    for side, held in (("natural", 361.27), ("vllm", 304.50)):
+        short, long = report[side]["lengths"][1:]
+        assert (round(short["concurrency"], 2), short["running"]) == (held, 256)
+        assert long["running"] == long["concurrency"] < 256
+    (warning,) = (line for line in report["warnings"] if "caps" in line)
+    assert warning == (
+        "max_num_seqs 256 caps requests of 512; memory holds 361.27x (natural), 304.50x (vLLM): "
+        "raise --max-num-seqs to run more"
+    )
+    _, out, _ = _run(*options, "--num-speculative-tokens", "2", "--lengths", "512")
+    assert out.count("256.00x (max_num_seqs)") == 2
+    _, out, _ = _run(options[0], *options[3:], "--max-num-seqs", "4", "--sweep", "tp=1,2")
+    assert out.count("4.00x (max_num_seqs)") == 4
+
+
+def test_lengths_beyond_the_maximum_are_warned_of() -> None:
+    report = _report(*QWEN, "--lengths", "4k,1M")
+    (warning,) = (line for line in report["warnings"] if "an engine refuses" in line)
+    assert warning.startswith("1,048,576 tokens exceed the maximum length of 262,144")
+
+
+def test_options_have_vllms_names_too() -> None:
+    short = _report(*QWEN, "--pp", "2")
+    long = _report(
+        "Qwen3.5-27B", "--memory", "13.61GiB", "--tensor-parallel-size", "2",
+        "--max-model-len", "262144", "--pipeline-parallel-size", "2",
+    )  # fmt: skip
+    assert short == long
+
+
+def test_memory_may_be_an_axis() -> None:
+    code, out, _ = _run("Qwen3.5-27B", "--sweep", "memory=24GiB,48GiB")
+    assert code == 0
+    assert len(out.splitlines()) == 5

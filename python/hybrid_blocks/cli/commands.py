@@ -1,10 +1,14 @@
-"""The subcommands, by name."""
+"""The subcommands, by name, and the one line with which all of them fail."""
 
+import sys
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+from hybrid_blocks.cli.output import print_error
+from hybrid_blocks.errors import HybridBlocksError
 
 FUNCTIONS = {
     "doctor": "doctor",
@@ -33,3 +37,27 @@ class Commands(TyperGroup):
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command(cmd_name)(getattr(module, FUNCTIONS[cmd_name]))
         return typer.main.get_command(alone)
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """Run a command; a mistake of its user ends in one line and exit code 2."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **kwargs)
+        try:
+            code = super().main(*args, standalone_mode=False, **kwargs)
+        except (HybridBlocksError, OSError, MemoryError, RecursionError, UnicodeError) as error:
+            print_error(error)
+            code = 2
+        except Exception as error:
+            # Typer brings classes of its own for a wrong option, whose module differs by release.
+            if not hasattr(error, "format_message"):
+                raise
+            code = _print_usage_error(error)
+        sys.exit(code or 0)
+
+
+def _print_usage_error(error: Any) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        print_error(error)
+    return int(error.exit_code)

@@ -17,7 +17,7 @@ class Given:
             if context.params.get(name) is False and parameter.secondary_opts:
                 options = parameter.secondary_opts
             is_option = parameter.param_type_name == "option"
-            self._written[name] = max(options, key=len) if is_option else name.upper()
+            self._written[name] = options[0] if is_option else name.upper()
 
     def __contains__(self, name: str) -> bool:
         source = self._context.get_parameter_source(name)

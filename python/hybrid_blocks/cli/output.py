@@ -1,21 +1,83 @@
 """What commands write beside their tables."""
 
+import os
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 
-from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 
 STDOUT: Final = Path("-")
 """The file of ``--json`` that is standard output; tables are not printed then."""
 
 
 def to_write(param: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Refuse a file in a folder that is missing before anything is computed for it."""
-    if path is not None and path != STDOUT and not path.parent.is_dir():
-        fail(InvalidArgumentError(f"{param.opts[-1]} {path}: there is no folder {path.parent}"))
+    """Refuse a file that cannot be written before anything is computed for it.
+
+    Raises:
+        InvalidArgumentError: its folder is missing, it is a folder, or it is not ours to write.
+
+    """
+    if path is not None and path != STDOUT:
+        _check_file(f"{param.opts[-1]} {path}", path)
     return path
+
+
+def to_draw(param: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Refuse a figure that cannot be drawn before anything is computed for it.
+
+    Raises:
+        InvalidArgumentError: as `to_write`, or matplotlib is missing, or no format has the ending.
+
+    """
+    if path is None:
+        return None
+    what = f"{param.opts[-1]} {path}"
+    _check_file(what, path)
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - optional, slow
+    except ImportError:
+        raise InvalidArgumentError(
+            f"{param.opts[-1]} needs matplotlib: pip install 'hybrid-blocks[plot]'"
+        ) from None
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise InvalidArgumentError(
+            f"{what}: the ending names the format; known are {', '.join(sorted(known))}"
+        )
+    return path
+
+
+def _check_file(what: str, path: Path) -> None:
+    try:
+        if not path.parent.is_dir():
+            raise InvalidArgumentError(f"{what}: there is no folder {path.parent}")
+        if path.is_dir():
+            raise InvalidArgumentError(f"{what}: a folder; name a file in it")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise InvalidArgumentError(f"{what}: it cannot be written")
+    except (OSError, ValueError) as error:
+        if isinstance(error, HybridBlocksError):
+            raise
+        raise InvalidArgumentError(f"{what}: {told(error)}") from None
+
+
+def refuse_same_file(**paths: Path | None) -> None:
+    """Refuse two options that name one file, by their names with dashes for underscores.
+
+    Raises:
+        InvalidArgumentError: one of them would write over the other.
+
+    """
+    seen: dict[Path, str] = {}
+    for name, path in paths.items():
+        if path is None or path == STDOUT:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        other = seen.setdefault(path.resolve(), option)
+        if other != option:
+            raise InvalidArgumentError(f"{other} and {option} name the same file, {path}")
 
 
 def write_json(path: Path, content: bytes) -> None:
@@ -35,7 +97,40 @@ def write_json(path: Path, content: bytes) -> None:
         raise InvalidArgumentError(f"--json {path}: {error.strerror or error}") from None
 
 
+def told(error: BaseException) -> str:
+    """Say what was wrong, for a person."""
+    match error:
+        case HybridBlocksError():
+            return str(error)
+        case OSError():
+            name = "" if error.filename is None else f"{_text(error.filename)}: "
+            return f"{name}{error.strerror or error}"
+        case MemoryError():
+            return "this machine has not enough memory for that; ask for less"
+        case RecursionError():
+            return "an input is nested too deeply to be read"
+        case UnicodeEncodeError():
+            return f"{error.object!a}: a name that is not valid UTF-8"
+    formatted: Any = getattr(error, "format_message", None)
+    return str(formatted() if formatted else error)
+
+
+def _text(name: str | bytes) -> str:
+    return name if isinstance(name, str) else os.fsdecode(name)
+
+
+def one_line(text: str) -> str:
+    """Text of others in one line, without what a terminal would act on."""
+    joined = " ".join(line.strip() for line in text.splitlines() if line.strip())
+    return "".join(char if char.isprintable() else f"{char!a}"[1:-1] for char in joined)
+
+
+def print_error(error: BaseException) -> None:
+    """Say what was wrong in one line."""
+    typer.echo(f"error: {one_line(told(error))}", err=True)
+
+
 def fail(error: Exception) -> NoReturn:
     """Say what was wrong, as it is, and exit with code 2."""
-    typer.echo(f"error: {error}", err=True)
+    print_error(error)
     raise typer.Exit(2) from None

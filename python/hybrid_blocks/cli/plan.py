@@ -1,5 +1,6 @@
 """``hybrid-blocks plan``: what fits into a GPU's free KV memory."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,14 +8,22 @@ import msgspec
 import typer
 
 from hybrid_blocks.cli.given import Given
-from hybrid_blocks.cli.output import STDOUT, fail, to_write, write_json
+from hybrid_blocks.cli.output import (
+    STDOUT,
+    fail,
+    refuse_same_file,
+    to_draw,
+    to_write,
+    write_json,
+)
+from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.compare import compare, read_report
 from hybrid_blocks.plan.report.plot import plot
 from hybrid_blocks.plan.report.report import make_report
-from hybrid_blocks.plan.report.sweep import parse_axis, point_name, sweep, sweep_table
+from hybrid_blocks.plan.report.sweep import Axis, parse_axis, point_name, sweep, sweep_table
 from hybrid_blocks.plan.report.tables import render
 from hybrid_blocks.terminal import make_console, print_table
 from hybrid_blocks.units import parse_memory, parse_tokens
@@ -32,8 +41,12 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     memory: Annotated[
         str | None, typer.Option(help="Free KV memory of each GPU, for example 13.61GiB.")
     ] = None,
-    tp: Annotated[int, typer.Option(help="Tensor parallel size.")] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline parallel size.")] = 1,
+    tp: Annotated[
+        int, typer.Option("--tp", "--tensor-parallel-size", help="Tensor parallel size.")
+    ] = 1,
+    pp: Annotated[
+        int, typer.Option("--pp", "--pipeline-parallel-size", help="Pipeline parallel size.")
+    ] = 1,
     kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
     mamba_ssm_dtype: Annotated[
         str, typer.Option("--mamba-ssm-dtype", "--mamba-ssm-cache-dtype", help="Recurrent state.")
@@ -63,7 +76,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         Path | None, typer.Option(callback=to_write, help="Write everything here; - is stdout.")
     ] = None,
     plot_file: Annotated[
-        Path | None, typer.Option("--plot", callback=to_write, help="Draw where the bytes go.")
+        Path | None, typer.Option("--plot", callback=to_draw, help="Draw where the bytes go.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show each formula.")] = False,
     compare_files: Annotated[
@@ -92,6 +105,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             raise PlanError(
                 f"{source} beside --layers {layers}: both describe the model; leave one out"
             )
+        refuse_same_file(layers=layers, trace=trace, json=json, plot=plot_file)
         if sweep_axis:
             given.refuse(
                 *("lengths", "trace", "json", "plot_file", "explain"),
@@ -99,7 +113,10 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 "length; leave it out, or plan one combination",
             )
         chosen = _model(source, layers)
-        memory_bytes = _memory(memory)
+        axes = (
+            [parse_axis(text) for text in (*(sweep_axis or ()), *extra_axes)] if sweep_axis else []
+        )
+        memory_bytes = _memory(memory, axes)
         deployment = Deployment(
             tp=tp,
             pp=pp,
@@ -114,20 +131,13 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             vllm_formula=vllm_formula,  # type: ignore[arg-type]
             in_flight_batches=in_flight_batches,
         )
-        wanted = [parse_tokens(text) for text in lengths.split(",")] if lengths else []
+        wanted = [] if lengths is None else [parse_tokens(text) for text in lengths.split(",")]
+        each_once("--lengths", wanted)
+        if json == STDOUT and not sweep_axis:
+            given.refuse("explain", why="beside --json -, which holds the formulas; leave it out")
         if sweep_axis:
-            axes = [parse_axis(text) for text in (*sweep_axis, *extra_axes)]
-            results = list(sweep(chosen, memory_bytes, deployment, axes))
-            failures = [
-                (point_name(axes, values), result)
-                for values, result in results
-                if isinstance(result, PlanError)
-            ]
-            print_table(console, sweep_table(chosen, axes, results))
-            for point, failure in failures:
-                console.print(f"{point}: {failure}", soft_wrap=True)
-            if len(failures) == len(results):
-                raise PlanError("no combination of --sweep can be planned")
+            _refuse_axes(axes, given)
+            _sweep(chosen, memory_bytes, deployment, axes)
             return
         if extra_axes:
             raise PlanError(f"one model at a time: {' '.join(extra_axes)} is too much")
@@ -142,6 +152,28 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         fail(error)
 
 
+def _refuse_axes(axes: Sequence[Axis], given: Given) -> None:
+    each_once("--sweep", [axis.option for axis in axes])
+    for axis in axes:
+        each_once(f"--sweep {axis.name}", axis.values)
+        given.refuse(axis.option, why=f"beside --sweep {axis.name}; leave it out")
+
+
+def _sweep(model: Model, memory_bytes: int, deployment: Deployment, axes: Sequence[Axis]) -> None:
+    console = make_console()
+    results = list(sweep(model, memory_bytes, deployment, axes))
+    failures = [
+        (point_name(axes, values), result)
+        for values, result in results
+        if isinstance(result, PlanError)
+    ]
+    print_table(console, sweep_table(model, axes, results))
+    for point, failure in failures:
+        console.print(f"{point}: {failure}", soft_wrap=True)
+    if len(failures) == len(results):
+        raise PlanError("no combination of --sweep can be planned")
+
+
 def _model(source: str | None, layers: Path | None) -> Model:
     if layers is not None:
         return load_layers(str(layers))
@@ -150,7 +182,11 @@ def _model(source: str | None, layers: Path | None) -> Model:
     return load_model(source)
 
 
-def _memory(text: str | None) -> int:
+def _memory(text: str | None, axes: Sequence[Axis]) -> int:
+    """Read ``--memory``, which an axis of a sweep may stand for."""
+    swept = [axis.values[0] for axis in axes if axis.option == "memory"]
+    if text is None and swept:
+        return int(swept[0])
     if text is None:
         raise PlanError("--memory is needed: the free KV memory of each GPU, for example 24GiB")
     return parse_memory(text)

@@ -5,21 +5,40 @@ from typing import Annotated, Literal
 
 import typer
 
+from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.installed import need_vllm
-from hybrid_blocks.cli.output import STDOUT, fail, to_write, write_json
-from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.cli.output import (
+    STDOUT,
+    fail,
+    refuse_same_file,
+    to_draw,
+    to_write,
+    write_json,
+)
+from hybrid_blocks.cli.values import each_once, finite
+from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.plan.deployment import MAX_DRAFT_TOKENS, MOST
 from hybrid_blocks.profile.process import profile
 from hybrid_blocks.profile.report import make_table, to_json, write_timeline
 from hybrid_blocks.profile.report import plot as draw
-from hybrid_blocks.profile.workload import Settings
+from hybrid_blocks.profile.workload import Settings, level_of
 from hybrid_blocks.terminal import make_console, print_table
+from hybrid_blocks.trace import read_trace
 
 DEFAULTS = Settings(level="off")
+MOST_RUNNING = 2**16
+MOST_TOKENS = 2**24
+"""Of one request: more would not fit into a process that holds them as a list."""
+MOST_BLOCKS = 2**24
+MOST_LOGPROBS = 1024
+MOST_LORAS = 1024
+MOST_RANKS = 1024
 
 
 def profile_command(  # noqa: PLR0917 - typer reads the options from the signature
+    context: typer.Context,
     requests: Annotated[
-        int, typer.Option(min=1, help="Requests that run at a time.")
+        int, typer.Option(min=1, max=MOST_RUNNING, help="Requests that run at a time.")
     ] = DEFAULTS.requests,
     groups: Annotated[
         Literal["full", "swa", "hybrid", "ring"], typer.Option(help="Cache groups of the model.")
@@ -38,52 +57,64 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
             "the objects that any scheduler must make."
         ),
     ] = "off,pool,manager,batched,floor",
-    prompt_tokens: Annotated[int, typer.Option(min=1)] = DEFAULTS.prompt_tokens,
+    prompt_tokens: Annotated[int, typer.Option(min=1, max=MOST_TOKENS)] = DEFAULTS.prompt_tokens,
     shared_tokens: Annotated[
-        int, typer.Option(min=0, help="Leading tokens that four requests share.")
+        int, typer.Option(min=0, max=MOST_TOKENS, help="Leading tokens that four requests share.")
     ] = DEFAULTS.shared_tokens,
-    output_tokens: Annotated[int, typer.Option(min=1)] = DEFAULTS.output_tokens,
+    output_tokens: Annotated[int, typer.Option(min=1, max=MOST_TOKENS)] = DEFAULTS.output_tokens,
     max_num_batched_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens that a step may compute.")
+        int, typer.Option(min=1, max=MOST, help="Tokens that a step may compute.")
     ] = DEFAULTS.max_num_batched_tokens,
     num_blocks: Annotated[
-        int, typer.Option(min=0, help="Blocks in the pool; 0 for more than enough.")
+        int,
+        typer.Option(min=0, max=MOST_BLOCKS, help="Blocks in the pool; 0 for more than enough."),
     ] = DEFAULTS.num_blocks,
-    steps: Annotated[int, typer.Option(min=2, help="Steps to time.")] = DEFAULTS.steps,
-    warmup_steps: Annotated[int, typer.Option(min=1)] = DEFAULTS.warmup_steps,
-    seed: Annotated[int, typer.Option(min=0)] = DEFAULTS.seed,
+    steps: Annotated[int, typer.Option(min=2, max=MOST, help="Steps to time.")] = DEFAULTS.steps,
+    warmup_steps: Annotated[int, typer.Option(min=1, max=MOST)] = DEFAULTS.warmup_steps,
+    seed: Annotated[int, typer.Option(min=0, max=MOST)] = DEFAULTS.seed,
     drafts: Annotated[
-        int, typer.Option(min=0, help="Draft tokens that a step verifies of each request.")
+        int,
+        typer.Option(
+            min=0, max=MAX_DRAFT_TOKENS, help="Draft tokens that a step verifies of each request."
+        ),
     ] = DEFAULTS.num_drafts,
     acceptance: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Chance of a draft, if those before it are accepted."),
+        typer.Option(
+            min=0,
+            max=1,
+            callback=finite,
+            help="Chance of a draft, if those before it are accepted.",
+        ),
     ] = DEFAULTS.acceptance,
     images: Annotated[bool, typer.Option("--images", help="An image in each prompt.")] = False,
     logprobs: Annotated[
-        int, typer.Option(min=0, help="Log probabilities of each token.")
+        int, typer.Option(min=0, max=MOST_LOGPROBS, help="Log probabilities of each token.")
     ] = DEFAULTS.logprobs,
     grammar: Annotated[
         bool, typer.Option("--grammar", help="A grammar for every fourth request.")
     ] = False,
     loras: Annotated[
-        int, typer.Option(min=0, help="LoRA adapters that requests take turns in.")
+        int, typer.Option(min=0, max=MOST_LORAS, help="LoRA adapters that requests take turns in.")
     ] = DEFAULTS.loras,
     connector: Annotated[
         bool, typer.Option("--connector", help="A KV connector with nothing to load.")
     ] = False,
     dcp: Annotated[
-        int, typer.Option(min=1, help="Ranks of decode context parallelism.")
+        int, typer.Option(min=1, max=MOST_RANKS, help="Ranks of decode context parallelism.")
     ] = DEFAULTS.dcp,
     gpu_step_ms: Annotated[
-        float, typer.Option(min=0, help="A model's step, to tell how much of ours it hides.")
+        float,
+        typer.Option(
+            min=0, callback=finite, help="A model's step, to tell how much of ours it hides."
+        ),
     ] = 10.0,
     json: Annotated[
         Path | None,
         typer.Option(callback=to_write, help="Write the figures to this file; - is stdout."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(callback=to_write, help="Draw the parts of a step.")
+        Path | None, typer.Option(callback=to_draw, help="Draw the parts of a step.")
     ] = None,
     perfetto: Annotated[
         Path | None,
@@ -114,9 +145,16 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         dcp=dcp,
     )
     try:
+        wanted = each_once("--levels", levels.split(","))
+        for name in wanted:
+            level_of(name)
+        _refuse_ignored(Given(context), settings, shared_tokens)
+        refuse_same_file(trace=trace, json=json, plot=plot, perfetto=perfetto)
+        if trace is not None:
+            read_trace(trace)
         need_vllm()
         with make_console(stderr=True).status("profiling"):
-            findings = profile(settings, levels.split(","))
+            findings = profile(settings, wanted)
         results = {level: found.result for level, found in findings.items()}
         if json != STDOUT:
             print_table(make_console(), make_table(results, gpu_step_ms))
@@ -128,3 +166,24 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
             write_timeline(perfetto, findings)
     except (HybridBlocksError, OSError) as error:
         fail(error)
+
+
+def _refuse_ignored(given: Given, settings: Settings, shared_tokens: int) -> None:
+    """Refuse options that would say nothing beside the others.
+
+    Raises:
+        InvalidArgumentError: there is one; says beside or without which.
+
+    """
+    if settings.trace is not None:
+        given.refuse(
+            *("prompt_tokens", "shared_tokens", "output_tokens"),
+            why="beside --trace, whose requests have lengths of their own; leave it out",
+        )
+    elif "shared_tokens" in given and shared_tokens > settings.prompt_tokens:
+        raise InvalidArgumentError(
+            f"--shared-tokens {shared_tokens:,} exceeds the {settings.prompt_tokens:,} tokens of a "
+            "prompt (--prompt-tokens)"
+        )
+    if not settings.num_drafts:
+        given.refuse("acceptance", why="without --drafts: there is nothing to accept")

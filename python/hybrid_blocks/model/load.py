@@ -22,6 +22,8 @@ def load_model(source: str) -> Model:
         PlanError: nothing found, not JSON, an unknown architecture, or fields that are missing.
 
     """
+    if not source.strip():
+        raise PlanError("a model has a name: give a config.json, a directory or a built-in name")
     path = Path(source)
     if path.is_dir():
         path /= "config.json"
@@ -43,10 +45,12 @@ def load_layers(source: str) -> Model:
         PlanError: no such file, not JSON, or not of the documented form.
 
     """
-    path = Path(source)
-    if not path.is_file():
-        raise PlanError(f"{source}: no such file")
-    return described.decode(path.read_bytes(), source)
+    try:
+        return described.decode(Path(source).read_bytes(), source)
+    except FileNotFoundError:
+        raise PlanError(f"{source}: no such file") from None
+    except OSError as error:
+        raise PlanError(f"{source}: {error.strerror or error}") from None
 
 
 def from_config(

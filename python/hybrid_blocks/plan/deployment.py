@@ -9,6 +9,12 @@ from hybrid_blocks.model import Model, PlanError, Rank, dtype
 DEFAULT_MAX_MODEL_LEN: Final = 131_072
 """Assumed where neither the user nor the model's config says how long a request may be."""
 
+MAX_DRAFT_TOKENS: Final = 128
+"""Draft tokens that vLLM's rejection sampler takes, ``MAX_SPEC_LEN`` there."""
+
+MOST: Final = 2**31 - 1
+"""The largest count that vLLM's tensors hold."""
+
 Formula = Literal["old", "new"]
 
 
@@ -50,6 +56,11 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             raise PlanError(
                 f"--num-speculative-tokens must not be negative: {self.num_speculative_tokens}"
             )
+        if self.num_speculative_tokens > MAX_DRAFT_TOKENS:
+            raise PlanError(
+                f"--num-speculative-tokens {self.num_speculative_tokens}: vLLM verifies at most "
+                f"{MAX_DRAFT_TOKENS} draft tokens a step"
+            )
         if self.mamba_cache_mode not in ("none", "align"):
             raise PlanError(f"--mamba-cache-mode must be none or align: {self.mamba_cache_mode!r}")
         if self.vllm_formula not in ("old", "new"):
@@ -85,3 +96,5 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 def _positive(option: str, value: int) -> None:
     if value < 1:
         raise PlanError(f"--{option.replace('_', '-')} must be positive: {value}")
+    if value > MOST:
+        raise PlanError(f"--{option.replace('_', '-')} {value}: at most {MOST:,}")

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
 
 import msgspec
 
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.plan.deployment import MAX_DRAFT_TOKENS
 from hybrid_blocks.plan.geometry.pipeline import stages
 
 METHODS = (
@@ -17,9 +17,6 @@ METHODS = (
 """Methods of speculative decoding, as vLLM names them."""
 FIRST_RUNNER = ("suffix", "custom_class")
 """Methods that only vLLM's first model runner knows; it does not schedule them asynchronously."""
-MAX_DRAFT_TOKENS: Final = 128
-"""Draft tokens that vLLM's rejection sampler takes, ``MAX_SPEC_LEN`` there."""
-
 CONNECTORS: Mapping[str, str] = MappingProxyType(
     {
         "offloading": "OffloadingConnector",

@@ -11,10 +11,14 @@ from hybrid_blocks.plan.vllm import VllmPlan
 
 
 class AtLength(msgspec.Struct, frozen=True, kw_only=True):
-    """Capacity for requests of one length, or of a mean length."""
+    """Capacity for requests of one length, or of a mean length.
+
+    Memory holds ``concurrency`` of them; ``running`` is that, capped by ``max_num_seqs``.
+    """
 
     length: int
     concurrency: float
+    running: float
     tokens: int
 
 
@@ -78,7 +82,9 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     hash_block_size: int | None = None
 
 
-def report_natural(geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[int]) -> PlanReport:
+def report_natural(
+    geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[int], max_num_seqs: int
+) -> PlanReport:
     """Figures of an arena; ``lengths`` starts with the maximum."""
     limit = lengths[0]
     first = next((group for group in geometry.groups if group.grows), geometry.groups[0])
@@ -96,13 +102,17 @@ def report_natural(geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[
             FullOf(
                 length=length,
                 concurrency=capacity.concurrency(geometry, length),
+                running=min(capacity.concurrency(geometry, length), max_num_seqs),
                 tokens=capacity.tokens(geometry, length),
                 budget=natural_budget(geometry, length),
             )
             for length in dict.fromkeys(lengths)
         ),
         trace=_at_trace(
-            trace, [capacity.slabs_of_one(geometry, n) for n in trace], geometry.usable_slabs
+            trace,
+            [capacity.slabs_of_one(geometry, n) for n in trace],
+            geometry.usable_slabs,
+            max_num_seqs,
         ),
         groups=tuple(
             GroupReport(
@@ -128,7 +138,9 @@ def report_natural(geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[
     )
 
 
-def report_vllm(plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int]) -> PlanReport:
+def report_vllm(
+    plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int], max_num_seqs: int
+) -> PlanReport:
     """Figures of vLLM's pool; ``lengths`` starts with the maximum."""
     limit = lengths[0]
     return PlanReport(
@@ -148,12 +160,15 @@ def report_vllm(plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int]) ->
             FullOf(
                 length=length,
                 concurrency=plan.concurrency(length),
+                running=min(plan.concurrency(length), max_num_seqs),
                 tokens=int(plan.concurrency(length) * length),
                 budget=vllm_budget(plan, length),
             )
             for length in dict.fromkeys(lengths)
         ),
-        trace=_at_trace(trace, [plan.decode_blocks(n) for n in trace], plan.num_blocks - 1),
+        trace=_at_trace(
+            trace, [plan.decode_blocks(n) for n in trace], plan.num_blocks - 1, max_num_seqs
+        ),
         groups=tuple(
             GroupReport(
                 name=f"{group.spec.kind}.{index}",
@@ -175,12 +190,17 @@ def report_vllm(plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int]) ->
     )
 
 
-def _at_trace(trace: Sequence[int], costs: Sequence[float], units: int) -> AtLength | None:
+def _at_trace(
+    trace: Sequence[int], costs: Sequence[float], units: int, max_num_seqs: int
+) -> AtLength | None:
     """Return the requests of a mix that fit on average: units / mean cost at full length."""
     if not trace:
         return None
     mean_length = sum(trace) / len(trace)
     concurrency = units * len(trace) / sum(costs)
     return AtLength(
-        length=round(mean_length), concurrency=concurrency, tokens=int(concurrency * mean_length)
+        length=round(mean_length),
+        concurrency=concurrency,
+        running=min(concurrency, max_num_seqs),
+        tokens=int(concurrency * mean_length),
     )

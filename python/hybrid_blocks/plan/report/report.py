@@ -13,6 +13,7 @@ from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.geometry.natural import plan_natural
 from hybrid_blocks.plan.report.advice import advise
+from hybrid_blocks.plan.report.capped import advise_on_lengths
 from hybrid_blocks.plan.report.explain import explain
 from hybrid_blocks.plan.report.plan_report import (
     GroupReport,
@@ -74,7 +75,9 @@ def make_report(
     limit = deployment.length(model)
     _check_one_fits(model, geometry, vllm, limit)
     wanted = (limit, *lengths)
-    natural = report_natural(geometry, wanted, trace)
+    most = deployment.max_num_seqs
+    natural = report_natural(geometry, wanted, trace, most)
+    theirs = report_vllm(vllm, wanted, trace, most) if vllm else None
     spec_tokens = deployment.num_speculative_tokens
     return Report(
         model=model.name,
@@ -85,10 +88,13 @@ def make_report(
         deployment=deployment,
         memory_bytes=memory_bytes,
         max_model_len=limit,
-        vllm=report_vllm(vllm, wanted, trace) if vllm else None,
+        vllm=theirs,
         natural=natural,
         groups=natural.groups,
-        warnings=advise(model, deployment, geometry, vllm, refusal),
+        warnings=(
+            *advise(model, deployment, geometry, vllm, refusal),
+            *advise_on_lengths(limit, wanted, most, natural, theirs),
+        ),
         explanation=explain(model, deployment, geometry, vllm),
     )
 

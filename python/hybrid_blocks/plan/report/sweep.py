@@ -10,7 +10,7 @@ from rich.table import Table
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.report import Report, make_report
-from hybrid_blocks.plan.report.tables import logged
+from hybrid_blocks.plan.report.tables import concurrency, logged
 from hybrid_blocks.terminal import grid
 from hybrid_blocks.units import parse_memory, parse_tokens
 
@@ -124,7 +124,7 @@ def _figures(report: Report) -> tuple[str, ...]:
             f"{vllm.num_blocks:,}",
             logged(vllm),
             f"{vllm.tokens:,}",
-            f"{vllm.max_concurrency:,.2f}x",
+            concurrency(vllm.lengths[0]),
         )
     )
-    return (*theirs, f"{natural.tokens:,}", f"{natural.max_concurrency:,.2f}x")
+    return (*theirs, f"{natural.tokens:,}", concurrency(natural.lengths[0]))

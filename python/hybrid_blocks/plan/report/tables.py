@@ -106,13 +106,13 @@ def _capacity(report: Report) -> Table:
     for index, at_length in enumerate(report.natural.lengths):
         row(
             f"requests of {at_length.length:,}",
-            lambda plan, index=index: _concurrency(plan.lengths[index]),  # type: ignore[misc]
+            lambda plan, index=index: concurrency(plan.lengths[index]),  # type: ignore[misc]
         )
     if report.vllm is not None:
         table.add_row(f"vLLM logs for {report.max_model_len:,}", "", logged(report.vllm))
     if report.natural.trace is not None:
         mean = report.natural.trace.length
-        row(f"requests of the trace (mean {mean:,})", lambda plan: _concurrency(plan.trace))
+        row(f"requests of the trace (mean {mean:,})", lambda plan: concurrency(plan.trace))
     row("longest request", lambda plan: f"{plan.max_length:,}")
     if report.natural.state_slots is not None:
         row("state slots", lambda plan: f"{plan.state_slots or 0:,}")
@@ -125,8 +125,12 @@ def logged(vllm: PlanReport) -> str:
     return f"{vllm.logged_tokens or 0:,} tokens, {vllm.logged_concurrency or 0:,.2f}x"
 
 
-def _concurrency(at_length: AtLength | None) -> str:
-    return "-" if at_length is None else f"{at_length.concurrency:,.2f}x"
+def concurrency(at_length: AtLength | None) -> str:
+    """Return how many requests run at once, and what caps them if memory does not."""
+    if at_length is None:
+        return "-"
+    capped = " (max_num_seqs)" if at_length.running < at_length.concurrency else ""
+    return f"{at_length.running:,.2f}x{capped}"
 
 
 def _bytes(report: Report, index: int) -> Table:
