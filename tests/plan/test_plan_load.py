@@ -160,9 +160,10 @@ def test_an_unknown_architecture_names_what_is_missing_and_how_to_describe_it() 
 
 
 def test_missing_fields_are_named_all_at_once() -> None:
-    fields: dict[str, object] = {"model_type": "jamba", "num_hidden_layers": 8, "hidden_size": 64}
-    with pytest.raises(PlanError, match="attn_layer_period, attn_layer_offset, mamba_d_state"):
-        from_config(fields, "jamba")
+    fields: dict[str, object] = {"model_type": "plamo2", "num_hidden_layers": 8}
+    missing = "mamba_step, mamba_num_heads, hidden_size_per_head, mamba_d_state"
+    with pytest.raises(PlanError, match=missing):
+        from_config(fields, "plamo")
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "8", True, 0])

@@ -1,20 +1,29 @@
 """Typed reading of a Hugging Face ``config.json``."""
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from hybrid_blocks.model.errors import PlanError
 
 T = TypeVar("T")
 
+DERIVED: Final = "auto"
+"""Stands in some fields for a size that follows from others, as if the field were absent."""
+
 
 class Config:
-    """Fields of a ``config.json``; a multi-modal model's ``text_config`` is read in its place."""
+    """Fields of a ``config.json``, or of one object in it.
 
-    def __init__(self, fields: Mapping[str, object], name: str) -> None:
-        text = fields.get("text_config")
+    ``defaults`` stand in for absent fields; a field that is null has no value. Where a field has
+    several names, one that is there goes before the default of another.
+    """
+
+    def __init__(
+        self, fields: Mapping[str, object], name: str, defaults: Mapping[str, object] | None = None
+    ) -> None:
         self.name = name
-        self._fields = {**fields, **text} if isinstance(text, Mapping) else dict(fields)
+        self._fields = fields
+        self._defaults = defaults or {}
 
     def require(self, *fields: str) -> None:
         """Check that fields are there; ``a|b`` stands for either of two names.
@@ -29,8 +38,17 @@ class Config:
             raise PlanError(f"{self.name}: config.json lacks {named}")
 
     def get(self, field: str) -> object:
-        """Value of a field, None where it is absent or null."""
-        return self._fields.get(field)
+        """Value of a field or its default; None where neither is there, or the field is null."""
+        return self._fields[field] if field in self._fields else self._defaults.get(field)
+
+    def _first(self, aliases: tuple[str, ...]) -> tuple[str, object]:
+        """Name and value of the first of ``aliases`` that is there, else of one with a default."""
+        for values in (self._fields.get, self.get):
+            for field in aliases:
+                value = values(field)
+                if value is not None and value != DERIVED:
+                    return field, value
+        return aliases[0], None
 
     def __contains__(self, field: str) -> bool:
         return self.get(field) is not None
@@ -42,18 +60,16 @@ class Config:
             PlanError: none is there and there is no default, or the value is not an integer.
 
         """
-        for field in aliases:
-            value = self.get(field)
-            if value is None:
-                continue
-            if isinstance(value, float) and value.is_integer():
-                value = int(value)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise PlanError(f"{self.name}: {field} must be a non-negative integer: {value!r}")
-            return value
-        if default is None:
-            raise PlanError(f"{self.name}: config.json lacks {' or '.join(aliases)}")
-        return default
+        field, value = self._first(aliases)
+        if value is None:
+            if default is None:
+                raise PlanError(f"{self.name}: config.json lacks {' or '.join(aliases)}")
+            return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise PlanError(f"{self.name}: {field} must be a non-negative integer: {value!r}")
+        return value
 
     def positive(self, *aliases: str, default: int | None = None) -> int:
         """Like ``integer``, and not 0."""
@@ -64,8 +80,7 @@ class Config:
 
     def optional(self, *aliases: str) -> int | None:
         """First of ``aliases`` that is there, or None."""
-        present = [field for field in aliases if field in self]
-        return self.integer(*present) if present else None
+        return None if self._first(aliases)[1] is None else self.integer(*aliases)
 
     def text(self, field: str, default: str = "") -> str:
         """Read a string field."""
@@ -111,8 +126,12 @@ class Config:
 
     @property
     def num_layers(self) -> int:
-        """Number of decoder layers."""
-        return self.positive("num_hidden_layers", "n_layer", "num_layers")
+        """Number of decoder layers; where the field is absent, as many as a list of them names."""
+        listed = self.get("layers_block_type") or self.get("hybrid_override_pattern")
+        if isinstance(listed, str):
+            listed = listed.replace("|", "")
+        default = len(listed) if isinstance(listed, list | str) else None
+        return self.positive("num_hidden_layers", "n_layer", "num_layers", default=default)
 
     @property
     def query_heads(self) -> int:
@@ -127,7 +146,8 @@ class Config:
     @property
     def kv_heads(self) -> int:
         """Number of key/value heads; as many as query heads where the field is absent."""
-        return self.optional("num_key_value_heads", "num_kv_heads") or self.query_heads
+        named = self.optional("num_key_value_heads", "num_kv_heads", "num_attention_groups")
+        return named or self.query_heads
 
     @property
     def head_dim(self) -> int:

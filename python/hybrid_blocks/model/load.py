@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from hybrid_blocks.model import described, dtype, table
+from hybrid_blocks.model import decoder, described, dtype, table
 from hybrid_blocks.model.architecture import READERS
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.errors import PlanError
@@ -66,13 +66,11 @@ def from_config(
         PlanError: an unknown architecture, or fields that are missing or of the wrong type.
 
     """
-    config = Config(fields, name)
-    model_type = config.text("model_type") or Config({**fields, "text_config": None}, name).text(
-        "model_type"
-    )
-    reader = READERS.get(model_type)
-    if reader is None:
-        raise _unknown(config, model_type)
+    config, types = decoder.find(fields, name, with_defaults=verified == "config")
+    model_type = next((known for known in types if known in READERS), "")
+    if not model_type:
+        raise _unknown(config, types[0] if types else "")
+    reader = READERS[model_type]
     layers = reader(config)
     if not layers:
         raise PlanError(f"{name}: no layer keeps a cache")

@@ -12,11 +12,13 @@ from hybrid_blocks.model.architecture import (
     lfm,
     ling,
     llama,
+    mimo,
     minimax,
     nemotron,
     plamo,
     qwen,
     recurrent_gemma,
+    step,
     zamba,
 )
 from hybrid_blocks.model.architecture.common import Reader
@@ -31,10 +33,10 @@ READERS: Final[dict[str, Reader]] = {
             "qwen3_5_moe_text",
             "qwen4_exp",
             "qwen4_exp_text",
-            "olmo_hybrid",
         ),
         qwen.read,
     ),
+    "olmo_hybrid": qwen.read_olmo_hybrid,
     "jamba": jamba.read,
     "nemotron_h": nemotron.read,
     "nemotron_h_puzzle": nemotron.read,
@@ -57,7 +59,16 @@ READERS: Final[dict[str, Reader]] = {
     "plamo2": plamo.read,
     "gemma2": gemma.read_gemma2,
     **dict.fromkeys(("gemma3", "gemma3_text"), gemma.read_gemma3),
-    **dict.fromkeys(("gemma4", "gemma4_text"), gemma.read_gemma4),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), gemma.read_gemma3n),
+    **dict.fromkeys(
+        ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"), gemma.read_gemma4
+    ),
+    **dict.fromkeys(("mimo_v2_flash", "mimo_v2"), mimo.read),
+    **dict.fromkeys(("step3p5", "step3p7"), step.read),
+    **dict.fromkeys(("qwen2", "qwen3"), llama.read_qwen2),
+    "qwen2_moe": llama.read_qwen2_moe,
+    "exaone4": llama.read_exaone4,
+    "olmo3": llama.read_olmo3,
     "gpt_oss": llama.read_gpt_oss,
     **dict.fromkeys(("llama4", "llama4_text"), llama.read_llama4),
     **dict.fromkeys(
@@ -66,24 +77,22 @@ READERS: Final[dict[str, Reader]] = {
             "mistral",
             "mistral3",
             "ministral",
+            "ministral3",
             "mixtral",
-            "qwen2",
-            "qwen2_moe",
-            "qwen3",
             "qwen3_moe",
             "phi3",
             "granite",
             "granitemoe",
             "gemma",
             "olmo2",
-            "olmo3",
             "smollm3",
             "starcoder2",
-            "exaone4",
         ),
         llama.read,
     ),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), deepseek.read),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25", "kimi_vl"), deepseek.read
+    ),
 }
 """Reader for each ``model_type``."""
 

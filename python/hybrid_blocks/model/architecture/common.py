@@ -1,6 +1,7 @@
 """Pieces that several architectures share."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.errors import PlanError
@@ -9,6 +10,9 @@ from hybrid_blocks.model.model import Layer
 
 Reader = Callable[[Config], tuple[Layer, ...]]
 """From a config to the layers of the main model."""
+
+_NEW_NAMES: Final = {"mamba": "linear_attention", "attention": "full_attention"}
+"""What transformers writes since version 5 where a family had a name of its own."""
 
 
 def full_attention(config: Config) -> FullAttention:
@@ -38,6 +42,11 @@ def latent_attention(config: Config) -> LatentAttention:
     )
 
 
+def every(config: Config, interval: int, at_end: str, before: str) -> tuple[str, ...]:
+    """Name of each layer where every ``interval``-th is ``at_end`` and the others ``before``."""
+    return tuple(before if (depth + 1) % interval else at_end for depth in range(config.num_layers))
+
+
 def by_depth(caches: Iterable[Cache | None]) -> tuple[Layer, ...]:
     """Give each cache its depth; None is a layer that keeps nothing."""
     return tuple(Layer(depth, cache) for depth, cache in enumerate(caches) if cache is not None)
@@ -53,6 +62,8 @@ def choose(
 
     """
     config.one_per_layer(tuple(names), field)
+    renamed = {_NEW_NAMES[name]: cache for name, cache in known.items() if name in _NEW_NAMES}
+    known = renamed | known
     unknown = sorted(set(names) - known.keys())
     if unknown:
         raise PlanError(

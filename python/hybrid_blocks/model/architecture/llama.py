@@ -1,12 +1,14 @@
-"""Plain decoders (Llama, Mistral, Qwen, Phi-3, gpt-oss ...) and Llama-4 with chunked attention."""
+"""Plain decoders (Llama, Mistral, Phi-3, gpt-oss ...) and Llama-4 with chunked attention."""
 
 from hybrid_blocks.model.architecture.common import (
     by_depth,
     choose,
+    every,
     full_attention,
     sliding_window,
 )
 from hybrid_blocks.model.config import Config
+from hybrid_blocks.model.errors import PlanError
 from hybrid_blocks.model.layer import Cache, ChunkedAttention
 from hybrid_blocks.model.model import Layer
 
@@ -14,27 +16,86 @@ from hybrid_blocks.model.model import Layer
 def read(config: Config) -> tuple[Layer, ...]:
     """``layer_types`` where given; else a window on all layers where there is one; else full."""
     config.require("num_hidden_layers", "num_attention_heads|num_key_value_heads")
-    window = config.optional("sliding_window")
-    if not config.flag("use_sliding_window", default=True):
-        window = None
-    full = full_attention(config)
     if names := config.strings("layer_types"):
-        known: dict[str, Cache | None] = {"full_attention": full}
-        if window:
-            known["sliding_attention"] = sliding_window(config, window)
-        return choose(config, names, "layer_types", known)
-    cache = sliding_window(config, window) if window else full
+        return _named(config, names)
+    window = _window(config)
+    cache = sliding_window(config, window) if window else full_attention(config)
     return by_depth(cache for _ in range(config.num_layers))
+
+
+def read_qwen2(config: Config) -> tuple[Layer, ...]:
+    """Qwen2 and Qwen3: layers from ``max_window_layers`` on are windowed.
+
+    Raises:
+        PlanError: some layers are windowed and some full; vLLM takes no such model.
+
+    """
+    unlimited = config.integer("max_window_layers", default=config.num_layers)
+    names = config.strings("layer_types") or tuple(
+        "sliding_attention" if _window(config) and depth >= unlimited else "full_attention"
+        for depth in range(config.num_layers)
+    )
+    if len(set(names)) > 1:
+        raise PlanError(
+            f"{config.name}: {names.count('sliding_attention')} of {len(names)} layers have a "
+            "sliding window; vLLM serves this family with all or none (max_window_layers)"
+        )
+    return _named(config, names)
+
+
+def read_qwen2_moe(config: Config) -> tuple[Layer, ...]:
+    """Qwen2-MoE: a window counts only where ``layer_types`` gives it to all layers."""
+    full = full_attention(config)
+    if set(config.strings("layer_types") or ()) == {"sliding_attention"}:
+        return read(config)
+    return by_depth(full for _ in range(config.num_layers))
+
+
+def read_exaone4(config: Config) -> tuple[Layer, ...]:
+    """EXAONE-4: every ``sliding_window_pattern``-th layer is full."""
+    pattern = config.get("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern:
+        letters = {"L": "sliding_attention", "G": "full_attention"}
+        names = tuple(
+            letters.get(pattern[depth % len(pattern)], pattern)
+            for depth in range(config.num_layers)
+        )
+        return _named(config, config.strings("layer_types") or names)
+    interval = config.positive("sliding_window_pattern", default=4)
+    return _named(config, _every(config, interval))
+
+
+def read_olmo3(config: Config) -> tuple[Layer, ...]:
+    """OLMo-3: every fourth layer is full."""
+    return _named(config, _every(config, 4))
 
 
 def read_gpt_oss(config: Config) -> tuple[Layer, ...]:
     """gpt-oss: windowed at even depths unless ``layer_types`` says otherwise."""
     config.require("num_hidden_layers", "sliding_window")
-    if "layer_types" in config:
-        return read(config)
-    windowed = sliding_window(config, config.positive("sliding_window"))
-    full = full_attention(config)
-    return by_depth(full if depth % 2 else windowed for depth in range(config.num_layers))
+    return _named(config, _every(config, 2))
+
+
+def _every(config: Config, interval: int) -> tuple[str, ...]:
+    """``layer_types`` where given, else windows with full attention at every n-th layer."""
+    if names := config.strings("layer_types"):
+        return names
+    if not _window(config):
+        return ("full_attention",) * config.num_layers
+    return every(config, interval, "full_attention", "sliding_attention")
+
+
+def _window(config: Config) -> int | None:
+    """Window of the model, None where it has none or does not use it."""
+    used = config.flag("use_sliding_window", default=True)
+    return config.optional("sliding_window") or None if used else None
+
+
+def _named(config: Config, names: tuple[str, ...]) -> tuple[Layer, ...]:
+    known: dict[str, Cache | None] = {"full_attention": full_attention(config)}
+    if window := _window(config):
+        known["sliding_attention"] = sliding_window(config, window)
+    return choose(config, names, "layer_types", known)
 
 
 def read_llama4(config: Config) -> tuple[Layer, ...]:

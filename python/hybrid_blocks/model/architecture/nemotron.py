@@ -19,9 +19,9 @@ def read(config: Config) -> tuple[Layer, ...]:
         "hybrid_override_pattern|layers_block_type",
         "mamba_num_heads",
         "mamba_head_dim",
-        "n_groups",
+        "n_groups|mamba_n_groups",
         "ssm_state_size",
-        "conv_kernel",
+        "conv_kernel|mamba_d_conv",
     )
     heads = config.positive("mamba_num_heads")
     head_dim = config.positive("mamba_head_dim")
@@ -29,19 +29,22 @@ def read(config: Config) -> tuple[Layer, ...]:
         "*": full_attention(config),
         "M": Mamba2(
             inner_dim=heads * head_dim,
-            groups=config.positive("n_groups"),
+            groups=config.positive("mamba_n_groups", "n_groups"),
             heads=heads,
             head_dim=head_dim,
             state_dim=config.positive("ssm_state_size"),
-            conv_kernel=config.positive("conv_kernel"),
+            conv_kernel=config.positive("mamba_d_conv", "conv_kernel"),
             ssm_dtype=config.text("mamba_ssm_cache_dtype", "float32"),
         ),
         "-": None,
         "E": None,
     }
-    pattern = config.text("hybrid_override_pattern").replace("|", "")
-    if pattern:
-        return choose(config, pattern, "hybrid_override_pattern", kinds)
-    names = config.strings("layers_block_type") or ()
-    by_name = {name: kinds[letter] for name, letter in _LETTERS.items()}
-    return choose(config, names, "layers_block_type", by_name)
+    by_name = kinds | {name: kinds[letter] for name, letter in _LETTERS.items()}
+    if names := config.strings("layers_block_type"):
+        return choose(config, names, "layers_block_type", by_name)
+    pattern = config.get("hybrid_override_pattern")
+    if isinstance(pattern, list):
+        names = config.strings("hybrid_override_pattern") or ()
+        return choose(config, names, "hybrid_override_pattern", by_name)
+    letters = config.text("hybrid_override_pattern").replace("|", "")
+    return choose(config, letters, "hybrid_override_pattern", kinds)

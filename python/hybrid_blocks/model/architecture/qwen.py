@@ -17,8 +17,28 @@ def read(config: Config) -> tuple[Layer, ...]:
         "linear_value_head_dim",
         "linear_conv_kernel_dim",
     )
-    attention = full_attention(config)
+    return _read(config, _linear(config))
+
+
+def read_olmo_hybrid(config: Config) -> tuple[Layer, ...]:
+    """Olmo-Hybrid: sizes of the linear layers follow from the attention's where absent."""
+    heads = config.positive("linear_num_key_heads", default=config.query_heads)
+    key_dim = config.positive(
+        "linear_key_head_dim", default=3 * config.positive("hidden_size") // (4 * heads)
+    )
     linear = GatedDeltaNet(
+        key_heads=heads,
+        value_heads=config.positive("linear_num_value_heads", default=config.query_heads),
+        key_dim=key_dim,
+        value_dim=config.positive("linear_value_head_dim", default=2 * key_dim),
+        conv_kernel=config.positive("linear_conv_kernel_dim"),
+        ssm_dtype=config.text("mamba_ssm_dtype") or None,
+    )
+    return _read(config, linear)
+
+
+def _linear(config: Config) -> GatedDeltaNet:
+    return GatedDeltaNet(
         key_heads=config.positive("linear_num_key_heads"),
         value_heads=config.positive("linear_num_value_heads"),
         key_dim=config.positive("linear_key_head_dim"),
@@ -26,6 +46,10 @@ def read(config: Config) -> tuple[Layer, ...]:
         conv_kernel=config.positive("linear_conv_kernel_dim"),
         ssm_dtype=config.text("mamba_ssm_dtype") or None,
     )
+
+
+def _read(config: Config, linear: GatedDeltaNet) -> tuple[Layer, ...]:
+    attention = full_attention(config)
     if names := config.strings("layer_types"):
         return choose(
             config,

@@ -13,7 +13,6 @@ def read(config: Config) -> tuple[Layer, ...]:
         "hidden_size",
         "num_attention_heads",
         "n_mamba_heads",
-        "mamba_headdim",
         "mamba_ngroups",
         "mamba_d_state",
         "mamba_d_conv",
@@ -27,11 +26,13 @@ def read(config: Config) -> tuple[Layer, ...]:
         or 2 * config.positive("hidden_size") // heads,
         query_heads=heads,
     )
+    inner = config.positive("mamba_expand") * config.positive("hidden_size")
+    mamba_heads = config.positive("n_mamba_heads")
     mamba = Mamba2(
-        inner_dim=config.positive("mamba_expand") * config.positive("hidden_size"),
+        inner_dim=inner,
         groups=config.positive("mamba_ngroups"),
-        heads=config.positive("n_mamba_heads"),
-        head_dim=config.positive("mamba_headdim"),
+        heads=mamba_heads,
+        head_dim=inner // mamba_heads,
         state_dim=config.positive("mamba_d_state"),
         conv_kernel=config.positive("mamba_d_conv"),
     )

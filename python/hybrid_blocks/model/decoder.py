@@ -1,0 +1,56 @@
+"""The decoder in a ``config.json``: its own fields, and what its configuration class adds."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from hybrid_blocks.model import class_defaults
+from hybrid_blocks.model.class_defaults import ClassDefaults
+from hybrid_blocks.model.config import Config
+
+SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Under these names a model of several modalities describes its decoder, maybe one in another."""
+
+
+def find(
+    fields: Mapping[str, object], name: str, *, with_defaults: bool
+) -> tuple[Config, tuple[str, ...]]:
+    """Return the fields of the decoder and its types, the closest to it first.
+
+    A field that the decoder leaves out has the default of its class where ``with_defaults``; if
+    the class has none, the value that the file gives it around the decoder.
+
+    Raises:
+        PlanError: a ``model_type`` is not a string.
+
+    """
+    around: dict[str, object] = {}
+    types: tuple[str, ...] = ()
+    declared: str | None = None
+    while True:
+        own = Config(fields, name).text("model_type") or None
+        known = tuple(known for known in (own, declared) if known)
+        types = known + types
+        row = next((row for row in map(class_defaults.of, known) if row.known), ClassDefaults())
+        declared = row.decoder
+        section = next((key for key in SECTIONS if isinstance(fields.get(key), Mapping)), None)
+        if section is None:
+            break
+        around |= fields
+        fields = fields[section]  # type: ignore[assignment]
+    if declared is not None:
+        types = (declared, *types)
+        row = class_defaults.of(declared)
+    if with_defaults:
+        around |= row.fields
+        fields = _with_second_names(fields, row)
+    return Config(fields, name, around), types
+
+
+def _with_second_names(fields: Mapping[str, object], row: ClassDefaults) -> dict[str, object]:
+    """Give each field under both of its names."""
+    named = dict(fields)
+    for name, other in row.aliases.items():
+        for present, absent in ((name, other), (other, name)):
+            if present in fields and absent not in fields:
+                named[absent] = fields[present]
+    return named

@@ -1,0 +1,98 @@
+"""What vLLM's and transformers' configuration classes fill in where a ``config.json`` is silent.
+
+``python tests/plan/class_defaults.py`` writes the record that the package reads.
+"""
+
+import ast
+import dataclasses
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hybrid_blocks.model
+from hybrid_blocks.model.architecture import READERS
+
+PACKAGE = Path(hybrid_blocks.model.__file__).parent
+RECORD = PACKAGE / "class_defaults.json"
+
+Row = dict[str, Any]
+
+
+def recorded() -> dict[str, Row]:
+    """Rows by ``model_type``, for all types that the readers know and their decoders."""
+    fields = _fields_of_readers()
+    rows: dict[str, Row] = {}
+    queue = sorted(READERS)
+    while queue:
+        model_type = queue.pop()
+        config_class = _class_of(model_type)
+        if model_type in rows or config_class is None:
+            continue
+        rows[model_type] = row = _row(config_class, fields)
+        if (decoder := row.get("decoder")) is not None:
+            queue.append(decoder)
+    return dict(sorted(rows.items()))
+
+
+def _fields_of_readers() -> frozenset[str]:
+    """Every word in a string of the readers: the names of all fields that they ask for."""
+    sources = [*PACKAGE.glob("architecture/*.py"), PACKAGE / "config.py", PACKAGE / "load.py"]
+    return frozenset(
+        word
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for word in node.value.split("|")
+        if word.isidentifier() and word != "model_type"
+    )
+
+
+def _class_of(model_type: str) -> Any:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
+    from vllm.transformers_utils.config import _CONFIG_REGISTRY  # noqa: PLC0415
+
+    if model_type in _CONFIG_REGISTRY:
+        return _CONFIG_REGISTRY[model_type]
+    return CONFIG_MAPPING.get(model_type, None)
+
+
+def _row(config_class: Any, fields: frozenset[str]) -> Row:
+    aliases = {
+        name: other
+        for name, other in config_class.attribute_map.items()
+        if name in fields and other != name
+    }
+    wanted = fields | set(aliases.values())
+    defaults = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in _defaults(config_class)
+        if name in wanted and isinstance(value, int | str | list | tuple) and value != "auto"
+    }
+    section = getattr(config_class, "sub_configs_defaults", {}).get("text_config")
+    decoder = section and (section.model_type or section.config_class.model_type)
+    row = {"decoder": decoder, "aliases": aliases, "fields": dict(sorted(defaults.items()))}
+    return {key: value for key, value in row.items() if value}
+
+
+def _defaults(config_class: Any) -> Iterator[tuple[str, object]]:
+    """Defaults of a dataclass, or of the ``__init__`` that a class writes by hand."""
+    for field in dataclasses.fields(config_class):
+        if field.default is not dataclasses.MISSING:
+            yield field.name, field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            yield field.name, field.default_factory()
+    for name, parameter in inspect.signature(config_class.__init__).parameters.items():
+        if parameter.default is not inspect.Parameter.empty:
+            yield name, parameter.default
+
+
+def text() -> str:
+    """Return the record as it is written: one line for each type."""
+    rows = ",\n".join(f'"{name}": {json.dumps(row)}' for name, row in recorded().items())
+    return f"{{\n{rows}\n}}\n"
+
+
+if __name__ == "__main__":
+    RECORD.write_text(text())
