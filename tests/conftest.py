@@ -38,6 +38,7 @@ NEED_VLLM = [
     "offload/test_offload_manager.py",
     "offload/test_rates.py",
     "offload/test_replacement.py",
+    "offload/test_second_runner.py",
     "offload/test_surface_of_offload.py",
     "offload/test_tensor_parallel.py",
     "offload/test_workers.py",

@@ -206,7 +206,7 @@ def test_a_scheduler_that_differs_leaves_vllms_own(
 
 
 def test_the_comparison_with_the_installed_vllm_makes_few_calls() -> None:
-    """It runs in each of an engine's processes. Signatures of all functions would be 50 times it."""
+    """Each process of an engine runs it. Signatures of all functions would be 50 times it."""
     differences(vllm.__version__)
     num_calls = 0
 

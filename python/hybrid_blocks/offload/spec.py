@@ -28,6 +28,7 @@ from hybrid_blocks.offload.metrics import HostInfo, definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
 from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.region import Header, Region
+from hybrid_blocks.offload.second_runner import end_stores_first
 from hybrid_blocks.offload.structure import structure_of
 from hybrid_blocks.offload.tier_queue import TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
@@ -137,6 +138,7 @@ class HybridOffloadingSpec(OffloadingSpec):
             rank = self.config.parallel.rank
             region = Region.create(self.config.engine_id, self._options.host_bytes, rank, header)
             self._worker = self._make_worker(kv_caches, region, rank)
+            end_stores_first()
         return self._worker
 
     @staticmethod
