@@ -55,7 +55,9 @@ def _class_of(model_type: str) -> Any:
 
     if model_type in _CONFIG_REGISTRY:
         return _CONFIG_REGISTRY[model_type]
-    return CONFIG_MAPPING.get(model_type, None)
+    if model_type not in CONFIG_MAPPING:
+        return None
+    return CONFIG_MAPPING[model_type]  # its get() finds nothing
 
 
 def _row(config_class: Any, fields: frozenset[str]) -> Row:
