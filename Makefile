@@ -270,6 +270,10 @@ IN_BENCH := $(WITHOUT_GPU) PYTHONHASHSEED=0 VLLM_LOGGING_LEVEL=WARNING $(VLLM_VE
 bench: build/.developed ## Check results, measure, print one table, write a record (ARGS=--no-record: print only)
 	$(IN_BENCH) $(ARGS)
 
+.PHONY: figures
+figures: build/.installed ## Draw the README's pictures from the planner and the records
+	$(VENV)/bin/python benches/python/pictures.py
+
 BEFORE ?= HEAD~1
 .PHONY: bench-beside
 bench-beside: build/.developed ## The benchmarks of another commit and of this one, in turns (BEFORE=commit, ARGS)
