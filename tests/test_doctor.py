@@ -1,20 +1,11 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hybrid_blocks import __version__, build_info
 from hybrid_blocks.cli import app, doctor
-from hybrid_blocks.cli.doctor import EXTRAS, Extra
+from hybrid_blocks.reach import packages
+from hybrid_blocks.reach.packages import EXTRAS, Extra
 from hybrid_blocks.vllm.surface import Tier
+from patients import fails, is_killed, needs_a_variable, prints_and_exits, works
 from typer.testing import CliRunner
-
-
-def works(_: Any) -> str:
-    return "as it should"
-
-
-def fails(_: Any) -> str:
-    raise RuntimeError("the moon is full\nand more")
 
 
 def diagnose(monkeypatch: pytest.MonkeyPatch, *extras: Extra) -> str:
@@ -31,23 +22,37 @@ def test_the_build_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cpu features" in output
 
 
-@pytest.mark.parametrize(
-    ("distribution", "module", "check", "verdict"),
-    [
+def test_a_package_is_usable_or_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = [
         ("numpy", "numpy", works, "yes: as it should"),
         ("numpy", "numpy", fails, "no: the moon is full"),
         ("numpy", "no_such_module", works, "no: No module named 'no_such_module'"),
         ("no-such-package", "numpy", works, "no: not installed"),
-    ],
-)
-def test_a_package_is_usable_or_the_reason_is_given(
+        ("numpy", "numpy", is_killed, "no: SIGILL killed its process: it needs instructions that"),
+        ("numpy", "numpy", prints_and_exits, "no: its process ended with code 3"),
+    ]
+    output = diagnose(
+        monkeypatch, *(Extra(name, module, "tests", it) for name, module, it, _ in tried)
+    )
+    lines = output.splitlines()[-len(tried) :]
+    for line, (name, _, _, verdict) in zip(lines, tried, strict=True):
+        assert line.startswith(name)
+        assert verdict in line
+
+
+def test_what_a_package_needs_in_the_environment_is_found_by_a_second_try(
     monkeypatch: pytest.MonkeyPatch,
-    distribution: str,
-    module: str,
-    check: Callable[[Any], str],
-    verdict: str,
 ) -> None:
-    assert verdict in diagnose(monkeypatch, Extra(distribution, module, "tests", check))
+    monkeypatch.delenv("MOON", raising=False)
+    extra = Extra("numpy", "numpy", "tests", needs_a_variable, {"MOON": "full"})
+    output = diagnose(monkeypatch, extra, Extra("typer", "typer", "tests", works))
+    assert "yes: as it should, with MOON=full (without it: SIGILL killed its process" in output
+    assert output.count("yes: ") == 2
+
+
+def test_a_package_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "PATIENCE_S", 0.0)
+    assert "no: it gave no answer" in diagnose(monkeypatch, Extra("typer", "typer", "tests", works))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,7 @@ def test_a_vllm_is_usable_where_it_has_what_the_adapter_needs(
 ) -> None:
     check = next(extra.check for extra in EXTRAS if extra.distribution == "vllm")
     found: dict[Tier, list[str]] = {tier: [] for tier in Tier}
-    monkeypatch.setattr("hybrid_blocks.cli.doctor.surface.differences", lambda _: found)
+    monkeypatch.setattr("hybrid_blocks.vllm.surface.differences", lambda _: found)
 
     class Tested:
         __version__ = "0.33.0"

@@ -1,3 +1,4 @@
+import gzip
 import json
 import re
 from pathlib import Path
@@ -105,7 +106,7 @@ def test_the_pool_can_be_given_in_blocks(tmp_path: Path, trace: Path) -> None:
 
 
 def test_block_size_sets_what_can_be_hit(tmp_path: Path, trace: Path) -> None:
-    result = figures(tmp_path, trace, "--block-size", "300")
+    result = figures(tmp_path, trace, "--num-blocks", "unbounded", "--block-size", "300")
     assert result["block_size"] == 300
     assert result["hit_tokens"] == 19 * 300
 
@@ -146,10 +147,60 @@ def test_a_damaged_line_stops_the_replay_unless_it_is_skipped(tmp_path: Path, tr
     lines[4] = lines[4][:30]
     trace.write_text("\n".join(lines))
     assert f"{trace}:5: " in run(trace, expect=2)
-    assert "1 skipped" in run(trace, "--on-error", "skip")
+    assert "1 skipped: 5\n" in run(trace, "--on-error", "skip")
     result = figures(tmp_path, trace, "--on-error", "skip")
     assert result["requests"] == 19
-    assert result["damaged_lines"] == 1
+    assert (result["damaged_lines"], result["skipped_lines"]) == (1, [5])
+    assert result["cut_off_after"] is None
+
+
+def test_an_archive_that_was_cut_off_is_told_from_damaged_lines(
+    tmp_path: Path, trace: Path
+) -> None:
+    rows = [json.loads(line) for line in trace.read_text().splitlines()]
+    many = [row | {"timestamp": 37 * at % 1009} for at, row in enumerate(rows * 40)]
+    content = gzip.compress("".join(json.dumps(row) + "\n" for row in many).encode())
+    trace.write_bytes(content[: len(content) // 2])
+    output = run(trace, "--on-error", "skip")
+    result = figures(tmp_path, trace, "--on-error", "skip")
+    assert (result["damaged_lines"], result["skipped_lines"]) == (0, [])
+    assert 0 < result["requests"] == result["cut_off_after"] < 800
+    after = f"after line {result['cut_off_after']}: what came behind is missing"
+    assert f"the compressed data ends or breaks {after}" in output
+    assert "damaged lines" not in output
+
+
+def test_many_skipped_lines_are_named_in_part(tmp_path: Path, trace: Path) -> None:
+    trace.write_text("no\n" * 30 + trace.read_text())
+    options = ("--on-error", "skip", "--format", "mooncake")
+    assert "30 skipped: 1, 2, 3, " in (output := run(trace, *options))
+    assert ", 20 and 10 more\n" in output
+    skipped = figures(tmp_path, trace, *options)["skipped_lines"]
+    assert skipped == list(range(1, 31))
+
+
+def test_a_replay_says_of_which_engine_it_is(tmp_path: Path, trace: Path) -> None:
+    options = ("--model", "Qwen3.6-35B-A3B", "--memory", "8GiB", "--tp", "2")
+    more = ("--kv-cache-dtype", "fp8", "--num-speculative-tokens", "2", "--max-num-seqs", "64")
+    output = run(trace, *options, *more)
+    engine = "\nQwen3.6-35B-A3B, 8 GiB a GPU, tp 2, KV fp8, 2 draft tokens, 64 requests at once at"
+    assert engine in output
+    result = figures(tmp_path, trace, *options, *more)
+    named = ("model", "memory_bytes", "tp", "kv_cache_dtype", "num_speculative_tokens")
+    assert [result[name] for name in named] == ["Qwen3.6-35B-A3B", 2**33, 2, "fp8", 2]
+    assert (result["max_num_seqs"], result["max_num_batched_tokens"]) == (64, 8192)
+
+
+def test_a_model_that_was_not_named_is_warned_of(trace: Path) -> None:
+    result = CliRunner().invoke(app, ["replay", str(trace), "--memory", "2GiB", "--json", "-"])
+    assert (
+        "warning: without --model this replays Granite-4.0-Micro in 2GiB; give --model and --memory"
+    ) in result.stderr
+    assert json.loads(result.stdout)["model"] == "Granite-4.0-Micro"
+    for known in (("--num-blocks", "99"), ("--model", "Granite-4.0-Micro")):
+        result = CliRunner().invoke(app, ["replay", str(trace), *known, "--json", "-"])
+        assert "warning" not in result.stderr
+    assert "\n256 requests at once at most\n" in run(trace, "--num-blocks", "99")
 
 
 def test_a_request_larger_than_the_pool_stops_the_replay_unless_it_is_skipped(
@@ -250,6 +301,22 @@ def test_an_option_that_would_be_ignored_is_refused_before_anything_is_read(
         ("--policy", "fifo", "'fifo' is no policy"),
         ("--share", "half", "'half' is no share"),
         ("--disk", "8GiB", "--disk 8GiB without --host"),
+        ("--placement", "every:0", "'every:0' is no placement"),
+        ("--placement", "every:" + "9" * 5000, "is no placement"),
+        ("--placement", "learned,learned", "--placement names learned twice"),
+        ("--policy", "lru,flop,lru", "--policy names lru twice"),
+        ("--share", "5%,10%,5%", "--share names 5% twice"),
+        ("--tiering", "lru,lru", "--tiering names lru twice"),
+        ("--block-size", "7", "attention kernels take blocks of 16 tokens or a multiple"),
+        ("--signal", "nan", "--signal nan: a finite number is needed"),
+        ("--watermark", "nan", "watermark is nan"),
+        ("--memory", "900TiB", "a replay keeps track of 67,108,864 at most"),
+        ("--tp", "99999999999999999999", "--tp"),
+        ("--max-num-seqs", "99999999999999999999", "--max-num-seqs"),
+        ("--retention", "9" * 5000, "not a whole number"),
+        ("--json", "/", "--json /: a folder"),
+        ("--plot", "/", "--plot /: a folder"),
+        ("--plot", "figure.wrong", "known are "),
     ],
 )
 def test_names_are_checked_before_the_trace_is_read(
@@ -278,8 +345,27 @@ def test_a_plot_is_drawn_in_the_format_of_its_name(
 
 
 def test_a_plot_in_an_unknown_format_is_refused(tmp_path: Path, trace: Path) -> None:
-    assert "cannot draw" in run(trace, "--plot", tmp_path / "figure.wrong", expect=2)
+    assert "known are" in run(trace, "--plot", tmp_path / "figure.wrong", expect=2)
+    assert "known are" in run(trace, "--plot", tmp_path / "figure", expect=2)
 
 
 def test_a_missing_trace_is_refused(tmp_path: Path) -> None:
     assert "does not exist" in run(tmp_path / "none.jsonl", expect=2)
+
+
+@pytest.mark.parametrize("num_blocks", ["99999999999999", "9" * 5000, "67108865"])
+def test_a_pool_larger_than_a_replay_keeps_track_of_is_refused(
+    trace: Path, num_blocks: str
+) -> None:
+    error = run(trace, "--num-blocks", num_blocks, expect=2)
+    assert error.startswith("error: --num-blocks")
+    assert error.count("\n") == 1
+
+
+def test_more_requests_than_ids_can_tell_apart_are_not_generated() -> None:
+    assert "at most 1,000,000 requests" in run("--limit", "2000000", expect=2)
+
+
+def test_options_that_name_a_manager_twice_are_refused(trace: Path) -> None:
+    error = run(trace, "--manager", "rust", "--manager", "rust", expect=2)
+    assert error == "error: --manager names rust twice\n"

@@ -3,11 +3,16 @@ import json
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.trace import DamagedLineError, read_trace
+from hybrid_blocks.trace import DamagedLineError, TraceError, read_trace
 
 GOOD: dict[str, str] = {
     "mooncake": '{"timestamp": 1, "input_length": 600, "output_length": 9, "hash_ids": [1, 2]}',
-    "sharegpt": '{"input_toks": 1, "output_toks": 9, "arrival_time_ns": 3, "input_tok_ids": [4]}',
+    "sharegpt": json.dumps(
+        {"conversations": [{"from": "human", "value": "why?"}, {"from": "gpt", "value": "so"}]}
+    ),
+    "llmservingsim": (
+        '{"input_toks": 1, "output_toks": 9, "arrival_time_ns": 3, "input_tok_ids": [4]}'
+    ),
     "azure": "2023-11-16 18:15:46.6805900,374,44",
     "conversations": json.dumps(
         {"id": "a", "requests": [{"t": 0, "type": "n", "in": 64, "out": 1, "keep": 0, "new": [1]}]}
@@ -24,9 +29,16 @@ DAMAGED: list[tuple[str, str, str]] = [
     ("mooncake", GOOD["mooncake"].replace("[1, 2]", "[1]"), "need 2 hash_ids"),
     ("mooncake", GOOD["mooncake"].replace("[1, 2]", "[1, -2]"), "hash_ids"),
     ("mooncake", '{"timestamp": 1, "input_length": 600, "output_length": 9}', "hash_ids"),
-    ("sharegpt", GOOD["sharegpt"].replace("[4]", "[4, 5]"), "there are 2 input_tok_ids"),
-    ("sharegpt", GOOD["sharegpt"].replace("[4]", "[2147483648]"), "input_tok_ids"),
+    ("llmservingsim", GOOD["llmservingsim"].replace("[4]", "[4, 5]"), "there are 2 input_tok_ids"),
+    ("llmservingsim", GOOD["llmservingsim"].replace("[4]", "[2147483648]"), "input_tok_ids"),
+    ("sharegpt", GOOD["sharegpt"].replace('"so"', "7"), "value"),
+    ("sharegpt", '{"id": 3}', "conversations"),
+    ("sharegpt", '{"conversations": ' + "[" * 5000, "conversations|recursion"),
     ("azure", "2023-11-16 18:15:46.6805900,374", "found 2 fields"),
+    ("azure", "2023-11-16 18:15:46nan,374,44", "no time"),
+    ("azure", "2023-11-16 18:15:46.6805900,9999999999,44", "ContextTokens is 9999999999"),
+    ("mooncake", GOOD["mooncake"].replace("9,", "9999999999,"), "output_length"),
+    ("llmservingsim", GOOD["llmservingsim"].replace("9,", "9999999999,"), "output_toks"),
     ("azure", "2023-11-16 18:15:46.6805900,many,44", "invalid literal"),
     ("azure", "yesterday,374,44", "isoformat"),
     ("azure", "2023-11-16 18:15:46.6805900,0,44", "ContextTokens is 0"),
@@ -66,12 +78,35 @@ def test_a_damaged_line_can_be_skipped_and_is_counted(
     assert trace.damaged_lines == 2
 
 
-def test_a_compressed_file_that_breaks_off_is_damaged_where_it_ends(tmp_path: Path) -> None:
+def test_a_compressed_file_that_breaks_off_is_cut_off_where_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "trace.gz"
     content = gzip.compress(f"{GOOD['mooncake']}\n".encode() * 3)
     path.write_bytes(content[:-9])
     with pytest.raises(DamagedLineError, match="compressed data ends or breaks"):
         read_trace(path, "mooncake")
-    trace = read_trace(path, "mooncake", on_error="skip")
-    assert trace.damaged_lines == 1
-    assert len(trace) <= 3
+    trace = read_trace(path, on_error="skip")
+    assert (trace.damaged_lines, trace.skipped) == (0, ())
+    assert trace.cut_off_after == len(trace) <= 3
+
+
+def test_skipped_lines_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    good = GOOD["mooncake"]
+    path.write_text("\n".join([good, "no", "", good, "{}"]))
+    trace = read_trace(path, on_error="skip")
+    assert (trace.skipped, trace.cut_off_after, len(trace)) == ((2, 5), None, 2)
+
+
+def test_a_list_without_an_end_is_refused_whole(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(f"[{GOOD['sharegpt']}, {GOOD['sharegpt']}")
+    for on_error in ("raise", "skip"):
+        with pytest.raises(TraceError, match="not a whole JSON list"):
+            read_trace(path, on_error=on_error)  # type: ignore[arg-type]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="/proc/self/mem: "):
+        read_trace(Path("/proc/self/mem"))
+    with pytest.raises(TraceError, match=f"{tmp_path}: Is a directory"):
+        read_trace(tmp_path)

@@ -27,7 +27,7 @@ def test_coding_agent_conversations_are_read_whole_with_their_subagents() -> Non
     assert (trace.follows == -1).sum() == 355
 
 
-def test_sharegpt_prompts_keep_their_recorded_tokens() -> None:
+def test_prompts_of_llmservingsim_keep_their_recorded_tokens() -> None:
     trace = read_trace(DATA / "traces" / "llmservingsim_sharegpt_qwen3_300.jsonl.gz")
     assert len(trace) == 300
     assert trace.token_ids(0)[:4].tolist() == [5847, 2857, 220, 16]

@@ -16,7 +16,7 @@ MOONCAKE = [
     {"timestamp": 1500, "input_length": 1100, "output_length": 0, "hash_ids": [7, 8, 9]},
     {"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [7, 10]},
 ]
-SHAREGPT = [
+LLMSERVINGSIM = [
     {
         "input_toks": 3,
         "output_toks": 2,
@@ -25,6 +25,30 @@ SHAREGPT = [
         "output_tok_ids": [1, 2],
     },
     {"input_toks": 2, "output_toks": 3, "arrival_time_ns": 2e9, "input_tok_ids": [5, 6]},
+]
+SHAREGPT: list[dict[str, object]] = [
+    {
+        "id": "a_0",
+        "conversations": [
+            {"from": "human", "value": "What is a hybrid model?"},
+            {"from": "gpt", "value": "One with layers of several kinds."},
+            {"from": "human", "value": "Name one."},
+            {"from": "gpt", "value": "Granite."},
+            {"from": "human", "value": "Thanks."},
+        ],
+    },
+    {"id": "b", "conversations": []},
+    {"id": "c", "conversations": [{"from": "gpt", "value": "So it ends."}]},
+    {
+        "id": "d",
+        "conversations": [
+            {"from": "gpt", "value": "Hello."},
+            {"from": "human", "value": "x" * 300 + "y"},
+            {"from": "gpt", "value": ""},
+            {"from": "human", "value": "x" * 300 + "z"},
+            {"from": "gpt", "value": "Ää."},
+        ],
+    },
 ]
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -49,6 +73,7 @@ def lines(records: list[dict[str, object]]) -> str:
 SAMPLES: dict[str, str] = {
     "mooncake": lines(MOONCAKE),
     "sharegpt": lines(SHAREGPT),
+    "llmservingsim": lines(LLMSERVINGSIM),
     "azure": AZURE,
     "conversations": lines(CONVERSATIONS),
 }
@@ -127,11 +152,11 @@ def test_mooncake_outputs_are_unlike_anything_else(tmp_path: Path) -> None:
     assert prompts.isdisjoint(outputs)
 
 
-def test_sharegpt_tokens_are_the_recorded_ones_and_missing_outputs_are_unique(
+def test_tokens_of_llmservingsim_are_the_recorded_ones_and_missing_outputs_are_unique(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "trace"
-    path.write_text(SAMPLES["sharegpt"])
+    path.write_text(SAMPLES["llmservingsim"])
     trace = read_trace(path)
 
     assert trace.arrival.tolist() == [0.5, 2.0]
@@ -139,6 +164,39 @@ def test_sharegpt_tokens_are_the_recorded_ones_and_missing_outputs_are_unique(
     assert prompt(trace, 1) == [5, 6]
     assert len(output(trace, 1)) == 3
     assert min(output(trace, 1)) > 9
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_sharegpt_is_read_as_a_list_and_as_lines(tmp_path: Path, indent: int | None) -> None:
+    as_lines, as_list = tmp_path / "lines", tmp_path / "list"
+    as_lines.write_text(SAMPLES["sharegpt"])
+    as_list.write_text(json.dumps(SHAREGPT, indent=indent))
+    assert_same(read_trace(as_list), read_trace(as_lines, "sharegpt"))
+
+
+def test_each_answer_of_sharegpt_is_a_request_with_all_that_was_said_before(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(SHAREGPT))
+    trace = read_trace(path)
+    assert trace.follows.tolist() == [-1, 0, -1]
+    assert trace.arrival.tolist() == [0.0, 15.0, 3.0]
+    # 23, 33, 9 and 8 bytes; then 6, 301, none, 301 and 5.
+    assert trace.prompt_tokens.tolist() == [6, 6 + 9 + 3, 2 + 76 + 76]
+    assert trace.output_tokens.tolist() == [9, 2, 2]
+    assert prompt(trace, 1)[:15] == trace.token_ids(0).tolist()
+    first, second = prompt(trace, 2)[2:78], prompt(trace, 2)[78:]
+    assert first[:64] == second[:64]
+    assert set(first[64:]).isdisjoint(second[64:])
+
+
+def test_a_mark_of_the_byte_order_is_passed_over(tmp_path: Path) -> None:
+    for name, sample in SAMPLES.items():
+        plain, marked = tmp_path / "plain", tmp_path / "marked"
+        plain.write_text(sample)
+        marked.write_text(sample, encoding="utf-8-sig")
+        assert_same(read_trace(marked), read_trace(plain, name))
 
 
 def test_azure_requests_start_at_zero_and_share_nothing(tmp_path: Path) -> None:
@@ -162,10 +220,9 @@ def test_a_file_in_no_known_format_is_refused_with_the_known_ones(tmp_path: Path
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text("")
-    with pytest.raises(TraceError, match="no known format"):
-        read_trace(path)
-    with pytest.raises(TraceError, match="holds no request"):
-        read_trace(path, "mooncake")
+    for name in ("auto", "mooncake"):
+        with pytest.raises(TraceError, match="holds no request"):
+            read_trace(path, name)
 
 
 def test_more_distinct_tokens_than_int32_holds_are_refused(tmp_path: Path) -> None:

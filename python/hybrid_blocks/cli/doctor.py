@@ -1,12 +1,9 @@
 """``hybrid-blocks doctor``: what is installed, what can be used, and what stands in the way."""
 
 import logging
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -24,22 +21,9 @@ from hybrid_blocks.reach.features import (
     check_model,
     parse_speculative,
 )
+from hybrid_blocks.reach.packages import EXTRAS, rows
 from hybrid_blocks.terminal import grid, make_console, print_table
-from hybrid_blocks.vllm import support, surface
 from hybrid_blocks.vllm.level import Level
-
-
-class Extra(NamedTuple):
-    """A package that is not required.
-
-    ``check`` takes the imported module and returns what it found to work; it raises
-    ``RuntimeError`` to say what does not.
-    """
-
-    distribution: str
-    module: str
-    purpose: str
-    check: Callable[[Any], str]
 
 
 def doctor(  # noqa: PLR0917 -- typer passes options by name
@@ -56,7 +40,7 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
     ] = None,
     connector: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(CONNECTORS)}, or vLLM's name of a KV connector."),
+        typer.Option(help=f"{', '.join(CONNECTORS)}, or the class name of a KV connector."),
     ] = None,
     encoder_connector: Annotated[
         bool, typer.Option("--encoder-connector", help="An encoder cache connector.")
@@ -67,9 +51,26 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
         bool, typer.Option("--logprobs", help="Requests that ask for log probabilities.")
     ] = False,
     priorities: Annotated[bool, typer.Option("--priorities", help="Priority scheduling.")] = False,
-    dcp: Annotated[int, typer.Option(help="Ranks of decode context parallelism.")] = 1,
-    pcp: Annotated[int, typer.Option(help="Ranks of prefill context parallelism.")] = 1,
-    pp: Annotated[int, typer.Option(help="Ranks of pipeline parallelism.")] = 1,
+    tp: Annotated[
+        int | None,
+        typer.Option("--tp", "--tensor-parallel-size", help="Ranks of tensor parallelism.", min=1),
+    ] = None,
+    dcp: Annotated[
+        int,
+        typer.Option(
+            "--dcp", "--decode-context-parallel-size", help="Ranks of decode context parallelism."
+        ),
+    ] = 1,
+    pcp: Annotated[
+        int,
+        typer.Option(
+            "--pcp", "--prefill-context-parallel-size", help="Ranks of prefill context parallelism."
+        ),
+    ] = 1,
+    pp: Annotated[
+        int,
+        typer.Option("--pp", "--pipeline-parallel-size", help="Ranks of pipeline parallelism."),
+    ] = 1,
     residency_metrics: Annotated[
         bool, typer.Option("--residency-metrics", help="KV-cache residency metrics.")
     ] = False,
@@ -109,6 +110,7 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
             images=images,
             logprobs=logprobs,
             priorities=priorities,
+            tp=tp or 0,
             dcp=dcp,
             pcp=pcp,
             pp=pp,
@@ -144,11 +146,11 @@ def _line(what: str, is_reached: bool, reason: str | None) -> str:
 
 def _print_table() -> None:
     _need_vllm()
+    from hybrid_blocks.reach import table as coverage  # noqa: PLC0415
     from hybrid_blocks.reach.document import document  # noqa: PLC0415 - wants vLLM
-    from hybrid_blocks.reach.table import rows  # noqa: PLC0415
 
     with _quietly():
-        table = document(list(rows()))
+        table = document(list(coverage.rows()))
     typer.echo(table, nl=False)
 
 
@@ -178,64 +180,6 @@ def _print_installation() -> None:
     table = grid("", "package", "version", "usable", "for")
     for column in table.columns:
         column.justify = "left"
-    for package in EXTRAS:
-        table.add_row(*_row(package))
+    for row in rows(EXTRAS):
+        table.add_row(*row)
     print_table(console, table)
-
-
-def _row(package: Extra) -> tuple[str, str, str, str]:
-    try:
-        found = version(package.distribution)
-    except PackageNotFoundError:
-        return package.distribution, "-", "no: not installed", package.purpose
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            usable = f"yes: {package.check(import_module(package.module))}"
-    except (ImportError, OSError, AttributeError, RuntimeError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        usable = f"no: {reason[0]}"
-    return package.distribution, found, usable, package.purpose
-
-
-def _check_torch(torch: Any) -> str:
-    if not torch.cuda.is_available():
-        return "on the CPU only, no CUDA device was found"
-    return str(torch.cuda.get_device_name())
-
-
-def _check_triton(triton: Any) -> str:
-    try:
-        target = triton.runtime.driver.active.get_current_target()
-    except RuntimeError as error:
-        raise RuntimeError("no GPU driver is active") from error
-    return f"compiles for {target.backend} {target.arch}"
-
-
-def _check_nvrtc(nvrtc: Any) -> str:
-    error, major, minor = nvrtc.nvrtcVersion()
-    if error:
-        raise RuntimeError(f"NVRTC answers {error}")
-    return f"NVRTC {major}.{minor} compiles the CUDA kernels"
-
-
-def _check_vllm(vllm: Any) -> str:
-    found = surface.differences(vllm.__version__)
-    for tier, lines in found.items():
-        if lines:
-            raise RuntimeError(f"differs from what tier {tier} needs: {lines[0]}")
-    if not support.is_tested(vllm.__version__):
-        return f"untested, but equal in all that is used to {support.nearest(vllm.__version__)}"
-    return "a tested version"
-
-
-def _check_matplotlib(_: Any) -> str:
-    return "figures can be drawn"
-
-
-EXTRAS = (
-    Extra("torch", "torch", "kernels, vLLM adapter", _check_torch),
-    Extra("triton", "triton", "kernels", _check_triton),
-    Extra("cuda-bindings", "cuda.bindings.nvrtc", "kernels", _check_nvrtc),
-    Extra("vllm", "vllm", "vLLM adapter", _check_vllm),
-    Extra("matplotlib", "matplotlib", "replay --plot", _check_matplotlib),
-)

@@ -23,6 +23,11 @@ class Given:
         source = self._context.get_parameter_source(name)
         return source is not None and source.name == "COMMANDLINE"
 
+    @property
+    def all(self) -> set[str]:
+        """Names of all parameters that were given."""
+        return {name for name in self._written if name in self}
+
     def names(self, *names: str) -> str:
         """Return which of ``names`` were given, as the user wrote them; "" if none was."""
         return ", ".join(self._written[name] for name in names if name in self)

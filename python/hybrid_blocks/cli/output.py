@@ -130,6 +130,11 @@ def print_error(error: BaseException) -> None:
     typer.echo(f"error: {one_line(told(error))}", err=True)
 
 
+def warn(text: str) -> None:
+    """Say what a user may not have meant, beside what a command prints."""
+    typer.echo(f"warning: {one_line(text)}", err=True)
+
+
 def fail(error: Exception) -> NoReturn:
     """Say what was wrong, as it is, and exit with code 2."""
     print_error(error)

@@ -11,12 +11,23 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from hybrid_blocks.cli.given import Given
-from hybrid_blocks.cli.output import STDOUT, fail, to_write, write_json
+from hybrid_blocks.cli.output import (
+    STDOUT,
+    fail,
+    refuse_same_file,
+    to_draw,
+    to_write,
+    warn,
+    write_json,
+)
 from hybrid_blocks.cli.progress import make_progress
 from hybrid_blocks.cli.tiers import compare_tiers
+from hybrid_blocks.cli.values import each_once, finite
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
+from hybrid_blocks.plan.deployment import MOST
+from hybrid_blocks.plan.report.report import check_block_size
 from hybrid_blocks.replay import (
     Cache,
     EngineConfig,
@@ -33,7 +44,7 @@ from hybrid_blocks.replay.placement import EVERY, LEARNED, PLACEMENTS, read_plac
 from hybrid_blocks.replay.plot import plot as draw
 from hybrid_blocks.replay.plot import plot_hits
 from hybrid_blocks.replay.policy import PolicyName, read_policy
-from hybrid_blocks.replay.report import left_out_text, make_table
+from hybrid_blocks.replay.report import engine_text, left_out_text, make_table
 from hybrid_blocks.replay.share_report import make_hits_table, make_places_table
 from hybrid_blocks.replay.shares import SharedCache, read_shares, share_text
 from hybrid_blocks.replay.tiers.report import make_tiers_table
@@ -55,10 +66,16 @@ from hybrid_blocks.trace import (
     measure_sharing,
     read_trace,
 )
+from hybrid_blocks.units import parse_count
 
 DEFAULT_MANAGER = ManagerName.RUST
+DEFAULT_MODEL = "Granite-4.0-Micro"
+DEFAULT_MEMORY = "24GiB"
 DEFAULT_BLOCK_SIZE = 16
 NUM_REQUESTS = 2000
+MOST_GENERATED = 1_000_000
+"""Requests of a workload: more would hold more tokens than ids can tell apart."""
+MOST_RUNNING = 2**16
 
 
 def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
@@ -74,8 +91,8 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = AUTO,
     model: Annotated[
         str, typer.Option(help="Model that plans the cache: a name or a config.json.")
-    ] = "Granite-4.0-Micro",
-    memory: Annotated[str, typer.Option(help="Memory for the cache.")] = "24GiB",
+    ] = DEFAULT_MODEL,
+    memory: Annotated[str, typer.Option(help="Memory for the cache of each GPU.")] = DEFAULT_MEMORY,
     num_blocks: Annotated[
         str | None,
         typer.Option(
@@ -85,10 +102,14 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = None,
     block_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of an attention block, and between checkpoints."),
+        typer.Option(
+            min=1, max=MOST, help="Tokens of an attention block, and between checkpoints."
+        ),
     ] = None,
     kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
-    tp: Annotated[int, typer.Option(min=1, help="Tensor parallel size.")] = 1,
+    tp: Annotated[
+        int, typer.Option("--tp", "--tensor-parallel-size", min=1, help="Tensor parallel size.")
+    ] = 1,
     num_speculative_tokens: Annotated[int, typer.Option(min=0, help="Draft tokens of a step.")] = 0,
     policy: Annotated[
         str,
@@ -105,7 +126,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         ),
     ] = LEARNED,
     checkpoint_every: Annotated[
-        int | None, typer.Option(min=1, help="The same as --placement every:N.")
+        int | None, typer.Option(min=1, max=MOST, help="The same as --placement every:N.")
     ] = None,
     share: Annotated[
         str | None,
@@ -117,7 +138,10 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     signal: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Let clients say how sessions go on, right in this share of cases."
+            min=0,
+            max=1,
+            callback=finite,
+            help="Let clients say how sessions go on, right in this share of cases.",
         ),
     ] = None,
     retention: Annotated[
@@ -126,15 +150,17 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             metavar="N|dense", help="vLLM's --prefix-cache-retention-interval; dense keeps all."
         ),
     ] = "0",
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="Most running requests.")] = 256,
+    max_num_seqs: Annotated[
+        int, typer.Option(min=1, max=MOST_RUNNING, help="Most running requests.")
+    ] = 256,
     max_num_batched_tokens: Annotated[
-        int, typer.Option(min=1, help="Most tokens computed in one step.")
+        int, typer.Option(min=1, max=MOST, help="Most tokens computed in one step.")
     ] = 8192,
     watermark: Annotated[
         float, typer.Option(help="Share of the pool that an admission leaves free.")
     ] = 0.01,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Replay only the first N requests.")
+        int | None, typer.Option(min=1, max=MOST, help="Replay only the first N requests.")
     ] = None,
     saturate: Annotated[
         bool, typer.Option(help="Let all requests arrive at once, to see full load.")
@@ -171,7 +197,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         str,
         typer.Option(help=f"Workload to generate: {', '.join((BRANCHING, *WORKLOADS))}."),
     ] = BRANCHING,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated workload.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST, help="Seed of the generated workload.")] = 0,
     json: Annotated[
         Path | None,
         typer.Option(callback=to_write, help="Write the figures to this file; - is stdout."),
@@ -179,7 +205,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     plot: Annotated[
         Path | None,
         typer.Option(
-            callback=to_write,
+            callback=to_draw,
             help="Draw pool use and running requests; with --share, hits over memory.",
         ),
     ] = None,
@@ -188,32 +214,26 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     try:
         if checkpoint_every is not None:
             placement = f"{EVERY}:{checkpoint_every}"
-        placements = placement.split(",")
+        given = Given(context)
+        placements = each_once("--placement", placement.split(","))
         for name in placements:
             read_placement(name)
-        policies = [read_policy(name) for name in policy.split(",")]
-        kept, sides = _read_retention(retention), read_sides(tiering)
+        policies = each_once("--policy", [read_policy(name) for name in policy.split(",")])
+        kept, sides = _read_retention(retention), each_once("--tiering", read_sides(tiering))
         shares = None if share is None else read_shares(share)
+        each_once("--share", [share_text(one) for one in shares or ()])
         tiers = TierBytes.parse(host, disk)
-        managers = manager or [DEFAULT_MANAGER]
-        _refuse_ignored(Given(context), managers, policies)
+        managers = each_once("--manager", manager or [DEFAULT_MANAGER])
+        _refuse_ignored(given, managers, policies)
+        refuse_same_file(trace=trace, json=json, plot=plot)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             watermark=watermark,
             reject_too_large=on_error == "skip",
         )
-        requests = (
-            _read(trace, trace_format, on_error, limit)
-            if trace is not None
-            else _generate(workload, seed, limit)
-        )
-        if saturate:
-            requests = requests.at_once()
-        if num_blocks is not None:
-            size = block_size or DEFAULT_BLOCK_SIZE
-            cache = block_cache(read_num_blocks(num_blocks, requests, size), size)
-        else:
+        cache = None
+        if num_blocks is None:
             deployment = Deployment(
                 tp=tp,
                 kv_cache_dtype=kv_cache_dtype,
@@ -223,9 +243,21 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
                 max_num_seqs=max_num_seqs,
                 in_flight_batches=1,
             )
+            check_block_size(deployment)
             cache = model_cache(model, memory, deployment)
+        requests = (
+            _read(trace, trace_format, on_error, limit)
+            if trace is not None
+            else _generate(workload, seed, limit)
+        )
+        if saturate:
+            requests = requests.at_once()
+        if cache is None:
+            size = block_size or DEFAULT_BLOCK_SIZE
+            cache = block_cache(read_num_blocks(str(num_blocks), requests, size), size)
         if tiers is not None:
             tiered = compare_tiers(requests, cache, tiers, sides, config, retention=kept)
+            _warn_of_defaults(given, memory)
             _show(json, tiered, make_tiers_table(tiered))
             _check_served(tiered)
             return
@@ -234,10 +266,12 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         )
         if shares is not None:
             results = _compare_shares(requests, cache, variants, config, shares)
+            _warn_of_defaults(given, memory)
             _show(json, results, make_hits_table(results), make_places_table(results))
         else:
             runs = _compare(requests, cache, variants, config, verify_data=verify_data)
             results = [result for result, _ in runs]
+            _warn_of_defaults(given, memory)
             _show(json, results, make_table(results))
         if plot is not None:
             if shares is not None:
@@ -247,6 +281,14 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         _check_served(results)
     except (HybridBlocksError, PlanError, OSError) as error:
         fail(error)
+
+
+def _warn_of_defaults(given: Given, memory: str) -> None:
+    if not {"model", "num_blocks"} & given.all:
+        warn(
+            f"without --model this replays {DEFAULT_MODEL} in {memory}; give --model and --memory "
+            "of your engine"
+        )
 
 
 def _refuse_ignored(
@@ -298,6 +340,8 @@ def _show(
     """Print tables, unless the figures go to standard output, and write the figures."""
     if json != STDOUT:
         console = make_console()
+        one_size = len({result.memory_bytes for result in results}) == 1
+        console.print(engine_text(results[0], has_memory=one_size), soft_wrap=True)
         for table in filter(None, tables):
             print_table(console, table)
     if json is not None:
@@ -325,6 +369,11 @@ def _read(path: Path, trace_format: str, on_error: OnError, limit: int | None) -
 
 
 def _generate(workload: str, seed: int, limit: int | None) -> Trace:
+    if limit is not None and limit > MOST_GENERATED:
+        raise ReplayError(
+            f"--limit {limit:,}: at most {MOST_GENERATED:,} requests are generated; a TRACE may "
+            "have more"
+        )
     if workload != BRANCHING:
         return generate_workload(workload, seed, limit or NUM_REQUESTS)
     trace = generate_trace(seed)
@@ -334,9 +383,9 @@ def _generate(workload: str, seed: int, limit: int | None) -> Trace:
 def _read_retention(text: str) -> int | None:
     if text == "dense":
         return None
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise ReplayError(f"--retention {text!r} is neither a number of tokens nor dense")
-    return int(text)
+    return parse_count(text, "--retention", MOST, least=0)
 
 
 def _compare(

@@ -2,8 +2,10 @@
 
 import os
 
+from hybrid_blocks.reach.environment import ON_CPU, QUIETLY
+
 
 def allow_no_gpu() -> None:
     """Let vLLM be imported without a GPU: it asks for one unless it is told so before."""
-    os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    for name, value in (QUIETLY | ON_CPU).items():
+        os.environ.setdefault(name, value)

@@ -42,6 +42,7 @@ class LevelProcess:
         }
         environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
         environment.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        environment.setdefault("HUMMING_DISABLE_PARALLEL_BUILD", "1")
         waiting, signal = os.pipe()
         worker = "hybrid_blocks.profile.worker"
         with self._output.open("wb") as output:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from vllm.config import (
     VllmConfig,
 )
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import supports_hma
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import (
     generate_scheduler_kv_cache_config,
@@ -34,7 +36,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from hybrid_blocks.model import Model, PlanError, Rank
 from hybrid_blocks.reach.environment import MODEL_RUNNER, environment
-from hybrid_blocks.reach.features import CONNECTORS, Features
+from hybrid_blocks.reach.features import CONNECTOR_MODULES, CONNECTORS, Features
 from hybrid_blocks.reach.layers import attention_block, layer_specs
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.natural import stock
@@ -49,7 +51,6 @@ _MODEL = {
     "model_type": "llama",
     "hidden_size": 64,
     "intermediate_size": 64,
-    "num_attention_heads": 64,
     "num_key_value_heads": 1,
     "num_hidden_layers": 64,
     "vocab_size": 128_256,
@@ -68,10 +69,11 @@ class Engine:
 
     def __init__(self, model: Model, features: Features) -> None:
         self.features = features
+        self._tp = features.tp or features.dcp
         is_hybrid = any(layer.cache.kind == "state" for layer in model.layers)
         self.is_async = not features.needs_first_runner
         if features.connector_class is not None:
-            _check_connector(features.connector_class)
+            _connector(features.connector_class)
         try:
             with self._model_runner():
                 self.config = self._config(model)
@@ -83,7 +85,9 @@ class Engine:
         # That of CUDA, which engine cores ask workers for.
         self.config.cache_config.kv_cache_layout = "LBNHC"
         rank = Rank(
-            num_speculative_tokens=self.config.num_speculative_tokens, model_dtype=model.dtype
+            tp=features.tp or 1,
+            num_speculative_tokens=self.config.num_speculative_tokens,
+            model_dtype=model.dtype,
         )
         self.specs = layer_specs(
             model, rank, self._method, max_model_len=MAX_MODEL_LEN, cache_mode=cache_mode
@@ -131,7 +135,9 @@ class Engine:
     def _config(self, model: Model) -> VllmConfig:
         features = self.features
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "config.json").write_text(json.dumps(_MODEL))
+            # Heads that all ranks divide: vLLM must not complain of a number that is made up.
+            heads = {"num_attention_heads": 64 * self._tp}
+            Path(folder, "config.json").write_text(json.dumps(_MODEL | heads))
             served = ModelConfig(
                 model=folder,
                 dtype=model.dtype,  # type: ignore[arg-type]
@@ -161,10 +167,10 @@ class Engine:
 
     def _parallel(self) -> ParallelConfig:
         features = self.features
-        ranks = features.dcp * features.pcp
+        ranks = self._tp * features.pcp
         return ParallelConfig(
             pipeline_parallel_size=features.pp,
-            tensor_parallel_size=features.dcp,
+            tensor_parallel_size=self._tp,
             decode_context_parallel_size=features.dcp,
             prefill_context_parallel_size=features.pcp,
             distributed_executor_backend="mp" if features.pp * ranks > 1 else None,
@@ -184,11 +190,9 @@ class Engine:
         if features.connector_class is not None:
             found["kv_transfer_config"] = KVTransferConfig(
                 kv_connector=features.connector_class,
+                kv_connector_module_path=CONNECTOR_MODULES.get(features.connector_class),
                 kv_role="kv_both",
-                kv_connector_extra_config={
-                    "cpu_bytes_to_use": 2**30,
-                    "shared_storage_path": folder,
-                },
+                kv_connector_extra_config=_connector_options(features.connector_class, folder),
             )
         if features.encoder_connector:
             found["ec_transfer_config"] = ECTransferConfig(
@@ -211,6 +215,12 @@ class Engine:
         try:
             planned: KVCacheConfig = plan(self.config, inflated, _ENOUGH_BYTES)
         except (ValueError, AssertionError, NotImplementedError) as error:
+            name = self.features.connector_class
+            if name is not None and not supports_hma(_connector(name)):
+                raise PlanError(
+                    f"--connector {self.features.connector} does not support hybrid models: with "
+                    f"{name} vLLM keeps one kind of cache for all layers, and these are of several"
+                ) from error
             raise PlanError(f"vLLM plans no KV cache: {_first_line(error)}") from error
         return generate_scheduler_kv_cache_config([replace(planned, num_blocks=NUM_BLOCKS)])
 
@@ -224,9 +234,25 @@ def _first_line(error: Exception) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def _check_connector(name: str) -> None:
+def _connector_options(name: str, folder: str) -> dict[str, Any]:
+    if name in CONNECTOR_MODULES:
+        return {
+            "spec_name": "HybridOffloadingSpec",
+            "spec_module_path": "hybrid_blocks.offload",
+            "host": "1MiB",
+        }
+    return {"cpu_bytes_to_use": 2**30, "shared_storage_path": folder}
+
+
+def _connector(name: str) -> type:
+    """Return a connector's class.
+
+    Raises ``PlanError`` where vLLM does not know it or cannot import it.
+    """
     try:
-        KVConnectorFactory.get_connector_class_by_name(name)
+        if name in CONNECTOR_MODULES:
+            return getattr(import_module(CONNECTOR_MODULES[name]), name)  # type: ignore[no-any-return]
+        return KVConnectorFactory.get_connector_class_by_name(name)  # type: ignore[no-any-return]
     except ImportError as error:
         raise PlanError(f"--connector {name} cannot be imported: {_first_line(error)}") from error
     except ValueError as error:

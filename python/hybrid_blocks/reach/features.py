@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TypeGuard
 
 import msgspec
 
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model.layer import Attention, Cache
 from hybrid_blocks.plan.deployment import MAX_DRAFT_TOKENS
 from hybrid_blocks.plan.geometry.pipeline import stages
 
@@ -25,9 +27,15 @@ CONNECTORS: Mapping[str, str] = MappingProxyType(
         "nixl": "NixlConnector",
         "lmcache": "LMCacheConnectorV1",
         "mooncake": "MooncakeConnector",
+        "hybrid-offloading": "HybridOffloadingConnector",
     }
 )
-"""vLLM's KV connectors by a short name."""
+"""KV connectors by a short name: vLLM's, and this package's own."""
+CONNECTOR_MODULES: Mapping[str, str] = MappingProxyType(
+    {"HybridOffloadingConnector": "hybrid_blocks.offload.connector"}
+)
+"""Where connectors are that vLLM does not know by name, its ``kv_connector_module_path``."""
+MOST_RANKS = 1024
 
 
 class Speculative(msgspec.Struct, frozen=True):
@@ -43,9 +51,9 @@ class Speculative(msgspec.Struct, frozen=True):
 class Features(msgspec.Struct, frozen=True, kw_only=True):
     """Options of an engine that may decide what runs. The defaults are vLLM's.
 
-    ``connector`` is a short name or a class name of vLLM. ``dcp``, ``pcp`` and ``pp`` count the
-    ranks of decode context, prefill context and pipeline parallelism. With ``images``, requests
-    have image inputs.
+    ``connector`` is a short name or a class name of vLLM. ``tp``, ``dcp``, ``pcp`` and ``pp`` count
+    the ranks of tensor, decode context, prefill context and pipeline parallelism; ``tp`` 0 stands
+    for as few as ``dcp`` asks for. With ``images``, requests have image inputs.
     """
 
     speculative: Speculative | None = None
@@ -55,6 +63,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     images: bool = False
     logprobs: bool = False
     priorities: bool = False
+    tp: int = 0
     dcp: int = 1
     pcp: int = 1
     pp: int = 1
@@ -64,9 +73,16 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("dcp", "pcp", "pp"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(f"--{name} must be positive: {getattr(self, name)}")
+        for name in ("tp", "dcp", "pcp", "pp"):
+            ranks = getattr(self, name)
+            if ranks < (name != "tp"):
+                raise InvalidArgumentError(f"--{name} must be positive: {ranks}")
+            if ranks > MOST_RANKS:
+                raise InvalidArgumentError(f"--{name} {ranks}: at most {MOST_RANKS:,} ranks")
+        if self.tp and self.tp % self.dcp:
+            raise InvalidArgumentError(
+                f"--tp {self.tp} is not a multiple of --dcp {self.dcp}, whose ranks are of those"
+            )
 
     @property
     def needs_first_runner(self) -> bool:
@@ -88,8 +104,8 @@ def is_served(model: Model, features: Features) -> bool:
 def check_model(model: Model, features: Features) -> None:
     """Check that there can be such an engine of a model.
 
-    Raises ``PlanError`` for a draft head that the model has not, and for more pipeline stages than
-    its layers fill.
+    Raises ``PlanError`` for a draft head that the model has not, for more pipeline stages than its
+    layers fill, and for fewer tensor-parallel ranks than its KV heads need.
     """
     if not is_served(model, features):
         others = ", ".join(method for method in METHODS if method != "mtp")
@@ -98,6 +114,17 @@ def check_model(model: Model, features: Features) -> None:
             f"prediction; methods without one are {others}"
         )
     stages(model, model.layers, features.pp)
+    heads = max((it.cache.kv_heads for it in model.layers if _has_kv_heads(it.cache)), default=0)
+    if features.tp and features.dcp > 1 and features.tp < heads * features.dcp:
+        raise PlanError(
+            f"--tp {features.tp} with --dcp {features.dcp}: decode context parallelism stores each "
+            f"of the {heads} KV heads of {model.name} {features.dcp} times; give --tp "
+            f"{heads * features.dcp} or more"
+        )
+
+
+def _has_kv_heads(cache: Cache) -> TypeGuard[Attention]:
+    return isinstance(cache, Attention)
 
 
 def parse_speculative(text: str) -> Speculative:
@@ -111,11 +138,11 @@ def parse_speculative(text: str) -> Speculative:
         raise InvalidArgumentError(
             f"--speculative {text}: {method!r} is no known method; known are {', '.join(METHODS)}"
         )
-    if not count.isdecimal() or int(count) < 1:
+    if not (count.isascii() and count.isdecimal() and count.strip("0")):
         raise InvalidArgumentError(
             f"--speculative {text}: say how many tokens are drafted a step, as in {method}:2"
         )
-    if int(count) > MAX_DRAFT_TOKENS:
+    if len(count) > 9 or int(count) > MAX_DRAFT_TOKENS:
         raise InvalidArgumentError(
             f"--speculative {text}: vLLM verifies at most {MAX_DRAFT_TOKENS} draft tokens a step"
         )

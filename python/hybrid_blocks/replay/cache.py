@@ -6,9 +6,11 @@ from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.plan import ArenaPlan, Deployment, GroupPlan, plan_natural
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.trace import Trace
-from hybrid_blocks.units import parse_memory
+from hybrid_blocks.units import human, parse_count, parse_memory
 
 UNBOUNDED = "unbounded"
+MAX_BLOCKS = 2**26
+"""Blocks that a replay keeps track of; of more, it would itself need tens of gigabytes."""
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,12 @@ def model_cache(model: str, memory: str | int, deployment: Deployment) -> Cache:
 def plan_cache(model: Model, memory_bytes: int, deployment: Deployment) -> Cache:
     """Plan so many bytes for a model."""
     geometry = plan_natural(model, memory_bytes, deployment)
+    num_blocks = geometry.num_slabs * max(group.blocks_per_slab for group in geometry.groups)
+    if num_blocks > MAX_BLOCKS:
+        raise ReplayError(
+            f"{human(memory_bytes)} hold {num_blocks:,} blocks of {model.name}; a replay keeps "
+            f"track of {MAX_BLOCKS:,} at most: give less memory or a larger --block-size"
+        )
     return Cache(geometry=geometry, model=model, deployment=deployment)
 
 
@@ -79,6 +87,6 @@ def read_num_blocks(text: str, trace: Trace, block_size: int) -> int:
     """
     if text == UNBOUNDED:
         return int((-(-trace.total_tokens // block_size)).sum())
-    if not text.isdecimal() or int(text) < 1:
+    if not (text.isascii() and text.isdecimal() and text.strip("0")):
         raise ReplayError(f"--num-blocks {text!r} is neither a number of blocks nor {UNBOUNDED!r}")
-    return int(text)
+    return parse_count(text, "--num-blocks", MAX_BLOCKS)

@@ -72,7 +72,7 @@ class Engine:
         self.full_load = FullLoad()
         self._live = LiveBytes(cache.geometry)
         self._manager = manager
-        self._config = config
+        self.config = config
         self._num_requests = len(trace)
         self._has_idled = False
         own = RequestLimit(
@@ -140,7 +140,7 @@ class Engine:
         rows, chunks = self._make_room(rows, chunks, served or 0)
         if self.counters.preemptions == preemptions:
             running = len(self._batch)
-            budget = self._config.max_num_batched_tokens - int(chunks.sum())
+            budget = self.config.max_num_batched_tokens - int(chunks.sum())
             admitted = self._admission.admit(budget)
             rows = np.concatenate((rows, np.arange(running, len(self._batch))))
             chunks = np.concatenate((chunks, np.array(admitted, dtype=np.int32)))
@@ -155,7 +155,7 @@ class Engine:
 
     def _schedule(self) -> tuple[Rows, Counts]:
         """Return which requests compute how many tokens, as far as the budget goes."""
-        batch, budget = self._batch, self._config.max_num_batched_tokens
+        batch, budget = self._batch, self.config.max_num_batched_tokens
         chunks = batch.known - batch.computed
         for row in np.flatnonzero(chunks > 1).tolist():
             left = budget - int(chunks[:row].sum())
@@ -210,7 +210,7 @@ class Engine:
         """Spend the time of one step, in which the requests in ``rows`` advance."""
         batch = self._batch
         batch.computed[rows] += chunks
-        self.now += self._config.step_time.seconds(
+        self.now += self.config.step_time.seconds(
             prefill_tokens=int(chunks.sum()) - len(chunks),
             sequences=len(chunks),
             context_tokens=int(batch.computed[rows].sum()),
@@ -250,7 +250,7 @@ class Engine:
     def _is_steady(self) -> bool:
         """Whether the whole batch decodes and none of those that wait can join it."""
         batch = self._batch
-        if not 0 < len(batch) <= self._config.max_num_batched_tokens:
+        if not 0 < len(batch) <= self.config.max_num_batched_tokens:
             return False
         if self._admission and self._admission.is_open:
             return False
@@ -296,7 +296,7 @@ class Engine:
 
     def _step_ends(self, max_steps: int) -> npt.NDArray[np.float64]:
         """Return when each of the coming steps ends: those that begin before anyone could join."""
-        size, step_time = len(self._batch), self._config.step_time
+        size, step_time = len(self._batch), self.config.step_time
         context = int(self._batch.computed.sum()) + size * np.arange(1, max_steps + 1)
         fixed = step_time.seconds(prefill_tokens=0, sequences=size, context_tokens=0)
         ends = self.now + np.cumsum(fixed + step_time.per_context_token * context)

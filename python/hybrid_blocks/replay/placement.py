@@ -12,6 +12,8 @@ FIXED: Final = "fixed"
 EVERY: Final = "every"
 PLACEMENTS: Final = (LEARNED, f"{FIXED}:N[+N]", GEOMETRIC, f"{EVERY}:N", NONE)
 
+_MOST_DIGITS: Final = 9
+
 GEOMETRIC_MARGINS: Final = (128, 1_024, 8_192)
 """Each is eight times as far before the end of the prompt as the one before."""
 
@@ -29,7 +31,7 @@ def read_placement(text: str) -> CheckpointPolicy:
     """
     kind, colon, rest = text.partition(":")
     parts = rest.split("+") if colon else []
-    if all(part.isdecimal() for part in parts):
+    if all(_is_count(part) for part in parts):
         margins = [int(part) for part in parts]
         match kind, len(margins):
             case "learned", 0:
@@ -38,8 +40,13 @@ def read_placement(text: str) -> CheckpointPolicy:
                 return CheckpointPolicy(prompt_margin=GEOMETRIC_MARGINS)
             case "none", 0:
                 return CheckpointPolicy(prompt_end=False, branch=False, finish=False)
-            case "every", 1:
+            case "every", 1 if margins[0]:
                 return CheckpointPolicy(every=margins[0])
             case "fixed", count if count:
                 return CheckpointPolicy(prompt_margin=margins)
     raise ReplayError(f"{text!r} is no placement; known are {', '.join(PLACEMENTS)}, in tokens")
+
+
+def _is_count(text: str) -> bool:
+    """Tell a number of tokens that the manager can hold."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS

@@ -7,6 +7,10 @@ from rich.table import Table
 from hybrid_blocks.replay.limits import LeftOut
 from hybrid_blocks.replay.result import Result, Served
 from hybrid_blocks.terminal import grid
+from hybrid_blocks.units import human
+
+MOST_NAMED = 20
+"""Skipped lines that a table names; the JSON has all."""
 
 LIMITS = (
     "complete",
@@ -22,6 +26,19 @@ def make_table(results: Sequence[Result]) -> Table:
     """Make a table with one column of figures a manager, or a variant of it."""
     names = [result.variant or result.manager for result in results]
     return side_by_side(f"replay of {results[0].trace}", names, [_figures(one) for one in results])
+
+
+def engine_text(result: Served, *, has_memory: bool = True) -> str:
+    """Say which engine served; not its memory where that is what is compared."""
+    most = f"{result.max_num_seqs:,} requests at once at most"
+    if result.model is None:
+        return most
+    drafts = result.num_speculative_tokens
+    memory = f"{human(result.memory_bytes)} a GPU, " if has_memory else ""
+    return (
+        f"{result.model}, {memory}tp {result.tp}, KV {result.kv_cache_dtype}, "
+        f"{drafts} draft token{'s' * (drafts != 1)}, {most}"
+    )
 
 
 def side_by_side(title: str, names: Sequence[str], columns: Sequence[dict[str, str]]) -> Table:
@@ -68,8 +85,17 @@ def not_served(result: Served) -> dict[str, str]:
     for left_out in result.left_out:
         figures[f"  for {left_out.manager}"] = left_out_text(left_out)
     if result.damaged_lines:
-        figures["damaged lines"] = f"{result.damaged_lines:,} skipped"
+        figures["damaged lines"] = f"{result.damaged_lines:,} skipped: {_named(result)}"
+    if result.cut_off_after is not None:
+        after = f"line {result.cut_off_after:,}: what came behind is missing"
+        figures["cut off"] = f"the compressed data ends or breaks after {after}"
     return figures
+
+
+def _named(result: Served) -> str:
+    lines = ", ".join(f"{line}" for line in result.skipped_lines[:MOST_NAMED])
+    more = len(result.skipped_lines) - MOST_NAMED
+    return f"{lines} and {more:,} more" if more > 0 else lines
 
 
 def left_out_text(left_out: LeftOut) -> str:

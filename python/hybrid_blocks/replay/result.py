@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.limits import LeftOut
 from hybrid_blocks.replay.manager import ReplayManager
@@ -29,18 +30,48 @@ COUNTED = (
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests of a trace were served, and what they hit: the first figures of any replay."""
+    """Which requests were served, by which engine, and what they hit: the first of any figures.
+
+    ``model``, ``tp`` and ``kv_cache_dtype`` are None where the cache is given in blocks.
+    """
 
     trace: str
+    model: str | None
+    memory_bytes: int
+    tp: int | None
+    kv_cache_dtype: str | None
+    num_speculative_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
     manager: str
     requests: int
     rejected_requests: int
     left_out: tuple[LeftOut, ...]
     damaged_lines: int
+    skipped_lines: tuple[int, ...]
+    cut_off_after: int | None
     prompt_tokens: int
     output_tokens: int
     hit_tokens: int
     hit_rate: float
+
+
+def served_by(trace: Trace, cache: Cache, config: EngineConfig) -> dict[str, Any]:
+    """Return what `Served` says of the trace and of the engine."""
+    deployment = cache.deployment
+    return {
+        "trace": trace.name,
+        "damaged_lines": trace.damaged_lines,
+        "skipped_lines": trace.skipped,
+        "cut_off_after": trace.cut_off_after,
+        "model": cache.model.name if cache.model else None,
+        "memory_bytes": cache.memory_bytes,
+        "tp": deployment.tp if deployment else None,
+        "kv_cache_dtype": deployment.kv_cache_dtype if deployment else None,
+        "num_speculative_tokens": cache.num_speculative_tokens,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+    }
 
 
 class Result(Served, frozen=True, kw_only=True):
@@ -48,6 +79,11 @@ class Result(Served, frozen=True, kw_only=True):
 
     Attributes:
         trace: name of the trace.
+        model: name of the model whose cache it is, of ``tp`` ranks and ``kv_cache_dtype``.
+        memory_bytes: memory that the cache was planned for, of each GPU.
+        num_speculative_tokens: draft tokens of a step.
+        max_num_seqs: most running requests.
+        max_num_batched_tokens: most tokens of a step.
         manager: name of the manager.
         variant: the manager and its settings, where several are compared.
         placement: where the Rust manager kept states.
@@ -57,6 +93,8 @@ class Result(Served, frozen=True, kw_only=True):
         rejected_requests: requests over the limit of this manager or of one beside it, left out.
         left_out: the same by the manager whose limit they are over.
         damaged_lines: lines of the trace that were skipped.
+        skipped_lines: their numbers, from 1.
+        cut_off_after: the last line that could be unpacked of a trace that was cut off.
         prompt_tokens: of the finished requests.
         output_tokens: sampled.
         hit_tokens: prompt tokens found in the cache when their request was first admitted.
@@ -78,7 +116,6 @@ class Result(Served, frozen=True, kw_only=True):
         block_bytes: bytes of what is counted; None without a model.
         blocks_used_peak: most blocks with an owner in a step.
         pool_use_mean: blocks with an owner over blocks of the pool, mean over virtual time.
-        memory_bytes: memory that the cache was planned for.
         memory_efficiency: bytes that live tokens and states need over bytes reserved for them,
             mean over the steps in which a request waited for memory or was preempted; None if
             there was no such step.
@@ -122,7 +159,6 @@ class Result(Served, frozen=True, kw_only=True):
     block_bytes: int | None
     blocks_used_peak: int
     pool_use_mean: float
-    memory_bytes: int
     memory_efficiency: float | None
     full_load_steps: int
     needless_waits: int
@@ -174,12 +210,11 @@ class Result(Served, frozen=True, kw_only=True):
         used = np.frombuffer(engine.timeline.used_blocks, dtype=np.int64)
         seconds = np.diff(np.frombuffer(engine.timeline.seconds), prepend=0.0)
         return cls(
-            trace=trace.name,
+            **served_by(trace, cache, engine.config),
             manager=manager_name,
             requests=counters.finished,
             rejected_requests=counters.rejected,
             left_out=engine.too_large.reasons,
-            damaged_lines=trace.damaged_lines,
             prompt_tokens=counters.prompt_tokens,
             output_tokens=counters.output_tokens,
             hit_tokens=counters.hit_tokens,
@@ -204,7 +239,6 @@ class Result(Served, frozen=True, kw_only=True):
             block_bytes=manager.unit.num_bytes,
             blocks_used_peak=int(used.max(initial=0)),
             pool_use_mean=float(used @ seconds) / max(engine.now, 1e-9) / manager.num_blocks,
-            memory_bytes=cache.memory_bytes,
             memory_efficiency=load.memory_efficiency,
             full_load_steps=load.steps,
             needless_waits=load.needless_waits,

@@ -3,12 +3,13 @@
 Source: github.com/Azure/AzurePublicDataset (Splitwise). There are no prefix ids: nothing is shared.
 """
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
 
 HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 
@@ -34,10 +35,13 @@ def parse(line: bytes) -> Record | None:
         int(fields[1]),
         int(fields[2]),
     )
-    if record.context_tokens < 1 or record.generated_tokens < 0:
+    if not math.isfinite(record.timestamp):
+        raise ValueError(f"TIMESTAMP {fields[0]} is no time")
+    tokens = record.context_tokens, record.generated_tokens
+    if tokens[0] < 1 or tokens[1] < 0 or max(tokens) > MAX_TOKEN_ID:
         raise ValueError(
-            f"ContextTokens is {record.context_tokens} and GeneratedTokens is "
-            f"{record.generated_tokens}; at least 1 and 0 are needed"
+            f"ContextTokens is {tokens[0]} and GeneratedTokens is {tokens[1]}; at least 1 and 0 "
+            f"are needed, at most {MAX_TOKEN_ID:,}"
         )
     return record
 

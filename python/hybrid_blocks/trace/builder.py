@@ -1,5 +1,6 @@
 """Collects requests into a trace."""
 
+import math
 from array import array
 from collections.abc import Iterable, Iterator
 
@@ -61,6 +62,8 @@ class TraceBuilder:
 
         ``spans`` hold ``prompt_tokens + output_tokens`` tokens or more; what is over is cut off.
         """
+        if not math.isfinite(arrival):
+            raise TraceError(f"request {len(self)} of {self._name} arrives at {arrival} s")
         remaining = prompt_tokens + output_tokens
         for first, count in _maximal(_cut(spans, remaining)):
             if first + count - 1 > MAX_TOKEN_ID:
@@ -80,8 +83,8 @@ class TraceBuilder:
         self._output_tokens.append(output_tokens)
         return len(self._arrival) - 1
 
-    def build(self, damaged_lines: int = 0) -> Trace:
-        """Return the trace of everything added."""
+    def build(self, skipped: tuple[int, ...] = (), cut_off_after: int | None = None) -> Trace:
+        """Return the trace of everything added; `Trace` says what its source lacked."""
         if not self._arrival:
             raise TraceError(f"{self._name} holds no request")
         return Trace(
@@ -94,7 +97,8 @@ class TraceBuilder:
             span_start=np.array(self._span_start, dtype=np.int64),
             span_first=np.array(self._span_first, dtype=np.int32),
             span_count=np.array(self._span_count, dtype=np.int32),
-            damaged_lines=damaged_lines,
+            skipped=skipped,
+            cut_off_after=cut_off_after,
         )
 
 

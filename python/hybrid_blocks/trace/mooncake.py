@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
 
 TOKENS_PER_ID = 512
 _MAX_ID = 2**31 // TOKENS_PER_ID - 1
@@ -20,7 +20,7 @@ class Record(msgspec.Struct):
 
     timestamp: Annotated[float, msgspec.Meta(ge=0)]
     input_length: Annotated[int, msgspec.Meta(ge=1)]
-    output_length: Annotated[int, msgspec.Meta(ge=0)]
+    output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0, le=_MAX_ID)]]
 
 

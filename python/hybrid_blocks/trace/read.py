@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hybrid_blocks.trace import azure, conversations, mooncake, sharegpt
+from hybrid_blocks.trace import azure, conversations, llmservingsim, mooncake, sharegpt
 from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
 from hybrid_blocks.trace.lines import LineReader, OnError
@@ -17,7 +17,7 @@ class Format:
     """How one format is told and read.
 
     Attributes:
-        mark: what the first line of a file in this format contains.
+        mark: what the first record of a file in this format contains.
         parse: makes a record of a line; ``ValueError`` for a damaged one.
         build: makes requests of records.
     """
@@ -30,7 +30,8 @@ class Format:
 FORMATS = {
     "mooncake": Format(b'"hash_ids"', mooncake.parse, mooncake.build),
     "conversations": Format(b'"requests"', conversations.parse, conversations.build),
-    "sharegpt": Format(b'"input_tok_ids"', sharegpt.parse, sharegpt.build),
+    "sharegpt": Format(b'"conversations"', sharegpt.parse, sharegpt.build),
+    "llmservingsim": Format(b'"input_tok_ids"', llmservingsim.parse, llmservingsim.build),
     "azure": Format(azure.HEADER, azure.parse, azure.build),
 }
 """All formats by the name of ``--format``; a new one is a file and a row here."""
@@ -42,8 +43,10 @@ def read_trace(path: Path, trace_format: str = AUTO, on_error: OnError = "raise"
     """Read a trace file, gzip-compressed or not.
 
     ``trace_format`` is a key of `FORMATS`, or ``"auto"`` to tell it by the first line.
-    ``on_error="skip"`` goes on after a damaged line and counts it in ``damaged_lines``; ``"raise"``
-    stops with `DamagedLineError`. Raises ``TraceError`` where no format has the name or the mark.
+    ``on_error="skip"`` goes on after a damaged line and names it in ``skipped``, and takes of a
+    compressed file that was cut off what comes before; ``"raise"`` stops with `DamagedLineError`.
+    Raises ``TraceError`` where no format has the name or the mark, and for a file that cannot be
+    read.
     """
     if trace_format not in (AUTO, *FORMATS):
         raise TraceError(
@@ -52,12 +55,22 @@ def read_trace(path: Path, trace_format: str = AUTO, on_error: OnError = "raise"
     reader = LineReader(path, on_error)
     known = FORMATS[detect_format(path) if trace_format == AUTO else trace_format]
     records = list(reader.parse(known.parse))
-    return known.build(path.name, records).build(damaged_lines=len(reader.damaged))
+    return known.build(printable(path.name), records).build(
+        skipped=tuple(damaged.line for damaged in reader.damaged),
+        cut_off_after=reader.cut_off_after,
+    )
+
+
+def printable(name: str) -> str:
+    """Name of a file whose bytes need not be UTF-8."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def detect_format(path: Path) -> str:
     """Tell the format of a file by its first line."""
-    first = LineReader(path, "raise").first()
+    first = LineReader(path, "skip").first()
+    if not first:
+        raise TraceError(f"{path} holds no request")
     for name, known in FORMATS.items():
         if known.mark in first:
             return name

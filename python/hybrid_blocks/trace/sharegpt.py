@@ -1,54 +1,103 @@
-"""ShareGPT prompts with real token ids, as LLMServingSim stores them: one JSON object a line.
+"""ShareGPT: conversations as text, a JSON list of them or one a line.
 
-Source: github.com/casys-kaist/LLMServingSim. Without ``output_tok_ids`` outputs are unique.
+Source: the files that ``vllm bench serve --dataset-name sharegpt`` reads. What they leave open is
+settled here:
+
+- There are no tokens. A token stands for `BYTES_PER_TOKEN` bytes of UTF-8, about what tokenizers
+  make of English. Text is cut into pieces of `PIECE_TOKENS` tokens, and equal pieces have equal
+  ids: prompts share the pieces that they begin with alike.
+- There are no times. A conversation opens each `CONVERSATION_GAP` seconds, and a person answers
+  after `PAUSE` seconds.
+- Each answer of the model is a request: its prompt is all that was said before. What nobody
+  answered makes none, and neither does an answer that nothing comes before.
 """
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
-from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
+from hybrid_blocks.trace.builder import Span, TraceBuilder
 
-TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
+BYTES_PER_TOKEN = 4
+PIECE_TOKENS = 64
+CONVERSATION_GAP = 1.0
+PAUSE = 15.0
 
-
-class Record(msgspec.Struct):
-    """One request; the arrival is in nanoseconds."""
-
-    input_toks: Annotated[int, msgspec.Meta(ge=1)]
-    output_toks: Annotated[int, msgspec.Meta(ge=0)]
-    arrival_time_ns: Annotated[float, msgspec.Meta(ge=0)]
-    input_tok_ids: list[TokenId]
-    output_tok_ids: list[TokenId] = []
+_ANSWERS = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model"})
 
 
-_decoder = msgspec.json.Decoder(Record)
+class Message(msgspec.Struct):
+    """Who said what."""
+
+    sender: str = msgspec.field(name="from")
+    value: str
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the model said it."""
+        return self.sender.lower() in _ANSWERS
 
 
-def parse(line: bytes) -> Record:
-    """Read one line; a ``ValueError`` says what is wrong with it."""
-    record = _decoder.decode(line)
-    if len(record.input_tok_ids) != record.input_toks:
-        raise ValueError(
-            f"input_toks is {record.input_toks}, but there are {len(record.input_tok_ids)} "
-            "input_tok_ids"
-        )
-    return record
+class Conversation(msgspec.Struct):
+    """One record; other fields of the file say nothing of a cache."""
+
+    conversations: list[Message]
 
 
-def build(name: str, records: Sequence[Record]) -> TraceBuilder:
-    """Turn records into requests; an output counts at least one token."""
-    known = (max(*r.input_tok_ids, *r.output_tok_ids, 0) for r in records)
-    builder = TraceBuilder(name, num_reserved=max(known, default=-1) + 1)
-    for record in records:
-        output = max(record.output_toks, 1)
-        tokens = record.input_tok_ids + record.output_tok_ids[:output]
-        unknown = record.input_toks + output - len(tokens)
-        builder.add(
-            [*((token, 1) for token in tokens), builder.fresh(unknown)],
-            arrival=record.arrival_time_ns / 1e9,
-            prompt_tokens=record.input_toks,
-            output_tokens=output,
-        )
+_decoder = msgspec.json.Decoder(Conversation)
+
+
+def parse(line: bytes) -> Conversation:
+    """Read one record; a ``ValueError`` says what is wrong with it."""
+    return _decoder.decode(line)
+
+
+def build(name: str, records: Sequence[Conversation]) -> TraceBuilder:
+    """Turn each answer into a request that follows the one before it."""
+    builder = TraceBuilder(name)
+    pieces = _Pieces(builder)
+    for index, conversation in enumerate(records):
+        history: list[Span] = []
+        prompt_tokens, follows = 0, -1
+        session = builder.new_session()
+        for message in conversation.conversations:
+            spans = pieces.of(message.value)
+            num_tokens = sum(count for _, count in spans)
+            history += spans
+            if message.is_answer and prompt_tokens and num_tokens:
+                follows = builder.add(
+                    history,
+                    arrival=index * CONVERSATION_GAP if follows < 0 else PAUSE,
+                    prompt_tokens=prompt_tokens,
+                    output_tokens=num_tokens,
+                    follows=follows,
+                    session=session,
+                )
+            prompt_tokens += num_tokens
     return builder
+
+
+class _Pieces:
+    """Spans of token ids, the same for the same text."""
+
+    def __init__(self, builder: TraceBuilder) -> None:
+        self._builder = builder
+        self._known: dict[bytes, Span] = {}
+
+    def of(self, text: str) -> list[Span]:
+        """Return the spans of a message."""
+        return [self._span(piece) for piece in _cut(text.encode(errors="surrogatepass"))]
+
+    def _span(self, piece: bytes) -> Span:
+        span = self._known.get(piece)
+        if span is None:
+            span = self._known[piece] = self._builder.fresh(-(-len(piece) // BYTES_PER_TOKEN))
+        return span
+
+
+def _cut(text: bytes) -> Iterator[bytes]:
+    size = PIECE_TOKENS * BYTES_PER_TOKEN
+    ends = [*range(0, len(text), size), len(text)]
+    for start, end in pairwise(ends):
+        yield text[start:end]

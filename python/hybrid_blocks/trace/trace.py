@@ -32,7 +32,8 @@ class Trace:
         span_start: shape ``[n + 1]``; request ``i`` owns spans ``span_start[i]:span_start[i+1]``.
         span_first: shape ``[m]``, first token id of a span.
         span_count: shape ``[m]``, number of tokens of a span.
-        damaged_lines: how many lines of the file were skipped.
+        skipped: the lines of the file that were damaged and skipped, by number from 1.
+        cut_off_after: the last line that could be unpacked of a file that was cut off.
     """
 
     name: str
@@ -44,10 +45,16 @@ class Trace:
     span_first: Int32s
     span_count: Int32s
     session: Int32s
-    damaged_lines: int = 0
+    skipped: tuple[int, ...] = ()
+    cut_off_after: int | None = None
 
     def __len__(self) -> int:
         return len(self.arrival)
+
+    @property
+    def damaged_lines(self) -> int:
+        """How many lines of the file were skipped."""
+        return len(self.skipped)
 
     @property
     def total_tokens(self) -> Int64s:

@@ -64,7 +64,7 @@ def make_report(
             no kernel takes blocks of ``--block-size``.
 
     """
-    _check_block_size(deployment)
+    check_block_size(deployment)
     geometry = plan_natural(model, memory_bytes, deployment)
     vllm: VllmPlan | None = None
     refusal: str | None = None
@@ -99,7 +99,7 @@ def make_report(
     )
 
 
-def _check_block_size(deployment: Deployment) -> None:
+def check_block_size(deployment: Deployment) -> None:
     """Refuse what ``get_supported_kernel_block_sizes`` of no attention backend on CUDA allows."""
     size = deployment.block_size
     if size is not None and size % KERNEL_BLOCK_TOKENS:

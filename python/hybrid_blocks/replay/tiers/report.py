@@ -11,8 +11,8 @@ from hybrid_blocks.units import human
 
 def make_tiers_table(results: Sequence[TieredResult]) -> Table:
     """Make a table with one column of figures for each manager of the tiers."""
-    title = f"replay of {results[0].trace}, hits by tier"
     names = [result.manager for result in results]
+    title = f"replay of {results[0].trace}, hits by tier"
     return side_by_side(title, names, [_figures(result) for result in results])
 
 

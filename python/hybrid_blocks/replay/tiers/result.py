@@ -38,7 +38,7 @@ class TieredResult(Served, frozen=True, kw_only=True):
         requests: requests finished.
         rejected_requests: requests too large for the device, left out.
         left_out: the same with the reason.
-        damaged_lines: lines of the trace that were skipped.
+        damaged_lines: lines of the trace that were skipped; the rest of `Served` as in a `Result`.
         prompt_tokens: of the requests that ran.
         output_tokens: sampled.
         hit_tokens: prompt tokens found in any tier when their request first ran.

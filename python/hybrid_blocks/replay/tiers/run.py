@@ -10,6 +10,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.limits import RequestLimit, TooLarge, find_too_large
+from hybrid_blocks.replay.result import served_by
 from hybrid_blocks.replay.tiers.below import Below
 from hybrid_blocks.replay.tiers.device import Device, MakeBelow, plan_device
 from hybrid_blocks.replay.tiers.hybrid import make_hybrid
@@ -50,7 +51,7 @@ def replay_tiers(
         start = perf_counter()
         loop.run(on_progress)
         seconds = perf_counter() - start
-        return _result(trace, cache, tiers, side, loop, below, too_large, seconds)
+        return _result(trace, cache, config, tiers, side, loop, below, too_large, seconds)
     finally:
         below.close()
 
@@ -64,6 +65,7 @@ def _maker(side: Side, tiers: TierBytes) -> MakeBelow:
 def _result(  # noqa: PLR0917 - of one call
     trace: Trace,
     cache: Cache,
+    config: EngineConfig,
     tiers: TierBytes,
     side: Side,
     loop: Loop,
@@ -78,12 +80,11 @@ def _result(  # noqa: PLR0917 - of one call
     if ledger.host_evicted_bytes:
         live = live_bytes(below.groups, below.finished, below.is_on_host) / tiers.host
     return TieredResult(
-        trace=trace.name,
+        **served_by(trace, cache, config),
         manager=side.label,
         requests=loop.finished,
         rejected_requests=len(too_large.requests),
         left_out=too_large.reasons,
-        damaged_lines=trace.damaged_lines,
         prompt_tokens=loop.prompt_tokens,
         output_tokens=loop.output_tokens,
         hit_tokens=hits,

@@ -42,4 +42,4 @@ def read_sides(text: str) -> tuple[Side, ...]:
         if name not in list(Side):
             raise ReplayError(f"--tiering {name!r} is unknown; known are {known}")
         sides.append(Side(name))
-    return tuple(dict.fromkeys(sides))
+    return tuple(sides)
