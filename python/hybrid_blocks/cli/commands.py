@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from hybrid_blocks.cli.output import print_error
+from hybrid_blocks.cli.pasted import Pasting
 from hybrid_blocks.errors import HybridBlocksError
 
 FUNCTIONS = {
@@ -35,7 +36,7 @@ class Commands(TyperGroup):
             return None
         module = import_module(f"hybrid_blocks.cli.{cmd_name}")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(cmd_name)(getattr(module, FUNCTIONS[cmd_name]))
+        alone.command(cmd_name, cls=Pasting)(getattr(module, FUNCTIONS[cmd_name]))
         return typer.main.get_command(alone)
 
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:

@@ -16,6 +16,8 @@ from hybrid_blocks.cli.output import (
     to_write,
     write_json,
 )
+from hybrid_blocks.cli.pasted import pasted
+from hybrid_blocks.cli.plan_pasted import plan_of_command
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
@@ -112,25 +114,28 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 why="beside --sweep: a sweep prints a row for each combination, for the maximum "
                 "length; leave it out, or plan one combination",
             )
-        chosen = _model(source, layers)
         axes = (
             [parse_axis(text) for text in (*(sweep_axis or ()), *extra_axes)] if sweep_axis else []
         )
-        memory_bytes = _memory(memory, axes)
-        deployment = Deployment(
-            tp=tp,
-            pp=pp,
-            kv_cache_dtype=kv_cache_dtype,
-            mamba_ssm_dtype=mamba_ssm_dtype,
-            max_model_len=None if max_model_len is None else parse_tokens(max_model_len),
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            num_speculative_tokens=num_speculative_tokens,
-            mamba_cache_mode=mamba_cache_mode,  # type: ignore[arg-type]
-            block_size=block_size,
-            vllm_formula=vllm_formula,  # type: ignore[arg-type]
-            in_flight_batches=in_flight_batches,
-        )
+        if (command := pasted(context)) is not None:
+            chosen, memory_bytes, deployment = plan_of_command(command, source, memory, given)
+        else:
+            chosen = _model(source, layers)
+            memory_bytes = _memory(memory, axes)
+            deployment = Deployment(
+                tp=tp,
+                pp=pp,
+                kv_cache_dtype=kv_cache_dtype,
+                mamba_ssm_dtype=mamba_ssm_dtype,
+                max_model_len=None if max_model_len is None else parse_tokens(max_model_len),
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_num_seqs=max_num_seqs,
+                num_speculative_tokens=num_speculative_tokens,
+                mamba_cache_mode=mamba_cache_mode,  # type: ignore[arg-type]
+                block_size=block_size,
+                vllm_formula=vllm_formula,  # type: ignore[arg-type]
+                in_flight_batches=in_flight_batches,
+            )
         wanted = [] if lengths is None else [parse_tokens(text) for text in lengths.split(",")]
         each_once("--lengths", wanted)
         if json == STDOUT and not sweep_axis:

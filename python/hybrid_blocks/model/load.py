@@ -1,5 +1,6 @@
 """Find a model by file, directory or name, and read its layers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +16,10 @@ from hybrid_blocks.model.model import Layer, Model, Verified
 _HAVE_DRAFT_HEAD: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
 
 
-def load_model(source: str) -> Model:
+def load_model(source: str, overrides: Mapping[str, object] | None = None) -> Model:
     """Model of a ``config.json`` file, a directory that holds one, or a name of the table.
+
+    ``overrides`` take the place of its fields, also within its sections.
 
     Raises:
         PlanError: nothing found, not JSON, an unknown architecture, or fields that are missing.
@@ -30,12 +33,12 @@ def load_model(source: str) -> Model:
         if not path.is_file():
             raise PlanError(f"{source}: the directory holds no config.json")
     if path.is_file():
-        return from_config(_read_json(path), source)
+        return from_config(_merged(_read_json(path), overrides), source)
     if path.suffix == ".json":
         raise PlanError(f"{source}: no such file")
     name, entry = table.find(source)
     config, notes = table.fields(entry)
-    return from_config(config, name, verified=entry.status, notes=notes)
+    return from_config(_merged(config, overrides), name, verified=entry.status, notes=notes)
 
 
 def load_layers(source: str) -> Model:
@@ -85,6 +88,15 @@ def from_config(
         verified=verified,
         notes=notes,
     )
+
+
+def _merged(fields: dict[str, object], overrides: Mapping[str, object] | None) -> dict[str, object]:
+    merged = dict(fields)
+    for key, value in (overrides or {}).items():
+        inner = merged.get(key)
+        is_section = isinstance(inner, dict) and isinstance(value, Mapping)
+        merged[key] = _merged(inner, value) if is_section else value  # type: ignore[arg-type]
+    return merged
 
 
 def _read_json(path: Path) -> dict[str, object]:

@@ -1,0 +1,47 @@
+"""A command of vLLM's behind ``--``."""
+
+import re
+from pathlib import PurePath
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+_KEY: Final = "hybrid_blocks.pasted"
+_STARTS: Final = (("vllm", "serve"), ("docker", "run"), ("podman", "run"))
+_WITHIN: Final = re.compile(r"\b(vllm\s+serve|(docker|podman|nerdctl)\s+run|openai\.api_server)\s")
+
+
+class Pasting(TyperCommand):
+    """A command that keeps what stands behind ``--`` apart from its own options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Cut off a pasted command; ``vllm serve`` needs no ``--`` before it."""
+        place, width = _place(args)
+        if place is not None and _is_command(args[place + width :]):
+            ctx.meta[_KEY] = args[place + width :]
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+
+def pasted(context: typer.Context) -> list[str] | None:
+    """Return the words of the pasted command, None without one."""
+    found: list[str] | None = context.meta.get(_KEY)
+    return found
+
+
+def _place(args: list[str]) -> tuple[int | None, int]:
+    """Index at which the pasted command is cut off, and how many words stand before it."""
+    if "--" in args:
+        return args.index("--"), 1
+    names = [PurePath(word).name for word in args]
+    for index, pair in enumerate(zip(names, args[1:], strict=False)):
+        if pair in _STARTS:
+            return index, 0
+    whole = next((index for index, word in enumerate(args) if _WITHIN.search(word)), None)
+    return whole, 0
+
+
+def _is_command(words: list[str]) -> bool:
+    """Return whether words are a command and not the name of a model alone."""
+    return len(words) > 1 or any(word.startswith("-") or " " in word.strip() for word in words)

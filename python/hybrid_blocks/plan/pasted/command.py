@@ -1,0 +1,257 @@
+"""A pasted command as a model and its deployment."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError, dtype
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.pasted import effects, speculative
+from hybrid_blocks.plan.pasted.model import find_model
+from hybrid_blocks.plan.pasted.options import recorded
+from hybrid_blocks.plan.pasted.parse import parse
+from hybrid_blocks.plan.pasted.words import find_arguments
+
+BATCHED_TOKENS: Final = 8192
+"""vLLM's default for a server on a GPU of 70 to 160 GB; smaller ones take 2,048, larger 16,384."""
+SEQUENCES: Final = 1024
+LEVELS: Final = ("off", "pool", "manager", "natural")
+
+_DTYPES: Final = {"half": "float16", "float": "float32"}
+_LATENT_BACKENDS: Final = (*("FLASHMLA", "FLASH_ATTN_MLA", "FLASHINFER_MLA", "TOKENSPEED_MLA"),)
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """A command of vLLM's server, as far as a plan depends on it.
+
+    ``memory_bytes`` is what the command itself gives the cache, if it does. With ``fits`` the
+    maximum length is the longest that fits. ``level`` is that of ``HYBRID_BLOCKS``.
+    """
+
+    model: Model
+    deployment: Deployment
+    memory_bytes: int | None
+    fits: bool
+    level: str | None
+    options: dict[str, Any]
+
+
+def read_command(words: Sequence[str], source: str | None = None) -> Command:
+    """Read a pasted command; ``source`` is a model's config beside it, which then counts.
+
+    Raises:
+        PlanError: no command of vLLM's server, or an option that vLLM refuses or that cannot be
+            planned; names it.
+
+    """
+    found = find_arguments(words)
+    parsed = parse(found.arguments)
+    options = parsed.values
+    _check_planned(options, found.environment)
+    notes = [
+        f"vLLM {recorded().release} has no {flag} and refuses to start with it; it changes nothing "
+        "in this plan"
+        for flag in parsed.removed
+    ]
+    name = source or options.get("hf_config_path") or parsed.model
+    if name is None:
+        raise PlanError("the command names no model: vllm serve MODEL …")
+    overrides = _overrides(options)
+    model, told = find_model(name, overrides)
+    notes += told
+    model = _with_dtype(model, options.get("dtype", "auto"))
+    drafts = speculative.read(options, model, parsed.model)
+    if drafts is not None and not drafts.of_model:
+        model = msgspec.structs.replace(model, draft_layers=())
+    _check_model(model, options)
+    deployment = _deployment(options, model, drafts)
+    notes += _notes(options, model, deployment, found.environment)
+    level = _level(found.environment)
+    if level != "natural":
+        notes.append(
+            f"HYBRID_BLOCKS is {level or 'not set'}: this command gets the figures of vLLM; with "
+            "HYBRID_BLOCKS=natural it gets those of natural"
+        )
+    return Command(
+        model=msgspec.structs.replace(model, notes=(*model.notes, *notes)),
+        deployment=deployment,
+        memory_bytes=options.get("kv_cache_memory_bytes"),
+        fits=options.get("max_model_len") == -1,
+        level=level,
+        options=options,
+    )
+
+
+def _level(environment: Mapping[str, str]) -> str | None:
+    level = environment.get("HYBRID_BLOCKS")
+    if level is not None and level not in LEVELS:
+        raise PlanError(f"HYBRID_BLOCKS={level} names no level; use {', '.join(LEVELS)}")
+    return level
+
+
+def _check_planned(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    named = recorded().named()
+    for name, value in options.items():
+        flag = named[name].flag
+        if name in effects.REFUSED:
+            harmless, why = effects.REFUSED[name]
+            if value not in harmless:
+                raise PlanError(f"{flag} {_text(value)}: {why}")
+        elif name not in effects.MAPPED and name not in effects.SILENT:
+            raise PlanError(f"{flag}: it is not known whether it changes a plan; leave it out")
+    for name, why in effects.VARIABLES.items():
+        if environment.get(name, "") not in {"", "0"}:
+            raise PlanError(f"{name}={environment[name]}: {why}")
+
+
+def _text(value: object) -> str:
+    return "" if value is True else str(value)
+
+
+def _overrides(options: Mapping[str, Any]) -> dict[str, Any]:
+    overrides = options.get("hf_overrides") or {}
+    if not isinstance(overrides, dict):
+        raise PlanError(f"--hf-overrides {overrides}: give a JSON object of fields")
+    is_longer = any("rope" in key for key in _keys(overrides))
+    if is_longer and options.get("max_model_len") in {None, -1}:
+        raise PlanError(
+            "--hf-overrides sets the rotation, which decides the longest request: give "
+            "--max-model-len"
+        )
+    return overrides
+
+
+def _keys(fields: Mapping[str, Any]) -> set[str]:
+    nested = [_keys(value) for value in fields.values() if isinstance(value, dict)]
+    return set(fields).union(*nested)
+
+
+def _with_dtype(model: Model, name: str) -> Model:
+    return (
+        model if name == "auto" else msgspec.structs.replace(model, dtype=_DTYPES.get(name, name))
+    )
+
+
+def _check_model(model: Model, options: Mapping[str, Any]) -> None:
+    """Refuse options that change the caches of this model in ways that cannot be planned."""
+    kinds = {layer.cache.kind for layer in model.layers}
+    if options.get("disable_hybrid_kv_cache_manager") and len(kinds) > 1:
+        raise PlanError(
+            f"--disable-hybrid-kv-cache-manager: {model.name} without its windows or states cannot "
+            "be planned"
+        )
+    if options.get("disable_sliding_window") and kinds & {"sliding_window", "chunked"}:
+        raise PlanError(
+            f"--disable-sliding-window: {model.name} cut to its window cannot be planned"
+        )
+    if "state" in kinds:
+        conv = options.get("mamba_cache_dtype", "auto")
+        if conv not in {"auto", model.dtype}:
+            raise PlanError(
+                f"--mamba-cache-dtype {conv}: convolution states that are not {model.dtype}, as the"
+                " model is, cannot be planned"
+            )
+        if "mamba_block_size" in options and options.get("enable_prefix_caching") is False:
+            raise PlanError("--mamba-block-size: vLLM refuses it without prefix caching")
+    attention = options.get("attention_config") or {}
+    backend = options.get("attention_backend")
+    if isinstance(attention, dict):
+        backend = backend or attention.get("backend")
+        if attention.get("hisparse_config"):
+            raise PlanError("--attention-config hisparse_config: host pools cannot be planned")
+    is_latent = "mla" in kinds and options.get("block_size") is None
+    if is_latent and backend and str(backend).upper() not in _LATENT_BACKENDS:
+        raise PlanError(
+            f"--attention-backend {backend}: its blocks for latent attention are not known; give "
+            "--block-size"
+        )
+
+
+def _deployment(
+    options: Mapping[str, Any], model: Model, drafts: speculative.Drafts | None
+) -> Deployment:
+    length = options.get("max_model_len")
+    caching = options.get("enable_prefix_caching")
+    kv_dtype = options.get("kv_cache_dtype", "auto")
+    if kv_dtype not in {"auto", "fp8_inc", *dtype.BYTES}:
+        raise PlanError(f"--kv-cache-dtype {kv_dtype}: caches of this format cannot be planned")
+    deployment = Deployment(
+        tp=options.get("tensor_parallel_size", 1),
+        pp=options.get("pipeline_parallel_size", 1),
+        kv_cache_dtype="fp8" if kv_dtype == "fp8_inc" else kv_dtype,
+        mamba_ssm_dtype=options.get("mamba_ssm_cache_dtype", "auto"),
+        max_model_len=None if length == -1 else length,
+        max_num_seqs=_sequences(options),
+        num_speculative_tokens=0 if drafts is None else drafts.num_tokens,
+        mamba_cache_mode="none" if caching is False else "align",
+        block_size=options.get("block_size"),
+        in_flight_batches=_batches(options, drafts),
+    )
+    return msgspec.structs.replace(
+        deployment, max_num_batched_tokens=_batched_tokens(options, deployment.length(model))
+    )
+
+
+def _sequences(options: Mapping[str, Any]) -> int:
+    given: int | None = options.get("max_num_seqs")
+    return given or SEQUENCES * _doubled(options)
+
+
+def _batched_tokens(options: Mapping[str, Any], length: int) -> int:
+    given: int | None = options.get("max_num_batched_tokens")
+    if given:
+        return given
+    tokens = BATCHED_TOKENS * _doubled(options)
+    if options.get("enable_chunked_prefill") is False:
+        tokens = max(tokens, length)
+    return min(tokens, _sequences(options) * length)
+
+
+def _doubled(options: Mapping[str, Any]) -> int:
+    return 2 if options.get("performance_mode") == "throughput" else 1
+
+
+def _batches(options: Mapping[str, Any], drafts: speculative.Drafts | None) -> int:
+    """Batches under way at once: one more than pipeline stages if scheduled asynchronously."""
+    stages: int = options.get("pipeline_parallel_size", 1)
+    is_async = options.get("async_scheduling")
+    if is_async is None:
+        backend = options.get("distributed_executor_backend")
+        is_async = backend in {None, "mp", "uni"} and (drafts is None or drafts.is_async)
+    return stages + (1 if is_async else 0)
+
+
+def _notes(
+    options: Mapping[str, Any],
+    model: Model,
+    deployment: Deployment,
+    environment: Mapping[str, str],
+) -> list[str]:
+    notes = []
+    assumed = {
+        "--max-num-seqs": (options.get("max_num_seqs"), deployment.max_num_seqs),
+        "--max-num-batched-tokens": (
+            options.get("max_num_batched_tokens"),
+            deployment.max_num_batched_tokens,
+        ),
+    }
+    if missing := {flag: taken for flag, (given, taken) in assumed.items() if given is None}:
+        taken = ", ".join(f"{flag} {value}" for flag, value in missing.items())
+        notes.append(
+            f"{taken} is assumed, as vLLM does on a GPU of 70 to 160 GB (256 and 2,048 on smaller "
+            "ones, 1,024 and 16,384 on larger ones)"
+        )
+    longest = model.max_model_len
+    may_be_longer = environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") != "0"
+    is_rotated = any("rope" in key for key in _keys(options.get("hf_overrides") or {}))
+    if longest and deployment.length(model) > longest and not (may_be_longer or is_rotated):
+        notes.append(
+            f"vLLM refuses --max-model-len {deployment.length(model):,}: {model.name} has "
+            f"{longest:,} (VLLM_ALLOW_LONG_MAX_MODEL_LEN=1)"
+        )
+    if (replicas := options.get("data_parallel_size", 1)) > 1:
+        notes.append(f"figures are of one of {replicas} data-parallel engines")
+    if options.get("kv_transfer_config") or options.get("kv_offloading_size"):
+        notes.append("natural: doctor says which level an engine with a KV connector reaches")
+    return notes

@@ -1,0 +1,61 @@
+"""The recorded options of vLLM's server: what they are called, and what they take."""
+
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgspec
+
+Kind = Literal["switch", "text", "integer", "count", "length", "number", "object"]
+Takes = Literal["nothing", "one", "maybe", "many"]
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One option.
+
+    ``flags`` set it, ``off`` set a switch to false. A ``count`` may end in k (1,000) or K (1,024),
+    a ``length`` may also be ``auto``; an ``object`` is JSON.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    off: tuple[str, ...] = ()
+    takes: Takes = "one"
+    kind: Kind = "text"
+    choices: tuple[str, ...] = ()
+    default: Any = None
+
+    @property
+    def flag(self) -> str:
+        """The flag that errors name."""
+        return max(self.flags, key=len)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """All options of one release."""
+
+    release: str
+    options: tuple[Option, ...]
+
+    def named(self) -> dict[str, Option]:
+        """Return the options by their names."""
+        return {option.name: option for option in self.options}
+
+    def by_flag(self) -> dict[str, Option]:
+        """Return the options by each of their flags."""
+        return {flag: option for option in self.options for flag in (*option.flags, *option.off)}
+
+
+@cache
+def recorded() -> Options:
+    """Return what ``python -m hybrid_blocks.plan.pasted.record`` found."""
+    text = files("hybrid_blocks.plan.pasted").joinpath("options.json").read_bytes()
+    return msgspec.json.decode(text, type=Options)
+
+
+def near(flag: str) -> str:
+    """Return the flags that come near an unknown one, as the end of a sentence."""
+    known = [known for known in recorded().by_flag() if known.startswith("--")]
+    found = get_close_matches(flag, known, n=3, cutoff=0.6)
+    return f"; near it: {', '.join(found)}" if found else ""

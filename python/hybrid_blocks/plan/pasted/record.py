@@ -1,0 +1,99 @@
+"""``python -m hybrid_blocks.plan.pasted.record``: the options of the installed vLLM's server."""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from hybrid_blocks.cli.without_gpu import allow_no_gpu
+from hybrid_blocks.plan.pasted.options import Kind, Option, Options, Takes
+
+_TAKES: dict[object, Takes] = {None: "one", "?": "maybe", "+": "many", "*": "many", 0: "nothing"}
+
+
+def record() -> Options:
+    """Read vLLM's own parser."""
+    from vllm import __version__  # noqa: PLC0415 - wants vLLM
+    from vllm.entrypoints.common.cli_args import make_arg_parser  # noqa: PLC0415
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
+
+    parser = make_arg_parser(FlexibleArgumentParser())
+    return Options(
+        release=".".join(__version__.split(".")[:2]),
+        options=tuple(_options(parser._option_string_actions)),
+    )
+
+
+def encode(options: Options) -> bytes:
+    """Return the record as it is stored: one option a line."""
+    lines = [msgspec.json.encode(option).decode() for option in options.options]
+    rows = ",\n".join(lines)
+    return f'{{"release":"{options.release}","options":[\n{rows}\n]}}\n'.encode()
+
+
+def _options(actions: Mapping[str, argparse.Action]) -> Iterable[Option]:
+    # An action's own list leaves out what help does not show.
+    flags: dict[argparse.Action, list[str]] = {}
+    for flag, action in actions.items():
+        flags.setdefault(action, []).append(flag)
+    for action, all_flags in flags.items():
+        if action.dest == "help":
+            continue
+        off = tuple(flag for flag in all_flags if _sets_false(action, flag))
+        yield Option(
+            name=action.dest,
+            flags=tuple(flag for flag in all_flags if flag not in off),
+            off=off,
+            takes=_TAKES[action.nargs],
+            kind=_kind(action),
+            choices=tuple(str(one) for one in action.choices or () if one is not None),
+            default=_default(action.default),
+        )
+
+
+def _sets_false(action: argparse.Action, flag: str) -> bool:
+    if action.nargs != 0:
+        return False
+    namespace = argparse.Namespace()
+    action(argparse.ArgumentParser(), namespace, [], flag)
+    return getattr(namespace, action.dest) is False
+
+
+def _kind(action: argparse.Action) -> Kind:
+    """Kind of the values that an option's own conversion makes."""
+    if action.nargs == 0:
+        return "switch"
+    convert: Callable[[str], Any] = action.type if callable(action.type) else str
+    if _is_of_class(convert) or isinstance(_converted(convert, '{"a": 1}'), dict):
+        return "object"
+    kinds: dict[str, Kind] = {"auto": "length", "32k": "count", "7": "integer"}
+    for probe, kind in kinds.items():
+        if isinstance(_converted(convert, probe), int):
+            return kind
+    return "number" if isinstance(_converted(convert, "7.5"), float) else "text"
+
+
+def _converted(convert: Callable[[str], Any], text: str) -> object:
+    try:
+        return convert(text)
+    except (ValueError, TypeError, argparse.ArgumentTypeError):
+        return None
+
+
+def _is_of_class(convert: Callable[[str], Any]) -> bool:
+    """Return whether a value is JSON of one of vLLM's own classes."""
+    cells = getattr(convert, "__closure__", None) or ()
+    inner = [cell.cell_contents for cell in cells]
+    return any(getattr(one, "__name__", "") == "parse_dataclass" for one in (convert, *inner))
+
+
+def _default(value: object) -> Any:
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    return list(value) if isinstance(value, list | tuple | set) and not value else "…"
+
+
+if __name__ == "__main__":
+    allow_no_gpu()
+    print(encode(record()).decode(), end="")

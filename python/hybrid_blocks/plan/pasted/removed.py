@@ -1,0 +1,34 @@
+"""Options of older releases that vLLM no longer has, and that change nothing in a plan."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+REMOVED: Mapping[str, bool] = MappingProxyType(
+    dict.fromkeys(
+        (
+            *("--use-v2-block-manager", "--enable-reasoning"),
+            *("--disable-async-output-proc", "--engine-use-ray"),
+            *("--worker-use-ray", "--disable-frontend-multiprocessing"),
+            *("--disable-mm-preprocessor-cache", "--multi-step-stream-outputs"),
+            "--guided-decoding-disable-fallback",
+        ),
+        False,
+    )
+    | dict.fromkeys(
+        (
+            *(
+                "--swap-space",
+                "--num-scheduler-steps",
+                "--preemption-mode",
+                "--max-seq-len-to-capture",
+            ),
+            *("--guided-decoding-backend", "--device"),
+            *("--scheduler-delay-factor", "--num-lookahead-slots", "--qlora-adapter-name-or-path"),
+            *("--max-num-partial-prefills", "--max-long-partial-prefills"),
+            *("--long-lora-scaling-factors", "--lora-extra-vocab-size", "--cuda-graph-sizes"),
+            *("--prompt-adapter-max-tokens", "--task"),
+        ),
+        True,
+    )
+)
+"""Flags, and whether a value follows."""

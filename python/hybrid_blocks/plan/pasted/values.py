@@ -1,0 +1,102 @@
+"""The value of one option of vLLM's, converted as vLLM converts it."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from hybrid_blocks.model import PlanError
+from hybrid_blocks.plan.pasted.options import Option
+
+_COUNT: Final = re.compile(r"(\d+)(\.\d+)?([kKmMgGtT])")
+_POWERS: Final = "kmgt"
+
+
+def read(option: Option, flag: str, given: Sequence[str]) -> Any:
+    """Convert the words behind a flag.
+
+    Raises:
+        PlanError: a value too many or too few, or one that vLLM refuses; says what it takes.
+
+    """
+    if option.takes == "nothing":
+        if given:
+            raise PlanError(f"{flag} takes no value: {given[0]}")
+        return flag not in option.off
+    if not given and option.takes != "maybe":
+        raise PlanError(f"{flag} lacks its value")
+    converted = [_convert(option, flag, text) for text in given]
+    if option.takes == "many":
+        return converted
+    return converted[0] if converted else True
+
+
+def count(text: str) -> int:
+    """Number of ``32768``, ``32k`` (32,000), ``32K`` (32,768) or ``25.6k``.
+
+    Raises:
+        ValueError: none of these.
+
+    """
+    text = text.strip()
+    match = _COUNT.fullmatch(text)
+    if match is None:
+        return int(text)
+    whole, fraction, unit = match.groups()
+    power = _POWERS.index(unit.lower()) + 1
+    if unit.islower():
+        return int(float(whole + (fraction or "")) * int(1000**power))
+    if fraction:
+        raise ValueError(f"{text}: {unit} takes whole numbers alone")
+    return int(int(whole) * 1024**power)
+
+
+def loose(text: str) -> Any:
+    """Value of a dotted option: JSON, a number with a unit, or else text."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        pass
+    try:
+        return count(text)
+    except ValueError:
+        return text
+
+
+def _convert(option: Option, flag: str, text: str) -> Any:
+    if text in {"", "None"} and option.default is None and option.kind != "switch":
+        return None
+    if option.choices and text not in option.choices:
+        raise PlanError(f"{flag} {text}: vLLM takes {', '.join(option.choices)}")
+    if option.kind == "object":
+        return _object(flag, text)
+    try:
+        return _CONVERSIONS.get(option.kind, str)(text)
+    except ValueError:
+        raise PlanError(f"{flag} {text!r} is no {_NAMES[option.kind]}") from None
+
+
+def _length(text: str) -> int:
+    return -1 if text.strip().lower() in {"-1", "auto"} else count(text)
+
+
+_CONVERSIONS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
+    {"integer": int, "count": count, "length": _length, "number": float}
+)
+_NAMES: Final = {
+    "integer": "whole number",
+    "count": "number of tokens or bytes; write for example 8192, 8k (8,000) or 8K (8,192)",
+    "length": "length; write for example 32768, 32k (32,000), 32K (32,768) or auto",
+    "number": "number",
+}
+
+
+def _object(flag: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        if text.lstrip().startswith(("{", "[")):
+            quotes = "; write its names in double quotes" if "'" in text else ""
+            raise PlanError(f"{flag} {text}: no JSON: {error}{quotes}") from None
+        return text

@@ -1,0 +1,192 @@
+"""The words of a pasted command: where vLLM's own arguments begin."""
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import Final
+
+import msgspec
+
+from hybrid_blocks.model import PlanError
+
+READ: Final = (
+    "read are: vllm serve MODEL …, python -m vllm.entrypoints.openai.api_server …, and docker run "
+    "… IMAGE … around them"
+)
+
+_MODULES: Final = (["vllm.entrypoints.openai.api_server"], ["vllm.entrypoints.api_server"])
+_MAIN_MODULES: Final = (["vllm.entrypoints.cli.main"], ["vllm"])
+_SCRIPT: Final = "api_server.py"
+_CONTAINERS: Final = ("docker", "podman", "nerdctl")
+_SHELLS: Final = ("bash", "sh", "zsh", "dash")
+_SEPARATORS: Final = ("|", "||", "&&", "&", ";")
+_CONTINUATION: Final = re.compile(r"[\\^`][ \t]*\r?\n")
+_ASSIGNMENT: Final = re.compile(r"(?:-e|--env=)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_REDIRECTION: Final = re.compile(r"(?:\d|&)?>>?(&\d|.+)?")
+_VARIABLE: Final = re.compile(r"\$(?:\w+|\{\w+[^}]*\})")
+
+# Options of ``docker run`` that take no value; every other one takes one.
+_DOCKER_SWITCHES: Final = frozenset(
+    {
+        *("--detach", "--disable-content-trust", "--init", "--interactive", "--no-healthcheck"),
+        *("--oom-kill-disable", "--privileged", "--publish-all", "--quiet", "--read-only", "--rm"),
+        *("--sig-proxy", "--tty", "--replace", "--help"),
+    }
+)
+_DOCKER_LETTERS: Final = "ditPq"
+
+
+class Words(msgspec.Struct, frozen=True):
+    """Arguments of vLLM's server, and the variables that were set for it."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def find_arguments(words: Sequence[str]) -> Words:
+    """Return vLLM's arguments within a command, as a shell or a container would pass them.
+
+    A single word with blanks in it is read as a shell would. Pipes, redirections and stray
+    continuation signs are left out.
+
+    Raises:
+        PlanError: no command of vLLM's server; or a quote that is not closed, or a shell variable
+            whose value is not known.
+
+    """
+    if len(words) == 1:
+        words = _split(words[0])
+    segments = _segments(words)
+    if not any(segments):
+        raise PlanError(f"no command follows --; {READ}")
+    environment: dict[str, str] = {}
+    for segment in segments:
+        before, arguments = _server(segment)
+        for word in before:
+            if match := _ASSIGNMENT.fullmatch(word):
+                environment[match[1]] = match[2]
+        if arguments is not None:
+            _check_variables(arguments)
+            return Words(tuple(arguments), environment)
+    raise _unknown(next(filter(None, segments)))
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(_CONTINUATION.sub(" ", text), comments=True)
+    except ValueError as error:
+        raise PlanError(f"the command cannot be read as a shell would: {error}") from None
+
+
+def _segments(words: Sequence[str]) -> list[list[str]]:
+    """Commands of a pipeline, without redirections."""
+    segments: list[list[str]] = [[]]
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in _SEPARATORS:
+            segments.append([])
+        elif match := _REDIRECTION.fullmatch(word):
+            skip = match[1] is None
+        elif word.endswith(";") and not word.startswith("{"):
+            segments[-1].append(word[:-1])
+            segments.append([])
+        elif word.strip() not in {"\\", "^", "`"} and (word.strip() or not word):
+            segments[-1].append(word)
+    return segments
+
+
+def _server(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Words before vLLM's arguments, and these; None where no server is started."""
+    if words and (words[0] == "serve" or words[0].startswith("--")):
+        return [], words[words[0] == "serve" :]
+    for index, word in enumerate(words):
+        rest = words[index + 1 :]
+        name = PurePath(word).name
+        if name in _CONTAINERS and rest[:1] in (["run"], ["create"]):
+            return _container(words[: index + 1], rest[1:])
+        if name in _SHELLS and len(rest) > 1 and re.fullmatch(r"-\w*c", rest[0]):
+            return _of_shell(words[:index], rest[1])
+        skipped = _words_of_server(name, rest)
+        if skipped is not None:
+            return words[:index], rest[skipped:]
+    return words, None
+
+
+def _words_of_server(name: str, rest: list[str]) -> int | None:
+    """Words between a word and vLLM's arguments; None where it starts no server."""
+    if name == _SCRIPT:
+        return 0
+    if (name == "vllm" and rest[:1] == ["serve"]) or (name == "-m" and rest[:1] in _MODULES):
+        return 1
+    if name == "-m" and rest[1:2] == ["serve"] and rest[:1] in _MAIN_MODULES:
+        return 2
+    return None
+
+
+def _of_shell(before: list[str], text: str) -> tuple[list[str], list[str] | None]:
+    """Words before vLLM's arguments within what a shell is given, and these."""
+    for segment in _segments(_split(text)):
+        inner, arguments = _server(segment)
+        before = [*before, *inner]
+        if arguments is not None:
+            return before, arguments
+    return before, None
+
+
+def _container(before: list[str], words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Arguments of a container whose image serves; its entry point is ``vllm serve``."""
+    index, entry = 0, None
+    while index < len(words) and words[index].startswith("-"):
+        option, has_value, value = words[index].partition("=")
+        is_switch = option in _DOCKER_SWITCHES or (
+            not option.startswith("--") and not option[1:].strip(_DOCKER_LETTERS)
+        )
+        is_attached = not option.startswith("--") and len(option) > 2
+        if not (has_value or is_switch or is_attached):
+            index += 1
+            value = words[index] if index < len(words) else ""
+        if option == "--entrypoint":
+            entry = value
+        index += 1
+    if index >= len(words):
+        raise PlanError("docker run names no image: put it before vLLM's arguments")
+    arguments = words[index + 1 :]
+    variables = [*before, *words[:index]]
+    if entry is not None:
+        arguments = [entry, *arguments]
+    if not arguments or arguments[0].startswith("-"):
+        return variables, arguments
+    inner, found = _server(arguments)
+    if found is not None:
+        return [*variables, *inner], found
+    image = PurePath(words[index]).name
+    is_model = entry is None and "vllm" in words[index] and len(arguments[0].split("/")) <= 2
+    if is_model or image.startswith("vllm-openai"):
+        return variables, arguments
+    return variables, None
+
+
+def _check_variables(arguments: Sequence[str]) -> None:
+    for word in arguments:
+        if not word.startswith("{") and (match := _VARIABLE.search(word)):
+            raise PlanError(f"{word}: the value of {match[0]} is not known; write it out")
+
+
+def _unknown(words: Sequence[str]) -> PlanError:
+    said = " ".join(words[:3])
+    names = [PurePath(word).name for word in words]
+    other: list[tuple[Callable[[str], bool], str]] = [
+        (lambda name: name.startswith("sglang"), "a command of SGLang's"),
+        (lambda name: name.startswith("dynamo"), "a command of Dynamo's"),
+        (lambda name: name.startswith("trtllm"), "a command of TensorRT-LLM's"),
+    ]
+    for is_it, what in other:
+        if any(map(is_it, names)):
+            return PlanError(f"{said}: {what} is not read; {READ}")
+    if "vllm" in names and names[-1] != "vllm":
+        following = names[names.index("vllm") + 1]
+        return PlanError(f"{said}: vllm {following} starts no server; {READ}")
+    return PlanError(f"{said}: no command that starts vLLM's server; {READ}")

@@ -1,0 +1,183 @@
+"""``hybrid-blocks plan -- vllm serve …``: a command as people have it."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hybrid_blocks.cli import app
+from hybrid_blocks.model import PlanError
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.pasted import effects
+from hybrid_blocks.plan.pasted.command import BATCHED_TOKENS, SEQUENCES, read_command
+from hybrid_blocks.plan.pasted.options import recorded
+from hybrid_blocks.plan.pasted.parse import parse
+from typer.testing import CliRunner
+
+COMMANDS = tomllib.loads((Path(__file__).parent / "pasted_commands.toml").read_text())["command"]
+DEFAULTS = Deployment(
+    max_num_batched_tokens=BATCHED_TOKENS, max_num_seqs=SEQUENCES, in_flight_batches=2
+)
+
+
+def _run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("case", COMMANDS, ids=lambda case: case["text"].strip()[:60])
+def test_a_command_as_people_write_it_is_read_as_vllm_reads_it(case: dict[str, Any]) -> None:
+    if "refused" in case:
+        with pytest.raises(PlanError) as raised:
+            read_command([case["text"]])
+        assert case["refused"] in str(raised.value)
+        assert "\n" not in str(raised.value)
+        return
+    command = read_command([case["text"]])
+    assert command.model.name == case["model"]
+    assert command.deployment == msgspec.structs.replace(DEFAULTS, **case.get("deployment", {}))
+    assert command.memory_bytes == case.get("memory")
+    assert command.fits is case.get("fits", False)
+    assert command.level == case.get("level")
+    assert command.model.dtype == case.get("dtype", "bfloat16")
+    if "draft_layers" in case:
+        assert len(command.model.draft_layers) == case["draft_layers"]
+    if "max_model_len" in case:
+        assert command.model.max_model_len == case["max_model_len"]
+    if "layers" in case:
+        assert command.model.num_layers == case["layers"]
+    assert case.get("note", "") in " | ".join(command.model.notes)
+
+
+def test_every_option_of_vllm_is_mapped_refused_or_known_to_change_nothing() -> None:
+    names = set(recorded().named())
+    sorted_into = [effects.MAPPED, frozenset(effects.REFUSED), effects.SILENT]
+    assert names == frozenset.union(*sorted_into)
+    assert sum(map(len, sorted_into)) == len(names)
+
+
+@pytest.mark.parametrize("name", sorted(effects.REFUSED))
+def test_an_option_that_cannot_be_planned_is_refused_by_its_name(name: str) -> None:
+    option = recorded().named()[name]
+    value = {
+        "integer": ["7"],
+        "number": ["0.5"],
+        "object": ['{"a": "b"}'],
+        "text": ["draft" if option.choices else "other"],
+        "switch": [],
+    }[option.kind]
+    if name == "convert":
+        value = ["embed"]
+    with pytest.raises(PlanError, match=option.flag):
+        read_command(["vllm", "serve", "Phi-4", option.flag, *value])
+
+
+def test_refused_options_at_their_defaults_change_nothing() -> None:
+    words = ["--runner", "auto", "-dcp", "1", "--watermark", "0", "--worker-cls", "auto"]
+    assert read_command(["vllm", "serve", "Phi-4", *words]).model.name == "Phi-4"
+
+
+def test_a_plan_of_a_command_is_the_plan_of_its_options() -> None:
+    pasted = _run(
+        *("--memory", "13.61GiB", "--json", "-", "--", "HYBRID_BLOCKS=natural", "vllm", "serve"),
+        "Qwen/Qwen3.5-27B",
+        *("-tp", "2", "--max-model-len", "262144", "--max-num-seqs", "64", "--port", "80"),
+        *("--max-num-batched-tokens", "8192", "--no-async-scheduling"),
+    )
+    own = _run(
+        *("Qwen3.5-27B", "--memory", "13.61GiB", "--json", "-", "--tp", "2"),
+        *("--max-model-len", "262144", "--max-num-seqs", "64", "--in-flight-batches", "1"),
+        *("--max-num-batched-tokens", "8192"),
+    )
+    assert pasted == own
+    assert pasted[0] == 0
+
+
+@pytest.mark.parametrize(
+    "before",
+    [["--"], []],
+    ids=["with a separator", "without"],
+)
+def test_a_command_is_read_with_and_without_a_separator(before: list[str]) -> None:
+    words = ["vllm", "serve", "Qwen/Qwen3.5-27B", "--max-model-len", "8192"]
+    for command in (words, [" ".join(words)]):
+        code, out, _ = _run("--memory", "24GiB", "--lengths", "512", *before, *command)
+        assert code == 0
+        assert "requests of 512" in out
+        assert "max length 8,192" in out
+
+
+def test_a_name_alone_behind_the_separator_is_a_model() -> None:
+    code, out, _ = _run("--memory", "24GiB", "--", "Qwen3.5-27B")
+    assert code == 0
+    assert "Qwen3.5-27B" in out
+
+
+def test_a_config_beside_a_command_is_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(
+        '{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, '
+        '"num_key_value_heads": 2, "head_dim": 64, "hidden_size": 256}'
+    )
+    command = ["--", "vllm", "serve", "our/model", "--max-model-len", "4096"]
+    code, out, _ = _run("--memory", "1GiB", str(path), *command)
+    assert code == 0
+    assert f"{path}: 2 full" in out
+    assert "our/model: neither" in _run("--memory", "1GiB", *command)[2]
+
+
+def test_a_length_that_fits_is_found_for_auto() -> None:
+    code, out, _ = _run(
+        "--memory", "4GiB", "--", "vllm", "serve", "Qwen3.5-27B", "--max-model-len", "auto"
+    )
+    assert code == 0
+    assert "--max-model-len auto: " in out
+    length = out.split("--max-model-len auto: ")[1].split(" ")[0]
+    assert f"max length {length}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--", "vllm", "serve", "Phi-4"], "does not say how much memory is free"),
+        (["--memory", "1GiB", "--tp", "2", "--", "vllm", "serve", "Phi-4"], "--tp beside a pasted"),
+        (
+            ["--memory", "1GiB", "--", "vllm", "serve", "Phi-4", "--kv-cache-memory-bytes", "1G"],
+            "leave one out",
+        ),
+        (["--memory", "24GiB", "--", "vllm", "serve", "--port", "80"], "names no model"),
+        (["--memory", "24GiB", "--", "HYBRID_BLOCKS=full", "vllm", "serve", "Phi-4"], "no level"),
+        (["--memory", "24GiB", "--", "ls", "-l"], "no command that starts vLLM's server"),
+    ],
+)
+def test_a_command_that_gives_no_plan_is_one_clear_line(
+    arguments: list[str], complaint: str
+) -> None:
+    code, out, error = _run(*arguments)
+    assert code == 2
+    assert out == ""
+    assert complaint in error
+    assert error.count("\n") == 1
+
+
+def test_options_in_a_file_are_read_before_those_of_the_command(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        "model: Qwen/Qwen3.5-27B\ntensor_parallel_size: 4\nmax-model-len: 8192\n"
+        "enable-prefix-caching: false\nspeculative-config:\n  method: mtp\n"
+        "  num_speculative_tokens: 2\n"
+    )
+    command = read_command(["vllm", "serve", "--config", str(path), "-tp", "2"])
+    assert command.deployment.tp == 2
+    assert command.deployment.max_model_len == 8192
+    assert command.deployment.mamba_cache_mode == "none"
+    assert command.deployment.num_speculative_tokens == 2
+
+
+def test_dotted_options_stand_behind_all_others_as_in_vllm() -> None:
+    words = ["m", "--speculative-config.a+", "x,y", "--speculative-config", '{"c": 1}']
+    assert parse([*words, "--speculative-config.a+", "z", "-sc.n", "1k"]).values == {
+        "speculative_config": {"n": 1000}
+    }

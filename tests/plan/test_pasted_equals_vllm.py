@@ -1,0 +1,52 @@
+"""The recorded options are those of vLLM's own parser, and are read as it reads them."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hybrid_blocks.plan.pasted import options
+from hybrid_blocks.plan.pasted.parse import parse
+from hybrid_blocks.plan.pasted.record import encode, record
+from hybrid_blocks.plan.pasted.words import find_arguments
+from hybrid_blocks.vllm import support
+from vllm import __version__
+from vllm.entrypoints.common.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+COMMANDS = tomllib.loads((Path(__file__).parent / "pasted_commands.toml").read_text())["command"]
+READ = [case["text"] for case in COMMANDS if "refused" not in case and "--swap" not in case["text"]]
+
+needs_release = pytest.mark.skipif(
+    not __version__.startswith(options.recorded().release), reason="options of another release"
+)
+
+
+@pytest.fixture(scope="module")
+def parser() -> Any:
+    return make_arg_parser(FlexibleArgumentParser())
+
+
+@needs_release
+def test_the_recorded_options_are_those_of_vllm() -> None:
+    found = record()
+    assert found == options.recorded(), "python -m hybrid_blocks.plan.pasted.record"
+    assert encode(found) == Path(options.__file__).with_name("options.json").read_bytes()
+
+
+@needs_release
+@pytest.mark.parametrize("text", READ, ids=lambda text: text.strip()[:60])
+def test_values_are_those_of_vllms_parser(parser: Any, text: str) -> None:
+    arguments = list(find_arguments([text]).arguments)
+    parsed = parse(arguments)
+    theirs = parser.parse_args(arguments)
+    assert parsed.model in {theirs.model_tag, theirs.model}
+    assert parsed.values
+    for name, value in parsed.values.items():
+        given = getattr(theirs, name)
+        if isinstance(given, bool | int | float | str | list | dict | None):
+            assert value == given, name
+
+
+def test_the_recorded_release_is_one_that_is_tested() -> None:
+    assert any(version.startswith(options.recorded().release) for version in support.TESTED)
