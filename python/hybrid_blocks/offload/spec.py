@@ -1,9 +1,9 @@
 """The spec that vLLM's OffloadingConnector loads by name."""
 
-from typing import Any
+from typing import Any, Final
 
 import vllm
-from vllm.config import get_current_vllm_config, get_current_vllm_config_or_none
+from vllm.config import VllmConfig, get_current_vllm_config, get_current_vllm_config_or_none
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import (
@@ -20,9 +20,10 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.offload import release
+from hybrid_blocks.offload.canonical import UnwritableError
 from hybrid_blocks.offload.codec import Codec
 from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
-from hybrid_blocks.offload.identity import machine, model_digest, model_fingerprint
+from hybrid_blocks.offload.identity import machine, model_digest
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import HostInfo, definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
@@ -35,6 +36,16 @@ from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.units import human
 
 logger = init_logger("vllm.hybrid_blocks")
+
+
+_UNWRITABLE: Final = "unwritable"
+
+
+def _digest(config: VllmConfig) -> dict[str, str]:
+    try:
+        return {"model_digest": model_digest(config)}
+    except UnwritableError as error:
+        return {_UNWRITABLE: str(error)}
 
 
 class HybridOffloadingSpec(OffloadingSpec):
@@ -126,9 +137,9 @@ class HybridOffloadingSpec(OffloadingSpec):
                 rank_bytes=[sum(ref.page_size_bytes for ref in refs) for _, refs in groups],
                 layout={
                     "backends": self._backends(),
-                    "model_digest": model_digest(config),
                     "platform": current_platform.device_type,
                     "machine": machine(),
+                    **_digest(config),
                 },
                 structures=[
                     structure_of(config, group.layer_names, refs, group.tokens_per_block, layout)
@@ -159,6 +170,13 @@ class HybridOffloadingSpec(OffloadingSpec):
         below = TiersBelow()
         options = self._options
         if options.disk is None and options.objects is None:
+            return below
+        if unwritable := header.layout.get(_UNWRITABLE):
+            logger.warning(
+                "Disk and objects are off: %s cannot be written down, so chunks could pass for "
+                "those of another configuration. Requests go on with host memory.",
+                unwritable,
+            )
             return below
         codec = Codec(groups)
         if options.compress_states is not None and not codec.converts_states:
@@ -195,7 +213,6 @@ class HybridOffloadingSpec(OffloadingSpec):
     def _identity(self, header: Header) -> dict[str, Any]:
         """All that decides what the bytes of a chunk mean, beside its group."""
         return {
-            "model": model_fingerprint(self.config.model.name),
             "model_version": self._options.model_version,
             "dtype": self.config.model.dtype,
             "kv_cache_layout": self.config.kv_cache_layout,
@@ -208,7 +225,6 @@ class HybridOffloadingSpec(OffloadingSpec):
         if self.config.parallel.data_parallel_size > 1:  # a folder belongs to one engine
             path /= f"dp{self.config.parallel.data_parallel_index}"
         try:
-            path.mkdir(parents=True, exist_ok=True)
             return DiskStore(path, options.max_bytes, layouts=layouts, largest_chunk=largest)
         except OSError as error:
             logger.warning("The disk tier is off: %s. Requests go on without it.", error)
