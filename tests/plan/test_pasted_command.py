@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.model import PlanError
+from hybrid_blocks.pasted import effects
+from hybrid_blocks.pasted.command import BATCHED_TOKENS, SEQUENCES, read_command
+from hybrid_blocks.pasted.options import recorded
+from hybrid_blocks.pasted.parse import parse
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.pasted import effects
-from hybrid_blocks.plan.pasted.command import BATCHED_TOKENS, SEQUENCES, read_command
-from hybrid_blocks.plan.pasted.options import recorded
-from hybrid_blocks.plan.pasted.parse import parse
 from typer.testing import CliRunner
 
 COMMANDS = tomllib.loads((Path(__file__).parent / "pasted_commands.toml").read_text())["command"]

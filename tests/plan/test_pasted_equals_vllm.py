@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.plan.pasted import options
-from hybrid_blocks.plan.pasted.parse import parse
-from hybrid_blocks.plan.pasted.record import encode, record
-from hybrid_blocks.plan.pasted.words import find_arguments
+from hybrid_blocks.pasted import options
+from hybrid_blocks.pasted.parse import parse
+from hybrid_blocks.pasted.record import encode, record
+from hybrid_blocks.pasted.words import find_arguments
 from hybrid_blocks.vllm import support
 from vllm import __version__
 from vllm.entrypoints.common.cli_args import make_arg_parser
@@ -30,7 +30,7 @@ def parser() -> Any:
 @needs_release
 def test_the_recorded_options_are_those_of_vllm() -> None:
     found = record()
-    assert found == options.recorded(), "python -m hybrid_blocks.plan.pasted.record"
+    assert found == options.recorded(), "python -m hybrid_blocks.pasted.record"
     assert encode(found) == Path(options.__file__).with_name("options.json").read_bytes()
 
 

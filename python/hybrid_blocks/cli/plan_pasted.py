@@ -6,9 +6,9 @@ import msgspec
 
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted.command import read_command
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity, plan_natural
-from hybrid_blocks.plan.pasted.command import read_command
 from hybrid_blocks.plan.vllm import plan_vllm
 from hybrid_blocks.units import parse_memory
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.plan.pasted.options import recorded
+from hybrid_blocks.pasted.options import recorded
 
 
 def insert(arguments: Sequence[str]) -> list[str]:

@@ -1,13 +1,13 @@
-"""``python -m hybrid_blocks.plan.pasted.record``: the options of the installed vLLM's server."""
+"""``python -m hybrid_blocks.pasted.record``: the options of the installed vLLM's server."""
 
 import argparse
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from hybrid_blocks.cli.without_gpu import allow_no_gpu
-from hybrid_blocks.plan.pasted.options import Kind, Option, Options, Takes
+from hybrid_blocks.pasted.options import Kind, Option, Options, Takes
 
 _TAKES: dict[object, Takes] = {None: "one", "?": "maybe", "+": "many", "*": "many", 0: "nothing"}
 
@@ -95,5 +95,5 @@ def _default(value: object) -> Any:
 
 
 if __name__ == "__main__":
-    allow_no_gpu()
+    os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
     print(encode(record()).decode(), end="")

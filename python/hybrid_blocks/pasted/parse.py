@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.plan.pasted import config_file, values
-from hybrid_blocks.plan.pasted.options import Option, near, recorded
-from hybrid_blocks.plan.pasted.removed import REMOVED
+from hybrid_blocks.pasted import config_file, values
+from hybrid_blocks.pasted.options import Option, near, recorded
+from hybrid_blocks.pasted.removed import REMOVED
 
 _NEGATIVE: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
 _LEVEL: Final = "--optimization-level"

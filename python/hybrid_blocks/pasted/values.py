@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.plan.pasted.options import Option
+from hybrid_blocks.pasted.options import Option
 
 _COUNT: Final = re.compile(r"(\d+)(\.\d+)?([kKmMgGtT])")
 _POWERS: Final = "kmgt"

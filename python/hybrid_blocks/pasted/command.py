@@ -6,12 +6,12 @@ from typing import Any, Final
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError, dtype
+from hybrid_blocks.pasted import effects, speculative
+from hybrid_blocks.pasted.model import find_model
+from hybrid_blocks.pasted.options import recorded
+from hybrid_blocks.pasted.parse import parse
+from hybrid_blocks.pasted.words import find_arguments
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.pasted import effects, speculative
-from hybrid_blocks.plan.pasted.model import find_model
-from hybrid_blocks.plan.pasted.options import recorded
-from hybrid_blocks.plan.pasted.parse import parse
-from hybrid_blocks.plan.pasted.words import find_arguments
 
 BATCHED_TOKENS: Final = 8192
 """vLLM's default for a server on a GPU of 70 to 160 GB; smaller ones take 2,048, larger 16,384."""

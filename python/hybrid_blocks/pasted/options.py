@@ -49,8 +49,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def recorded() -> Options:
-    """Return what ``python -m hybrid_blocks.plan.pasted.record`` found."""
-    text = files("hybrid_blocks.plan.pasted").joinpath("options.json").read_bytes()
+    """Return what ``python -m hybrid_blocks.pasted.record`` found."""
+    text = files("hybrid_blocks.pasted").joinpath("options.json").read_bytes()
     return msgspec.json.decode(text, type=Options)
 
 
