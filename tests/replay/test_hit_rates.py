@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from hybrid_blocks.replay import (
     EngineConfig,
@@ -9,6 +11,7 @@ from hybrid_blocks.replay import (
 )
 from hybrid_blocks.trace import Trace, measure_sharing, read_trace
 from hybrid_blocks.trace.builder import TraceBuilder
+from made_traces import mooncake
 from public_data import MOONCAKE
 
 
@@ -89,14 +92,28 @@ def test_a_pool_too_small_to_remember_loses_hits() -> None:
     assert hits[0] < hits[2]
 
 
-@pytest.mark.wheel
-@pytest.mark.skipif(not MOONCAKE.is_file(), reason="the public traces are not here")
-def test_mooncake_one_at_a_time_hits_the_published_share_of_blocks() -> None:
-    trace = read_trace(MOONCAKE)
+def one_at_a_time_and_together(trace: Trace) -> Result:
     alone = run(trace, EngineConfig(max_num_seqs=1), block_size=512)
-    assert alone.block_hit_rate == pytest.approx(0.366, abs=0.01)
-    assert alone.hit_rate == pytest.approx(0.366, abs=0.01)
-    assert alone.requests == 12_031
+    assert alone.requests == len(trace)
     together = run(trace, EngineConfig(max_num_seqs=256), block_size=512)
     assert together.hit_rate <= alone.hit_rate
     assert together.hit_rate == pytest.approx(alone.hit_rate, abs=0.01)
+    return alone
+
+
+def test_a_trace_one_at_a_time_hits_as_many_blocks_as_its_ids_share(tmp_path: Path) -> None:
+    facts = mooncake(tmp_path / "trace")
+    trace = read_trace(tmp_path / "trace")
+    alone = one_at_a_time_and_together(trace)
+    assert alone.block_hit_rate == pytest.approx(facts.hit_ids / facts.num_ids)
+    assert alone.hit_tokens == 512 * facts.hit_ids
+
+
+if MOONCAKE.is_file():
+
+    @pytest.mark.wheel
+    def test_mooncake_one_at_a_time_hits_the_published_share_of_blocks() -> None:
+        alone = one_at_a_time_and_together(read_trace(MOONCAKE))
+        assert alone.block_hit_rate == pytest.approx(0.366, abs=0.01)
+        assert alone.hit_rate == pytest.approx(0.366, abs=0.01)
+        assert alone.requests == 12_031

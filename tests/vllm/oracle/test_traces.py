@@ -1,12 +1,16 @@
 """Traces through vLLM's own scheduler, with both managers behind it.
 
+Where the public traces are not at hand, made ones in their formats stand for them.
+
 ``HYBRID_BLOCKS_ORACLE_STEPS=100000`` runs that many scheduler steps instead of a few.
 """
 
 import os
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from itertools import cycle
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,6 +21,7 @@ from hybrid_blocks.profile.workload import Settings
 from hybrid_blocks.trace import Trace, generate_trace, read_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from made_traces import MAKERS
 from public_data import DATA
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.core.sched import scheduler as vllm_scheduler
@@ -47,9 +52,12 @@ def trace_of(name: str) -> Trace:
     if file is None:
         return generate_trace()
     path = DATA / "traces" / file
-    if not path.exists():
-        pytest.skip(f"the public trace {file} is not here")
-    return read_trace(path)
+    if path.exists():
+        return read_trace(path)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.gz")
+        MAKERS[name](path)
+        return read_trace(path)
 
 
 def jobs(trace: Trace) -> Iterator[tuple[list[int], int]]:
