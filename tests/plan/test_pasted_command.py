@@ -10,9 +10,11 @@ from hybrid_blocks.cli import app
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted import effects
 from hybrid_blocks.pasted.command import BATCHED_TOKENS, SEQUENCES, read_command
+from hybrid_blocks.pasted.features import read_features
 from hybrid_blocks.pasted.options import recorded
 from hybrid_blocks.pasted.parse import parse
 from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.reach.features import Features, Speculative
 from typer.testing import CliRunner
 
 COMMANDS = tomllib.loads((Path(__file__).parent / "pasted_commands.toml").read_text())["command"]
@@ -159,6 +161,51 @@ def test_a_command_that_gives_no_plan_is_one_clear_line(
     assert out == ""
     assert complaint in error
     assert error.count("\n") == 1
+
+
+def test_doctor_reads_the_features_of_a_command() -> None:
+    words = (
+        "HYBRID_BLOCKS=natural vllm serve Qwen/Qwen3.5-27B -tp 2 -dcp 2 -pp 2 --enable-lora "
+        "--scheduling-policy priority --kv-cache-metrics --enable-mfu-metrics "
+        "--return-sampling-mask --no-enable-prefix-caching --kv-offloading-size 64 "
+        "--scheduler-cls hybrid_blocks.vllm.Scheduler "
+        "-sc.method eagle3 -sc.model a/b -sc.num_speculative_tokens 3"
+    )
+    asked = read_features([words])
+    assert asked.model.name == "Qwen3.5-27B"
+    assert (asked.level, asked.scheduler) == ("natural", "hybrid_blocks.vllm.Scheduler")
+    assert asked.features == Features(
+        speculative=Speculative("eagle3", 3),
+        connector="OffloadingConnector",
+        lora=True,
+        priorities=True,
+        tp=2,
+        dcp=2,
+        pp=2,
+        residency_metrics=True,
+        flop_metrics=True,
+        sampling_masks=True,
+        prefix_caching=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "features"),
+    [
+        ("", Features()),
+        ("--speculative-config.method deepseek_mtp", Features(speculative=Speculative("mtp", 1))),
+        ("--spec-method ngram --spec-tokens 3", Features(speculative=Speculative("ngram", 3))),
+        (
+            "--kv-transfer-config.kv_connector NixlConnector",
+            Features(connector="NixlConnector"),
+        ),
+        ("--ec-transfer-config.ec_connector x", Features(encoder_connector=True)),
+    ],
+)
+def test_features_that_a_command_does_not_ask_for_are_vllms_defaults(
+    arguments: str, features: Features
+) -> None:
+    assert read_features([f"vllm serve Qwen/Qwen3.5-27B {arguments}"]).features == features
 
 
 def test_options_in_a_file_are_read_before_those_of_the_command(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from hybrid_blocks._core import build_info
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.output import fail
+from hybrid_blocks.cli.pasted import pasted
 from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, load_model
+from hybrid_blocks.pasted.features import Asked, read_features
 from hybrid_blocks.reach.features import (
     CONNECTORS,
     METHODS,
@@ -95,6 +98,16 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
             )
             _print_table()
             return
+        if (words := pasted(context)) is not None:
+            given.refuse(
+                *given.all_but("model", "images", "logprobs"),
+                why="beside a pasted command: write it as vLLM's option there",
+            )
+            asked = read_features(words, model)
+            features = replace(asked.features, images=images, logprobs=logprobs)
+            _print_reach(asked.model, features)
+            typer.echo(f"this command: {_asks(asked)}")
+            return
         if model is None:
             given.refuse(
                 *given.all_but("model"),
@@ -122,6 +135,12 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
         _print_reach(load_model(str(model)), features)
     except HybridBlocksError as error:
         fail(error)
+
+
+def _asks(asked: Asked) -> str:
+    """Say what the command itself asks for."""
+    level = asked.level or "manager, as HYBRID_BLOCKS is not set"
+    return f"level {level}, scheduler {asked.scheduler or 'of vLLM'}"
 
 
 def _print_reach(model: Model, features: Features) -> None:

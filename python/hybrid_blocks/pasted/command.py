@@ -7,6 +7,7 @@ import msgspec
 
 from hybrid_blocks.model import Model, PlanError, dtype
 from hybrid_blocks.pasted import effects, speculative
+from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.pasted.model import find_model
 from hybrid_blocks.pasted.options import recorded
 from hybrid_blocks.pasted.parse import parse
@@ -16,7 +17,6 @@ from hybrid_blocks.plan.deployment import Deployment
 BATCHED_TOKENS: Final = 8192
 """vLLM's default for a server on a GPU of 70 to 160 GB; smaller ones take 2,048, larger 16,384."""
 SEQUENCES: Final = 1024
-LEVELS: Final = ("off", "pool", "manager", "natural")
 
 _DTYPES: Final = {"half": "float16", "float": "float32"}
 _LATENT_BACKENDS: Final = (*("FLASHMLA", "FLASH_ATTN_MLA", "FLASHINFER_MLA", "TOKENSPEED_MLA"),)
@@ -67,7 +67,7 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
     _check_model(model, options)
     deployment = _deployment(options, model, drafts)
     notes += _notes(options, model, deployment, found.environment)
-    level = _level(found.environment)
+    level = level_of(found.environment)
     if level != "natural":
         notes.append(
             f"HYBRID_BLOCKS is {level or 'not set'}: this command gets the figures of vLLM; with "
@@ -81,13 +81,6 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
         level=level,
         options=options,
     )
-
-
-def _level(environment: Mapping[str, str]) -> str | None:
-    level = environment.get("HYBRID_BLOCKS")
-    if level is not None and level not in LEVELS:
-        raise PlanError(f"HYBRID_BLOCKS={level} names no level; use {', '.join(LEVELS)}")
-    return level
 
 
 def _check_planned(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:

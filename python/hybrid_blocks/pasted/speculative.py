@@ -35,15 +35,32 @@ def read(options: Mapping[str, Any], model: Model, name: str | None) -> Drafts |
         PlanError: drafts that cannot be planned, or that vLLM refuses.
 
     """
-    config = _config(options)
+    config = config_of(options)
     if not config:
         return None
     method = _method(config, name)
-    tokens = config.get("num_speculative_tokens")
-    if tokens is None and method == "suffix":
-        tokens = config.get("suffix_decoding_max_tree_depth", _SUFFIX_TOKENS)
-    if tokens is None and method == "mtp":
-        tokens = len(model.draft_layers) or None
+    default = None
+    if method == "suffix":
+        default = config.get("suffix_decoding_max_tree_depth", _SUFFIX_TOKENS)
+    elif method == "mtp":
+        default = len(model.draft_layers) or None
+    tokens = tokens_of(config, default)
+    if method == "mtp" and not model.draft_layers:
+        raise PlanError(
+            f"--speculative-config method mtp: {model.name} has no draft head for multi-token "
+            "prediction"
+        )
+    return Drafts(method=method, num_tokens=tokens, of_model=method == "mtp")
+
+
+def tokens_of(config: Mapping[str, Any], default: int | None) -> int:
+    """Return the draft tokens of a step.
+
+    Raises:
+        PlanError: they are not given, or not a number that vLLM takes.
+
+    """
+    tokens = config.get("num_speculative_tokens", default)
     if tokens is None:
         raise PlanError("--speculative-config lacks num_speculative_tokens")
     if isinstance(tokens, bool) or not isinstance(tokens, int):
@@ -55,15 +72,11 @@ def read(options: Mapping[str, Any], model: Model, name: str | None) -> Drafts |
             f"--speculative-config num_speculative_tokens is {tokens}; vLLM drafts 1 to "
             f"{MAX_DRAFT_TOKENS}"
         )
-    if method == "mtp" and not model.draft_layers:
-        raise PlanError(
-            f"--speculative-config method mtp: {model.name} has no draft head for multi-token "
-            "prediction"
-        )
-    return Drafts(method=method, num_tokens=tokens, of_model=method == "mtp")
+    return tokens
 
 
-def _config(options: Mapping[str, Any]) -> dict[str, Any]:
+def config_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``--speculative-config`` with what single options add to it."""
     config = options.get("speculative_config")
     if config is not None and not isinstance(config, dict):
         raise PlanError(f"--speculative-config {config}: give a JSON object")

@@ -1,0 +1,84 @@
+"""A pasted command as the features that ``doctor`` asks about."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted import speculative
+from hybrid_blocks.pasted.level import level_of
+from hybrid_blocks.pasted.model import find_model
+from hybrid_blocks.pasted.parse import parse
+from hybrid_blocks.pasted.words import find_arguments
+from hybrid_blocks.reach.features import METHODS, Features, Speculative
+
+_OFFLOADING: Final = {"native": "OffloadingConnector", "lmcache": "LMCacheConnectorV1"}
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine of a command; ``level`` and ``scheduler`` are what it asks for itself."""
+
+    model: Model
+    features: Features
+    level: str | None
+    scheduler: str | None
+
+
+def read_features(words: Sequence[str], source: str | None = None) -> Asked:
+    """Read a pasted command; ``source`` is a model's config beside it, which then counts.
+
+    Raises:
+        PlanError: no command of vLLM's server, or an option that vLLM does not know.
+
+    """
+    found = find_arguments(words)
+    parsed = parse(found.arguments)
+    options = parsed.values
+    name = source or options.get("hf_config_path") or parsed.model
+    if name is None:
+        raise PlanError("the command names no model: vllm serve MODEL …")
+    overrides = options.get("hf_overrides")
+    model, _ = find_model(name, overrides if isinstance(overrides, dict) else None)
+    return Asked(
+        model=model,
+        features=Features(
+            speculative=_drafts(options, model, parsed.model),
+            connector=_connector(options),
+            encoder_connector=options.get("ec_transfer_config") is not None,
+            lora=bool(options.get("enable_lora")),
+            priorities=options.get("scheduling_policy") == "priority",
+            tp=options.get("tensor_parallel_size", 0),
+            dcp=options.get("decode_context_parallel_size", 1),
+            pcp=options.get("prefill_context_parallel_size", 1),
+            pp=options.get("pipeline_parallel_size", 1),
+            residency_metrics=bool(options.get("kv_cache_metrics")),
+            flop_metrics=bool(options.get("enable_mfu_metrics")),
+            sampling_masks=bool(options.get("return_sampling_mask")),
+            prefix_caching=options.get("enable_prefix_caching") is not False,
+        ),
+        level=level_of(found.environment),
+        scheduler=options.get("scheduler_cls"),
+    )
+
+
+def _drafts(options: Mapping[str, Any], model: Model, name: str | None) -> Speculative | None:
+    config = speculative.config_of(options)
+    method = str(config.get("method") or "")
+    if not config or method in {"", "mtp", *speculative.WITHOUT_LAYERS} or method.endswith("_mtp"):
+        drafts = speculative.read(options, model, name)
+        return drafts and Speculative(drafts.method, drafts.num_tokens)
+    if method not in METHODS:
+        raise PlanError(
+            f"--speculative-config method {method} is not known; known are {', '.join(METHODS)}"
+        )
+    return Speculative(method, speculative.tokens_of(config, None))
+
+
+def _connector(options: Mapping[str, Any]) -> str | None:
+    config = options.get("kv_transfer_config")
+    if isinstance(config, dict) and config.get("kv_connector"):
+        return str(config["kv_connector"])
+    if options.get("kv_offloading_size"):
+        return _OFFLOADING.get(options.get("kv_offloading_backend", "native"))
+    return None
