@@ -17,6 +17,7 @@ from hybrid_blocks.cli.output import (
     write_json,
 )
 from hybrid_blocks.cli.pasted import pasted
+from hybrid_blocks.cli.plan_log import log_options, plan_of_log
 from hybrid_blocks.cli.plan_pasted import plan_of_command
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
@@ -24,7 +25,7 @@ from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.compare import compare, read_report
 from hybrid_blocks.plan.report.plot import plot
-from hybrid_blocks.plan.report.report import make_report
+from hybrid_blocks.plan.report.report import Report, make_report
 from hybrid_blocks.plan.report.sweep import Axis, parse_axis, point_name, sweep, sweep_table
 from hybrid_blocks.plan.report.tables import render
 from hybrid_blocks.terminal import make_console, print_table
@@ -80,6 +81,9 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     plot_file: Annotated[
         Path | None, typer.Option("--plot", callback=to_draw, help="Draw where the bytes go.")
     ] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", help="A log of vLLM's start; - is standard input.")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show each formula.")] = False,
     compare_files: Annotated[
         tuple[Path, Path] | None, typer.Option("--compare", help="Two files of --json.")
@@ -117,6 +121,10 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         axes = (
             [parse_axis(text) for text in (*(sweep_axis or ()), *extra_axes)] if sweep_axis else []
         )
+        if log is not None:
+            fields = log_options(given, context)
+            plan_of_log(log, source, memory, fields, json=json)
+            return
         if (command := pasted(context)) is not None:
             chosen, memory_bytes, deployment = plan_of_command(command, source, memory, given)
         else:
@@ -147,14 +155,19 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         if extra_axes:
             raise PlanError(f"one model at a time: {' '.join(extra_axes)} is too much")
         report = make_report(chosen, memory_bytes, deployment, wanted, _trace_lengths(trace))
-        if json != STDOUT:
-            render(report, console, explained=explain)
-        if json is not None:
-            write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
-        if plot_file is not None:
-            plot(report, plot_file)
+        _show(report, json, plot_file, explained=explain)
     except HybridBlocksError as error:
         fail(error)
+
+
+def _show(report: Report, json: Path | None, plot_file: Path | None, *, explained: bool) -> None:
+    """Print the tables, unless the figures go to standard output, and write the files."""
+    if json != STDOUT:
+        render(report, make_console(), explained=explained)
+    if json is not None:
+        write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
+    if plot_file is not None:
+        plot(report, plot_file)
 
 
 def _refuse_axes(axes: Sequence[Axis], given: Given) -> None:

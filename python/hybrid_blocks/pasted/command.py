@@ -47,38 +47,53 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
     """
     found = find_arguments(words)
     parsed = parse(found.arguments)
-    options = parsed.values
-    _check_planned(options, found.environment)
     notes = [
         f"vLLM {recorded().release} has no {flag} and refuses to start with it; it changes nothing "
         "in this plan"
         for flag in parsed.removed
     ]
-    name = source or options.get("hf_config_path") or parsed.model
-    if name is None:
-        raise PlanError("the command names no model: vllm serve MODEL …")
-    overrides = _overrides(options)
-    model, told = find_model(name, overrides)
-    notes += told
-    model = _with_dtype(model, options.get("dtype", "auto"))
-    drafts = speculative.read(options, model, parsed.model)
-    if drafts is not None and not drafts.of_model:
-        model = msgspec.structs.replace(model, draft_layers=())
-    _check_model(model, options)
-    deployment = _deployment(options, model, drafts)
-    notes += _notes(options, model, deployment, found.environment)
     level = level_of(found.environment)
     if level != "natural":
         notes.append(
             f"HYBRID_BLOCKS is {level or 'not set'}: this command gets the figures of vLLM; with "
             "HYBRID_BLOCKS=natural it gets those of natural"
         )
+    command = of_options(parsed.values, parsed.model, found.environment, source)
+    model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
+    return msgspec.structs.replace(command, model=model, level=level)
+
+
+def of_options(
+    options: dict[str, Any],
+    name: str | None,
+    environment: Mapping[str, str],
+    source: str | None = None,
+) -> Command:
+    """Make a deployment of vLLM's options by their names; ``name`` is the model that it serves.
+
+    Raises:
+        PlanError: an option that vLLM refuses or that cannot be planned; names it.
+
+    """
+    _check_planned(options, environment)
+    source = source or options.get("hf_config_path") or name
+    if source is None:
+        raise PlanError("the command names no model: vllm serve MODEL …")
+    overrides = _overrides(options)
+    model, notes = find_model(source, overrides)
+    model = _with_dtype(model, options.get("dtype", "auto"))
+    drafts = speculative.read(options, model, name)
+    if drafts is not None and not drafts.of_model:
+        model = msgspec.structs.replace(model, draft_layers=())
+    _check_model(model, options)
+    deployment = _deployment(options, model, drafts)
+    notes += _notes(options, model, deployment, environment)
     return Command(
         model=msgspec.structs.replace(model, notes=(*model.notes, *notes)),
         deployment=deployment,
         memory_bytes=options.get("kv_cache_memory_bytes"),
         fits=options.get("max_model_len") == -1,
-        level=level,
+        level=None,
         options=options,
     )
 

@@ -1,0 +1,120 @@
+"""``hybrid-blocks plan --log FILE``."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from hybrid_blocks.cli.given import Given
+from hybrid_blocks.cli.output import STDOUT, write_json
+from hybrid_blocks.cli.pasted import pasted
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.model import PlanError
+from hybrid_blocks.pasted.log_lines import Logged, read_lines
+from hybrid_blocks.pasted.log_report import LogReport, report_log
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.report.tables import render
+from hybrid_blocks.terminal import grid, make_console, print_table
+from hybrid_blocks.units import gib, parse_memory, parse_tokens
+
+
+def plan_of_log(
+    file: Path,
+    source: str | None,
+    memory: str | None,
+    given: Mapping[str, Any],
+    *,
+    json: Path | None,
+) -> None:
+    """Print what a log tells, and the plan of the same bytes.
+
+    Raises:
+        PlanError: the file cannot be read, or as `report_log`.
+
+    """
+    log = _read(file)
+    memory_bytes = None if memory is None else parse_memory(memory)
+    report = report_log(log, source, given, memory_bytes)
+    if json is not None:
+        write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
+    if json != STDOUT:
+        _print(report, make_console())
+
+
+def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
+    """Return the fields of a deployment that options beside ``--log`` give.
+
+    Raises:
+        InvalidArgumentError: options that say nothing beside it.
+
+    """
+    given.refuse(
+        *("lengths", "trace", "plot_file", "explain", "sweep_axis", "layers"),
+        why="beside --log, which prints the plan of the log's own length; leave it out",
+    )
+    if pasted(context) is not None:
+        raise InvalidArgumentError("--log beside a pasted command: both are an engine's options")
+    fields = {name: context.params[name] for name in Deployment.__struct_fields__ if name in given}
+    if "max_model_len" in fields:
+        fields["max_model_len"] = parse_tokens(fields["max_model_len"])
+    return fields
+
+
+def _read(file: Path) -> Logged:
+    if file == STDOUT:
+        return read_lines(sys.stdin)
+    try:
+        with file.open(errors="replace") as lines:
+            return read_lines(lines)
+    except OSError as error:
+        raise PlanError(f"--log {file}: {error.strerror or error}") from None
+
+
+def _print(report: LogReport, console: Console) -> None:
+    figures = report.figures
+    version = (
+        f"vLLM {report.version}" if report.version else "vLLM, of a release that is not logged"
+    )
+    is_logged = "as logged" if figures.is_memory_logged else "solved from the tokens"
+    console.print(f"log of {version}: {report.model}, {gib(figures.memory_bytes)} {is_logged}")
+    table = grid("figures", "", "logged", "planned")
+    for figure in figures.figures:
+        table.add_row(figure.name, figure.logged or "-", figure.planned or "-")
+    print_table(console, table)
+    console.print(_verdict(report), soft_wrap=True)
+    if (running := report.running) is not None:
+        hits = "" if running.hits is None else f", {running.hits:.1f} % of tokens found at last"
+        console.print(
+            f"at work: up to {running.running:,} requests running and {running.waiting:,} waiting, "
+            f"up to {running.usage:.1f} % in use{hits}, {running.preemptions:,} preemptions",
+            soft_wrap=True,
+        )
+    for words, advice in report.troubles:
+        console.print(f"in the log: {words}: {advice}", soft_wrap=True)
+    unknown = report.num_lines - report.num_read
+    console.print(f"{report.num_read:,} lines were read, {unknown:,} say nothing of the cache")
+    console.print()
+    if report.report is not None:
+        render(report.report, console)
+    else:
+        console.print(f"no plan: {report.refusal}", soft_wrap=True)
+
+
+def _verdict(report: LogReport) -> str:
+    figures = report.figures
+    known = [figure for figure in figures.figures if figure.logged is not None]
+    if not known:
+        return "the log has no figures of the cache"
+    if figures.agree:
+        return "all figures of the log are those that the planner expects"
+    differing = ", ".join(figure.name for figure in known if not figure.agrees)
+    told = (
+        f"they agree with {figures.explanation}"
+        if figures.explanation
+        else "no single option explains it"
+    )
+    return f"the planner expects other figures ({differing}): {told}"

@@ -1,0 +1,168 @@
+"""A log's figures next to those that the planner expects of the same memory."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted.log_lines import Logged
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
+
+_GIB: Final = 2**30
+_HALF_A_DIGIT: Final = 0.005
+_MOST_BLOCKS: Final = 2**31
+_ROOM: Final = 2**50
+_OTHERS: Final[tuple[tuple[str, Any], ...]] = (
+    ("vllm_formula", "old"),
+    ("vllm_formula", "new"),
+    ("mamba_cache_mode", "none"),
+    ("mamba_cache_mode", "align"),
+    ("in_flight_batches", 1),
+    ("in_flight_batches", 2),
+    ("kv_cache_dtype", "fp8"),
+    ("kv_cache_dtype", "auto"),
+    *(("max_num_batched_tokens", tokens) for tokens in (2048, 4096, 8192, 16384)),
+    *(("num_speculative_tokens", tokens) for tokens in range(9)),
+    *(("tp", ranks) for ranks in (1, 2, 4, 8)),
+)
+"""Options that a log may not tell, one of which may explain its figures."""
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure; None where the log, or the plan, has none."""
+
+    name: str
+    logged: str | None
+    planned: str | None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the log does not contradict the plan."""
+        return None in {self.logged, self.planned} or self.logged == self.planned
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """All figures. ``explanation`` is the option with which the plan would agree, if one does."""
+
+    memory_bytes: int
+    is_memory_logged: bool
+    figures: tuple[Figure, ...]
+    explanation: str | None
+
+    @property
+    def agree(self) -> bool:
+        """Whether all figures of the log are those of the plan."""
+        return all(figure.agrees for figure in self.figures)
+
+
+def memory_of(log: Logged) -> float | None:
+    """GiB of free memory as logged: that of the worker that has least, which all take."""
+    for fact in ("memory", "reserved", "in_use"):
+        if found := log.numbers(fact):
+            return min(found)
+    return None
+
+
+def compare_figures(log: Logged, model: Model, deployment: Deployment) -> Figures:
+    """Plan what the log tells, and put both next to each other.
+
+    Raises:
+        PlanError: vLLM cannot serve the model; or the log says nothing of its memory.
+
+    """
+    plan = _planned(log, model, deployment)
+    figures = tuple(_figures(log, plan))
+    agree = all(figure.agrees for figure in figures)
+    gib = memory_of(log)
+    least = plan.num_blocks * plan.block_bytes
+    most = least + plan.block_bytes - 1
+    return Figures(
+        memory_bytes=least if gib is None else min(max(int(gib * _GIB), least), most),
+        is_memory_logged=gib is not None,
+        figures=figures,
+        explanation=None if agree else _explanation(log, model, deployment),
+    )
+
+
+def _planned(log: Logged, model: Model, deployment: Deployment) -> VllmPlan:
+    """Return the plan whose blocks agree with the memory, and with the tokens if one does."""
+    probe = plan_vllm(model, _ROOM, deployment)
+    tokens, blocks, gib = log.last("tokens"), log.last("blocks"), memory_of(log)
+    least, most = 1, _MOST_BLOCKS
+    if blocks is not None:
+        least = most = int(blocks)
+    elif gib is not None:
+        least = max(int((gib - _HALF_A_DIGIT) * _GIB) // probe.block_bytes, 1)
+        most = max(int((gib + _HALF_A_DIGIT) * _GIB) // probe.block_bytes, least)
+    elif tokens is None:
+        raise PlanError(
+            "the log does not say how much memory the cache has: paste its line 'Available KV "
+            "cache memory' or 'KV cache size', or give --memory"
+        )
+    if tokens is None:
+        middle = least if gib is None else max(int(gib * _GIB) // probe.block_bytes, 1)
+        return _of_blocks(probe, middle)
+    return _with_tokens(probe, least, most, int(tokens.replace(",", "")))
+
+
+def _with_tokens(probe: VllmPlan, least: int, most: int, tokens: int) -> VllmPlan:
+    """Return the plan of the fewest blocks that hold the tokens, within these bounds."""
+    while least < most:
+        middle = (least + most) // 2
+        enough = _of_blocks(probe, middle).tokens >= tokens
+        least, most = (least, middle) if enough else (middle + 1, most)
+    return _of_blocks(probe, least)
+
+
+def _of_blocks(probe: VllmPlan, num_blocks: int) -> VllmPlan:
+    return msgspec.structs.replace(
+        probe, num_blocks=num_blocks, memory_bytes=num_blocks * probe.block_bytes
+    )
+
+
+def _figures(log: Logged, plan: VllmPlan) -> Iterator[Figure]:
+    length = log.last("length")
+    yield Figure(name="max length", logged=length, planned=f"{plan.max_model_len:,}")
+    block = log.last("block")
+    yield Figure(
+        name="attention block", logged=block and f"{int(block):,}", planned=f"{plan.block_tokens:,}"
+    )
+    blocks = log.last("blocks")
+    yield Figure(
+        name="blocks", logged=blocks and f"{int(blocks):,}", planned=f"{plan.num_blocks:,}"
+    )
+    yield Figure(name="tokens", logged=log.last("tokens"), planned=f"{plan.tokens:,}")
+    concurrency = log.last("concurrency")
+    yield Figure(
+        name="concurrency",
+        logged=concurrency and f"{float(concurrency):.2f}x",
+        planned=f"{plan.max_concurrency:.2f}x",
+    )
+    padding = log.last("padding")
+    state = next((group.spec for group in plan.groups if group.spec.kind == "mamba"), None)
+    if padding is not None:
+        share = state and 100 * (state.page_bytes / state.unpadded_bytes - 1)
+        yield Figure(
+            name="padding of states",
+            logged=f"{float(padding):.2f} %",
+            planned="-" if share is None else f"{share:.2f} %",
+        )
+    if (layers := log.last("padding_layers")) is not None:
+        yield Figure(name="padding layers", logged=layers, planned=f"{plan.padding_layers:,}")
+
+
+def _explanation(log: Logged, model: Model, deployment: Deployment) -> str | None:
+    """Return the one option with another value of which all figures would agree."""
+    for option, value in _OTHERS:
+        if getattr(deployment, option) == value:
+            continue
+        try:
+            other = msgspec.structs.replace(deployment, **{option: value})
+            plan = _planned(log, model, other)
+        except PlanError:
+            continue
+        if all(figure.agrees for figure in _figures(log, plan)):
+            return f"--{option.replace('_', '-')} {value}"
+    return None

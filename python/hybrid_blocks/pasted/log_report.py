@@ -1,0 +1,127 @@
+"""What a log tells of an engine, and what the planner makes of the same bytes."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted.command import of_options
+from hybrid_blocks.pasted.log_figures import Figures, compare_figures
+from hybrid_blocks.pasted.log_lines import Logged
+from hybrid_blocks.pasted.log_options import options_of
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.report import Report, make_report
+
+_NEW_FORMULA: Final = (0, 22)
+_BATCHES_IN_FLIGHT: Final = (0, 26)
+_ASSUMED: Final = "is assumed, as vLLM does"
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine at work: the most of each figure, the last share of tokens found, all preemptions.
+
+    Shares are in percent.
+    """
+
+    running: int
+    waiting: int
+    usage: float
+    hits: float | None
+    preemptions: int
+
+
+class LogReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A log of vLLM's. ``report`` is None where no request of the maximum length fits."""
+
+    version: str | None
+    model: str
+    deployment: Deployment
+    figures: Figures
+    running: Running | None
+    troubles: tuple[tuple[str, str], ...]
+    num_lines: int
+    num_read: int
+    report: Report | None
+    refusal: str | None
+
+
+def report_log(
+    log: Logged, source: str | None, given: Mapping[str, Any], memory_bytes: int | None = None
+) -> LogReport:
+    """Plan what a log tells; ``given`` are fields of the deployment that count before it.
+
+    ``source`` is the model's config or name, ``memory_bytes`` the memory, where the log's own are
+    not to be taken.
+
+    Raises:
+        PlanError: the log names no model and no memory, or options that cannot be planned.
+
+    """
+    if not log.num_read:
+        raise PlanError(
+            f"none of {log.num_lines:,} lines is one that vLLM or SGLang logs of a cache"
+        )
+    version = log.first("version")
+    model, deployment = _deployment(log, source, version, given)
+    if memory_bytes is not None:
+        facts = {**log.facts, "memory": [str(memory_bytes / 2**30)]}
+        log = msgspec.structs.replace(log, facts=facts)
+    figures = compare_figures(log, model, deployment)
+    report, refusal = None, None
+    try:
+        report = make_report(model, figures.memory_bytes, deployment)
+    except PlanError as error:
+        refusal = str(error)
+    return LogReport(
+        version=version,
+        model=model.name,
+        deployment=deployment,
+        figures=figures,
+        running=_running(log),
+        troubles=log.troubles,
+        num_lines=log.num_lines,
+        num_read=log.num_read,
+        report=report,
+        refusal=refusal,
+    )
+
+
+def _deployment(
+    log: Logged, source: str | None, version: str | None, given: Mapping[str, Any]
+) -> tuple[Model, Deployment]:
+    options = options_of(log)
+    name = options.pop("model", None) or log.first("banner_model")
+    if name is None and source is None:
+        raise PlanError("the log does not name its model: put the model before --log")
+    command = of_options(options, name, {}, source)
+    deployment = command.deployment
+    release = _release(version)
+    if release is not None and release < _NEW_FORMULA:
+        deployment = msgspec.structs.replace(deployment, vllm_formula="old")
+    if release is not None and release < _BATCHES_IN_FLIGHT:
+        deployment = msgspec.structs.replace(deployment, in_flight_batches=1)
+    notes = tuple(note for note in command.model.notes if _ASSUMED not in note)
+    model = msgspec.structs.replace(command.model, notes=notes)
+    return model, msgspec.structs.replace(deployment, **given)
+
+
+def _release(version: str | None) -> tuple[int, int] | None:
+    match = re.match(r"(\d+)\.(\d+)", version or "")
+    # Builds of a branch call themselves 0.1.
+    return (int(match[1]), int(match[2])) if match and match[0] != "0.1" else None
+
+
+def _running(log: Logged) -> Running | None:
+    running = log.numbers("running")
+    if not running:
+        return None
+    hits = log.numbers("hits")
+    return Running(
+        running=int(max(running)),
+        waiting=int(max(log.numbers("waiting"))),
+        usage=max(log.numbers("usage")),
+        hits=hits[-1] if hits else None,
+        preemptions=int(sum(log.numbers("preemptions"))),
+    )

@@ -1,0 +1,71 @@
+"""Lines of a log that say why an engine holds less, or did not start, and what to do."""
+
+import re
+from typing import Final
+
+_TROUBLES: Final = (
+    (
+        r"max_num_seqs \((\d+)\) exceeds available Mamba cache blocks \((\d+)\)",
+        "the engine did not start: --max-num-seqs {1} or less, or more memory",
+    ),
+    (
+        r"To serve at least one request with the model\S* max seq len \((\d+)\)",
+        "the engine did not start: the cache does not hold one request of {0} tokens",
+    ),
+    (
+        r"No available memory for the cache blocks",
+        "the engine did not start: nothing is left for the cache; raise --gpu-memory-utilization",
+    ),
+    (
+        r"Hybrid KV cache manager is disabled|Turning off hybrid kv cache manager",
+        "windows and states are kept as full attention: a KV connector that supports the hybrid "
+        "manager avoids it",
+    ),
+    (
+        r"page sizes cannot be unified; treating sliding-window",
+        "sliding windows are kept whole, as full attention",
+    ),
+    (
+        r"Mamba cache mode is set to 'none' when prefix caching is disabled",
+        "no prompt is found again: prefix caching is off",
+    ),
+    (
+        r"Add (\d+) padding layers, may waste at most ([\d.]+)%",
+        "{0} empty layers take up to {1} % of the memory; level natural has none",
+    ),
+    (
+        r"Setting attention block size to (\d+) tokens to ensure that attention page size is >= "
+        r"mamba",
+        "prompts below {0} tokens are never found again; level natural has no such bound",
+    ),
+    (
+        r"Preemptions: (\d+)",
+        "requests were preempted: the memory is too small for what ran",
+    ),
+    (
+        r"hybrid_blocks runs at level (\w+), not (\w+): (.+?)\. ",
+        "level {0} instead of {1}: {2}",
+    ),
+    (
+        r"hybrid_blocks: level manager, as level natural is refused: (.+)",
+        "level manager instead of natural: {0}",
+    ),
+    (
+        r"max_running_requests is capped to (\d+) by the mamba state cache",
+        "SGLang runs {0} requests at once: its states' part of the memory is full",
+    ),
+    (
+        r"CUDA graph memory profiling is disabled",
+        "memory of CUDA graphs is not set aside: the engine may run out of memory",
+    ),
+)
+_COMPILED: Final = tuple((re.compile(pattern), advice) for pattern, advice in _TROUBLES)
+
+
+def trouble(line: str) -> tuple[str, str] | None:
+    """Return the words of a line that matter, and what they mean; None for any other line."""
+    for pattern, advice in _COMPILED:
+        if match := pattern.search(line):
+            words = "Preemptions" if match[0].startswith("Preemptions") else match[0].strip()
+            return words, advice.format(*match.groups())
+    return None

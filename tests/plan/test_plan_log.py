@@ -1,0 +1,177 @@
+"""``hybrid-blocks plan --log``: the figures of an engine's start, found again by the planner."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hybrid_blocks.cli import app
+from hybrid_blocks.model import PlanError
+from hybrid_blocks.pasted.log_lines import read_lines
+from hybrid_blocks.pasted.log_report import LogReport, report_log
+from log_writer import write_log
+from typer.testing import CliRunner
+
+HERE = Path(__file__).parent
+ROWS = json.loads((HERE / "logged_capacity.json").read_text())
+OTHERS = json.loads((HERE / "logged_other.json").read_text())
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['model']}-{row.get('tokens')}"
+
+
+def _run(*arguments: str, text: str = "") -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["plan", *arguments], input=text)
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("row", ROWS, ids=_name)
+def test_a_log_that_the_planner_reproduces_is_told_to_agree(row: dict[str, Any]) -> None:
+    report = _report(row)
+    figures = {figure.name: figure for figure in report.figures.figures}
+    assert report.figures.agree, figures
+    logged = {name: figure.logged for name, figure in figures.items()}
+    if "tokens" in row:
+        assert logged["tokens"] == figures["tokens"].planned == f"{row['tokens']:,}"
+    if "concurrency" in row:
+        assert logged["concurrency"] == f"{row['concurrency']:.2f}x"
+    if row.get("block", 16) > 16:
+        assert logged["attention block"] == figures["attention block"].planned
+    assert report.report is not None
+    assert report.report.natural.tokens >= 0.99 * report.report.vllm.tokens  # type: ignore[union-attr]
+    assert report.num_lines - report.num_read == 1
+
+
+@pytest.mark.parametrize("row", OTHERS, ids=_name)
+def test_a_log_that_it_does_not_reproduce_says_why(row: dict[str, Any]) -> None:
+    if "refused" in row:
+        with pytest.raises(PlanError) as raised:
+            _report(row)
+        assert row["refused"] in str(raised.value)
+        return
+    report = _report(row)
+    differing = [figure.name for figure in report.figures.figures if not figure.agrees]
+    if "unfit" in row:
+        assert report.report is None
+        assert row["unfit"] in str(report.refusal)
+    elif row["differs"] is None:
+        assert differing == []
+    else:
+        assert row["differs"] in differing
+
+
+def _report(row: dict[str, Any]) -> LogReport:
+    log = read_lines(write_log(row))
+    is_without = not {"gib", "blocks", "tokens", "state_blocks"} & set(row)
+    return report_log(log, None, {}, 24 * 2**30 if is_without else None)
+
+
+QWEN = next(row for row in ROWS if row["model"] == "Qwen3.6-27B" and "gib" in row)
+
+
+def test_a_log_is_printed_with_its_verdict_and_the_plan_of_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "serve.log"
+    path.write_text("".join(write_log(QWEN)))
+    code, out, _ = _run("--log", str(path))
+    assert code == 0
+    assert out.startswith("log of vLLM 0.25.1: Qwen3.6-27B, 14.68 GiB as logged")
+    assert "all figures of the log are those that the planner expects" in out
+    assert "requests of 262,144" in out
+    assert "7 lines were read, 1 say nothing of the cache" in out
+
+
+def test_a_log_is_read_from_standard_input_and_written_as_data() -> None:
+    code, out, _ = _run("--log", "-", "--json", "-", text="".join(write_log(QWEN)))
+    assert code == 0
+    found = json.loads(out)
+    assert found["version"] == "0.25.1"
+    assert found["deployment"]["tp"] == 2
+    assert found["report"]["natural"]["num_slabs"] > 0
+
+
+def test_an_option_that_the_log_does_not_tell_is_found() -> None:
+    lines = [line for line in write_log(QWEN) if "engine" not in line]
+    lines.append("model  tensor_parallel_size")
+    code, out, _ = _run("--log", "-", "--kv-cache-dtype", "fp8", "--tp", "2", text="".join(lines))
+    assert code == 0
+    assert "they agree with --num-speculative-tokens 2" in out
+    code, out, _ = _run(
+        *("--log", "-", "--kv-cache-dtype", "fp8", "--tp", "2", "--num-speculative-tokens", "2"),
+        text="".join(lines),
+    )
+    assert "all figures of the log are those" in out
+
+
+def test_an_engine_at_work_is_summed_up() -> None:
+    status = (
+        "INFO [loggers.py:257] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation "
+        "throughput: 2.0 tokens/s, Running: {} reqs, Waiting: {} reqs,{} GPU KV cache usage: "
+        "{}%, Prefix cache hit rate: {}%\n"
+    )
+    lines = [
+        *write_log(QWEN),
+        status.format(3, 9, " Preemptions: 2,", 99.5, 10.0),
+        status.format(7, 0, " Preemptions: 1,", 50.0, 41.5),
+    ]
+    code, out, _ = _run("--log", "-", text="".join(lines))
+    assert code == 0
+    assert "up to 7 requests running and 9 waiting, up to 99.5 % in use" in out
+    assert "41.5 % of tokens found at last, 3 preemptions" in out
+    assert out.count("requests were preempted") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        (
+            "max_num_seqs (1024) exceeds available Mamba cache blocks (614). Each decode",
+            "--max-num-seqs 614 or less",
+        ),
+        (
+            "ValueError: To serve at least one request with the models's max seq len (131072), "
+            "(1.9 GiB KV cache is needed",
+            "does not hold one request of 131072 tokens",
+        ),
+        ("Turning off hybrid kv cache manager because", "kept as full attention"),
+        ("Add 3 padding layers, may waste at most 6.25% KV cache memory", "3 empty layers take"),
+        ("hybrid_blocks: level manager, as level natural is refused: a KV connector", "connector"),
+        ("hybrid_blocks runs at level pool, not manager: an option. HYBRID_BLOCKS=", "an option"),
+    ],
+)
+def test_a_line_that_matters_comes_with_what_to_do(line: str, advice: str) -> None:
+    ((words, told),) = read_lines([line]).troubles
+    assert advice in told
+    assert words in line
+
+
+def test_the_least_memory_of_all_workers_is_taken() -> None:
+    lines = write_log({key: value for key, value in QWEN.items() if key != "gib"})
+    lines += [f"Available KV cache memory: {gib} GiB" for gib in (14.9, 14.68, 15.1)]
+    assert report_log(read_lines(lines), None, {}).figures.agree
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "complaint"),
+    [
+        (["--log", "-"], "", "none of 0 lines"),
+        (["--log", "-"], "hello\n\nworld\n", "none of 2 lines"),
+        (["--log", "-"], "Available KV cache memory: 3 GiB", "does not name its model"),
+        (
+            ["--log", "-", "Phi-4"],
+            "Chunked prefill is enabled with max_num_batched_tokens=1",
+            "how",
+        ),
+        (["--log", "missing.log"], "", "missing.log"),
+        (["--log", "-", "--explain"], "", "--explain beside --log"),
+        (["--log", "-", "--", "vllm", "serve", "Phi-4"], "", "beside a pasted command"),
+    ],
+)
+def test_a_log_that_says_too_little_is_one_clear_line(
+    arguments: list[str], text: str, complaint: str
+) -> None:
+    code, out, error = _run(*arguments, text=text)
+    assert code == 2
+    assert out == ""
+    assert complaint in error
+    assert error.count("\n") == 1
