@@ -32,6 +32,18 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// The file system has no locks.
+    #[error(
+        "the file system of {path} has no locks ({source}), and a folder that two engines write is lost; use a \
+         local disk, or mount it with locks",
+        path = path.display()
+    )]
+    NoLocks {
+        /// The folder.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
 }
 
 impl Error {

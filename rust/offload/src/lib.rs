@@ -9,6 +9,7 @@
 
 pub mod disk;
 mod error;
+mod failures;
 pub mod host;
 pub mod io;
 mod key;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use common::{Chunk, Folder, batch, check_all, open, small, store};
-use hybrid_blocks_offload::disk::{DiskTier, WriteJob};
+use hybrid_blocks_offload::disk::{DiskTier, OsStorage, WriteJob, WritePlan};
 use hybrid_blocks_offload::io::Threads;
 
 /// A tier whose transfers the test runs itself, as several threads of a store do at once.
@@ -17,7 +17,18 @@ fn tier(folder: &Folder) -> DiskTier {
 
 fn plan(tier: &mut DiskTier, chunks: &[Chunk]) -> WriteJob {
     let sizes = chunks.iter().map(|it| (it.key, it.num_tokens, it.bytes.len() as u32));
-    tier.plan_write(&sizes.collect::<Vec<_>>(), false).expect("there is room")
+    let sizes: Vec<_> = sizes.collect();
+    loop {
+        match tier.plan_write(&sizes, false) {
+            WritePlan::Job(job) => return job,
+            WritePlan::NeedsSegment => {
+                let job = tier.begin_segment(false).expect("there is room");
+                let file = job.run(&OsStorage);
+                tier.complete_segment(&job, file);
+            }
+            WritePlan::Nothing => panic!("it takes no chunks"),
+        }
+    }
 }
 
 fn write(tier: &mut DiskTier, chunks: &[Chunk]) {

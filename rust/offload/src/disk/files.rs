@@ -38,7 +38,7 @@ impl Folder {
             .open(&lock_path)
             .map_err(Error::io("cannot open", &lock_path))?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| Error::InUse { path: path.clone() })?;
+            .map_err(|error| refused_lock(error, &lock_path, &path))?;
         Ok(Self { path, lock })
     }
 
@@ -72,6 +72,17 @@ impl Drop for Folder {
     /// A child process that was just forked may still hold the file open, and the lock would live on.
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
+    }
+}
+
+fn refused_lock(error: rustix::io::Errno, lock: &Path, folder: &Path) -> Error {
+    use rustix::io::Errno;
+    match error {
+        Errno::WOULDBLOCK => Error::InUse { path: folder.to_owned() },
+        Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP => {
+            Error::NoLocks { path: folder.to_owned(), source: error.into() }
+        }
+        _ => Error::io("cannot lock", lock)(error.into()),
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use super::entry::Entry;
 use super::format::{BatchPage, MOST_ENTRIES};
+use super::storage::{OsStorage, Storage};
 use crate::io::{AlignedBuffer, BlockIo, PAGE, ReadOp, WriteOp, is_aligned};
 
 /// Chunks that go to one segment, at places that nobody else writes to.
@@ -36,6 +38,11 @@ impl Batch {
             is_next
         }) && self.page.next == end
     }
+}
+
+/// An error once more, as far as errors can be copied.
+fn same(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
 /// Bytes of a chunk on the disk.
@@ -117,10 +124,29 @@ pub(super) fn lay_out(number: u64, start: u64, mut entries: Vec<Entry>) -> (Vec<
     (batches, offset)
 }
 
-/// Chunks to read, each from its segment. A file that is evicted meanwhile stays readable.
+/// Chunks to read, each from its segment. A file that is evicted once it is open stays readable.
 #[derive(Debug)]
 pub struct ReadJob {
-    pub(super) chunks: Vec<(Arc<File>, Entry)>,
+    pub(super) files: Vec<ReadFile>,
+    /// Which of the files each chunk lies in, and where.
+    pub(super) chunks: Vec<(usize, Entry)>,
+    pub(super) direct: bool,
+}
+
+/// The file of a segment.
+#[derive(Debug)]
+pub(super) struct ReadFile {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    /// Whether the tier has it open.
+    pub(super) was_open: bool,
+    pub(super) file: OnceLock<io::Result<Arc<File>>>,
+}
+
+impl ReadFile {
+    pub(super) fn is_unopened(&self) -> bool {
+        matches!(self.file.get(), Some(Err(_)))
+    }
 }
 
 impl ReadJob {
@@ -129,14 +155,26 @@ impl ReadJob {
         self.chunks.iter().map(|(_, entry)| entry)
     }
 
+    /// Opens the files that the tier has not open. Returns whether none of them is gone.
+    pub(super) fn open(&self, storage: &dyn Storage) -> bool {
+        let mut is_gone = false;
+        for file in &self.files {
+            let opened =
+                file.file.get_or_init(|| storage.open(&file.path, self.direct).map(Arc::new));
+            is_gone |= matches!(opened, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        }
+        !is_gone
+    }
+
     /// Fills a buffer a chunk and checks it. A buffer may be longer than its chunk. One at a page border
     /// that has room for whole pages is read into directly; what it then holds behind the chunk is
     /// unspecified.
     ///
-    /// One result a chunk: [`io::ErrorKind::InvalidData`] for a chunk without its checksum,
+    /// One result a chunk: that of opening its file, [`io::ErrorKind::InvalidData`] for a chunk without its checksum,
     /// [`io::ErrorKind::InvalidInput`] for a buffer that is too short or missing. The buffer's content is
     /// unspecified after an error.
     pub fn run(&self, io: &dyn BlockIo, buffers: &mut [&mut [u8]]) -> Vec<io::Result<()>> {
+        self.open(&OsStorage);
         let mut results: Vec<io::Result<()>> =
             self.chunks.iter().map(|_| Err(io::ErrorKind::InvalidInput.into())).collect();
         let mut copies: Vec<Option<AlignedBuffer>> = Vec::with_capacity(self.chunks.len());
@@ -148,6 +186,14 @@ impl ReadJob {
         let mut ops = Vec::with_capacity(self.chunks.len());
         let all = self.chunks.iter().zip(buffers.iter_mut()).zip(&mut copies).enumerate();
         for (at, (((file, entry), buffer), copy)) in all {
+            let file = match self.files[*file].file.get() {
+                Some(Ok(file)) => &**file,
+                Some(Err(error)) => {
+                    results[at] = Err(same(error));
+                    continue;
+                }
+                None => continue,
+            };
             if buffer.len() >= entry.num_bytes as usize {
                 let buffer = match copy {
                     Some(copy) => &mut copy[..],

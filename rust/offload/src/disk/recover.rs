@@ -15,6 +15,7 @@ use super::jobs::padded;
 use super::scan::Scan;
 use super::seal::SealJob;
 use super::segment::Segment;
+use super::storage::OsStorage;
 use super::tier::DiskTier;
 use crate::error::Error;
 use crate::io::PAGE;
@@ -155,7 +156,7 @@ impl DiskTier {
             from: path.to_owned(),
             to,
         };
-        let num_bytes = job.run()?;
+        let num_bytes = job.run(&OsStorage)?;
         Ok(Some((entries, num_bytes)))
     }
 }

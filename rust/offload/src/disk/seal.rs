@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::entry::Entry;
-use super::files::publish;
 use super::format::{Header, encode_footer};
+use super::storage::Storage;
 
 /// The sealing of one segment. It waits for the disk, so it runs without the tier's lock.
 #[derive(Debug)]
@@ -27,12 +27,12 @@ impl SealJob {
     ///
     /// # Errors
     /// As the operating system's. The file is then as it was, or has a footer that recovery writes anew.
-    pub fn run(&self) -> io::Result<u64> {
+    pub fn run(&self, storage: &dyn Storage) -> io::Result<u64> {
         let footer = encode_footer(self.header, self.end, &self.entries);
         self.file.write_all_at(&footer, self.end)?;
         let num_bytes = self.end + footer.len() as u64;
         self.file.set_len(num_bytes)?;
-        publish(&self.file, &self.from, &self.to)?;
+        storage.publish(&self.file, &self.from, &self.to)?;
         Ok(num_bytes)
     }
 }

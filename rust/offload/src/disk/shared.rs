@@ -1,16 +1,15 @@
-//! [`Disk`]: a disk tier, its backend and its housekeeping, for any number of threads.
+//! [`Disk`]: a disk tier and its backends, for any number of threads.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use hybrid_blocks::{BlockId, Key};
 
-use super::evict::Eviction;
+use super::storage::{OsStorage, Storage};
 use super::tier::DiskTier;
-use crate::io::{AlignedBuffer, BlockIo};
-
-/// Bytes that an eviction moves at a time.
-const MOVE_BYTES: usize = 8 << 20;
+use super::writes::WritePlan;
+use crate::io::BlockIo;
 
 /// What became of the chunks of a [`Disk::store`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,37 +20,63 @@ pub struct StoreReport {
     pub num_skipped: usize,
 }
 
-/// A disk tier whose transfers run on the calling thread, without the lock that look-ups take.
+/// A disk tier whose transfers run on the calling thread. The tier's lock is held for bookkeeping alone, so a
+/// look-up never waits for the disk.
 #[derive(Debug)]
 pub struct Disk {
     tier: Mutex<DiskTier>,
-    io: Arc<dyn BlockIo>,
-    /// Held by the thread that seals and evicts.
-    housekeeping: Mutex<()>,
+    /// Reads have a backend of their own, so that they do not wait behind writes.
+    reads: Arc<dyn BlockIo>,
+    pub(super) writes: Arc<dyn BlockIo>,
+    pub(super) storage: Arc<dyn Storage>,
+    /// Held by the thread that seals, evicts and makes segments.
+    pub(super) housekeeping: Mutex<()>,
 }
 
 impl Disk {
-    /// A disk over an open tier.
+    /// A disk over an open tier, with one backend for all transfers.
     #[must_use]
     pub fn new(tier: DiskTier, io: Arc<dyn BlockIo>) -> Self {
-        let disk = Self { tier: Mutex::new(tier), io, housekeeping: Mutex::new(()) };
-        disk.keep_house();
+        Self::with_backends(tier, Arc::clone(&io), io, Arc::new(OsStorage))
+    }
+
+    /// A disk over an open tier, with a backend for reads, one for writes, and one for whole files.
+    #[must_use]
+    pub fn with_backends(
+        tier: DiskTier,
+        reads: Arc<dyn BlockIo>,
+        writes: Arc<dyn BlockIo>,
+        storage: Arc<dyn Storage>,
+    ) -> Self {
+        let (tier, housekeeping) = (Mutex::new(tier), Mutex::new(()));
+        let disk = Self { tier, reads, writes, storage, housekeeping };
+        disk.keep_house(false);
         disk
     }
 
-    /// The tier, for look-ups and counts. Transfers wait only for the moments between their parts.
+    /// The tier, for look-ups and counts. It is held only while others do their bookkeeping.
     pub fn tier(&self) -> MutexGuard<'_, DiskTier> {
         self.tier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Disk::tier`], or `None` if another thread has it.
+    pub fn try_tier(&self) -> Option<MutexGuard<'_, DiskTier>> {
+        match self.tier.try_lock() {
+            Ok(tier) => Some(tier),
+            Err(TryLockError::Poisoned(tier)) => Some(tier.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Writes chunks: name, tokens and bytes each.
     pub fn store(&self, chunks: &[(Key, u32, &[u8])]) -> StoreReport {
         let num_written = self.write(chunks, false);
-        self.keep_house();
+        self.keep_house(false);
         StoreReport { num_written, num_skipped: chunks.len() - num_written }
     }
 
-    fn write(&self, chunks: &[(Key, u32, &[u8])], replace: bool) -> usize {
+    /// Writes chunks. With `is_move` they replace those that are there, and no segment is evicted for them.
+    pub(super) fn write(&self, chunks: &[(Key, u32, &[u8])], is_move: bool) -> usize {
         let sizes: Vec<_> = chunks
             .iter()
             .map(|(key, num_tokens, bytes)| {
@@ -61,15 +86,23 @@ impl Disk {
             .collect();
         let (mut num_written, mut start) = (0, 0);
         while start < chunks.len() {
-            let job = self.tier().plan_write(&sizes[start..], replace);
-            let Some(mut job) = job else {
-                // The current segment is full: sealing and eviction may make room for the next.
-                if replace || !self.keep_house() {
+            let plan = self.tier().plan_write(&sizes[start..], is_move);
+            let mut job = match plan {
+                WritePlan::Job(job) => job,
+                WritePlan::Nothing => break,
+                WritePlan::NeedsSegment => {
+                    let is_made = if is_move {
+                        self.make_segment(false).is_ok()
+                    } else {
+                        self.keep_house(true)
+                    };
+                    if is_made {
+                        continue;
+                    }
                     break;
                 }
-                continue;
             };
-            let result = job.run(&*self.io, |at| chunks[start + at].2);
+            let result = caught(|| job.run(&*self.writes, |at| chunks[start + at].2));
             let (count, last) = (job.chunks().len(), job.chunks().last().copied());
             let is_err = result.is_err();
             self.tier().complete_write(job, &result);
@@ -82,81 +115,43 @@ impl Disk {
         num_written
     }
 
-    /// Reads chunks from the slots that a look-up gave, a buffer each. `None` if one of them is gone, or its
-    /// file cannot be opened for now; look up again. Otherwise one result each: what failed is forgotten.
+    /// Reads chunks from the slots that a look-up gave, a buffer each. `None` if one of them is gone; look up
+    /// again. Otherwise one result each. Damaged chunks are forgotten, and those that could not be read for
+    /// another reason are not found for a while.
     pub fn load(
         &self,
         wanted: &[(Key, BlockId)],
         buffers: &mut [&mut [u8]],
     ) -> Option<Vec<io::Result<()>>> {
+        self.load_by(&*self.reads, wanted, buffers)
+    }
+
+    pub(super) fn load_by(
+        &self,
+        io: &dyn BlockIo,
+        wanted: &[(Key, BlockId)],
+        buffers: &mut [&mut [u8]],
+    ) -> Option<Vec<io::Result<()>>> {
         let job = self.tier().plan_read(wanted)?;
-        let results = job.run(&*self.io, buffers);
-        self.tier().complete_read(&job, &results);
-        Some(results)
+        let is_there = job.open(&*self.storage);
+        let results = job.run(io, buffers);
+        let closed = self.tier().complete_read(&job, &results);
+        drop(closed);
+        is_there.then_some(results)
     }
 
     /// Seals the current segment too, so that a restart has no file to read through.
     pub fn close(&self) {
         self.tier().close_current();
-        self.keep_house();
+        self.keep_house(false);
     }
+}
 
-    /// Seals full segments and evicts until there is room for a new one. Returns whether it did anything
-    /// that may have made room; after an error it stops.
-    fn keep_house(&self) -> bool {
-        let _guard = self.housekeeping.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut did_any = false;
-        loop {
-            let seals = self.tier().take_seals();
-            let mut failed = false;
-            for job in &seals {
-                let result = job.run();
-                failed |= result.is_err();
-                self.tier().complete_seal(job, &result);
-            }
-            if failed {
-                return false;
-            }
-            let eviction = self.tier().begin_eviction();
-            did_any |= !seals.is_empty() || eviction.is_some();
-            match eviction {
-                Some(eviction) if !self.evict(&eviction) => return false,
-                Some(_) => {}
-                None => return did_any,
-            }
-        }
-    }
-
-    /// Moves what is kept, as far as the current segment has room, and removes the rest. Returns whether that
-    /// made room.
-    fn evict(&self, eviction: &Eviction) -> bool {
-        let mut rest = &eviction.moved[..];
-        while let Some(&(.., first, _)) = rest.first() {
-            let mut sum = first as usize;
-            let more = rest[1..].iter().take_while(|(.., num_bytes, _)| {
-                sum += *num_bytes as usize;
-                sum <= MOVE_BYTES
-            });
-            let (window, others) = rest.split_at(1 + more.count());
-            let wanted: Vec<_> = window.iter().map(|&(key, .., slot)| (key, slot)).collect();
-            let mut bytes: Vec<_> =
-                window.iter().map(|&(_, _, len, _)| AlignedBuffer::new(len as usize)).collect();
-            let mut buffers: Vec<_> = bytes.iter_mut().map(|buffer| &mut buffer[..]).collect();
-            let Some(results) = self.load(&wanted, &mut buffers) else { break };
-            let chunks: Vec<_> = window
-                .iter()
-                .zip(&bytes)
-                .zip(results)
-                .filter(|(_, result)| result.is_ok())
-                .map(|((&(key, num_tokens, len, _), bytes), _)| {
-                    (key, num_tokens, &bytes[..len as usize])
-                })
-                .collect();
-            if self.write(&chunks, true) < chunks.len() {
-                break;
-            }
-            rest = others;
-        }
-        self.tier().end_eviction(eviction.number)
-    }
+/// Runs a transfer. A panic in it is an error, so that its job is completed like any that failed.
+pub(super) fn caught<T>(transfer: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    catch_unwind(AssertUnwindSafe(transfer)).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(io::Error::other(format!("it panicked: {}", message.unwrap_or("no message"))))
+    })
 }

@@ -1,5 +1,5 @@
-//! [`DiskTier`]: which chunks the disk holds, and which transfers are under way. It waits for the disk
-//! only to open files; transfers are jobs that run without its lock.
+//! [`DiskTier`]: which chunks the disk holds, and which transfers are under way. Once it is open it waits
+//! for no disk: transfers, and all that is done with files, are jobs that run without its lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -12,6 +12,7 @@ use super::files::Folder;
 use super::index::Index;
 use super::segment::Segment;
 use crate::error::Error;
+use crate::failures::Failures;
 use crate::key::Namespace;
 use crate::plan::{Previous, Tier};
 use crate::warning::{Warning, WarningKind, Warnings};
@@ -31,6 +32,12 @@ pub struct DiskTier {
     /// Sealed segments whose files are open, in the order of opening.
     pub(super) opened: VecDeque<u64>,
     pub(super) warnings: Warnings,
+    /// The segment whose file is being made.
+    pub(super) making: Option<u64>,
+    /// Bytes of segments when the file system was found to be full.
+    pub(super) full_at: Option<u64>,
+    /// Chunks that could not be read lately.
+    pub(super) failures: Failures,
     paused_until: Option<Instant>,
 }
 
@@ -57,6 +64,9 @@ impl DiskTier {
             current: None,
             opened: VecDeque::new(),
             warnings: Warnings::new(Box::new(warn), config.retry_after),
+            making: None,
+            full_at: None,
+            failures: Failures::new(config.retry_after),
             paused_until: None,
             config,
         };
@@ -73,7 +83,8 @@ impl DiskTier {
     /// Bytes of all segment files.
     #[must_use]
     pub fn num_bytes(&self) -> u64 {
-        self.segments.values().map(|segment| segment.num_bytes).sum()
+        let made: u64 = self.segments.values().map(|segment| segment.num_bytes).sum();
+        made + self.making.map_or(0, |_| self.segment_bytes)
     }
 
     /// Whether nothing is written for now because a write failed.
@@ -104,6 +115,7 @@ impl DiskTier {
 impl Tier for DiskTier {
     #[inline]
     fn find(&self, key: &Key, previous: Previous) -> Option<BlockId> {
-        self.index.find_after(key, previous.last().0).map(BlockId)
+        let slot = self.index.find_after(key, previous.last().0)?;
+        (!self.failures.contains(key)).then_some(BlockId(slot))
     }
 }

@@ -1,31 +1,34 @@
 //! Writes: which segment takes new chunks, and when it is sealed.
 
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use hybrid_blocks::Key;
 
 use super::entry::Entry;
-use super::files::{Name, preallocate};
+use super::files::Name;
 use super::format::{Header, MOST_ENTRIES};
 use super::jobs::{WriteJob, lay_out, padded};
 use super::seal::SealJob;
-use super::segment::{Segment, Writer};
 use super::tier::DiskTier;
-use crate::io::{Mode, PAGE, open};
+use crate::io::PAGE;
+
+/// What a write of chunks needs first.
+#[derive(Debug)]
+pub enum WritePlan {
+    /// Nothing: run this.
+    Job(WriteJob),
+    /// A new segment; see [`DiskTier::begin_segment`].
+    NeedsSegment,
+    /// All chunks are there or too large for a segment, or nothing can be written now.
+    Nothing,
+}
 
 impl DiskTier {
-    fn header(&self, number: u64) -> Header {
-        Header { namespace: self.namespace, number }
-    }
-
-    /// Plans the writing of chunks (name, tokens and bytes each) that are not there yet, as many as one
-    /// segment takes. `None` if all are there, too large for a segment, or nothing can be written now.
-    /// With `replace`, chunks are written that are there already.
-    pub fn plan_write(&mut self, chunks: &[(Key, u32, u32)], replace: bool) -> Option<WriteJob> {
+    /// Plans the writing of chunks (name, tokens and bytes each) that are not there yet, as many as the
+    /// current segment takes. With `replace`, chunks are written that are there already.
+    pub fn plan_write(&mut self, chunks: &[(Key, u32, u32)], replace: bool) -> WritePlan {
         if self.is_paused() {
-            return None;
+            return WritePlan::Nothing;
         }
         let is_new = |(_, (key, _, num_bytes)): &(usize, &(Key, u32, u32))| {
             *num_bytes > 0
@@ -33,10 +36,10 @@ impl DiskTier {
                 && (replace || self.index.find(key).is_none())
         };
         let wanted: Vec<_> = chunks.iter().enumerate().filter(is_new).collect();
-        let &(_, &(_, _, first)) = wanted.first()?;
-        let number = match self.current {
-            Some(number) if self.room_in(number, 1) >= padded(first) => number,
-            _ => self.roll()?,
+        let Some(&(_, &(_, _, first))) = wanted.first() else { return WritePlan::Nothing };
+        let Some(number) = self.current.filter(|&it| self.room_in(it, 1) >= padded(first)) else {
+            self.close_current();
+            return WritePlan::NeedsSegment;
         };
         let (mut used, mut taken) = (0, Vec::new());
         for (at, &(key, num_tokens, num_bytes)) in wanted {
@@ -48,13 +51,17 @@ impl DiskTier {
             taken.push((at, Entry { key, num_tokens, offset: 0, num_bytes, checksum: 0 }));
         }
         let (chunks, entries): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
-        let segment = self.segments.get_mut(&number)?;
-        let (file, writer) = (segment.file.clone()?, segment.writer.as_mut()?);
+        let segment = self.segments.get_mut(&number);
+        let Some((file, writer)) =
+            segment.and_then(|it| Some((it.file.clone()?, it.writer.as_mut()?)))
+        else {
+            return WritePlan::NeedsSegment;
+        };
         writer.num_entries += entries.len() as u64;
         writer.num_pending += 1;
         let (batches, end) = lay_out(number, writer.end, entries);
         writer.end = end;
-        Some(WriteJob { number, file, batches, chunks })
+        WritePlan::Job(WriteJob { number, file, batches, chunks })
     }
 
     /// Bytes for chunks in an empty segment of `num_entries` entries.
@@ -74,6 +81,11 @@ impl DiskTier {
         self.segment_bytes.saturating_sub(end + batch_pages + entries + page)
     }
 
+    /// Whether there is a segment that new chunks go to.
+    pub(super) fn has_current(&self) -> bool {
+        self.current.is_some()
+    }
+
     /// Stops writing to the current segment. It is sealed once its jobs have ended.
     pub fn close_current(&mut self) {
         let segment = self.current.take().and_then(|number| self.segments.get_mut(&number));
@@ -82,45 +94,8 @@ impl DiskTier {
         }
     }
 
-    /// Starts a new segment, if the disk's bound leaves room for one.
-    fn roll(&mut self) -> Option<u64> {
-        self.close_current();
-        if self.needs_eviction() {
-            return None;
-        }
-        let number = self.next_number;
-        let path = self.folder.path_of(Name { number, is_sealed: false });
-        let made = open(&path, Mode::Create, self.config.direct).and_then(|file| {
-            preallocate(&file, self.segment_bytes)?;
-            file.write_all_at(&self.header(number).encode(), 0)?;
-            Ok(file)
-        });
-        match made {
-            Ok(file) => {
-                let end = PAGE as u64;
-                let writer = Writer { end, num_entries: 0, num_pending: 0, is_closing: false };
-                let segment = Segment {
-                    num_bytes: self.segment_bytes,
-                    file: Some(Arc::new(file)),
-                    writer: Some(writer),
-                    ..Segment::default()
-                };
-                self.segments.insert(number, segment);
-                self.next_number += 1;
-                self.current = Some(number);
-                Some(number)
-            }
-            Err(error) => {
-                // Half a file would take room; if it cannot be removed either, recovery will.
-                let _ = std::fs::remove_file(&path);
-                self.pause("making a segment", &error);
-                None
-            }
-        }
-    }
-
     /// Ends a write. After a success its chunks are found; after an error none of them is, its segment is
-    /// closed, and nothing is written for a while.
+    /// closed, and nothing is written for a while, unless old segments can make room.
     pub fn complete_write(&mut self, job: WriteJob, result: &io::Result<()>) {
         let Some(segment) = self.segments.get_mut(&job.number) else { return };
         if let Some(writer) = &mut segment.writer {
@@ -129,6 +104,7 @@ impl DiskTier {
         match result {
             Ok(()) => {
                 for entry in job.batches.into_iter().flat_map(|batch| batch.page.entries) {
+                    self.failures.forget(&entry.key);
                     let (slot, _) = self.index.insert(entry, job.number);
                     segment.slots.push(slot);
                 }
@@ -137,7 +113,7 @@ impl DiskTier {
                 if self.current == Some(job.number) {
                     self.close_current();
                 }
-                self.pause("a write", error);
+                self.note_failed_write("a write", error);
             }
         }
     }
@@ -182,7 +158,7 @@ impl DiskTier {
                 if let Some(writer) = &mut segment.writer {
                     writer.num_pending -= 1;
                 }
-                self.pause("sealing a segment", error);
+                self.note_failed_write("sealing a segment", error);
             }
         }
     }

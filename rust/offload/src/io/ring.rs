@@ -7,18 +7,23 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
-use super::{BlockIo, OnRead, ReadOp, WriteOp};
+use super::{BlockIo, OnRead, ReadOp, Threads, WriteOp};
 
 /// The most bytes one operation may have: lengths are 32 bits, and the kernel stops at 2 GiB.
 const MOST_BYTES: usize = 1 << 30;
 
-/// One submission thread at a time and up to `depth` operations in flight.
+/// Threads that go on once the kernel has broken the ring.
+const MOST_THREADS: usize = 16;
+
+/// One submission thread at a time and up to `depth` operations in flight. After an error of the ring itself,
+/// threads take over.
 pub struct Ring {
     /// Taken for a whole batch, so completions of two batches never mix. `None` after the kernel broke it.
     ring: Mutex<Option<IoUring>>,
@@ -95,14 +100,15 @@ impl Ring {
         }
     }
 
-    /// Runs all transfers to their ends. `done` gets each one's index and result, once. If it panics, the
-    /// panic goes on after the last transfer.
+    /// Runs transfers to their ends. `done` gets each one's index and result, once; those that it did not get,
+    /// because the ring broke, are returned, and none of them is in flight. If it panics, the panic goes on
+    /// after the last transfer.
     fn run(
         &self,
         transfers: &mut [Transfer],
         done: &mut dyn FnMut(usize, io::Result<()>),
         meanwhile: &mut dyn FnMut(),
-    ) {
+    ) -> Vec<usize> {
         let mut guard = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let mut panicked = None;
         let mut meanwhile = Some(meanwhile);
@@ -116,12 +122,22 @@ impl Ring {
         if let Some(meanwhile) = meanwhile {
             meanwhile();
         }
-        for (at, _) in transfers.iter().enumerate().filter(|(_, it)| !it.is_finished) {
-            call(done, at, Err(io::ErrorKind::BrokenPipe.into()), &mut panicked);
-        }
         if let Some(panic) = panicked {
             std::panic::resume_unwind(panic);
         }
+        transfers.iter().enumerate().filter(|(_, it)| !it.is_finished).map(|(at, _)| at).collect()
+    }
+
+    /// What takes over, once the ring is broken.
+    fn threads(&self) -> Option<Threads> {
+        let is_broken = self.ring.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        is_broken.then(|| Threads::new(self.depth.min(MOST_THREADS)))
+    }
+
+    /// As after an error of the kernel's.
+    #[doc(hidden)]
+    pub fn break_down(&self) {
+        *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// As [`Ring::run`]. After an error nothing is in flight, some transfers are not finished, and the
@@ -210,6 +226,9 @@ fn is_transient(error: &io::Error) -> bool {
 
 impl BlockIo for Ring {
     fn read(&self, ops: &mut [ReadOp<'_>], done: &mut OnRead<'_>) {
+        if let Some(threads) = self.threads() {
+            return threads.read(ops, done);
+        }
         let mut transfers: Vec<_> = ops
             .iter_mut()
             .map(|op| Transfer {
@@ -222,10 +241,18 @@ impl BlockIo for Ring {
                 is_finished: false,
             })
             .collect();
-        self.run(&mut transfers, &mut |at, result| done(at, ops[at].buffer, result), &mut || ());
+        let mut ended = |at: usize, result| done(at, ops[at].buffer, result);
+        for at in self.run(&mut transfers, &mut ended, &mut || ()) {
+            let op = &mut ops[at];
+            let result = op.file.read_exact_at(op.buffer, op.offset);
+            done(at, op.buffer, result);
+        }
     }
 
     fn write(&self, ops: &[WriteOp<'_>], meanwhile: &mut dyn FnMut()) -> Vec<io::Result<()>> {
+        if let Some(threads) = self.threads() {
+            return threads.write(ops, meanwhile);
+        }
         let mut transfers: Vec<_> = ops
             .iter()
             .map(|op| Transfer {
@@ -239,7 +266,9 @@ impl BlockIo for Ring {
             })
             .collect();
         let mut results: Vec<_> = ops.iter().map(|_| Ok(())).collect();
-        self.run(&mut transfers, &mut |at, result| results[at] = result, meanwhile);
+        for at in self.run(&mut transfers, &mut |at, result| results[at] = result, meanwhile) {
+            results[at] = ops[at].file.write_all_at(ops[at].buffer, ops[at].offset);
+        }
         results
     }
 

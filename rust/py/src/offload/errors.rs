@@ -14,7 +14,7 @@ pub(super) fn offload_error(error: Error) -> PyErr {
             Some(number) => PyOSError::new_err((number, message)),
             None => PyOSError::new_err(message),
         },
-        Error::InUse { .. } => HybridBlocksError::new_err(message),
+        Error::InUse { .. } | Error::NoLocks { .. } => HybridBlocksError::new_err(message),
         _ => invalid_argument(message),
     }
 }
