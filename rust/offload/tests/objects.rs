@@ -273,3 +273,77 @@ fn a_location_that_makes_no_sense_is_refused_with_what_would_do() {
         assert!(text.contains(message) && text.contains(url), "{text}");
     }
 }
+
+/// Ways in which the file of one object cannot be read.
+fn spoil(path: &std::path::Path, way: &str) {
+    fs::remove_file(path).expect("it can be removed");
+    match way {
+        "link to itself" => std::os::unix::fs::symlink(path, path).expect("a link"),
+        "folder" => fs::create_dir(path).expect("a folder"),
+        _ => {
+            let above = path.parent().expect("a folder");
+            std::os::unix::fs::symlink(above, path).expect("a link");
+        }
+    }
+}
+
+#[test]
+fn one_object_that_cannot_be_read_is_a_miss_and_no_more() {
+    for way in ["link to itself", "folder", "link to its folder"] {
+        let folder = Folder::new("objects-one");
+        let (first, _) = open(in_folder(&folder), namespace());
+        let (bad, good) = (chunk(1, 1000), chunk(4, 1000));
+        assert_eq!(store(&first, &[bad.clone()]), 1);
+        assert!(first.wait(MOST));
+        let path = files(&folder).pop().expect("an object");
+        assert_eq!(store(&first, &[good.clone()]), 1);
+        assert!(first.wait(MOST));
+        spoil(&path, way);
+        for _ in 0..5 {
+            assert_eq!(check_all(&first, &[bad.clone()]), 0, "{way}");
+            assert_eq!(check_all(&first, &[good.clone()]), 1, "{way}: others are read");
+        }
+        assert!(!first.tier().is_paused(), "{way}");
+    }
+}
+
+#[test]
+fn several_objects_in_a_row_that_cannot_be_read_pause_the_store() {
+    let folder = Folder::new("objects-row");
+    let config = ObjectConfig { retry_after: MOST, ..in_folder(&folder) };
+    let (objects, warnings) = open(config, namespace());
+    let bad: Vec<_> = (0..4).map(|at| chunk(at * 3, 1000)).collect();
+    assert_eq!(store(&objects, &bad), 4);
+    assert!(objects.wait(MOST));
+    files(&folder).iter().for_each(|path| spoil(path, "link to itself"));
+    for chunk in &bad[..2] {
+        assert_eq!(check_all(&objects, std::slice::from_ref(chunk)), 0);
+        assert!(!contains(&objects, chunk), "it is a miss");
+        assert!(contains(&objects, &bad[3]));
+    }
+    assert_eq!(check_all(&objects, &bad[2..3]), 0);
+    assert!(objects.tier().is_paused());
+    assert!(warnings.kinds().contains(&WarningKind::Refused));
+}
+
+#[test]
+fn an_object_with_bytes_too_many_is_damaged_and_can_be_stored_again() {
+    for more in [1, 100, 5000] {
+        let folder = Folder::new("objects-long");
+        let (objects, warnings) = open(in_folder(&folder), namespace());
+        let ours = chunk(3, 60);
+        store(&objects, std::slice::from_ref(&ours));
+        assert!(objects.wait(MOST));
+        let path = &files(&folder)[0];
+        let mut content = fs::read(path).expect("an object");
+        content.resize(content.len() + more, 7);
+        fs::write(path, &content).expect("it can be changed");
+        let mut bytes = vec![0; ours.bytes.len()];
+        assert!(objects.load(&[ours.key], &mut [&mut bytes])[0].is_err());
+        assert_eq!(warnings.kinds(), [WarningKind::Damaged], "{more}");
+        assert!(!contains(&objects, &ours));
+        assert_eq!(store(&objects, std::slice::from_ref(&ours)), 1);
+        assert!(objects.wait(MOST));
+        assert_eq!(check_all(&objects, std::slice::from_ref(&ours)), 1);
+    }
+}

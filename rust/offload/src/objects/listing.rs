@@ -8,6 +8,7 @@ use hybrid_blocks::{Digest, GroupId, Key};
 use object_store::path::Path;
 use tokio::time::{sleep, timeout};
 
+use super::refusal::is_of_one;
 use super::shared::Shared;
 use crate::key::Namespace;
 use crate::layout::LayoutVersion;
@@ -45,7 +46,14 @@ async fn list(shared: &Shared) -> Result<(), String> {
             };
             let mut tier = shared.tier();
             for object in batch {
-                let path = object.map_err(|error| error.to_string())?.location;
+                let path = match object {
+                    Ok(object) => object.location,
+                    Err(error) if is_of_one(&error) => {
+                        tier.passed_by(&error);
+                        continue;
+                    }
+                    Err(error) => return Err(error.to_string()),
+                };
                 if let Some(key) = key_of(&path, &folder, &shared.namespace, layout) {
                     tier.index.see(&key);
                 }

@@ -4,6 +4,7 @@ mod format;
 mod index;
 mod listing;
 mod location;
+mod refusal;
 mod shared;
 mod tier;
 

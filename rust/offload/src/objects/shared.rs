@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Deref;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::format::{HEADER, decode, encode};
 use super::listing::keep_listing;
 use super::location::Location;
+use super::refusal::is_of_one;
 use super::tier::ObjectTier;
 use crate::error::Error;
 use crate::key::{Namespace, StoredKey};
@@ -129,6 +130,15 @@ impl Objects {
         self.shared.tier()
     }
 
+    /// As [`Objects::tier`], or `None` if another thread has it.
+    pub fn try_tier(&self) -> Option<impl Deref<Target = ObjectTier>> {
+        match self.shared.tier.try_lock() {
+            Ok(tier) => Some(tier),
+            Err(TryLockError::Poisoned(tier)) => Some(tier.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
         let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         runtime.as_ref().map(|runtime| runtime.spawn(task)).is_some()
@@ -167,8 +177,8 @@ impl Objects {
 
     /// Reads chunks, a buffer each, which may be longer than its chunk. One result each:
     /// [`io::ErrorKind::NotFound`] for what is not there, [`io::ErrorKind::InvalidData`] for what is not the
-    /// chunk of its key, [`io::ErrorKind::InvalidInput`] for a buffer that is too short. After any other
-    /// error the store is not used for a while. One that does not answer holds this up for the time-out.
+    /// chunk of its key, or has more bytes than its buffer. After any other error the object is not used for
+    /// a while, or the store is not. One that does not answer holds this up for the time-out.
     pub fn load(&self, keys: &[Key], buffers: &mut [&mut [u8]]) -> Vec<io::Result<()>> {
         let mut results: Vec<io::Result<()>> =
             keys.iter().map(|_| Err(io::ErrorKind::NotFound.into())).collect();
@@ -200,8 +210,9 @@ impl Objects {
         match result.as_ref().map_err(io::Error::kind) {
             Err(io::ErrorKind::NotFound) => tier.index.remove(key),
             Err(io::ErrorKind::InvalidData) => tier.damaged(key),
-            // A store that refused is paused by now.
-            _ => {}
+            Ok(()) => tier.succeed(key),
+            // What refused is noted by now.
+            Err(_) => {}
         }
     }
 
@@ -259,7 +270,12 @@ async fn put(shared: &Shared, key: StoredKey, object: Bytes, replace: bool) -> b
     };
     match timeout(shared.timeout, put).await {
         Ok(Ok(()) | Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. })) => {
+            shared.tier().succeed(&key.key);
             true
+        }
+        Ok(Err(error)) if is_of_one(&error) => {
+            shared.tier().fail(&key.key, "writing to", &error);
+            false
         }
         Ok(Err(error)) => {
             shared.tier().pause("writing to", &error);
@@ -298,12 +314,17 @@ async fn get(shared: &Shared, key: StoredKey, most: u64) -> io::Result<Bytes> {
     };
     match timeout(shared.timeout, get).await {
         Ok(Ok(Some(object))) => Ok(object),
-        Ok(Ok(None)) => Err(io::ErrorKind::InvalidInput.into()),
+        Ok(Ok(None)) => Err(io::ErrorKind::InvalidData.into()),
         Ok(Err(error @ StoreError::NotFound { .. })) => {
             Err(io::Error::new(io::ErrorKind::NotFound, error))
         }
         Ok(Err(error)) => {
-            shared.tier().pause("reading from", &error);
+            let mut tier = shared.tier();
+            if is_of_one(&error) {
+                tier.fail(&key.key, "reading from", &error);
+            } else {
+                tier.pause("reading from", &error);
+            }
             Err(io::Error::other(error))
         }
         Err(_) => {

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use hybrid_blocks::{BlockId, Digest, Key};
 
 use super::index::ObjectIndex;
+use super::refusal::MOST_IN_A_ROW;
+use crate::failures::Failures;
 use crate::plan::{Previous, Tier};
 use crate::warning::{WarningKind, Warnings};
 
@@ -18,6 +20,9 @@ pub struct ObjectTier {
     queued_bytes: u64,
     num_listings: u32,
     paused_until: Option<Instant>,
+    /// Objects that could not be read or written lately, and how many in a row.
+    failures: Failures,
+    num_in_a_row: u32,
     retry_after: Duration,
     location: String,
     warnings: Warnings,
@@ -31,6 +36,8 @@ impl ObjectTier {
             queued_bytes: 0,
             num_listings: 0,
             paused_until: None,
+            failures: Failures::new(retry_after),
+            num_in_a_row: 0,
             retry_after,
             location,
             warnings,
@@ -71,6 +78,36 @@ impl ObjectTier {
         self.warnings.warn(WarningKind::Refused, message);
     }
 
+    /// Notes that one object could not be read or written: it is not used for a while, and after several in a
+    /// row the store is not.
+    pub(super) fn fail(&mut self, key: &Key, what: &str, error: &dyn Display) {
+        self.failures.note(key);
+        self.num_in_a_row += 1;
+        if self.num_in_a_row >= MOST_IN_A_ROW {
+            self.num_in_a_row = 0;
+            self.pause(what, error);
+            return;
+        }
+        let message = format!(
+            "{what} {} failed: {error}; this object is not used for {} s, others are",
+            self.location,
+            self.retry_after.as_secs()
+        );
+        self.warnings.warn(WarningKind::Read, message);
+    }
+
+    /// Notes that an object was read or written.
+    pub(super) fn succeed(&mut self, key: &Key) {
+        self.num_in_a_row = 0;
+        self.failures.forget(key);
+    }
+
+    /// Says that a listing passed something by.
+    pub(super) fn passed_by(&mut self, error: &dyn Display) {
+        let message = format!("an entry in {} is left alone: {error}", self.location);
+        self.warnings.warn(WarningKind::Foreign, message);
+    }
+
     /// Takes an upload into the queue, unless the object is there or on its way, or the queue is full.
     /// Returns whether an object that is there is to be replaced.
     pub(super) fn begin_upload(
@@ -81,6 +118,7 @@ impl ObjectTier {
     ) -> Option<bool> {
         let is_refused = self.is_paused()
             || self.index.contains(key)
+            || self.failures.contains(key)
             || (self.queued_bytes > 0 && self.queued_bytes + num_bytes > queue_bytes)
             || !self.uploads.insert((key.digest, key.group.0));
         (!is_refused).then(|| {
@@ -116,6 +154,8 @@ impl ObjectTier {
 /// A paused store holds nothing. Objects are read by key, so the slot says nothing.
 impl Tier for ObjectTier {
     fn find(&self, key: &Key, _: Previous) -> Option<BlockId> {
-        (self.index.contains(key) && !self.is_paused()).then_some(BlockId(1))
+        let is_there =
+            self.index.contains(key) && !self.is_paused() && !self.failures.contains(key);
+        is_there.then_some(BlockId(1))
     }
 }
