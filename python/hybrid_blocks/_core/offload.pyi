@@ -101,6 +101,9 @@ class HostCache:
     def presence(self, key: bytes) -> int:
         """Say what is known of a chunk: 0 nothing, 1 it is being copied here, 2 it is ready."""
 
+    def presences(self, keys: Sequence[bytes]) -> bytes:
+        """Say the same of many chunks, a byte for each."""
+
     def lookup(
         self,
         keys: Sequence[bytes],
@@ -223,6 +226,18 @@ class ChunkCodec:
         """Fill what ranks hold from ``stored``."""
 
 @final
+class ChunkRegion:
+    """Memory in which chunks lie, handed over once for all transfers."""
+
+    def __new__(cls, array: npt.NDArray[np.uint8], chunk_bytes: Sequence[int]) -> ChunkRegion:
+        """Take memory for chunks of ``chunk_bytes``, by group number.
+
+        The caller keeps the places of a transfer from any other use until it ends.
+
+        Raises ``InvalidArgumentError`` for memory with gaps, or that cannot be written.
+        """
+
+@final
 class DiskStore:
     """Chunks in segment files of bounded size, with checksums, found again after a restart.
 
@@ -282,9 +297,23 @@ class DiskStore:
     def load(self, keys: Sequence[bytes], chunks: Sequence[npt.NDArray[np.uint8]]) -> list[bool]:
         """Read chunks into arrays of their sizes.
 
-        ``False`` stands for a chunk that is not there, or was damaged and is forgotten; its array
-        holds anything then.
+        ``False`` stands for a chunk that is not there, was damaged and is forgotten, or cannot be
+        read for now; its array holds anything then.
         """
+
+    def store_from(
+        self,
+        region: ChunkRegion,
+        keys: Sequence[bytes],
+        tokens: Sequence[int],
+        offsets: Sequence[int],
+    ) -> int:
+        """As `store`, of chunks whose first bytes in a region are ``offsets``."""
+
+    def load_into(
+        self, region: ChunkRegion, keys: Sequence[bytes], offsets: Sequence[int]
+    ) -> list[bool]:
+        """As `load`, into chunks whose first bytes in a region are ``offsets``."""
 
     def close(self) -> None:
         """Seal the current segment, so that the next start has no file to read through."""
@@ -357,6 +386,20 @@ class ObjectStore:
         ``False`` stands for a chunk that is not there, is damaged, or could not be read; its array
         holds anything then. A read takes 30 s at most.
         """
+
+    def store_from(
+        self,
+        region: ChunkRegion,
+        keys: Sequence[bytes],
+        tokens: Sequence[int],
+        offsets: Sequence[int],
+    ) -> int:
+        """As `store`, of chunks whose first bytes in a region are ``offsets``."""
+
+    def load_into(
+        self, region: ChunkRegion, keys: Sequence[bytes], offsets: Sequence[int]
+    ) -> list[bool]:
+        """As `load`, into chunks whose first bytes in a region are ``offsets``."""
 
     def wait(self, seconds_at_most: float) -> bool:
         """Wait for the first listing and all uploads; ``False`` if that takes longer."""

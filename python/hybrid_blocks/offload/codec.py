@@ -44,6 +44,10 @@ class Codec:
         """Whether any group has states that are stored in another format."""
         return any(codec is not None and codec.converts_states for codec in self._codecs)
 
+    def is_plain(self, key: bytes) -> bool:
+        """Whether the stored form of a chunk is what host memory holds."""
+        return self._other(key) is None
+
     def write(
         self, store: "Store", keys: Sequence[bytes], tokens: Sequence[int], chunks: Sequence[Bytes]
     ) -> None:

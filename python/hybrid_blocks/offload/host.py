@@ -86,6 +86,10 @@ class Host:
         self._note(ended, removed=not success, metadata_only=not success)
         return num_stored
 
+    def is_pending(self, key: bytes) -> bool:
+        """Whether a chunk is on its way here."""
+        return key in self._pending
+
     def size(self, keys: Iterable[bytes]) -> int:
         """Bytes of chunks."""
         return sum(self._chunk_bytes[group_number(key)] for key in keys)

@@ -4,7 +4,7 @@ from vllm.v1.kv_offload.base import LookupResult, OffloadKey, ReqContext, get_of
 
 from hybrid_blocks._core.offload import Lookup
 from hybrid_blocks.offload.groups import Groups
-from hybrid_blocks.offload.host import ABSENT, Host
+from hybrid_blocks.offload.host import ABSENT, PENDING, Host
 from hybrid_blocks.offload.promotions import Promotions
 from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.request import RequestState, all_keys
@@ -39,11 +39,16 @@ class Lookups:
         self._below = below
         self._promotions = promotions
         self._computing = computing
+        self._num_steps = 0
+
+    def end_step(self) -> None:
+        """Note that the scheduler's questions begin again."""
+        self._num_steps += 1
 
     def answer(self, key: OffloadKey, state: RequestState, context: ReqContext) -> LookupResult:
         """Say whether a chunk can be loaded as part of what the request can restore."""
         if state.waiting or self._promotions.is_held_back(state):
-            return LookupResult.RETRY
+            return self._defer(key, state, context)
         group = self._groups[get_offload_group_idx(key)]
         if group is None:
             return LookupResult.MISS
@@ -56,7 +61,7 @@ class Lookups:
             num_computed = (position - 1) // group.tokens * group.tokens
         is_stale = state.version != self._host.version or num_computed < state.num_computed
         if is_stale and self._plan(state, num_computed, context):
-            return LookupResult.RETRY
+            return self._defer(key, state, context)
         # A drafter's group is asked for one chunk more than is loaded.
         is_within = position <= state.num_tokens + group.tokens
         presence = self._host.cache.presence(key) if is_within else ABSENT
@@ -64,8 +69,28 @@ class Lookups:
         is_passed_by = presence == ABSENT and group.window is not None
         is_passed_by &= position <= state.next_end
         if is_passed_by and self._plan_below(state, position, context):
+            return self._defer(key, state, context)
+        is_given_up = presence == PENDING and self._promotions.is_given_up(key)
+        return LookupResult.MISS if is_given_up else _RESULTS[presence]
+
+    def _defer(self, key: OffloadKey, state: RequestState, context: ReqContext) -> LookupResult:
+        """Put a question off, and end the scan that it belongs to.
+
+        vLLM scans on after ``RETRY``. It ends at a miss where a prefix is looked for, and at a full
+        window of chunks on their way where the last one is. Either way it asks again later.
+        """
+        number = get_offload_group_idx(key)
+        group = self._groups[number]
+        position = context.get_offload_key_position(key)
+        if group is None or position is None:
             return LookupResult.RETRY
-        return _RESULTS[presence]
+        before = state.deferred.get(number)
+        state.deferred[number] = (self._num_steps, position)
+        if group.window is not None:
+            is_next = before is not None and before[0] == self._num_steps
+            return LookupResult.HIT_PENDING if is_next else LookupResult.RETRY
+        is_next = before == (self._num_steps, position - group.tokens)
+        return LookupResult.MISS if is_next else LookupResult.RETRY
 
     def _plan(self, state: RequestState, num_computed: int, context: ReqContext) -> bool:
         """Look up all that can be loaded; say whether to ask again, as chunks are to be read."""

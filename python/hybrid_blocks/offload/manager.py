@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
@@ -30,11 +31,15 @@ from hybrid_blocks.offload.metrics import Counts, HostInfo
 from hybrid_blocks.offload.promotions import Promotions
 from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.request import RequestState, all_keys
+from hybrid_blocks.offload.tier_queue import TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 from hybrid_blocks.offload.write_back import WriteBack
 
 logger = init_logger("vllm.hybrid_blocks")
+
+# Seconds that the end of an engine may take beside what is under way then.
+_LONGEST_END: Final = 30.0
 
 
 class HybridOffloadingManager(OffloadingManager):
@@ -70,6 +75,9 @@ class HybridOffloadingManager(OffloadingManager):
         # Counts resets; what was known of requests before one is void.
         self._generation = 0
         self._requests: dict[str, RequestState] = {}
+        self._stuck: set[TierQueue[Any]] = set()
+        # Tiers from before a reset whose transfers use host memory until they end.
+        self._unended: list[TierQueue[Any]] = []
         # How often ended transfers were taken, and whether a question did so in this step.
         self._num_taken = 0
         self._has_taken = False
@@ -88,6 +96,8 @@ class HybridOffloadingManager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Say whether a chunk can be loaded as part of what the request can restore."""
+        if self._unended:
+            return LookupResult.MISS
         state = self._state(req_context)
         if state.waiting and self._is_time_to_take(state, key):
             self._take_finished()
@@ -116,8 +126,21 @@ class HybridOffloadingManager(OffloadingManager):
                     self._promotions.end(tier, done.chunks.keys, done.ok)
                 else:
                     self._write_back.end(tier, done.chunks)
+            self._note_stuck(tier)
             for message in tier.store.take_warnings():
                 logger.warning("%s", message)
+
+    def _note_stuck(self, tier: TierQueue[Any]) -> None:
+        """Let requests go on without a tier that stands still, and say so once."""
+        if not tier.is_stuck:
+            self._stuck.discard(tier)
+            return
+        self._promotions.give_up(tier)
+        if tier not in self._stuck:
+            self._stuck.add(tier)
+            logger.warning(
+                "%s does not answer; requests go on without it until it does.", tier.name
+            )
 
     # Loads
 
@@ -149,6 +172,9 @@ class HybridOffloadingManager(OffloadingManager):
         self, keys: Collection[OffloadKey], req_context: ReqContext
     ) -> PrepareStoreOutput | None:
         """Take slots for the chunks that are not in host memory, and evict for them."""
+        if self._unended:
+            self.counts.stores_refused += 1
+            return None
         state = self._state(req_context)
         keys = list(keys)
         if state.chain is None:
@@ -232,10 +258,15 @@ class HybridOffloadingManager(OffloadingManager):
             self._computing.end_step(time.monotonic(), self._requests)
         self._take_finished()
         self._has_taken = False
+        self._lookups.end_step()
         self._write_back.begin()
+        if self._unended:
+            self._reset_host()
 
     def has_pending_work(self) -> bool:
         """Whether transfers with tiers below are to be taken or begun."""
+        if all(tier.is_stuck for tier in self._below):
+            return False
         return bool(self._below.num_under_way or self._write_back)
 
     def reset_cache(self) -> None:
@@ -249,19 +280,35 @@ class HybridOffloadingManager(OffloadingManager):
                 "The cache was reset, so chunks below host memory may belong to other weights; "
                 "only host memory is used until the next start."
             )
-        self._below.close()
+        self._unended += self._below.close()
         self._write_back.clear()
+        self._stuck.clear()
         self._promotions.clear()
-        self._host.reset()
         self._requests.clear()
         self._generation += 1
+        self._reset_host()
+
+    def _reset_host(self) -> None:
+        """Empty host memory, once no transfer from before uses it any more."""
+        for tier in self._unended:
+            tier.finished()
+        self._unended = [tier for tier in self._unended if tier.num_under_way]
+        if not self._unended:
+            self._host.reset()
 
     def shutdown(self) -> None:
-        """Write what is under way and finish it."""
+        """Write what is under way and finish it, as far as the tiers go on."""
+        deadline = time.monotonic() + _LONGEST_END
         self._take_finished(wait=True)
-        self._write_back.begin()
-        self._take_finished(wait=True)
+        # A part of what is left at a time.
+        while self._write_back and time.monotonic() < deadline:
+            self._write_back.begin()
+            if not self._below.num_under_way:
+                break
+            self._take_finished(wait=True)
         self._below.close()
+        self._write_back.clear()
+        self._stuck.clear()
 
     # Reports
 

@@ -26,6 +26,8 @@ class Promotions:
         self._host = host
         self._below = below
         self._waiting: list[RequestState] = []
+        # What reads that do not end were to bring.
+        self._given_up: set[bytes] = set()
         # Of what is read and of what is held, summed over requests.
         self._bytes = 0
 
@@ -104,6 +106,7 @@ class Promotions:
 
     def end(self, tier: TierQueue[Any], keys: Sequence[bytes], ok: list[bool]) -> None:
         """End a read. What arrived is held for who waits for it."""
+        self._given_up.difference_update(keys)
         good = [key for key, is_ok in zip(keys, ok, strict=True) if is_ok]
         bad = [key for key, is_ok in zip(keys, ok, strict=True) if not is_ok]
         self._host.complete_store(good, success=True)
@@ -119,6 +122,22 @@ class Promotions:
             if not state.held:  # nothing arrived
                 self.release(state)
         self._waiting = [state for state in self._waiting if state.waiting]
+
+    def give_up(self, tier: TierQueue[Any]) -> None:
+        """Let requests go on without what a tier does not bring; its slots stay taken."""
+        keys = tier.keys_being_read()
+        self._given_up |= keys
+        for state in self._waiting:
+            if not state.waiting.isdisjoint(keys):
+                state.waiting = set()
+                state.is_below_off = True
+                state.version = -1
+                self.release(state)
+        self._waiting = [state for state in self._waiting if state.waiting]
+
+    def is_given_up(self, key: bytes) -> bool:
+        """Whether a chunk is on its way from a tier that stands still."""
+        return key in self._given_up
 
     def release(self, state: RequestState) -> None:
         """Let go of what a request kept in place."""
@@ -140,4 +159,5 @@ class Promotions:
     def clear(self) -> None:
         """Forget all requests; what they held is void."""
         self._waiting = []
+        self._given_up.clear()
         self._bytes = 0

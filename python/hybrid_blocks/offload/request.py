@@ -36,6 +36,8 @@ class RequestState:
     promotions: list[int] = field(default_factory=list)
     # How often ended transfers had been taken, and the first key that was asked for after that.
     first_asked: tuple[int, bytes] = (-1, b"")
+    # By group, the step and the position of the last question that was put off.
+    deferred: dict[int, tuple[int, int]] = field(default_factory=dict)
     # Brought up for this request, and from where.
     promoted: dict[OffloadKey, CacheHitSource] = field(default_factory=dict)
     # Bytes that are read and held for it.

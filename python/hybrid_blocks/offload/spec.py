@@ -37,6 +37,9 @@ from hybrid_blocks.units import human
 
 logger = init_logger("vllm.hybrid_blocks")
 
+# Seconds, longer than the time-out of one object.
+_OBJECT_PATIENCE: Final = 40.0
+
 
 _UNWRITABLE: Final = "unwritable"
 
@@ -207,6 +210,7 @@ class HybridOffloadingSpec(OffloadingSpec):
                 source=CacheHitSource.EXTERNAL_UNSPECIFIED,
                 locality=Locality.REMOTE,
                 codec=codec,
+                patience=_OBJECT_PATIENCE,
             )
         return below
 

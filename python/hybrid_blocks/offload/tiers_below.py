@@ -24,17 +24,19 @@ class TiersBelow:
 
     @property
     def num_under_way(self) -> int:
-        """Transfers that have not been taken."""
-        return sum(tier.num_under_way for tier in self)
+        """Transfers that have not been taken and go on."""
+        return sum(tier.num_under_way for tier in self if not tier.is_stuck)
 
     def for_load(self, context: ReqContext) -> "TiersBelow":
-        """Those that a request may be loaded from."""
+        """Those that a request may be loaded from, and that do not stand still."""
         allows = context.load_tier_filter.allows
-        disk, objects = self.disk, self.objects
-        return TiersBelow(
-            disk=disk if disk and allows(Medium.STORAGE, disk.locality) else None,
-            objects=objects if objects and allows(Medium.STORAGE, objects.locality) else None,
+        disk, objects = (
+            tier
+            if tier is not None and allows(Medium.STORAGE, tier.locality) and not tier.is_stuck
+            else None
+            for tier in (self.disk, self.objects)
         )
+        return TiersBelow(disk=disk, objects=objects)
 
     def look_up(
         self,
@@ -64,8 +66,10 @@ class TiersBelow:
             token_cost=token_seconds,
         )
 
-    def close(self) -> None:
-        """Finish what was stored and use them no more."""
-        for tier in self:
+    def close(self) -> list[TierQueue[Any]]:
+        """Finish what was stored and use them no more; return those with transfers under way."""
+        tiers = list(self)
+        for tier in tiers:
             tier.close()
         self.disk = self.objects = None
+        return [tier for tier in tiers if tier.num_under_way]

@@ -3,10 +3,10 @@
 import hashlib
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache, wraps
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hybrid_blocks.offload.groups import Group, Groups
 from hybrid_blocks.offload.manager import HybridOffloadingManager
@@ -14,6 +14,7 @@ from hybrid_blocks.offload.region import Header, Region
 from hybrid_blocks.offload.replacement import replace_spec
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.workers import Workers
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
 )
@@ -40,6 +41,8 @@ from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 from vllm.v1.kv_offload.tiering import spec as tiering_spec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+T = TypeVar("T")
 
 _CHUNK_BYTES = 4096
 _FEWEST_CHUNKS = 2
@@ -269,13 +272,13 @@ class CpuSpec(HybridOffloadingSpec):
         return manager
 
 
-class _AtOnce(ThreadPoolExecutor):
+class _AtOnce(Workers):
     """Transfers that end before they are waited for, as those of vLLM's example tier do."""
 
-    def submit(self, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future = super().submit(run, *args, **kwargs)
-        future.exception()
-        return future
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        job = super().submit(call)
+        job.exception()
+        return job
 
 
 class TieringSpec(CpuSpec):
@@ -294,7 +297,7 @@ class TieringSpec(CpuSpec):
         manager = super().get_manager()
         assert isinstance(manager, HybridOffloadingManager)
         for tier in manager._below:
-            tier._threads = _AtOnce(1)
+            tier._readers = tier._writers = _AtOnce(1, "at-once")
         return manager
 
 

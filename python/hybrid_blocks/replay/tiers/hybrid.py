@@ -61,6 +61,12 @@ class ScaledQueue(TierQueue[DiskStore]):
         self._ledger.disk_refused_chunks += after.count(False)
         return done
 
+    def _load_plain(self, chunks: Chunks) -> list[bool]:
+        return self.store.load(chunks.keys, self._views(chunks))
+
+    def _store_plain(self, chunks: Chunks) -> None:
+        self.store.store(chunks.keys, chunks.tokens, self._views(chunks))
+
     def _views(self, chunks: Chunks) -> list[npt.NDArray[np.uint8]]:
         sizes = (self._scale.chunk(self.size(key)) for key in chunks.keys)
         return [np.zeros(size, dtype=np.uint8) for size in sizes]

@@ -14,12 +14,19 @@ pub(super) fn to_store<'a>(
     tokens: &[u32],
     chunks: &'a [PyReadonlyArray1<'_, u8>],
 ) -> PyResult<Vec<(Key, u32, &'a [u8])>> {
-    let named = paired(keys, tokens)?;
     same_len(keys.len(), chunks.len())?;
-    let with_chunk = |((key, tokens), chunk): (_, &'a PyReadonlyArray1<'_, u8>)| {
-        Ok((key, tokens, chunk.as_slice()?))
-    };
-    named.into_iter().zip(chunks).map(with_chunk).collect()
+    let chunks = chunks.iter().map(|it| Ok(it.as_slice()?)).collect::<PyResult<_>>()?;
+    with_chunks(keys, tokens, chunks)
+}
+
+/// The same, for as many chunks as keys.
+pub(super) fn with_chunks<'a>(
+    keys: &[OffloadKey],
+    tokens: &[u32],
+    chunks: Vec<&'a [u8]>,
+) -> PyResult<Vec<(Key, u32, &'a [u8])>> {
+    let named = paired(keys, tokens)?;
+    Ok(named.into_iter().zip(chunks).map(|((key, tokens), chunk)| (key, tokens, chunk)).collect())
 }
 
 /// The buffers to load into, one a key.

@@ -1,21 +1,22 @@
 //! `DiskStore`: chunks in segment files, for any number of threads.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 use hybrid_blocks::Key;
 use hybrid_blocks_interop::caught;
 use hybrid_blocks_offload::Namespace;
-use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier};
+use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier, OsStorage};
 use hybrid_blocks_offload::io::best_backend;
 use hybrid_blocks_offload::layout::LayoutVersion;
 use hybrid_blocks_offload::plan::{Previous, Tier};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 
-use super::chunks::{held, to_fill, to_store};
+use super::chunks::{held, to_fill, to_store, with_chunks};
 use super::errors::offload_error;
 use super::keys::{OffloadKey, names};
+use super::region::ChunkRegion;
 use super::warnings::WarningLog;
 
 /// Transfers that the disk works on at a time.
@@ -28,8 +29,18 @@ pub(crate) struct DiskStore {
 }
 
 impl DiskStore {
-    pub(super) fn tier(&self) -> MutexGuard<'_, DiskTier> {
+    fn tier(&self) -> MutexGuard<'_, DiskTier> {
         self.disk.tier()
+    }
+
+    /// The tier, for a caller that keeps the GIL. Where another thread has it, the wait is without the GIL.
+    pub(super) fn tier_attached(&self, py: Python<'_>) -> MutexGuard<'_, DiskTier> {
+        loop {
+            match self.disk.try_tier() {
+                Some(tier) => return tier,
+                None => py.detach(|| drop(self.disk.tier())),
+            }
+        }
     }
 }
 
@@ -57,7 +68,11 @@ impl DiskStore {
         let warn = warnings.callback();
         let open = || DiskTier::open(config, &namespace, warn);
         let disk = py.detach(|| {
-            caught(|| open().map(|tier| Disk::new(tier, best_backend(DEPTH))), panicked)
+            let backends = |tier| {
+                let (reads, writes) = (best_backend(DEPTH), best_backend(DEPTH));
+                Disk::with_backends(tier, reads, writes, Arc::new(OsStorage))
+            };
+            caught(|| open().map(backends), panicked)
         })?;
         Ok(Self { disk: disk.map_err(offload_error)?, warnings })
     }
@@ -109,6 +124,30 @@ impl DiskStore {
     ) -> PyResult<Vec<bool>> {
         let keys = names(&keys);
         let mut buffers = to_fill(keys.len(), &mut chunks)?;
+        py.detach(|| caught(|| self.load_found(&keys, &mut buffers), panicked))
+    }
+
+    fn store_from(
+        &self,
+        py: Python<'_>,
+        region: &ChunkRegion,
+        keys: Vec<OffloadKey>,
+        tokens: Vec<u32>,
+        offsets: Vec<usize>,
+    ) -> PyResult<usize> {
+        let all = with_chunks(&keys, &tokens, region.chunks(&keys, &offsets)?)?;
+        py.detach(|| caught(|| self.disk.store(&all).num_written, panicked))
+    }
+
+    fn load_into(
+        &self,
+        py: Python<'_>,
+        region: &ChunkRegion,
+        keys: Vec<OffloadKey>,
+        offsets: Vec<usize>,
+    ) -> PyResult<Vec<bool>> {
+        let mut buffers = region.buffers(&keys, &offsets)?;
+        let keys = names(&keys);
         py.detach(|| caught(|| self.load_found(&keys, &mut buffers), panicked))
     }
 

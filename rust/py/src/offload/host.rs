@@ -37,6 +37,14 @@ fn read_cost(cost: Option<(f64, f64)>) -> Option<ReadCost> {
     cost.map(|(latency, per_byte)| ReadCost { latency, per_byte })
 }
 
+fn number_of(presence: Presence) -> u8 {
+    match presence {
+        Presence::Absent => 0,
+        Presence::Pending => 1,
+        Presence::Ready => 2,
+    }
+}
+
 #[pyclass(frozen, module = "hybrid_blocks._core.offload")]
 pub(crate) struct HostCache {
     cache: Guarded<host::HostCache>,
@@ -161,11 +169,19 @@ impl HostCache {
 
     /// 0 absent, 1 on its way, 2 ready.
     fn presence(&self, py: Python<'_>, key: OffloadKey) -> PyResult<u8> {
-        self.cache.with(py, |cache| match cache.presence(&key.key) {
-            Presence::Absent => 0,
-            Presence::Pending => 1,
-            Presence::Ready => 2,
-        })
+        self.cache.with(py, |cache| number_of(cache.presence(&key.key)))
+    }
+
+    /// A byte for each key, as above.
+    fn presences<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<OffloadKey>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let of = |cache: &mut host::HostCache| {
+            keys.iter().map(|it| number_of(cache.presence(&it.key))).collect::<Vec<_>>()
+        };
+        Ok(PyBytes::new(py, &self.cache.with(py, of)?))
     }
 
     #[pyo3(signature = (
@@ -194,15 +210,17 @@ impl HostCache {
         reads.extend(disk.map(|_| read_cost(disk_cost)));
         reads.extend(objects.map(|_| read_cost(objects_cost)));
         let costs = Costs { reads: &reads, per_token: token_cost };
+        let disk_tier = disk.map(|it| it.tier_attached(py));
+        let object_tier = objects.map(|it| it.tier_attached(py));
         let (plan, is_pending) = self.cache.with(py, |cache| {
-            let (disk, objects) = (disk.map(DiskStore::tier), objects.map(ObjectStore::tier));
             let mut tiers: Vec<&dyn Tier> = vec![cache];
-            tiers.extend(disk.as_deref().map(|tier| tier as &dyn Tier));
-            tiers.extend(objects.as_deref().map(|tier| tier as &dyn Tier));
+            tiers.extend(disk_tier.as_deref().map(|tier| tier as &dyn Tier));
+            tiers.extend(object_tier.as_deref().map(|tier| tier as &dyn Tier));
             let plan = cache.planner().plan_soonest(&tiers, &costs, &digests, num_computed, limit);
             let is_pending = cache.is_pending(&plan, HOST);
             (plan, is_pending)
         })?;
+        drop((disk_tier, object_tier));
         let chunk_tokens = self.cache.with(py, |cache| cache.planner().chunks().to_vec())?;
         let in_tier = |tier: Option<u8>| {
             let loads = plan.loads.iter().flatten().filter(|it| Some(it.tier) == tier);

@@ -7,6 +7,7 @@ mod errors;
 mod host;
 mod keys;
 mod objects;
+mod region;
 mod warnings;
 
 /// The Python module.
@@ -20,4 +21,6 @@ pub(crate) mod offload {
     use super::host::{HostCache, Lookup};
     #[pymodule_export]
     use super::objects::ObjectStore;
+    #[pymodule_export]
+    use super::region::ChunkRegion;
 }

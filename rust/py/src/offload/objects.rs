@@ -11,9 +11,10 @@ use hybrid_blocks_offload::objects::{Location, ObjectConfig, ObjectTier, Objects
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 
-use super::chunks::{held, to_fill, to_store};
+use super::chunks::{held, to_fill, to_store, with_chunks};
 use super::errors::offload_error;
 use super::keys::{OffloadKey, names};
+use super::region::ChunkRegion;
 use super::warnings::WarningLog;
 
 #[pyclass(frozen, module = "hybrid_blocks._core.offload")]
@@ -23,8 +24,18 @@ pub(crate) struct ObjectStore {
 }
 
 impl ObjectStore {
-    pub(super) fn tier(&self) -> impl Deref<Target = ObjectTier> {
+    fn tier(&self) -> impl Deref<Target = ObjectTier> {
         self.objects.tier()
+    }
+
+    /// The tier, for a caller that keeps the GIL. Where another thread has it, the wait is without the GIL.
+    pub(super) fn tier_attached(&self, py: Python<'_>) -> impl Deref<Target = ObjectTier> {
+        loop {
+            match self.objects.try_tier() {
+                Some(tier) => return tier,
+                None => py.detach(|| drop(self.objects.tier())),
+            }
+        }
     }
 }
 
@@ -118,6 +129,31 @@ impl ObjectStore {
     ) -> PyResult<Vec<bool>> {
         let keys = names(&keys);
         let mut buffers = to_fill(keys.len(), &mut chunks)?;
+        let load = || self.objects.load(&keys, &mut buffers).iter().map(Result::is_ok).collect();
+        py.detach(|| caught(load, panicked))
+    }
+
+    fn store_from(
+        &self,
+        py: Python<'_>,
+        region: &ChunkRegion,
+        keys: Vec<OffloadKey>,
+        tokens: Vec<u32>,
+        offsets: Vec<usize>,
+    ) -> PyResult<usize> {
+        let all = with_chunks(&keys, &tokens, region.chunks(&keys, &offsets)?)?;
+        py.detach(|| caught(|| self.objects.store(&all), panicked))
+    }
+
+    fn load_into(
+        &self,
+        py: Python<'_>,
+        region: &ChunkRegion,
+        keys: Vec<OffloadKey>,
+        offsets: Vec<usize>,
+    ) -> PyResult<Vec<bool>> {
+        let mut buffers = region.buffers(&keys, &offsets)?;
+        let keys = names(&keys);
         let load = || self.objects.load(&keys, &mut buffers).iter().map(Result::is_ok).collect();
         py.detach(|| caught(load, panicked))
     }
