@@ -51,12 +51,12 @@ def test_scheduler_and_workers_share_a_region_that_has_no_name_afterwards(engine
 
 def test_workers_on_another_machine_are_refused(engine_id: str) -> None:
     """Their regions are files of their own."""
-    for rank in (0, 2):
-        Region.create(engine_id, 1 << 20, rank, HEADER)
+    here = [Region.create(engine_id, 1 << 20, rank, HEADER) for rank in (0, 2)]
     with pytest.raises(InvalidArgumentError, match=r"ranks 1, 3 of 4 .* one machine"):
         Region.join(engine_id, 1 << 20, num_ranks=4)
     with pytest.raises(HybridBlocksError, match="no worker of engine"):
         Region.join(engine_id, 1 << 20, num_ranks=4)
+    assert len(here) == 2
 
 
 def test_a_region_that_does_not_fit_says_how_much_is_free(engine_id: str) -> None:
@@ -73,10 +73,12 @@ def test_ranks_store_and_load_their_shares(engine_id: str) -> None:
     slots = {0: [0, 4096], 1: [8192]}
     device = GPULoadStoreSpec([1, 3, 2], group_sizes=[2, 1], block_indices=[0, 1])
     host = HostLoadStoreSpec([*slots[0], *slots[1]])
+    workers = []
     for rank in range(2):
         kv_caches = caches(8)
         region = Region.create(engine_id, 1 << 20, rank, HEADER)
         worker = CpuWorker(kv_caches, region, rank)
+        workers.append(worker)
         before = [it.tensor.clone() for it in kv_caches.tensors]
         worker.submit_store(1, device, host)
         stored = region.bytes[4096 + rank * 64 : 4096 + rank * 64 + 64]
