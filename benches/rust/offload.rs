@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hybrid_blocks::{Digest, GroupId, GroupKind, Key};
@@ -26,9 +27,11 @@ type Measurement = fn();
 
 fn main() {
     let chosen: Vec<_> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
-    let all: [(&str, Measurement); 4] = [
+    let all: [(&str, Measurement); 6] = [
         ("lookup", lookup),
         ("bookkeeping", bookkeeping),
+        ("beside-writers", beside_writers),
+        ("again", again),
         ("restart", restart),
         ("disk", disk_rate),
     ];
@@ -91,6 +94,76 @@ fn least(num_runs: u32, mut run: impl FnMut()) -> Duration {
         start.elapsed()
     };
     (0..num_runs).map(time).min().unwrap_or_default()
+}
+
+/// Look-ups of one chunk while four threads write batches of 2 MiB, for three seconds, and without them.
+fn beside_writers() {
+    const SECONDS: u64 = 3;
+    let folder = Folder::new();
+    let disk = Disk::new(tier(&folder, 1 << 30), best_backend(32));
+    let one = AlignedBuffer::new(4096);
+    disk.store(&[(key(0, digest(1, 0)), 16, &one[..])]);
+    let measure = || {
+        let (begin, mut times) = (Instant::now(), Vec::new());
+        while begin.elapsed() < Duration::from_secs(SECONDS) {
+            let start = Instant::now();
+            disk.tier().touch(&[key(0, digest(1, 0))]);
+            black_box(disk.tier().find(&key(0, digest(1, 0)), Previous::default()));
+            times.push(start.elapsed());
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        times.sort_unstable();
+        times
+    };
+    let alone = measure();
+    let ends = AtomicBool::new(false);
+    let written = AtomicU64::new(0);
+    let beside = std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (disk, ends, written) = (&disk, &ends, &written);
+            scope.spawn(move || {
+                let bytes = AlignedBuffer::new(64 << 10);
+                for batch in 0.. {
+                    if ends.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let digests = (0..32).map(|at| digest(100 + thread, batch * 32 + at));
+                    let chunks: Vec<_> =
+                        digests.map(|digest| (key(0, digest), 16, &bytes[..])).collect();
+                    disk.store(&chunks);
+                    written.fetch_add(2, Ordering::Relaxed);
+                }
+            });
+        }
+        let times = measure();
+        ends.store(true, Ordering::Relaxed);
+        times
+    });
+    let at = |times: &[Duration], share: f64| {
+        times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6
+    };
+    println!(
+        "look-up of a chunk: p99 {:.1} µs; while four threads write {} MiB/s: p99 {:.1} µs, p99.9 {:.1} µs, \
+         longest {:.1} µs",
+        at(&alone, 0.99),
+        written.load(Ordering::Relaxed) / SECONDS,
+        at(&beside, 0.99),
+        at(&beside, 0.999),
+        at(&beside, 1.0),
+    );
+}
+
+/// A store of 16,000 chunks that are there.
+fn again() {
+    let folder = Folder::new();
+    let disk = Disk::new(tier(&folder, 1 << 30), best_backend(32));
+    let bytes = AlignedBuffer::new(4096);
+    let chunks: Vec<_> = (0..16_000).map(|at| (key(0, digest(3, at)), 16, &bytes[..])).collect();
+    disk.store(&chunks);
+    let time = least(50, || {
+        assert_eq!(disk.store(black_box(&chunks)).num_written, 0);
+    });
+    println!("store of 16,000 chunks that are there: {:.2} ms", time.as_secs_f64() * 1e3);
 }
 
 /// A prompt of 100,000 tokens: the first half on the disk, the second in host memory, a state at the end;
