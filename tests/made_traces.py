@@ -46,7 +46,8 @@ def mooncake(path: Path, num_requests: int = 240) -> Facts:
     """Chats of three families of system prompts, half a minute apart."""
     random, seen = Random(1), _Seen()
     chats: list[list[int]] = []
-    next_id, hits, num_ids, lines = 10, 0, 0, []
+    next_id, hits, num_ids = 10, 0, 0
+    lines: list[dict[str, Any]] = []
     for number in range(num_requests):
         if chats and random.random() < 0.6:
             ids = list(random.choice(chats))
@@ -67,8 +68,8 @@ def mooncake(path: Path, num_requests: int = 240) -> Facts:
     return Facts(
         num_requests,
         num_requests,
-        int(first["input_length"]),
-        int(first["output_length"]),
+        first["input_length"],
+        first["output_length"],
         hits,
         num_ids,
     )
@@ -77,7 +78,8 @@ def mooncake(path: Path, num_requests: int = 240) -> Facts:
 def conversations(path: Path, num_conversations: int = 24) -> Facts:
     """Agents that call a subagent after each third turn."""
     random = Random(2)
-    requests, lists, lines = 0, 0, []
+    requests, lists = 0, 0
+    lines: list[dict[str, Any]] = []
     for number in range(num_conversations):
         own, num_turns = _turns(random, 0, random.randrange(2, 7))
         requests, lists = requests + num_turns, lists + 1
@@ -95,7 +97,8 @@ def conversations(path: Path, num_conversations: int = 24) -> Facts:
 
 
 def _turns(random: Random, next_id: int, num_turns: int) -> tuple[list[dict[str, Any]], int]:
-    turns, held = [], 0
+    turns: list[dict[str, Any]] = []
+    held = 0
     for at in range(num_turns):
         keep = max(0, held - random.choice((0, 0, 1)))
         new = random.randrange(1, 12)

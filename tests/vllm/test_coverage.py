@@ -162,6 +162,25 @@ def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
     assert "HYBRID_BLOCKS=natural reaches level manager" in output
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("Qwen3.6-35B-A3B", ["--dcp", "3"]),
+        ("Qwen3.5-27B", ["--tp", "8", "--dcp", "2"]),
+        ("Qwen3.5-27B", ["--tensor-parallel-size", "4", "--connector", "hybrid-offloading"]),
+        ("Qwen3.5-27B", ["--connector", "HybridOffloadingConnector"]),
+        ("Phi-4", ["--connector", "example"]),
+    ],
+    ids=str,
+)
+def test_engines_of_several_ranks_and_connectors_are_constructed(
+    model: str, options: list[str]
+) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--model", model, *options])
+    assert result.exit_code == 0, result.output
+    assert "HYBRID_BLOCKS=natural reaches level " in result.output
+
+
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -172,6 +191,17 @@ def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
         (["--model", "Qwen3.5-27B", "--speculative", "mtp:129"], "at most 128 draft tokens"),
         (["--model", "Qwen3.5-27B", "--connector", "carrier"], "known are offloading"),
         (["--model", "Qwen3.5-27B", "--dcp", "0"], "--dcp must be positive: 0"),
+        (["--model", "Qwen3.5-27B", "--dcp", "9999"], "--dcp 9999: at most 1,024 ranks"),
+        (["--model", "Qwen3.5-27B", "--tp", "4", "--dcp", "3"], "no multiple of --dcp 3"),
+        (["--model", "Qwen3.5-27B", "--tp", "3"], "--tp 3 does not divide"),
+        (
+            ["--model", "Qwen3.5-27B", "--tp", "4", "--dcp", "2"],
+            "stores each of the 4 KV heads of Qwen3.5-27B 2 times; give --tp 8 or more",
+        ),
+        (
+            ["--model", "Qwen3.5-27B", "--connector", "example"],
+            "--connector example does not support hybrid models",
+        ),
     ],
 )
 def test_what_is_not_known_is_an_error_that_says_what_is(options: list[str], words: str) -> None:

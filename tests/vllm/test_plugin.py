@@ -9,10 +9,12 @@ import hybrid_blocks.vllm
 import pytest
 import vllm
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import (
     grant,
     installation,
     kv_cache_manager,
+    notice,
     plain_scheduler,
     plugin,
     request_hasher,
@@ -20,6 +22,7 @@ from hybrid_blocks.vllm import (
 )
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.level import Level, requested
+from hybrid_blocks.vllm.natural import notes as natural_notes
 from hybrid_blocks.vllm.surface import differences
 from surface import RELEASE
 from vllm.logger import _print_warning_once
@@ -205,6 +208,29 @@ def test_a_scheduler_that_differs_leaves_vllms_own(
     assert hybrid_blocks.vllm.Scheduler is not ours
 
 
+@pytest.mark.parametrize(
+    ("asked", "why", "level"),
+    [("natural", "a KV connector", logging.WARNING), ("manager", None, logging.INFO)],
+)
+def test_an_engine_below_the_level_that_was_asked_for_warns_once_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, notes: Notes, asked: str, why: str | None, level: int
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", asked)
+    monkeypatch.setattr(notice.logger, "handlers", [notes])
+    monkeypatch.setattr(notice.logger, "level", logging.INFO)
+    notice.logger.manager._clear_cache()  # type: ignore[attr-defined]
+    monkeypatch.setattr(natural_notes, "_REFUSALS", [])
+    if why is not None:
+        natural_notes.refused(why)
+    plugin.register()
+    for _ in range(2):
+        make_scheduler(Groups.FULL, num_requests=1, num_blocks=64, max_model_len=128)
+    (record,) = (it for it in notes.records if "hybrid_blocks 0" in it.getMessage())
+    assert record.levelno == level
+    reason = f" ({why})" if why else ""
+    assert f": level manager{reason}; groups: 1 FullAttention" in record.getMessage()
+
+
 def test_the_comparison_with_the_installed_vllm_makes_few_calls() -> None:
     """Each process of an engine runs it. Signatures of all functions would be 50 times it."""
     differences(vllm.__version__)
@@ -219,4 +245,4 @@ def test_the_comparison_with_the_installed_vllm_makes_few_calls() -> None:
         differences(vllm.__version__)
     finally:
         sys.setprofile(None)
-    assert 100 < num_calls < 20_000
+    assert 100 < num_calls < 40_000

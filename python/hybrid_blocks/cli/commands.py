@@ -39,12 +39,14 @@ class Commands(TyperGroup):
         alone.command(cmd_name, cls=Pasting)(getattr(module, FUNCTIONS[cmd_name]))
         return typer.main.get_command(alone)
 
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command; a mistake of its user ends in one line and exit code 2."""
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **kwargs)
+        is_alone = kwargs.pop("standalone_mode", True)
+        kwargs["standalone_mode"] = False
+        if not is_alone:
+            return super().main(*args, **kwargs)
         try:
-            code = super().main(*args, standalone_mode=False, **kwargs)
+            code = super().main(*args, **kwargs)
         except (HybridBlocksError, OSError, MemoryError, RecursionError, UnicodeError) as error:
             print_error(error)
             code = 2

@@ -7,6 +7,12 @@ from hybrid_blocks.model.errors import PlanError
 
 T = TypeVar("T")
 
+MAX_LAYERS: Final = 10_000
+"""More than any model has, and few enough to be planned."""
+
+MAX_SIZE: Final = 2**31 - 1
+"""The largest integer of a configuration that tensors can be made of."""
+
 DERIVED: Final = "auto"
 """Stands in some fields for a size that follows from others, as if the field were absent."""
 
@@ -69,7 +75,24 @@ class Config:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise PlanError(f"{self.name}: {field} must be a non-negative integer: {value!r}")
+        if value > MAX_SIZE:
+            raise PlanError(f"{self.name}: {field} is {value:,}, at most {MAX_SIZE:,} is planned")
         return value
+
+    def layer_count(self, *aliases: str, default: int | None = None) -> int:
+        """Like ``integer``, for layers that are described one by one.
+
+        Raises:
+            PlanError: as ``integer``, or there are more than any model has.
+
+        """
+        count = self.integer(*aliases, default=default)
+        if count > MAX_LAYERS:
+            raise PlanError(
+                f"{self.name}: {self._first(aliases)[0]} is {count:,}; {MAX_LAYERS:,} layers at "
+                "most are planned"
+            )
+        return count
 
     def positive(self, *aliases: str, default: int | None = None) -> int:
         """Like ``integer``, and not 0."""
@@ -131,7 +154,9 @@ class Config:
         if isinstance(listed, str):
             listed = listed.replace("|", "")
         default = len(listed) if isinstance(listed, list | str) else None
-        return self.positive("num_hidden_layers", "n_layer", "num_layers", default=default)
+        names = ("num_hidden_layers", "n_layer", "num_layers")
+        self.layer_count(*names, default=default)
+        return self.positive(*names, default=default)
 
     @property
     def query_heads(self) -> int:

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from hybrid_blocks.model.config import MAX_LAYERS
 from hybrid_blocks.model.errors import PlanError
 from hybrid_blocks.model.layer import Cache
 from hybrid_blocks.model.model import Layer, Model
@@ -13,9 +14,6 @@ EXAMPLE: Final = (
     '"heads": 128, "head_dim": 64, "state_dim": 128, "conv_kernel": 4}, '
     '{"kind": "full", "kv_heads": 8, "head_dim": 128}]}]}'
 )
-
-MAX_LAYERS: Final = 10_000
-"""More than any model has, and few enough to be planned."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 

@@ -116,7 +116,7 @@ def _dtype(config: Config) -> str:
 def _draft_layers(config: Config, model_type: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Attention layers of the multi-token-prediction head; they lie behind the last layer."""
     default = 1 if model_type.startswith(_HAVE_DRAFT_HEAD) else 0
-    count = config.integer(
+    count = config.layer_count(
         "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", default=default
     )
     growing = [

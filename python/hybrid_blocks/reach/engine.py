@@ -23,6 +23,7 @@ from vllm.config import (
 )
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import supports_hma
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import (
     generate_scheduler_kv_cache_config,
@@ -36,7 +37,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from hybrid_blocks.model import Model, PlanError, Rank
 from hybrid_blocks.reach.environment import MODEL_RUNNER, environment
-from hybrid_blocks.reach.features import CONNECTOR_MODULES, CONNECTORS, Features
+from hybrid_blocks.reach.features import CONNECTORS, Features
 from hybrid_blocks.reach.layers import attention_block, layer_specs
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.natural import stock
@@ -45,11 +46,14 @@ MAX_MODEL_LEN = 16_384
 NUM_BLOCKS = 4096
 _ENOUGH_BYTES = 2**42
 
+# This package's connector, for which the one of vLLM's stands that it derives from: the memory that
+# it shares with workers is there only where they run.
+_OURS = "HybridOffloadingConnector"
+
 # Any decoder will do: the scheduler asks for its name, its length and heads that ranks divide.
 _MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    "hidden_size": 64,
     "intermediate_size": 64,
     "num_key_value_heads": 1,
     "num_hidden_layers": 64,
@@ -136,8 +140,9 @@ class Engine:
         features = self.features
         with tempfile.TemporaryDirectory() as folder:
             # Heads that all ranks divide: vLLM must not complain of a number that is made up.
-            heads = {"num_attention_heads": 64 * self._tp}
-            Path(folder, "config.json").write_text(json.dumps(_MODEL | heads))
+            heads = 64 * self._tp
+            sizes = {"num_attention_heads": heads, "hidden_size": heads}
+            Path(folder, "config.json").write_text(json.dumps(_MODEL | sizes))
             served = ModelConfig(
                 model=folder,
                 dtype=model.dtype,  # type: ignore[arg-type]
@@ -188,11 +193,14 @@ class Engine:
             # The scheduler does not ask for a drafter's own model or package.
             drafts.method = features.speculative.method  # type: ignore[assignment]
         if features.connector_class is not None:
+            name = features.connector_class
             found["kv_transfer_config"] = KVTransferConfig(
-                kv_connector=features.connector_class,
-                kv_connector_module_path=CONNECTOR_MODULES.get(features.connector_class),
+                kv_connector=OffloadingConnector.__name__ if name == _OURS else name,
                 kv_role="kv_both",
-                kv_connector_extra_config=_connector_options(features.connector_class, folder),
+                kv_connector_extra_config={
+                    "cpu_bytes_to_use": 2**30,
+                    "shared_storage_path": folder,
+                },
             )
         if features.encoder_connector:
             found["ec_transfer_config"] = ECTransferConfig(
@@ -234,24 +242,14 @@ def _first_line(error: Exception) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def _connector_options(name: str, folder: str) -> dict[str, Any]:
-    if name in CONNECTOR_MODULES:
-        return {
-            "spec_name": "HybridOffloadingSpec",
-            "spec_module_path": "hybrid_blocks.offload",
-            "host": "1MiB",
-        }
-    return {"cpu_bytes_to_use": 2**30, "shared_storage_path": folder}
-
-
 def _connector(name: str) -> type:
     """Return a connector's class.
 
     Raises ``PlanError`` where vLLM does not know it or cannot import it.
     """
     try:
-        if name in CONNECTOR_MODULES:
-            return getattr(import_module(CONNECTOR_MODULES[name]), name)  # type: ignore[no-any-return]
+        if name == _OURS:
+            return getattr(import_module("hybrid_blocks.offload.connector"), name)  # type: ignore[no-any-return]
         return KVConnectorFactory.get_connector_class_by_name(name)  # type: ignore[no-any-return]
     except ImportError as error:
         raise PlanError(f"--connector {name} cannot be imported: {_first_line(error)}") from error

@@ -31,10 +31,6 @@ CONNECTORS: Mapping[str, str] = MappingProxyType(
     }
 )
 """KV connectors by a short name: vLLM's, and this package's own."""
-CONNECTOR_MODULES: Mapping[str, str] = MappingProxyType(
-    {"HybridOffloadingConnector": "hybrid_blocks.offload.connector"}
-)
-"""Where connectors are that vLLM does not know by name, its ``kv_connector_module_path``."""
 MOST_RANKS = 1024
 
 
@@ -81,7 +77,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidArgumentError(f"--{name} {ranks}: at most {MOST_RANKS:,} ranks")
         if self.tp and self.tp % self.dcp:
             raise InvalidArgumentError(
-                f"--tp {self.tp} is not a multiple of --dcp {self.dcp}, whose ranks are of those"
+                f"--tp {self.tp} is no multiple of --dcp {self.dcp}, whose ranks are of those"
             )
 
     @property

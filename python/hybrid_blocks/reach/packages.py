@@ -86,7 +86,7 @@ class _Try:
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _CHILD, str(told), extra.module, *check],
-            env=os.environ | QUIETLY | path | variables,
+            env={**os.environ, **QUIETLY, **path, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

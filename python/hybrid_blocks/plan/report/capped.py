@@ -20,8 +20,8 @@ def advise_on_lengths(
         if length > limit
     ]
     plans = {"natural": natural} | ({"vLLM": vllm} if vllm else {})
-    mixes = {name: plan.trace for name, plan in plans.items() if plan.trace}
-    rows = [
+    mixes: dict[str, AtLength] = {name: plan.trace for name, plan in plans.items() if plan.trace}
+    rows: list[tuple[str, dict[str, AtLength]]] = [
         (f"requests of {ours.length:,}", {n: plan.lengths[at] for n, plan in plans.items()})
         for at, ours in enumerate(natural.lengths)
     ]

@@ -1,0 +1,219 @@
+"""Wrong inputs of every kind for every command: one line that says what was wrong, exit code 2.
+
+The usual run tries each option with some wrong values and each reader with some wrong files; the
+full one tries all values, and pairs of them.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hybrid_blocks.cli import app
+from hybrid_blocks.cli.commands import FUNCTIONS
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.trace import FORMATS
+from typer.testing import CliRunner
+
+DIGITS = "9" * 5000
+WRONG = {
+    "integer": ["", "x", "-1", "1.5", "nan", "99999999999999999999", DIGITS, "0x10", "1e3"],
+    "float": ["", "x", "nan", "inf", "-inf", "-1", "2", "1e999"],
+    "path": ["", "/no/such/folder/f.json", "/", "/dev/null/f", "f" * 5000, "f\udcff.json"],
+    "text": ["", " ", ",", "a\nb", "\x1b[31mred", "\udcff", DIGITS, f"{DIGITS}GiB", "nan", "a=b"],
+}
+WRONG["tuple"] = WRONG["path"]
+FILES: dict[str, bytes] = {
+    "empty": b"",
+    "blank": b"\n \n",
+    "zeros": b"\x00" * 64,
+    "brace": b"{",
+    "list": b"[]",
+    "list of numbers": b"[1, 2]",
+    "object": b"{}",
+    "null": b"null",
+    "deep list": b"[" * 50_000,
+    "deep object": b'{"conversations": ' * 5_000,
+    "not a number": b'{"layers": NaN}',
+    "utf-16": '{"requests": 1}'.encode("utf-16"),
+    "cut archive": gzip.compress(b'{"hash_ids": 1}\n' * 400)[:-20],
+    "archive of nothing": gzip.compress(b""),
+    "head of an archive": b"\x1f\x8b\x08",
+    "a list cut off": b'[{"conversations": []}, {"conv',
+    "a config of wrong types": json.dumps(
+        {"model_type": "llama", "num_hidden_layers": "two", "hidden_size": [], "head_dim": None}
+    ).encode(),
+    "a config of huge numbers": json.dumps(
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 10**30,
+            "hidden_size": 10**30,
+            "num_attention_heads": 1,
+        }
+    ).encode(),
+    "a config that divides by zero": json.dumps(
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 2,
+            "hidden_size": 0,
+            "num_attention_heads": 0,
+            "num_key_value_heads": 0,
+        }
+    ).encode(),
+    "huge times": b'{"timestamp": 1e400, "input_length": 1, "output_length": 1, "hash_ids": [1]}',
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What runs vLLM, or a process for each package, has been reached: no input was refused."""
+
+    def ran(*_: object, **__: object) -> None:
+        raise InvalidArgumentError("it would run")
+
+    for name in (
+        *("profile.profile", "replay.compare_tiers", "replay.compare", "replay.SharedCache"),
+        *("doctor._need_vllm", "doctor._print_installation"),
+    ):
+        monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)
+    monkeypatch.setattr("hybrid_blocks.cli.profile.need_vllm", lambda: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def check(*arguments: str) -> str:
+    """Run a command; return its error, or "" where the input was not wrong after all."""
+    result = CliRunner().invoke(app, list(arguments))
+    shown = [argument[:60] for argument in arguments]
+    assert isinstance(result.exception, SystemExit | None), (shown, result.exception)
+    assert result.exit_code in (0, 2), (shown, result.output)
+    if result.exit_code == 0:
+        return ""
+    lines = result.stderr.splitlines()
+    assert [line.startswith("error: ") for line in lines].count(True) == 1, (shown, lines)
+    assert lines[-1].startswith("error: "), (shown, lines)
+    assert len(lines[-1]) > len("error: a word"), (shown, lines)
+    assert lines[-1].isprintable(), (shown, lines)
+    return lines[-1]
+
+
+def base(command: str, folder: Path) -> list[str]:
+    """A command that is right, to which something wrong is added."""
+    trace = folder / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-01 10:00:00.0,1000,24\n")
+    return {
+        "doctor": ["--model", "Phi-4"],
+        "plan": ["Granite-4.0-Micro", "--memory", "24GiB"],
+        "profile": [],
+        "replay": [str(trace), "--model", "Granite-4.0-Micro", "--memory", "1GiB"],
+    }[command]
+
+
+def options(command: str) -> list[tuple[str, str, int]]:
+    """The options of a command that take values: name, kind of value, and how many."""
+    group: Any = typer.main.get_command(app)
+    found = []
+    for parameter in group.get_command(None, command).params:
+        kind = parameter.type.name
+        if parameter.param_type_name == "option" and not parameter.is_flag:
+            kind = next((known for known in WRONG if kind.startswith(known)), "text")
+            found.append((parameter.opts[0], kind, parameter.nargs))
+    return found
+
+
+def wrong(command: str) -> Iterator[list[str]]:
+    for name, kind, count in options(command):
+        for value in WRONG[kind]:
+            yield [name, *[value] * count]
+
+
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_each_option_refuses_a_wrong_value_in_one_line(tmp_path: Path, command: str) -> None:
+    """Every fifth of all, and another fifth of each option's values."""
+    refused = 0
+    for number, words in enumerate(wrong(command)):
+        if number % 5 == 0:
+            refused += bool(check(command, *base(command, tmp_path), *words))
+    assert refused > 5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_all_wrong_values_are_refused_in_one_line(tmp_path: Path, command: str) -> None:
+    refused = [bool(check(command, *base(command, tmp_path), *words)) for words in wrong(command)]
+    assert sum(refused) > len(refused) // 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_pairs_of_wrong_values_are_refused_in_one_line(tmp_path: Path, command: str) -> None:
+    every_third = [words for at, words in enumerate(wrong(command)) if at % 3 == 0]
+    for first, second in combinations(every_third, 2):
+        check(command, *base(command, tmp_path), *first, *second)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bogus"],
+        ["--bogus"],
+        ["plan", "--bogus"],
+        ["plan", "--tp"],
+        ["plan", "a", "b", "--memory", "1GiB"],
+        ["replay", "a", "b"],
+        ["doctor", "Phi-4"],
+        ["profile", "now"],
+        ["replay", "--manager", "sglang"],
+        ["replay", "--on-error", "weep"],
+        ["profile", "--groups", "none"],
+        ["plan", "--compare", "a"],
+        ["plan", "x" * 300 + ".json", "--memory", "1GiB"],
+        ["plan", "\x1b[31m\n\u2028", "--memory", "1GiB"],
+    ],
+    ids=lambda words: " ".join(words)[:30].encode("ascii", "replace").decode(),
+)
+def test_words_that_no_command_takes_are_refused_in_one_line(words: list[str]) -> None:
+    assert check(*words)
+
+
+def readers(file: str) -> Iterator[list[str]]:
+    """Every command that reads a file."""
+    yield ["plan", file, "--memory", "24GiB"]
+    yield ["plan", "--layers", file, "--memory", "24GiB"]
+    yield ["plan", "--compare", file, file]
+    yield ["plan", "Granite-4.0-Micro", "--memory", "24GiB", "--trace", file]
+    yield ["doctor", "--model", file]
+    yield ["profile", "--trace", file]
+    for name, on_error in product(("auto", *FORMATS), ("raise", "skip")):
+        yield ["replay", file, "--format", name, "--on-error", on_error]
+
+
+def files(folder: Path) -> Iterator[Path]:
+    for number, content in enumerate(FILES.values()):
+        path = folder / f"{number}.json"
+        path.write_bytes(content)
+        yield path
+
+
+def test_wrong_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    """Each reader meets some files, and each file some readers."""
+    for number, path in enumerate(files(tmp_path)):
+        for at, words in enumerate(readers(str(path))):
+            if (at + number) % 4 == 0:
+                check(*words)
+
+
+@pytest.mark.full
+def test_all_wrong_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    for path in files(tmp_path):
+        for words in readers(str(path)):
+            check(*words)
+
+
+@pytest.mark.parametrize("path", ["/", "/proc/self/mem", "/no/such/file", ""])
+def test_what_is_no_file_is_refused_in_one_line(path: str) -> None:
+    for words in readers(path):
+        assert check(*words)
