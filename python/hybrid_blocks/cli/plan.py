@@ -17,8 +17,6 @@ from hybrid_blocks.cli.output import (
     write_json,
 )
 from hybrid_blocks.cli.pasted import pasted
-from hybrid_blocks.cli.plan_log import log_options, plan_of_log
-from hybrid_blocks.cli.plan_pasted import plan_of_command
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
@@ -122,10 +120,14 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             [parse_axis(text) for text in (*(sweep_axis or ()), *extra_axes)] if sweep_axis else []
         )
         if log is not None:
+            from hybrid_blocks.cli.plan_log import log_options, plan_of_log  # noqa: PLC0415
+
             fields = log_options(given, context)
             plan_of_log(log, source, memory, fields, json=json)
             return
         if (command := pasted(context)) is not None:
+            from hybrid_blocks.cli.plan_pasted import plan_of_command  # noqa: PLC0415
+
             chosen, memory_bytes, deployment = plan_of_command(command, source, memory, given)
         else:
             chosen = _model(source, layers)

@@ -15,7 +15,7 @@ from hybrid_blocks.units import parse_memory
 _OF_COMMAND = (
     *("tp", "pp", "kv_cache_dtype", "mamba_ssm_dtype", "max_model_len", "max_num_batched_tokens"),
     *("max_num_seqs", "num_speculative_tokens", "mamba_cache_mode", "block_size", "layers"),
-    *("vllm_formula", "in_flight_batches"),
+    "in_flight_batches",
 )
 
 

@@ -1,6 +1,7 @@
 """A log's figures next to those that the planner expects of the same memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -14,9 +15,9 @@ _GIB: Final = 2**30
 _HALF_A_DIGIT: Final = 0.005
 _MOST_BLOCKS: Final = 2**31
 _ROOM: Final = 2**50
+TokensOf = Callable[[VllmPlan], int]
+
 _OTHERS: Final[tuple[tuple[str, Any], ...]] = (
-    ("vllm_formula", "old"),
-    ("vllm_formula", "new"),
     ("mamba_cache_mode", "none"),
     ("mamba_cache_mode", "align"),
     ("in_flight_batches", 1),
@@ -28,6 +29,17 @@ _OTHERS: Final[tuple[tuple[str, Any], ...]] = (
     *(("tp", ranks) for ranks in (1, 2, 4, 8)),
 )
 """Options that a log may not tell, one of which may explain its figures."""
+
+
+def tokens_of_requests(plan: VllmPlan) -> int:
+    """Return the capacity that vLLM logs since 0.22: groups that do not grow count once."""
+    return int(plan.max_concurrency * plan.max_model_len)
+
+
+def tokens_of_blocks(plan: VllmPlan) -> int:
+    """Return the capacity that vLLM logged before 0.22: as if all groups grew."""
+    smallest = min(group.spec.block_tokens for group in plan.groups)
+    return plan.num_blocks // len(plan.groups) * smallest
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,15 +77,19 @@ def memory_of(log: Logged) -> float | None:
     return None
 
 
-def compare_figures(log: Logged, model: Model, deployment: Deployment) -> Figures:
+def compare_figures(
+    log: Logged, model: Model, deployment: Deployment, tokens_of: TokensOf
+) -> Figures:
     """Plan what the log tells, and put both next to each other.
+
+    ``tokens_of`` is how the release counts the tokens that it logs.
 
     Raises:
         PlanError: vLLM cannot serve the model; or the log says nothing of its memory.
 
     """
-    plan = _planned(log, model, deployment)
-    figures = tuple(_figures(log, plan))
+    plan = _planned(log, model, deployment, tokens_of)
+    figures = tuple(_figures(log, plan, tokens_of))
     agree = all(figure.agrees for figure in figures)
     gib = memory_of(log)
     least = plan.num_blocks * plan.block_bytes
@@ -82,12 +98,12 @@ def compare_figures(log: Logged, model: Model, deployment: Deployment) -> Figure
         memory_bytes=least if gib is None else min(max(int(gib * _GIB), least), most),
         is_memory_logged=gib is not None,
         figures=figures,
-        explanation=None if agree else _explanation(log, model, deployment),
+        explanation=None if agree else _explanation(log, model, deployment, tokens_of),
     )
 
 
-def _planned(log: Logged, model: Model, deployment: Deployment) -> VllmPlan:
-    """Return the plan whose blocks agree with the memory, and with the tokens if one does."""
+def _planned(log: Logged, model: Model, deployment: Deployment, tokens_of: TokensOf) -> VllmPlan:
+    """Return the plan of the fewest blocks that hold the tokens, within the logged memory."""
     probe = plan_vllm(model, _ROOM, deployment)
     tokens, blocks, gib = log.last("tokens"), log.last("blocks"), memory_of(log)
     least, most = 1, _MOST_BLOCKS
@@ -104,14 +120,10 @@ def _planned(log: Logged, model: Model, deployment: Deployment) -> VllmPlan:
     if tokens is None:
         middle = least if gib is None else max(int(gib * _GIB) // probe.block_bytes, 1)
         return _of_blocks(probe, middle)
-    return _with_tokens(probe, least, most, int(tokens.replace(",", "")))
-
-
-def _with_tokens(probe: VllmPlan, least: int, most: int, tokens: int) -> VllmPlan:
-    """Return the plan of the fewest blocks that hold the tokens, within these bounds."""
+    wanted = int(tokens.replace(",", ""))
     while least < most:
         middle = (least + most) // 2
-        enough = _of_blocks(probe, middle).tokens >= tokens
+        enough = tokens_of(_of_blocks(probe, middle)) >= wanted
         least, most = (least, middle) if enough else (middle + 1, most)
     return _of_blocks(probe, least)
 
@@ -122,7 +134,7 @@ def _of_blocks(probe: VllmPlan, num_blocks: int) -> VllmPlan:
     )
 
 
-def _figures(log: Logged, plan: VllmPlan) -> Iterator[Figure]:
+def _figures(log: Logged, plan: VllmPlan, tokens_of: TokensOf) -> Iterator[Figure]:
     length = log.last("length")
     yield Figure(name="max length", logged=length, planned=f"{plan.max_model_len:,}")
     block = log.last("block")
@@ -133,7 +145,7 @@ def _figures(log: Logged, plan: VllmPlan) -> Iterator[Figure]:
     yield Figure(
         name="blocks", logged=blocks and f"{int(blocks):,}", planned=f"{plan.num_blocks:,}"
     )
-    yield Figure(name="tokens", logged=log.last("tokens"), planned=f"{plan.tokens:,}")
+    yield Figure(name="tokens", logged=log.last("tokens"), planned=f"{tokens_of(plan):,}")
     concurrency = log.last("concurrency")
     yield Figure(
         name="concurrency",
@@ -153,16 +165,26 @@ def _figures(log: Logged, plan: VllmPlan) -> Iterator[Figure]:
         yield Figure(name="padding layers", logged=layers, planned=f"{plan.padding_layers:,}")
 
 
-def _explanation(log: Logged, model: Model, deployment: Deployment) -> str | None:
+def _explanation(
+    log: Logged, model: Model, deployment: Deployment, tokens_of: TokensOf
+) -> str | None:
     """Return the one option with another value of which all figures would agree."""
     for option, value in _OTHERS:
         if getattr(deployment, option) == value:
             continue
-        try:
+        with suppress(PlanError):
             other = msgspec.structs.replace(deployment, **{option: value})
-            plan = _planned(log, model, other)
-        except PlanError:
-            continue
-        if all(figure.agrees for figure in _figures(log, plan)):
-            return f"--{option.replace('_', '-')} {value}"
+            if _agree(log, model, other, tokens_of):
+                return f"--{option.replace('_', '-')} {value}"
+    for count, release in _COUNTS.items():
+        if count is not tokens_of and _agree(log, model, deployment, count):
+            return f"what vLLM {release} logs"
     return None
+
+
+def _agree(log: Logged, model: Model, deployment: Deployment, tokens_of: TokensOf) -> bool:
+    plan = _planned(log, model, deployment, tokens_of)
+    return all(figure.agrees for figure in _figures(log, plan, tokens_of))
+
+
+_COUNTS: Final = {tokens_of_blocks: "before 0.22", tokens_of_requests: "since 0.22"}

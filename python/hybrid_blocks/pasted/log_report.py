@@ -8,13 +8,18 @@ import msgspec
 
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted.command import of_options
-from hybrid_blocks.pasted.log_figures import Figures, compare_figures
+from hybrid_blocks.pasted.log_figures import (
+    Figures,
+    compare_figures,
+    tokens_of_blocks,
+    tokens_of_requests,
+)
 from hybrid_blocks.pasted.log_lines import Logged
 from hybrid_blocks.pasted.log_options import options_of
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report import Report, make_report
 
-_NEW_FORMULA: Final = (0, 22)
+_COUNTS_REQUESTS: Final = (0, 22)
 _BATCHES_IN_FLIGHT: Final = (0, 26)
 _ASSUMED: Final = "is assumed, as vLLM does"
 
@@ -68,7 +73,11 @@ def report_log(
     if memory_bytes is not None:
         facts = {**log.facts, "memory": [str(memory_bytes / 2**30)]}
         log = msgspec.structs.replace(log, facts=facts)
-    figures = compare_figures(log, model, deployment)
+    release = _release(version)
+    is_old = release is not None and release < _COUNTS_REQUESTS
+    figures = compare_figures(
+        log, model, deployment, tokens_of_blocks if is_old else tokens_of_requests
+    )
     report, refusal = None, None
     try:
         report = make_report(model, figures.memory_bytes, deployment)
@@ -98,8 +107,6 @@ def _deployment(
     command = of_options(options, name, {}, source)
     deployment = command.deployment
     release = _release(version)
-    if release is not None and release < _NEW_FORMULA:
-        deployment = msgspec.structs.replace(deployment, vllm_formula="old")
     if release is not None and release < _BATCHES_IN_FLIGHT:
         deployment = msgspec.structs.replace(deployment, in_flight_batches=1)
     notes = tuple(note for note in command.model.notes if _ASSUMED not in note)
