@@ -36,7 +36,7 @@ class Server:
 
     def samples(self) -> Iterator[tuple[tuple[str, str], float]]:
         """Yield the samples of ``/metrics``: name and labels as they are written, and value."""
-        with urlopen(f"{self.url}/metrics", timeout=30) as answer:
+        with urlopen(f"{self.url}/metrics", timeout=120) as answer:
             lines = answer.read().decode().splitlines()
         for line in lines:
             if line and not line.startswith("#"):
@@ -79,7 +79,7 @@ class Server:
         return total
 
     def _post(self, path: str) -> None:
-        with urlopen(Request(self.url + path, method="POST"), timeout=60):
+        with urlopen(Request(self.url + path, method="POST"), timeout=120):
             pass
 
     def log_text(self) -> str:

@@ -16,8 +16,8 @@ PREFIX = (
 ) * 2
 
 _TOKENIZER = tokenizer.make()
-_BETWEEN_ARRIVALS_S = 0.01
-_UNTIL_ALL_ARE_QUEUED_S = 1.0
+_BETWEEN_ARRIVALS_S = 0.05
+_UNTIL_ALL_ARE_QUEUED_S = 4.0
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ FUNCTIONS = {
 }
 """Each command's function in the module of its name."""
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
 
 class Commands(TyperGroup):
     """Imports a command's module when it is looked up.
@@ -55,6 +58,8 @@ class Commands(TyperGroup):
             if not hasattr(error, "format_message"):
                 raise
             code = _print_usage_error(error)
+        if code == INTERRUPTED:
+            typer.echo("interrupted", err=True)
         sys.exit(code or 0)
 
 

@@ -23,6 +23,7 @@ from hybrid_blocks.cli.output import (
 from hybrid_blocks.cli.progress import make_progress
 from hybrid_blocks.cli.tiers import compare_tiers
 from hybrid_blocks.cli.values import each_once, finite
+from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
@@ -261,9 +262,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             _show(json, tiered, make_tiers_table(tiered))
             _check_served(tiered)
             return
-        variants = make_variants(
-            managers, placements, policies, VllmOptions(retention=kept), signal
-        )
+        variants = _variants(managers, placements, policies, kept, signal)
         if shares is not None:
             results = _compare_shares(requests, cache, variants, config, shares)
             _warn_of_defaults(given, memory)
@@ -378,6 +377,18 @@ def _generate(workload: str, seed: int, limit: int | None) -> Trace:
         return generate_workload(workload, seed, limit or NUM_REQUESTS)
     trace = generate_trace(seed)
     return trace if limit is None else trace.head(limit)
+
+
+def _variants(
+    managers: Sequence[ManagerName],
+    placements: Sequence[str],
+    policies: Sequence[PolicyName],
+    retention: int | None,
+    signal: float | None,
+) -> tuple[Variant, ...]:
+    if ManagerName.VLLM in managers:
+        allow_no_gpu()
+    return make_variants(managers, placements, policies, VllmOptions(retention=retention), signal)
 
 
 def _read_retention(text: str) -> int | None:

@@ -1,6 +1,7 @@
 """Runs a profile: one process a level, some steps at a time in turn."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,9 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.profile.result import Findings
 from hybrid_blocks.profile.workload import CHECKED, FLOOR, Settings, level_of
 from hybrid_blocks.vllm.level import CHECK, VARIABLE, Level
+
+_CLASS = re.compile(r"^[\w.]+(?:Error|Exception|Exit): ")
+"""How Python begins the last line of an uncaught exception: a person needs what follows."""
 
 
 class ProfileError(HybridBlocksError):
@@ -79,7 +83,7 @@ class LevelProcess:
             return True
         if self._process.wait() != 0:
             last_line = self._output.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise ProfileError(f"level {self._level}: {last_line}")
+            raise ProfileError(f"level {self._level}: {_CLASS.sub('', last_line)}")
         return False
 
     def take_turn(self) -> bool:
