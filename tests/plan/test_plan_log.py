@@ -145,6 +145,18 @@ def test_a_line_that_matters_comes_with_what_to_do(line: str, advice: str) -> No
     assert words in line
 
 
+def test_values_that_are_no_values_of_an_option_are_left_out() -> None:
+    lines = [
+        "non-default args: {'model': 'Phi-4', 'tensor_parallel_size': 'two', 'max_num_seqs': True, "
+        "'max_model_len': 4096, 'served_model_name': 'x', 'kv_cache_dtype': 8, 'other': 3, "
+        "'compilation_config': <CompilationConfig at 0x1>, 'enable_lora': False}",
+        "LLM engine (v0.25.1) with config: model='Phi-4', tensor_parallel_size=2-1, dtype=half!",
+        "Available KV cache memory: 8.00 GiB",
+    ]
+    deployment = report_log(read_lines(lines), None, {}).deployment
+    assert (deployment.tp, deployment.max_model_len, deployment.kv_cache_dtype) == (1, 4096, "auto")
+
+
 def test_the_least_memory_of_all_workers_is_taken() -> None:
     lines = write_log({key: value for key, value in QWEN.items() if key != "gib"})
     lines += [f"Available KV cache memory: {gib} GiB" for gib in (14.9, 14.68, 15.1)]

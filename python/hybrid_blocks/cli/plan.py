@@ -83,6 +83,9 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         Path | None, typer.Option("--log", help="A log of vLLM's start; - is standard input.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show each formula.")] = False,
+    why_figure: Annotated[
+        str | None, typer.Option("--why", help="Explain one figure: tokens, requests of 32k, …")
+    ] = None,
     compare_files: Annotated[
         tuple[Path, Path] | None, typer.Option("--compare", help="Two files of --json.")
     ] = None,
@@ -112,7 +115,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         refuse_same_file(layers=layers, trace=trace, json=json, plot=plot_file)
         if sweep_axis:
             given.refuse(
-                *("lengths", "trace", "json", "plot_file", "explain"),
+                *("lengths", "trace", "json", "plot_file", "explain", "why_figure"),
                 why="beside --sweep: a sweep prints a row for each combination, for the maximum "
                 "length; leave it out, or plan one combination",
             )
@@ -154,12 +157,32 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             _refuse_axes(axes, given)
             _sweep(chosen, memory_bytes, deployment, axes)
             return
-        if extra_axes:
-            raise PlanError(f"one model at a time: {' '.join(extra_axes)} is too much")
+        _check_one_model(extra_axes)
+        if why_figure is not None:
+            _print_why(why_figure, chosen, memory_bytes, deployment, given)
+            return
         report = make_report(chosen, memory_bytes, deployment, wanted, _trace_lengths(trace))
         _show(report, json, plot_file, explained=explain)
     except HybridBlocksError as error:
         fail(error)
+
+
+def _check_one_model(words: Sequence[str]) -> None:
+    if words:
+        raise PlanError(f"one model at a time: {' '.join(words)} is too much")
+
+
+def _print_why(
+    figure: str, model: Model, memory_bytes: int, deployment: Deployment, given: Given
+) -> None:
+    given.refuse(
+        *("lengths", "trace", "json", "plot_file", "explain"),
+        why="beside --why, which explains one figure; leave it out",
+    )
+    from hybrid_blocks.plan.report.why import why  # noqa: PLC0415 - asked for seldom
+
+    for line in why(figure, model, memory_bytes, deployment):
+        make_console().print(line, soft_wrap=True)
 
 
 def _show(report: Report, json: Path | None, plot_file: Path | None, *, explained: bool) -> None:

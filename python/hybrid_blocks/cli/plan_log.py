@@ -53,7 +53,7 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
 
     """
     given.refuse(
-        *("lengths", "trace", "plot_file", "explain", "sweep_axis", "layers"),
+        *("lengths", "trace", "plot_file", "explain", "sweep_axis", "layers", "why_figure"),
         why="beside --log, which prints the plan of the log's own length; leave it out",
     )
     if pasted(context) is not None:

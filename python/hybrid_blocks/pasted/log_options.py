@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from hybrid_blocks.pasted.log_lines import Logged
-from hybrid_blocks.pasted.options import recorded
+from hybrid_blocks.pasted.options import Option, recorded
 
 _KEY: Final = re.compile(r"'(\w+)': ")
 _SCALAR: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"[^\"]*\"|-?[\d.]+(?:e-?\d+)?|True|False|None")
@@ -38,13 +38,25 @@ def options_of(log: Logged) -> dict[str, Any]:
     if log.last("mode") == "none":
         options["enable_prefix_caching"] = False
     # The memory is the log's own, and names of other releases are not options of this one.
-    known = recorded().named()
     left_out = {"kv_cache_memory_bytes", "num_gpu_blocks_override", "hf_config_path", "config"}
+    known = recorded().named()
     return {
         name: value
         for name, value in options.items()
-        if name in known.keys() - left_out and value is not None
+        if name in known.keys() - left_out and _is_of(known[name], value)
     }
+
+
+def _is_of(option: Option, value: object) -> bool:
+    """Return whether a value is one that vLLM's parser gives for an option."""
+    if option.takes == "many":
+        return isinstance(value, list)
+    if option.takes == "nothing":
+        return isinstance(value, bool)
+    if option.choices and value not in option.choices:
+        return False
+    types = {"object": dict | str, "number": int | float, "text": str}.get(option.kind, int)
+    return isinstance(value, types) and not isinstance(value, bool)
 
 
 def _given(text: str) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,162 @@
+"""One figure of a plan: its formula with its numbers, its source, and what would change it most."""
+
+import math
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.geometry import plan_natural
+from hybrid_blocks.plan.report.plan_report import PlanReport
+from hybrid_blocks.plan.report.report import Report, make_report
+from hybrid_blocks.plan.report.why_formulas import PARTS, formulas
+from hybrid_blocks.plan.vllm import plan_vllm
+from hybrid_blocks.units import human, parse_tokens
+
+REQUESTS: Final = "requests of "
+_LOGGED: Final = "vLLM logs"
+_FIELDS: Final = {
+    "slabs": "num_slabs",
+    "block tokens": "block_tokens",
+    "blocks": "num_blocks",
+    "tokens": "tokens",
+    "longest request": "max_length",
+    "state slots": "state_slots",
+    "max_num_seqs for CUDA graphs": "cuda_graph_batch",
+}
+_SOURCES: Final = {
+    "natural": "docs/planner.md, The natural geometry",
+    "vLLM": "vLLM 0.33, vllm/v1/core/kv_cache_planning.py and kv_cache_manager.py",
+}
+
+
+def why(
+    name: str, model: Model, memory_bytes: int, deployment: Deployment, lengths: Sequence[int] = ()
+) -> list[str]:
+    """Lines that explain the figure of a name, as the tables of a plan have it.
+
+    Raises:
+        PlanError: no figure has this name, or this plan has no such figure; or as `make_report`.
+
+    """
+    name, length = _resolved(name, deployment.length(model))
+    wanted = [*lengths, length]
+    report = make_report(model, memory_bytes, deployment, wanted)
+    values = _values(report, name, length)
+    if not any(value is not None for value in values.values()):
+        raise PlanError(f"--why {name!r}: {model.name} has no such figure")
+    geometry = plan_natural(model, memory_bytes, deployment)
+    plan = None if report.vllm is None else plan_vllm(model, memory_bytes, deployment)
+    lines = [f"{name}: {_both(name, values)}"]
+    for side, formula in formulas(name, geometry, plan, length):
+        lines.append(f"{side}: {formula}")
+        lines.append(f"  source: {_SOURCES[side]}")
+    if name.startswith(REQUESTS) and any(
+        deployment.max_num_seqs <= value for value in values.values() if value is not None
+    ):
+        lines.append(f"max_num_seqs {deployment.max_num_seqs:,} caps it")
+    case = (model, memory_bytes, deployment)
+    lines.append(_changed_most(name, length, values, case))
+    return lines
+
+
+def _resolved(name: str, limit: int) -> tuple[str, int]:
+    """Name of a figure as tables have it, and the length that it is of."""
+    text = " ".join(name.replace(",", "").split()).lower()
+    if text.startswith(REQUESTS):
+        length = parse_tokens(text.removeprefix(REQUESTS))
+        return f"{REQUESTS}{length:,}", length
+    if text.startswith(_LOGGED.lower()):
+        return _LOGGED, limit
+    known = {known.lower(): known for known in (*_FIELDS, *PARTS)}
+    if text in known:
+        return known[text], limit
+    near = get_close_matches(text, known, n=1)
+    meant = f"; did you mean {known[near[0]]!r}?" if near else ""
+    every = ", ".join((*_FIELDS, f"{REQUESTS}N", _LOGGED, *PARTS))
+    raise PlanError(f"--why {name!r}: figures are {every}{meant}")
+
+
+def _values(report: Report, name: str, length: int) -> dict[str, float | None]:
+    plans = {"natural": report.natural, "vLLM": report.vllm}
+    return {
+        side: None if plan is None else _value(plan, name, length) for side, plan in plans.items()
+    }
+
+
+def _value(plan: PlanReport, name: str, length: int) -> float | None:
+    if name == _LOGGED:
+        return plan.logged_concurrency
+    if name in _FIELDS:
+        value: float | None = getattr(plan, _FIELDS[name])
+        return value
+    full = next(one for one in plan.lengths if one.length == length)
+    return full.budget.parts[name] if name in PARTS else full.running
+
+
+def _both(name: str, values: dict[str, float | None]) -> str:
+    return ", ".join(f"{_text(name, value)} ({side})" for side, value in values.items())
+
+
+def _text(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if name in PARTS:
+        return human(int(value))
+    is_count = name in _FIELDS
+    return f"{value:,}" if is_count else f"{value:,.2f}x"
+
+
+def _changed_most(
+    name: str,
+    length: int,
+    values: dict[str, float | None],
+    case: tuple[Model, int, Deployment],
+) -> str:
+    """Return the input whose change, one at a time, moves the figure most."""
+    most, told = 0.0, "no single input of those tried changes it"
+    for text, memory, other in _changes(*case):
+        try:
+            found = _values(make_report(case[0], memory, other, [length]), name, length)
+        except PlanError:
+            continue
+        moved = max(_moved(values[side], found[side]) for side in values)
+        if moved > most:
+            most = moved
+            told = f"changed most by {text}: {_both(name, found)}"
+    return told
+
+
+def _moved(before: float | None, after: float | None) -> float:
+    if not before or not after:
+        return 0.0
+    return abs(math.log(after / before))
+
+
+def _changes(
+    model: Model, memory_bytes: int, deployment: Deployment
+) -> Iterator[tuple[str, int, Deployment]]:
+    """Inputs with another value that a person might give; a memory of a quarter more first."""
+    yield "a quarter more --memory", memory_bytes * 5 // 4, deployment
+    is_small = deployment.kv_cache_dtype.startswith("fp8")
+    has_states = any(layer.cache.kind == "state" for layer in model.layers)
+    changed: dict[str, object] = {
+        "kv_cache_dtype": "auto" if is_small else "fp8",
+        "tp": deployment.tp * 2,
+        "max_model_len": max(deployment.length(model) // 2, 1),
+        "max_num_batched_tokens": max(deployment.max_num_batched_tokens // 2, 1),
+        "max_num_seqs": deployment.max_num_seqs * 2,
+    }
+    if deployment.num_speculative_tokens:
+        changed["num_speculative_tokens"] = 0
+    if has_states:
+        changed["mamba_ssm_dtype"] = "bf16"
+        is_cached = deployment.mamba_cache_mode == "align"
+        changed["mamba_cache_mode"] = "none" if is_cached else "align"
+    for option, value in changed.items():
+        if getattr(deployment, option) != value:
+            other = msgspec.structs.replace(deployment, **{option: value})
+            yield f"--{option.replace('_', '-')} {value}", memory_bytes, other

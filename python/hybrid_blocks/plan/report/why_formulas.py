@@ -1,0 +1,196 @@
+"""The formula of each figure that a plan shows, with its numbers."""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.plan.report.budget import Budget, natural_budget, vllm_budget
+from hybrid_blocks.plan.vllm import VllmPlan
+
+PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "live": "tokens that are still read, and states",
+        "rounding": "blocks that are not full, or reach out of a window",
+        "padding": "pages, strides and empty layers that equalize blocks",
+        "null": "the null block, or the slab that holds the null blocks",
+        "unused": "room for less than one more request",
+        "tail": "memory behind the last whole slab or block",
+    }
+)
+"""Where bytes go, in words."""
+
+
+def formulas(
+    name: str, geometry: ArenaPlan, plan: VllmPlan | None, length: int
+) -> Iterator[tuple[str, str]]:
+    """Formulas of a figure, each with the plan that it is of: natural, vLLM."""
+    if name in PARTS:
+        yield "natural", _part(name, natural_budget(geometry, length), geometry.memory_bytes)
+        if plan is not None:
+            yield "vLLM", _part(name, vllm_budget(plan, length), plan.memory_bytes)
+        return
+    key = next((key for key in _NATURAL if name.startswith(key)), None)
+    if key is not None:
+        yield "natural", _NATURAL[key](geometry, length)
+    key = next((key for key in _VLLM if name.startswith(key)), None)
+    if key is not None and plan is not None:
+        yield "vLLM", _VLLM[key](plan, length)
+
+
+def _part(name: str, budget: Budget, memory: int) -> str:
+    share = 100 * budget.parts[name] / memory
+    return (
+        f"{PARTS[name]}, with {_count(budget.requests)} of {budget.length:,} tokens: "
+        f"{budget.parts[name]:,} of {memory:,} bytes = {share:.2f} %"
+    )
+
+
+def _count(requests: int) -> str:
+    return f"{requests:,} request{'' if requests == 1 else 's'}"
+
+
+def _slabs(geometry: ArenaPlan, _length: int) -> str:
+    return (
+        f"floor({geometry.memory_bytes:,} / {geometry.slab_bytes:,} bytes of a slab) = "
+        f"{geometry.num_slabs:,}, one of them the null slab"
+    )
+
+
+def _natural_requests(geometry: ArenaPlan, length: int) -> str:
+    whole = capacity.requests(geometry, length)
+    return (
+        f"{_count(whole)} of {length:,} tokens: {geometry.slabs(whole, length):,} slabs, "
+        f"one more {geometry.slabs(whole + 1, length):,}; there are {geometry.usable_slabs:,}; "
+        f"one that decodes takes {capacity.slabs_of_one(geometry, length):.2f}"
+    )
+
+
+def _natural_tokens(geometry: ArenaPlan, length: int) -> str:
+    held = capacity.concurrency(geometry, length)
+    return (
+        f"int({held:.6f} requests x {length:,}) = {capacity.tokens(geometry, length):,}; "
+        f"{_natural_requests(geometry, length)}"
+    )
+
+
+def _natural_blocks(geometry: ArenaPlan, _length: int) -> str:
+    group = next((group for group in geometry.groups if group.grows), geometry.groups[0])
+    return (
+        f"{geometry.usable_slabs:,} slabs x {group.blocks_per_slab:,} blocks of group {group.name} "
+        f"= {capacity.growing_blocks(geometry):,}"
+    )
+
+
+def _natural_block(geometry: ArenaPlan, _length: int) -> str:
+    group = next((group for group in geometry.groups if group.grows), geometry.groups[0])
+    return f"attention kernels take blocks of {group.block_tokens:,} tokens; no page is inflated"
+
+
+def _natural_longest(geometry: ArenaPlan, length: int) -> str:
+    fits = capacity.longest(geometry, length)
+    return (
+        f"one request of {fits:,} tokens needs {geometry.slabs(1, fits):,} of "
+        f"{geometry.usable_slabs:,} slabs; an engine takes up to {length:,}"
+    )
+
+
+def _natural_states(geometry: ArenaPlan, _length: int) -> str:
+    groups = sum(group.kind == "state" for group in geometry.groups)
+    return (
+        f"{geometry.usable_slabs:,} slabs shared by {groups} state groups = "
+        f"{capacity.state_slots(geometry) or 0:,} slots of each"
+    )
+
+
+def _natural_graphs(geometry: ArenaPlan, _length: int) -> str:
+    return f"vLLM compares max_num_seqs with the slabs: {geometry.num_slabs:,}"
+
+
+def _vllm_requests(plan: VllmPlan, length: int) -> str:
+    first, each = plan.prefill_blocks(length), plan.decode_blocks(length)
+    usable = plan.num_blocks - 1
+    if first > usable:
+        return f"{usable:,} blocks / {first:,} of a prompt of {length:,} tokens"
+    return (
+        f"1 + ({usable:,} blocks - {first:,} of the last one's prompt) / {each:,} of a request of "
+        f"{length:,} tokens that decodes = {plan.concurrency(length):.2f}"
+    )
+
+
+def _vllm_tokens(plan: VllmPlan, length: int) -> str:
+    held = plan.concurrency(length)
+    return (
+        f"int({held:.6f} requests x {length:,}) = {int(held * length):,}; "
+        f"{_vllm_requests(plan, length)}"
+    )
+
+
+def _vllm_blocks(plan: VllmPlan, _length: int) -> str:
+    return (
+        f"floor({plan.memory_bytes:,} / {plan.block_bytes:,} bytes of the widest group's block) = "
+        f"{plan.num_blocks:,}"
+    )
+
+
+def _vllm_block(plan: VllmPlan, _length: int) -> str:
+    state = next((group.spec for group in plan.groups if group.spec.kind == "mamba"), None)
+    if state is None:
+        return f"the backend's blocks of {plan.block_tokens:,} tokens"
+    return (
+        f"the fewest tokens whose page of {state.page_bytes:,} bytes holds a state of "
+        f"{state.unpadded_bytes:,}: {plan.block_tokens:,}"
+    )
+
+
+def _vllm_longest(plan: VllmPlan, _length: int) -> str:
+    fits = plan.longest()
+    return (
+        f"one request of {fits:,} tokens needs {plan.blocks_per_request(fits):,} of "
+        f"{plan.num_blocks - 1:,} blocks; an engine takes up to {plan.max_model_len:,}"
+    )
+
+
+def _vllm_states(plan: VllmPlan, _length: int) -> str:
+    groups = sum(group.spec.kind == "mamba" for group in plan.groups)
+    return f"floor({plan.num_blocks - 1:,} blocks / {groups} state groups) = {plan.state_slots:,}"
+
+
+def _vllm_graphs(plan: VllmPlan, _length: int) -> str:
+    return f"vLLM compares max_num_seqs with the blocks: {plan.num_blocks:,}"
+
+
+def _vllm_logs(plan: VllmPlan, _length: int) -> str:
+    each = plan.blocks_per_request(plan.max_model_len)
+    return (
+        f"{plan.num_blocks:,} blocks / {each:,} of a request of {plan.max_model_len:,} tokens = "
+        f"{plan.max_concurrency:.2f}x; int({plan.max_concurrency:.6f} x {plan.max_model_len:,}) = "
+        f"{plan.tokens:,} tokens"
+    )
+
+
+_NATURAL: Final[Mapping[str, Callable[[ArenaPlan, int], str]]] = MappingProxyType(
+    {
+        "slabs": _slabs,
+        "requests of": _natural_requests,
+        "tokens": _natural_tokens,
+        "block tokens": _natural_block,
+        "blocks": _natural_blocks,
+        "longest": _natural_longest,
+        "state slots": _natural_states,
+        "max_num_seqs": _natural_graphs,
+    }
+)
+_VLLM: Final[Mapping[str, Callable[[VllmPlan, int], str]]] = MappingProxyType(
+    {
+        "requests of": _vllm_requests,
+        "tokens": _vllm_tokens,
+        "block tokens": _vllm_block,
+        "blocks": _vllm_blocks,
+        "longest": _vllm_longest,
+        "state slots": _vllm_states,
+        "max_num_seqs": _vllm_graphs,
+        "vLLM logs": _vllm_logs,
+    }
+)

@@ -1,0 +1,94 @@
+"""``hybrid-blocks plan --why``: one figure explained."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hybrid_blocks.cli import app
+from hybrid_blocks.plan.report.why_formulas import PARTS
+from typer.testing import CliRunner
+
+QWEN = ("Qwen3.5-27B", "--memory", "24GiB", "--tp", "2")
+NAMES = (
+    *("slabs", "block tokens", "blocks", "tokens", "longest request", "state slots"),
+    *("max_num_seqs for CUDA graphs", "vLLM logs", "requests of 262,144", "requests of 4k"),
+    *PARTS,
+)
+
+
+def _run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def _report(*arguments: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(_run(*arguments, "--json", "-")[1])
+    return report
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model", ["Qwen3.5-27B", "Gemma-3-27B"])
+def test_every_figure_of_the_tables_is_explained(name: str, model: str) -> None:
+    code, out, error = _run(model, "--memory", "80GiB", "--why", name)
+    if model == "Gemma-3-27B" and name in {"state slots", "max_num_seqs for CUDA graphs"}:
+        assert "Gemma-3-27B has no such figure" in error
+        return
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].lower().startswith(name.split(" of ", maxsplit=1)[0].lower())
+    assert any(line.startswith(("natural: ", "vLLM: ")) for line in lines)
+    assert sum(line.startswith("  source: ") for line in lines) >= 1
+    assert "chang" in lines[-1]
+
+
+def test_the_formula_gives_the_figure_of_the_tables() -> None:
+    report = _report(*QWEN)
+    _, out, _ = _run(*QWEN, "--why", "tokens")
+    assert f"= {report['natural']['tokens']:,};" in out
+    assert f"= {report['vllm']['tokens']:,};" in out
+    _, out, _ = _run(*QWEN, "--why", "vLLM logs for 262,144")
+    assert f"= {report['vllm']['logged_tokens']:,} tokens" in out
+    _, out, _ = _run(*QWEN, "--why", "SLABS")
+    assert f"= {report['natural']['num_slabs']:,}, one of them" in out
+
+
+def test_the_input_that_changes_a_figure_most_changes_it_as_told() -> None:
+    _, out, _ = _run(*QWEN, "--why", "state slots")
+    told = re.search(r"changed most by --tp (\d+): ([\d,]+) \(natural\), ([\d,]+) \(vLLM\)", out)
+    assert told is not None
+    report = _report("Qwen3.5-27B", "--memory", "24GiB", "--tp", told[1])
+    assert told[2] == f"{report['natural']['state_slots']:,}"
+    assert told[3] == f"{report['vllm']['state_slots']:,}"
+
+
+def test_a_cap_on_what_runs_is_named() -> None:
+    _, out, _ = _run(*QWEN, "--max-num-seqs", "8", "--why", "requests of 512")
+    assert "max_num_seqs 8 caps it" in out
+    assert "changed most by --max-num-seqs 16: 16.00x" in out
+
+
+def test_a_figure_of_a_pasted_command_is_explained() -> None:
+    command = ["vllm", "serve", "Qwen/Qwen3.5-27B", "-tp", "2"]
+    code, out, _ = _run("--memory", "24GiB", "--why", "blocks", "--", *command)
+    assert code == 0
+    assert "widest group's block" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--why", "bloks"), "did you mean 'blocks'?"),
+        (("--why", "requests of many"), "no number of tokens"),
+        (("--why", "tokens", "--explain"), "--explain beside --why"),
+        (("--why", "tokens", "--sweep", "tp=1"), "--why beside --sweep"),
+    ],
+)
+def test_a_question_that_has_no_answer_is_one_clear_line(
+    arguments: tuple[str, ...], complaint: str
+) -> None:
+    code, out, error = _run("Qwen3.5-27B", "--memory", "24GiB", *arguments)
+    assert code == 2
+    assert out == ""
+    assert complaint in error
+    assert error.count("\n") == 1
