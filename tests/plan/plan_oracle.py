@@ -55,6 +55,10 @@ class Oracle:
         self.model = model
         self.deployment = deployment
         self.config = _vllm_config(model, deployment)
+        self.config.scheduler_config.async_scheduling = (
+            deployment.in_flight_tokens > deployment.max_num_batched_tokens
+        )
+        assert self.config.max_in_flight_tokens == deployment.in_flight_tokens
         self.block_tokens = self._block_size()
         layers = model.active_layers(deployment.num_speculative_tokens)
         workers = [

@@ -29,9 +29,9 @@ def _report(*arguments: str) -> dict[str, Any]:
 
 
 def test_a_plan_shows_both_geometries_and_what_to_act_on() -> None:
-    code, out, _ = _run(*QWEN, *MTP, "--vllm-formula", "old", "--lengths", "512,4k,32k")
+    code, out, _ = _run(*QWEN, *MTP, "--lengths", "512,4k,32k")
     assert code == 0
-    assert "104,800" in out
+    assert "404,010 tokens" in out
     assert "1.54x" in out
     assert "requests of 32,768" in out
     assert "attention block inflated to 800 tokens: prompts below it never hit" in out
@@ -40,7 +40,7 @@ def test_a_plan_shows_both_geometries_and_what_to_act_on() -> None:
 
 def test_the_json_file_holds_both_plans(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    code, _, _ = _run(*QWEN, *MTP, "--vllm-formula", "old", "--json", str(path))
+    code, _, _ = _run(*QWEN, *MTP, "--json", str(path))
     assert code == 0
     report = json.loads(path.read_text())
     for side in ("vllm", "natural"):
@@ -56,7 +56,7 @@ def test_the_json_file_holds_both_plans(tmp_path: Path) -> None:
     assert report["vllm"]["block_tokens"] == 800
     assert report["vllm"]["num_blocks"] == 524
     assert report["vllm"]["logged_blocks_per_request"] == 340
-    assert report["vllm"]["logged_tokens"] == 104_800
+    assert report["vllm"]["logged_tokens"] == int(524 / 340 * 262_144)
     assert report["natural"]["logged_tokens"] is None
     assert {group["kind"] for group in report["groups"]} == {"state", "full"}
     assert report["warnings"]
@@ -124,20 +124,15 @@ def test_all_blocks_of_the_shortest_request_are_named() -> None:
     assert "3 state blocks and at least 1 attention block, so at most 125 of" in warning
 
 
-@pytest.mark.parametrize(
-    ("options", "is_told"),
-    [
-        (["Gemma-3-27B"], True),
-        (["Gemma-3-27B", "--in-flight-batches", "2"], False),
-        (["Qwen3.5-27B"], False),
-    ],
-    ids=str,
-)
-def test_windows_planned_for_one_batch_in_flight_are_told(
-    options: list[str], *, is_told: bool
-) -> None:
-    report = _report(*options, "--memory", "24GiB")
-    assert any("--in-flight-batches 2" in line for line in report["warnings"]) is is_told
+@pytest.mark.parametrize(("pp", "batches"), [("1", "2"), ("2", "3")])
+def test_windows_hold_the_batches_that_are_in_flight_on_a_gpu(pp: str, batches: str) -> None:
+    options = ("gpt-oss-20b", "--memory", "24GiB", "--pp", pp)
+    default, given = _report(*options), _report(*options, "--in-flight-batches", batches)
+    assert default["vllm"] == given["vllm"]
+    assert default["natural"] == given["natural"]
+    assert default["warnings"] == given["warnings"]
+    on_a_cpu = _report(*options, "--in-flight-batches", pp)
+    assert on_a_cpu["vllm"]["logged_tokens"] > default["vllm"]["logged_tokens"]
 
 
 def test_memory_in_powers_of_ten_is_planned_as_such() -> None:
@@ -152,10 +147,40 @@ def test_unverified_sizes_are_marked() -> None:
 
 
 def test_a_request_that_fits_only_without_padding_is_a_warning() -> None:
-    report = _report("Qwen3.5-27B", "--memory", "3.95GiB", "--max-model-len", "58k")
+    options = ("Qwen3.5-27B", "--memory", "3.95GiB", "--max-model-len", "58k")
+    report = _report(*options)
     assert report["natural"]["max_length"] == 58 * 1024
-    assert report["vllm"]["max_length"] < 58 * 1024
-    assert any("max length that fits is" in line for line in report["warnings"])
+    assert report["vllm"]["max_length"] == 58_800
+    (warning,) = (line for line in report["warnings"] if "does not fit" in line)
+    assert warning == (
+        "vLLM: KV of one request does not fit: 59,392 tokens need 3.97 GiB, 3.95 GiB are there; "
+        "max length that fits is 58,800"
+    )
+
+
+def test_nothing_is_logged_where_vllm_refuses_to_start() -> None:
+    options = ("Qwen3.5-27B", "--memory", "3.95GiB", "--max-model-len", "58k")
+    vllm = _report(*options)["vllm"]
+    assert vllm["logged_tokens"] is None
+    assert vllm["logged_concurrency"] is None
+    assert vllm["logged_blocks_per_request"] is None
+    _, table, _ = _run(*options)
+    assert re.search(r"vLLM logs for 59,392 +does not start", table)
+    _, rows, _ = _run(*options, "--sweep", "tp=1")
+    assert "does not start" in rows
+    _, formulas, _ = _run(*options, "--explain")
+    assert "vllm: concurrency" not in formulas
+    assert "vllm: tokens" not in formulas
+
+
+def test_a_length_that_fits_in_neither_plan_names_both_limits_and_both_needs() -> None:
+    code, _, error = _run("Qwen3.5-27B", "--memory", "3.95GiB", "--max-model-len", "262144")
+    assert code == 2
+    assert error == (
+        "error: KV of one request does not fit: 262,144 tokens of Qwen3.5-27B need 16.19 GiB at "
+        "level natural and 16.37 GiB in vLLM's blocks, 3.95 GiB are there; max length that fits is "
+        "61,568 at level natural and 58,800 in vLLM's blocks\n"
+    )
 
 
 def test_two_reports_are_compared(tmp_path: Path) -> None:
@@ -276,6 +301,38 @@ def test_layers_described_by_hand_are_planned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("layer", "options", "is_told"),
+    [
+        ("", (), True),
+        (', "ssm_dtype": "float32"', (), False),
+        (', "ssm_dtype": "bfloat16"', (), False),
+        ("", ("--mamba-ssm-dtype", "float32"), False),
+    ],
+    ids=str,
+)
+def test_a_state_described_without_its_format_is_told(
+    tmp_path: Path, layer: str, options: tuple[str, ...], *, is_told: bool
+) -> None:
+    path = tmp_path / "spec.json"
+    mamba = (
+        '{"kind": "mamba2", "inner_dim": 8192, "groups": 8, "heads": 128, "head_dim": 64, '
+        f'"state_dim": 128, "conv_kernel": 4{layer}}}'
+    )
+    full = '{"kind": "full", "kv_heads": 8, "head_dim": 128}'
+    path.write_text(f'{{"layers": [{{"repeat": 8, "pattern": [{mamba}, {full}]}}]}}')
+    report = _report("--layers", str(path), "--memory", "8GiB", "--max-model-len", "4k", *options)
+    told = [line for line in report["warnings"] if "ssm_dtype" in line]
+    assert told == (
+        [
+            "8 mamba2 layers name no ssm_dtype: their states are planned in bfloat16, the model's "
+            "own format; vLLM's models often keep float32 (--mamba-ssm-dtype)"
+        ]
+        if is_told
+        else []
+    )
+
+
+@pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("no-such-model", "--memory", "1GiB"), "neither a file"),
@@ -296,7 +353,7 @@ def test_layers_described_by_hand_are_planned(tmp_path: Path) -> None:
         (("Qwen3.5-27B", "--memory", "24GiB", "--num-speculative-tokens", "-1"), "not be negative"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--kv-cache-dtype", "fp7"), "unknown dtype"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--mamba-cache-mode", "all"), "none or align"),
-        (("Qwen3.5-27B", "--memory", "24GiB", "--vllm-formula", "odd"), "old or new"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--in-flight-batches", "0"), "must be positive"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--lengths", "4q"), "no number of tokens"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--trace", "missing.csv"), "missing.csv"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "colour=1"), "is no axis"),

@@ -5,7 +5,7 @@ from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, plan_vllm
 from plan_oracle import Oracle
-from vllm.config import CompilationConfig, CUDAGraphMode
+from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
 from vllm.v1.attention.backend import AttentionCGSupport
 
 MEMORY = 80 * 2**30
@@ -33,8 +33,9 @@ DEPLOYMENTS = {
     "tp8": Deployment(max_model_len=8192, tp=8),
     "no-prefix-cache": Deployment(max_model_len=8192, mamba_cache_mode="none"),
     "float32-state": Deployment(max_model_len=8192, mamba_ssm_dtype="float32"),
-    "pp2": Deployment(max_model_len=8192, pp=2, num_speculative_tokens=1),
-    "pp3": Deployment(max_model_len=8192, pp=3),
+    "one batch": Deployment(max_model_len=8192, in_flight_batches=1),
+    "pp2": Deployment(max_model_len=8192, pp=2, num_speculative_tokens=1, in_flight_batches=2),
+    "pp3": Deployment(max_model_len=8192, pp=3, in_flight_batches=2),
 }
 
 
@@ -58,6 +59,19 @@ def test_the_plan_of_a_built_in_model_equals_vllms_own(name: str, deployment: st
     ]
     assert plan.max_concurrency == oracle.concurrency
     assert plan.tokens == oracle.tokens
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_as_many_batches_are_in_flight_as_vllm_counts_on_a_gpu(
+    pp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    config = VllmConfig()
+    config.scheduler_config.async_scheduling = True
+    config.scheduler_config.max_num_batched_tokens = 512
+    config.parallel_config.pipeline_parallel_size = pp
+    planned = Deployment(pp=pp, max_num_batched_tokens=512).in_flight_tokens
+    assert planned == config.max_in_flight_tokens
 
 
 @pytest.mark.parametrize("name", ["Qwen3.5-27B", "Nemotron-H-8B"])

@@ -55,7 +55,10 @@ def test_vllms_manager_takes_the_planned_requests_and_not_one_more(
 ) -> None:
     model = load_model(name)
     options = Deployment(
-        max_model_len=16_384, max_num_batched_tokens=CHUNK, num_speculative_tokens=speculative
+        max_model_len=16_384,
+        max_num_batched_tokens=CHUNK,
+        num_speculative_tokens=speculative,
+        in_flight_batches=1,
     )
     probe = plan_vllm(model, 2**50, options)
     for prompt_tokens in (probe.block_tokens // 2, 3 * probe.block_tokens // 2 + 1):

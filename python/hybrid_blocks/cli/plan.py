@@ -64,12 +64,10 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     block_size: Annotated[
         int | None, typer.Option(help="Tokens of an attention block, before inflation.")
     ] = None,
-    vllm_formula: Annotated[
-        str, typer.Option(help="Token capacity as logged since 0.22 (new) or before (old).")
-    ] = "new",
     in_flight_batches: Annotated[
-        int, typer.Option(help="Batches a bounded group holds; 2 for vLLM >= 0.26 on GPUs.")
-    ] = 1,
+        int | None,
+        typer.Option(help="Batches a window holds: --pp + 1 (2 without) on GPUs, --pp on CPUs."),
+    ] = None,
     layers: Annotated[Path | None, typer.Option(help="Layers described by hand.")] = None,
     lengths: Annotated[str | None, typer.Option(help="More lengths, for example 512,4k.")] = None,
     trace: Annotated[Path | None, typer.Option(help="A trace of requests for its lengths.")] = None,
@@ -146,7 +144,6 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 num_speculative_tokens=num_speculative_tokens,
                 mamba_cache_mode=mamba_cache_mode,  # type: ignore[arg-type]
                 block_size=block_size,
-                vllm_formula=vllm_formula,  # type: ignore[arg-type]
                 in_flight_batches=in_flight_batches,
             )
         wanted = [] if lengths is None else [parse_tokens(text) for text in lengths.split(",")]

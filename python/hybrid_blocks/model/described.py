@@ -11,9 +11,12 @@ from hybrid_blocks.model.model import Layer, Model
 
 EXAMPLE: Final = (
     '{"layers": [{"repeat": 8, "pattern": [{"kind": "mamba2", "inner_dim": 8192, "groups": 8, '
-    '"heads": 128, "head_dim": 64, "state_dim": 128, "conv_kernel": 4}, '
-    '{"kind": "full", "kv_heads": 8, "head_dim": 128}]}]}'
+    '"heads": 128, "head_dim": 64, "state_dim": 128, "conv_kernel": 4, '
+    '"ssm_dtype": "float32"}, {"kind": "full", "kv_heads": 8, "head_dim": 128}]}]}'
 )
+
+DESCRIBED: Final = "described"
+"""The type of a model that a person described."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -72,7 +75,7 @@ def decode(text: bytes, source: str) -> Model:
                 raise PlanError(f"{source}: {name} of a {kind} layer is {value}; it is 1 or more")
     return Model(
         name=description.name or source,
-        model_type="described",
+        model_type=DESCRIBED,
         num_layers=len(entries),
         layers=layers,
         draft_layers=tuple(

@@ -15,16 +15,14 @@ MAX_DRAFT_TOKENS: Final = 128
 MOST: Final = 2**31 - 1
 """The largest count that vLLM's tensors hold."""
 
-Formula = Literal["old", "new"]
-
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one deployment.
 
     ``block_size`` is None where the default of each plan is wanted. ``in_flight_batches`` is the
-    number of batches of ``max_num_batched_tokens`` whose tokens a bounded group must hold at once:
-    vLLM counts 1 up to 0.25, and since then as many as its scheduler keeps under way (2 on a GPU
-    with asynchronous scheduling, its default).
+    number of batches of ``max_num_batched_tokens`` whose tokens a bounded group must hold at once;
+    None is one more than there are pipeline stages, as vLLM counts on a GPU. Its CPU engine counts
+    one for each stage.
     """
 
     tp: int = 1
@@ -37,8 +35,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     num_speculative_tokens: int = 0
     mamba_cache_mode: Literal["none", "align"] = "align"
     block_size: int | None = None
-    vllm_formula: Formula = "new"
-    in_flight_batches: int = 1
+    in_flight_batches: int | None = None
 
     def __post_init__(self) -> None:
         for option in (
@@ -46,10 +43,9 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             "pp",
             "max_num_batched_tokens",
             "max_num_seqs",
-            "in_flight_batches",
         ):
             _positive(option, getattr(self, option))
-        for option in ("max_model_len", "block_size"):
+        for option in ("max_model_len", "block_size", "in_flight_batches"):
             if getattr(self, option) is not None:
                 _positive(option, getattr(self, option))
         if self.num_speculative_tokens < 0:
@@ -63,8 +59,6 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.mamba_cache_mode not in ("none", "align"):
             raise PlanError(f"--mamba-cache-mode must be none or align: {self.mamba_cache_mode!r}")
-        if self.vllm_formula not in ("old", "new"):
-            raise PlanError(f"--vllm-formula must be old or new: {self.vllm_formula!r}")
         for name in (self.kv_cache_dtype, self.mamba_ssm_dtype):
             if name != "auto":
                 dtype.canonical(name)
@@ -90,7 +84,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         Blocks behind a window are freed after a step, so a bounded group holds these tokens
         besides its window.
         """
-        return self.in_flight_batches * self.max_num_batched_tokens
+        return (self.in_flight_batches or self.pp + 1) * self.max_num_batched_tokens
 
 
 def _positive(option: str, value: int) -> None:

@@ -27,7 +27,9 @@ def natural() -> Iterator[None]:
 @pytest.mark.parametrize("name", entries())
 def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> None:
     model = load_model(name)
-    deployment = Deployment(max_model_len=16_384, num_speculative_tokens=speculative)
+    deployment = Deployment(
+        max_model_len=16_384, num_speculative_tokens=speculative, in_flight_batches=1
+    )
     plan = plan_natural(model, MEMORY, deployment)
     engine = Engine(model, deployment, MEMORY)
     config = engine.kv_cache_config
@@ -50,7 +52,8 @@ def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> No
     "name", ["Qwen3.5-27B", "Nemotron-H-8B", "Kimi-Linear-48B-A3B", "LFM2-1.2B", "Gemma-3-27B"]
 )
 def test_what_is_said_of_vllms_own_plan_is_what_the_planner_says(name: str) -> None:
-    model, deployment = load_model(name), Deployment(max_model_len=16_384)
+    model = load_model(name)
+    deployment = Deployment(max_model_len=16_384, in_flight_batches=1)
     engine = Engine(model, deployment, MEMORY, cache_config__user_specified_block_size=True)
     config = engine.kv_cache_config
     memory = config.kv_cache_tensors[0].size

@@ -10,6 +10,7 @@ class LightningAttention(State, frozen=True, kw_only=True, tag="lightning", tag_
     """A (heads, dim, dim) matrix in the model's own format; no convolution."""
 
     family: ClassVar[str] = "lightning"
+    takes_ssm_dtype: ClassVar[bool] = False
     heads: int
     head_dim: int
 

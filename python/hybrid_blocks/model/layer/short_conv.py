@@ -10,6 +10,7 @@ class ShortConv(State, frozen=True, kw_only=True, tag="short_conv", tag_field="k
     """Only the last kernel - 1 columns of a convolution."""
 
     family: ClassVar[str] = "short_conv"
+    takes_ssm_dtype: ClassVar[bool] = False
     width: int
     conv_kernel: int
 

@@ -31,6 +31,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     family: ClassVar[str]
     kind: ClassVar[str] = "state"
+    takes_ssm_dtype: ClassVar[bool] = True
     ssm_dtype: str | None = None
 
     def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:

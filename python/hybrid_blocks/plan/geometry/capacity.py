@@ -42,6 +42,11 @@ def longest(geometry: ArenaPlan, limit: int) -> int:
     return _largest(lambda n: geometry.slabs(1, n) <= geometry.usable_slabs, limit)
 
 
+def needed_bytes(geometry: ArenaPlan, length: int) -> int:
+    """Memory for one request of ``length`` tokens and the null slab."""
+    return (geometry.slabs(1, length) + 1) * geometry.slab_bytes
+
+
 def slabs_of_one(geometry: ArenaPlan, length: int) -> float:
     """Slabs, as a fraction, that one more decoding request of ``length`` tokens takes."""
     blocks = geometry.decode_blocks(length)

@@ -1,14 +1,17 @@
 """Warnings that a person acts on."""
 
+from collections import Counter
 from typing import Final
 
 from hybrid_blocks.model import Model
-from hybrid_blocks.model.layer import Attention
+from hybrid_blocks.model.described import DESCRIBED
+from hybrid_blocks.model.layer import Attention, State
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
 from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
+from hybrid_blocks.units import human
 
 SHORTEST: Final = 1
 """Tokens of the request that takes the fewest blocks."""
@@ -26,7 +29,6 @@ def advise(
         *_about_model(model, deployment),
         *_about_natural(deployment, geometry, deployment.length(model)),
         *_about_engines(deployment, geometry),
-        *_about_batches(deployment, geometry),
     ]
     if vllm is None:
         return (*warnings, f"vLLM cannot serve this model: {refusal}")
@@ -48,6 +50,7 @@ def _about_model(model: Model, deployment: Deployment) -> list[str]:
             f"the maximum length of {model.name} is not known; {deployment.length(model):,} tokens "
             "are assumed (--max-model-len)"
         )
+    warnings += _about_described_states(model, deployment)
     fewest = min(
         (layer.cache.kv_heads for layer in model.layers if isinstance(layer.cache, Attention)),
         default=deployment.tp,
@@ -58,6 +61,23 @@ def _about_model(model: Model, deployment: Deployment) -> list[str]:
             f"{deployment.tp // fewest} times"
         )
     return warnings
+
+
+def _about_described_states(model: Model, deployment: Deployment) -> list[str]:
+    """States whose size hangs on a format that neither the description nor an option names."""
+    if model.model_type != DESCRIBED or deployment.mamba_ssm_dtype != "auto":
+        return []
+    counts = Counter(
+        layer.cache.family
+        for layer in model.layers
+        if isinstance(layer.cache, State) and layer.cache.ssm_dtype is None
+        if layer.cache.takes_ssm_dtype
+    )
+    return [
+        f"{count} {family} layers name no ssm_dtype: their states are planned in {model.dtype}, "
+        "the model's own format; vLLM's models often keep float32 (--mamba-ssm-dtype)"
+        for family, count in counts.items()
+    ]
 
 
 def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> list[str]:
@@ -73,7 +93,8 @@ def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> 
         warnings.append(_no_graphs("natural", deployment, f"{batch:,} slabs"))
     fits = capacity.longest(geometry, length)
     if fits < length:
-        warnings.append(_too_long("natural", fits, length))
+        need = capacity.needed_bytes(geometry, length)
+        warnings.append(_too_long("natural", fits, length, need, geometry.memory_bytes))
     return warnings
 
 
@@ -90,16 +111,6 @@ def _about_engines(deployment: Deployment, geometry: ArenaPlan) -> list[str]:
         f"natural: vLLM runs at level manager ({name})"
         for name, applies in refused.items()
         if applies
-    ]
-
-
-def _about_batches(deployment: Deployment, geometry: ArenaPlan) -> list[str]:
-    is_bounded = any(group.kind in {"sliding_window", "chunked"} for group in geometry.groups)
-    if not is_bounded or deployment.in_flight_batches > 1:
-        return []
-    return [
-        "windows are planned with one batch in flight, as up to vLLM 0.25 and on CPUs; on a GPU "
-        "vLLM reckons with two since then (--in-flight-batches 2)"
     ]
 
 
@@ -180,11 +191,14 @@ def _about_padding(vllm: VllmPlan) -> list[str]:
 
 
 def _about_length(vllm: VllmPlan) -> list[str]:
-    fits = vllm.longest()
-    return [_too_long("vLLM", fits, vllm.max_model_len)] if fits < vllm.max_model_len else []
+    if vllm.starts:
+        return []
+    need = vllm.needed_bytes(vllm.max_model_len)
+    return [_too_long("vLLM", vllm.longest(), vllm.max_model_len, need, vllm.memory_bytes)]
 
 
-def _too_long(who: str, fits: int, length: int) -> str:
+def _too_long(who: str, fits: int, length: int, need: int, memory: int) -> str:
     return (
-        f"{who}: KV of one request does not fit: max length that fits is {fits:,}, below {length:,}"
+        f"{who}: KV of one request does not fit: {length:,} tokens need {human(need)}, "
+        f"{human(memory)} are there; max length that fits is {fits:,}"
     )

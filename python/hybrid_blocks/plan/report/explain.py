@@ -72,24 +72,19 @@ def _vllm(model: Model, rank: Rank, plan: VllmPlan) -> list[str]:
     per_request = plan.blocks_per_request(length)
     terms = " + ".join(_blocks(group.spec, length, plan.in_flight_tokens) for group in plan.groups)
     lines.append(f"vllm: blocks of a request of {length:,} tokens = {terms} = {per_request:,}")
-    lines.append(
-        f"vllm: concurrency = {plan.num_blocks:,} / {per_request:,} = {plan.max_concurrency:.2f}"
-    )
+    if plan.starts:
+        lines += [
+            f"vllm: concurrency = {plan.num_blocks:,} / {per_request:,} "
+            f"= {plan.max_concurrency:.2f}",
+            f"vllm: tokens = int({plan.max_concurrency:.6f} x {length:,}) = {plan.tokens:,}",
+        ]
+    else:
+        lines.append(f"vllm: {per_request:,} blocks and the null block: it does not start")
     lines.append(
         f"vllm: a request holds {plan.decode_blocks(length):,} of {plan.num_blocks - 1:,} blocks "
         f"({plan.prefill_blocks(length):,} while it prefills): {plan.requests(length):,} run at "
         "once, beside the null block"
     )
-    if plan.formula == "new":
-        lines.append(
-            f"vllm: tokens = int({plan.max_concurrency:.6f} x {length:,}) = {plan.tokens:,}"
-        )
-    else:
-        smallest = min(group.spec.block_tokens for group in plan.groups)
-        lines.append(
-            f"vllm: tokens = {plan.num_blocks:,} // {len(plan.groups)} groups x {smallest} "
-            f"= {plan.tokens:,}"
-        )
     return lines
 
 

@@ -59,7 +59,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     them holds while it decodes. ``state_slots`` of every state group would fit if nothing else were
     held; ``cuda_graph_batch`` is the largest ``max_num_seqs`` for which vLLM captures full CUDA
     graphs. The ``logged`` figures are those that vLLM reckons with when it starts, and writes to
-    its log; level ``natural`` has none.
+    its log; level ``natural`` has none, nor has a vLLM that refuses to start.
     """
 
     block_tokens: int
@@ -153,9 +153,9 @@ def report_vllm(
         max_length=plan.longest(),
         state_slots=plan.state_slots,
         cuda_graph_batch=plan.cuda_graph_batch,
-        logged_tokens=plan.tokens,
-        logged_concurrency=plan.max_concurrency,
-        logged_blocks_per_request=plan.blocks_per_request(limit),
+        logged_tokens=plan.tokens if plan.starts else None,
+        logged_concurrency=plan.max_concurrency if plan.starts else None,
+        logged_blocks_per_request=plan.blocks_per_request(limit) if plan.starts else None,
         lengths=tuple(
             FullOf(
                 length=length,

@@ -111,13 +111,16 @@ def check_block_size(deployment: Deployment) -> None:
 
 def _check_one_fits(model: Model, geometry: ArenaPlan, vllm: VllmPlan | None, limit: int) -> None:
     fits = capacity.longest(geometry, limit)
-    vllm_fits = vllm.longest() if vllm else 0
-    if max(fits, vllm_fits) < limit:
-        need = (geometry.slabs(1, limit) + 1) * geometry.slab_bytes
-        raise PlanError(
-            f"KV of one request does not fit: {limit:,} tokens of {model.name} need {human(need)}, "
-            f"{human(geometry.memory_bytes)} are there; max length that fits is {fits:,}"
-        )
+    if max(fits, vllm.longest() if vllm else 0) >= limit:
+        return
+    need, length = human(capacity.needed_bytes(geometry, limit)), f"{fits:,}"
+    if vllm is not None:
+        need += f" at level natural and {human(vllm.needed_bytes(limit))} in vLLM's blocks"
+        length += f" at level natural and {vllm.longest():,} in vLLM's blocks"
+    raise PlanError(
+        f"KV of one request does not fit: {limit:,} tokens of {model.name} need {need}, "
+        f"{human(geometry.memory_bytes)} are there; max length that fits is {length}"
+    )
 
 
 def _count_layers(model: Model, num_speculative_tokens: int) -> dict[str, int]:

@@ -19,9 +19,8 @@ _ALIASES: Final = {
     "ssm_dtype": "mamba_ssm_dtype",
     "mode": "mamba_cache_mode",
     "spec": "num_speculative_tokens",
-    "formula": "vllm_formula",
 }
-_TEXT: Final = ("kv_cache_dtype", "mamba_ssm_dtype", "mamba_cache_mode", "vllm_formula")
+_TEXT: Final = ("kv_cache_dtype", "mamba_ssm_dtype", "mamba_cache_mode")
 _TOKENS: Final = ("max_model_len", "max_num_batched_tokens", "block_size")
 
 

@@ -122,7 +122,9 @@ def _capacity(report: Report) -> Table:
 
 def logged(vllm: PlanReport) -> str:
     """Return what vLLM logs at start: its token capacity and concurrency."""
-    return f"{vllm.logged_tokens or 0:,} tokens, {vllm.logged_concurrency or 0:,.2f}x"
+    if vllm.logged_tokens is None or vllm.logged_concurrency is None:
+        return "does not start"
+    return f"{vllm.logged_tokens:,} tokens, {vllm.logged_concurrency:,.2f}x"
 
 
 def concurrency(at_length: AtLength | None) -> str:

@@ -1,7 +1,6 @@
 """vLLM's plan: one pool of equal blocks for all groups.
 
-Follows ``get_kv_cache_configs`` and ``get_kv_cache_capacity`` (0.33), and the capacity that vLLM
-logged before 0.22.
+Follows ``get_kv_cache_configs`` and ``get_kv_cache_capacity`` (0.33).
 """
 
 import msgspec
@@ -33,7 +32,6 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     decode_tokens: int
     in_flight_tokens: int
-    formula: str
 
     def blocks_per_request(self, length: int) -> int:
         """Blocks that vLLM reckons with for a request of ``length`` tokens when it starts."""
@@ -71,15 +69,12 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """Token capacity as vLLM logs it.
+        """Token capacity as vLLM logs it: groups that do not grow count once for each request."""
+        return int(self.max_concurrency * self.max_model_len)
 
-        Since 0.22 int(concurrency * max length), so that groups which do not grow count once for
-        each request; before, blocks // groups * smallest block, as if all groups grew.
-        """
-        if self.formula == "new":
-            return int(self.max_concurrency * self.max_model_len)
-        smallest = min(group.spec.block_tokens for group in self.groups)
-        return self.num_blocks // len(self.groups) * smallest
+    def needed_bytes(self, length: int) -> int:
+        """Memory without which vLLM does not start for requests of ``length`` tokens."""
+        return (self.blocks_per_request(length) + 1) * self.block_bytes
 
     def longest(self) -> int:
         """Longest single request that fits beside the null block, at most the maximum; 0 if none.
@@ -92,6 +87,11 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
             fits = self.blocks_per_request(middle) < self.num_blocks
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
+
+    @property
+    def starts(self) -> bool:
+        """Whether vLLM starts: one request of the maximum length fits."""
+        return self.longest() == self.max_model_len
 
     @property
     def state_slots(self) -> int | None:
@@ -151,7 +151,6 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
         max_model_len=length,
         decode_tokens=1 + deployment.num_speculative_tokens,
         in_flight_tokens=deployment.in_flight_tokens,
-        formula=deployment.vllm_formula,
     )
 
 
