@@ -43,6 +43,7 @@ NEED_VLLM = [
     "offload/test_tensor_parallel.py",
     "offload/test_workers.py",
     "plan/test_class_defaults_equal_vllm.py",
+    "plan/test_kv_formats_equal_vllm.py",
     "plan/test_plan_equals_vllm.py",
     "plan/test_plan_runs_in_vllm.py",
     "plan/test_plan_states_equal_vllm.py",

@@ -48,7 +48,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     pp: Annotated[
         int, typer.Option("--pp", "--pipeline-parallel-size", help="Pipeline parallel size.")
     ] = 1,
-    kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
+    kv_cache_dtype: Annotated[str, typer.Option(help="As in vLLM: auto, fp8, nvfp4 ...")] = "auto",
     mamba_ssm_dtype: Annotated[
         str, typer.Option("--mamba-ssm-dtype", "--mamba-ssm-cache-dtype", help="Recurrent state.")
     ] = "auto",

@@ -12,6 +12,7 @@ BYTES: Final = {
     "fp8": 1,
     "fp8_e4m3": 1,
     "fp8_e5m2": 1,
+    "fp8_inc": 1,
     "int8": 1,
 }
 

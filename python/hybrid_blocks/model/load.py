@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from hybrid_blocks.model import decoder, described, dtype, table
+from hybrid_blocks.model import decoder, described, dtype, quantization, table
 from hybrid_blocks.model.architecture import READERS
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.errors import PlanError
@@ -33,7 +33,10 @@ def load_model(source: str, overrides: Mapping[str, object] | None = None) -> Mo
         if not path.is_file():
             raise PlanError(f"{source}: the directory holds no config.json")
     if path.is_file():
-        return from_config(_merged(_read_json(path), overrides), source)
+        fields, beside = _read_json(path), path.with_name(quantization.HF_QUANT_CONFIG)
+        if fields.get("quantization_config") is None and beside.is_file():
+            fields["quantization_config"] = _read_json(beside)
+        return from_config(_merged(fields, overrides), source)
     if path.suffix == ".json":
         raise PlanError(f"{source}: no such file")
     name, entry = table.find(source)
@@ -84,6 +87,8 @@ def from_config(
         layers=layers,
         draft_layers=_draft_layers(config, model_type, layers),
         dtype=_dtype(config),
+        kv_cache_dtype=quantization.kv_cache_dtype(fields, name),
+        rotary_share=_rotary_share(config, model_type),
         max_model_len=config.optional("max_position_embeddings", "max_sequence_length"),
         verified=verified,
         notes=notes,
@@ -111,6 +116,17 @@ def _read_json(path: Path) -> dict[str, object]:
 def _dtype(config: Config) -> str:
     name = dtype.canonical(config.text("dtype") or config.text("torch_dtype") or "bfloat16")
     return "bfloat16" if name == "float32" else name
+
+
+def _rotary_share(config: Config, model_type: str) -> float:
+    """Part of a key that is rotated; a quarter in the Qwen hybrids where the file does not say."""
+    share = config.get("partial_rotary_factor")
+    parameters = config.get("rope_parameters")
+    if share is None and isinstance(parameters, Mapping):
+        share = parameters.get("partial_rotary_factor")
+    if isinstance(share, int | float) and 0 < share <= 1:
+        return float(share)
+    return 0.25 if model_type.startswith(_HAVE_DRAFT_HEAD) else 1.0
 
 
 def _draft_layers(config: Config, model_type: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:

@@ -22,7 +22,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     ``draft_layers`` belong to the model's multi-token-prediction head and exist only while it
     speculates. ``verified`` says how far the sizes were checked; ``config`` means that they were
-    read from a file of the user's. ``max_model_len`` is None where the source does not say.
+    read from a file of the user's. ``max_model_len`` is None where the source does not say, and
+    ``kv_cache_dtype`` where the checkpoint leaves the format of the cache to the model's own.
+    ``rotary_share`` is the part of a key that is rotated.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[Layer, ...]
     draft_layers: tuple[Layer, ...] = ()
     dtype: str = "bfloat16"
+    kv_cache_dtype: str | None = None
+    rotary_share: float = 1.0
     max_model_len: int | None = None
     verified: Verified = "config"
     notes: tuple[str, ...] = ()

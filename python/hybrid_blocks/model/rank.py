@@ -2,14 +2,15 @@
 
 import msgspec
 
-from hybrid_blocks.model import dtype
+from hybrid_blocks.model import kv_format
 from hybrid_blocks.model.errors import PlanError
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's share and number formats.
 
-    ``ssm_dtype`` is ``auto`` where each recurrent family keeps its own default.
+    ``ssm_dtype`` is ``auto`` where each recurrent family keeps its own default. ``rotary_share`` is
+    the part of a key that is rotated, which one format of the cache stores apart.
     """
 
     tp: int = 1
@@ -17,11 +18,15 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     model_dtype: str = "bfloat16"
     kv_dtype: str = "bfloat16"
     ssm_dtype: str = "auto"
+    rotary_share: float = 1.0
 
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of one key or value element."""
-        return dtype.size(self.kv_dtype)
+    def head_bytes(self, key_dim: int, value_dim: int) -> int:
+        """Bytes of one token's key and value in one head."""
+        return kv_format.head_bytes(self.kv_dtype, key_dim, value_dim, self.rotary_share)
+
+    def latent_bytes(self, latent_dim: int) -> int:
+        """Bytes of one token's latent."""
+        return kv_format.latent_bytes(self.kv_dtype, latent_dim)
 
 
 def shard(total: int, tp: int, what: str) -> int:

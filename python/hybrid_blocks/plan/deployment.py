@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from hybrid_blocks.model import Model, PlanError, Rank, dtype
+from hybrid_blocks.model import Layer, Model, PlanError, Rank, dtype, kv_format
 
 DEFAULT_MAX_MODEL_LEN: Final = 131_072
 """Assumed where neither the user nor the model's config says how long a request may be."""
@@ -59,9 +59,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.mamba_cache_mode not in ("none", "align"):
             raise PlanError(f"--mamba-cache-mode must be none or align: {self.mamba_cache_mode!r}")
-        for name in (self.kv_cache_dtype, self.mamba_ssm_dtype):
-            if name != "auto":
-                dtype.canonical(name)
+        if self.kv_cache_dtype != "auto":
+            kv_format.canonical(self.kv_cache_dtype)
+        if self.mamba_ssm_dtype != "auto":
+            dtype.canonical(self.mamba_ssm_dtype)
 
     def rank(self, model: Model) -> Rank:
         """Describe one rank of the deployment."""
@@ -69,9 +70,26 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             tp=self.tp,
             num_speculative_tokens=self.num_speculative_tokens,
             model_dtype=model.dtype,
-            kv_dtype=model.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype,
+            kv_dtype=self.kv_dtype(model),
             ssm_dtype=self.mamba_ssm_dtype,
+            rotary_share=model.rotary_share,
         )
+
+    def kv_dtype(self, model: Model) -> str:
+        """Return the format of keys and values: ``auto`` is the checkpoint's, or the model's."""
+        if self.kv_cache_dtype == "auto":
+            return model.kv_cache_dtype or model.dtype
+        return kv_format.canonical(self.kv_cache_dtype)
+
+    def rank_of(self, layer: Layer, model: Model) -> Rank:
+        """Describe one rank for one layer: some formats leave out the first and last layers."""
+        rank = self.rank(model)
+        if model.is_hybrid or not kv_format.spares_boundary_layers(rank.kv_dtype):
+            return rank
+        spared = min(kv_format.BOUNDARY_LAYERS, model.num_layers // 2)
+        if spared <= layer.depth < model.num_layers - spared or layer.draft:
+            return rank
+        return msgspec.structs.replace(rank, kv_dtype=model.dtype)
 
     def length(self, model: Model) -> int:
         """Return the longest request: ``--max-model-len``, else the model's own, else a default."""

@@ -14,9 +14,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     query_heads: int | None = None
 
     def token_bytes(self, rank: Rank) -> int:
-        """Bytes a token takes in one layer: heads * (key dim + value dim) * element size."""
+        """Bytes a token takes in one layer: heads * those of a key and a value."""
         if self.query_heads is not None:
             shard(self.query_heads, rank.tp, "attention heads")
         heads = shard_or_replicate(self.kv_heads, rank.tp, "KV heads")
         value_dim = self.head_dim if self.value_dim is None else self.value_dim
-        return heads * (self.head_dim + value_dim) * rank.kv_bytes
+        return heads * rank.head_bytes(self.head_dim, value_dim)

@@ -15,7 +15,7 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True, tag="mla", tag_
     query_heads: int | None = None
 
     def token_bytes(self, rank: Rank) -> int:
-        """Bytes a token takes in one layer: latent * element size."""
+        """Bytes a token takes in one layer: those of its latent."""
         if self.query_heads is not None:
             shard(self.query_heads, rank.tp, "attention heads")
-        return self.latent_dim * rank.kv_bytes
+        return rank.latent_bytes(self.latent_dim)

@@ -29,12 +29,11 @@ def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Are
 
     """
     block_tokens = _block_tokens(model, deployment)
-    rank = deployment.rank(model)
     layers = model.active_layers(deployment.num_speculative_tokens)
     if not layers:
         raise PlanError(f"{model.name}: no layer keeps a cache")
     cached = [
-        _cached(layer, rank, block_tokens, deployment, stage)
+        _cached(layer, deployment.rank_of(layer, model), block_tokens, deployment, stage)
         for stage, held in enumerate(stages(model, layers, deployment.pp))
         for layer in held
     ]

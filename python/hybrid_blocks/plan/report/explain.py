@@ -40,13 +40,13 @@ def _cache(cache: Cache, rank: Rank) -> str:
         )
         return f"{tensors} = {cache.state_bytes(rank):,} bytes a state"
     if isinstance(cache, LatentAttention):
-        size = f"latent of {cache.latent_dim} x {rank.kv_bytes} bytes"
+        size = f"latent of {cache.latent_dim} in {rank.kv_dtype}"
     else:
         value_dim = cache.value_dim or cache.head_dim
-        heads = cache.token_bytes(rank) // ((cache.head_dim + value_dim) * rank.kv_bytes)
+        of_head = rank.head_bytes(cache.head_dim, value_dim)
         size = (
-            f"{heads} of {cache.kv_heads} heads (tp {rank.tp}) x ({cache.head_dim} + {value_dim}) "
-            f"x {rank.kv_bytes} bytes"
+            f"{cache.token_bytes(rank) // of_head} of {cache.kv_heads} heads (tp {rank.tp}) x "
+            f"({cache.head_dim} + {value_dim} in {rank.kv_dtype}: {of_head:,} bytes)"
         )
     return f"{size} = {cache.token_bytes(rank):,} bytes a token"
 

@@ -30,6 +30,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A model, a deployment, and both plans for the same bytes.
 
     ``vllm`` is None where vLLM cannot serve the model at all; a warning says why.
+    ``kv_cache_dtype`` is what the option, the checkpoint or the model names.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     layers: dict[str, int]
     deployment: Deployment
+    kv_cache_dtype: str
     memory_bytes: int
     max_model_len: int
     vllm: PlanReport | None
@@ -86,6 +88,7 @@ def make_report(
         notes=model.notes,
         layers=_count_layers(model, spec_tokens),
         deployment=deployment,
+        kv_cache_dtype=deployment.kv_dtype(model),
         memory_bytes=memory_bytes,
         max_model_len=limit,
         vllm=theirs,

@@ -44,7 +44,7 @@ def _title(report: Report) -> Text:
         (report.model, "bold"),
         f"{origin}: {layers}\n"
         f"{gib(report.memory_bytes)} a GPU, tp {deployment.tp}, pp {deployment.pp}, "
-        f"KV {deployment.kv_cache_dtype}, max length {report.max_model_len:,}, "
+        f"KV {report.kv_cache_dtype}, max length {report.max_model_len:,}, "
         f"{deployment.num_speculative_tokens} speculative tokens",
     )
 

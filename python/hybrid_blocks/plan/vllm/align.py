@@ -5,8 +5,10 @@ Follows ``Platform._align_hybrid_block_size`` in ``vllm/platforms/interface.py``
 
 from typing import Final
 
+import msgspec
+
 from hybrid_blocks.arithmetic import ceil_div
-from hybrid_blocks.model import Model, Rank
+from hybrid_blocks.model import Model, PlanError, Rank, kv_format
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.plan.deployment import Deployment
 
@@ -27,13 +29,36 @@ def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
     smaller than a state; others: ``--block-size`` or the backend's default.
     """
     latent = any(layer.cache.kind == "mla" for layer in model.layers)
+    packs_64 = rank.kv_dtype == "ultraquant_4bit"
+    preferred = kv_format.ULTRAQUANT_BLOCK_TOKENS if packs_64 else KERNEL_BLOCK_TOKENS
+    asked = deployment.block_size or preferred
     if not model.is_hybrid:
-        return deployment.block_size or (LATENT_BLOCK_TOKENS if latent else KERNEL_BLOCK_TOKENS)
-    asked = deployment.block_size or KERNEL_BLOCK_TOKENS
+        if kv_format.spares_boundary_layers(rank.kv_dtype):
+            return _beside_wider_pages(model, rank, asked)
+        return deployment.block_size or (LATENT_BLOCK_TOKENS if latent else preferred)
     grain = max(asked, LATENT_KERNEL_BLOCK_TOKENS if latent else KERNEL_BLOCK_TOKENS)
     per_token = token_bytes(model, rank)
     inflated = grain * ceil_div(state_bytes(model, rank), grain * per_token)
     return max(asked, inflated)
+
+
+def _beside_wider_pages(model: Model, rank: Rank, asked: int) -> int:
+    """Tokens whose page covers a kernel's smallest block in the model's own format.
+
+    Follows ``Platform._align_heterogeneous_kv_block_size``.
+
+    Raises:
+        PlanError: windows beside layers of another format are not modelled.
+
+    """
+    narrow = token_bytes(model, rank)
+    if any(layer.cache.kind != "full" for layer in model.layers):
+        raise PlanError(
+            f"{rank.kv_dtype} beside windows: vLLM keeps the first and last layers of {model.name} "
+            "in the model's own format, and pages of windows in two formats are not modelled"
+        )
+    wide = token_bytes(model, msgspec.structs.replace(rank, kv_dtype=rank.model_dtype))
+    return asked * ceil_div(KERNEL_BLOCK_TOKENS * wide, asked * narrow)
 
 
 def state_bytes(model: Model, rank: Rank) -> int:

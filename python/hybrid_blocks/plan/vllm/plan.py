@@ -126,7 +126,11 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
     block_tokens = align.block_size(model, rank, deployment)
     layers = model.active_layers(deployment.num_speculative_tokens)
     members = tuple(
-        Member(layer, layer_spec(layer, rank, block_tokens, deployment, length)) for layer in layers
+        Member(
+            layer,
+            layer_spec(layer, deployment.rank_of(layer, model), block_tokens, deployment, length),
+        )
+        for layer in layers
     )
     if model.is_hybrid:
         page = block_tokens * align.token_bytes(model, rank)
