@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hybrid_blocks.model import Model, PlanError, dtype
+from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted import effects, speculative
 from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.pasted.model import find_model
@@ -182,12 +182,10 @@ def _deployment(
     length = options.get("max_model_len")
     caching = options.get("enable_prefix_caching")
     kv_dtype = options.get("kv_cache_dtype", "auto")
-    if kv_dtype not in {"auto", "fp8_inc", *dtype.BYTES}:
-        raise PlanError(f"--kv-cache-dtype {kv_dtype}: caches of this format cannot be planned")
     deployment = Deployment(
         tp=options.get("tensor_parallel_size", 1),
         pp=options.get("pipeline_parallel_size", 1),
-        kv_cache_dtype="fp8" if kv_dtype == "fp8_inc" else kv_dtype,
+        kv_cache_dtype=kv_dtype,
         mamba_ssm_dtype=options.get("mamba_ssm_cache_dtype", "auto"),
         max_model_len=None if length == -1 else length,
         max_num_seqs=_sequences(options),
