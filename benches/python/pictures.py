@@ -32,7 +32,7 @@ ATTENTION, STATE, WASTE, STOCK, OURS = "#4c78a8", "#f58518", "#e6e6e6", "#b0b0b0
 def draw_block(
     axes: "Axes", place: tuple[float, float], block: float, used: float, kind: str
 ) -> None:
-    """One block of ``block`` MiB, of which ``used`` hold what the request needs."""
+    """Draw a block of ``block`` MiB; the request needs ``used`` of them."""
     left, row = place
     color = STATE if kind == "state" else ATTENTION
     axes.barh(

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hybrid_blocks.trace import azure, conversations, llmservingsim, mooncake, sharegpt
+from hybrid_blocks.trace import (
+    azure,
+    conversations,
+    llmservingsim,
+    mooncake,
+    recorded,
+    sharegpt,
+)
 from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
 from hybrid_blocks.trace.lines import LineReader, OnError
@@ -28,6 +35,7 @@ class Format:
 
 
 FORMATS = {
+    "recorded": Format(recorded.MARK, recorded.parse, recorded.build),
     "mooncake": Format(b'"hash_ids"', mooncake.parse, mooncake.build),
     "conversations": Format(b'"requests"', conversations.parse, conversations.build),
     "sharegpt": Format(b'"conversations"', sharegpt.parse, sharegpt.build),

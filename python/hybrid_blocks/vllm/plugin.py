@@ -1,5 +1,7 @@
 """The entry point that vLLM calls in each of its processes."""
 
+import os
+
 import vllm
 from vllm.logger import init_logger
 
@@ -18,6 +20,10 @@ def register() -> None:
     """
     level = requested()
     replace_spec()
+    if os.environ.get("HYBRID_BLOCKS_RECORD"):
+        from hybrid_blocks.vllm import recorder  # noqa: PLC0415 - imports vLLM's scheduler
+
+        recorder.install()
     granted = grant.grant(level)
     if granted.level is not level:
         logger.warning_once(

@@ -1,0 +1,169 @@
+"""Writes the requests that an engine finished as a trace, without prompts."""
+
+import atexit
+import base64
+import gzip
+import hashlib
+import itertools
+import logging
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import msgspec
+
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.trace.recorded import Record
+
+logger = logging.getLogger("vllm.hybrid_blocks")
+
+ENDINGS: Final = (".jsonl", ".jsonl.gz")
+MAX_WAITING: Final = 4096
+
+_DIGEST_BYTES: Final = 12
+
+
+class Finished(NamedTuple):
+    """What the engine's thread notes of a request; digests are made on the other thread."""
+
+    arrival: float
+    block_tokens: int
+    prompt_tokens: int
+    output_tokens: int
+    found_tokens: int | None
+    hashes: Sequence[bytes]
+    session: str | None
+    adapter: str | None
+    priority: int
+    aborted: bool
+
+
+class Recorder:
+    """Writes finished requests to files of a bounded size.
+
+    Each file has a key, a start and counters of its own, so that no two files share a digest.
+    """
+
+    def __init__(self, path: Path, largest_file: int) -> None:
+        """Open ``path``, with the number of the next file before its ending where it exists.
+
+        Raises:
+            InvalidArgumentError: another ending, or no such folder.
+            OSError: the file cannot be made.
+
+        """
+        self._stem, self._ending = split(path)
+        self._folder = path.parent
+        self._largest_file = largest_file
+        self.num_dropped = 0
+        self._has_failed = False
+        self._waiting: queue.Queue[Finished | None] = queue.Queue(MAX_WAITING)
+        self._open()
+        self._thread = threading.Thread(target=self._run, name="hybrid_blocks record", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def put(self, finished: Finished) -> None:
+        """Take a request; return at once."""
+        if self._has_failed:
+            return
+        try:
+            self._waiting.put_nowait(finished)
+        except queue.Full:
+            self.num_dropped += 1
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Write what waits and close the file; give up after ``timeout`` seconds."""
+        if self._thread.is_alive():
+            try:
+                self._waiting.put(None, timeout=timeout)
+            except queue.Full:
+                return
+            self._thread.join(timeout)
+        atexit.unregister(self.close)
+
+    def _open(self) -> None:
+        for number in itertools.count():
+            path = self._folder / f"{self._stem}{f'.{number}' if number else ''}{self._ending}"
+            try:
+                # What users wrote can be guessed from lengths and times: the file is the owner's.
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:
+                continue
+            raw = os.fdopen(descriptor, "wb")
+            self._raw: IO[bytes] = raw
+            self._file: Any = gzip.GzipFile(fileobj=raw, mode="wb") if "gz" in path.name else raw
+            self.path = path
+            break
+        self._start = time.time()
+        self._key = secrets.token_bytes(32)
+        self._num_requests = 0
+        self._sessions: dict[str, int] = {}
+        self._adapters: dict[str, int] = {}
+
+    def _run(self) -> None:
+        try:
+            while (finished := self._waiting.get()) is not None:
+                self._file.write(self._line(finished))
+                if self._waiting.empty():
+                    self._file.flush()
+                if self._raw.tell() > self._largest_file:
+                    self._close_file()
+                    self._open()
+            self._close_file()
+        except OSError as error:
+            logger.warning("hybrid_blocks stops recording to %s: %s", self.path, error)
+            self._has_failed = True
+
+    def _close_file(self) -> None:
+        self._file.close()
+        self._raw.close()
+        if self.num_dropped:
+            logger.warning(
+                "hybrid_blocks dropped %d requests from %s, as the file was slower than the engine",
+                self.num_dropped,
+                self.path,
+            )
+            self.num_dropped = 0
+
+    def _line(self, finished: Finished) -> bytes:
+        def number(names: dict[str, int], name: str | None) -> int | None:
+            return None if name is None else names.setdefault(name, len(names))
+
+        record = Record(
+            number=self._num_requests,
+            arrival=round(finished.arrival - self._start, 6),
+            block_tokens=finished.block_tokens,
+            prompt_tokens=finished.prompt_tokens,
+            output_tokens=finished.output_tokens,
+            found_tokens=finished.found_tokens,
+            blocks=[self._digest(it) for it in finished.hashes],
+            session=number(self._sessions, finished.session),
+            adapter=number(self._adapters, finished.adapter),
+            priority=finished.priority,
+            aborted=finished.aborted,
+        )
+        self._num_requests += 1
+        return msgspec.json.encode(record) + b"\n"
+
+    def _digest(self, block_hash: bytes) -> str:
+        digest = hashlib.blake2b(block_hash, digest_size=_DIGEST_BYTES, key=self._key).digest()
+        return base64.b64encode(digest).decode()
+
+
+def split(path: Path) -> tuple[str, str]:
+    """Return the name and its ending.
+
+    Raises ``InvalidArgumentError`` for another ending or a folder that is not there.
+    """
+    for ending in ENDINGS:
+        if path.name.endswith(ending) and path.parent.is_dir():
+            return path.name.removesuffix(ending), ending
+    raise InvalidArgumentError(
+        f"{path}: give a file that ends in {' or '.join(ENDINGS)}, in a folder that exists"
+    )

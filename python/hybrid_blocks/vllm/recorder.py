@@ -1,0 +1,113 @@
+"""``HYBRID_BLOCKS_RECORD=FILE``: an engine records its own traffic, without prompts.
+
+The engine's thread puts a finished request into a queue, and `Recorder` writes it in a thread of
+its own. The engine never waits for the file: a full queue drops the request and counts it.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from vllm.logger import init_logger
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request, RequestStatus
+
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.trace.recorder import Finished, Recorder, split
+from hybrid_blocks.units import human, parse_memory
+
+logger = init_logger("vllm.hybrid_blocks")
+
+VARIABLE: Final = "HYBRID_BLOCKS_RECORD"
+LARGEST_FILE: Final = "HYBRID_BLOCKS_RECORD_BYTES"
+
+_FOUND: Final = "_hybrid_blocks_found"
+
+_vllm_free_request = Scheduler._free_request
+_vllm_take_prefill_stats = Request.take_prefill_stats
+
+_RECORDER: list[Recorder | None] = []
+
+
+def install() -> None:
+    """Record every scheduler of this process, if the environment asks for it.
+
+    Raises ``InvalidArgumentError`` for a name or a size that is none.
+    """
+    if not os.environ.get(VARIABLE) or Scheduler._free_request is _free_request:
+        return
+    try:
+        split(_path())
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{VARIABLE}={error}") from None
+    _largest_file()
+    Scheduler._free_request = _free_request
+    Request.take_prefill_stats = _take_prefill_stats
+
+
+def uninstall() -> None:
+    """Take `install` back and close the file."""
+    Scheduler._free_request = _vllm_free_request
+    Request.take_prefill_stats = _vllm_take_prefill_stats
+    while _RECORDER:
+        if recorder := _RECORDER.pop():
+            recorder.close()
+
+
+def _path() -> Path:
+    return Path(os.environ[VARIABLE])
+
+
+def _largest_file() -> int:
+    value = os.environ.get(LARGEST_FILE, "1GiB")
+    try:
+        return parse_memory(value)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{LARGEST_FILE}={value!r}: {error}") from None
+
+
+def _recorder() -> Recorder | None:
+    # Only the process that schedules has finished requests, so that it alone makes a file.
+    if not _RECORDER:
+        try:
+            _RECORDER.append(Recorder(_path(), _largest_file()))
+        except OSError as error:
+            logger.warning("hybrid_blocks records no traffic: %s", error)
+            _RECORDER.append(None)
+            return None
+        logger.info(
+            "hybrid_blocks records finished requests, without prompts, to %s; at most %s a file",
+            _path(),
+            human(_largest_file()),
+        )
+    return _RECORDER[0]
+
+
+def _take_prefill_stats(self: Any) -> Any:
+    stats = _vllm_take_prefill_stats(self)
+    if stats is not None:
+        setattr(self, _FOUND, stats.num_cached_tokens)
+    return stats
+
+
+def _free_request(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
+    if recorder := _recorder():
+        recorder.put(_noted(self, request))
+    return _vllm_free_request(self, request, *arguments, **options)
+
+
+def _noted(scheduler: Any, request: Any) -> Finished:
+    lora = request.lora_request
+    stats = request.prefill_stats
+    return Finished(
+        arrival=request.arrival_time,
+        block_tokens=scheduler.hash_block_size,
+        prompt_tokens=request.num_prompt_tokens,
+        output_tokens=request.num_output_tokens,
+        found_tokens=getattr(request, _FOUND, stats.num_cached_tokens if stats else None),
+        hashes=request.block_hashes,
+        session=getattr(request, "session_id", None),
+        adapter=lora.name if lora else None,
+        priority=request.priority,
+        aborted=request.status == RequestStatus.FINISHED_ABORTED,
+    )

@@ -1,0 +1,154 @@
+"""An engine records its own traffic: what the file says is what the engine did, without prompts."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.profile.loop import Loop
+from hybrid_blocks.profile.workload import Settings
+from hybrid_blocks.trace import measure_sharing, read_trace
+from hybrid_blocks.trace.read import detect_format
+from hybrid_blocks.trace.recorder import MAX_WAITING, Finished, Recorder
+from hybrid_blocks.vllm import installation, recorder
+from hybrid_blocks.vllm import scheduler as batched
+from hybrid_blocks.vllm.level import Level
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+SHARED, TOKEN = 64, 123_457
+SCHEDULERS = {"off": None, "manager": AsyncScheduler, "one call": batched.AsyncScheduler}
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "traffic.jsonl"
+    monkeypatch.setenv(recorder.VARIABLE, str(path))
+    recorder.install()
+    yield path
+    recorder.uninstall()
+
+
+def jobs() -> Iterator[tuple[list[int], int]]:
+    """Prompts that share their first blocks, and hold a number that no length or time is."""
+    for number in range(1000):
+        yield [TOKEN] * SHARED + [number % 100 + 1] * (16 + number), 3 + number % 5
+
+
+def serve(name: str, num_steps: int = 60) -> dict[str, int]:
+    """Run some requests; return what the engine said it found of each prompt, by its length."""
+    scheduler_cls = SCHEDULERS[name]
+    if scheduler_cls is not None:
+        installation.install(Level.MANAGER)
+    try:
+        settings = Settings(
+            level="off", groups="full", requests=4, prompt_tokens=64, shared_tokens=16
+        )
+        scheduler = make_scheduler(
+            Groups("full"),
+            num_requests=4,
+            num_blocks=256,
+            max_model_len=2048,
+            scheduler_cls=scheduler_cls or AsyncScheduler,
+        )
+        found: dict[str, int] = {}
+        loop = Loop(scheduler, jobs(), make_hasher(), settings)
+        update = scheduler.update_from_output
+
+        def noted(*arguments: Any) -> Any:
+            outputs = update(*arguments)
+            for output in (one for each in outputs.values() for one in each.outputs):
+                if output.prefill_stats is not None:
+                    found[output.request_id] = output.prefill_stats.num_cached_tokens
+            return outputs
+
+        scheduler.update_from_output = noted  # type: ignore[method-assign]
+        loop.run(num_steps)
+        return found
+    finally:
+        if scheduler_cls is not None:
+            installation.uninstall()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_file_says_what_the_engine_found(recording: Path, name: str) -> None:
+    found = serve(name)
+    recorder.uninstall()
+    recorded = lines(recording)
+    assert len(recorded) > 20
+    prompts = [len(prompt) for prompt, _ in islice(jobs(), 100)]
+    outputs = [num for _, num in islice(jobs(), 100)]
+    for one in recorded:
+        index = prompts.index(one["prompt_tokens"])
+        assert one["output_tokens"] == outputs[index]
+        assert one["found_tokens"] == found[f"request-{index}"]
+        assert one["block_tokens"] == 16
+    assert sum(one["found_tokens"] >= SHARED for one in recorded) > 10
+    assert len({tuple(one["blocks"][:4]) for one in recorded}) == 1
+    assert str(TOKEN) not in recording.read_text()
+
+
+def test_a_replay_reads_the_file_and_finds_what_is_shared(recording: Path) -> None:
+    serve("manager")
+    recorder.uninstall()
+    assert detect_format(recording) == "recorded"
+    trace = read_trace(recording)
+    assert len(trace) == len(lines(recording))
+    assert (trace.arrival[1:] >= trace.arrival[:-1]).all()
+    shared = measure_sharing(trace, 16)
+    assert shared is not None
+    assert shared.hit_tokens >= (len(trace) - 1) * SHARED
+
+
+def test_files_of_the_same_traffic_share_no_digest(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(recorder.LARGEST_FILE, "4KiB")
+    serve("manager")
+    recorder.uninstall()
+    files = sorted(recording.parent.glob("traffic*.jsonl"))
+    assert len(files) > 2
+    digests = [{it for one in lines(file) for it in one["blocks"]} for file in files]
+    assert all(digests)
+    assert sum(map(len, digests)) == len(set.union(*digests))
+    assert all(lines(file)[0]["hybrid_blocks_request"] == 0 for file in files)
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+
+
+def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(
+    recording: Path, tmp_path: Path
+) -> None:
+    serve("manager")
+    recorder.uninstall()
+    whole = recording.read_bytes()
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(gzip.compress(whole)[:-40])
+    trace = read_trace(cut, on_error="skip")
+    assert 0 < len(trace) < len(lines(recording))
+    assert trace.cut_off_after
+
+
+def test_the_engine_never_waits_for_the_file(recording: Path) -> None:
+    one = Recorder(recording, 1 << 30)
+    one.close()
+    finished = Finished(0.0, 16, 1, 1, None, [], None, None, 0, False)
+    for _ in range(MAX_WAITING + 5):
+        one.put(finished)
+    assert one.num_dropped == 5
+
+
+@pytest.mark.parametrize("path", ["traffic.csv", "missing/traffic.jsonl"])
+def test_a_name_that_cannot_be_written_is_refused_at_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str
+) -> None:
+    monkeypatch.setenv(recorder.VARIABLE, str(tmp_path / path))
+    with pytest.raises(InvalidArgumentError, match=r"ends in \.jsonl or \.jsonl\.gz"):
+        recorder.install()
