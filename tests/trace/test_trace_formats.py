@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,23 @@ MOONCAKE = [
     {"timestamp": 0, "input_length": 1024, "output_length": 3, "hash_ids": [7, 8]},
     {"timestamp": 1500, "input_length": 1100, "output_length": 0, "hash_ids": [7, 8, 9]},
     {"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [7, 10]},
+]
+AIPERF: list[dict[str, object]] = [
+    {
+        "session_id": "a",
+        "input_length": 100,
+        "output_length": 7,
+        "hash_ids": [0, 1],
+        "timestamp": 5,
+    },
+    {"session_id": "b", "input_length": 70, "output_length": 9, "hash_ids": [0, 2], "timestamp": 9},
+    {"session_id": "a", "input_length": 65, "output_length": 0, "hash_ids": [3, 4], "delay": 250.5},
+    {"session_id": "a", "input_length": 3, "hash_ids": [5], "delay": 0},
+]
+KVCACHE_SIMULATOR: list[dict[str, object]] = [
+    {"block_size": 16, "hash_ids": ["x", 7], "input_length": 20},
+    {"block_size": 16, "hash_ids": ["x", "7", -3], "input_length": 33, "output_length": 5},
+    {"block_size": 16, "hash_ids": ["y", 7], "input_length": 12, "block_tokens": [4, 8]},
 ]
 LLMSERVINGSIM = [
     {
@@ -72,6 +90,8 @@ def lines(records: list[dict[str, object]]) -> str:
 
 SAMPLES: dict[str, str] = {
     "mooncake": lines(MOONCAKE),
+    "aiperf": lines(AIPERF),
+    "kvcache-simulator": lines(KVCACHE_SIMULATOR),
     "sharegpt": lines(SHAREGPT),
     "llmservingsim": lines(LLMSERVINGSIM),
     "azure": AZURE,
@@ -126,6 +146,81 @@ def test_blank_lines_are_passed_over(tmp_path: Path, name: str) -> None:
     plain.write_text(SAMPLES[name])
     spaced.write_text("\n" + SAMPLES[name].replace("\n", "\n\n") + "  \n")
     assert_same(read_trace(spaced), read_trace(plain))
+
+
+def test_a_turn_of_aiperf_follows_all_that_was_said_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(SAMPLES["aiperf"])
+    trace = read_trace(path)
+    assert trace.prompt_tokens.tolist() == [100, 70, 172, 176]
+    assert trace.output_tokens.tolist() == [7, 9, 1, 1]
+    assert trace.follows.tolist() == [-1, -1, 0, 2]
+    assert trace.session.tolist() == [0, 1, 0, 0]
+    assert trace.arrival.tolist() == [0.005, 0.009, 0.2505, 0]
+    first, other, second, third = (trace.token_ids(request).tolist() for request in range(4))
+    assert second[:107] == first
+    assert third[:173] == second
+    # Ids stand for 64 tokens, as the lengths say.
+    assert first[:64] == other[:64]
+    assert set(first[64:]).isdisjoint(other[64:])
+
+
+def test_ids_of_kvcache_simulator_are_numbers_or_text(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(SAMPLES["kvcache-simulator"])
+    trace = read_trace(path)
+    assert trace.arrival.tolist() == [0, 1, 2]
+    assert trace.prompt_tokens.tolist() == [20, 33, 12]
+    first, second, third = (prompt(trace, request) for request in range(3))
+    assert second[:20] == first
+    assert third[4:] == second[16:24]
+    assert set(third[:4]).isdisjoint(second)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "complaint"),
+    [
+        ("aiperf", {"session_id": "a", "input_length": 99, "hash_ids": [1] * 9}, "99 tokens in 9"),
+        ("aiperf", {"session_id": "a", "input_length": 0}, "input_length"),
+        (
+            "kvcache-simulator",
+            {"block_size": 16, "hash_ids": [1], "input_length": 17},
+            "17 prompt tokens need 2 hash_ids of 16 tokens; the line has 1",
+        ),
+        (
+            "kvcache-simulator",
+            {"block_size": 16, "hash_ids": [1], "input_length": 4, "block_tokens": [5]},
+            "block_tokens add up to 5 of 4",
+        ),
+        (
+            "kvcache-simulator",
+            {"block_size": 4, "hash_ids": [1], "input_length": 5, "block_tokens": [5]},
+            "more than the block_size of 4",
+        ),
+        (
+            "kvcache-simulator",
+            {"block_size": 4, "hash_ids": [True], "input_length": 4},
+            "int | str",
+        ),
+    ],
+)
+def test_a_damaged_line_of_block_ids_says_what_is_wrong(
+    tmp_path: Path, name: str, line: dict[str, object], complaint: str
+) -> None:
+    path = tmp_path / "trace"
+    path.write_text(SAMPLES[name] + lines([line]))
+    with pytest.raises(TraceError, match=re.escape(complaint)) as raised:
+        read_trace(path)
+    assert f"trace:{len(SAMPLES[name].splitlines()) + 1}: " in str(raised.value)
+
+
+def test_blocks_of_two_sizes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(
+        lines([{"block_size": size, "hash_ids": [1], "input_length": 4} for size in (16, 4)])
+    )
+    with pytest.raises(TraceError, match="block_size is 4 in one line and 16 in another"):
+        read_trace(path)
 
 
 def test_mooncake_ids_share_exactly_the_leading_blocks_that_are_equal(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from hybrid_blocks.trace import (
+    aiperf,
     azure,
     conversations,
+    kvcache_simulator,
     llmservingsim,
     mooncake,
     recorded,
@@ -27,11 +29,13 @@ class Format:
         mark: what the first record of a file in this format contains.
         parse: makes a record of a line; ``ValueError`` for a damaged one.
         build: makes requests of records.
+        also: what the record contains besides, where another format has the same mark.
     """
 
     mark: bytes
     parse: Callable[[bytes], Any]
     build: Callable[[str, Sequence[Any]], TraceBuilder]
+    also: bytes = b""
 
 
 FORMATS = {
@@ -41,6 +45,10 @@ FORMATS = {
     "sharegpt": Format(b'"conversations"', sharegpt.parse, sharegpt.build),
     "llmservingsim": Format(b'"input_tok_ids"', llmservingsim.parse, llmservingsim.build),
     "azure": Format(azure.HEADER, azure.parse, azure.build),
+    "aiperf": Format(b'"input_length"', aiperf.parse, aiperf.build, also=b'"session_id"'),
+    "kvcache-simulator": Format(
+        b'"hash_ids"', kvcache_simulator.parse, kvcache_simulator.build, also=b'"block_size"'
+    ),
 }
 """All formats by the name of ``--format``; a new one is a file and a row here."""
 
@@ -79,9 +87,13 @@ def detect_format(path: Path) -> str:
     first = LineReader(path, "skip").first()
     if not first:
         raise TraceError(f"{path} holds no request")
-    for name, known in FORMATS.items():
-        if known.mark in first:
-            return name
+    found = [
+        (not known.also, name)
+        for name, known in FORMATS.items()
+        if known.mark in first and known.also in first
+    ]
+    if found:
+        return min(found, key=lambda one: one[0])[1]
     raise TraceError(
         f"{path} is in no known format: its first line begins {first[:60]!r}. "
         f"Name the format if that line is damaged: {', '.join(FORMATS)}"
