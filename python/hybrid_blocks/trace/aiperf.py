@@ -1,4 +1,4 @@
-"""aiperf: Mooncake's lines with sessions, of which each line is one turn.
+"""aiperf: Mooncake's lines, each of them one turn of a session.
 
 Source: the traces that NVIDIA's aiperf writes and replays (``agentic_code_gen``, Apache-2.0). A
 turn's ``input_length`` and ``hash_ids`` are of what it adds: its prompt is all turns before it,

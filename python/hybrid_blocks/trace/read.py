@@ -39,12 +39,12 @@ class Format:
 
 
 FORMATS = {
-    "recorded": Format(recorded.MARK, recorded.parse, recorded.build),
     "mooncake": Format(b'"hash_ids"', mooncake.parse, mooncake.build),
     "conversations": Format(b'"requests"', conversations.parse, conversations.build),
     "sharegpt": Format(b'"conversations"', sharegpt.parse, sharegpt.build),
     "llmservingsim": Format(b'"input_tok_ids"', llmservingsim.parse, llmservingsim.build),
     "azure": Format(azure.HEADER, azure.parse, azure.build),
+    "recorded": Format(recorded.MARK, recorded.parse, recorded.build),
     "aiperf": Format(b'"input_length"', aiperf.parse, aiperf.build, also=b'"session_id"'),
     "kvcache-simulator": Format(
         b'"hash_ids"', kvcache_simulator.parse, kvcache_simulator.build, also=b'"block_size"'
