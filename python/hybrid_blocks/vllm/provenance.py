@@ -48,7 +48,10 @@ class Provenance:
         self._zeroes_blocks = zeroes_blocks
         self._groups = [group_of(config, number) for number in range(len(config.kv_cache_groups))]
         self._per_slab = {group.pool: group.per_slab for group in self._groups}
-        self._state_pool = next((g.pool for g in self._groups if g.is_state), 0)
+        # All groups of states have blocks of one size, of one pool.
+        states = [group for group in self._groups if group.is_state]
+        self._state_pool = states[0].pool if states else 0
+        self._state_size = states[0].block_size if states else 1
         self._lives: dict[str, Life] = {}
         self._contents: dict[Slot, Content] = {}
         self._holders: dict[Slot, list[Holder]] = {}
@@ -145,7 +148,8 @@ class Provenance:
 
     def _begin(self, id_: str, computed: int, ids: Iterable[list[int]]) -> None:
         self._end(id_)
-        self._lives[id_] = life = Life(self._requests[id_], [[] for _ in self._groups])
+        tables: list[list[int]] = [[] for _ in self._groups]
+        self._lives[id_] = life = Life(self._requests[id_], tables, self._state_size)
         self._hand_out(life, ids, computed)
 
     def _end(self, id_: str) -> None:
@@ -251,20 +255,21 @@ class Provenance:
         sources = {source for source, _ in copies}
         read = []
         for source, target in copies:
+            slot = pool, target
+            if slot in self._copied or target in sources:
+                raise IntegrityError(
+                    f"block {target} is the destination of a copy, and of another or a source"
+                )
+            self._copied.add(slot)
             content = self._contents.get((pool, source))
             if content is None:
                 raise IntegrityError(
                     f"block {source} is copied to block {target}, and nothing is known of its "
                     "content"
                 )
-            read.append((content, self._length(content), (pool, target)))
+            read.append((content, self._length(content), slot))
         for content, length, slot in read:
             self.num_checked += 1
-            if slot in self._copied or slot[1] in sources:
-                raise IntegrityError(
-                    f"block {slot[1]} is the destination of a copy, and of another or a source"
-                )
-            self._copied.add(slot)
             if slot in self._fresh:
                 self._check_content(content, length, self._fresh[slot], slot)
             elif holder := self._reader(slot):
@@ -277,8 +282,7 @@ class Provenance:
         """Return how many tokens a state is after, before the step at hand."""
         if content.length is not None or not self._is_exact:
             return content.length
-        size, before = content.group.block_size, self._num_before(content.life)
-        return content.life.state_length(content.column, size, before)
+        return content.life.state_length(content.column, self._num_before(content.life))
 
     def _check_hit(self, life: Life, computed: int) -> None:
         """What a request goes on from must be what its own tokens would have written."""
@@ -317,7 +321,8 @@ class Provenance:
         if group.is_state:
             end = computed
             if length is not None and length != end:
-                raise _error(life, group, slot, f"holds a state after {length} tokens, not {end}")
+                held = "no state at a border" if length < 0 else f"a state after {length} tokens"
+                raise _error(life, group, slot, f"holds {held}, not after {end}")
         else:
             end = min(computed, (column + 1) * group.block_size)
             if content.column != column:

@@ -19,8 +19,10 @@ class Life:
 
     request: Any
     tables: list[list[int]]
-    chunks: list[tuple[int, int]] = field(default_factory=list)
-    """Begin and end of chunks of several tokens: their states in between are nowhere."""
+    state_size: int
+    """Tokens a block of states."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of tokens: the states at block borders inside them are nowhere."""
     after_drafts: tuple[int, int] | None = None
     """Tokens that the last chunk ended after, drafts included, and without them."""
     final: int | None = None
@@ -38,18 +40,32 @@ class Life:
 
     def note_chunk(self, end: int, num_drafts: int, count: int) -> None:
         """Remember where a chunk ends that is about to be computed."""
+        if self.after_drafts:
+            known, kept = self.after_drafts[1], self._last_border(end - count)
+            if kept - known >= self.state_size:
+                self.gaps.append((known - 1, kept))
         if count > 1 + num_drafts:
-            self.chunks.append((end - count, end))
+            self.gaps.append((end - count, end - num_drafts))
         self.after_drafts = (end, end - num_drafts) if num_drafts else None
 
-    def state_length(self, column: int, block_size: int, num_before: int) -> int:
-        """Return after how many tokens the state in a column is; -1 if it holds none."""
-        end, length = self.after_drafts or (num_before, num_before)
-        if column >= (end - 1) // block_size:
-            return length
-        border = (column + 1) * block_size
-        is_inside = any(begin < border < end for begin, end in self.chunks)
-        return -1 if is_inside else border
+    def state_length(self, column: int, computed: int) -> int:
+        """Return after how many tokens the state in a column is; -1 if it is none of its border.
+
+        ``computed`` tokens count once the drafts of the last chunk are accepted or rejected.
+        """
+        end, known = self.after_drafts or (computed, computed)
+        border, kept = (column + 1) * self.state_size, self._last_border(computed)
+        # After a step with drafts, workers move the state at the last border to that border's
+        # column, and the states at earlier borders nowhere.
+        if known <= border <= kept:
+            return border if border == kept else -1
+        if column >= (end - 1) // self.state_size:
+            return known
+        is_inside = any(begin < border < end for begin, end in self.gaps)
+        return -1 if is_inside or border > computed else border
+
+    def _last_border(self, length: int) -> int:
+        return length // self.state_size * self.state_size
 
     def agrees(self, other: "Life", length: int, hash_block_size: int) -> bool:
         """Return whether both have the same first ``length`` tokens, as their digests say."""

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -150,6 +151,7 @@ class FakeWorker:
         self.rows: dict[str, Row] = {}
         self.num_checked = 0
         self.num_copies = 0
+        self.num_freed_sources = 0
         self._config = config
         self._num_drafts = num_drafts
         self._share_accepted = share_accepted
@@ -196,10 +198,13 @@ class FakeWorker:
     # --- before the forward pass --------------------------------------------
 
     def _poison(self, sources: Ids) -> None:
-        free = np.fromiter(self._unowned(), dtype=np.int64)
-        if lost := set(free.tolist()) & set(sources.tolist()):
-            raise CorruptedError(f"units {sorted(lost)} are free and still to be copied from")
-        self.memory.fill(free, NOT_A_NUMBER)
+        free = set(self._unowned())
+        freed = free & set(sources.tolist())
+        if freed and isinstance(self._config, NaturalKVCacheConfig):
+            raise CorruptedError(f"units {sorted(freed)} are free and still to be copied from")
+        # vLLM frees a source with its request. No other has it before the step has run.
+        self.num_freed_sources += len(freed)
+        self.memory.fill(np.array(sorted(free - freed), dtype=np.int64), NOT_A_NUMBER)
 
     def _update_rows(self, output: SchedulerOutput) -> None:
         for new in output.scheduled_new_reqs:

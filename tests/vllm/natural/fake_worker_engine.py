@@ -31,6 +31,7 @@ class FakeEngine:
         *,
         max_model_len: int,
         is_async: bool,
+        has_priorities: bool = False,
         tamper: Callable[[SchedulerOutput], object] = lambda _: None,
     ) -> None:
         self.scheduler = scheduler
@@ -42,6 +43,7 @@ class FakeEngine:
         self._tamper = tamper
         self._random = random
         self._max_model_len = max_model_len
+        self._has_priorities = has_priorities
         self._depth = 1 if is_async else 0
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput, Any]] = deque()
         self._requests: dict[str, Request] = {}
@@ -62,21 +64,26 @@ class FakeEngine:
             shared = family[: draw.choice((0, 1, 15, 16, 17, 33, 48, 64, 90))]
         tail = draw.choices(range(VOCABULARY), k=draw.choice((0, 1, 2, 5, 16, 17, 40)))
         prompt = (shared + tail or [1])[:limit]
+        most = self._max_model_len - len(prompt)
+        priority = draw.randrange(3) if self._has_priorities else 0
+        self.add(prompt, min(most, draw.choice((1, 2, 6, 12, 30, 50))), priority)
+
+    def add(self, prompt: list[int], max_tokens: int, priority: int = 0) -> Request:
+        """A request arrives that is to generate ``max_tokens``."""
         self._num_added += 1
         id_ = f"request{self._num_added}"
-        most = self._max_model_len - len(prompt)
-        sampling = SamplingParams(
-            max_tokens=min(most, draw.choice((1, 2, 6, 12, 30, 50))), ignore_eos=True
-        )
         request = Request(
             request_id=id_,
             prompt_token_ids=prompt,
-            sampling_params=sampling,
+            sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
             pooling_params=None,
+            arrival_time=self._num_added,
             block_hasher=self._hasher,
+            priority=priority,
         )
         self._requests[id_] = request
         self.scheduler.add_request(request)
+        return request
 
     def hang_up(self) -> None:
         """A client hangs up."""
@@ -99,6 +106,10 @@ class FakeEngine:
             if self._random.random() < 0.002:
                 self.reset()
             self.step()
+        self.finish()
+
+    def finish(self) -> None:
+        """Step on until all requests have finished."""
         for _ in range(20 * self._max_model_len):
             if not self._requests and not self._in_flight:
                 return

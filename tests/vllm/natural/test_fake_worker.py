@@ -1,7 +1,8 @@
 """Every request reads what its own tokens wrote: vLLM's scheduler drives a fake worker."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 from hybrid_blocks.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import checking, installation
+from hybrid_blocks.vllm import scheduler as one_call
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from oracle.engines import chunked, full, mamba, mla, sliding
+from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -32,6 +35,8 @@ MAX_MODEL_LEN = 160
 MAX_NUM_REQUESTS = 8
 NATURAL_BLOCK_SIZE = 4
 LEVELS = [Level.OFF, Level.MANAGER, Level.NATURAL]
+SCHEDULERS = (Scheduler, AsyncScheduler), (one_call.Scheduler, one_call.AsyncScheduler)
+"""Of vLLM and of this package, in step and one step ahead."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,12 @@ class Mix:
     hash_block_size: int = 16
     drafter: int | None = None
     """The group of the drafter's own layers."""
+    retention_interval: int | None = None
+    """Tokens between the states that vLLM keeps of a request; None keeps them all."""
+    is_priority: bool = False
+    """Whether requests have priorities, and those of a low one are preempted first."""
+    share_accepted: float = 0.6
+    """How many of the drafts are right."""
 
     @property
     def has_windows(self) -> bool:
@@ -55,7 +66,17 @@ class Mix:
         """Return the configuration over blocks, or over as many bytes in slabs."""
         if level is Level.NATURAL:
             return replace(self._natural_config(), zeroes_single_blocks=zeroes_single_blocks)
-        return KVCacheConfig(self.num_blocks, [], _groups(self.groups, self.drafter))
+        return KVCacheConfig(
+            self.num_blocks,
+            [],
+            _groups(self.groups, self.drafter),
+            prefix_cache_retention_interval=self.retention_interval,
+        )
+
+    def configure(self, config: VllmConfig) -> None:
+        """Switch on in vLLM's configuration what the mix asks for."""
+        if self.is_priority:
+            config.scheduler_config.policy = "priority"
 
     def _natural_config(self) -> NaturalKVCacheConfig:
         """Cut slabs into 5 blocks of full attention, 7 of a drafter, 3 of windows, or one state."""
@@ -137,11 +158,38 @@ def live(
     num_steps: int,
     *,
     is_async: bool,
+    is_one_call: bool = False,
     tamper: Callable[[SchedulerOutput], object] = lambda _: None,
     fault: Callable[[SchedulerOutput], object] | None = None,
 ) -> FakeEngine:
-    """Live a random life and return the engine after it.
+    """Live a random life and return the engine after it."""
+    with started(
+        mix,
+        level,
+        Random(seed),
+        is_async=is_async,
+        is_one_call=is_one_call,
+        tamper=tamper,
+        fault=fault,
+    ) as engine:
+        engine.live(num_steps, MAX_NUM_REQUESTS)
+    return engine
 
+
+@contextmanager
+def started(
+    mix: Mix,
+    level: Level,
+    random: Random,
+    *,
+    is_async: bool,
+    is_one_call: bool = False,
+    tamper: Callable[[SchedulerOutput], object] = lambda _: None,
+    fault: Callable[[SchedulerOutput], object] | None = None,
+) -> Iterator[FakeEngine]:
+    """Start an engine at a level, with the check.
+
+    ``is_one_call`` takes this package's schedulers in place of vLLM's.
     ``fault`` changes what the scheduler says before it is checked, ``tamper`` after that.
     At level ``natural`` a synchronous worker zeroes single blocks, as vLLM's first on the CPU does,
     unless that one is refused the mix.
@@ -153,7 +201,6 @@ def live(
     if level is not Level.OFF:
         installation.install(level)
     try:
-        random = Random(seed)
         hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
         scheduler = scheduler_over(
             config,
@@ -161,15 +208,17 @@ def live(
             max_model_len=MAX_MODEL_LEN,
             max_num_batched_tokens=random.choice((24, 37, 64, 203)),
             hash_block_size=hash_block_size,
-            scheduler_cls=AsyncScheduler if is_async else Scheduler,
+            scheduler_cls=SCHEDULERS[is_one_call][is_async],
             num_draft_tokens=mix.num_drafts,
             draft_method="ngram" if mix.drafter is None else "eagle",
             enable_caching=mix.enable_caching,
+            configure=mix.configure,
         )
         lookahead = getattr(scheduler, "num_hash_lookahead_tokens", 0)
         worker = FakeWorker(
             config,
             num_drafts=mix.num_drafts,
+            share_accepted=mix.share_accepted,
             is_async=is_async,
             zeroes_units=not zeroes_blocks,
             looks_ahead=lookahead > 0,
@@ -179,19 +228,18 @@ def live(
         if fault:
             scheduler.schedule = partial(_schedule, scheduler.schedule, fault)  # type: ignore[method-assign]
         checking.attach(scheduler)
-        engine = FakeEngine(
+        yield FakeEngine(
             scheduler,
             worker,
             make_hasher(hash_block_size, *filter(None, [lookahead])),
             random,
             max_model_len=MAX_MODEL_LEN,
             is_async=is_async,
+            has_priorities=mix.is_priority,
             tamper=tamper,
         )
-        engine.live(num_steps, MAX_NUM_REQUESTS)
     finally:
         installation.uninstall()
-    return engine
 
 
 def _schedule(schedule: Callable[..., SchedulerOutput], fault: Any, *args: Any) -> SchedulerOutput:
