@@ -31,6 +31,7 @@ collect_ignore = [] if computes_on_cpu() else NEED_CPU_OPERATORS
 TESTS = Path(__file__).parent
 NEED_VLLM = [
     *("e2e", "kernels", "vllm"),
+    "architectures/test_record_equals_vllm.py",
     "hash/test_against_vllm.py",
     "offload/test_engine.py",
     "offload/test_identity.py",

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import hybrid_blocks.model
+import registry_configs
 from hybrid_blocks.model.architecture import READERS
+from hybrid_blocks.model.decoder import SECTIONS
+from vllm.transformers_utils.config import get_hf_text_config
 
 PACKAGE = Path(hybrid_blocks.model.__file__).parent
 RECORD = PACKAGE / "class_defaults.json"
@@ -21,19 +24,54 @@ Row = dict[str, Any]
 
 
 def recorded() -> dict[str, Row]:
-    """Rows by ``model_type``, for all types that the readers know and their decoders."""
+    """Rows by ``model_type``: what the readers know, vLLM's registry, and the decoders of both."""
     fields = _fields_of_readers()
     rows: dict[str, Row] = {}
-    queue = sorted(READERS)
-    while queue:
-        model_type = queue.pop()
-        config_class = _class_of(model_type)
-        if model_type in rows or config_class is None:
-            continue
-        rows[model_type] = row = _row(config_class, fields)
-        if (decoder := row.get("decoder")) is not None:
-            queue.append(decoder)
-    return dict(sorted(rows.items()))
+    classes = {name: _class_of(name) for name in READERS.keys() | registry_configs.model_types()}
+    while queue := sorted(classes.keys() - rows.keys()):
+        for model_type in queue:
+            row: Row = {}
+            rows[model_type] = row
+            if (config_class := classes[model_type]) is None:
+                continue
+            row |= _row(config_class, fields)
+            if (decoder := _decoder(config_class)) is not None:
+                name = decoder.model_type or type(decoder).__name__
+                if classes.get(name) is None:
+                    classes[name] = type(decoder)
+                    rows.pop(name, None)
+                row["decoder"] = name
+                row["around"] = _changed(decoder, fields)
+    return {name: cleaned for name, row in sorted(rows.items()) if (cleaned := _filled(row))}
+
+
+def _filled(row: Row) -> Row:
+    return {key: value for key, value in row.items() if value}
+
+
+def _decoder(config_class: Any) -> Any:
+    """Return the decoder inside a default instance of a class, None where there is none."""
+    try:
+        config = config_class()
+        decoder = get_hf_text_config(config)
+    except Exception:  # noqa: BLE001 - such a class has no default instance
+        return None
+    if decoder is not config:
+        return decoder
+    sections = (getattr(config, section, None) for section in SECTIONS)
+    return next((found for found in sections if hasattr(found, "to_dict")), None)
+
+
+def _changed(decoder: Any, fields: frozenset[str]) -> Row:
+    """Fields of a decoder that no file describes which are not its own class's defaults."""
+    default, own = vars(type(decoder)()), vars(decoder)
+    derived = {name for name, value in _defaults(type(decoder)) if value is None}
+    return {
+        name: own[name]
+        for name in sorted(fields & own.keys())
+        if isinstance(own[name], int | str | list | None)
+        and (own[name] != default.get(name) or (name in derived and own[name] is not None))
+    }
 
 
 def _fields_of_readers() -> frozenset[str]:
@@ -72,10 +110,7 @@ def _row(config_class: Any, fields: frozenset[str]) -> Row:
         for name, value in _defaults(config_class)
         if name in wanted and isinstance(value, int | str | list | tuple) and value != "auto"
     }
-    section = getattr(config_class, "sub_configs_defaults", {}).get("text_config")
-    decoder = section and (section.model_type or section.config_class.model_type)
-    row = {"decoder": decoder, "aliases": aliases, "fields": dict(sorted(defaults.items()))}
-    return {key: value for key, value in row.items() if value}
+    return {"aliases": aliases, "fields": dict(sorted(defaults.items()))}
 
 
 def _defaults(config_class: Any) -> Iterator[tuple[str, object]]:

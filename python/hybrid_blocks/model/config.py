@@ -154,7 +154,7 @@ class Config:
         if isinstance(listed, str):
             listed = listed.replace("|", "")
         default = len(listed) if isinstance(listed, list | str) else None
-        names = ("num_hidden_layers", "n_layer", "num_layers")
+        names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
         self.layer_count(*names, default=default)
         return self.positive(*names, default=default)
 

@@ -39,9 +39,11 @@ def find(
         fields = fields[section]  # type: ignore[assignment]
     if declared is not None:
         types = (declared, *types)
+        if with_defaults:
+            fields = {**row.around, **fields}
         row = class_defaults.of(declared)
     if with_defaults:
-        around |= row.fields
+        around |= _with_second_names(row.fields, row)
         fields = _with_second_names(fields, row)
     return Config(fields, name, around), types
 

@@ -7,13 +7,43 @@ from typing import Final
 import msgspec
 
 from hybrid_blocks.model import decoder, described, dtype, quantization, table
-from hybrid_blocks.model.architecture import READERS
+from hybrid_blocks.model.architecture import READERS, refused
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.errors import PlanError
-from hybrid_blocks.model.layer import FullAttention, LatentAttention
+from hybrid_blocks.model.layer import FullAttention, GatedDeltaNet, LatentAttention, Mamba2
 from hybrid_blocks.model.model import Layer, Model, Verified
 
 _HAVE_DRAFT_HEAD: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
+
+
+STATE_FORMAT_READ: Final = frozenset(
+    (
+        "NemotronHForCausalLM",
+        "NemotronHPuzzleForCausalLM",
+        "NemotronH_Nano_VL_V2",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForCausalLM",
+        "Qwen4ExpForConditionalGeneration",
+    )
+)
+"""Architectures for which vLLM takes the format of recurrent states from the file."""
+
+LENGTHS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+    "max_context",
+)
+"""Fields that vLLM knows for the longest request."""
 
 
 def load_model(source: str, overrides: Mapping[str, object] | None = None) -> Model:
@@ -73,11 +103,16 @@ def from_config(
 
     """
     config, types = decoder.find(fields, name, with_defaults=verified == "config")
+    if (unread := next((known for known in types if known in refused.REASONS), None)) is not None:
+        raise PlanError(
+            f"{name}: {unread} is not read: {refused.REASONS[unread]}; describe the layers with "
+            "--layers spec.json"
+        )
     model_type = next((known for known in types if known in READERS), "")
     if not model_type:
         raise _unknown(config, types[0] if types else "")
     reader = READERS[model_type]
-    layers = reader(config)
+    layers = _with_state_formats(reader(config), fields.get("architectures"))
     if not layers:
         raise PlanError(f"{name}: no layer keeps a cache")
     return Model(
@@ -89,7 +124,7 @@ def from_config(
         dtype=_dtype(config),
         kv_cache_dtype=quantization.kv_cache_dtype(fields, name),
         rotary_share=_rotary_share(config, model_type),
-        max_model_len=config.optional("max_position_embeddings", "max_sequence_length"),
+        max_model_len=_max_model_len(config),
         verified=verified,
         notes=notes,
     )
@@ -111,6 +146,24 @@ def _read_json(path: Path) -> dict[str, object]:
         raise PlanError(f"{path}: not a JSON object: {error}") from None
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror}") from None
+
+
+def _with_state_formats(layers: tuple[Layer, ...], architectures: object) -> tuple[Layer, ...]:
+    """Drop the file's format of states where vLLM does not read it for this architecture."""
+    if not isinstance(architectures, list) or STATE_FORMAT_READ.intersection(architectures):
+        return layers
+    return tuple(
+        msgspec.structs.replace(layer, cache=msgspec.structs.replace(layer.cache, ssm_dtype=None))
+        if isinstance(layer.cache, GatedDeltaNet | Mamba2)
+        else layer
+        for layer in layers
+    )
+
+
+def _max_model_len(config: Config) -> int | None:
+    """Smallest of the lengths that the file names, as vLLM takes it."""
+    lengths = [length for field in LENGTHS if (length := config.optional(field))]
+    return min(lengths, default=None)
 
 
 def _dtype(config: Config) -> str:

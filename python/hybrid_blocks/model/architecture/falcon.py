@@ -11,7 +11,6 @@ def read(config: Config) -> tuple[Layer, ...]:
     config.require(
         "num_hidden_layers",
         "mamba_n_heads",
-        "mamba_d_head",
         "mamba_d_state",
         "mamba_n_groups",
         "mamba_d_conv",
@@ -21,11 +20,12 @@ def read(config: Config) -> tuple[Layer, ...]:
         "hidden_size"
     )
     attention = full_attention(config)
+    heads = config.positive("mamba_n_heads")
     mamba = Mamba2(
         inner_dim=inner,
         groups=config.positive("mamba_n_groups"),
-        heads=config.positive("mamba_n_heads"),
-        head_dim=config.positive("mamba_d_head"),
+        heads=heads,
+        head_dim=config.optional("mamba_d_head") or inner // heads,
         state_dim=config.positive("mamba_d_state"),
         conv_kernel=config.positive("mamba_d_conv"),
     )

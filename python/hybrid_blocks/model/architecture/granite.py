@@ -17,7 +17,6 @@ def read(config: Config) -> tuple[Layer, ...]:
         "mamba_n_groups",
         "mamba_d_conv",
         "mamba_expand",
-        "layer_types|layers_block_type|attn_layer_indices",
     )
     attention = full_attention(config)
     inner = config.positive("mamba_expand") * config.positive("hidden_size")

@@ -7,27 +7,29 @@ from hybrid_blocks.model.model import Layer
 
 
 def read_v3(config: Config) -> tuple[Layer, ...]:
-    """Ling-3: Kimi delta attention."""
+    """Ling-3: Kimi delta attention; all layers of a last group that is not full attend."""
     config.require("num_attention_heads", "short_conv_kernel_size")
     kda = KimiDeltaAttention(
         heads=config.query_heads,
         head_dim=config.head_dim,
         conv_kernel=config.positive("short_conv_kernel_size"),
     )
-    return _grouped(config, kda)
+    config.require("layer_group_size")
+    whole = config.num_layers // config.positive("layer_group_size")
+    return _grouped(config, kda, whole * config.positive("layer_group_size"))
 
 
 def read_v2_5(config: Config) -> tuple[Layer, ...]:
     """Ling-2.5 and Ring-2.5: lightning attention."""
     config.require("num_attention_heads")
-    return _grouped(config, LightningAttention(heads=config.query_heads, head_dim=config.head_dim))
+    linear = LightningAttention(heads=config.query_heads, head_dim=config.head_dim)
+    return _grouped(config, linear, config.num_layers)
 
 
-def _grouped(config: Config, linear: Cache) -> tuple[Layer, ...]:
-    """Let the last layer of each group attend, and a last group that is not full."""
+def _grouped(config: Config, linear: Cache, whole: int) -> tuple[Layer, ...]:
+    """Let the last layer of each group attend, and the layers from ``whole`` on."""
     config.require("num_hidden_layers", "layer_group_size")
     size = config.positive("layer_group_size")
-    whole = config.num_layers // size * size
     attention: Cache = (
         latent_attention(config) if "kv_lora_rank" in config else full_attention(config)
     )

@@ -16,7 +16,6 @@ def read(config: Config) -> tuple[Layer, ...]:
     ``M`` is Mamba-2, ``*`` attention, ``-`` an MLP, ``E`` a mixture of experts.
     """
     config.require(
-        "hybrid_override_pattern|layers_block_type",
         "mamba_num_heads",
         "mamba_head_dim",
         "n_groups|mamba_n_groups",
@@ -40,11 +39,12 @@ def read(config: Config) -> tuple[Layer, ...]:
         "E": None,
     }
     by_name = kinds | {name: kinds[letter] for name, letter in _LETTERS.items()}
-    if names := config.strings("layers_block_type"):
-        return choose(config, names, "layers_block_type", by_name)
+    for field in ("layer_types", "layers_block_type"):
+        if names := config.strings(field):
+            return choose(config, names, field, by_name)
     pattern = config.get("hybrid_override_pattern")
     if isinstance(pattern, list):
         names = config.strings("hybrid_override_pattern") or ()
         return choose(config, names, "hybrid_override_pattern", by_name)
-    letters = config.text("hybrid_override_pattern").replace("|", "")
+    letters = config.text("hybrid_override_pattern", "ME*-").replace("|", "")
     return choose(config, letters, "hybrid_override_pattern", kinds)

@@ -1,0 +1,37 @@
+"""Architectures that the planner does not read yet, and why."""
+
+from typing import Final
+
+_COMPRESSED: Final = (
+    "vLLM keeps compressed states of several tokens beside windows, which the planner has no kind "
+    "for"
+)
+_ENCODER: Final = "cross attention keeps an encoder's output, whose length no config.json says"
+_INDEXER: Final = "an indexer keeps a cache of its own beside the latent, which is not counted yet"
+_RING: Final = "convolutions keep a ring of tokens beside attention, which is not counted yet"
+_PROMPT: Final = "tokens behind the window are kept for the prompt alone, which is not counted"
+
+REASONS: Final = {
+    "PanguProMoE": "sink tokens keep blocks of their own, which are not counted yet",
+    "cohere_asr": _ENCODER,
+    "deepseek_v32": _INDEXER,
+    "deepseek_v4": _COMPRESSED,
+    "deepseek_v41": _COMPRESSED,
+    "dots3_note": "windows over latents are not counted yet",
+    "glm5_next_text": _COMPRESSED,
+    "glm_moe_dsa": _INDEXER,
+    "hy_v4": _INDEXER,
+    "inkling_model": _RING,
+    "inkling_text": _RING,
+    "minimax_m3_text": _INDEXER,
+    "minimax_m3_vl_text": _INDEXER,
+    "mbart": _ENCODER,
+    "muse_spark_text": "no configuration of this family was compared with vLLM",
+    "nemotron_parse": _ENCODER,
+    "nemotron_parse3_5": _ENCODER,
+    "step5": _COMPRESSED,
+    "unlimited-ocr": _PROMPT,
+    "unlimited_ocr": _PROMPT,
+    "whisper": _ENCODER,
+}
+"""Reason by ``model_type``."""

@@ -1,0 +1,107 @@
+"""Record what vLLM says of every architecture that generates text.
+
+Each model is built in a child of its own, so a crash or a model that takes too long costs one row.
+``--only NAME`` builds the models with such names again, ``--failed`` those that vLLM did not build;
+the other rows of the record stay.
+"""
+
+import argparse
+import json
+import os
+import select
+import signal
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+RECORD = Path(__file__).parent / "recorded.json"
+SECONDS = 60
+
+WARM = {
+    "LlamaForCausalLM": "llama",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "Qwen3NextForCausalLM": "qwen3_next",
+    "ArceeForCausalLM": "arcee",
+    "Qwen3VLForConditionalGeneration": "qwen3_vl",
+    "LlavaForConditionalGeneration": "llava",
+}
+"""What these models import, the children of this process have for the others."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
+    parser.add_argument("--failed", action="store_true")
+    parser.add_argument("--out", type=Path, default=RECORD)
+    options = parser.parse_args()
+    import fake_gpu  # noqa: PLC0415 - imports vLLM
+
+    fake_gpu.pose()
+    import registry_configs  # noqa: PLC0415
+    import registry_oracle  # noqa: PLC0415
+
+    causes = registry_oracle.inspect_in_this_process()
+    for name, model_type in () if options.only else WARM.items():
+        try:
+            registry_oracle.say({"architectures": [name], "model_type": model_type})
+        except Exception:  # noqa: BLE001 - only the others take longer then
+            traceback.print_exc()
+    recorded = json.loads(options.out.read_bytes()) if options.out.exists() else {}
+    rows = registry_configs.rows()
+    recorded = {name: row for name, row in recorded.items() if name in rows}
+    for name, fields in rows.items():
+        if options.only and not any(only in name for only in options.only):
+            continue
+        if options.failed and "layers" in recorded.get(name, ()):
+            continue
+        start = time.monotonic()
+        row = {"config": fields, **in_child(partial(registry_oracle.say, fields), causes)}
+        recorded[name] = row
+        seconds = time.monotonic() - start
+        line = row["error"] if "error" in row else f"{len(row['layers'])} layers"
+        print(f"{name}: {seconds:.1f} s: {line}", flush=True)
+        write(options.out, dict(sorted(recorded.items())))
+
+
+def write(path: Path, recorded: dict[str, Any]) -> None:
+    """Write one line for each architecture."""
+    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in recorded.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def in_child(function: Any, causes: list[str]) -> dict[str, Any]:
+    """Call ``function`` in a fork of this process; its answer, or the error that it ended with."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        try:
+            answer = function()
+        except BaseException as error:  # noqa: BLE001 - the row says what it was
+            if "TRACE" in os.environ:
+                traceback.print_exc()
+            answer = {"error": causes[-1] if causes else f"{type(error).__name__}: {error}"[:300]}
+        with os.fdopen(write, "w") as pipe:
+            pipe.write(json.dumps(answer))
+        os._exit(0)
+    os.close(write)
+    data, deadline = b"", time.monotonic() + SECONDS
+    while select.select([read], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(read, 65536)
+        if not part:
+            break
+        data += part
+    else:
+        os.kill(child, signal.SIGKILL)
+        data = json.dumps({"error": f"not built in {SECONDS} s"}).encode()
+    os.close(read)
+    _, status = os.waitpid(child, 0)
+    said: dict[str, Any] = json.loads(data) if data else {"error": f"ended with status {status}"}
+    return said
+
+
+if __name__ == "__main__":
+    main()

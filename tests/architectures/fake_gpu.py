@@ -1,0 +1,272 @@
+"""A graphics card that is not there: vLLM builds a model as on one, and no tensor has memory."""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import torch
+import triton
+from absent_operators import Stream
+from torch._C import DisableTorchFunctionSubclass
+from torch._ops import _OpNamespace
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+from torch.utils._pytree import tree_map_only
+from triton.backends.compiler import GPUTarget
+from vllm import platforms
+from vllm.platforms.cuda import CudaPlatformBase
+from vllm.platforms.interface import DeviceCapability
+
+MEMORY = 80 * 2**30
+
+
+class Hopper(CudaPlatformBase):
+    """Answers as an H100 would, and asks no driver."""
+
+    @classmethod
+    def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:  # noqa: ARG003
+        return DeviceCapability(9, 0)
+
+    @classmethod
+    def get_device_name(cls, device_id: int = 0) -> str:  # noqa: ARG003
+        return "NVIDIA H100 80GB HBM3"
+
+    @classmethod
+    def get_device_total_memory(cls, device_id: int = 0) -> int:  # noqa: ARG003
+        return MEMORY
+
+    @classmethod
+    def get_device_uuid(cls, device_id: int = 0) -> str:
+        return f"GPU-{device_id}"
+
+    @classmethod
+    def is_fully_connected(cls, physical_device_ids: list[int]) -> bool:  # noqa: ARG003
+        return True
+
+    @classmethod
+    def device_count(cls) -> int:
+        return 1
+
+    @classmethod
+    def num_compute_units(cls, device_id: int = 0) -> int:  # noqa: ARG003
+        return 132
+
+    @classmethod
+    def is_integrated_gpu(cls, device_id: int = 0) -> bool:  # noqa: ARG003
+        return False
+
+    @classmethod
+    def get_cuda_runtime_major(cls) -> int:
+        return 13
+
+    @classmethod
+    def check_if_supports_dtype(cls, dtype: torch.dtype) -> None:
+        pass
+
+    @classmethod
+    def is_pin_memory_available(cls) -> bool:
+        return False
+
+
+class OneRank:
+    """A group of one: all that a model asks of its groups while it is built."""
+
+    world_size = 1
+    rank_in_group = local_rank = first_rank = last_rank = 0
+    ranks = (0,)
+    is_first_rank = is_last_rank = True
+    device = torch.device("meta")
+    device_communicator = mq_broadcaster = None
+    use_device_communicator = use_custom_op_call = False
+    unique_name = "one"
+
+    def __init__(self) -> None:
+        self.cpu_group = self.device_group = self
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 1
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+
+PROPERTIES = SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3",
+    major=9,
+    minor=0,
+    total_memory=MEMORY,
+    multi_processor_count=132,
+    shared_memory_per_block_optin=232_448,
+    shared_memory_per_multiprocessor=233_472,
+    max_threads_per_multi_processor=2048,
+    warp_size=32,
+    L2_cache_size=50 * 2**20,
+    gcnArchName="",
+)
+
+
+_known_operator = _OpNamespace.__getattr__
+
+
+def _operator(namespace: _OpNamespace, name: str) -> Any:
+    """Return an operator, or a stand-in for one of vLLM's, which nothing calls."""
+    try:
+        return _known_operator(namespace, name)
+    except AttributeError:
+        if name.startswith("__") or "_C" not in namespace.name:
+            raise
+        return Stream()
+
+
+class Driver(Stream):
+    """What kernels ask Triton's driver while they are declared."""
+
+    @staticmethod
+    def get_current_target() -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    @staticmethod
+    def get_current_device() -> int:
+        return 0
+
+    @staticmethod
+    def get_active_torch_device() -> torch.device:
+        return torch.device("meta")
+
+
+def pose() -> None:
+    """Make this process's vLLM see the card; before any model is imported."""
+    platforms.current_platform = Hopper()
+    from vllm import _custom_ops  # noqa: PLC0415 - asks for the platform
+
+    for name in dir(_custom_ops):
+        if "support" in name:
+            setattr(_custom_ops, name, lambda *_: True)
+    triton.runtime.driver.set_active(Driver())
+    from vllm.utils import deep_gemm  # noqa: F401, PLC0415
+
+    for module in list(sys.modules.values()):
+        if "has_deep_gemm" in vars(module):
+            module.has_deep_gemm = lambda: True  # type: ignore[attr-defined]
+
+
+class Meta(TorchFunctionMode):
+    """Make tensors without memory; those made from values keep them, for code that reads them."""
+
+    def __torch_function__(
+        self,
+        function: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        device = kwargs.get("device")
+        if function in _device_constructors():
+            if device is None and function not in FROM_VALUES:
+                kwargs["device"] = "meta"
+            elif device is not None and torch.device(device).type == "cuda":
+                kwargs["device"] = "cpu" if function in FROM_VALUES else "meta"
+        elif function in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+            return args[0]
+        elif function is torch.Tensor.to:
+            args = tuple(args[0].device if _is_cuda(value) else value for value in args)
+            if _is_cuda(device):
+                kwargs["device"] = args[0].device
+        elif _is_cuda(device):
+            kwargs["device"] = "meta"
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            if "meta" not in str(error):
+                raise
+            with DisableTorchFunctionSubclass():
+                args, kwargs = tree_map_only(torch.Tensor, lambda t: t.to("meta"), (args, kwargs))
+                return function(*args, **kwargs)
+
+
+FROM_VALUES = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.arange, torch.linspace)
+
+
+def _is_cuda(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, str) and value.startswith("cuda")
+
+
+class Tokenizer(Stream):
+    """Has each token that a model looks up, under the number 0."""
+
+    vocab: ClassVar[defaultdict[str, int]] = defaultdict(int)
+
+    @staticmethod
+    def get_vocab() -> dict[str, int]:
+        return Tokenizer.vocab
+
+    @staticmethod
+    def convert_tokens_to_ids(_: str) -> int:
+        return 0
+
+    @staticmethod
+    def encode(*_: Any, **__: Any) -> list[int]:
+        return [0]
+
+
+def without_towers() -> None:
+    """Build models without encoders of images and sound: those keep nothing between steps."""
+    from vllm.model_executor.models.interfaces import SupportsMultiModal  # noqa: PLC0415
+    from vllm.tokenizers import registry  # noqa: PLC0415
+
+    mark = SupportsMultiModal._mark_tower_model
+
+    @contextmanager
+    def mark_and_forgive(*args: Any, **kwargs: Any) -> Iterator[None]:
+        with mark(*args, **kwargs), suppress(Exception):
+            yield
+
+    SupportsMultiModal._mark_tower_model = mark_and_forgive
+    from vllm import tokenizers  # noqa: PLC0415
+
+    for module in (registry, tokenizers):
+        module.cached_tokenizer_from_config = lambda *_, **__: Tokenizer()
+
+
+@contextmanager
+def no_device() -> Iterator[None]:
+    """Answer what torch is asked about the card, and make tensors without memory."""
+    from vllm.distributed import parallel_state  # noqa: PLC0415 - after `pose`
+
+    groups = ("_WORLD", "_INNER_DP_WORLD", "_TP", "_ETP", "_DCP", "_PP", "_DP", "_EP", "_EPLB")
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_properties": lambda *_: PROPERTIES,
+        "get_device_capability": lambda *_: (9, 0),
+        "get_device_name": lambda *_: PROPERTIES.name,
+        "mem_get_info": lambda *_: (MEMORY, MEMORY),
+        "Stream": Stream,
+        "Event": Stream,
+        "current_stream": Stream,
+        "default_stream": Stream,
+        "synchronize": lambda *_: None,
+        "set_device": lambda *_: None,
+        "is_current_stream_capturing": lambda: False,
+        "_lazy_init": lambda: None,
+    }
+    with ExitStack() as stack:
+        for name in (*groups, "_PCP"):
+            stack.enter_context(patch.object(parallel_state, name, OneRank()))
+        for name, answer in answers.items():
+            stack.enter_context(patch.object(torch.cuda, name, answer))
+        stack.enter_context(patch.object(_OpNamespace, "__getattr__", _operator))
+        stack.enter_context(Meta())
+        yield

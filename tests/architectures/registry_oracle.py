@@ -1,0 +1,196 @@
+"""vLLM's own word on a model's caches: its code builds the model on no device, and says."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import fake_gpu
+import torch
+
+FIELDS = (
+    "block_size",
+    "num_kv_heads",
+    "head_size",
+    "head_size_v",
+    "sliding_window",
+    "attention_chunk_size",
+    "rswa_window",
+    "sink_len",
+    "extra_retained_tokens",
+    "state_content_bytes",
+    "tokens_per_state",
+    "num_head_slots",
+    "page_size_padded",
+    "alignment",
+    "model_version",
+    "tp_replicated",
+)
+
+
+class Fields(dict[str, Any]):
+    """An object of a configuration whose fields are attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def inspect_in_this_process() -> list[str]:
+    """Let vLLM load model classes here, not in a process for each; return the list of failures."""
+    from vllm.model_executor.models import registry  # noqa: PLC0415
+
+    fake_gpu.without_towers()
+    causes: list[str] = []
+
+    def inspect(model: Any) -> Any:
+        try:
+            return registry._ModelInfo.from_model_cls(model.load_model_cls())
+        except Exception as error:
+            causes.append(f"{type(error).__name__}: {error}"[:300])
+            raise
+
+    registry._LazyRegisteredModel.inspect_model_cls = inspect
+    return causes
+
+
+def specs(folder: Path) -> dict[str, Any]:
+    """Return the specs of all layers of the model whose ``config.json`` lies in ``folder``."""
+    from vllm.config import set_current_vllm_config  # noqa: PLC0415 - after `fake_gpu.pose`
+    from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
+    from vllm.model_executor.model_loader.utils import initialize_model  # noqa: PLC0415
+    from vllm.utils.torch_utils import set_default_torch_dtype  # noqa: PLC0415
+    from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec  # noqa: PLC0415
+
+    arguments = EngineArgs(
+        model=str(folder),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        language_model_only=True,
+        config_format="hf",
+    )
+    with fake_gpu.no_device():
+        config = arguments.create_engine_config()
+        model_config = config.model_config
+        with set_default_torch_dtype(model_config.dtype), set_current_vllm_config(config):
+            initialize_model(config)
+            fake_gpu.Hopper.update_block_size_for_backend(config)
+            layers = get_kv_cache_spec(config)
+    if not layers:
+        raise RuntimeError("no layer keeps a cache")
+    if dump := os.environ.get("DUMP"):
+        with Path(dump).open("a") as out:
+            out.write(
+                json.dumps(
+                    {
+                        "config": json.loads((folder / "config.json").read_text()),
+                        "type": model_config.hf_config.model_type,
+                        "class": type(model_config.hf_config).__name__,
+                        "text_class": type(model_config.hf_text_config).__name__,
+                        "hf": model_config.hf_config.to_dict(),
+                        "text": model_config.hf_text_config.to_dict(),
+                        "map": getattr(model_config.hf_text_config, "attribute_map", {}),
+                    },
+                    default=str,
+                )
+                + "\n"
+            )
+    return {
+        "dtype": _dtype(model_config.dtype),
+        "max_model_len": model_config.max_model_len,
+        "block_size": config.cache_config.block_size,
+        **_described(layers),
+    }
+
+
+def _described(layers: dict[str, Any]) -> dict[str, Any]:
+    """Distinct specs, and for each layer its depth and the number of its spec."""
+    specs: list[dict[str, Any]] = []
+    places: list[tuple[int | None, int]] = []
+    for name, spec in layers.items():
+        fields = _fields(spec)
+        if fields not in specs:
+            specs.append(fields)
+        depth = next((int(part) for part in name.split(".") if part.isdigit()), None)
+        places.append((depth, specs.index(fields)))
+    return {"specs": specs, "layers": places}
+
+
+def _fields(spec: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": type(spec).__name__}
+    for field in FIELDS:
+        if (value := getattr(spec, field, None)) is not None:
+            found[field] = value if isinstance(value, int | bool | str) else str(value)
+    if hasattr(spec, "shapes"):
+        found["shapes"] = [list(shape) for shape in spec.shapes]
+        found["dtypes"] = [_dtype(dtype) for dtype in spec.dtypes]
+    elif hasattr(spec, "dtype"):
+        found["dtype"] = _dtype(spec.dtype)
+    found["page_size_bytes"] = spec.page_size_bytes
+    return found
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def say(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what vLLM says of the model with these fields of ``config.json``."""
+    register(fields)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(fields))
+        try:
+            return specs(Path(folder))
+        except (NotImplementedError, ValueError) as error:
+            if "Model Runner V1" not in str(error) and "V2 model runner" not in str(error):
+                raise
+            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+            return specs(Path(folder))
+
+
+def register(fields: dict[str, Any]) -> None:
+    """Let transformers read a type whose class only its publisher's code has."""
+    from transformers import AutoConfig, PreTrainedConfig  # noqa: PLC0415
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415
+    from vllm.transformers_utils.config import _CONFIG_REGISTRY  # noqa: PLC0415
+
+    def section(value: Any) -> Any:
+        if isinstance(value, list):
+            return [section(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if (model_type := value.get("model_type")) in _CONFIG_REGISTRY:
+            return _CONFIG_REGISTRY[model_type](**value)
+        return CONFIG_MAPPING[model_type](**value) if model_type in CONFIG_MAPPING else value
+
+    def known(model_type: str) -> bool:
+        return model_type in CONFIG_MAPPING or model_type in _CONFIG_REGISTRY
+
+    class Section(PreTrainedConfig):
+        def __init__(self, **fields: Any) -> None:
+            super().__init__(**fields)
+
+    class Published(PreTrainedConfig):
+        def __init__(self, **fields: Any) -> None:
+            for name, value in fields.items():
+                found = section(value)
+                if name == "per_layer_config":
+                    found = value
+                elif isinstance(found, dict) and name.endswith(("_config", "coder")):
+                    found = Section(**found)
+                if isinstance(found, list) and name.endswith(("_configs", "_config")):
+                    found = [nested(item) for item in found]
+                fields[name] = found
+            super().__init__(**fields)
+
+    def nested(value: Any) -> Any:
+        if isinstance(value, dict):
+            return Fields({name: nested(item) for name, item in value.items()})
+        return value
+
+    if not known(fields["model_type"]):
+        Published.model_type = fields["model_type"]
+        AutoConfig.register(fields["model_type"], Published)

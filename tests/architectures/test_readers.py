@@ -1,0 +1,115 @@
+"""Every architecture that generates text is read as vLLM builds it, or refused with a reason."""
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hybrid_blocks.model import Model, PlanError, Rank, from_config
+from hybrid_blocks.model.kind import kind_of
+from hybrid_blocks.model.layer import LatentAttention, State
+
+HERE = Path(__file__).parent
+RECORDED: dict[str, dict[str, Any]] = json.loads((HERE / "recorded.json").read_bytes())
+REASONS: dict[str, dict[str, str]] = tomllib.loads((HERE / "reasons.toml").read_text())
+REFUSED, NOT_BUILT = REASONS["refused"], REASONS["not_built"]
+
+Cache = tuple[object, ...]
+
+OTHER_NUMBERS = ("Zamba2ForCausalLM",)
+"""vLLM counts the attention layers by themselves here, not by the depth at which they lie."""
+
+VLLMS_GUESS = 2048
+"""What vLLM takes where a model has no longest request."""
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_an_architecture_is_read_as_vllm_builds_it_or_refused(name: str) -> None:
+    row = RECORDED[name]
+    if name in REFUSED:
+        with pytest.raises(PlanError) as refusal:
+            from_config(row["config"], name)
+        assert REFUSED[name] in str(refusal.value)
+        return
+    if name in NOT_BUILT:
+        assert NOT_BUILT[name] in row["error"]
+        return
+    model = from_config(row["config"], name)
+    if name in OTHER_NUMBERS:
+        assert Counter(read(model)) == Counter(built(row, model.num_layers))
+    else:
+        assert read(model) == built(row, model.num_layers)
+    assert model.dtype == row["dtype"]
+    assert (model.max_model_len or VLLMS_GUESS) == row["max_model_len"]
+
+
+def test_no_reason_is_given_for_what_is_read() -> None:
+    assert REFUSED.keys() <= RECORDED.keys()
+    assert not REFUSED.keys() & NOT_BUILT.keys()
+    failed = {name for name, row in RECORDED.items() if "error" in row}
+    assert failed - REFUSED.keys() == NOT_BUILT.keys()
+
+
+def read(model: Model) -> list[Cache]:
+    """Caches of all layers as we read them, by depth."""
+    rank = Rank(model_dtype=model.dtype, kv_dtype=model.dtype)
+    caches = [(layer.depth % model.num_layers, _read(layer.cache, rank)) for layer in model.layers]
+    return [cache for _, cache in sorted(caches, key=repr_of_depth)]
+
+
+def built(row: dict[str, Any], num_layers: int) -> list[Cache]:
+    """Caches of all layers as vLLM builds them, by depth.
+
+    A layer of several caches, or of several turns, may count them behind the last layer.
+    """
+    caches = [((layer["depth"] or 0) % num_layers, _built(layer)) for layer in _layers(row)]
+    return [cache for _, cache in sorted(caches, key=repr_of_depth)]
+
+
+def repr_of_depth(cache: tuple[int, Cache]) -> tuple[int, str]:
+    return cache[0], repr(cache[1])
+
+
+def _layers(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dict(row["specs"][index], depth=depth) for depth, index in row["layers"]]
+
+
+def _read(cache: Any, rank: Rank) -> Cache:
+    if isinstance(cache, State):
+        return _state(
+            [tensor.shape for tensor in cache.tensors(rank)],
+            [tensor.dtype for tensor in cache.tensors(rank)],
+        )
+    if isinstance(cache, LatentAttention):
+        return ("mla", cache.token_bytes(rank))
+    kind = kind_of(cache)
+    value_dim = cache.head_dim if cache.value_dim is None else cache.value_dim
+    return (kind.name, cache.kv_heads, cache.head_dim, value_dim, kind.window)
+
+
+KINDS = {
+    "FullAttentionSpec": "full",
+    "SlidingWindowSpec": "sliding_window",
+    "ChunkedLocalAttentionSpec": "chunked",
+    "CrossAttentionSpec": "cross",
+}
+
+
+def _built(layer: dict[str, Any]) -> Cache:
+    kind = layer["kind"]
+    if kind == "MambaSpec":
+        return _state(layer["shapes"], layer["dtypes"])
+    if kind == "MLAAttentionSpec" and layer["tokens_per_state"] == 1:
+        return ("mla", layer["page_size_bytes"] // layer["block_size"])
+    window = layer.get("sliding_window", layer.get("attention_chunk_size"))
+    sizes = (layer["num_kv_heads"], layer["head_size"], layer["head_size_v"])
+    return (KINDS.get(kind, kind), *sizes, window)
+
+
+def _state(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> Cache:
+    """A convolution's columns come first or last, as the kernel has it."""
+    pairs = zip(shapes, dtypes, strict=True)
+    return ("state", *((*sorted(shape), dtype) for shape, dtype in pairs))

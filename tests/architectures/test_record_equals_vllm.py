@@ -1,0 +1,56 @@
+"""The recorded table is what the installed vLLM says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+RECORDED: dict[str, dict[str, Any]] = json.loads((HERE / "recorded.json").read_bytes())
+SLICE = ("LlamaForCausalLM", "Gemma3ForCausalLM", "FalconH1ForCausalLM")
+
+
+def build(folder: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    """Let a process of its own say; this one's vLLM may know another device."""
+    out = folder / "recorded.json"
+    unset = ("VLLM_TARGET_DEVICE", "PYTHONHASHSEED")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    only = ["--only", *names] if names else []
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE), *only, "--out", str(out)],
+        env={**environment, "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    rows: dict[str, Any] = json.loads(out.read_bytes())
+    return rows
+
+
+def test_some_architectures_are_built_as_recorded(tmp_path: Path) -> None:
+    rows = build(tmp_path, SLICE)
+    assert rows == {name: row for name, row in RECORDED.items() if _begins(name)}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_all_architectures_are_built_as_recorded(tmp_path: Path) -> None:
+    rows = build(tmp_path, ())
+    assert rows.keys() == RECORDED.keys()
+    different = [name for name, row in RECORDED.items() if _said(row) != _said(rows[name])]
+    assert not different
+
+
+def _begins(name: str) -> bool:
+    return any(part in name for part in SLICE)
+
+
+def _said(row: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the text of an error: it may name a folder."""
+    return {**row, "error": ""} if "error" in row else row
