@@ -163,6 +163,55 @@ def test_the_least_memory_of_all_workers_is_taken() -> None:
     assert report_log(read_lines(lines), None, {}).figures.agree
 
 
+SGLANG = """\
+[2026-11-20 10:00:00] server_args=ServerArgs(model_path='Qwen/Qwen3.5-27B', tokenizer_path='x', \
+context_length=None, tp_size=1, pp_size=1, kv_cache_dtype='auto', max_running_requests=None, \
+speculative_num_steps=None, mamba_ssm_dtype='float32')
+[2026-11-20 10:00:09 TP0] Mamba Cache is allocated. max_mamba_cache_size: 79, conv_state size: \
+0.44GB, ssm_state size: 11.09GB
+[2026-11-20 10:00:09 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 206955, K size: \
+6.32 GB, V size: 6.32 GB
+[2026-11-20 10:00:09 TP0] max_running_requests is capped to 15 by the mamba state cache \
+(max_mamba_cache_size=79, 5 state slots per request). To raise it: increase
+[2026-11-20 10:00:10 TP0] max_total_num_tokens=206955, chunked_prefill_size=8192, \
+max_prefill_tokens=16384, max_running_requests=15, context_len=262144, available_gpu_mem=3.1 GB
+[2026-11-20 10:00:20 TP0] Decode batch. #running-req: 15, #token: 2102, token usage: 0.51, \
+gen throughput (token/s): 93.51, #queue-req: 17
+"""
+
+
+def test_a_log_of_sglang_is_planned_for_the_same_bytes() -> None:
+    code, out, error = _run("--log", "-", "--lengths", "512", text=SGLANG)
+    assert code == 2
+    assert "--lengths beside --log" in error
+    code, out, _ = _run("--log", "-", text=SGLANG)
+    assert code == 0
+    assert out.startswith("log of SGLang (no release logged): Qwen3.5-27B, 24.17 GiB as logged")
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    for row in (
+        "state slots 79 -",
+        "state slots a request 5 -",
+        "tokens of attention 206,955 -",
+        "requests at once 15 -",
+    ):
+        assert row in rows
+    assert "at work: up to 15 requests running and 17 waiting, 0 preemptions" in out
+    assert "SGLang runs 15 requests at once" in out
+    assert "requests of 262,144" in out
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        (["max_total_num_tokens=9, max_running_requests=15, context_len=99"], "name its model"),
+        (["server_args=ServerArgs(model_path='Phi-4', tp_size=1)"], "how much memory the caches"),
+    ],
+)
+def test_a_log_of_sglang_that_says_too_little_is_refused(lines: list[str], complaint: str) -> None:
+    with pytest.raises(PlanError, match=complaint):
+        report_log(read_lines(lines), None, {})
+
+
 @pytest.mark.parametrize(
     ("arguments", "text", "complaint"),
     [

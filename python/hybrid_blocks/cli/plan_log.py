@@ -76,9 +76,7 @@ def _read(file: Path) -> Logged:
 
 def _print(report: LogReport, console: Console) -> None:
     figures = report.figures
-    version = (
-        f"vLLM {report.version}" if report.version else "vLLM, of a release that is not logged"
-    )
+    version = f"{report.engine} {report.version or '(no release logged)'}"
     is_logged = "as logged" if figures.is_memory_logged else "solved from the tokens"
     console.print(f"log of {version}: {report.model}, {gib(figures.memory_bytes)} {is_logged}")
     table = grid("figures", "", "logged", "planned")
@@ -88,9 +86,10 @@ def _print(report: LogReport, console: Console) -> None:
     console.print(_verdict(report), soft_wrap=True)
     if (running := report.running) is not None:
         hits = "" if running.hits is None else f", {running.hits:.1f} % of tokens found at last"
+        usage = "" if running.usage is None else f", up to {running.usage:.1f} % in use"
         console.print(
-            f"at work: up to {running.running:,} requests running and {running.waiting:,} waiting, "
-            f"up to {running.usage:.1f} % in use{hits}, {running.preemptions:,} preemptions",
+            f"at work: up to {running.running:,} requests running and {running.waiting:,} waiting"
+            f"{usage}{hits}, {running.preemptions:,} preemptions",
             soft_wrap=True,
         )
     for words, advice in report.troubles:
@@ -106,6 +105,11 @@ def _print(report: LogReport, console: Console) -> None:
 
 def _verdict(report: LogReport) -> str:
     figures = report.figures
+    if report.engine == "SGLang":
+        return (
+            "SGLang splits its memory for good: states that are full do not take what attention "
+            "leaves free; below is what vLLM and level natural hold of the same bytes"
+        )
     known = [figure for figure in figures.figures if figure.logged is not None]
     if not known:
         return "the log has no figures of the cache"

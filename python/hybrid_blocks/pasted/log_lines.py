@@ -55,24 +55,31 @@ PATTERNS: Final = {
     "level": re.compile(r"hybrid_blocks: (?P<natural>.* hold .* requests of .* slabs .*)"),
     "model loading": re.compile(r"Model loading took (?P<weights>[\d.]+) Gi?B"),
     "sglang": re.compile(
-        r"server_args=ServerArgs\(.*?model_path='(?P<sglang_model>[^']+)'(?P<sglang_args>.*)"
+        r"server_args=ServerArgs\(.*?model_path='(?P<sglang_model>[^']+)'(?P<sglang_options>.*)"
     ),
     "sglang states": re.compile(
         r"Mamba Cache is allocated\. max_mamba_cache_size: (?P<slots>\d+), conv_state size: "
         r"(?P<conv>[\d.]+) ?GB,? ssm_state size: (?P<ssm>[\d.]+) ?GB"
     ),
+    "sglang drafts": re.compile(
+        r"intermediate_ssm_state_cache size: (?P<draft_ssm>[\d.]+) ?GB,? "
+        r"intermediate_conv_window_cache size: (?P<draft_conv>[\d.]+) ?GB"
+    ),
     "sglang attention": re.compile(
-        r"KV Cache is allocated\..* #tokens: (?P<sglang_tokens>\d+), K size: (?P<keys>[\d.]+) GB, "
+        r"KV Cache is allocated\..*#tokens: (?P<sglang_tokens>\d+), K size: (?P<keys>[\d.]+) GB, "
         r"V size: (?P<values>[\d.]+) GB"
     ),
     "sglang ready": re.compile(
-        r"max_total_num_tokens=(?P<total_tokens>\d+).*max_running_requests=(?P<at_once>\d+)"
+        r"max_total_num_tokens=(?P<total_tokens>\d+).*max_running_requests=(?P<at_once>\d+), "
+        r"context_len=(?P<context>\d+)"
     ),
     "sglang cap": re.compile(
         r"max_running_requests is capped to (?P<capped>\d+) by the mamba state cache "
-        r"\(max_mamba_cache_size=(?P<cap_slots>\d+), (?P<slots_each>\d+) state slots per request"
+        r"\(max_mamba_cache_size=\d+, (?P<slots_each>\d+) state slots per request"
     ),
-    "sglang step": re.compile(r"Decode batch\S* #running-req: (?P<sglang_running>\d+)"),
+    "sglang step": re.compile(
+        r"Decode batch.*?#running-req: (?P<sglang_running>\d+).*?#queue-req: (?P<queued>\d+)"
+    ),
 }
 """Each kind of line that is read; the names of its parts are those of `Logged`'s facts."""
 

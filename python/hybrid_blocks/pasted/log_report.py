@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted import log_sglang as sglang
 from hybrid_blocks.pasted.command import of_options
 from hybrid_blocks.pasted.log_figures import (
     Figures,
@@ -32,14 +33,19 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
     running: int
     waiting: int
-    usage: float
-    hits: float | None
-    preemptions: int
+    usage: float | None = None
+    hits: float | None = None
+    preemptions: int = 0
 
 
 class LogReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A log of vLLM's. ``report`` is None where no request of the maximum length fits."""
+    """A log of an engine's start.
 
+    ``report`` is None where no request of the maximum length fits. SGLang's figures have no plan:
+    its split of the memory is its own.
+    """
+
+    engine: Literal["vLLM", "SGLang"]
     version: str | None
     model: str
     deployment: Deployment
@@ -68,6 +74,8 @@ def report_log(
         raise PlanError(
             f"none of {log.num_lines:,} lines is one that vLLM or SGLang logs of a cache"
         )
+    if sglang.is_logged(log):
+        return _report_sglang(log, source, given, memory_bytes)
     version = log.first("version")
     model, deployment = _deployment(log, source, version, given)
     if memory_bytes is not None:
@@ -78,13 +86,38 @@ def report_log(
     figures = compare_figures(
         log, model, deployment, tokens_of_blocks if is_old else tokens_of_requests
     )
+    return _report("vLLM", log, model, deployment, figures)
+
+
+def _report_sglang(
+    log: Logged, source: str | None, given: Mapping[str, Any], memory_bytes: int | None
+) -> LogReport:
+    model, deployment = sglang.deployment_of(log, source)
+    deployment = msgspec.structs.replace(deployment, **given)
+    figures = Figures(
+        memory_bytes=memory_bytes or sglang.memory_of(log),
+        is_memory_logged=True,
+        figures=tuple(sglang.figures_of(log)),
+        explanation=None,
+    )
+    return _report("SGLang", log, model, deployment, figures)
+
+
+def _report(
+    engine: Literal["vLLM", "SGLang"],
+    log: Logged,
+    model: Model,
+    deployment: Deployment,
+    figures: Figures,
+) -> LogReport:
     report, refusal = None, None
     try:
         report = make_report(model, figures.memory_bytes, deployment)
     except PlanError as error:
         refusal = str(error)
     return LogReport(
-        version=version,
+        engine=engine,
+        version=log.first("version"),
         model=model.name,
         deployment=deployment,
         figures=figures,
@@ -121,6 +154,11 @@ def _release(version: str | None) -> tuple[int, int] | None:
 
 
 def _running(log: Logged) -> Running | None:
+    if log.first("sglang_running") is not None:
+        return Running(
+            running=int(max(log.numbers("sglang_running"))),
+            waiting=int(max(log.numbers("queued"))),
+        )
     running = log.numbers("running")
     if not running:
         return None
