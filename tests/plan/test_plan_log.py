@@ -157,6 +157,28 @@ def test_values_that_are_no_values_of_an_option_are_left_out() -> None:
     assert (deployment.tp, deployment.max_model_len, deployment.kv_cache_dtype) == (1, 4096, "auto")
 
 
+def test_the_last_of_several_starts_is_read() -> None:
+    other = next(row for row in ROWS if row["model"] == "gpt-oss-20b")
+    lines = [*write_log(other), "Preemptions: 3", *write_log(QWEN)]
+    report = report_log(read_lines(lines), None, {})
+    assert report.model == "Qwen3.6-27B"
+    assert report.figures.agree
+    assert not any("preempted" in advice for _, advice in report.troubles)
+    assert report.num_lines == len(lines)
+
+
+def test_a_start_that_failed_for_want_of_memory_is_planned() -> None:
+    lines = [line for line in write_log(QWEN) if "GiB" not in line and "tokens," not in line]
+    lines.append(
+        "ValueError: To serve at least one request with the model's max seq len (262144), (4.69 GiB"
+        " KV cache is needed, which is larger than the available KV cache memory (3.52 GiB)."
+    )
+    report = report_log(read_lines(lines), None, {})
+    assert report.report is None
+    assert "max length that fits is" in str(report.refusal)
+    assert any("262144 tokens" in advice for _, advice in report.troubles)
+
+
 def test_the_least_memory_of_all_workers_is_taken() -> None:
     lines = write_log({key: value for key, value in QWEN.items() if key != "gib"})
     lines += [f"Available KV cache memory: {gib} GiB" for gib in (14.9, 14.68, 15.1)]

@@ -7,6 +7,9 @@ from typing import Any, Final
 import msgspec
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_BEGINS: Final = frozenset({"arguments", "sglang_model"})
+_ENDS: Final = frozenset({"memory", "tokens", "total_tokens"})
+"""Facts with which a start begins and ends: a log of several starts is read as its last one."""
 _LONGEST: Final = 200_000
 """Characters of a line that are looked at."""
 
@@ -25,6 +28,9 @@ PATTERNS: Final = {
         r"Async(?:hronous)? scheduling (?:is|will be) (?P<asynchronous>enabled|disabled)"
     ),
     "memory": re.compile(r"Available KV cache memory: (?P<memory>[\d.]+) GiB"),
+    "too little memory": re.compile(
+        r"larger than the available KV cache memory \((?P<memory>[\d.]+) GiB\)"
+    ),
     "reserved": re.compile(r"reserved (?P<reserved>[\d.]+) GiB memory for KV Cache"),
     "in use": re.compile(
         r"--kv-cache-memory=(?P<more_bytes>\d+)`? \([\d.]+ GiB\) to fully utilize gpu memory\. "
@@ -106,7 +112,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_lines(lines: Iterable[str]) -> Logged:
-    """Read a log; lines that are not known are counted."""
+    """Read the last start of a log; lines that are not known are counted."""
     from hybrid_blocks.pasted.log_troubles import trouble  # noqa: PLC0415 - it needs no log
 
     facts: dict[str, list[str]] = {}
@@ -115,6 +121,8 @@ def read_lines(lines: Iterable[str]) -> Logged:
     for line in _whole(lines):
         num_lines += bool(line.strip())
         found = dict(_facts(line))
+        if not _BEGINS.isdisjoint(found) and not _ENDS.isdisjoint(facts):
+            facts, troubles = {}, {}
         for fact, text in found.items():
             facts.setdefault(fact, []).append(text)
         told = trouble(line)
