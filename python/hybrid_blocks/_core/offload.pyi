@@ -262,7 +262,15 @@ class DiskStore:
 
         Raises ``OSError`` where the folder cannot be used, ``HybridBlocksError`` where another
         process uses it, and ``InvalidArgumentError`` for sizes that make no sense, such as a disk
-        without room for four segments.
+        without room for four segments, and for a folder that other users own or can write to.
+        """
+
+    @staticmethod
+    def make_folder(path: str | PathLike[str]) -> None:
+        """Make a folder for this user alone, or check that the one that is there is their own.
+
+        Raises ``InvalidArgumentError`` if other users own it or can write to it, and ``OSError``
+        where it cannot be made.
         """
 
     @property
@@ -271,7 +279,7 @@ class DiskStore:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all segment files."""
+        """Bytes of all segment files below ``path``, but those of other engines that run."""
 
     @property
     def is_paused(self) -> bool:

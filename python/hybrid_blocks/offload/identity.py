@@ -58,7 +58,7 @@ def model_digest(config: "VllmConfig") -> str:
         "config": writer.write(config, "vllm_config"),
         "environment": writer.write(environment(), "environment"),
         # What the same bits of a number of 8 bits mean differs between GPUs of one kind.
-        "fp8": str(current_platform.fp8_dtype()),
+        "fp8": [str(current_platform.fp8_dtype()), current_platform.is_fp8_fnuz()],
         "seed": None if config.load_config.load_format in _READ_FORMATS else model.seed,
         # It resizes images.
         "processors": transformers.__version__ if model.multimodal_config else None,

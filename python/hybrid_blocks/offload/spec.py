@@ -226,9 +226,10 @@ class HybridOffloadingSpec(OffloadingSpec):
 
     def _disk(self, options: DiskOptions, layouts: list[bytes], largest: int) -> DiskStore | None:
         path = options.path
-        if self.config.parallel.data_parallel_size > 1:  # a folder belongs to one engine
-            path /= f"dp{self.config.parallel.data_parallel_index}"
         try:
+            if self.config.parallel.data_parallel_size > 1:  # a folder belongs to one engine
+                DiskStore.make_folder(path)
+                path /= f"dp{self.config.parallel.data_parallel_index}"
             return DiskStore(path, options.max_bytes, layouts=layouts, largest_chunk=largest)
         except OSError as error:
             logger.warning("The disk tier is off: %s. Requests go on without it.", error)

@@ -16,6 +16,7 @@ mod key;
 pub mod layout;
 pub mod objects;
 pub mod plan;
+mod private;
 mod warning;
 
 pub use error::Error;

@@ -16,6 +16,8 @@ pub enum WarningKind {
     Damaged,
     /// A file is not a segment of this namespace, or cannot be read as one.
     Foreign,
+    /// Files are of an older version of the format.
+    Old,
     /// A store of objects refused; it is not used for a while.
     Refused,
 }

@@ -13,23 +13,40 @@ pub struct Entry {
     pub offset: u64,
     /// Bytes of the chunk, without padding.
     pub num_bytes: u32,
-    /// CRC-32C of the digest, the group, the tokens and the chunk's bytes.
+    /// CRC-32C of the namespace, the digest, the group, the tokens and the chunk's bytes.
     pub checksum: u32,
+}
+
+/// The checksum of a namespace. All others of its files continue it, so a page of another namespace's
+/// file is damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed(u32);
+
+impl Seed {
+    /// The seed of the files of a namespace, by its [fingerprint](crate::Namespace::fingerprint).
+    #[must_use]
+    pub fn of(namespace: &[u8; 32]) -> Self {
+        Self(crc32c::crc32c(namespace))
+    }
+
+    pub(super) fn checksum(self, bytes: &[u8]) -> u32 {
+        crc32c::crc32c_append(self.0, bytes)
+    }
 }
 
 impl Entry {
     /// Bytes of an encoded entry.
     pub const LEN: usize = 64;
 
-    /// The checksum of a chunk under this entry's name. It covers the name, so that a chunk of another
-    /// name never passes for this one.
+    /// The checksum of a chunk under this entry's name. It covers namespace and name, so that no other
+    /// chunk passes for this one.
     #[must_use]
-    pub fn checksum_of(&self, bytes: &[u8]) -> u32 {
+    pub fn checksum_of(&self, seed: Seed, bytes: &[u8]) -> u32 {
         let mut name = [0; 40];
         name[..32].copy_from_slice(self.key.digest.as_bytes());
         name[32..36].copy_from_slice(&self.key.group.0.to_le_bytes());
         name[36..].copy_from_slice(&self.num_tokens.to_le_bytes());
-        crc32c::crc32c_append(crc32c::crc32c(&name), bytes)
+        crc32c::crc32c_append(seed.checksum(&name), bytes)
     }
 
     pub(super) fn encode(&self, out: &mut [u8]) {

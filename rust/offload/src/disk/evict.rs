@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use hybrid_blocks::{BlockId, Key};
 
 use super::files::Name;
+use super::leftovers::Leftover;
 use super::segment::Segment;
 use super::tier::DiskTier;
+use crate::warning::WarningKind;
 
 /// A segment that is about to be removed.
 #[derive(Debug)]
@@ -19,6 +21,20 @@ pub(super) struct Eviction {
 }
 
 impl DiskTier {
+    /// The file that goes first, if the bound leaves no room for a new segment.
+    pub(super) fn take_leftover(&mut self) -> Option<Leftover> {
+        if self.is_paused() || !self.needs_eviction() { None } else { self.leftovers.take() }
+    }
+
+    /// Ends the removal of such a file. One that cannot be removed counts until the next start.
+    pub(super) fn end_leftover(&mut self, leftover: &Leftover, result: &io::Result<()>) {
+        if let Err(error) = result {
+            let message = format!("cannot remove {}: {error}", leftover.path.display());
+            self.warnings.warn(WarningKind::Write, message);
+        }
+        self.leftovers.end(leftover, result.is_ok());
+    }
+
     /// Whether the configured bound leaves no room for a new segment.
     pub(super) fn is_over_bound(&self) -> bool {
         self.num_bytes() + self.segment_bytes > self.config.max_bytes
@@ -43,7 +59,12 @@ impl DiskTier {
         Eviction { number, path: self.folder.path_of(Name { number, is_sealed: true }), moved }
     }
 
-    pub(super) fn oldest_sealed(&self) -> Option<u64> {
+    /// Whether anything can make room.
+    pub(super) fn has_evictable(&self) -> bool {
+        !self.leftovers.is_empty() || self.oldest_sealed().is_some()
+    }
+
+    fn oldest_sealed(&self) -> Option<u64> {
         let mut sealed = self.segments.iter();
         let (&number, _) =
             sealed.find(|(_, segment)| segment.writer.is_none() && !segment.is_stuck)?;

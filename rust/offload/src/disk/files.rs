@@ -2,13 +2,25 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
+use super::leftovers::Leftover;
 use crate::error::Error;
+use crate::io::{Mode, open};
+use crate::private;
+
+pub(super) const LOCK: &str = "lock";
+
+/// Files with higher numbers are foreign: segments are counted from 0, and their number never wraps.
+const HIGHEST_NUMBER: u64 = 1 << 48;
 
 /// The folder of one namespace, locked against other processes while this lives.
 #[derive(Debug)]
 pub(super) struct Folder {
+    root: PathBuf,
     path: PathBuf,
     lock: File,
 }
@@ -20,6 +32,14 @@ pub(super) struct Name {
     pub(super) is_sealed: bool,
 }
 
+/// Makes a folder for namespaces, or checks that the one that is there is this user's own.
+///
+/// # Errors
+/// [`Error::InvalidConfig`] if other users own it or can write to it, [`Error::Io`] where it cannot be made.
+pub fn make_folder(path: &Path) -> Result<(), Error> {
+    private::make_root(path)
+}
+
 impl Folder {
     /// Makes `root/NAMESPACE` if needed, and locks it.
     pub(super) fn open(root: &Path, namespace: &[u8; 32]) -> Result<Self, Error> {
@@ -29,17 +49,11 @@ impl Folder {
             name
         });
         let path = root.join(name);
-        fs::create_dir_all(&path).map_err(Error::io("cannot make folder", &path))?;
-        let lock_path = path.join("lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(Error::io("cannot open", &lock_path))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|error| refused_lock(error, &lock_path, &path))?;
-        Ok(Self { path, lock })
+        private::make_root(root)?;
+        private::make_below(&path)?;
+        let lock = lock_patiently(&path).map_err(|error| refused_lock(error, &path))?;
+        let lock = lock.ok_or_else(|| Error::InUse { path: path.clone() })?;
+        Ok(Self { root: root.to_owned(), path, lock })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -59,12 +73,30 @@ impl Folder {
             let path = entry?.path();
             match name_of(&path) {
                 Some(name) if self.path_of(name) == path => names.push(name),
-                _ if path.file_name().is_some_and(|name| name == "lock") => {}
+                _ if path.file_name().is_some_and(|name| name == LOCK) => {}
                 _ => others.push(path),
             }
         }
         names.sort_unstable_by_key(|name| (name.number, name.is_sealed));
         Ok((names, others))
+    }
+
+    /// Segment files of the other namespaces under the root that no engine has open. What cannot be read is
+    /// passed over: it is another user's.
+    pub(super) fn others(&self) -> Vec<Leftover> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            let folder = entry.path();
+            let is_namespace = folder != self.path
+                && entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && is_namespace(&entry.file_name().to_string_lossy());
+            if !is_namespace || !matches!(lock(&folder), Ok(Some(_))) {
+                continue;
+            }
+            let files = fs::read_dir(&folder).into_iter().flatten().flatten();
+            found.extend(files.filter_map(|file| leftover(file.path(), true).ok().flatten()));
+        }
+        found
     }
 }
 
@@ -75,15 +107,58 @@ impl Drop for Folder {
     }
 }
 
-fn refused_lock(error: rustix::io::Errno, lock: &Path, folder: &Path) -> Error {
+fn refused_lock(error: io::Error, folder: &Path) -> Error {
     use rustix::io::Errno;
-    match error {
-        Errno::WOULDBLOCK => Error::InUse { path: folder.to_owned() },
-        Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP => {
-            Error::NoLocks { path: folder.to_owned(), source: error.into() }
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            Error::NoLocks { path: folder.to_owned(), source: error }
         }
-        _ => Error::io("cannot lock", lock)(error.into()),
+        _ => Error::io("cannot lock", folder.join(LOCK))(error),
     }
+}
+
+/// A file with a segment's name, as one that is only removed. `None` for what is no regular file or no
+/// segment could be.
+pub(super) fn leftover(path: PathBuf, is_others: bool) -> io::Result<Option<Leftover>> {
+    let found = fs::symlink_metadata(&path)?;
+    if name_of(&path).is_none() || !found.is_file() {
+        return Ok(None);
+    }
+    Ok(Some(Leftover { path, num_bytes: found.len(), modified: found.modified()?, is_others }))
+}
+
+fn is_namespace(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Locks a namespace's folder. `None` if another process has it.
+pub(super) fn lock(folder: &Path) -> io::Result<Option<File>> {
+    let path = folder.join(LOCK);
+    loop {
+        let file = open(&path, Mode::Lock, false)?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            result => result?,
+        }
+        // The last file of a namespace takes the lock with it, maybe just now.
+        let is_there = fs::symlink_metadata(&path).is_ok_and(|it| {
+            file.metadata().is_ok_and(|held| (it.dev(), it.ino()) == (held.dev(), held.ino()))
+        });
+        if is_there {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// As [`lock`]. An engine of another namespace may just look whether this one is in use.
+fn lock_patiently(folder: &Path) -> io::Result<Option<File>> {
+    for _ in 0..10 {
+        match lock(folder) {
+            Ok(None) => thread::sleep(Duration::from_millis(50)),
+            result => return result,
+        }
+    }
+    lock(folder)
 }
 
 fn name_of(path: &Path) -> Option<Name> {
@@ -93,7 +168,7 @@ fn name_of(path: &Path) -> Option<Name> {
         _ => return None,
     };
     let number = u64::from_str_radix(path.file_stem()?.to_str()?, 16).ok()?;
-    Some(Name { number, is_sealed })
+    (number <= HIGHEST_NUMBER).then_some(Name { number, is_sealed })
 }
 
 /// Gives a file that is complete its final name: first its bytes reach the disk, then the name changes in

@@ -1,12 +1,14 @@
 //! Pages of a segment file that are not chunks: header, batch pages and footer. All numbers are stored
 //! low byte first; `docs/offload.md` lists every byte.
 
-use super::entry::{Entry, u32_at, u64_at};
+use super::entry::{Entry, Seed, u32_at, u64_at};
 use crate::io::{AlignedBuffer, PAGE};
 
-const HEADER: [u8; 8] = *b"HBSEGM01";
-const BATCH: [u8; 8] = *b"HBBATC01";
-const FOOTER: [u8; 8] = *b"HBFOOT01";
+const HEADER: [u8; 8] = *b"HBSEGM02";
+const BATCH: [u8; 8] = *b"HBBATC02";
+const FOOTER: [u8; 8] = *b"HBFOOT02";
+/// How headers began before the format's number rose.
+const OLD_HEADERS: [[u8; 8]; 1] = [*b"HBSEGM01"];
 
 /// Entries of a batch page.
 pub(super) const MOST_ENTRIES: usize = (PAGE - CHECKSUM - BATCH_HEAD) / Entry::LEN;
@@ -22,32 +24,45 @@ pub(super) struct Header {
     pub(super) number: u64,
 }
 
-fn close(page: &mut [u8]) {
+fn close(page: &mut [u8], seed: Seed) {
     let end = page.len() - CHECKSUM;
-    let checksum = crc32c::crc32c(&page[..end]);
+    let checksum = seed.checksum(&page[..end]);
     page[end..].copy_from_slice(&checksum.to_le_bytes());
 }
 
-fn is_closed(page: &[u8], magic: [u8; 8]) -> bool {
+fn is_closed(page: &[u8], magic: [u8; 8], seed: Seed) -> bool {
     let end = page.len() - CHECKSUM;
-    page[..8] == magic && crc32c::crc32c(&page[..end]) == u32_at(page, end)
+    page[..8] == magic && seed.checksum(&page[..end]) == u32_at(page, end)
+}
+
+/// Whether a file that begins so is a segment of an older version of this format.
+pub(super) fn is_old(page: &[u8]) -> bool {
+    OLD_HEADERS.iter().any(|magic| page.starts_with(magic))
 }
 
 impl Header {
+    pub(super) fn seed(&self) -> Seed {
+        Seed::of(&self.namespace)
+    }
+
     pub(super) fn encode(&self) -> AlignedBuffer {
         let mut page = AlignedBuffer::new(PAGE);
         page[..8].copy_from_slice(&HEADER);
         page[8..40].copy_from_slice(&self.namespace);
         page[40..48].copy_from_slice(&self.number.to_le_bytes());
-        close(&mut page);
+        close(&mut page, self.seed());
         page
     }
 
+    /// The header of a page at `magic`, if the page is whole.
+    fn decode_as(page: &[u8], magic: [u8; 8]) -> Option<Self> {
+        let header =
+            Self { namespace: std::array::from_fn(|i| page[8 + i]), number: u64_at(page, 40) };
+        is_closed(page, magic, header.seed()).then_some(header)
+    }
+
     pub(super) fn decode(page: &[u8]) -> Option<Self> {
-        is_closed(page, HEADER).then(|| Self {
-            namespace: std::array::from_fn(|i| page[8 + i]),
-            number: u64_at(page, 40),
-        })
+        Self::decode_as(page, HEADER)
     }
 }
 
@@ -61,7 +76,7 @@ pub(super) struct BatchPage {
 }
 
 impl BatchPage {
-    pub(super) fn encode(&self) -> AlignedBuffer {
+    pub(super) fn encode(&self, seed: Seed) -> AlignedBuffer {
         let mut page = AlignedBuffer::new(PAGE);
         page[..8].copy_from_slice(&BATCH);
         page[8..16].copy_from_slice(&self.number.to_le_bytes());
@@ -70,13 +85,13 @@ impl BatchPage {
         for (entry, out) in self.entries.iter().zip(page[BATCH_HEAD..].chunks_mut(Entry::LEN)) {
             entry.encode(out);
         }
-        close(&mut page);
+        close(&mut page, seed);
         page
     }
 
-    pub(super) fn decode(page: &[u8]) -> Option<Self> {
+    pub(super) fn decode(page: &[u8], seed: Seed) -> Option<Self> {
         let num_entries = u32_at(page, 24) as usize;
-        if !is_closed(page, BATCH) || num_entries > MOST_ENTRIES {
+        if !is_closed(page, BATCH, seed) || num_entries > MOST_ENTRIES {
             return None;
         }
         let entries = page[BATCH_HEAD..].chunks_exact(Entry::LEN).take(num_entries);
@@ -96,7 +111,7 @@ pub(super) fn encode_footer(header: Header, start: u64, entries: &[Entry]) -> Al
     for (entry, out) in entries.iter().zip(footer.chunks_exact_mut(Entry::LEN)) {
         entry.encode(out);
     }
-    let checksum = crc32c::crc32c(&footer[..entries_bytes]);
+    let checksum = header.seed().checksum(&footer[..entries_bytes]);
     let last = &mut footer[entries_bytes..];
     last[..8].copy_from_slice(&FOOTER);
     last[8..40].copy_from_slice(&header.namespace);
@@ -104,7 +119,7 @@ pub(super) fn encode_footer(header: Header, start: u64, entries: &[Entry]) -> Al
     last[48..56].copy_from_slice(&start.to_le_bytes());
     last[56..64].copy_from_slice(&(entries.len() as u64).to_le_bytes());
     last[64..68].copy_from_slice(&checksum.to_le_bytes());
-    close(last);
+    close(last, header.seed());
     footer
 }
 
@@ -119,11 +134,8 @@ pub(super) struct Trailer {
 
 impl Trailer {
     pub(super) fn decode(page: &[u8]) -> Option<Self> {
-        is_closed(page, FOOTER).then(|| Self {
-            header: Header {
-                namespace: std::array::from_fn(|i| page[8 + i]),
-                number: u64_at(page, 40),
-            },
+        Header::decode_as(page, FOOTER).map(|header| Self {
+            header,
             start: u64_at(page, 48),
             num_entries: u64_at(page, 56),
             checksum: u32_at(page, 64),
@@ -138,7 +150,7 @@ impl Trailer {
 
     /// The entries, if `bytes` are what was written.
     pub(super) fn entries(&self, bytes: &[u8]) -> Option<Vec<Entry>> {
-        if crc32c::crc32c(bytes) != self.checksum {
+        if self.header.seed().checksum(bytes) != self.checksum {
             return None;
         }
         let entries = bytes.chunks_exact(Entry::LEN).take(self.num_entries as usize);

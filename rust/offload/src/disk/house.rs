@@ -46,6 +46,12 @@ impl Disk {
             for eviction in &stuck {
                 self.remove(eviction);
             }
+            let leftover = self.tier().take_leftover();
+            if let Some(leftover) = leftover {
+                let result = caught(|| leftover.remove(|path| self.storage.remove(path)));
+                self.tier().end_leftover(&leftover, &result);
+                continue;
+            }
             let eviction = self.tier().begin_eviction();
             let Some(eviction) = eviction else { return };
             self.evict(&eviction);

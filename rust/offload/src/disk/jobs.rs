@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use super::entry::Entry;
+use super::entry::{Entry, Seed};
 use super::format::{BatchPage, MOST_ENTRIES};
 use super::storage::{OsStorage, Storage};
 use crate::io::{AlignedBuffer, BlockIo, PAGE, ReadOp, WriteOp, is_aligned};
@@ -15,6 +15,7 @@ use crate::io::{AlignedBuffer, BlockIo, PAGE, ReadOp, WriteOp, is_aligned};
 #[must_use = "its segment is not sealed before the job is completed"]
 pub struct WriteJob {
     pub(super) number: u64,
+    pub(super) seed: Seed,
     pub(super) file: Arc<File>,
     pub(super) batches: Vec<Batch>,
     /// Indexes of the chunks that were asked for, in the order of the batches' entries.
@@ -87,13 +88,14 @@ impl WriteJob {
             .collect();
         let all = self.batches.iter_mut().flat_map(|batch| &mut batch.page.entries);
         let mut unchecked: Vec<_> = all.zip(&chunks).collect();
+        let seed = self.seed;
         let results = io.write(&ops, &mut || {
             for (entry, bytes) in &mut unchecked {
-                entry.checksum = entry.checksum_of(bytes);
+                entry.checksum = entry.checksum_of(seed, bytes);
             }
         });
         results.into_iter().collect::<io::Result<()>>()?;
-        let pages: Vec<_> = self.batches.iter().map(|batch| batch.page.encode()).collect();
+        let pages: Vec<_> = self.batches.iter().map(|batch| batch.page.encode(seed)).collect();
         let pages = self.batches.iter().zip(&pages);
         let pages = pages.map(|(batch, page)| WriteOp { file, offset: batch.offset, buffer: page });
         io.write(&pages.collect::<Vec<_>>(), &mut || ()).into_iter().collect()
@@ -127,6 +129,7 @@ pub(super) fn lay_out(number: u64, start: u64, mut entries: Vec<Entry>) -> (Vec<
 /// Chunks to read, each from its segment. A file that is evicted once it is open stays readable.
 #[derive(Debug)]
 pub struct ReadJob {
+    pub(super) seed: Seed,
     pub(super) files: Vec<ReadFile>,
     /// Which of the files each chunk lies in, and where.
     pub(super) chunks: Vec<(usize, Entry)>,
@@ -207,7 +210,7 @@ impl ReadJob {
             let (_, entry) = &self.chunks[places[op]];
             results[places[op]] = result.and_then(|()| {
                 let bytes = &buffer[..entry.num_bytes as usize];
-                let is_whole = entry.checksum_of(bytes) == entry.checksum;
+                let is_whole = entry.checksum_of(self.seed, bytes) == entry.checksum;
                 if is_whole { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
             });
         });

@@ -46,7 +46,7 @@ impl DiskTier {
         self.next_number += 1;
         self.making = Some(number);
         Some(MakeJob {
-            header: Header { namespace: self.namespace, number },
+            header: self.header(number),
             path: self.folder.path_of(Name { number, is_sealed: false }),
             num_bytes: self.segment_bytes,
             direct: self.config.direct,
@@ -88,7 +88,7 @@ impl DiskTier {
     pub(super) fn note_failed_write(&mut self, what: &str, error: &io::Error) -> bool {
         let full =
             matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        if !full || self.full_at.is_some() || self.oldest_sealed().is_none() {
+        if !full || self.full_at.is_some() || !self.has_evictable() {
             self.full_at = None;
             self.pause(what, error);
             return false;

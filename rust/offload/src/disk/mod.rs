@@ -8,6 +8,7 @@ mod format;
 mod house;
 mod index;
 mod jobs;
+mod leftovers;
 mod make;
 mod reads;
 mod recover;
@@ -21,7 +22,8 @@ mod writes;
 
 pub use crate::warning::{Warning, WarningKind};
 pub use config::DiskConfig;
-pub use entry::Entry;
+pub use entry::{Entry, Seed};
+pub use files::make_folder;
 pub use jobs::{ReadJob, WriteJob};
 pub use make::MakeJob;
 pub use reads::Closed;

@@ -32,6 +32,7 @@ impl DiskTier {
     /// up again.
     pub fn plan_read(&mut self, wanted: &[(Key, BlockId)]) -> Option<ReadJob> {
         let mut job = ReadJob {
+            seed: self.header(0).seed(),
             files: Vec::new(),
             chunks: Vec::with_capacity(wanted.len()),
             direct: self.config.direct,

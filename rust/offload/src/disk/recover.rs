@@ -1,6 +1,6 @@
 //! What a folder holds when it is opened.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -9,22 +9,37 @@ use std::thread;
 use std::time::Duration;
 
 use super::entry::Entry;
-use super::files::Name;
-use super::format::{Header, Trailer};
+use super::files::{Name, leftover};
+use super::format::{Header, Trailer, is_old};
 use super::jobs::padded;
+use super::leftovers::Leftovers;
 use super::scan::Scan;
 use super::seal::SealJob;
 use super::segment::Segment;
 use super::storage::OsStorage;
 use super::tier::DiskTier;
 use crate::error::Error;
-use crate::io::PAGE;
+use crate::io::{Mode, PAGE, open};
 use crate::warning::WarningKind;
 
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 
-/// A segment as found: its entries and the bytes of its file.
-type Found = (Vec<Entry>, u64);
+/// No segment was ever larger, unless this disk's are.
+const LARGEST_SEGMENT: u64 = 256 << 20;
+
+/// A file with a segment's name.
+enum Found {
+    /// Its entries and the bytes of its file.
+    Segment(Vec<Entry>, u64),
+    /// It held nothing, and is removed.
+    Empty,
+    /// A segment of an older version of the format.
+    Old,
+    /// Something else.
+    Foreign,
+    /// Larger than any segment.
+    Large,
+}
 
 impl DiskTier {
     /// Reads the footers of all sealed segments. Segments without a good one are read through: their
@@ -36,18 +51,40 @@ impl DiskTier {
             self.skip(&path, "it is no segment");
         }
         let mut found = Vec::with_capacity(names.len());
+        let mut leftovers = self.folder.others();
+        let mut num_old = leftovers.iter().filter(|it| is_old_file(&it.path)).count();
         for name in names {
-            self.next_number = self.next_number.max(name.number.saturating_add(1));
+            self.next_number = self.next_number.max(name.number + 1);
             let path = self.folder.path_of(name);
             let segment = match self.read(name, &path) {
                 Ok(None) => self.rescue_patiently(name, &path),
-                other => other,
+                Ok(Some(segment)) => Ok(segment),
+                Err(error) => Err(error),
             };
             match segment {
-                Ok(Some(segment)) => found.push((name.number, segment)),
-                Ok(None) => self.skip(&path, "it is no segment of this model"),
-                Err(error) => self.skip(&path, &error.to_string()),
+                Ok(Found::Segment(entries, num_bytes)) => {
+                    found.push((name.number, (entries, num_bytes)));
+                }
+                Ok(Found::Empty) => {}
+                Ok(Found::Large) => self.skip(&path, "it is larger than any segment"),
+                unread => {
+                    match unread {
+                        Ok(Found::Old) => num_old += 1,
+                        Err(error) => self.skip(&path, &error.to_string()),
+                        _ => self.skip(&path, "it is no segment of this model"),
+                    }
+                    leftovers.extend(leftover(path, false).ok().flatten());
+                }
             }
+        }
+        self.leftovers = Leftovers::new(leftovers);
+        if num_old > 0 {
+            let message = format!(
+                "{num_old} segments under {} are of an older format: they are not read, and go first \
+                 when room is needed",
+                self.config.path.display()
+            );
+            self.warnings.warn(WarningKind::Old, message);
         }
         self.index.reserve(found.iter().map(|(_, (entries, _))| entries.len()).sum());
         for (number, (entries, num_bytes)) in found {
@@ -70,8 +107,11 @@ impl DiskTier {
         if !name.is_sealed {
             return Ok(None);
         }
-        let file = File::open(path)?;
+        let file = open(path, Mode::Read, false)?;
         let num_bytes = file.metadata()?.len();
+        if num_bytes > LARGEST_SEGMENT.max(self.segment_bytes) {
+            return Ok(Some(Found::Large));
+        }
         let Some(last) = num_bytes.checked_sub(PAGE as u64) else { return Ok(None) };
         let mut page = [0; PAGE];
         file.read_exact_at(&mut page, last)?;
@@ -92,12 +132,12 @@ impl DiskTier {
         };
         Ok(entries
             .filter(|entries| entries.iter().all(is_inside))
-            .map(|entries| (entries, num_bytes)))
+            .map(|entries| Found::Segment(entries, num_bytes)))
     }
 
     /// As [`DiskTier::rescue`]. The kernel may still be at work on the last writes of a process that was
     /// just killed, and then refuses reads of the same file for some milliseconds.
-    fn rescue_patiently(&self, name: Name, path: &Path) -> io::Result<Option<Found>> {
+    fn rescue_patiently(&self, name: Name, path: &Path) -> io::Result<Found> {
         let mut result = self.rescue(name, path);
         for _ in 0..20 {
             if !result.as_ref().is_err_and(|error| error.raw_os_error() == Some(EIO)) {
@@ -109,26 +149,32 @@ impl DiskTier {
         result
     }
 
-    /// Reads a segment through, batch by batch, and seals what is whole. `None` for a foreign file.
-    fn rescue(&self, name: Name, path: &Path) -> io::Result<Option<Found>> {
-        let file = File::options().read(true).write(true).open(path)?;
+    /// Reads a segment through, batch by batch, and seals what is whole.
+    fn rescue(&self, name: Name, path: &Path) -> io::Result<Found> {
+        let file = open(path, Mode::Write, false)?;
         let num_bytes = file.metadata()?.len();
+        if num_bytes > LARGEST_SEGMENT.max(self.segment_bytes) {
+            return Ok(Found::Large);
+        }
         let header = Header { namespace: self.namespace, number: name.number };
         let mut page = [0; PAGE];
         if num_bytes < PAGE as u64 {
             // The process died before it had written the header.
-            return if name.is_sealed { Ok(None) } else { remove(path) };
+            return if name.is_sealed { Ok(Found::Foreign) } else { remove(path) };
         }
         file.read_exact_at(&mut page, 0)?;
         if page == [0; PAGE] && !name.is_sealed {
             return remove(path);
         }
+        if is_old(&page) {
+            return Ok(Found::Old);
+        }
         if Header::decode(&page) != Some(header) {
-            return Ok(None);
+            return Ok(Found::Foreign);
         }
         let (mut entries, mut end) = (Vec::new(), PAGE as u64);
         let mut chunk = Vec::new();
-        let mut scan = Scan::new(&file, name.number, num_bytes);
+        let mut scan = Scan::new(&file, header, num_bytes);
         while let Some(batch) = scan.next()? {
             for entry in batch.page.entries {
                 if entry.offset + padded(entry.num_bytes) > num_bytes {
@@ -136,7 +182,7 @@ impl DiskTier {
                 }
                 chunk.resize(entry.num_bytes as usize, 0);
                 file.read_exact_at(&mut chunk, entry.offset)?;
-                if entry.checksum_of(&chunk) == entry.checksum {
+                if entry.checksum_of(header.seed(), &chunk) == entry.checksum {
                     entries.push(entry);
                 }
             }
@@ -157,12 +203,18 @@ impl DiskTier {
             to,
         };
         let num_bytes = job.run(&OsStorage)?;
-        Ok(Some((entries, num_bytes)))
+        Ok(Found::Segment(entries, num_bytes))
     }
 }
 
+fn is_old_file(path: &Path) -> bool {
+    let mut magic = [0; 8];
+    let file = open(path, Mode::Read, false);
+    file.is_ok_and(|file| file.read_exact_at(&mut magic, 0).is_ok() && is_old(&magic))
+}
+
 /// Removes a segment of ours that holds nothing.
-fn remove(path: &Path) -> io::Result<Option<Found>> {
+fn remove(path: &Path) -> io::Result<Found> {
     fs::remove_file(path)?;
-    Ok(Some((Vec::new(), 0)))
+    Ok(Found::Empty)
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::format::BatchPage;
+use super::format::{BatchPage, Header};
 use super::jobs::Batch;
 use crate::io::PAGE;
 
@@ -16,7 +16,7 @@ const WINDOW: u64 = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Scan<'a> {
     file: &'a File,
-    number: u64,
+    header: Header,
     num_bytes: u64,
     /// The next page to look at.
     at: u64,
@@ -25,17 +25,18 @@ pub(super) struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// The batches of segment `number` in a file of `num_bytes`.
-    pub(super) fn new(file: &'a File, number: u64, num_bytes: u64) -> Self {
-        Self { file, number, num_bytes, at: PAGE as u64, window: Vec::new(), window_start: 0 }
+    /// The batches of a segment in a file of `num_bytes`.
+    pub(super) fn new(file: &'a File, header: Header, num_bytes: u64) -> Self {
+        Self { file, header, num_bytes, at: PAGE as u64, window: Vec::new(), window_start: 0 }
     }
 
     /// The next batch that was written to this place of this segment.
     pub(super) fn next(&mut self) -> io::Result<Option<Batch>> {
         while self.at + PAGE as u64 <= self.num_bytes {
             let offset = self.at;
-            let number = self.number;
-            let page = BatchPage::decode(self.page()?).filter(|page| page.number == number);
+            let header = self.header;
+            let page = BatchPage::decode(self.page()?, header.seed());
+            let page = page.filter(|page| page.number == header.number);
             let batch = page.map(|page| Batch { offset, page }).filter(Batch::is_in_place);
             self.at = batch.as_ref().map_or(offset + PAGE as u64, |batch| batch.page.next);
             if batch.is_some() {

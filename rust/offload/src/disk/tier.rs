@@ -10,6 +10,7 @@ use hybrid_blocks::{BlockId, Key};
 use super::config::DiskConfig;
 use super::files::Folder;
 use super::index::Index;
+use super::leftovers::Leftovers;
 use super::segment::Segment;
 use crate::error::Error;
 use crate::failures::Failures;
@@ -26,6 +27,7 @@ pub struct DiskTier {
     pub(super) folder: Folder,
     pub(super) index: Index,
     pub(super) segments: BTreeMap<u64, Segment>,
+    pub(super) leftovers: Leftovers,
     pub(super) next_number: u64,
     /// The segment that new chunks go to.
     pub(super) current: Option<u64>,
@@ -60,6 +62,7 @@ impl DiskTier {
             namespace,
             index: Index::default(),
             segments: BTreeMap::new(),
+            leftovers: Leftovers::default(),
             next_number: 0,
             current: None,
             opened: VecDeque::new(),
@@ -80,11 +83,12 @@ impl DiskTier {
         self.index.len()
     }
 
-    /// Bytes of all segment files.
+    /// Bytes of all segment files under the folder, but those of other namespaces that are in use.
     #[must_use]
     pub fn num_bytes(&self) -> u64 {
         let made: u64 = self.segments.values().map(|segment| segment.num_bytes).sum();
-        made + self.making.map_or(0, |_| self.segment_bytes)
+        let making = self.making.map_or(0, |_| self.segment_bytes);
+        made + making + self.leftovers.num_bytes()
     }
 
     /// Whether nothing is written for now because a write failed.

@@ -24,6 +24,10 @@ pub enum WritePlan {
 }
 
 impl DiskTier {
+    pub(super) fn header(&self, number: u64) -> Header {
+        Header { namespace: self.namespace, number }
+    }
+
     /// Plans the writing of chunks (name, tokens and bytes each) that are not there yet, as many as the
     /// current segment takes. With `replace`, chunks are written that are there already.
     pub fn plan_write(&mut self, chunks: &[(Key, u32, u32)], replace: bool) -> WritePlan {
@@ -61,7 +65,7 @@ impl DiskTier {
         writer.num_pending += 1;
         let (batches, end) = lay_out(number, writer.end, entries);
         writer.end = end;
-        WritePlan::Job(WriteJob { number, file, batches, chunks })
+        WritePlan::Job(WriteJob { number, seed: self.header(number).seed(), file, batches, chunks })
     }
 
     /// Bytes for chunks in an empty segment of `num_entries` entries.

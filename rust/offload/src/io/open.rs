@@ -4,6 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 
+use rustix::fs::OFlags;
+
+use crate::private;
+
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -13,29 +17,42 @@ pub enum Mode {
     Create,
     /// Reading and writing.
     Write,
+    /// Reading and writing; the file is made if it is not there.
+    Lock,
 }
 
-/// Opens a file. With `direct`, transfers of whole pages bypass the page cache (`O_DIRECT`). File
-/// systems that refuse this, such as some in memory, are used through the page cache.
+/// Opens a regular file; links, pipes and devices are refused. A file that is made or written to is for
+/// this user alone. With `direct`, transfers of whole pages bypass the page cache (`O_DIRECT`). File systems
+/// that refuse this, such as some in memory, are used through the page cache.
 ///
 /// # Errors
-/// As [`OpenOptions::open`].
+/// As [`OpenOptions::open`], and [`io::ErrorKind::InvalidInput`] for what is no regular file.
 pub fn open(path: &Path, mode: Mode, direct: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(mode != Mode::Read).create_new(mode == Mode::Create);
-    #[cfg(target_os = "linux")]
+    options.create(mode == Mode::Lock);
+    let file = open_as(path, &mut options, mode, direct)?;
+    if mode != Mode::Read {
+        private::keep_private(&file)?;
+    }
+    Ok(file)
+}
+
+#[cfg(target_os = "linux")]
+fn open_as(path: &Path, options: &mut OpenOptions, mode: Mode, direct: bool) -> io::Result<File> {
     if direct {
-        use std::os::unix::fs::OpenOptionsExt;
-        let mut direct = options.clone();
-        direct.custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
-        match direct.open(path) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+        match private::open(path, options, OFlags::DIRECT) {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
                 // The kernel may have made the file before it refused the flag.
                 options.create_new(false).create(mode == Mode::Create);
             }
             other => return other,
         }
     }
-    let _ = direct;
-    options.open(path)
+    private::open(path, options, OFlags::empty())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_as(path: &Path, options: &mut OpenOptions, _: Mode, _: bool) -> io::Result<File> {
+    private::open(path, options, OFlags::empty())
 }

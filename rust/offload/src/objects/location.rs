@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::ObjectStore;
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 
+use super::folder::PrivateFolder;
 use crate::error::Error;
 use crate::key::StoredKey;
 
@@ -65,9 +65,7 @@ impl Location {
                 above.display()
             )));
         }
-        std::fs::create_dir_all(path).map_err(Error::io("cannot make folder", path))?;
-        let store = LocalFileSystem::new_with_prefix(path)
-            .map_err(|error| Error::InvalidConfig(format!("objects {url:?}: {error}")))?;
+        let store = PrivateFolder::open(std::path::Path::new(path))?;
         Ok(Self::over(Arc::new(store), url))
     }
 

@@ -1,5 +1,6 @@
 //! Objects: chunks in a bucket or a folder that many engines share.
 
+mod folder;
 mod format;
 mod index;
 mod listing;

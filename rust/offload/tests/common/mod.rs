@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,7 +34,8 @@ impl Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = root.join(format!("hybrid-blocks-{name}-{}-{next}", std::process::id()));
-        fs::create_dir_all(&path).expect("a temporary folder can be made");
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        made.expect("a temporary folder can be made");
         Self(path)
     }
 
@@ -116,7 +118,7 @@ pub(crate) fn batch(round: u64) -> Vec<Chunk> {
     (0..5).map(|at| chunk(round * 5 + at, 1500 + (round as usize * 977) % 9000)).collect()
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Warnings(Arc<Mutex<Vec<Warning>>>);
 
 impl Warnings {

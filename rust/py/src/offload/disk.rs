@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 use hybrid_blocks::Key;
 use hybrid_blocks_interop::caught;
 use hybrid_blocks_offload::Namespace;
-use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier, OsStorage};
+use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier, OsStorage, make_folder};
 use hybrid_blocks_offload::io::best_backend;
 use hybrid_blocks_offload::layout::LayoutVersion;
 use hybrid_blocks_offload::plan::{Previous, Tier};
@@ -75,6 +75,11 @@ impl DiskStore {
             caught(|| open().map(backends), panicked)
         })?;
         Ok(Self { disk: disk.map_err(offload_error)?, warnings })
+    }
+
+    #[staticmethod]
+    fn make_folder(py: Python<'_>, path: std::path::PathBuf) -> PyResult<()> {
+        py.detach(|| caught(|| make_folder(&path), panicked))?.map_err(offload_error)
     }
 
     #[getter]

@@ -1,0 +1,77 @@
+//! [`Leftovers`]: files that count against the bound and are never read. They are damaged segments, those of
+//! an older format, and those of other namespaces that no engine has open. They go first.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::files::{LOCK, lock};
+
+/// A file that goes when room is needed.
+#[derive(Clone, Debug)]
+pub(super) struct Leftover {
+    pub(super) path: PathBuf,
+    pub(super) num_bytes: u64,
+    pub(super) modified: SystemTime,
+    /// Of another namespace, whose lock is held while its files go.
+    pub(super) is_others: bool,
+}
+
+impl Leftover {
+    /// Removes it, unless an engine has opened its namespace meanwhile, whose own it is then. The last file of
+    /// a namespace takes the folder with it.
+    pub(super) fn remove(&self, remove: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        let Some(folder) = self.path.parent().filter(|_| self.is_others) else {
+            return remove(&self.path);
+        };
+        let Some(held) = lock(folder)? else { return Ok(()) };
+        remove(&self.path)?;
+        let mut names = std::fs::read_dir(folder)?;
+        if names.all(|entry| entry.is_ok_and(|entry| entry.file_name() == LOCK)) {
+            remove(&folder.join(LOCK))?;
+            std::fs::remove_dir(folder)?;
+        }
+        drop(held);
+        Ok(())
+    }
+}
+
+/// Files that go first, oldest first; the namespace's own before those of others.
+#[derive(Debug, Default)]
+pub(super) struct Leftovers {
+    waiting: VecDeque<Leftover>,
+    /// Bytes of all, also of those that could not be removed.
+    num_bytes: u64,
+}
+
+impl Leftovers {
+    pub(super) fn new(mut found: Vec<Leftover>) -> Self {
+        found.sort_by(|a, b| {
+            (a.is_others, a.modified, &a.path).cmp(&(b.is_others, b.modified, &b.path))
+        });
+        let num_bytes = found.iter().map(|it| it.num_bytes).sum();
+        Self { waiting: found.into(), num_bytes }
+    }
+
+    pub(super) fn num_bytes(&self) -> u64 {
+        self.num_bytes
+    }
+
+    /// Whether none is left to remove.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The next one to remove. It counts until [`Leftovers::end`].
+    pub(super) fn take(&mut self) -> Option<Leftover> {
+        self.waiting.pop_front()
+    }
+
+    /// Ends a removal. A file that could not be removed counts until the next start.
+    pub(super) fn end(&mut self, leftover: &Leftover, is_removed: bool) {
+        if is_removed {
+            self.num_bytes -= leftover.num_bytes;
+        }
+    }
+}
