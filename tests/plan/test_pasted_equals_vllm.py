@@ -24,7 +24,8 @@ needs_release = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def parser() -> Any:
-    return make_arg_parser(FlexibleArgumentParser())
+    make: Any = FlexibleArgumentParser
+    return make_arg_parser(make())
 
 
 @needs_release

@@ -18,7 +18,8 @@ def record() -> Options:
     from vllm.entrypoints.common.cli_args import make_arg_parser  # noqa: PLC0415
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
-    parser = make_arg_parser(FlexibleArgumentParser())
+    make: Any = FlexibleArgumentParser  # its constructor has no types
+    parser = make_arg_parser(make())
     return Options(
         release=".".join(__version__.split(".")[:2]),
         options=tuple(_options(parser._option_string_actions)),
