@@ -110,6 +110,20 @@ def test_a_command_is_read_with_and_without_a_separator(before: list[str]) -> No
         assert "max length 8,192" in out
 
 
+def test_other_commands_keep_what_stands_behind_the_separator() -> None:
+    result = CliRunner().invoke(
+        app, ["replay", "--limit", "1", "--", "missing.jsonl", "too", "many"]
+    )
+    assert result.exit_code == 2
+
+
+def test_options_of_a_command_are_swept() -> None:
+    command = ["--", "vllm", "serve", "Qwen3.5-27B", "--max-model-len", "32768"]
+    code, out, _ = _run("--memory", "24GiB", "--sweep", "tp=1,2", *command)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines() if line[:1].isdigit()] == ["1", "2"]
+
+
 def test_a_name_alone_behind_the_separator_is_a_model() -> None:
     code, out, _ = _run("--memory", "24GiB", "--", "Qwen3.5-27B")
     assert code == 0
@@ -150,6 +164,7 @@ def test_a_length_that_fits_is_found_for_auto() -> None:
         ),
         (["--memory", "24GiB", "--", "vllm", "serve", "--port", "80"], "names no model"),
         (["--memory", "24GiB", "--", "HYBRID_BLOCKS=full", "vllm", "serve", "Phi-4"], "no level"),
+        (["--compare", "a", "b", "--", "vllm", "serve", "Phi-4"], "beside --compare"),
         (["--memory", "24GiB", "--", "ls", "-l"], "no command that starts vLLM's server"),
     ],
 )

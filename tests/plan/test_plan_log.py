@@ -248,7 +248,7 @@ def test_a_log_of_sglang_that_says_too_little_is_refused(lines: list[str], compl
         ),
         (["--log", "missing.log"], "", "missing.log"),
         (["--log", "-", "--explain"], "", "--explain beside --log"),
-        (["--log", "-", "--", "vllm", "serve", "Phi-4"], "", "beside a pasted command"),
+        (["--log", "-", "--", "vllm", "serve", "Phi-4"], "", "a pasted command beside --log"),
     ],
 )
 def test_a_log_that_says_too_little_is_one_clear_line(

@@ -22,6 +22,9 @@ FUNCTIONS = {
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
 
+PASTED = ("doctor", "plan")
+"""Commands that take one of vLLM's behind ``--``."""
+
 
 class Commands(TyperGroup):
     """Imports a command's module when it is looked up.
@@ -39,7 +42,8 @@ class Commands(TyperGroup):
             return None
         module = import_module(f"hybrid_blocks.cli.{cmd_name}")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(cmd_name, cls=Pasting)(getattr(module, FUNCTIONS[cmd_name]))
+        kept = Pasting if cmd_name in PASTED else None
+        alone.command(cmd_name, cls=kept)(getattr(module, FUNCTIONS[cmd_name]))
         return typer.main.get_command(alone)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from hybrid_blocks._core import build_info
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.output import fail
-from hybrid_blocks.cli.pasted import pasted
+from hybrid_blocks.cli.pasted import pasted, refuse_pasted
 from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, load_model
@@ -96,6 +96,7 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
                 *given.all_but("table"),
                 why="beside --table, which is of all models and all features; leave it out",
             )
+            refuse_pasted(context, "beside --table, which is of all models and all features")
             _print_table()
             return
         if (words := pasted(context)) is not None:

@@ -7,6 +7,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand
 
+from hybrid_blocks.errors import InvalidArgumentError
+
 _KEY: Final = "hybrid_blocks.pasted"
 _STARTS: Final = (("vllm", "serve"), ("docker", "run"), ("podman", "run"))
 _WITHIN: Final = re.compile(r"\b(vllm\s+serve|(docker|podman|nerdctl)\s+run|openai\.api_server)\s")
@@ -28,6 +30,17 @@ def pasted(context: typer.Context) -> list[str] | None:
     """Return the words of the pasted command, None without one."""
     found: list[str] | None = context.meta.get(_KEY)
     return found
+
+
+def refuse_pasted(context: typer.Context, why: str) -> None:
+    """Refuse a pasted command that would be ignored; ``why`` follows "a pasted command".
+
+    Raises:
+        InvalidArgumentError: there is one.
+
+    """
+    if pasted(context) is not None:
+        raise InvalidArgumentError(f"a pasted command {why}")
 
 
 def _place(args: list[str]) -> tuple[int | None, int]:

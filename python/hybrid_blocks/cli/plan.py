@@ -16,7 +16,7 @@ from hybrid_blocks.cli.output import (
     to_write,
     write_json,
 )
-from hybrid_blocks.cli.pasted import pasted
+from hybrid_blocks.cli.pasted import pasted, refuse_pasted
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
@@ -100,6 +100,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 *given.all_but("compare_files"),
                 why="beside --compare: both plans are read from their files; leave it out",
             )
+            refuse_pasted(context, "beside --compare: both plans are read from their files")
             first, second = compare_files
             names = (first.name, second.name)
             print_table(console, compare(read_report(first), read_report(second), names))

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import STDOUT, write_json
-from hybrid_blocks.cli.pasted import pasted
-from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.cli.pasted import refuse_pasted
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted.log_lines import Logged, read_lines
 from hybrid_blocks.pasted.log_report import LogReport, report_log
@@ -56,8 +55,7 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
         *("lengths", "trace", "plot_file", "explain", "sweep_axis", "layers", "why_figure"),
         why="beside --log, which prints the plan of the log's own length; leave it out",
     )
-    if pasted(context) is not None:
-        raise InvalidArgumentError("--log beside a pasted command: both are an engine's options")
+    refuse_pasted(context, "beside --log: both give an engine's options")
     fields = {name: context.params[name] for name in Deployment.__struct_fields__ if name in given}
     if "max_model_len" in fields:
         fields["max_model_len"] = parse_tokens(fields["max_model_len"])

@@ -1,8 +1,10 @@
 """The words of a pasted command: where vLLM's own arguments begin."""
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Final
 
@@ -24,7 +26,7 @@ _SEPARATORS: Final = ("|", "||", "&&", "&", ";")
 _CONTINUATION: Final = re.compile(r"[\\^`][ \t]*\r?\n")
 _ASSIGNMENT: Final = re.compile(r"(?:-e|--env=)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _REDIRECTION: Final = re.compile(r"(?:\d|&)?>>?(&\d|.+)?")
-_VARIABLE: Final = re.compile(r"\$(?:\w+|\{\w+[^}]*\})")
+_VARIABLE: Final = re.compile(r"\$(?:\w+|\{\w+[^}]*\}|\([^)]*\)?)")
 
 # Options of ``docker run`` that take no value; every other one takes one.
 _DOCKER_SWITCHES: Final = frozenset(
@@ -73,6 +75,13 @@ def find_arguments(words: Sequence[str]) -> Words:
 
 
 def _split(text: str) -> list[str]:
+    """Words as a shell makes them; of a list, as a container's ``args`` are, its items."""
+    if text.lstrip().startswith("["):
+        with suppress(json.JSONDecodeError):
+            return [str(word) for word in json.loads(text)]
+    lines = [line.strip() for line in text.strip().splitlines()]
+    if all(line.startswith("- ") for line in lines):
+        text = " ".join(line.removeprefix("- ") for line in lines)
     try:
         return shlex.split(_CONTINUATION.sub(" ", text), comments=True)
     except ValueError as error:
