@@ -78,8 +78,8 @@ class Region:
         path = _path(engine_id)
         if rank == 0:
             remove_left_over()
-            file, source = _make(path, num_bytes + _HEADER_BYTES)
-            region = cls(file, num_bytes, path)
+            made, source = _make(path, num_bytes + _HEADER_BYTES)
+            region = cls(made, num_bytes, path)
             region._write(header)
             region._ranks[0] = 1
             _name(source, path, engine_id)

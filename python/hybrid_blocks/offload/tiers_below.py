@@ -30,13 +30,15 @@ class TiersBelow:
     def for_load(self, context: ReqContext) -> "TiersBelow":
         """Those that a request may be loaded from, and that do not stand still."""
         allows = context.load_tier_filter.allows
-        disk, objects = (
-            tier
-            if tier is not None and allows(Medium.STORAGE, tier.locality) and not tier.is_stuck
-            else None
-            for tier in (self.disk, self.objects)
+
+        def may_load(tier: TierQueue[Any]) -> bool:
+            return allows(Medium.STORAGE, tier.locality) and not tier.is_stuck
+
+        disk, objects = self.disk, self.objects
+        return TiersBelow(
+            disk=disk if disk and may_load(disk) else None,
+            objects=objects if objects and may_load(objects) else None,
         )
-        return TiersBelow(disk=disk, objects=objects)
 
     def look_up(
         self,
