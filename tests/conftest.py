@@ -1,11 +1,13 @@
 """Settings of every test."""
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from leftovers import changes, state
 
 # Other work on the machine must not fail a property. The usual run draws the same examples each
 # time, `HYPOTHESIS_PROFILE=random` others, and `HYPOTHESIS_PROFILE=long` searches for hours.
@@ -13,6 +15,26 @@ settings.register_profile("project", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "project"))
+
+
+# A package of vLLM's would otherwise start two processes with each import of vLLM.
+os.environ.setdefault("HUMMING_DISABLE_PARALLEL_BUILD", "1")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_left_by_modules() -> Iterator[None]:
+    """Fail where fixtures of a module leave something behind."""
+    before = state()
+    yield
+    assert not changes(before, state()), "the tests of this module leave something behind"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(nothing_is_left_by_modules: None) -> Iterator[None]:  # noqa: ARG001
+    """Fail a test that would decide what others find; it may run first or last."""
+    before = state()
+    yield
+    assert not changes(before, state()), "this test leaves something behind"
 
 
 def computes_on_cpu() -> bool:

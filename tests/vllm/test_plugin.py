@@ -22,7 +22,6 @@ from hybrid_blocks.vllm import (
 )
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.level import Level, requested
-from hybrid_blocks.vllm.natural import notes as natural_notes
 from hybrid_blocks.vllm.surface import differences
 from surface import RELEASE
 from vllm.logger import _print_warning_once
@@ -219,9 +218,9 @@ def test_an_engine_below_the_level_that_was_asked_for_warns_once_and_says_why(
     monkeypatch.setattr(notice.logger, "handlers", [notes])
     monkeypatch.setattr(notice.logger, "level", logging.INFO)
     notice.logger.manager._clear_cache()  # type: ignore[attr-defined]
-    monkeypatch.setattr(natural_notes, "_REFUSALS", [])
+    monkeypatch.setattr(notice, "_REFUSALS", [])
     if why is not None:
-        natural_notes.refused(why)
+        notice.refused(why)
     plugin.register()
     for _ in range(2):
         make_scheduler(Groups.FULL, num_requests=1, num_blocks=64, max_model_len=128)

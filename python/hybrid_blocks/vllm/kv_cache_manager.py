@@ -46,12 +46,15 @@ class KVCacheManager(VllmKVCacheManager):
 
     def __init__(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(kv_cache_config, *args, **kwargs)
-        reason = None
+        told = reason = None
         if self.hybrid_blocks_level is not requested():
-            reason = grant(requested()).reason
+            # The plugin warned of what the installed vLLM lacks when vLLM loaded it.
+            told = reason = grant(requested()).reason
             if reason is None and self.native is not None:
                 reason = self.native.unsupported_reason(kv_cache_config, **kwargs)
-        notice.log(self.hybrid_blocks_level, kv_cache_config, reason)
+            if reason is None:
+                reason = notice.why_refused()
+        notice.log(self.hybrid_blocks_level, kv_cache_config, reason, is_told=told is not None)
         self._publisher = Publisher()
 
     @classmethod

@@ -7,8 +7,9 @@ from vllm.v1.core.kv_cache_config_builder import KVCacheConfigBuilder
 from vllm.v1.core.kv_cache_planning import DefaultKVCacheConfigBuilder
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 
+from hybrid_blocks.vllm import notice
 from hybrid_blocks.vllm.natural import groups as natural
-from hybrid_blocks.vllm.natural import notes, refusal
+from hybrid_blocks.vllm.natural import refusal
 
 vllm_max_memory_usage_bytes_from_groups = kv_cache_planning._max_memory_usage_bytes_from_groups
 
@@ -21,7 +22,7 @@ class NaturalKVCacheConfigBuilder(DefaultKVCacheConfigBuilder):
     ) -> list[KVCacheGroupSpec]:
         """Split the layers into groups."""
         if why := refusal.reason_to_plan(vllm_config, kv_cache_spec):
-            notes.refused(why)
+            notice.refused(why)
             return super().get_kv_cache_groups(vllm_config, kv_cache_spec)
         return natural.make_groups(kv_cache_spec)
 

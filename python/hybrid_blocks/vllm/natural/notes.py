@@ -6,17 +6,14 @@ from vllm.logger import init_logger
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.units import human
+from hybrid_blocks.vllm import notice
 
 logger = init_logger("vllm.hybrid_blocks")
 
 
-def refused(why: str) -> None:
-    """Say that an engine runs at level ``manager`` instead."""
-    logger.info_once("hybrid_blocks: level manager, as level natural is refused: %s", why)
-
-
 def planned(vllm_config: VllmConfig, plan: ArenaPlan, vllm: tuple[int, float] | None) -> None:
     """Say what the bytes hold, and what vLLM would log of them: its blocks and concurrency."""
+    notice.refused(None)
     length = vllm_config.model_config.max_model_len
     theirs = "nothing" if vllm is None else f"{vllm[1]:.2f}x in {vllm[0]:,} blocks"
     logger.info_once(

@@ -4,7 +4,6 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.config.cache import CacheConfig
-from vllm.logger import init_logger
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import AttentionBackend
 from vllm.v1.kv_cache_interface import AttentionSpec
@@ -12,8 +11,6 @@ from vllm.v1.worker import utils
 
 from hybrid_blocks.arithmetic import round_up
 from hybrid_blocks.vllm.natural import refusal
-
-logger = init_logger("vllm.hybrid_blocks")
 
 vllm_customize_attention_spec = utils.customize_attention_spec
 vllm_align_hybrid_block_size: Any = Platform.__dict__["_align_hybrid_block_size"]
@@ -33,11 +30,9 @@ def align_hybrid_block_size(
     cache = vllm_config.cache_config
     before = cache.block_size, cache.mamba_block_size, cache.mamba_page_size_padded
     size_blocks(cls, vllm_config, backend_cls)
-    why = refusal.reason(vllm_config, get_kv_cache_spec(vllm_config))
-    if why is None:
+    if refusal.reason(vllm_config, get_kv_cache_spec(vllm_config)) is None:
         return
     cache.block_size, cache.mamba_block_size, cache.mamba_page_size_padded = before
-    logger.info_once("hybrid_blocks: level natural is refused: %s", why)
     vllm_align_hybrid_block_size.__func__(cls, vllm_config, backend_cls)
 
 

@@ -1,0 +1,37 @@
+"""What a test leaves behind for those after it: parts of vLLM that stay replaced, variables."""
+
+import logging
+import os
+import sys
+from typing import Any
+
+_OURS = "HYBRID_BLOCKS"
+# The folder of a process for its figures: made when it first needs one, and removed at its end.
+_OF_THE_PROCESS = frozenset({"HYBRID_BLOCKS_METRICS"})
+
+
+def state() -> dict[str, Any]:
+    """What the process is like now. Imports nothing: what is not imported was not changed."""
+    seen: dict[str, Any] = {
+        f"${name}": value
+        for name, value in os.environ.items()
+        if name.startswith(_OURS) and name not in _OF_THE_PROCESS
+    }
+    seen["the class of loggers"] = logging.getLoggerClass()
+    seen["logging.disable"] = logging.root.manager.disable
+    seen["level of the interpreter's switches"] = sys.getswitchinterval()
+    if installation := sys.modules.get("hybrid_blocks.vllm.installation"):
+        seen["the plugin in vLLM"] = installation.is_installed()
+        seen["what the plugin would take back"] = len(installation._UNDO)
+    return seen
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Say what a test left; what only appeared is told against its usual value."""
+    usual = {"the plugin in vLLM": False, "what the plugin would take back": 0}
+    lines = []
+    for name in sorted(before.keys() | after.keys()):
+        was, now = (seen.get(name, usual.get(name)) for seen in (before, after))
+        if was != now:
+            lines.append(f"{name}: {was!r} before, {now!r} after")
+    return lines
