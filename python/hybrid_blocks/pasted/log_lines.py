@@ -6,7 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
+from hybrid_blocks.pasted.log_troubles import trouble
+
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_WORDS: Final = re.compile(
+    r"ersion|args|engine|token|sync|KV|block|adding|amba|Auto-fit|reqs|reempt|oading|available|"
+    r"seq len|requests|model|graph|Decode|sliding|cach|ybrid"
+)
+"""What every line that is known contains one of, so that others cost little."""
 _BEGINS: Final = frozenset({"arguments", "sglang_model"})
 _ENDS: Final = frozenset({"memory", "tokens", "total_tokens"})
 """Facts with which a start begins and ends: a log of several starts is read as its last one."""
@@ -113,13 +120,13 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_lines(lines: Iterable[str]) -> Logged:
     """Read the last start of a log; lines that are not known are counted."""
-    from hybrid_blocks.pasted.log_troubles import trouble  # noqa: PLC0415 - it needs no log
-
     facts: dict[str, list[str]] = {}
     troubles: dict[tuple[str, str], None] = {}
     num_lines = num_read = 0
     for line in _whole(lines):
         num_lines += bool(line.strip())
+        if _WORDS.search(line) is None:
+            continue
         found = dict(_facts(line))
         if not _BEGINS.isdisjoint(found) and not _ENDS.isdisjoint(facts):
             facts, troubles = {}, {}
