@@ -1,1 +1,1 @@
-"""A command line of ``vllm serve``, pasted as it is, and the deployment that it starts."""
+"""What an operator pastes: a command of vLLM's server, or the log of an engine's start."""
