@@ -8,7 +8,7 @@ HYBRID = "Setting attention block size to {} tokens to ensure that attention pag
 def write_log(row: dict[str, Any]) -> list[str]:
     """Lines of a start; each release's own form of the figures."""
     options = row["deployment"]
-    is_old = row.get("counts") == "blocks" or options.get("vllm_formula") == "old"
+    is_old = row.get("counts") == "blocks"
     version = "0.20.1" if is_old else "0.25.1"
     drafts = options.get("num_speculative_tokens")
     method = row.get("method", "mtp")
