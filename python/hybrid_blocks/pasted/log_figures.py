@@ -168,7 +168,7 @@ def _figures(log: Logged, plan: VllmPlan, tokens_of: TokensOf) -> Iterator[Figur
 def _explanation(
     log: Logged, model: Model, deployment: Deployment, tokens_of: TokensOf
 ) -> str | None:
-    """Return the one option with another value of which all figures would agree."""
+    """Return the option that, with another value, makes all figures agree."""
     for option, value in _OTHERS:
         if getattr(deployment, option) == value:
             continue
