@@ -1,5 +1,6 @@
 """Lives of a manager: slow copies, aborts, resets, restarts and tiers that stand still."""
 
+import gc
 import random
 import threading
 import time
@@ -8,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hybrid_blocks._core.offload import DiskStore
+from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 from scheduled import ATTENTION, STATE, Engine, Request, disk_at, objects_at
@@ -15,6 +18,18 @@ from vllm.v1.kv_offload.base import LookupResult, OffloadKey
 
 PAGE = 4096
 Copy = tuple[Request, list[OffloadKey], list[int]]
+
+
+def opened(folder: Path) -> DiskStore:
+    """Open a disk once the threads of the engine before have let it go."""
+    deadline = time.monotonic() + 60
+    while True:
+        gc.collect()  # tiers and what slows them down refer to each other
+        try:
+            return disk_at(str(folder), 1 << 20)
+        except HybridBlocksError:
+            assert time.monotonic() < deadline, "the disk is not let go"
+            time.sleep(0.005)
 
 
 class Life:
@@ -36,8 +51,7 @@ class Life:
     def start(self) -> None:
         """Begin an engine over what the tiers hold."""
         url = f"file://{self.folder / 'objects'}"
-        disk = disk_at(str(self.folder / "disk"), 1 << 20)
-        self.engine = Engine(24 * PAGE, disk, objects_at(url))
+        self.engine = Engine(24 * PAGE, opened(self.folder / "disk"), objects_at(url))
         self.stores, self.loads = [], []
         self.may_go.set()
         for tier in self.engine.below:
@@ -150,19 +164,21 @@ class Life:
 
     def restart(self) -> None:
         """End the engine and begin another one."""
-        self.may_go.set()
         self.finish()
+        del self.engine
         self.start()
 
     def finish(self) -> None:
         """Let all copies and transfers end; no pin and no pending chunk is left."""
         self.may_go.set()
+        for tier in self.engine.below:
+            tier._patience = 60.0
         while self.stores or self.loads:
             self.end_copies(self.stores)
             self.end_copies(self.loads)
         deadline = time.monotonic() + 60
         manager = self.engine.manager
-        while manager.has_pending_work() or manager._unended or manager.cache.num_pending:
+        while manager.has_pending_work() or manager._progress.is_void or manager.cache.num_pending:
             assert time.monotonic() < deadline, "transfers do not end"
             self.engine.end_step()
             time.sleep(0.001)

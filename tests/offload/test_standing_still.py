@@ -116,7 +116,7 @@ def test_what_stands_still_is_said_once(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(
-        "hybrid_blocks.offload.manager.logger.warning", lambda text, *_: said.append(text)
+        "hybrid_blocks.offload.progress.logger.warning", lambda text, *_: said.append(text)
     )
     engine = on_disk(tmp_path, Request("chat", 4))
     valves.append(Valve(disk_of(engine), "_load_plain"))

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
@@ -28,18 +27,15 @@ from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.host import ABSENT, Host
 from hybrid_blocks.offload.lookups import Lookups
 from hybrid_blocks.offload.metrics import Counts, HostInfo
+from hybrid_blocks.offload.progress import Progress
 from hybrid_blocks.offload.promotions import Promotions
 from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.request import RequestState, all_keys
-from hybrid_blocks.offload.tier_queue import TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 from hybrid_blocks.offload.write_back import WriteBack
 
 logger = init_logger("vllm.hybrid_blocks")
-
-# Seconds that the end of an engine may take beside what is under way then.
-_LONGEST_END: Final = 30.0
 
 
 class HybridOffloadingManager(OffloadingManager):
@@ -75,12 +71,7 @@ class HybridOffloadingManager(OffloadingManager):
         # Counts resets; what was known of requests before one is void.
         self._generation = 0
         self._requests: dict[str, RequestState] = {}
-        self._stuck: set[TierQueue[Any]] = set()
-        # Tiers from before a reset whose transfers use host memory until they end.
-        self._unended: list[TierQueue[Any]] = []
-        # How often ended transfers were taken, and whether a question did so in this step.
-        self._num_taken = 0
-        self._has_taken = False
+        self._progress = Progress(self._host, self._below, self._promotions, self._write_back)
 
     @property
     def cache(self) -> HostCache:
@@ -96,51 +87,16 @@ class HybridOffloadingManager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Say whether a chunk can be loaded as part of what the request can restore."""
-        if self._unended:
+        if self._progress.is_void:
             return LookupResult.MISS
         state = self._state(req_context)
-        if state.waiting and self._is_time_to_take(state, key):
-            self._take_finished()
+        if state.waiting:
+            self._progress.take_for(state, key)
         return self._lookups.answer(key, state, req_context)
 
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         """Say which tier a chunk came from."""
         return self._state(req_context).promoted.get(key, CacheHitSource.HOST)
-
-    def _is_time_to_take(self, state: RequestState, key: OffloadKey) -> bool:
-        """Once a step, and for callers without steps when a request's questions begin anew."""
-        is_anew = state.first_asked == (self._num_taken, key)
-        if self._has_taken and not is_anew:
-            if state.first_asked[0] != self._num_taken:
-                state.first_asked = (self._num_taken, key)
-            return False
-        self._has_taken = True
-        state.first_asked = (self._num_taken + 1, key)
-        return True
-
-    def _take_finished(self, *, wait: bool = False) -> None:
-        self._num_taken += 1
-        for tier in self._below:
-            for done in tier.finished(wait=wait):
-                if done.is_read:
-                    self._promotions.end(tier, done.chunks.keys, done.ok)
-                else:
-                    self._write_back.end(tier, done.chunks)
-            self._note_stuck(tier)
-            for message in tier.store.take_warnings():
-                logger.warning("%s", message)
-
-    def _note_stuck(self, tier: TierQueue[Any]) -> None:
-        """Let requests go on without a tier that stands still, and say so once."""
-        if not tier.is_stuck:
-            self._stuck.discard(tier)
-            return
-        self._promotions.give_up(tier)
-        if tier not in self._stuck:
-            self._stuck.add(tier)
-            logger.warning(
-                "%s does not answer; requests go on without it until it does.", tier.name
-            )
 
     # Loads
 
@@ -172,7 +128,7 @@ class HybridOffloadingManager(OffloadingManager):
         self, keys: Collection[OffloadKey], req_context: ReqContext
     ) -> PrepareStoreOutput | None:
         """Take slots for the chunks that are not in host memory, and evict for them."""
-        if self._unended:
+        if self._progress.is_void:
             self.counts.stores_refused += 1
             return None
         state = self._state(req_context)
@@ -256,59 +212,30 @@ class HybridOffloadingManager(OffloadingManager):
                 state.num_passed_by = 0
         if self._computing is not None:
             self._computing.end_step(time.monotonic(), self._requests)
-        self._take_finished()
-        self._has_taken = False
         self._lookups.end_step()
-        self._write_back.begin()
-        if self._unended:
-            self._reset_host()
+        self._progress.end_step()
 
     def has_pending_work(self) -> bool:
         """Whether transfers with tiers below are to be taken or begun."""
-        if all(tier.is_stuck for tier in self._below):
-            return False
-        return bool(self._below.num_under_way or self._write_back)
+        return self._progress.is_pending
 
     def reset_cache(self) -> None:
         """Forget everything.
 
         A reset may follow new weights. So the tiers below are not used any more until a restart.
         """
-        self._take_finished(wait=True)
         if any(self._below):
             logger.warning(
                 "The cache was reset, so chunks below host memory may belong to other weights; "
                 "only host memory is used until the next start."
             )
-        self._unended += self._below.close()
-        self._write_back.clear()
-        self._stuck.clear()
-        self._promotions.clear()
+        self._progress.abandon()
         self._requests.clear()
         self._generation += 1
-        self._reset_host()
-
-    def _reset_host(self) -> None:
-        """Empty host memory, once no transfer from before uses it any more."""
-        for tier in self._unended:
-            tier.finished()
-        self._unended = [tier for tier in self._unended if tier.num_under_way]
-        if not self._unended:
-            self._host.reset()
 
     def shutdown(self) -> None:
         """Write what is under way and finish it, as far as the tiers go on."""
-        deadline = time.monotonic() + _LONGEST_END
-        self._take_finished(wait=True)
-        # A part of what is left at a time.
-        while self._write_back and time.monotonic() < deadline:
-            self._write_back.begin()
-            if not self._below.num_under_way:
-                break
-            self._take_finished(wait=True)
-        self._below.close()
-        self._write_back.clear()
-        self._stuck.clear()
+        self._progress.finish()
 
     # Reports
 

@@ -264,7 +264,7 @@ class TierQueue(Generic[StoreT]):
             chunks, is_read = self._jobs.pop(job)
             if (error := job.exception()) is not None:
                 what = "read" if is_read else "write"
-                logger.warning("A %s of %s failed: %s", what, self.name, error)
+                logger.warning("A %s of %s failed: %s", what, self.name, str(error))
             # A transfer that raised has put nothing in place.
             ok = [False] * len(chunks.keys) if error else job.result()
             if (read := self._measured.pop(job, None)) is not None:
