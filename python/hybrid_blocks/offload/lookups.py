@@ -86,8 +86,8 @@ class Lookups:
             return LookupResult.RETRY
         before = state.deferred.get(number)
         state.deferred[number] = (self._num_steps, position)
-        if group.window is not None:
-            is_next = before is not None and before[0] == self._num_steps
+        if group.window is not None:  # from the end on
+            is_next = before is not None and before[0] == self._num_steps and position < before[1]
             return LookupResult.HIT_PENDING if is_next else LookupResult.RETRY
         is_next = before == (self._num_steps, position - group.tokens)
         return LookupResult.MISS if is_next else LookupResult.RETRY
