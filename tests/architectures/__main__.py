@@ -10,6 +10,7 @@ import json
 import os
 import select
 import signal
+import sys
 import time
 import traceback
 from functools import partial
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--failed", action="store_true")
     parser.add_argument("--out", type=Path, default=RECORD)
     options = parser.parse_args()
+    sys.path += [str(Path(__file__).parents[1] / "plan")]
     import fake_gpu  # noqa: PLC0415 - imports vLLM
 
     fake_gpu.pose()
@@ -67,7 +69,9 @@ def main() -> None:
 
 def write(path: Path, recorded: dict[str, Any]) -> None:
     """Write one line for each architecture."""
-    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in recorded.items())
+    lines = (
+        f"{json.dumps(name)}: {json.dumps(row, default=str)}" for name, row in recorded.items()
+    )
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -85,7 +89,7 @@ def in_child(function: Any, causes: list[str]) -> dict[str, Any]:
                 traceback.print_exc()
             answer = {"error": causes[-1] if causes else f"{type(error).__name__}: {error}"[:300]}
         with os.fdopen(write, "w") as pipe:
-            pipe.write(json.dumps(answer))
+            pipe.write(json.dumps(answer, default=str))
         os._exit(0)
     os.close(write)
     data, deadline = b"", time.monotonic() + SECONDS

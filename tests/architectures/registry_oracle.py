@@ -6,8 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import class_defaults
 import fake_gpu
 import torch
+from hybrid_blocks.model.decoder import SECTIONS
 
 FIELDS = (
     "block_size",
@@ -81,26 +83,10 @@ def specs(folder: Path) -> dict[str, Any]:
             layers = get_kv_cache_spec(config)
     if not layers:
         raise RuntimeError("no layer keeps a cache")
-    if dump := os.environ.get("DUMP"):
-        with Path(dump).open("a") as out:
-            out.write(
-                json.dumps(
-                    {
-                        "config": json.loads((folder / "config.json").read_text()),
-                        "type": model_config.hf_config.model_type,
-                        "class": type(model_config.hf_config).__name__,
-                        "text_class": type(model_config.hf_text_config).__name__,
-                        "hf": model_config.hf_config.to_dict(),
-                        "text": model_config.hf_text_config.to_dict(),
-                        "map": getattr(model_config.hf_text_config, "attribute_map", {}),
-                    },
-                    default=str,
-                )
-                + "\n"
-            )
     return {
         "dtype": _dtype(model_config.dtype),
         "max_model_len": model_config.max_model_len,
+        "written": written(model_config.hf_config.to_dict()),
         "block_size": config.cache_config.block_size,
         **_described(layers),
     }
@@ -149,6 +135,18 @@ def say(fields: dict[str, Any]) -> dict[str, Any]:
                 raise
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
             return specs(Path(folder))
+
+
+def written(fields: Any) -> Any:
+    """Return what the class writes into a ``config.json``, as far as a reader may ask for it."""
+    wanted = class_defaults.fields_of_readers() | {"architectures", "model_type", *SECTIONS}
+    if not isinstance(fields, dict):
+        return fields
+    return {
+        name: written(value) if name in SECTIONS else value
+        for name, value in fields.items()
+        if name in wanted and isinstance(value, int | str | list | dict | None)
+    }
 
 
 def register(fields: dict[str, Any]) -> None:

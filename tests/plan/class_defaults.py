@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 def recorded() -> dict[str, Row]:
     """Rows by ``model_type``: what the readers know, vLLM's registry, and the decoders of both."""
-    fields = _fields_of_readers()
+    fields = fields_of_readers()
     rows: dict[str, Row] = {}
     classes = {name: _class_of(name) for name in READERS.keys() | registry_configs.model_types()}
     while queue := sorted(classes.keys() - rows.keys()):
@@ -74,7 +74,7 @@ def _changed(decoder: Any, fields: frozenset[str]) -> Row:
     }
 
 
-def _fields_of_readers() -> frozenset[str]:
+def fields_of_readers() -> frozenset[str]:
     """Every word in a string of the readers: the names of all fields that they ask for."""
     sources = [*PACKAGE.glob("architecture/*.py"), PACKAGE / "config.py", PACKAGE / "load.py"]
     return frozenset(

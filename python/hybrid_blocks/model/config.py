@@ -56,6 +56,10 @@ class Config:
                     return field, value
         return aliases[0], None
 
+    def names(self, field: str) -> bool:
+        """Whether the object itself has a field, be it null."""
+        return field in self._fields
+
     def __contains__(self, field: str) -> bool:
         return self.get(field) is not None
 

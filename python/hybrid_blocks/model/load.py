@@ -161,8 +161,9 @@ def _with_state_formats(layers: tuple[Layer, ...], architectures: object) -> tup
 
 
 def _max_model_len(config: Config) -> int | None:
-    """Smallest of the lengths that the file names, as vLLM takes it."""
-    lengths = [length for field in LENGTHS if (length := config.optional(field))]
+    """Smallest length that the decoder names, as vLLM takes it; else of what lies around it."""
+    own = [field for field in LENGTHS if config.names(field)]
+    lengths = [length for field in own or LENGTHS if (length := config.optional(field))]
     return min(lengths, default=None)
 
 

@@ -49,6 +49,7 @@ READERS: Final[dict[str, Reader]] = {
     "bamba": granite.read,
     "falcon_h1": falcon.read,
     "zamba2": zamba.read,
+    "alice_ai": kimi.read_alice,
     "kimi_linear": kimi.read,
     "kimi_k3": kimi.read,
     "bailing_hybrid": ling.read_v3,
@@ -66,7 +67,8 @@ READERS: Final[dict[str, Reader]] = {
     **dict.fromkeys(("gemma3", "gemma3_text"), gemma.read_gemma3),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), gemma.read_gemma3n),
     **dict.fromkeys(
-        ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"), gemma.read_gemma4
+        ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text", "diffusion_gemma_text"),
+        gemma.read_gemma4,
     ),
     **dict.fromkeys(("mimo_v2_flash", "mimo_v2", "mimovl"), mimo.read),
     **dict.fromkeys(("step3p5", "step3p7"), step.read),

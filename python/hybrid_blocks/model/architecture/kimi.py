@@ -1,8 +1,13 @@
 """Kimi delta attention beside latent attention: Kimi-Linear and Kimi-K3."""
 
-from hybrid_blocks.model.architecture.common import by_depth, latent_attention
+from hybrid_blocks.model.architecture.common import (
+    by_depth,
+    choose,
+    full_attention,
+    latent_attention,
+)
 from hybrid_blocks.model.config import Config
-from hybrid_blocks.model.layer import KimiDeltaAttention
+from hybrid_blocks.model.layer import Cache, KimiDeltaAttention
 from hybrid_blocks.model.model import Layer
 
 
@@ -21,3 +26,18 @@ def read(config: Config) -> tuple[Layer, ...]:
     return by_depth(
         attention if depth + 1 in attending else kda for depth in range(config.num_layers)
     )
+
+
+def read_alice(config: Config) -> tuple[Layer, ...]:
+    """AliceAI: Kimi delta attention beside plain attention, by ``layer_types``."""
+    config.require("layer_types", "linear_num_key_heads", "linear_key_head_dim")
+    kda = KimiDeltaAttention(
+        heads=config.positive("linear_num_key_heads"),
+        head_dim=config.positive("linear_key_head_dim"),
+        conv_kernel=config.positive("linear_conv_kernel_dim"),
+    )
+    known: dict[str, Cache | None] = {
+        "full_attention": full_attention(config),
+        "linear_attention": kda,
+    }
+    return choose(config, config.strings("layer_types") or (), "layer_types", known)

@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 
-from hybrid_blocks.model.architecture.common import choose, full_attention, sliding_window
+from hybrid_blocks.model.architecture.common import (
+    by_depth,
+    choose,
+    full_attention,
+    sliding_window,
+)
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.layer import Cache
 from hybrid_blocks.model.model import Layer
@@ -16,9 +21,14 @@ def read_loop_coder(config: Config) -> tuple[Layer, ...]:
 
 
 def read_hrm(config: Config) -> tuple[Layer, ...]:
-    """HRM: ``L_cycles`` fast steps and a slow one, ``H_cycles`` times."""
+    """HRM: ``L_cycles`` fast steps and a slow one, ``H_cycles`` times.
+
+    The class writes the layers of all steps as ``num_hidden_layers``, those of one beside it.
+    """
     high, low = config.positive("H_cycles"), config.positive("L_cycles")
-    return _turns(config, [full_attention(config)] * (high * (low + 1)))
+    layers = config.positive("num_layers_per_stack", default=config.num_layers)
+    attention = full_attention(config)
+    return by_depth(attention for _ in range(layers * high * (low + 1)))
 
 
 def read_dory(config: Config) -> tuple[Layer, ...]:

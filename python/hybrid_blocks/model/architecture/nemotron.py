@@ -16,6 +16,7 @@ def read(config: Config) -> tuple[Layer, ...]:
     ``M`` is Mamba-2, ``*`` attention, ``-`` an MLP, ``E`` a mixture of experts.
     """
     config.require(
+        "hybrid_override_pattern|layers_block_type|layer_types",
         "mamba_num_heads",
         "mamba_head_dim",
         "n_groups|mamba_n_groups",
@@ -46,5 +47,5 @@ def read(config: Config) -> tuple[Layer, ...]:
     if isinstance(pattern, list):
         names = config.strings("hybrid_override_pattern") or ()
         return choose(config, names, "hybrid_override_pattern", by_name)
-    letters = config.text("hybrid_override_pattern", "ME*-").replace("|", "")
+    letters = config.text("hybrid_override_pattern").replace("|", "")
     return choose(config, letters, "hybrid_override_pattern", kinds)

@@ -49,6 +49,6 @@ def _hybrid_depths(config: Config) -> frozenset[int]:
     if names is None:
         return frozenset(config.integers("hybrid_layer_ids") or ())
     config.one_per_layer(names, "layers_block_type")
-    if unknown := set(names) - {"mamba", "hybrid"}:
+    if unknown := set(names) - {"mamba", "linear_attention", "hybrid"}:
         raise PlanError(f"{config.name}: layers_block_type names {', '.join(sorted(unknown))}")
     return frozenset(depth for depth, name in enumerate(names) if name == "hybrid")
