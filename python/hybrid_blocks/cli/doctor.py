@@ -88,7 +88,10 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
         bool, typer.Option("--table", help="Print docs/coverage.md: all models, all features.")
     ] = False,
 ) -> None:
-    """Print what is installed and usable; with --model, what an engine of vLLM reaches."""
+    """Print what is installed and usable; with --model, what an engine of vLLM reaches.
+
+    A command of vLLM's server can be pasted behind --: doctor -- vllm serve MODEL …
+    """
     given = Given(context)
     try:
         if table:

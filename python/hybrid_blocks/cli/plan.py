@@ -91,7 +91,10 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         list[str] | None, typer.Option("--sweep", help="An axis: tp=1,2,4.")
     ] = None,
 ) -> None:
-    """Show the capacity of a model in the natural geometry and in vLLM's, byte by byte."""
+    """Show the capacity of a model in the natural geometry and in vLLM's, byte by byte.
+
+    A command of vLLM's server can be pasted behind --: plan --memory 24GiB -- vllm serve MODEL …
+    """
     console, given = make_console(), Given(context)
     words = model or []
     try:
