@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -31,7 +32,9 @@ from vllm.model_executor.layers.mamba.mamba_utils import (
 )
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms.interface import Platform
+from vllm.utils.math_utils import round_up
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+from vllm.v1 import kv_cache_interface
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
 from vllm.v1.kv_cache_interface import (
@@ -48,6 +51,10 @@ Shapes = tuple[tuple[int, ...], ...]
 Dtypes = tuple[torch.dtype, ...]
 
 
+INDEX = ".index"
+"""Ends the name of an index's cache, which the plan counts with its layer."""
+
+
 class Oracle:
     """vLLM's plan for a model, as vLLM itself makes it."""
 
@@ -62,7 +69,7 @@ class Oracle:
         self.block_tokens = self._block_size()
         layers = model.active_layers(deployment.num_speculative_tokens)
         workers = [
-            {_name(layer): self._spec(layer) for layer in stage}
+            {_name(layer): self._spec(layer) for layer in stage} | self._sparse(stage)
             for stage in stages(model, layers, deployment.pp)
         ]
         self.configs: list[KVCacheConfig]
@@ -165,6 +172,35 @@ class Oracle:
             )
         return self.attention_spec(cache, self.block_tokens)
 
+    def _sparse(self, stage: tuple[Layer, ...]) -> dict[str, KVCacheSpec]:
+        """Specs of what sparse attention keeps beside its layers, as Qwen4-Exp's model has them."""
+        speculative = self.deployment.num_speculative_tokens
+        specs: dict[str, KVCacheSpec] = {}
+        for convolution in self.model.convolutions:
+            if convolution.depth in {layer.depth for layer in stage}:
+                like: Any = self._spec(next(layer for layer in stage if not layer.depth))
+                specs[f"layers.{convolution.depth}.ple"] = replace(
+                    like,
+                    shapes=((convolution.columns + speculative, convolution.width),),
+                    dtypes=(torch.bfloat16,),
+                    tp_replicated=True,
+                )
+        for layer in stage if (index := self.model.index) else ():
+            if index and layer.cache.kind == "full":
+                common: dict[str, Any] = {
+                    "num_kv_heads": 1,
+                    "head_size": index.head_dim,
+                    "dtype": torch.bfloat16,
+                }
+                ratio = index.compress_ratio
+                specs[f"{_name(layer)}{INDEX}"] = MLAAttentionSpec(
+                    block_size=self.block_tokens, tokens_per_state=ratio, **common
+                )
+                specs[f"{_name(layer)}.ring"] = kv_cache_interface.CircularBufferSpec(
+                    block_size=round_up(ratio + speculative, ratio), head_size_v=0, **common
+                )
+        return specs
+
     def attention_spec(self, cache: Any, block_tokens: int) -> KVCacheSpec:
         """vLLM's spec of an attention layer."""
         common: dict[str, Any] = {"block_size": block_tokens, "dtype": self._dtype()}
@@ -216,7 +252,8 @@ def _fake_backend(cache: State, oracle: Oracle) -> Iterator[None]:
 
 def _vllm_config(model: Model, deployment: Deployment) -> VllmConfig:
     config = VllmConfig()
-    config.cache_config.kv_cache_layout = "LBNHC"
+    # QSA's backends take no layer-outermost layout.
+    config.cache_config.kv_cache_layout = "LBNHC" if model.index is None else "BLNHC"
     config.cache_config.cache_dtype = deployment.kv_cache_dtype
     config.cache_config.mamba_cache_mode = deployment.mamba_cache_mode
     config.cache_config.block_size = 16

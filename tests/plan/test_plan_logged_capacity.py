@@ -6,7 +6,7 @@ concurrency. Rows without GiB carry the number of blocks that was solved from th
 Rows that count blocks are of releases that logged another token capacity, and held one batch.
 
 Not reproduced, and why: rows without tokens or without a model that is known (MiMo-V2.5,
-Nemotron-3-Puzzle, DeepSeek-V4-Flash); Qwen3.8-Flash-Next, whose indexer cache is not described;
+Nemotron-3-Puzzle, DeepSeek-V4-Flash);
 Gemma-4 with a drafter, whose batch size is not logged (4,096 tokens would give whole blocks for
 both rows, but 14.83 GiB where 14.84 are logged), and Gemma-4 with "~55k" tokens in "~50 GB"; a
 drafter with groups of its own (DFlash); gpt-oss-120b, which failed to start or logged no tokens;

@@ -7,12 +7,13 @@ from typing import Final
 import msgspec
 
 from hybrid_blocks.model import decoder, described, dtype, quantization, table
-from hybrid_blocks.model.architecture import READERS, refused
+from hybrid_blocks.model.architecture import READERS, qwen, refused
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.errors import PlanError
 from hybrid_blocks.model.layer import FullAttention, GatedDeltaNet, LatentAttention, Mamba2
 from hybrid_blocks.model.model import Layer, Model, Verified
 
+_SPARSE: Final = "qwen4_exp"
 _HAVE_DRAFT_HEAD: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
 
 
@@ -115,9 +116,14 @@ def from_config(
     layers = _with_state_formats(reader(config), fields.get("architectures"))
     if not layers:
         raise PlanError(f"{name}: no layer keeps a cache")
+    index, convolutions = (
+        qwen.sparse_parts(config) if model_type.startswith(_SPARSE) else (None, ())
+    )
     return Model(
         name=name,
         model_type=model_type,
+        index=index,
+        convolutions=convolutions,
         num_layers=config.num_layers,
         layers=layers,
         draft_layers=_draft_layers(config, model_type, layers),

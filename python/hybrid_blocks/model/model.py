@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from hybrid_blocks.model.layer import Cache
+from hybrid_blocks.model.sparse import SparseIndex, TokenConvolution
 
 Verified = Literal["verified", "partly verified", "unverified", "config"]
 
@@ -24,7 +25,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     speculates. ``verified`` says how far the sizes were checked; ``config`` means that they were
     read from a file of the user's. ``max_model_len`` is None where the source does not say, and
     ``kv_cache_dtype`` where the checkpoint leaves the format of the cache to the model's own.
-    ``rotary_share`` is the part of a key that is rotated.
+    ``rotary_share`` is the part of a key that is rotated. With ``index`` all full layers are sparse
+    ones; ``convolutions`` keep one state more at their depth.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "bfloat16"
     kv_cache_dtype: str | None = None
     rotary_share: float = 1.0
+    index: SparseIndex | None = None
+    convolutions: tuple[TokenConvolution, ...] = ()
     max_model_len: int | None = None
     verified: Verified = "config"
     notes: tuple[str, ...] = ()

@@ -1,9 +1,15 @@
 """Gated DeltaNet beside gated attention: Qwen3-Next, Qwen3.5 and later, Olmo-Hybrid."""
 
+from typing import Final
+
 from hybrid_blocks.model.architecture.common import by_depth, choose, full_attention
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.layer import GatedDeltaNet
 from hybrid_blocks.model.model import Layer
+from hybrid_blocks.model.sparse import SparseIndex, TokenConvolution
+
+_FULL: Final = ("full_attention", "indexed_attention", "qwen_sparse_attention")
+"""Names of layers that attend to all tokens, or to those that an index chooses."""
 
 
 def read(config: Config) -> tuple[Layer, ...]:
@@ -18,6 +24,26 @@ def read(config: Config) -> tuple[Layer, ...]:
         "linear_conv_kernel_dim",
     )
     return _read(config, _linear(config))
+
+
+def sparse_parts(config: Config) -> tuple[SparseIndex | None, tuple[TokenConvolution, ...]]:
+    """Qwen4: the index of its full layers, and the convolutions over n-grams."""
+    index = None
+    if config.optional("indexer_n_heads"):
+        index = SparseIndex(
+            head_dim=config.positive("indexer_head_dim"),
+            compress_ratio=config.positive("indexer_compress_ratio"),
+        )
+    kernel = config.positive("ple_conv_kernel_size", default=4)
+    convolutions = tuple(
+        TokenConvolution(
+            depth=number - 1,
+            width=config.positive("hc_count", default=4) * config.positive("hidden_size"),
+            columns=(kernel - 1) * config.positive("ngram_size", default=3),
+        )
+        for number in sorted(set(config.integers("ple_layer_ids") or ()))
+    )
+    return index, convolutions
 
 
 def read_olmo_hybrid(config: Config) -> tuple[Layer, ...]:
@@ -55,7 +81,10 @@ def _read(config: Config, linear: GatedDeltaNet) -> tuple[Layer, ...]:
             config,
             names,
             "layer_types",
-            {"full_attention": attention, "linear_attention": linear},
+            {
+                **dict.fromkeys(_FULL, attention),
+                "linear_attention": linear,
+            },
         )
     interval = config.positive("full_attention_interval", default=4)
     return by_depth(

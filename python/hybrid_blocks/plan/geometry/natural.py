@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from hybrid_blocks.model import Layer, Model, PlanError, Rank
+from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.model.kind import kind_of
 from hybrid_blocks.model.layer import LatentAttention, State
 from hybrid_blocks.plan.deployment import Deployment
@@ -33,7 +33,7 @@ def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Are
     if not layers:
         raise PlanError(f"{model.name}: no layer keeps a cache")
     cached = [
-        _cached(layer, deployment.rank_of(layer, model), block_tokens, deployment, stage)
+        _cached(layer, model, deployment, block_tokens, stage)
         for stage, held in enumerate(stages(model, layers, deployment.pp))
         for layer in held
     ]
@@ -108,8 +108,9 @@ def _block_tokens(model: Model, deployment: Deployment) -> int:
 
 
 def _cached(
-    layer: Layer, rank: Rank, block_tokens: int, deployment: Deployment, stage: int
+    layer: Layer, model: Model, deployment: Deployment, block_tokens: int, stage: int
 ) -> CachedLayer:
+    rank = deployment.rank_of(layer, model)
     cache, kind = layer.cache, kind_of(layer.cache)
     slots: int | None = None
     if isinstance(cache, State):
@@ -117,6 +118,8 @@ def _cached(
         slots = 1 + deployment.num_speculative_tokens
     else:
         family, page = cache.kind, cache.token_bytes(rank) * block_tokens
+        if model.index is not None and family == "full":
+            page += model.index.bytes_of(block_tokens)
     return CachedLayer(
         name=layer,
         identity=(kind, family, page),

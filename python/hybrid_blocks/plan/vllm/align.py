@@ -63,9 +63,8 @@ def _beside_wider_pages(model: Model, rank: Rank, asked: int) -> int:
 
 def state_bytes(model: Model, rank: Rank) -> int:
     """Bytes of the largest recurrent state of a layer."""
-    return max(
-        layer.cache.state_bytes(rank) for layer in model.layers if isinstance(layer.cache, State)
-    )
+    states = (layer.cache for layer in model.layers if isinstance(layer.cache, State))
+    return max(cache.state_bytes(rank) for cache in (*states, *model.convolutions))
 
 
 def token_bytes(model: Model, rank: Rank) -> int:

@@ -5,12 +5,13 @@ Follows ``get_kv_cache_configs`` and ``get_kv_cache_capacity`` (0.33).
 
 import msgspec
 
-from hybrid_blocks.model import Layer, Model, PlanError
+from hybrid_blocks.model import Layer, Model, PlanError, Rank
+from hybrid_blocks.model.sparse import SparseIndex
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry.pipeline import stages
-from hybrid_blocks.plan.vllm import align
+from hybrid_blocks.plan.vllm import align, packed
 from hybrid_blocks.plan.vllm.grouping import Member, VllmGroup, group
-from hybrid_blocks.plan.vllm.spec import layer_spec
+from hybrid_blocks.plan.vllm.spec import layer_spec, ring_spec, state_spec
 from hybrid_blocks.units import human
 
 
@@ -132,13 +133,24 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
         )
         for layer in layers
     )
+    by_depth = {layer.depth: layer for layer in layers}
+    members += tuple(
+        Member(
+            by_depth[convolution.depth],
+            state_spec(convolution.state_bytes(rank), block_tokens, deployment, length),
+        )
+        for convolution in model.convolutions
+    )
     if model.is_hybrid:
         page = block_tokens * align.token_bytes(model, rank)
         members = tuple(
             Member(m.layer, m.spec.with_page(page)) if m.spec.kind == "mamba" else m
             for m in members
         )
-    groups = group(members)
+    if model.index is None:
+        groups = group(members)
+    else:
+        groups = packed.group(_with_index(members, model.index, rank))
     held = [_on_stage(groups, stage) for stage in stages(model, layers, deployment.pp)]
     widest = max(held, key=_block_bytes)
     block_bytes = _block_bytes(widest)
@@ -155,6 +167,21 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
         max_model_len=length,
         decode_tokens=1 + deployment.num_speculative_tokens,
         in_flight_tokens=deployment.in_flight_tokens,
+    )
+
+
+def _with_index(members: tuple[Member, ...], index: SparseIndex, rank: Rank) -> tuple[Member, ...]:
+    """Put the index's keys beside the full layers, and add a ring for each of these layers."""
+    ring = ring_spec(index, rank)
+    full = tuple(member for member in members if member.spec.kind == "full")
+    return (
+        *(
+            Member(m.layer, m.spec.beside(index.bytes_of(m.spec.block_tokens)))
+            if m.spec.kind == "full"
+            else m
+            for m in members
+        ),
+        *(Member(member.layer, ring) for member in full),
     )
 
 

@@ -12,9 +12,10 @@ from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.model import Layer, Rank
 from hybrid_blocks.model.kind import GroupKind, KindName, kind_of
 from hybrid_blocks.model.layer import LatentAttention, State
+from hybrid_blocks.model.sparse import SparseIndex
 from hybrid_blocks.plan.deployment import Deployment
 
-SpecKind = Literal["full", "mla", "sliding_window", "chunked", "mamba", "cross"]
+SpecKind = Literal["full", "mla", "sliding_window", "chunked", "mamba", "cross", "ring"]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rules(self) -> GroupKind:
         """Which tokens of a request the layer still reads."""
-        name: KindName = "state" if self.kind == "mamba" else self.kind
+        name: KindName = "state" if self.kind in {"mamba", "ring"} else self.kind  # type: ignore[assignment]
         return GroupKind(name=name, window=self.window, encoder_tokens=self.encoder_tokens)
 
     def blocks(self, length: int, in_flight_tokens: int) -> int:
@@ -85,6 +86,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         held = self.rules.peak_blocks(length, in_flight_tokens, self.block_tokens)
         return max(min(self.blocks(length, in_flight_tokens), whole), held)
 
+    def beside(self, num_bytes: int) -> "Spec":
+        """Add a page of ``num_bytes`` that shares the block table."""
+        return msgspec.structs.replace(
+            self,
+            unpadded_bytes=self.unpadded_bytes + num_bytes,
+            page_bytes=self.page_bytes + num_bytes,
+        )
+
     def with_page(self, page_bytes: int) -> "Spec":
         """Pad the page to ``page_bytes``."""
         return msgspec.structs.replace(self, page_bytes=page_bytes)
@@ -98,22 +107,39 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def state_spec(size: int, block_tokens: int, deployment: Deployment, length: int) -> Spec:
+    """Spec of a layer with states of ``size`` bytes, before any padding."""
+    align = deployment.mamba_cache_mode == "align"
+    return Spec(
+        kind="mamba",
+        block_tokens=block_tokens if align else length,
+        unpadded_bytes=size,
+        page_bytes=size,
+        slots=(2 if align else 1) + deployment.num_speculative_tokens,
+        states=1 + deployment.num_speculative_tokens,
+    )
+
+
+def ring_spec(index: SparseIndex, rank: Rank) -> Spec:
+    """Spec of the keys that an index has not compressed yet: one block for each request."""
+    size = index.ring_bytes(rank)
+    return Spec(
+        kind="ring",
+        block_tokens=index.ring_tokens(rank),
+        unpadded_bytes=size,
+        page_bytes=size,
+        slots=1,
+        states=1,
+    )
+
+
 def layer_spec(
     layer: Layer, rank: Rank, block_tokens: int, deployment: Deployment, length: int
 ) -> Spec:
     """Spec of a layer before any padding."""
     cache = layer.cache
     if isinstance(cache, State):
-        size = cache.state_bytes(rank)
-        align = deployment.mamba_cache_mode == "align"
-        return Spec(
-            kind="mamba",
-            block_tokens=block_tokens if align else length,
-            unpadded_bytes=size,
-            page_bytes=size,
-            slots=(2 if align else 1) + deployment.num_speculative_tokens,
-            states=1 + deployment.num_speculative_tokens,
-        )
+        return state_spec(cache.state_bytes(rank), block_tokens, deployment, length)
     size = cache.token_bytes(rank) * block_tokens
     if isinstance(cache, LatentAttention):
         return Spec(kind="mla", block_tokens=block_tokens, unpadded_bytes=size, page_bytes=size)

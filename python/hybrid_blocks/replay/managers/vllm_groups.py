@@ -5,6 +5,7 @@ from math import gcd, lcm
 from typing import Any, Self
 
 import torch
+from vllm.v1 import kv_cache_interface
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -34,7 +35,8 @@ class BlockSizes:
         """Read them off groups; ``retention`` is rounded up to whole blocks."""
         specs = [group.kv_cache_spec for group in groups]
         sizes = [spec.block_size for spec in specs]
-        block, hash_block = (lcm(*sizes), gcd(*sizes)) if len(sizes) > 1 else sizes * 2
+        hashed = [spec.block_size for spec in specs if getattr(spec, "prefix_cacheable", True)]
+        block, hash_block = (lcm(*sizes), gcd(*hashed)) if len(sizes) > 1 else sizes * 2
         if not any(isinstance(spec, MambaSpec | SlidingWindowSpec) for spec in specs):
             retention = 0
         if retention:
@@ -49,11 +51,12 @@ def make_groups(plan: VllmPlan, deployment: Deployment) -> list[KVCacheGroupSpec
         ReplayError: a kind of attention that is not replayed.
 
     """
-    return [_group(group, deployment) for group in plan.groups]
+    return [_group(group, number, deployment) for number, group in enumerate(plan.groups)]
 
 
-def _group(group: VllmGroup, deployment: Deployment) -> KVCacheGroupSpec:
-    names = [f"layers.{member.layer.depth}.{member.spec.kind}" for member in group.members]
+def _group(group: VllmGroup, number: int, deployment: Deployment) -> KVCacheGroupSpec:
+    """Return one group; a depth may hold several caches of a kind, each in a group of its own."""
+    names = [f"layers.{member.layer.depth}.{number}.{member.spec.kind}" for member in group.members]
     return KVCacheGroupSpec(names, _spec(group, deployment))
 
 
@@ -72,6 +75,14 @@ def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
             # Mamba-2 kernels save a state from inside a chunk, so that chunks need not end there.
             num_prefill_checkpoint_blocks=int(in_place),
             prefill_checkpoint_alignment=1 if in_place else None,
+        )
+    if spec.kind == "ring":
+        return kv_cache_interface.CircularBufferSpec(  # not there before 0.33
+            block_size=spec.block_tokens,
+            num_kv_heads=1,
+            head_size=spec.page_bytes // spec.block_tokens,
+            head_size_v=0,
+            dtype=torch.uint8,
         )
     common: dict[str, Any] = {
         "block_size": spec.block_tokens,
