@@ -19,8 +19,8 @@ def group(members: tuple[Member, ...]) -> tuple[VllmGroup, ...]:
     """Cut the layers into groups.
 
     A full layer with its index is one member, and stands for two pages; so all full layers stay
-    together. The others are cut into groups of as many layers as waste the fewest places, and
-    states further, so that they fit into the block of the full layers.
+    together. Groups of the other kinds have as many layers as leave the fewest places empty. States
+    are cut further where a group would not fit into the block of the full layers.
     """
     kinds: dict[Spec, list[Member]] = {}
     for member in members:
