@@ -122,3 +122,10 @@ def _state(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> Cache:
     """A convolution's columns come first or last, as the kernel has it."""
     pairs = zip(shapes, dtypes, strict=True)
     return ("state", *((*sorted(shape), dtype) for shape, dtype in pairs))
+
+
+def test_a_class_inside_another_has_other_values_than_one_that_stands_alone() -> None:
+    alone: dict[str, object] = {"model_type": "bailing_hybrid"}
+    inside: dict[str, object] = {"model_type": "bailing_moe_v3_vl", "text_config": alone}
+    assert from_config(alone, "alone").num_layers == 42
+    assert from_config(inside, "inside").num_layers == 20

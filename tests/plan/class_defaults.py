@@ -37,6 +37,8 @@ def recorded() -> dict[str, Row]:
             row |= _row(config_class, fields)
             if (decoder := _decoder(config_class)) is not None:
                 name = decoder.model_type or type(decoder).__name__
+                if _class_of(name) not in (None, type(decoder)):
+                    name = f"{model_type}/{name}"
                 if classes.get(name) is None:
                     classes[name] = type(decoder)
                     rows.pop(name, None)

@@ -28,8 +28,11 @@ def find(
     declared: str | None = None
     while True:
         own = Config(fields, name).text("model_type") or None
+        plain = declared and declared.rpartition("/")[2]
+        types = tuple(known for known in (own, plain) if known) + types
+        # A class inside another may have the type of a class that stands alone, and other values.
         known = tuple(known for known in (own, declared) if known)
-        types = known + types
+        known = known[::-1] if own == plain else known
         row = next((row for row in map(class_defaults.of, known) if row.known), ClassDefaults())
         declared = row.decoder
         section = next((key for key in SECTIONS if isinstance(fields.get(key), Mapping)), None)
@@ -38,7 +41,7 @@ def find(
         around |= fields
         fields = fields[section]  # type: ignore[assignment]
     if declared is not None:
-        types = (declared, *types)
+        types = (declared.rpartition("/")[2], *types)
         if with_defaults:
             fields = {**row.around, **fields}
         row = class_defaults.of(declared)
