@@ -157,10 +157,14 @@ fn another_namespace_stays_while_there_is_room_or_while_it_is_in_use() {
     for is_in_use in [true, false] {
         let folder = Folder::new("stays");
         let (first, _) = disk_of(&folder, 1);
-        (0..8).for_each(|round| _ = store(&first, &batch(round)));
+        for round in 0..8 {
+            store(&first, &batch(round));
+        }
         let first = is_in_use.then_some(first);
         let (second, _) = disk_of(&folder, 2);
-        (0..if is_in_use { 60 } else { 1 }).for_each(|round| _ = store(&second, &batch(round)));
+        for round in 0..if is_in_use { 60 } else { 1 } {
+            store(&second, &batch(round));
+        }
         let first = first.unwrap_or_else(|| disk_of(&folder, 1).0);
         assert_eq!(held(&first), 40, "in use: {is_in_use}");
     }
