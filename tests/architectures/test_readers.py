@@ -22,8 +22,6 @@ Cache = tuple[object, ...]
 OTHER_NUMBERS = ("Zamba2ForCausalLM",)
 """vLLM counts the attention layers by themselves here, not by the depth at which they lie."""
 
-OTHER_NAMES = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
-"""The class writes names of layers that the reader does not know."""
 
 VLLMS_GUESS = 2048
 """What vLLM takes where a model has no longest request."""
@@ -42,8 +40,7 @@ def test_an_architecture_is_read_as_vllm_builds_it_or_refused(name: str) -> None
         assert NOT_BUILT[name] in row["error"]
         return
     _compare(from_config(row["config"], name), name, row)
-    if name not in OTHER_NAMES:
-        _compare(from_config(row["written"], name), name, row)
+    _compare(from_config(row["written"], name), name, row)
 
 
 def _compare(model: Model, name: str, row: dict[str, Any]) -> None:
@@ -129,3 +126,18 @@ def test_a_class_inside_another_has_other_values_than_one_that_stands_alone() ->
     inside: dict[str, object] = {"model_type": "bailing_moe_v3_vl", "text_config": alone}
     assert from_config(alone, "alone").num_layers == 42
     assert from_config(inside, "inside").num_layers == 20
+
+
+def test_a_window_counts_whatever_a_field_says_that_the_class_does_not_have() -> None:
+    fields: dict[str, object] = {"sliding_window": 512, "use_sliding_window": False}
+    mistral = from_config({"model_type": "mistral", **fields}, "mistral")
+    assert {layer.cache.kind for layer in mistral.layers} == {"sliding_window"}
+    qwen = from_config({"model_type": "qwen3_moe", **fields}, "qwen")
+    assert {layer.cache.kind for layer in qwen.layers} == {"full"}
+
+
+def test_layers_of_smollm_without_rotary_embedding_are_windowed() -> None:
+    fields: dict[str, object] = {"num_hidden_layers": 8, "sliding_window": 256}
+    model = from_config({"model_type": "smollm3", "use_sliding_window": True, **fields}, "smol")
+    windowed = [layer.depth for layer in model.layers if layer.cache.kind == "sliding_window"]
+    assert windowed == [3, 7]

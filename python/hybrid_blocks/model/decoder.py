@@ -10,6 +10,9 @@ from hybrid_blocks.model.config import Config
 SECTIONS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 """Under these names a model of several modalities describes its decoder, maybe one in another."""
 
+USE_WINDOW: Final = "use_sliding_window"
+"""Classes that do not have this field have a window whatever it says."""
+
 
 def find(
     fields: Mapping[str, object], name: str, *, with_defaults: bool
@@ -45,6 +48,8 @@ def find(
         if with_defaults:
             fields = {**row.around, **fields}
         row = class_defaults.of(declared)
+    if row.fields and USE_WINDOW not in row.fields:
+        fields = {key: value for key, value in fields.items() if key != USE_WINDOW}
     if with_defaults:
         around |= _with_second_names(row.fields, row)
         fields = _with_second_names(fields, row)

@@ -76,6 +76,7 @@ READERS: Final[dict[str, Reader]] = {
     "qwen2_moe": llama.read_qwen2_moe,
     **dict.fromkeys(("exaone4", "exaone4_5", "exaone_moe"), llama.read_exaone4),
     "olmo3": llama.read_olmo3,
+    "smollm3": llama.read_smollm3,
     "gpt_oss": llama.read_gpt_oss,
     **dict.fromkeys(("llama4", "llama4_text"), llama.read_llama4),
     **window.READERS,

@@ -98,7 +98,6 @@ PLAIN: Final = (
     "qwen3_vl_text",
     "sarvam_moe",
     "seed_oss",
-    "smollm3",
     "solar",
     "stablelm",
     "starcoder2",
@@ -163,6 +162,19 @@ def read_exaone4(config: Config) -> tuple[Layer, ...]:
         return _named(config, config.strings("layer_types") or names)
     interval = config.positive("sliding_window_pattern", default=4)
     return _named(config, _every(config, interval))
+
+
+def read_smollm3(config: Config) -> tuple[Layer, ...]:
+    """SmolLM3: layers without rotary embedding, every fourth, are windowed if windows are used."""
+    interval = config.positive("no_rope_layer_interval", default=4)
+    rotary = config.integers("no_rope_layers") or tuple(
+        int((depth + 1) % interval != 0) for depth in range(config.num_layers)
+    )
+    names = config.strings("layer_types") or tuple(
+        "full_attention" if rotates or not _window(config) else "sliding_attention"
+        for rotates in rotary
+    )
+    return _named(config, names)
 
 
 def read_olmo3(config: Config) -> tuple[Layer, ...]:
