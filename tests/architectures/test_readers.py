@@ -141,3 +141,10 @@ def test_layers_of_smollm_without_rotary_embedding_are_windowed() -> None:
     model = from_config({"model_type": "smollm3", "use_sliding_window": True, **fields}, "smol")
     windowed = [layer.depth for layer in model.layers if layer.cache.kind == "sliding_window"]
     assert windowed == [3, 7]
+
+
+def test_a_list_of_layers_that_vllm_does_not_read_changes_nothing() -> None:
+    names = ["full_attention"] * 2 + ["sliding_attention"] * 2
+    fields: dict[str, object] = {"model_type": "gpt_oss", "num_hidden_layers": 4}
+    model = from_config({**fields, "layer_types": names}, "gpt")
+    assert [layer.cache.kind for layer in model.layers] == ["sliding_window", "full"] * 2

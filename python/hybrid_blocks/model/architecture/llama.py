@@ -15,6 +15,7 @@ from hybrid_blocks.model.layer import Cache, ChunkedAttention
 from hybrid_blocks.model.model import Layer
 
 PLAIN: Final = (
+    "apertus",
     "arcee",
     "aria_text",
     "bailing_moe",
@@ -183,9 +184,11 @@ def read_olmo3(config: Config) -> tuple[Layer, ...]:
 
 
 def read_gpt_oss(config: Config) -> tuple[Layer, ...]:
-    """gpt-oss: windowed at even depths unless ``layer_types`` says otherwise."""
+    """gpt-oss: windowed at even depths, whatever ``layer_types`` says, unless it windows all."""
     config.require("num_hidden_layers", "sliding_window")
-    return _named(config, _every(config, 2))
+    if set(config.strings("layer_types") or ()) == {"sliding_attention"}:
+        return read(config)
+    return _named(config, every(config, 2, "full_attention", "sliding_attention"))
 
 
 def _every(config: Config, interval: int) -> tuple[str, ...]:

@@ -137,5 +137,5 @@ READERS: Final[dict[str, Reader]] = {
     "muse_glimmer_text": Pattern(interval=4, from_end=True),
     "vaultgemma": Pattern(interval=2),
     # All layers are full where no list says which are windowed.
-    **dict.fromkeys(("apertus", "flint", "laguna", "mellum"), Pattern(interval=1)),
+    **dict.fromkeys(("flint", "laguna", "mellum"), Pattern(interval=1)),
 }
