@@ -28,7 +28,7 @@ def advise(
     warnings = [
         *_about_model(model, deployment),
         *_about_natural(deployment, geometry, deployment.length(model)),
-        *_about_engines(deployment, geometry),
+        *_about_engines(model, deployment, geometry),
     ]
     if vllm is None:
         return (*warnings, f"vLLM cannot serve this model: {refusal}")
@@ -98,7 +98,7 @@ def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> 
     return warnings
 
 
-def _about_engines(deployment: Deployment, geometry: ArenaPlan) -> list[str]:
+def _about_engines(model: Model, deployment: Deployment, geometry: ArenaPlan) -> list[str]:
     """What keeps vLLM from running at level natural: the plan then holds for the replay only."""
     states = {group.block_bytes // len(group.page_bytes) for group in _states(geometry)}
     refused = {
@@ -106,6 +106,7 @@ def _about_engines(deployment: Deployment, geometry: ArenaPlan) -> list[str]:
         "cross attention": any(group.kind == "cross" for group in geometry.groups),
         "no attention layer": len(_states(geometry)) == len(geometry.groups),
         "recurrent states of several shapes": len(states) > 1,
+        "compressed attention": model.index is not None,
     }
     return [
         f"natural: vLLM runs at level manager ({name})"
