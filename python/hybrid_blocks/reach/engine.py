@@ -248,11 +248,14 @@ def _connector(name: str) -> type:
     Raises ``PlanError`` where vLLM does not know it or cannot import it.
     """
     try:
-        if name == _OURS:
-            return getattr(import_module("hybrid_blocks.offload.connector"), name)  # type: ignore[no-any-return]
-        return KVConnectorFactory.get_connector_class_by_name(name)  # type: ignore[no-any-return]
+        found: type = (
+            getattr(import_module("hybrid_blocks.offload.connector"), name)
+            if name == _OURS
+            else KVConnectorFactory.get_connector_class_by_name(name)
+        )
     except ImportError as error:
         raise PlanError(f"--connector {name} cannot be imported: {_first_line(error)}") from error
     except ValueError as error:
         known = ", ".join([*CONNECTORS, *sorted(KVConnectorFactory._registry)])
         raise PlanError(f"--connector {name} is not known; known are {known}") from error
+    return found
