@@ -78,7 +78,7 @@ def classes_in(annotation: Any) -> Iterator[type]:
 
 def blank(kind: type) -> Any:
     """An object of a class with each field's default, or none; checks are left out."""
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     for field in dataclasses.fields(kind):
         has_default = field.default is not dataclasses.MISSING
         default = field.default if has_default else None

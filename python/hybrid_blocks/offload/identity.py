@@ -3,7 +3,7 @@
 import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -140,7 +140,7 @@ def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
             yield from _mappings(it)
 
 
-_INSTEAD: Final = {
+_INSTEAD: Final[Mapping[tuple[str, str], Callable[[Any], object]]] = {
     ("ModelConfig", "model"): _model,
     ("ModelConfig", "hf_config_path"): lambda it: _content(it.hf_config_path, "hf_config_path"),
     ("ModelConfig", "max_model_len"): _length,
