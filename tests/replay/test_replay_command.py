@@ -265,6 +265,8 @@ def test_an_error_is_one_line_that_is_printed_as_it_is(tmp_path: Path) -> None:
     [
         (["TRACE", "--workload", "tools"], "--workload beside TRACE"),
         (["TRACE", "--seed", "0"], "--seed beside TRACE"),
+        (["TRACE", "--seats", "4"], "--seats beside TRACE"),
+        (["--seats", "4"], "--seats without --workload seats"),
         (["--format", "azure"], "--format without TRACE"),
         (["--num-blocks", "99", "--model", "Phi-4"], "--model beside --num-blocks"),
         (["--num-blocks", "9", "--tp", "2", "--share", "5%"], "--tp, --share beside --num-blocks"),

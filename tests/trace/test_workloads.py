@@ -122,6 +122,24 @@ def test_a_changing_workload_is_one_kind_and_then_another() -> None:
     assert late.min() > 0.5 * trace.arrival[:200].max()
 
 
+def test_seats_take_turns_and_each_repeats_its_last_prompt() -> None:
+    trace = generate_workload("seats", num_requests=21, num_seats=3)
+    turn, seat = np.divmod(np.arange(21), 3)
+    np.testing.assert_array_equal(trace.prompt_tokens, 4096 + 512 * (turn % 6))
+    np.testing.assert_array_equal(trace.follows, np.where(turn > 0, np.arange(21) - 3, -1))
+    assert not trace.arrival.any()
+    seen = shared_prefixes(trace, 1).seen
+    before = np.where(turn % 6 == 0, 0, trace.prompt_tokens - 512)
+    np.testing.assert_array_equal(seen, before)
+    # Someone else takes a seat after six turns.
+    np.testing.assert_array_equal(trace.session, seat + 3 * (turn // 6))
+
+
+def test_a_workload_needs_a_seat() -> None:
+    with pytest.raises(TraceError, match="num_seats is 0; it must be at least 1"):
+        generate_workload("seats", num_seats=0)
+
+
 def test_workloads_that_are_not_known_are_refused() -> None:
     with pytest.raises(TraceError, match="'poems' is no generated workload; known are branching"):
         generate_workload("poems")

@@ -59,6 +59,7 @@ from hybrid_blocks.trace import (
     AUTO,
     BRANCHING,
     FORMATS,
+    SEATS,
     WORKLOADS,
     OnError,
     Trace,
@@ -196,8 +197,11 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = False,
     workload: Annotated[
         str,
-        typer.Option(help=f"Workload to generate: {', '.join((BRANCHING, *WORKLOADS))}."),
+        typer.Option(help=f"Workload to generate: {', '.join((BRANCHING, *WORKLOADS, SEATS))}."),
     ] = BRANCHING,
+    seats: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Seats that take turns, with --workload seats.")
+    ] = 16,
     seed: Annotated[int, typer.Option(min=0, max=MOST, help="Seed of the generated workload.")] = 0,
     json: Annotated[
         Path | None,
@@ -225,7 +229,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         each_once("--share", [share_text(one) for one in shares or ()])
         tiers = TierBytes.parse(host, disk)
         managers = each_once("--manager", manager or [DEFAULT_MANAGER])
-        _refuse_ignored(given, managers, policies)
+        _refuse_ignored(given, managers, policies, workload)
         refuse_same_file(trace=trace, json=json, plot=plot)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,
@@ -249,7 +253,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         requests = (
             _read(trace, trace_format, on_error, limit)
             if trace is not None
-            else _generate(workload, seed, limit)
+            else _generate(workload, seed, limit, seats)
         )
         if saturate:
             requests = requests.at_once()
@@ -291,7 +295,10 @@ def _warn_of_defaults(given: Given, memory: str) -> None:
 
 
 def _refuse_ignored(
-    given: Given, managers: Sequence[ManagerName], policies: Sequence[PolicyName]
+    given: Given,
+    managers: Sequence[ManagerName],
+    policies: Sequence[PolicyName],
+    workload: str,
 ) -> None:
     """Refuse options that would say nothing beside the others.
 
@@ -300,8 +307,10 @@ def _refuse_ignored(
 
     """
     if "trace" in given:
-        given.refuse("workload", "seed", why="beside TRACE, whose requests are replayed")
+        given.refuse("workload", "seed", "seats", why="beside TRACE, whose requests are replayed")
     else:
+        if workload != SEATS:
+            given.refuse("seats", why="without --workload seats, the only one that has seats")
         given.refuse("trace_format", why="without TRACE: a generated workload has no file")
     if "host" in given:
         given.refuse(
@@ -367,14 +376,14 @@ def _read(path: Path, trace_format: str, on_error: OnError, limit: int | None) -
     return trace if limit is None else trace.head(limit)
 
 
-def _generate(workload: str, seed: int, limit: int | None) -> Trace:
+def _generate(workload: str, seed: int, limit: int | None, seats: int) -> Trace:
     if limit is not None and limit > MOST_GENERATED:
         raise ReplayError(
             f"--limit {limit:,}: at most {MOST_GENERATED:,} requests are generated; a TRACE may "
             "have more"
         )
     if workload != BRANCHING:
-        return generate_workload(workload, seed, limit or NUM_REQUESTS)
+        return generate_workload(workload, seed, limit or NUM_REQUESTS, seats)
     trace = generate_trace(seed)
     return trace if limit is None else trace.head(limit)
 

@@ -11,12 +11,13 @@ from hybrid_blocks.trace.sharing import (
     shared_prefixes,
 )
 from hybrid_blocks.trace.trace import Trace
-from hybrid_blocks.trace.workloads import BRANCHING, WORKLOADS, generate_workload
+from hybrid_blocks.trace.workloads import BRANCHING, SEATS, WORKLOADS, generate_workload
 
 __all__ = [
     "AUTO",
     "BRANCHING",
     "FORMATS",
+    "SEATS",
     "WORKLOADS",
     "DamagedLineError",
     "OnError",

@@ -145,12 +145,16 @@ class RustManager:
 
 
 def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustManager:
-    """Make a Rust manager: one pool of blocks where a slab is one block, else an arena."""
+    """Make a Rust manager: one pool of blocks where that evicts alike, else an arena.
+
+    In one pool eviction goes by age, but windows are kept where they are needed.
+    """
     geometry = cache.geometry
     policy = "explicit" if options.lookahead is not None else options.policy
     groups = [group_spec(group) for group in geometry.groups]
     hasher = block_hasher(block_size=geometry.hash_block_size)
-    if geometry.pools == (1,) and policy == "lru":
+    has_windows = any(group.window is not None for group in geometry.groups)
+    if geometry.pools == (1,) and policy == "lru" and not has_windows:
         sizes: dict[str, object] = {"num_blocks": geometry.num_slabs}
     else:
         sizes = {"num_slabs": geometry.num_slabs, "blocks_per_slab": list(geometry.pools)}

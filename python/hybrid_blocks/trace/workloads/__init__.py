@@ -12,6 +12,7 @@ from hybrid_blocks.trace.trace import Trace
 from hybrid_blocks.trace.workloads.agents import Agents
 from hybrid_blocks.trace.workloads.chats import Chats
 from hybrid_blocks.trace.workloads.documents import Documents
+from hybrid_blocks.trace.workloads.seats import SEATS, generate_seats
 from hybrid_blocks.trace.workloads.sessions import Kind, fill
 from hybrid_blocks.trace.workloads.single import SinglePrompts
 from hybrid_blocks.trace.workloads.tools import BranchingTools
@@ -30,10 +31,13 @@ WORKLOADS: Mapping[str, tuple[Kind, ...]] = {
 """Kinds of sessions by the name of ``--workload``; several follow each other in equal parts."""
 
 
-def generate_workload(name: str, seed: int = 0, num_requests: int = 2000) -> Trace:
+def generate_workload(
+    name: str, seed: int = 0, num_requests: int = 2000, num_seats: int = 16
+) -> Trace:
     """Make a workload; equal arguments make equal workloads.
 
-    Requests are in the order of their arrival if none ever waited.
+    Requests are in the order of their arrival if none ever waited. ``num_seats`` is for ``seats``,
+    which draws nothing: every seed makes the same.
 
     Raises:
         TraceError: there is no workload of this name, or no request is asked for.
@@ -42,8 +46,10 @@ def generate_workload(name: str, seed: int = 0, num_requests: int = 2000) -> Tra
         raise TraceError(f"num_requests is {num_requests}; it must be at least 1")
     if name == BRANCHING:
         return generate_trace(seed).head(num_requests)
+    if name == SEATS:
+        return generate_seats(num_seats, num_requests)
     if name not in WORKLOADS:
-        known = ", ".join((BRANCHING, *WORKLOADS))
+        known = ", ".join((BRANCHING, *WORKLOADS, SEATS))
         raise TraceError(f"{name!r} is no generated workload; known are {known}")
     return generate_mix(WORKLOADS[name], seed, num_requests, f"{name}, seed {seed}")
 
@@ -59,6 +65,7 @@ def generate_mix(kinds: tuple[Kind, ...], seed: int, num_requests: int, name: st
 
 __all__ = [
     "BRANCHING",
+    "SEATS",
     "WORKLOADS",
     "Agents",
     "BranchingTools",
@@ -67,5 +74,6 @@ __all__ = [
     "Kind",
     "SinglePrompts",
     "generate_mix",
+    "generate_seats",
     "generate_workload",
 ]

@@ -52,12 +52,14 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         groups = [
             replace(group, pool=pool) for group, pool in zip(geometry.groups, pools, strict=True)
         ]
-        places_checkpoints = any(group.kind == "mamba_aligned" for group in groups)
+        kinds = {group.kind for group in groups}
+        has_windows = "full" in kinds and not kinds.isdisjoint(("sliding_window", "chunked"))
+        places_checkpoints = "mamba_aligned" in kinds or has_windows
         interval = self.kv_cache_config.checkpoint_interval
         return replace(
             geometry,
             groups=groups,
-            # Copies are placed by our own rules, and windows are kept wherever a hit may end.
+            # Copies of states, and the windows that are kept, are placed by our own rules.
             retention_interval=interval if places_checkpoints else None,
             places_checkpoints=places_checkpoints,
             zeroes_blocks=self.kv_cache_config.zeroes_single_blocks,

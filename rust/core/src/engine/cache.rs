@@ -243,13 +243,15 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// Give back what nothing computed after `num_processed` tokens looks at, the last block first.
+    /// Give back what nothing computed after `num_processed` tokens looks at, the last block first. `score` gives the
+    /// blocks, which start at a position, their priorities before.
     pub(crate) fn release_skipped(
         &mut self,
         row: usize,
         group: usize,
         table: &mut Table,
         num_processed: u32,
+        score: impl FnOnce(&mut S, u32, &[BlockId]),
     ) -> Result<(), Error> {
         let Group { id, spec, .. } = self.groups[group];
         let until = self.groups[group].num_skipped_blocks(num_processed);
@@ -260,7 +262,7 @@ impl<S: Store> Cache<S> {
         let skipped = table.num_skipped..until;
         table.num_skipped = until;
         let blocks = &mut table.blocks[skipped.start as usize..until as usize];
-        self.store.raise_to_default(spec.pool, blocks);
+        score(&mut self.store, skipped.start, blocks);
         let held = blocks.iter().rev().copied().filter(|block| !block.is_null());
         self.store.free(spec.pool, held)?;
         blocks.fill(BlockId::NULL);

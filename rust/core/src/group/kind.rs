@@ -162,6 +162,15 @@ impl GroupKind {
         }
     }
 
+    /// Blocks that a hit needs of a group of windows, in the mean.
+    pub(crate) fn mean_window_blocks(self, block_size: u32) -> u32 {
+        match self {
+            Self::SlidingWindow { window, .. } => window.saturating_sub(1).div_ceil(block_size),
+            Self::Chunked { chunk } => (chunk / 2).div_ceil(block_size),
+            _ => 0,
+        }
+    }
+
     pub(super) fn keeps_anything(self) -> bool {
         !matches!(
             self,

@@ -22,6 +22,8 @@ pub use kind::GroupKind;
 pub(crate) use kind::gcd;
 pub(crate) use table::{Table, empty};
 
+use std::ops::Range;
+
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::ids::{GroupId, PoolId};
@@ -45,6 +47,10 @@ pub(crate) struct Group {
     pub(crate) spec: GroupSpec,
     /// Hash blocks a block; 0 for kinds that are never cached and have blocks of another size.
     hash_blocks: u32,
+    /// Blocks behind the end of a hit that its look-up must find too: a drafter drops them.
+    pub(crate) num_dropped: u32,
+    /// Whether its windows are kept where checkpoints are, and elsewhere only while nothing else needs their memory.
+    pub(crate) is_placed: bool,
 }
 
 impl Group {
@@ -67,7 +73,8 @@ impl Group {
                  {hash_block_size}"
             )));
         }
-        Ok(Self { id, spec, hash_blocks: block_size / hash_block_size })
+        let hash_blocks = block_size / hash_block_size;
+        Ok(Self { id, spec, hash_blocks, num_dropped: 0, is_placed: false })
     }
 
     pub(crate) fn kind(&self) -> GroupKind {
@@ -95,6 +102,21 @@ impl Group {
     /// Leading blocks that nothing computed after `num_computed` tokens looks at.
     pub(crate) fn num_skipped_blocks(&self, num_computed: u32) -> u32 {
         self.spec.kind.num_skipped_tokens(num_computed) / self.spec.block_size
+    }
+
+    /// Positions of the blocks that a hit of `num_tokens` tokens needs, where the group keeps windows.
+    pub(crate) fn needed_at(&self, num_tokens: u32) -> Range<u32> {
+        let end = num_tokens / self.spec.block_size;
+        match self.spec.kind {
+            GroupKind::SlidingWindow { window, .. } => {
+                // A look-up asks for the last block of the smallest window too.
+                let need =
+                    sliding_window::window_blocks(window, self.spec.block_size, false).max(1);
+                end.saturating_sub(need)..end + self.num_dropped
+            }
+            GroupKind::Chunked { chunk } => num_tokens / chunk * chunk / self.spec.block_size..end,
+            _ => 0..end,
+        }
     }
 
     /// The first number of computed tokens after `num_computed` at which one more leading block is
@@ -133,6 +155,28 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hit_needs_the_blocks_that_the_next_token_looks_at() {
+        for (size, block_size) in [(2, 2), (3, 2), (5, 4), (16, 4), (33, 16), (128, 16)] {
+            for kind in [
+                GroupKind::Full,
+                GroupKind::sliding_window(size),
+                GroupKind::Chunked { chunk: size },
+            ] {
+                let spec = GroupSpec { kind, block_size, pool: PoolId(0) };
+                let mut group = Group::new(GroupId(0), spec, 1).unwrap();
+                for blocks in 0..60 {
+                    let end = blocks * block_size;
+                    let needed = group.num_skipped_blocks(end)..blocks;
+                    assert_eq!(group.needed_at(end), needed, "{kind:?} after {end} tokens");
+                }
+                group.num_dropped = 1;
+                let dropped = u32::from(matches!(kind, GroupKind::SlidingWindow { .. }));
+                assert_eq!(group.needed_at(8 * block_size).end, 8 + dropped);
+            }
+        }
+    }
 
     #[test]
     fn the_next_skip_is_the_first_length_at_which_a_block_is_given_back() {

@@ -227,6 +227,7 @@ impl Placement {
             reached: lengths.iter().map(reach).chain([-rates.into_answer]).collect(),
             costs: lengths.iter().map(|&length| self.costs.of(length)).collect(),
             again: again.to_vec(),
+            windows: None,
         }
     }
 

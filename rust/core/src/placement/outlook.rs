@@ -10,6 +10,8 @@ pub struct Outlook {
     pub(super) costs: Vec<f64>,
     /// The chance of each to be used again by those who used it.
     pub(super) again: Vec<f64>,
+    /// Where checkpoints are windows: their tokens, and the length at which each ends. Windows overlap.
+    pub(super) windows: Option<(u32, Vec<u32>)>,
 }
 
 impl Outlook {
@@ -21,7 +23,25 @@ impl Outlook {
         shares.zip(&self.costs[start..]).map(|(share, cost)| share * (cost - base)).sum()
     }
 
-    /// Tokens that each is likely to save. The one that the others replace best counts what it saves
+    /// The same checkpoints as windows of `window` tokens before each of `lengths`.
+    #[must_use]
+    pub fn of_windows(self, window: u32, lengths: &[u32]) -> Self {
+        Self { windows: Some((window.max(1), lengths.to_vec())), ..self }
+    }
+
+    /// The share of its bytes that a checkpoint of those that are `left` has for itself.
+    fn own_share(&self, left: &[usize], at: usize) -> f64 {
+        let Some((window, lengths)) = &self.windows else { return 1.0 };
+        let length = lengths[left[at]];
+        let start = length.saturating_sub(*window);
+        let before = at.checked_sub(1).map_or(0, |before| lengths[left[before]]);
+        let behind = left.get(at + 1).map_or(length, |&it| lengths[it].saturating_sub(*window));
+        let own = behind.min(length).saturating_sub(before.max(start));
+        // No less than a block, as blocks are kept whole.
+        f64::from(own.max(16)) / f64::from((*window).max(16))
+    }
+
+    /// Tokens that each is likely to save for the bytes of a whole one. The one that the others replace best counts what it saves
     /// beside all of them; the next one, what it saves beside the rest, and so on: who wants to do
     /// without some does without the least of them, in this order.
     #[must_use]
@@ -35,7 +55,7 @@ impl Outlook {
                 let behind = left.get(at + 1).copied().unwrap_or(self.costs.len());
                 let shorter = at.checked_sub(1).map_or(0.0, |before| self.costs[left[before]]);
                 let share = self.reached[own] - self.reached[behind];
-                share.max(self.again[own]) * (self.costs[own] - shorter)
+                share.max(self.again[own]) * (self.costs[own] - shorter) / self.own_share(&left, at)
             };
             let (at, least) = (0..left.len())
                 .map(|at| (at, saved(at)))
@@ -57,6 +77,7 @@ mod tests {
             reached: vec![0.0, 0.0, -0.9],
             costs: vec![320.0, 384.0],
             again: vec![0.0; 2],
+            windows: None,
         };
         assert_eq!(outlook.values(), [0.0, 0.9 * 384.0]);
         assert!((outlook.saved(0) - 0.9 * 384.0).abs() < 1e-9);
@@ -66,7 +87,24 @@ mod tests {
     #[test]
     fn what_was_used_is_worth_as_much_as_it_is_likely_to_be_used_again() {
         let costs = vec![1_000.0, 1_100.0];
-        let outlook = Outlook { reached: vec![0.0, 0.0, -0.5], costs, again: vec![0.5, 0.0] };
+        let again = vec![0.5, 0.0];
+        let outlook = Outlook { reached: vec![0.0, 0.0, -0.5], costs, again, windows: None };
         assert_eq!(outlook.values(), [500.0, 50.0]);
+    }
+
+    #[test]
+    fn a_window_that_overlaps_another_costs_only_what_it_has_for_itself() {
+        let outlook = Outlook {
+            reached: vec![0.5, 0.5, 0.5, 0.0],
+            costs: vec![1_000.0, 4_080.0, 4_096.0],
+            again: vec![0.0; 3],
+            windows: None,
+        };
+        let values = outlook.clone().of_windows(1_024, &[1_000, 4_080, 4_096]).values();
+        // The last one alone needs one block of 64 beside the window of the one before.
+        assert_eq!(values, [0.0, 0.0, 0.5 * 4_096.0]);
+        let left = outlook.of_windows(1_024, &[1_000, 4_080, 4_096]);
+        assert!((left.own_share(&[0, 1, 2], 2) - 1.0 / 64.0).abs() < 1e-9);
+        assert!((left.own_share(&[0, 2], 1) - 1.0).abs() < 1e-9);
     }
 }

@@ -18,7 +18,7 @@ pub struct BlockStates {
     pub(super) words: Box<[u32]>,
     pub(super) num_free: u32,
     pub(super) num_cached: u32,
-    /// Cached blocks whose content was dropped for other content, so far.
+    /// Cached blocks whose content was dropped for other content, so far, though somebody might have needed it.
     pub(crate) num_evicted: u64,
     pub(super) num_live: u32,
 }

@@ -3,6 +3,9 @@
 use super::eviction_queue::{Entry, EvictionQueue};
 use crate::ids::BlockId;
 
+/// The priority of blocks that no request is known to need.
+const SPENT: u64 = 1;
+
 /// A priority a block; the lowest is evicted first.
 ///
 /// By default the priority is the tick at which the block lost its last owner, so that the order is
@@ -19,6 +22,8 @@ pub(crate) struct Priorities {
     pub(crate) now: u64,
     /// The priority of blocks that are cached without one.
     pub(crate) default: u64,
+    /// Whether [`Self::spend`] was ever called.
+    has_spent: bool,
 }
 
 impl Priorities {
@@ -29,6 +34,7 @@ impl Priorities {
             num_entered: 0,
             now: 0,
             default: 0,
+            has_spent: false,
         }
     }
 
@@ -62,6 +68,19 @@ impl Priorities {
                 *priority = if *priority == 0 { least } else { least.max(*priority + 1) };
             }
         }
+    }
+
+    /// Has a block without a priority evicted before all others from the next time it is cached. Does nothing by age.
+    pub(crate) fn spend(&mut self, block: BlockId) {
+        if self.is_explicit() && self.of[block.index()] == 0 {
+            self.of[block.index()] = SPENT;
+            self.has_spent = true;
+        }
+    }
+
+    /// Whether no request is known to need a block.
+    pub(super) fn is_spent(&self, block: BlockId) -> bool {
+        self.has_spent && self.of[block.index()] == SPENT
     }
 
     /// Takes in blocks that have just been cached. Returns the highest of their priorities.

@@ -125,8 +125,10 @@ impl SlabPool {
     /// Takes a cached block for new content. Its keys are the caller's to drop.
     pub(crate) fn evict(&mut self, block: BlockId) {
         self.links.remove(block.0);
+        let is_spent = self.priorities.is_spent(block);
         self.priorities.set(block, 0);
         self.blocks.own_evicted(block);
+        self.blocks.num_evicted -= u64::from(is_spent);
         self.slabs.on_live(self.slabs.slab_of(block.0), 1, 0);
     }
 
@@ -164,6 +166,24 @@ impl SlabPool {
         if let Some(slab) = changed {
             self.find_priority(slab);
         }
+    }
+
+    /// Has a cached block evicted before all others, if its priority is still `given`. Does nothing by age.
+    pub(crate) fn spend_cached(&mut self, block: BlockId, given: u64) {
+        if self.priorities.is_explicit()
+            && self.blocks.is_evictable(block.0)
+            && self.priorities.get(block) == given
+        {
+            self.priorities.set(block, 0);
+            self.priorities.spend(block);
+            self.priorities.restore(block.0);
+            self.find_priority(self.slabs.slab_of(block.0));
+        }
+    }
+
+    /// The cached blocks of a slab that somebody may need.
+    pub(crate) fn num_needed_in(&self, slab: SlabId) -> u64 {
+        self.cached_in(slab).filter(|&block| !self.priorities.is_spent(block)).count() as u64
     }
 
     /// Sets the priority of an idle slab anew.

@@ -61,6 +61,8 @@ pub(crate) struct CheckpointPlan {
     pub(crate) end: bool,
     /// Where the copy is that follows the generation, 0 for none.
     pub(crate) following: u32,
+    /// Tokens between two that are left beside those, `None` for none.
+    pub(crate) every: Option<u32>,
     /// When that was planned, in lives of cached content.
     pub(crate) planned_at: f64,
 }
@@ -111,9 +113,8 @@ impl CheckpointPolicy {
         let ahead = &planned[planned.partition_point(|&at| at <= num_computed)..];
         let left = self.max_per_request.saturating_sub(plan.num_taken);
         let periodic = self
-            .every
+            .periodic(alignment)
             .filter(|_| left as usize > ahead.len())
-            .map(|every| period(every, alignment))
             .and_then(|every| (num_computed / every + 1).checked_mul(every));
         ahead.first().copied().into_iter().chain(periodic).min().filter(|_| left > 0)
     }
@@ -123,6 +124,11 @@ impl CheckpointPolicy {
         plan.end
             && num_computed > plan.prompt_tokens
             && num_computed.is_multiple_of(self.follow_period(alignment))
+    }
+
+    /// Tokens between two periodic checkpoints.
+    pub(crate) fn periodic(&self, alignment: u32) -> Option<u32> {
+        self.every.map(|every| period(every, alignment))
     }
 
     /// Tokens between two moves of the copy that follows the generation.

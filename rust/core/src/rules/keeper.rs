@@ -1,9 +1,12 @@
 //! [`Keeper`]: for how long content is kept that requests use and leave: its priority, by what it is worth. What
 //! has the lowest is evicted first. Both sets of rules ask it.
 
+use std::cmp::Reverse;
+
 use super::checkpoint_policy::CheckpointPlan;
 use super::sessions::{Given, Hint, LeftBlock, SessionEnd, Sessions, Turns, WorthClass};
 use super::traffic::Traffic;
+use super::windows::{Needed, Places, blocks_at};
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::group::{Group, Table};
@@ -82,6 +85,9 @@ impl Visit<'_> {
         group: &Group,
         num_tokens: u32,
     ) -> Option<BlockId> {
+        if group.is_placed {
+            return cache.store.get(group.spec.pool, &group.key_at(self.digests, num_tokens)?);
+        }
         let last = (num_tokens / cache.hash_block_size).checked_sub(1)?;
         let key = Key { digest: *self.digests.get(last as usize)?, group: group.id };
         cache.store.get(group.spec.pool, &key)
@@ -171,9 +177,9 @@ impl Keeper {
         if is_over {
             self.on_end(cache, visit);
         }
-        let worth = self.score_checkpoints(cache, visit, lengths);
+        let worth = self.score_checkpoints(cache, visit, lengths, is_over);
         // What is preempted may soon go on, and states that are kept without a plan may need all.
-        let is_planned = self.traffic.first_state().is_some() && visit.plan.prompt_tokens > 0;
+        let is_planned = self.traffic.counted().is_some() && visit.plan.prompt_tokens > 0;
         let least = if is_over && is_planned { LEAST_WORTH } else { 1.0 };
         let needed = needed_by(lengths, &worth, least);
         let remembers = is_over && visit.session > 0 && self.chances.is_some();
@@ -204,7 +210,9 @@ impl Keeper {
             }
             let (pool, mut first) = (group.spec.pool, 0);
             for &(length, worth) in needed {
-                let end = (length.div_ceil(group.spec.block_size) as usize).min(table.blocks.len());
+                // A drafter drops blocks of a hit that must be there.
+                let end = length.div_ceil(group.spec.block_size).saturating_add(group.num_dropped);
+                let end = (end as usize).min(table.blocks.len());
                 let blocks = &table.blocks[first..end];
                 let own = given.map(|given| given.take_own(&mut cache.store, pool, blocks));
                 // A shared prefix keeps the highest priority that a request which went on from it gave it.
@@ -227,14 +235,31 @@ impl Keeper {
         cache: &mut Cache<S>,
         visit: &Visit<'_>,
         lengths: &mut Vec<u32>,
+        is_over: bool,
     ) -> Vec<f64> {
         self.scored.clear();
+        let (windows, end) = (self.counts_windows(cache), self.traffic.end(visit.num_computed));
+        if windows {
+            let planned = visit.plan.lengths.as_slice().iter();
+            lengths.extend(planned.filter(|&&length| length <= end));
+            lengths.push(end);
+        }
         lengths.sort_unstable();
         lengths.dedup();
-        lengths.retain(|&length| self.counted(cache, visit, length).is_some());
+        lengths.retain(|&length| {
+            if windows {
+                length > 0 && blocks_at(cache, visit.digests, length).is_some()
+            } else {
+                self.counted(cache, visit, length).is_some()
+            }
+        });
         self.traffic.on_end(&visit.plan, visit.start, visit.num_computed, lengths);
         let counted = |length| self.counted(cache, visit, length);
-        let worth = self.traffic.worth(&visit.plan, lengths, counted);
+        let mut worth = self.traffic.worth(&visit.plan, lengths, counted);
+        if windows && !is_over && lengths.last() == Some(&end) {
+            // It goes on from there itself.
+            worth[lengths.len() - 1] = 1.0;
+        }
         let groups = cache.state_groups();
         for (&length, &worth) in lengths.iter().zip(&worth) {
             let counted = self.counted(cache, visit, length);
@@ -253,12 +278,74 @@ impl Keeper {
                 }
             }
         }
+        self.score_windows(cache, visit, lengths, &worth);
         if let &[.., spare, last] = lengths.as_slice()
             && let Some(block) = self.counted(cache, visit, last)
         {
             self.traffic.history.set_spare(block, spare);
         }
         worth
+    }
+
+    /// Whether checkpoints are windows alone.
+    fn counts_windows<S: Store>(&self, cache: &Cache<S>) -> bool {
+        self.traffic.counted().is_some_and(|group| cache.groups[group].is_placed)
+    }
+
+    /// Give the windows before each of `lengths` the priority of what they are `worth`; what a request holds of its
+    /// windows beside those is evicted first.
+    fn score_windows<S: Store>(
+        &mut self,
+        cache: &mut Cache<S>,
+        visit: &Visit<'_>,
+        lengths: &[u32],
+        worth: &[f64],
+    ) {
+        if !cache.groups.iter().any(|group| group.is_placed) {
+            return;
+        }
+        let mut needed: Vec<(Needed, u64)> = Vec::new();
+        for (&length, &worth) in lengths.iter().zip(worth) {
+            let own = self.priority(cache, visit.class, worth);
+            let counted = self.counted(cache, visit, length);
+            for one in blocks_at(cache, visit.digests, length).unwrap_or_default() {
+                let group = cache.groups[one.group];
+                let others = if self.is_of_others(visit, &group, one.block, length) {
+                    cache.store.priority(group.spec.pool, one.block)
+                } else {
+                    self.kept_for_others(cache, counted, &group, one.block)
+                };
+                if others == 0 {
+                    let (pool, block) = (group.spec.pool, one.block);
+                    self.scored.push(LeftBlock { pool, block, worth, priority: own });
+                }
+                needed.push((one, own.max(others)));
+            }
+        }
+        needed.sort_unstable_by_key(|&(one, priority)| (one, Reverse(priority)));
+        needed.dedup_by_key(|(one, _)| *one);
+        // The end of a window goes before its start.
+        for &(Needed { group, block, .. }, priority) in needed.iter().rev() {
+            let group = cache.groups[group];
+            self.keep_checkpoint(cache, &group, block, priority);
+        }
+        let (plan, start) = (visit.plan, visit.start);
+        let places = Places { plan, start, end: self.traffic.end(visit.num_computed) };
+        for (number, table) in visit.tables.iter().enumerate() {
+            let group = cache.groups[number];
+            let held = table.blocks.iter().zip(0..).skip(table.num_skipped as usize);
+            for (&block, position) in held.filter(|_| group.is_placed) {
+                let one = Needed { group: number, position, block };
+                if needed.binary_search_by_key(&one, |&(it, _)| it).is_ok() {
+                    continue;
+                }
+                if places.need(&group, position) {
+                    cache.store.raise_to_default(group.spec.pool, &[block]);
+                } else {
+                    cache.store.spend(group.spec.pool, block);
+                }
+            }
+        }
     }
 
     /// Give a checkpoint a priority, as if it had been used now.
@@ -271,7 +358,7 @@ impl Keeper {
     ) {
         cache.store.set_priority(group.spec.pool, block, priority);
         cache.store.refresh(group.spec.pool, block);
-        if self.traffic.counts_states_of(group.id.index()) {
+        if self.traffic.counts(group.id.index()) {
             self.traffic.history.touch(block, self.traffic.pressure.now());
         }
     }
@@ -304,7 +391,7 @@ impl Keeper {
         visit: &Visit<'_>,
         num_tokens: u32,
     ) -> Option<BlockId> {
-        visit.checkpoint(cache, &cache.groups[self.traffic.first_state()?], num_tokens)
+        visit.checkpoint(cache, &cache.groups[self.traffic.counted()?], num_tokens)
     }
 
     /// The priority that a block of a checkpoint has because several requests went on from it, else 0: whether
@@ -361,9 +448,9 @@ fn needed_by(lengths: &[u32], worth: &[f64], least: f64) -> Vec<(u32, f64)> {
     needed
 }
 
-/// Whether a group keeps blocks of tokens, not states.
+/// Whether a group keeps blocks of all tokens, not checkpoints.
 fn is_attention(group: &Group) -> bool {
-    !group.kind().is_constant() && !group.kind().is_recurrent()
+    !group.kind().is_constant() && !group.kind().is_recurrent() && !group.is_placed
 }
 
 /// The priority of what is to be kept for so many lives from a time on, in lives and in ticks.

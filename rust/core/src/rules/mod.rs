@@ -16,3 +16,4 @@ pub(crate) mod natural;
 pub(crate) mod sessions;
 mod traffic;
 pub mod vllm;
+mod windows;

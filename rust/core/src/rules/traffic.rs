@@ -25,12 +25,17 @@ pub(crate) struct Traffic {
     authors: Authors,
     first_full: Option<usize>,
     pub(crate) pressure: Pressure,
-    /// Of the checkpoints of the first recurrent group, which stand for those of all.
+    /// Of the checkpoints of the counted group, which stand for those of all.
     pub(crate) history: CheckpointHistory,
-    first_state: Option<usize>,
+    /// The first recurrent group, else the first one whose windows are checkpoints.
+    counted: Option<usize>,
     costs: TokenCosts,
     /// What the length of a hit is a multiple of.
     alignment: u32,
+    /// Tokens of the longest window, where checkpoints are windows alone; else 0.
+    window: u32,
+    /// Tokens at the end of what a request computed that a drafter drops.
+    num_dropped: u32,
     /// Slabs' worth of blocks evicted, and cached, when that was last looked at.
     slabs_evicted: f64,
     slabs_cached: f64,
@@ -67,6 +72,11 @@ impl Traffic {
     pub(crate) fn new<S: Store>(cache: &Cache<S>, alignment: u32, quadratic: f64) -> Self {
         let first = |is: fn(GroupKind) -> bool| cache.groups.iter().position(|it| is(it.kind()));
         let (first_full, first_state) = (first(GroupKind::is_full), first(GroupKind::is_recurrent));
+        let counted = first_state.or_else(|| cache.groups.iter().position(|it| it.is_placed));
+        let placed = cache.groups.iter().filter(|it| it.is_placed && first_state.is_none());
+        let window =
+            placed.map(|it| it.kind().mean_window_blocks(it.spec.block_size) * it.spec.block_size);
+        let dropped = cache.groups.iter().map(|it| it.num_dropped * it.spec.block_size);
         let num_ids = |group: Option<usize>| {
             group.map_or(0, |group| cache.store.pool(cache.groups[group].spec.pool).num_ids())
         };
@@ -76,10 +86,12 @@ impl Traffic {
             authors: Authors::new(num_ids(first_full)),
             first_full,
             pressure: Pressure::new(capacity),
-            history: CheckpointHistory::new(num_ids(first_state)),
-            first_state,
+            history: CheckpointHistory::new(num_ids(counted)),
+            counted,
             costs,
             alignment,
+            num_dropped: dropped.max().unwrap_or(0),
+            window: window.max().unwrap_or(0),
             slabs_evicted: 0.0,
             slabs_cached: 0.0,
             kept: Kept::default(),
@@ -92,14 +104,19 @@ impl Traffic {
         self.alignment
     }
 
-    /// The group whose checkpoints stand for those of all, if any group keeps states.
-    pub(crate) fn first_state(&self) -> Option<usize> {
-        self.first_state
+    /// The group whose checkpoints stand for those of all, if there are checkpoints.
+    pub(crate) fn counted(&self) -> Option<usize> {
+        self.counted
     }
 
     /// Whether a group's checkpoints stand for those of all.
-    pub(crate) fn counts_states_of(&self, group: usize) -> bool {
-        self.first_state == Some(group)
+    pub(crate) fn counts(&self, group: usize) -> bool {
+        self.counted == Some(group)
+    }
+
+    /// The longest length at which others can resume a request of `num_tokens` computed tokens, if it is kept there.
+    pub(crate) fn end(&self, num_tokens: u32) -> u32 {
+        num_tokens.saturating_sub(self.num_dropped) / self.alignment * self.alignment
     }
 
     /// Where a prompt leaves checkpoints.
@@ -119,6 +136,7 @@ impl Traffic {
             class: prompt.class,
             prompt_tokens: prompt.num_tokens,
             end: policy.finish && learned.end,
+            every: policy.periodic(self.alignment),
             planned_at: self.pressure.now(),
             ..CheckpointPlan::default()
         }
@@ -174,7 +192,9 @@ impl Traffic {
         limit: HitLimit,
         beginning: Beginning,
     ) -> Option<Shared> {
-        if limit.is_whole() {
+        // Where only a window is missing, attention says how far the prompt shares.
+        let lacks_window = limit == HitLimit::WindowEvicted && shared.matched > shared.hit;
+        if limit.is_whole() || lacks_window {
             return Some(shared);
         }
         let is_known = limit == HitLimit::AttentionEvicted && beginning == Beginning::Turn;
@@ -228,6 +248,24 @@ impl Traffic {
         }
     }
 
+    /// A request in the turn `num_turns` of a conversation computed blocks of a group, from position `first` on. Where
+    /// windows are checkpoints, one ends with each.
+    pub(crate) fn on_windows(
+        &mut self,
+        group: &Group,
+        first: u32,
+        blocks: &[BlockId],
+        plan: &CheckpointPlan,
+        num_turns: u8,
+    ) {
+        if group.is_placed && self.counts(group.id.index()) {
+            let ends = (first + 1..).map(|position| position * group.spec.block_size);
+            for (end, &block) in ends.zip(blocks) {
+                self.on_left(block, plan, end, num_turns);
+            }
+        }
+    }
+
     /// A checkpoint was left after `num_tokens` tokens, in the turn `num_turns` of a conversation.
     pub(crate) fn on_left(
         &mut self,
@@ -270,7 +308,7 @@ impl Traffic {
         self.survival += (survives - self.survival) / SURVIVAL_MEMORY;
         let (placement, none) = (&self.placement, vec![0.0; lengths.len()]);
         let saved = placement.outlook(plan.class, plan.prompt_tokens, lengths, &none).saved(own);
-        let states = (lengths.len() - own) as f64 * self.costs.state_tokens;
+        let states = self.num_checkpoints(start, &lengths[own..]) * self.costs.state_tokens;
         self.kept.add(Kept {
             saved,
             bytes: f64::from(num_tokens.saturating_sub(start)) + states,
@@ -281,6 +319,19 @@ impl Traffic {
             held: f64::from(num_tokens),
             num_requests: 1.0,
         });
+    }
+
+    /// Checkpoints at `lengths`, ascending, behind `start`. What windows share counts once.
+    fn num_checkpoints(&self, start: u32, lengths: &[u32]) -> f64 {
+        if self.window == 0 {
+            return lengths.len() as f64;
+        }
+        let (mut before, mut kept) = (start, 0);
+        for &length in lengths {
+            kept += length - length.saturating_sub(self.window).max(before).min(length);
+            before = length;
+        }
+        f64::from(kept) / f64::from(self.window)
     }
 
     /// Tokens that a request of `plan` is likely to save by a checkpoint in the best place of its prompt, and
@@ -315,7 +366,10 @@ impl Traffic {
             Some(num_uses) => self.placement.chance_again(num_uses),
         };
         let again: Vec<f64> = lengths.iter().map(again).collect();
-        let outlook = self.placement.outlook(plan.class, plan.prompt_tokens, lengths, &again);
+        let mut outlook = self.placement.outlook(plan.class, plan.prompt_tokens, lengths, &again);
+        if self.window > 0 {
+            outlook = outlook.of_windows(self.window, lengths);
+        }
         let mean = self.kept.mean() * self.costs.state_tokens;
         let worth = |value| if value < mean { value / mean } else { 1.0 };
         outlook.values().into_iter().map(worth).collect()
@@ -328,9 +382,9 @@ impl Traffic {
         blocks: impl Iterator<Item = (PoolId, BlockId, BlockId)>,
     ) {
         let pool = |group: Option<usize>| group.map(|group| groups[group].spec.pool);
-        let (states, full) = (pool(self.first_state), pool(self.first_full));
+        let (counted, full) = (pool(self.counted), pool(self.first_full));
         for (pool, src, dst) in blocks {
-            if states == Some(pool) {
+            if counted == Some(pool) {
                 self.history.relocate(src, dst);
             }
             if full == Some(pool) {
@@ -363,12 +417,17 @@ fn token_costs<S: Store>(cache: &Cache<S>, quadratic: f64) -> (TokenCosts, f64) 
     let slabs = |group: &&Group| 1.0 / f64::from(cache.store.blocks_per_slab(group.spec.pool));
     let groups = cache.groups.iter();
     let of_state = groups.filter(|group| group.kind().is_recurrent()).map(|it| slabs(&it));
+    let windows = cache.groups.iter().filter(|group| group.is_placed);
+    let of_windows = windows.map(|group| {
+        slabs(&group) * f64::from(group.kind().mean_window_blocks(group.spec.block_size))
+    });
     let of_token = cache
         .groups
         .iter()
         .filter(|group| group.kind().is_full())
         .map(|group| slabs(&group) / f64::from(group.spec.block_size));
-    let (of_state, of_token) = (of_state.sum::<f64>(), of_token.sum::<f64>());
+    let of_state = of_state.chain(of_windows).sum::<f64>();
+    let of_token = of_token.sum::<f64>();
     if of_token == 0.0 {
         // No token takes memory for good: only states do.
         return (TokenCosts { state_tokens: 1.0, quadratic: 0.0 }, cache.store.num_slabs() as f64);

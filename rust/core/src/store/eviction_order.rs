@@ -47,6 +47,22 @@ pub trait EvictionOrder: Store {
         }
     }
 
+    /// Has blocks that have no priority evicted before all others from the next time they are cached, where blocks are
+    /// evicted by priority: no request is known to need them.
+    fn spend(&mut self, pool: PoolId, block: BlockId) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools[pool.index()].priorities.spend(block);
+        }
+    }
+
+    /// Has a cached block that has the priority `given` evicted before all others, where blocks are evicted by
+    /// priority.
+    fn spend_cached(&mut self, pool: PoolId, block: BlockId, given: u64) {
+        if let Some(slabs) = self.as_slabs_mut() {
+            slabs.pools[pool.index()].spend_cached(block, given);
+        }
+    }
+
     /// Gives blocks at least a priority, and another one than before, from the next time they are cached, where
     /// blocks are evicted by priority.
     fn raise_priorities(&mut self, pool: PoolId, blocks: &[BlockId], least: u64) {

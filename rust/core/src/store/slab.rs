@@ -107,7 +107,8 @@ impl SlabStore {
     /// Drops what is cached in a slab without live blocks, so that it comes free.
     pub(crate) fn drop_cached_in(&mut self, pool: PoolId, slab: SlabId) {
         let cached: Vec<_> = self.pools[pool.index()].cached_in(slab).collect();
-        self.pools[pool.index()].blocks.num_evicted += cached.len() as u64;
+        let num_needed = self.pools[pool.index()].num_needed_in(slab);
+        self.pools[pool.index()].blocks.num_evicted += num_needed;
         for block in cached {
             self.drop_keys(pool, block);
         }

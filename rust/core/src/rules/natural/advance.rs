@@ -3,6 +3,7 @@
 use super::{BlockManager, READ_AHEAD};
 use crate::engine::requests::known_row;
 use crate::error::Error;
+use crate::rules::windows::Places;
 
 impl BlockManager {
     /// Record that `num_tokens[i]` more tokens of each request were computed. Blocks that became
@@ -71,6 +72,8 @@ impl BlockManager {
         let handle = self.engine.requests.handle(row);
         let cache = &mut self.engine.cache;
         let (request, tables) = self.engine.requests.split_mut(row);
+        let (plan, start) = (request.rest.plan, request.rest.start);
+        let places = Places { plan, start, end: self.keeper.traffic.end(num_computed) };
         for (group, table) in tables.iter_mut().enumerate() {
             if cache.groups[group].kind().is_constant() {
                 continue;
@@ -79,10 +82,14 @@ impl BlockManager {
                 let end = num_computed / cache.groups[group].spec.block_size;
                 let start = table.num_cached().unwrap_or(0);
                 let new = table.blocks.get(start as usize..end as usize).unwrap_or_default();
-                self.keeper.traffic.on_computed(group, new, &request.rest.plan);
+                let (traffic, plan) = (&mut self.keeper.traffic, &request.rest.plan);
+                traffic.on_computed(group, new, plan);
+                let num_turns = request.rest.num_turns;
+                traffic.on_windows(&cache.groups[group], start, new, plan, num_turns);
                 cache.commit_full(handle, group, &request.digests, table, end, None)?;
             }
-            cache.release_skipped(row, group, table, num_computed)?;
+            let windows = &mut request.rest.windows;
+            windows.release_skipped(cache, row, group, table, num_computed, &places)?;
         }
         self.leave_checkpoint(row)
     }

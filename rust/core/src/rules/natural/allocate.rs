@@ -137,6 +137,7 @@ impl BlockManager {
         request.plan = plan;
         request.start = hit.num_tokens;
         self.fork(row);
+        self.note_windows_used(row);
         let request = &mut self.engine.requests.rows[row].rest;
         request.matched = None;
         let cache = &mut self.engine.cache;

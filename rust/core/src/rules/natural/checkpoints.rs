@@ -14,6 +14,11 @@ impl BlockManager {
         self.config.enable_caching && self.lengths.has_states()
     }
 
+    /// Whether some content is kept for later requests at places of its own: states, or windows.
+    pub(super) fn keeps_checkpoints(&self) -> bool {
+        self.config.enable_caching && self.keeper.traffic.counted().is_some()
+    }
+
     /// The next length at which a prefill has to pause so that a checkpoint can be taken: a chunk
     /// must not run across it.
     ///
@@ -48,7 +53,7 @@ impl BlockManager {
             self.engine.cache.outbox.copies.push(BlockCopy { group: group.id, src, dst });
             self.engine.held.push((group.spec.pool, src));
             self.stats.forks += 1;
-            if self.keeper.traffic.counts_states_of(group.id.index()) {
+            if self.keeper.traffic.counts(group.id.index()) {
                 if let Some(origin) = self.keeper.traffic.on_used(src, num_computed) {
                     self.stats.origins[origin as usize].used += 1;
                 }
@@ -61,6 +66,22 @@ impl BlockManager {
         }
         if is_used {
             self.score_checkpoint(row);
+        }
+    }
+
+    /// Note that an admitted request resumes from windows, where those are checkpoints.
+    pub(super) fn note_windows_used(&mut self, row: usize) {
+        let Some(group) = self.keeper.traffic.counted() else { return };
+        let request = &mut self.engine.requests.rows[row].rest;
+        let (group, start) = (self.engine.cache.groups[group], request.start);
+        if !group.is_placed || start == 0 {
+            return;
+        }
+        request.checkpoints.push(start);
+        let blocks = request.matched.as_ref().and_then(|it| it.blocks.get(group.id.index()));
+        if let Some(&block) = blocks.and_then(|it| it.last()).filter(|block| !block.is_null()) {
+            self.keeper.traffic.on_used(block, start);
+            request.checkpoints.push(self.keeper.traffic.history.spare(block));
         }
     }
 
@@ -201,7 +222,7 @@ impl BlockManager {
         let request = &self.engine.requests.rows[row];
         let Some(key) = group.key_at(&request.digests, num_tokens) else { return };
         self.engine.cache.store.insert_key(group.spec.pool, block, &key, num_tokens);
-        if self.keeper.traffic.counts_states_of(group.id.index()) {
+        if self.keeper.traffic.counts(group.id.index()) {
             let (plan, num_turns) = (&request.rest.plan, request.rest.num_turns);
             let origin = self.keeper.traffic.on_left(block, plan, num_tokens, num_turns);
             self.stats.origins[origin as usize].written += u64::from(!has_followed);

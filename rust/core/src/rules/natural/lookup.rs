@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::group::{Group, GroupSpec, gcd};
 use crate::ids::GroupId;
 use crate::rules::hit::{Hit, HitLimit};
+use crate::rules::windows::{has_places, reach_of_attention};
 use crate::store::{EvictionOrder, Store};
 
 /// What the groups' block sizes and kinds mean for prefixes.
@@ -59,6 +60,17 @@ impl Lengths {
         })
     }
 
+    /// Have windows kept where checkpoints are.
+    pub(super) fn place_windows(&self, groups: &mut [Group]) {
+        if !has_places(groups) {
+            return;
+        }
+        for group in self.specs.iter().flat_map(|spec| &spec.groups) {
+            let group = &mut groups[group.index()];
+            group.is_placed = group.kind().is_window();
+        }
+    }
+
     /// Whether some group keeps recurrent states.
     pub(super) fn has_states(&self) -> bool {
         self.first_state.is_some()
@@ -81,10 +93,12 @@ impl Lengths {
         let resumable = candidate.num_tokens;
         finder.reconcile(&self.specs, |_| true, &mut candidate);
         let num_tokens = candidate.num_tokens;
+        let branch = reach_of_attention(finder.groups, attention, resumable);
         let hit = if num_tokens < resumable {
-            Hit { num_tokens, limit: HitLimit::NoCheckpoint, branch: resumable }
+            Hit { num_tokens, limit: HitLimit::NoCheckpoint, branch }
         } else if resumable < attention {
-            Hit { num_tokens, limit: HitLimit::WindowEvicted, branch: 0 }
+            let branch = if branch > num_tokens { branch } else { 0 };
+            Hit { num_tokens, limit: HitLimit::WindowEvicted, branch }
         } else {
             Hit { num_tokens, limit, branch: 0 }
         };

@@ -71,9 +71,12 @@ impl BlockManager {
             enable_delta: config.enable_delta,
             ..Outbox::default()
         };
-        let cache =
+        let mut cache =
             Cache::new(store, groups, config.hash_block_size, config.enable_caching, outbox)?;
         let lengths = Lengths::new(&config.groups)?;
+        if config.enable_caching && config.policy != Policy::Explicit && cache.store.is_slabbed() {
+            lengths.place_windows(&mut cache.groups);
+        }
         let quadratic = match config.policy {
             Policy::FlopAware(model) if model.linear > 0.0 => model.quadratic / model.linear,
             _ => 0.0,
@@ -241,6 +244,7 @@ impl BlockManager {
         self.keep_final_state(row);
         self.score_released(row, is_over);
         self.engine.release(row)?;
+        self.engine.requests.rows[row].rest.windows.clear();
         self.engine.requests.rows[row].rest.matched = None;
         self.unfinished.retain(|&other| other as usize != row);
         let progress = self.engine.requests.progress_mut(row);

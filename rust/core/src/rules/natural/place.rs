@@ -10,7 +10,7 @@ impl BlockManager {
     /// Where a request that goes on from `hit` leaves checkpoints.
     pub(super) fn checkpoint_plan(&self, row: usize, hit: Hit) -> CheckpointPlan {
         let prompt_tokens = self.engine.requests.progress(row).num_tokens;
-        if !self.keeps_states() {
+        if !self.keeps_checkpoints() {
             return CheckpointPlan { prompt_tokens, ..CheckpointPlan::default() };
         }
         let client = self.engine.requests.rows[row].rest.client;
@@ -32,7 +32,7 @@ impl BlockManager {
             return;
         }
         request.rest.num_turns = self.keeper.on_arrival(request.rest.session, &request.digests);
-        if !self.keeps_states() {
+        if !self.keeps_checkpoints() {
             return;
         }
         let digests = &self.engine.requests.rows[row].digests;
@@ -52,8 +52,9 @@ impl BlockManager {
     /// How the prompt of a request begins that goes on from `hit`.
     fn beginning(&self, row: usize, hit: Hit) -> Beginning {
         let matched = self.engine.requests.rows[row].rest.matched.as_ref();
-        let states = self.lengths.first_state.zip(matched);
-        let checkpoint = states.and_then(|(group, matched)| matched.blocks.get(group)?.last());
-        self.keeper.traffic.beginning(hit.branch, checkpoint.copied())
+        let counted = self.keeper.traffic.counted().zip(matched);
+        let checkpoint = counted.and_then(|(group, matched)| matched.blocks.get(group)?.last());
+        let checkpoint = checkpoint.copied().filter(|block| !block.is_null());
+        self.keeper.traffic.beginning(hit.branch, checkpoint)
     }
 }

@@ -125,7 +125,8 @@ impl BlockManager {
     /// less than attention of the same age.
     pub(super) fn is_by_priority(&self) -> bool {
         self.config.policy != Policy::Lru
-            || (self.store().is_slabbed() && self.lengths.has_states())
+            || (self.store().is_slabbed()
+                && (self.lengths.has_states() || self.keeper.traffic.counted().is_some()))
     }
 }
 

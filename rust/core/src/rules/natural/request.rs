@@ -6,6 +6,7 @@ use crate::hash::HashChain;
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
 use crate::rules::sessions::Hint;
+use crate::rules::windows::Windows;
 
 /// Marks the requests of these rules.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub(crate) struct Request {
     pub(crate) hint: Hint,
     /// Lengths of the checkpoints that the request went on from and left.
     pub(crate) checkpoints: Vec<u32>,
+    /// What left its windows.
+    pub(crate) windows: Windows,
     /// The priority of the content of each hash block, as far as it was said.
     pub(crate) priorities: Vec<u64>,
     /// The match found last.

@@ -62,6 +62,29 @@ fn a_life_is_the_time_in_which_as_much_is_evicted_as_is_cached() {
 }
 
 #[test]
+fn no_time_passes_while_only_blocks_go_that_nobody_is_known_to_need() {
+    let (mut traffic, mut store) = (traffic(), cache().store);
+    store.order_by_priority().unwrap();
+    store.set_default_priority(5);
+    let mut use_all = |is_spent: bool| {
+        let mut blocks = Vec::new();
+        store.allocate(PoolId(0), 39 * 4, &mut blocks).unwrap();
+        for &block in &blocks[..12] {
+            hash(&mut store, block, Digest::from([block.0 as u8; 32]));
+            if is_spent {
+                store.spend(PoolId(0), block);
+            }
+        }
+        store.free(PoolId(0), blocks.into_iter()).unwrap();
+        traffic.measure(&store);
+        traffic.pressure.now()
+    };
+    assert!(use_all(true).abs() < 1e-9, "nothing was evicted");
+    assert!(use_all(false).abs() < 1e-9, "what was evicted was spent");
+    assert!(use_all(true) > 0.0);
+}
+
+#[test]
 fn a_prompt_begins_as_others_do_at_a_branch_or_behind_a_checkpoint_in_use() {
     let mut traffic = traffic();
     let checkpoint = BlockId(3);

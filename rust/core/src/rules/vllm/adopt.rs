@@ -50,6 +50,7 @@ impl<S: Store> Call<'_, S> {
             let zero = !args.unzeroed_groups.contains(&(group as u32));
             self.take_external(group, num_local + num_external, num_external, zero)?;
         }
+        self.note_windows_used(args.computed, num_local);
         Ok(true)
     }
 

@@ -53,7 +53,7 @@ impl<S: Store> KvCacheManager<S> {
         let (branch, checkpoint) = self.beginning_of(&hit);
         self.plan_checkpoints(row, progress.num_prompt, hit.num_tokens, branch, checkpoint);
         let plan = &self.engine.requests.rows[row].rest.plan;
-        if plan.is_none_or(|plan| plan.branch == 0) {
+        if plan.is_none_or(|plan| plan.branch == 0) || !self.config.has_states() {
             hit.num_uncached = 0;
         }
         Ok(hit)
@@ -74,12 +74,13 @@ impl<S: Store> KvCacheManager<S> {
         traffic.departure(cache, digests, shared, ended_by, traffic.beginning(branch, checkpoint))
     }
 
-    /// The tokens up to which attention blocks go on without states, 0 if they do not, and the checkpoint that ends a
+    /// The tokens up to which attention blocks go on without checkpoints, 0 if they do not, and the checkpoint that ends a
     /// hit.
     fn beginning_of(&self, hit: &ComputedBlocks) -> (u32, Option<BlockId>) {
         let branch = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
-        let states = self.config.groups.iter().position(|group| group.kind.is_aligned());
-        (branch, states.and_then(|group| hit.blocks[group].last().copied()))
+        let counted = self.placing_keeper().and_then(|keeper| keeper.traffic.counted());
+        let last = counted.and_then(|group| hit.blocks[group].last().copied());
+        (branch, last.filter(|block| !block.is_null()))
     }
 
     /// Whether a request of `num_tokens` known tokens that starts with these blocks comes to its end

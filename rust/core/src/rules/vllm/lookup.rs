@@ -6,6 +6,7 @@ use crate::digest::Digest;
 use crate::engine::lookup::{Candidate, Finder, Found, GroupBlocks};
 use crate::ids::GroupId;
 use crate::rules::hit::HitLimit;
+use crate::rules::windows::reach_of_attention;
 use crate::store::{EvictionOrder, Store};
 
 /// Blocks of every group for a prefix.
@@ -52,7 +53,7 @@ impl<S: Store> KvCacheManager<S> {
 
     /// As [`KvCacheManager::longest_hit`], and what ended it. Full attention is asked first, then
     /// windows, then states, so that what each of them alone denies is known: `num_uncached` is what
-    /// states alone lack.
+    /// checkpoints alone lack.
     pub(super) fn explained_hit(&self, handle: u64, limit: u32) -> (ComputedBlocks, HitLimit) {
         let Lookup::Hybrid { specs, .. } = &self.config.lookup else {
             return (self.longest_hit(handle, limit), HitLimit::default());
@@ -80,7 +81,8 @@ impl<S: Store> KvCacheManager<S> {
             HitLimit::Unseen
         };
         let blocks = finder.agreed(specs, candidate);
-        (ComputedBlocks { blocks, num_tokens, num_uncached: resumable - num_tokens }, ended_by)
+        let most = reach_of_attention(finder.groups, attention, resumable);
+        (ComputedBlocks { blocks, num_tokens, num_uncached: most - num_tokens }, ended_by)
     }
 
     /// The longest cached prefix of each group on its own, with its tokens.

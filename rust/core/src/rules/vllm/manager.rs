@@ -1,7 +1,7 @@
 //! [`KvCacheManager`]: one call a scheduling decision.
 
 use super::call::{BoundaryState, Call, StepOutputs};
-use super::config::{GroupConfig, ManagerConfig};
+use super::config::{GroupConfig, Lookup, ManagerConfig};
 use super::no_change::NoChangeUntil;
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
 use super::request::VllmRequest;
@@ -12,9 +12,10 @@ use crate::engine::outbox::Outbox;
 use crate::engine::requests::Row;
 use crate::engine::{CacheEvent, Engine, GroupBlocks, Residency};
 use crate::error::Error;
-use crate::group::Table;
+use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId};
 use crate::rules::keeper::Keeper;
+use crate::rules::windows::has_places;
 use crate::store::{EvictionOrder, Store};
 
 /// A block manager that decides as vLLM's does, block by block.
@@ -67,6 +68,7 @@ impl<S: Store> KvCacheManager<S> {
         if enable_caching && (config.checkpoints.is_some() || cache.store.is_slabbed()) {
             if cache.store.is_slabbed() {
                 cache.store.order_by_priority()?;
+                place_windows(&mut cache.groups, &config);
             }
             let mut new = Keeper::new(&cache, config.hit_alignment(), 0.0);
             new.start_step(&mut cache.store);
@@ -425,6 +427,7 @@ impl<S: Store> KvCacheManager<S> {
         let mut lengths = std::mem::take(&mut request.checkpoints);
         let visit = request.visit(tables, digests, request.num_computed, is_over);
         keeper.on_left(&mut self.engine.cache, &visit, &mut lengths, is_over);
+        request.windows.clear();
     }
 
     fn forget(&mut self, row: usize) {
@@ -576,5 +579,21 @@ impl<S: Store> KvCacheManager<S> {
     /// What is wrong, in words.
     pub fn check_integrity(&self) -> Result<(), String> {
         self.engine.check_integrity()
+    }
+}
+
+/// Have windows kept where checkpoints are.
+fn place_windows(groups: &mut [Group], config: &ManagerConfig) {
+    let Lookup::Hybrid { specs, .. } = &config.lookup else { return };
+    let has_windows = groups.iter().any(|group| group.kind().is_window());
+    if config.checkpoints.is_none() || !has_windows || !has_places(groups) {
+        return;
+    }
+    for spec in specs {
+        for group in &spec.groups {
+            let group = &mut groups[group.index()];
+            group.num_dropped = u32::from(spec.use_eagle);
+            group.is_placed = group.kind().is_window();
+        }
     }
 }

@@ -61,9 +61,9 @@ impl<S: Store> KvCacheManager<S> {
         let row = self.engine.requests.row(handle)?;
         self.engine.requests.rows[row].rest.next_checkpoint = None;
         let prefill_end = progress.num_prompt.max(progress.num_tokens.saturating_sub(1));
-        let Some(policy) = self.config.checkpoints.filter(|_| start < prefill_end) else {
-            return Ok(end);
-        };
+        // Windows need no copy, and so no chunk that ends before it.
+        let policy = self.config.checkpoints.filter(|_| self.config.has_states());
+        let Some(policy) = policy.filter(|_| start < prefill_end) else { return Ok(end) };
         let grain = self.config.hit_alignment();
         // A drafter that looks ahead computes the last tokens of a prompt in one chunk: what would stop among
         // them would stop for good. Nor could the same prompt, sent again, hit it.
@@ -129,6 +129,11 @@ impl<S: Store> KvCacheManager<S> {
 }
 
 impl ManagerConfig {
+    /// Whether some group keeps states whose copies are checkpoints.
+    pub(super) fn has_states(&self) -> bool {
+        self.groups.iter().any(|group| group.kind.is_aligned())
+    }
+
     fn has_drafts(&self) -> bool {
         self.groups.iter().any(|group| group.kind.num_speculative() > 0)
     }
@@ -179,7 +184,11 @@ impl<S: Store> Call<'_, S> {
     pub(super) fn plan_copies(&mut self) -> Option<Reason> {
         let (policy, plan) = self.config.checkpoints.as_ref().zip(self.request.plan.as_ref())?;
         let (at, grain) = (self.progress.num_computed, self.config.hit_alignment());
-        if !self.cache.enable_caching || !self.is_running() || !self.is_state_at(at) {
+        if !self.config.has_states()
+            || !self.cache.enable_caching
+            || !self.is_running()
+            || !self.is_state_at(at)
+        {
             return None;
         }
         let reason = if policy.next(plan, at - 1, grain) == Some(at) {
@@ -253,7 +262,7 @@ impl<S: Store> Call<'_, S> {
         let (Some(keeper), Some(plan)) = (self.keeper.as_deref_mut(), &self.request.plan) else {
             return;
         };
-        if keeper.traffic.counts_states_of(group) {
+        if keeper.traffic.counts(group) {
             keeper.traffic.on_left(block, plan, at, self.request.num_turns);
             self.request.checkpoints.push(at);
         }
@@ -264,12 +273,26 @@ impl<S: Store> Call<'_, S> {
     pub(super) fn note_used(&mut self, group: usize, block: BlockId) {
         let num_tokens = self.tables[group].moving().last_kept;
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
-        if keeper.traffic.counts_states_of(group) {
+        if keeper.traffic.counts(group) {
             keeper.traffic.on_used(block, num_tokens);
             let spare = keeper.traffic.history.spare(block);
             self.request.checkpoints.extend([spare, num_tokens]);
         }
         self.checkpoint = Some(num_tokens);
+    }
+
+    /// A request that is being admitted resumes from windows before `num_tokens` tokens, where those are checkpoints.
+    pub(super) fn note_windows_used(&mut self, hit: Option<&[Vec<BlockId>]>, num_tokens: u32) {
+        let Some((keeper, hit)) = self.keeper.as_deref_mut().zip(hit) else { return };
+        let Some(group) = keeper.traffic.counted().filter(|&it| self.cache.groups[it].is_placed)
+        else {
+            return;
+        };
+        self.request.checkpoints.push(num_tokens);
+        if let Some(&block) = hit[group].last().filter(|block| !block.is_null()) {
+            keeper.traffic.on_used(block, num_tokens);
+            self.request.checkpoints.push(keeper.traffic.history.spare(block));
+        }
     }
 
     /// Give the checkpoint that the call uses or leaves its priority, if it does either.
@@ -324,6 +347,7 @@ impl<S: Store> Call<'_, S> {
     pub(super) fn keep_states(&mut self) -> Result<(), Error> {
         let at = self.progress.num_computed;
         if self.config.checkpoints.is_none()
+            || !self.config.has_states()
             || !self.cache.enable_caching
             || !self.is_running()
             || at > self.progress.num_tokens

@@ -8,6 +8,7 @@ use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::keeper::Visit;
 use crate::rules::sessions::{Hint, WorthClass};
 use crate::rules::traffic::Shared;
+use crate::rules::windows::Windows;
 
 /// Marks the requests of these rules. Their progress is told with each call; what a step looks at is
 /// how far they can go on without a change.
@@ -46,6 +47,8 @@ pub(super) struct Request {
     pub(super) num_computed: u32,
     /// Lengths of the checkpoints that it went on from and left.
     pub(super) checkpoints: Vec<u32>,
+    /// What left its windows.
+    pub(super) windows: Windows,
 }
 
 impl Request {
