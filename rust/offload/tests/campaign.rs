@@ -27,7 +27,8 @@ impl Random {
 
 /// One fault in a folder of segments.
 fn damage(folder: &Folder, random: &mut Random) -> &'static str {
-    let files = folder.all();
+    let mut files = folder.all();
+    files.retain(|path| fs::symlink_metadata(path).is_ok_and(|it| it.is_file() && it.len() > 0));
     let Some(path) = files.get(random.below(files.len() as u64) as usize) else { return "nothing" };
     let other = &files[random.below(files.len() as u64) as usize];
     let len = fs::metadata(path).map_or(0, |it| it.len());

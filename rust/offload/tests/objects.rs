@@ -304,6 +304,10 @@ fn one_object_that_cannot_be_read_is_a_miss_and_no_more() {
             assert_eq!(check_all(&first, std::slice::from_ref(&good)), 1, "{way}: others are read");
         }
         assert!(!first.tier().is_paused(), "{way}");
+        let (second, _) = open(in_folder(&folder), namespace());
+        assert!(second.wait(MOST), "{way}: it is listed to the end");
+        assert!(contains(&second, &good), "{way}");
+        assert_eq!(check_all(&second, std::slice::from_ref(&good)), 1, "{way}");
     }
 }
 
