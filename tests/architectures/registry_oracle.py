@@ -77,6 +77,7 @@ def specs(folder: Path) -> dict[str, Any]:
     with fake_gpu.no_device():
         config = arguments.create_engine_config()
         model_config = config.model_config
+        fields = written(model_config.hf_config.to_dict())  # a model may change them
         with set_default_torch_dtype(model_config.dtype), set_current_vllm_config(config):
             initialize_model(config)
             fake_gpu.Hopper.update_block_size_for_backend(config)
@@ -86,7 +87,7 @@ def specs(folder: Path) -> dict[str, Any]:
     return {
         "dtype": _dtype(model_config.dtype),
         "max_model_len": model_config.max_model_len,
-        "written": written(model_config.hf_config.to_dict()),
+        "written": fields,
         "block_size": config.cache_config.block_size,
         **_described(layers),
     }

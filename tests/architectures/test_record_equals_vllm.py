@@ -35,7 +35,8 @@ def build(folder: Path, names: tuple[str, ...]) -> dict[str, Any]:
 
 def test_some_architectures_are_built_as_recorded(tmp_path: Path) -> None:
     rows = build(tmp_path, SLICE)
-    assert rows == {name: row for name, row in RECORDED.items() if _begins(name)}
+    assert rows.keys() == {name for name in RECORDED if _begins(name)}
+    assert not _different(rows)
 
 
 @pytest.mark.full
@@ -43,14 +44,17 @@ def test_some_architectures_are_built_as_recorded(tmp_path: Path) -> None:
 def test_all_architectures_are_built_as_recorded(tmp_path: Path) -> None:
     rows = build(tmp_path, ())
     assert rows.keys() == RECORDED.keys()
-    different = [name for name, row in RECORDED.items() if _said(row) != _said(rows[name])]
-    assert not different
+    assert not _different(rows)
 
 
 def _begins(name: str) -> bool:
     return any(part in name for part in SLICE)
 
 
+def _different(rows: dict[str, Any]) -> list[str]:
+    return [name for name, row in rows.items() if _said(row) != _said(RECORDED[name])]
+
+
 def _said(row: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the text of an error: it may name a folder."""
-    return {**row, "error": ""} if "error" in row else row
+    """What vLLM said: the caches of a model, or that it did not build one."""
+    return {key: value for key, value in row.items() if key not in ("written", "error")}
