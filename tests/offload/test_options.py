@@ -8,14 +8,14 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.options import DiskOptions, Options
 
 
-def test_sizes_are_read_with_their_units() -> None:
+def test_sizes_are_read_with_their_units(tmp_path: Path) -> None:
     options = Options.parse(
         {
             "spec_name": "HybridOffloadingSpec",
             "spec_module_path": "hybrid_blocks.offload",
             "host": "1.5GiB",
             "disk": "/var/cache/kv:2TB",
-            "objects": "file:///dev/shm",
+            "objects": f"file://{tmp_path}",
             "offload_prompt_only": True,
             "read": "longest",
             "prompt_tokens_per_second": 20_000,
@@ -26,7 +26,7 @@ def test_sizes_are_read_with_their_units() -> None:
     assert options == Options(
         host_bytes=3 << 29,
         disk=DiskOptions(path=Path("/var/cache/kv"), max_bytes=2 * 10**12),
-        objects="file:///dev/shm",
+        objects=f"file://{tmp_path}",
         reads_longest=True,
         prompt_tokens_per_second=20_000.0,
         prompt_only=True,
