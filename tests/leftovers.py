@@ -27,7 +27,7 @@ def state() -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Say what a test left; what only appeared is told against its usual value."""
+    """Name what a test left; compare what only appeared with its usual value."""
     usual = {"the plugin in vLLM": False, "what the plugin would take back": 0}
     lines = []
     for name in sorted(before.keys() | after.keys()):

@@ -1,4 +1,4 @@
-"""A test that leaves something behind is told by its name."""
+"""The error names the test that leaves something behind."""
 
 import logging
 

@@ -240,7 +240,7 @@ def without_towers() -> None:
 
 @contextmanager
 def no_device() -> Iterator[None]:
-    """Answer what torch is asked about the card, and make tensors without memory."""
+    """Answer torch's questions about the card, and make tensors without memory."""
     from vllm.distributed import parallel_state  # noqa: PLC0415 - after `pose`
 
     groups = ("_WORLD", "_INNER_DP_WORLD", "_TP", "_ETP", "_DCP", "_PP", "_DP", "_EP", "_EPLB")

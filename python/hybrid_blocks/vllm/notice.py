@@ -29,7 +29,7 @@ def why_refused() -> str | None:
 def log(level: Level, config: KVCacheConfig, reason: str | None, *, is_told: bool = False) -> None:
     """Say which level an engine runs at, over which groups, and why not a higher one.
 
-    What was asked for and is not reached is a warning, unless the process was told before.
+    A level below the one asked for is a warning, unless the process has logged it before.
     """
     kinds = Counter(
         type(group.kv_cache_spec).__name__.removesuffix("Spec") for group in config.kv_cache_groups
