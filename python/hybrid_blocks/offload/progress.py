@@ -50,7 +50,7 @@ class Progress:
         return bool(self._below.num_under_way or self._write_back)
 
     def take_for(self, state: RequestState, key: OffloadKey) -> None:
-        """Take once a step, and for callers without steps when a request's questions begin again."""
+        """Take once a step; without steps, when a request's questions begin again."""
         is_anew = state.first_asked == (self._num_taken, key)
         if self._has_taken and not is_anew:
             if state.first_asked[0] != self._num_taken:
