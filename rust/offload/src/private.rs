@@ -71,14 +71,21 @@ fn set_mode(path: &Path, found: &Metadata, forbidden: u32, mode: u32) -> io::Res
 }
 
 fn make(path: &Path) -> io::Result<()> {
+    match make_one(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make(path.parent().ok_or(error)?)?;
+            make_one(path)
+        }
+        other => other,
+    }
+}
+
+/// Some folders say that what is made in them is not found, such as those of `/proc`.
+fn make_one(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(FOLDER_MODE).create(path) {
         // The mask of this process may have taken rights of its own.
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(FOLDER_MODE)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make(path.parent().ok_or(error)?)?;
-            make(path)
-        }
         Err(error) => Err(error),
     }
 }

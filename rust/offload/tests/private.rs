@@ -95,6 +95,18 @@ fn a_folder_that_others_can_write_to_or_own_is_refused_with_what_to_do() {
     assert_private(&inner);
 }
 
+/// In `/proc` what is made is not found, though the folder above it is there.
+#[test]
+fn a_folder_that_cannot_be_made_is_an_error() {
+    for path in ["/proc/kv", "/proc/self/kv/kv"] {
+        let mut config = small(&Folder::new("unused"));
+        config.path = path.into();
+        let refused = DiskTier::open(config, &common::namespace(), |_| {});
+        assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
+        assert!(Location::parse(&format!("file://{path}")).is_err());
+    }
+}
+
 #[test]
 fn a_namespace_that_is_a_link_is_refused() {
     let (folder, elsewhere) = (Folder::new("link"), Folder::new("elsewhere"));
