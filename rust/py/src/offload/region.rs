@@ -80,6 +80,10 @@ impl ChunkRegion {
     }
 
     /// The chunks at these places, to be filled while the caller keeps them from any other use.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the bytes are the array's, not this struct's; the places do not overlap"
+    )]
     pub(super) fn buffers(
         &self,
         keys: &[OffloadKey],
