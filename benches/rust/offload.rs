@@ -139,16 +139,16 @@ fn beside_writers() {
         ends.store(true, Ordering::Relaxed);
         times
     });
-    let at = |times: &[Duration], share: f64| {
-        times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6
+    let at = |times: &[Duration], per_mille: usize| {
+        times[(times.len() - 1) * per_mille / 1000].as_secs_f64() * 1e6
     };
     println!(
         "look-up of a chunk: p99 {:.1} µs; while four threads write {} MiB/s: p99 {:.1} µs, p99.9 {:.1} µs, \
          longest {:.1} µs",
-        at(&alone, 0.99),
+        at(&alone, 990),
         written.load(Ordering::Relaxed) / SECONDS,
-        at(&beside, 0.99),
-        at(&beside, 0.999),
+        at(&beside, 990),
+        at(&beside, 999),
         at(&beside, 1.0),
     );
 }
