@@ -184,6 +184,9 @@ fn kills_with_two_processes(num_kills: u64) {
     let (mut owner, mut says) = child(&folder, 0);
     let mut newest: Vec<u64> = Vec::new();
     for kill in 1..=num_kills {
+        // Else the next one may get the folder first.
+        let has = says.by_ref().map_while(Result::ok).any(|line| line.starts_with("has "));
+        assert!(has, "process {} ended without the folder", kill - 1);
         let (next, next_says) = child(&folder, kill);
         let mut num_lines = 0;
         for line in says.by_ref().map_while(Result::ok) {
