@@ -67,7 +67,7 @@ def _drafts(options: Mapping[str, Any], model: Model, name: str | None) -> Specu
     method = str(config.get("method") or "")
     if not config or method in {"", "mtp", *speculative.WITHOUT_LAYERS} or method.endswith("_mtp"):
         drafts = speculative.read(options, model, name)
-        return drafts and Speculative(drafts.method, drafts.num_tokens)
+        return Speculative(drafts.method, drafts.num_tokens) if drafts else None
     if method not in METHODS:
         raise PlanError(
             f"--speculative-config method {method} is not known; known are {', '.join(METHODS)}"

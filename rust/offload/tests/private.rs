@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::fmt::Write as _;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -42,7 +43,7 @@ fn assert_private(path: &Path) {
 
 fn refusal(path: &Path) -> String {
     let mut config = small(&Folder::new("unused"));
-    config.path = path.to_owned();
+    path.clone_into(&mut config.path);
     match DiskTier::open(config, &common::namespace(), |_| {}) {
         Err(error @ Error::InvalidConfig(_)) => error.to_string(),
         other => panic!("{other:?}"),
@@ -224,7 +225,10 @@ fn an_object_that_is_a_link_or_a_pipe_is_a_miss() {
     put(&objects_in(&inner).expect("it can be made").0);
     let first = chunk(0, 5000);
     let layout = "01".repeat(16);
-    let digest: String = first.key.digest.as_bytes().iter().map(|it| format!("{it:02x}")).collect();
+    let mut digest = String::new();
+    for byte in first.key.digest.as_bytes() {
+        write!(digest, "{byte:02x}").expect("it is a string");
+    }
     let path = inner.join(layout).join("0").join(digest);
     let outside = folder.path().join("outside");
     fs::rename(&path, &outside).expect("the object of the first chunk");
