@@ -149,7 +149,7 @@ fn beside_writers() {
         written.load(Ordering::Relaxed) / SECONDS,
         at(&beside, 990),
         at(&beside, 999),
-        at(&beside, 1.0),
+        at(&beside, 1000),
     );
 }
 
