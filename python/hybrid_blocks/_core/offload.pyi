@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ChunkCodec", "DiskStore", "HostCache", "Lookup", "ObjectStore"]
+__all__ = ["ChunkCodec", "ChunkRegion", "DiskStore", "HostCache", "Lookup", "ObjectStore"]
 
 @final
 class Lookup:
