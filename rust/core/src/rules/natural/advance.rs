@@ -82,7 +82,7 @@ impl BlockManager {
                 self.keeper.traffic.on_computed(group, new, &request.rest.plan);
                 cache.commit_full(handle, group, &request.digests, table, end, None)?;
             }
-            cache.release_skipped(row, group, table, num_computed)?;
+            cache.release_skipped(group, table, num_computed)?;
         }
         self.leave_checkpoint(row)
     }
