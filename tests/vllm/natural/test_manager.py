@@ -46,7 +46,10 @@ class Engine:
     ) -> None:
         def configure(config: Any) -> None:
             if events:
-                config.kv_events_config = KVEventsConfig(enable_kv_cache_events=True)
+                # The test takes the events from the manager: no socket on a port that all share.
+                config.kv_events_config = KVEventsConfig(
+                    enable_kv_cache_events=True, publisher="null"
+                )
             if has_priorities:
                 config.scheduler_config.policy = "priority"
             config.scheduler_config.long_prefill_token_threshold = chunk
