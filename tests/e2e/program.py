@@ -42,7 +42,8 @@ def answer_of(
     The answer is the line of JSON that begins with ``answers``. Raises ``RuntimeError`` with the
     end of the log if the process ends with another code than ``ends_with``.
     """
-    folders = [*map(str, (_TESTS, _TESTS / "e2e", _TESTS / "vllm")), os.environ.get("PYTHONPATH", "")]
+    own = (_TESTS, _TESTS / "e2e", _TESTS / "vllm")
+    folders = [*map(str, own), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", program, json.dumps(task)],
         env={
