@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from leftovers import changes, state
+from leftovers import changes, plugins_are_loaded, state, take_back_the_plugin
 
 # Other work on the machine must not fail a property. The usual run draws the same examples each
 # time, `HYPOTHESIS_PROFILE=random` others, and `HYPOTHESIS_PROFILE=long` searches for hours.
@@ -24,17 +24,21 @@ os.environ.setdefault("HUMMING_DISABLE_PARALLEL_BUILD", "1")
 @pytest.fixture(autouse=True, scope="module")
 def nothing_is_left_by_modules() -> Iterator[None]:
     """Fail where fixtures of a module leave something behind."""
-    before = state()
-    yield
-    assert not changes(before, state()), "the tests of this module leave something behind"
+    yield from _leaving_nothing("the tests of this module leave something behind")
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(nothing_is_left_by_modules: None) -> Iterator[None]:  # noqa: ARG001
     """Fail a test that would decide what others find; it may run first or last."""
-    before = state()
+    yield from _leaving_nothing("this test leaves something behind")
+
+
+def _leaving_nothing(complaint: str) -> Iterator[None]:
+    before, were_loaded = state(), plugins_are_loaded()
     yield
-    assert not changes(before, state()), "this test leaves something behind"
+    if plugins_are_loaded() and not were_loaded and not before.get("the plugin in vLLM"):
+        take_back_the_plugin()
+    assert not changes(before, state()), complaint
 
 
 def computes_on_cpu() -> bool:

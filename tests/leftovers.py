@@ -35,3 +35,16 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         if was != now:
             lines.append(f"{name}: {was!r} before, {now!r} after")
     return lines
+
+
+def plugins_are_loaded() -> bool:
+    """Whether vLLM has loaded its plugins in this process; it does so once, when first asked."""
+    plugins = sys.modules.get("vllm.plugins")
+    return bool(plugins and plugins.plugins_loaded)
+
+
+def take_back_the_plugin() -> None:
+    """Take out what vLLM loaded by itself, in whichever test asked first."""
+    installation = sys.modules.get("hybrid_blocks.vllm.installation")
+    if installation and installation.is_installed():
+        installation.uninstall()
