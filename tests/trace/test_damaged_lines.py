@@ -102,7 +102,7 @@ def test_a_list_without_an_end_is_refused_whole(tmp_path: Path) -> None:
     path.write_text(f"[{GOOD['sharegpt']}, {GOOD['sharegpt']}")
     for on_error in ("raise", "skip"):
         with pytest.raises(TraceError, match="not a whole JSON list"):
-            read_trace(path, on_error=on_error)  # type: ignore[arg-type]
+            read_trace(path, on_error=on_error)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
