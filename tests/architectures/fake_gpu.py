@@ -231,11 +231,11 @@ def without_towers() -> None:
         with mark(*args, **kwargs), suppress(Exception):
             yield
 
-    SupportsMultiModal._mark_tower_model = mark_and_forgive
+    SupportsMultiModal._mark_tower_model = mark_and_forgive  # type: ignore[method-assign]
     from vllm import tokenizers  # noqa: PLC0415
 
     for module in (registry, tokenizers):
-        module.cached_tokenizer_from_config = lambda *_, **__: Tokenizer()
+        module.cached_tokenizer_from_config = lambda *_, **__: Tokenizer()  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def inspect_in_this_process() -> list[str]:
             causes.append(f"{type(error).__name__}: {error}"[:300])
             raise
 
-    registry._LazyRegisteredModel.inspect_model_cls = inspect
+    registry._LazyRegisteredModel.inspect_model_cls = inspect  # type: ignore[method-assign]
     return causes
 
 
@@ -78,14 +78,14 @@ def specs(folder: Path) -> dict[str, Any]:
         config = arguments.create_engine_config()
         model_config = config.model_config
         fields = written(model_config.hf_config.to_dict())  # a model may change them
-        with set_default_torch_dtype(model_config.dtype), set_current_vllm_config(config):
+        with set_default_torch_dtype(model_config.dtype), set_current_vllm_config(config):  # type: ignore[arg-type]
             initialize_model(config)
             fake_gpu.Hopper.update_block_size_for_backend(config)
             layers = get_kv_cache_spec(config)
     if not layers:
         raise RuntimeError("no layer keeps a cache")
     return {
-        "dtype": _dtype(model_config.dtype),
+        "dtype": _dtype(model_config.dtype),  # type: ignore[arg-type]
         "max_model_len": model_config.max_model_len,
         "written": fields,
         "block_size": config.cache_config.block_size,
@@ -163,16 +163,16 @@ def register(fields: dict[str, Any]) -> None:
             return value
         if (model_type := value.get("model_type")) in _CONFIG_REGISTRY:
             return _CONFIG_REGISTRY[model_type](**value)
-        return CONFIG_MAPPING[model_type](**value) if model_type in CONFIG_MAPPING else value
+        return CONFIG_MAPPING[model_type](**value) if model_type in CONFIG_MAPPING else value  # type: ignore[index]
 
     def known(model_type: str) -> bool:
         return model_type in CONFIG_MAPPING or model_type in _CONFIG_REGISTRY
 
-    class Section(PreTrainedConfig):
+    class Section(PreTrainedConfig):  # type: ignore[no-untyped-call]
         def __init__(self, **fields: Any) -> None:
             super().__init__(**fields)
 
-    class Published(PreTrainedConfig):
+    class Published(PreTrainedConfig):  # type: ignore[no-untyped-call]
         def __init__(self, **fields: Any) -> None:
             for name, value in fields.items():
                 found = section(value)

@@ -48,7 +48,7 @@ def serve(name: str, num_steps: int = 60) -> dict[str, int]:
         settings = Settings(
             level="off", groups="full", requests=4, prompt_tokens=64, shared_tokens=16
         )
-        scheduler = make_scheduler(
+        scheduler: Any = make_scheduler(
             Groups("full"),
             num_requests=4,
             num_blocks=256,
@@ -66,7 +66,7 @@ def serve(name: str, num_steps: int = 60) -> dict[str, int]:
                     found[output.request_id] = output.prefill_stats.num_cached_tokens
             return outputs
 
-        scheduler.update_from_output = noted  # type: ignore[method-assign]
+        scheduler.update_from_output = noted
         loop.run(num_steps)
         return found
     finally:

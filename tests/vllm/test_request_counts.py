@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from hybrid_blocks._core.vllm import RequestAttribute, RequestState
 from hybrid_blocks.profile.engine import Groups, make_scheduler
-from hybrid_blocks.vllm import plugin
+from hybrid_blocks.vllm import installation, plugin
 from hybrid_blocks.vllm.scheduler import AsyncScheduler
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
@@ -50,9 +50,10 @@ def before() -> Iterator[Request]:
 
 
 @pytest.fixture
-def after(before: Request) -> Request:
+def after(before: Request) -> Iterator[Request]:
     """A request from after a scheduler was made."""
     before.num_computed_tokens = 5
+    was_installed = installation.is_installed()
     plugin.register()
     make_scheduler(
         Groups("full"),
@@ -64,7 +65,9 @@ def after(before: Request) -> Request:
         is_natural=False,
         num_draft_tokens=0,
     )
-    return make_request("after")
+    yield make_request("after")
+    if not was_installed:
+        installation.uninstall()
 
 
 def test_counts_and_status_are_attributes_as_before(before: Request, after: Request) -> None:

@@ -41,14 +41,14 @@ def install() -> None:
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{VARIABLE}={error}") from None
     _largest_file()
-    Scheduler._free_request = _free_request
-    Request.take_prefill_stats = _take_prefill_stats
+    Scheduler._free_request = _free_request  # type: ignore[method-assign]
+    Request.take_prefill_stats = _take_prefill_stats  # type: ignore[method-assign]
 
 
 def uninstall() -> None:
     """Take `install` back and close the file."""
-    Scheduler._free_request = _vllm_free_request
-    Request.take_prefill_stats = _vllm_take_prefill_stats
+    Scheduler._free_request = _vllm_free_request  # type: ignore[method-assign]
+    Request.take_prefill_stats = _vllm_take_prefill_stats  # type: ignore[method-assign]
     while _RECORDER:
         if recorder := _RECORDER.pop():
             recorder.close()
