@@ -95,7 +95,7 @@ class Writer:
 
     @staticmethod
     def _text(value: str, place: str) -> Any:
-        """Of a file what it holds: it may be written anew, or lie elsewhere tomorrow."""
+        """Take a file by its content: another file may stand under its name tomorrow."""
         if not names_a_file(value):
             return value
         try:

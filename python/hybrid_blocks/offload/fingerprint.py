@@ -46,7 +46,7 @@ def file_content(path: str | Path) -> str:
 
 
 def model_content(model: str) -> str:
-    """A model's name; of a file or a folder its content in the place of its name.
+    """Return a model's name, or the content of its file or folder instead.
 
     Hidden files are left out: they are notes of a download.
 

@@ -33,7 +33,7 @@ class Record(msgspec.Struct):
 
 
 class _Session:
-    """A conversation while it is read: all that was said, and the request before."""
+    """A conversation while the reader builds it: its text so far, and the request before."""
 
     def __init__(self, number: int) -> None:
         self.number = number
