@@ -23,6 +23,8 @@ SUITES ?= core,kv_offload,kv_connector,simple_kv_offload,others
 
 # A package of vLLM's would otherwise start two processes that import torch with each import of vLLM.
 export HUMMING_DISABLE_PARALLEL_BUILD := 1
+# Where Python is told to keep no bytecode, each process compiles all of torch and vLLM: 20 s of CPU.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## Show this list
