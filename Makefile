@@ -53,7 +53,7 @@ build/.installed: build/.light-env $(RUST_SOURCES) $(PYTHON_SOURCES)
 	$(UV) pip install --quiet --python $(VENV)/bin/python --no-deps --reinstall-package hybrid-blocks $(WHEELS)/*.whl
 	@touch $@
 
-# `make run` speaks to no cloud and is no benchmark, so its build is quick and stands alone.
+# `make run` offloads nothing and is no benchmark, so its build is quick and stands alone.
 build/.quick: build/.run-env $(RUST_SOURCES) $(PYTHON_SOURCES)
 	rm -rf build/quick
 	$(VENV)/bin/maturin build --quiet --profile quick --no-default-features --out build/quick
@@ -69,9 +69,10 @@ build/.vllm-env: $(UV) pyproject.toml requirements/vllm.txt
 
 # For `make check`: the crates as cargo test builds them, so that most are built once. Without what speaks
 # to clouds, and with what a test needs that makes the core panic.
+CHECKED := --no-default-features --features hybrid-blocks-py/offload
 build/.checked: build/.light-env $(RUST_SOURCES) $(PYTHON_SOURCES)
 	rm -rf build/check
-	$(VENV)/bin/maturin build --quiet --no-default-features --features fault-injection --out build/check
+	$(VENV)/bin/maturin build --quiet --no-default-features --features offload,fault-injection --out build/check
 	$(UV) pip install --quiet --python $(VENV)/bin/python --no-deps --target build/check build/check/*.whl
 	@touch $@
 
@@ -133,7 +134,7 @@ WITHOUT_GPU := VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1
 
 .PHONY: check test test-all
 check: ## Formats, lints, types, cargo and pytest without vLLM: minutes, light environment
-	@$(call side-by-side,test-light test-rust lint types-light LIGHT=build/.checked FEATURES=--no-default-features \
+	@$(call side-by-side,test-light test-rust lint types-light LIGHT=build/.checked FEATURES='$(CHECKED)' \
 	  WHICH='-m "not full and not wheel"')
 
 test: ## All that proves a change: check, vLLM as the oracle, its nearest tests, a served model
@@ -181,7 +182,7 @@ types-light: $(LIGHT)
 
 # The bindings have no such tests. They are named so that crates of others are built once for both.
 test-rust: ## cargo test of the core, of the offload tiers and of random operations on the core
-	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops -p hybrid-blocks-py --no-default-features
+	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops -p hybrid-blocks-py $(CHECKED)
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops
 
 test-light: $(LIGHT) ## pytest without vLLM

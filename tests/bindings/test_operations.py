@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import examples
 from hybrid_blocks import BlockManager, FlopModel, GroupSpec, Placement, block_hasher
 from hybrid_blocks.errors import HybridBlocksError
 from hypothesis import given, settings
@@ -117,7 +118,7 @@ def repeat(binary: Path, operations: bytes) -> list[str]:
     return [call["call"] for call in calls]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(80))
 @given(
     setup=st.binary(min_size=SETUP_BYTES, max_size=SETUP_BYTES),
     operations=st.lists(st.binary(min_size=OP_BYTES, max_size=OP_BYTES), max_size=60),

@@ -49,7 +49,7 @@ def test_a_panic_is_an_exception_of_ours_and_the_manager_says_so_ever_after() ->
 def _built() -> str:
     """Build what `make check` tests, where another build is tested; return the binary."""
     build = ["cargo", "build", "--quiet", "-p", "hybrid-blocks-py"]
-    build += ["--no-default-features", "--features", "fault-injection"]
+    build += ["--no-default-features", "--features", "offload,fault-injection"]
     # In the folder of `make test-rust`, which builds most of it.
     subprocess.run(build, cwd=ROOT, check=True)
     return str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "lib_core.so")

@@ -1,6 +1,7 @@
 """What holds for every model, deployment and memory."""
 
 from arena_filler import serve_all
+from examples import examples
 from hybrid_blocks.model import Layer, Model, PlanError, load_model
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -49,7 +50,9 @@ deployments = st.builds(
 )
 memories = st.integers(2**26, 2**34)
 lengths = st.integers(1, 20_000)
-without_deadline = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+without_deadline = settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def _model(kept: list[object]) -> Model:

@@ -9,6 +9,7 @@ mod checkpoint_policy;
 mod group_kind;
 mod group_spec;
 mod hint;
+#[cfg(feature = "offload")]
 mod offload;
 mod policy;
 
@@ -33,6 +34,7 @@ mod _core {
     use super::group_kind::GroupKind;
     #[pymodule_export]
     use super::group_spec::GroupSpec;
+    #[cfg(feature = "offload")]
     #[pymodule_export]
     use super::offload::offload;
     #[pymodule_export]
@@ -47,8 +49,10 @@ mod _core {
         module.add("SESSION_HINTS", PyTuple::new(module.py(), Hint::ALL.map(Hint::name))?)?;
         // A module without a file can only be imported by its name if it is there already.
         let modules = module.py().import("sys")?.getattr("modules")?;
-        for name in ["vllm", "offload"] {
-            let (full, part) = (format!("hybrid_blocks._core.{name}"), module.getattr(name)?);
+        let parts: &[&str] =
+            if cfg!(feature = "offload") { &["vllm", "offload"] } else { &["vllm"] };
+        for name in parts {
+            let (full, part) = (format!("hybrid_blocks._core.{name}"), module.getattr(*name)?);
             part.setattr("__name__", &full)?;
             modules.set_item(full, part)?;
         }
