@@ -1001,6 +1001,22 @@ fn schedule_chunk(
 }
 
 #[test]
+fn a_request_that_is_looked_up_in_many_steps_counts_once() {
+    let mut manager = small(40, 64);
+    let prompt: Vec<u8> = (0..48).collect();
+    let (handle, progress) = arrive(&mut manager, "waiting", &prompt);
+    manager.start_step();
+    for _ in 0..3 {
+        manager.longest_usable_hit(handle, 47, &progress).unwrap();
+    }
+    let counted = |manager: &KvCacheManager<SlabStore>| manager.stats().limits.iter().sum::<u64>();
+    assert_eq!(counted(&manager), 0, "it waits");
+    let hit = manager.longest_usable_hit(handle, 47, &progress).unwrap();
+    schedule_chunk(&mut manager, (handle, progress), Some(&hit));
+    assert_eq!(counted(&manager), 1);
+}
+
+#[test]
 fn what_a_step_entered_that_its_request_was_taken_out_of_is_found_no_more() {
     let mut manager = small(40, 64);
     let prompt: Vec<u8> = (0..48).collect();

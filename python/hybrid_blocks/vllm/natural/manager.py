@@ -146,7 +146,7 @@ def _counters(counts: dict[str, int], limits: dict[str, int], num_steals: int) -
             for why in dropped
         ),
         *(
-            _counter("hits", "Look-ups by what ended them.", count, ended_by=limit)
+            _counter("hits", "Admissions by what ended their hits.", count, ended_by=limit)
             for limit, count in limits.items()
         ),
         _counter("hits_shortened", "Hits too scattered to go on from.", counts["shortened"]),

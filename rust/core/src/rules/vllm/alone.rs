@@ -38,7 +38,7 @@ impl<S: Store> KvCacheManager<S> {
     ) -> Result<ComputedBlocks, Error> {
         let row = self.engine.requests.row(handle)?;
         let (mut hit, ended_by) = self.explained_hit(handle, limit);
-        self.stats.limits[ended_by as usize] += 1;
+        self.engine.requests.rows[row].rest.ended_by = Some(ended_by);
         let departure = self.departure(row, &hit, ended_by);
         while hit.num_tokens > 0 && !self.finishes_with(&hit.blocks, progress.num_tokens) {
             self.stats.shortened += 1;

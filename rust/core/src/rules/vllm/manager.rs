@@ -311,6 +311,9 @@ impl<S: Store> KvCacheManager<S> {
             return Ok(None);
         }
         call.stats.no_room += num_cancelled;
+        if let Some(ended_by) = call.request.ended_by.take() {
+            call.stats.limits[ended_by as usize] += 1;
+        }
         if let Some(reason) = reason {
             call.key_copies(reason)?;
         }

@@ -5,6 +5,7 @@ use crate::digest::Digest;
 use crate::engine::requests::RequestState;
 use crate::group::Table;
 use crate::rules::checkpoint_policy::CheckpointPlan;
+use crate::rules::hit::HitLimit;
 use crate::rules::keeper::Visit;
 use crate::rules::sessions::{Hint, WorthClass};
 use crate::rules::traffic::Shared;
@@ -29,6 +30,8 @@ pub(super) struct Request {
     pub(super) next_checkpoint: Option<(u32, u32)>,
     /// The request for whose checkpoint it waits, or waited.
     pub(super) awaited: Option<u64>,
+    /// What ended the hit of its last look-up, until its admission counts that.
+    pub(super) ended_by: Option<HitLimit>,
     /// How its prompt shares blocks with earlier ones, until its admission takes note of that.
     pub(super) shared: Option<Shared>,
     /// Whether its prompt was taken note of.

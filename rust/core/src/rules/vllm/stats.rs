@@ -23,6 +23,6 @@ pub struct KvCacheStats {
     pub no_room: u64,
     /// Hits shortened because the request could not have come to its end with them.
     pub shortened: u64,
-    /// Look-ups by what ended them, in the order of [`HitLimit::ALL`].
+    /// Admissions by what ended their hits, in the order of [`HitLimit::ALL`].
     pub limits: [u64; HitLimit::ALL.len()],
 }
