@@ -12,22 +12,17 @@ from hybrid_blocks.kernels.convert_state import StateCodec, convert_state
 from hybrid_blocks.kernels.copy_blocks import copy_blocks
 from hybrid_blocks.kernels.gather_scatter import gather_blocks, scatter_blocks
 from hybrid_blocks.kernels.move_slabs import move_slabs
-from hybrid_blocks.kernels.slot_mapping import PAD_SLOT, slot_mapping
-from hybrid_blocks.kernels.table_delta import apply_table_delta
 from hybrid_blocks.kernels.zero_blocks import zero_blocks
 
 __all__ = [
-    "PAD_SLOT",
     "Backend",
     "BlockTensors",
     "StateCodec",
-    "apply_table_delta",
     "convert_state",
     "copy_blocks",
     "gather_blocks",
     "move_slabs",
     "scatter_blocks",
-    "slot_mapping",
     "usable_backends",
     "zero_blocks",
 ]

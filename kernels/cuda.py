@@ -172,11 +172,6 @@ def prepared(
     return launch
 
 
-def shared(queue: LaunchQueue, operation: str, name: str, parameters: list[Parameter]) -> Launch:
-    """Return the launch of a kernel that belongs to no group, laid out at first use."""
-    return prepared(queue, queue, operation, name, lambda _: parameters)
-
-
 def tables_of(group: BlockTensors) -> list[Parameter]:
     """Return the parameters with which every block kernel begins."""
     tables = group.tables(CUDA_UNIT_BYTES)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from hybrid_blocks.kernels import driver as drivers
 from hybrid_blocks.kernels.ids import IdList, Int32s
-from hybrid_blocks.kernels.upload import RING_IDS, ListRing
+from hybrid_blocks.kernels.upload import ListRing
 
 if TYPE_CHECKING:
     import torch
@@ -33,8 +33,6 @@ class LaunchQueue:
         self.pointer = c_void_p(handle)
         self._ordinal = None if device.type == "cpu" else device.index
         self.lock = threading.RLock()
-        self.launches: dict[tuple[int, str], Any] = {}  # those that belong to no group
-        self._alone: list[torch.Tensor] = []  # lists too long for the ring, until they are read
         self._kept: deque[tuple[c_void_p, torch.Tensor]] = deque()
 
     @cached_property
@@ -64,10 +62,6 @@ class LaunchQueue:
 
         return torch.cuda.ExternalStream(self.handle, device=self.device)
 
-    def device_tables(self) -> "list[torch.Tensor]":
-        """Return nothing: launches without a group read no tables."""
-        return []
-
     def activate(self) -> "AbstractContextManager[Any]":
         """Return a context in which torch's and Triton's launches go to this stream."""
         if self.device.type == "cpu":
@@ -94,10 +88,8 @@ class LaunchQueue:
 
         if not isinstance(lists[0], np.ndarray):
             return list(lists)  # type: ignore[arg-type]
-        if self.device.type == "cpu" or sum(map(len, lists)) > RING_IDS // 2:
-            with self.activate():
-                self._alone = [torch.tensor(ids, device=self.device) for ids in lists]
-            return self._alone
+        if self.device.type == "cpu":
+            return [torch.tensor(ids) for ids in lists]
         return self.on_device_side(lists)  # type: ignore[arg-type]
 
     def on_device_side(self, lists: Sequence[Int32s]) -> "list[torch.Tensor]":
@@ -108,14 +100,13 @@ class LaunchQueue:
 
     def addresses(self, lists: Sequence[IdList]) -> list[int]:
         """Return where the lists lie on the device; :meth:`done` must follow what reads them."""
-        if isinstance(lists[0], np.ndarray) and sum(map(len, lists)) <= RING_IDS // 2:
+        if isinstance(lists[0], np.ndarray):
             ring = self.ring
             return [ring.address(at) for at in ring.put(lists)]  # type: ignore[arg-type]
-        return [ids.data_ptr() for ids in self.on_device(lists)]
+        return [ids.data_ptr() for ids in lists]  # type: ignore[union-attr]
 
     def done(self) -> None:
         """Let the memory of uploaded lists be used again after the launches so far."""
-        self._alone = []
         if "ring" in self.__dict__:
             self.ring.close()
 

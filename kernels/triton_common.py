@@ -101,20 +101,3 @@ def zero_runs(target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):
     """Clear ``nbytes[i]`` from ``target[i]``, which WIDTH divides."""
     to, inside = tile_of(target, nbytes, WIDTH, UNIT_BYTES)
     tl.store(to, 0, mask=inside)
-
-
-@triton.jit
-def last_not_after(bounds, length, value, inside, STEPS: tl.constexpr):
-    """Return for each ``value`` the last ``i`` below ``length`` with ``bounds[i] <= value``.
-
-    ``bounds`` ascends and begins at or below every value; STEPS is the bit length of ``length``.
-    """
-    found = value * 0
-    end = found + length
-    for _ in range(STEPS):
-        middle = found + (end - found) // 2
-        before = tl.load(bounds + middle, mask=inside, other=0) <= value
-        wide = end - found > 1
-        found = tl.where(wide & before, middle, found)
-        end = tl.where(wide & (~before), middle, end)
-    return found

@@ -10,13 +10,11 @@ from hybrid_blocks.kernels import (
     Backend,
     BlockTensors,
     StateCodec,
-    apply_table_delta,
     convert_state,
     copy_blocks,
     gather_blocks,
     move_slabs,
     scatter_blocks,
-    slot_mapping,
     zero_blocks,
 )
 from peers import BatchedCopies, indexed_copy, vllm_copies, vllm_swap
@@ -361,42 +359,6 @@ def conversions(slots: int = 12) -> Iterator[Case]:
             yield case
 
 
-def tables() -> Iterator[Case]:
-    """A step's table delta and slot mapping: small, so that only microseconds are told."""
-    requests, columns, block = 256, 2048, 16
-    table = torch.zeros(requests, columns, dtype=torch.int32, device="cuda")
-    delta = (
-        np.arange(requests, dtype=np.int32),
-        np.full(requests, 100, np.int32),
-        np.arange(0, 2 * requests + 1, 2, dtype=np.int32),
-        np.arange(2 * requests, dtype=np.int32),
-    )
-    listed = [on_device(values) for values in delta]
-    case = Case(
-        "table delta, 2 blocks for each of 256 requests",
-        [table],
-        lambda _: apply_table_delta(table, *delta, backend="naive"),
-    )
-    for backend in FAST:
-        case.calls[backend] = lambda _, b=backend: apply_table_delta(table, *listed, backend=b)
-    case.host = lambda _: apply_table_delta(table, *delta)
-    yield case
-    table.random_(0, 1 << 20)
-    tokens = 8192
-    starts = torch.arange(0, tokens + 1, tokens // requests, dtype=torch.int32, device="cuda")
-    positions = torch.arange(tokens, device="cuda") % (columns * block)
-    out = torch.zeros(tokens, dtype=torch.int64, device="cuda")
-
-    def mapped(_: int, backend: Backend | None) -> None:
-        slot_mapping(table, starts, positions, block, out, backend=backend)
-
-    case = Case("slot mapping, 8,192 tokens of 256 requests", [out], lambda i: mapped(i, "naive"))
-    for backend in FAST:
-        case.calls[backend] = lambda i, b=backend: mapped(i, b)
-    case.host = lambda i: mapped(i, None)
-    yield case
-
-
 PAGES = (8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
 
 
@@ -424,4 +386,3 @@ def all_cases() -> Iterator[Case]:
         del offload
     yield compaction()
     yield odd_pages()
-    yield from tables()

@@ -54,7 +54,6 @@ def manager_of(setup: dict[str, Any]) -> BlockManager:
         block_hasher("xxhash", setup["hash_block_size"]),
         blocks_per_slab=setup["blocks_per_slab"] or None,
         enable_events=True,
-        enable_delta=True,
         enable_compaction=setup["compaction"],
         policy=POLICIES[setup["policy"]],
         placement=Placement(**setup["placement"]),

@@ -19,8 +19,7 @@ UNIT = {"WIDTH": 16, "UNIT_BYTES": 8192, "ROWS": 1}
 FEW_SMS = UNIT | {"ROWS": 8}
 HEADS = {"layers": "*i64", "heads": "*i64", "num_heads": "i32", "slots": "*i32", "blocks": "*i32"}
 HEADS |= {"num_slots": "i32", "num_blocks": "i32"}
-POINTERS = {"src", "dst", "ids", "rows", "starts", "offsets", "block_ids", "table", "block_table"}
-POINTERS |= {"query_start"}
+POINTERS = {"src", "dst", "ids"}
 
 KERNELS: list[tuple[str, str, dict[str, Any]]] = [
     ("copy_blocks", "_copy_blocks", UNIT | {"ORDERED": False}),
@@ -30,8 +29,6 @@ KERNELS: list[tuple[str, str, dict[str, Any]]] = [
     ("gather_scatter", "_move_records", UNIT | {"GATHER": True}),
     ("gather_scatter", "_move_records", FEW_SMS | {"GATHER": True}),
     ("gather_scatter", "_move_records", FEW_SMS | {"GATHER": False}),
-    ("table_delta", "_apply_table_delta", {"STEPS": 9, "LANES": 256}),
-    ("slot_mapping", "_slot_mapping", {"PAD": -1, "STEPS": 9, "LANES": 256}),
     *(
         (
             "convert_state",
@@ -54,11 +51,9 @@ def type_of(parameter: str) -> str:
     """Return Triton's type of a kernel's run-time parameter."""
     if parameter in POINTERS:
         return "*i32"
-    if parameter in {"positions", "out"}:
-        return "*i64"
     if parameter == "units":
         return "*i32"
-    if parameter in {"staging", "record_bytes", "arena", "slab_bytes", "row_stride"}:
+    if parameter in {"staging", "record_bytes", "arena", "slab_bytes"}:
         return "i64"
     return {**BLOCKS, **HEADS, "units": "*i32"}.get(parameter, "i32")
 

@@ -8,14 +8,7 @@ from hybrid_blocks.kernels import build
 from machine_code import MachineCode, kernels_of, longest_flight
 
 ROOT = Path(hybrid_blocks.kernels.__file__).parent
-OPERATIONS = (
-    "convert_state",
-    "copy_blocks",
-    "gather_scatter",
-    "slot_mapping",
-    "table_delta",
-    "zero_blocks",
-)
+OPERATIONS = ("convert_state", "copy_blocks", "gather_scatter", "zero_blocks")
 ARCHS = ("sm_80", "sm_90", "sm_100")
 
 LOAD, STORE = "LDG.E.NA.128.CONSTANT", "STG.E.NA.128"

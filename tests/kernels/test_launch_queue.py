@@ -14,7 +14,6 @@ import torch
 from cuda_on_cpu import fake_driver
 from hybrid_blocks.kernels import (
     BlockTensors,
-    apply_table_delta,
     copy_blocks,
     cuda,
     gather_scatter,
@@ -90,14 +89,6 @@ def test_what_no_launch_has_read_yet_is_not_written_over(queue: LaunchQueue) -> 
         for ids, place in zip(lists, places, strict=True):
             assert np.array_equal(place.numpy(), ids)
         queue.done()
-
-
-def test_a_list_too_long_for_the_ring_is_copied_alone() -> None:
-    table = torch.zeros(4, RING_IDS, dtype=torch.int32)
-    ids = np.arange(RING_IDS, dtype=np.int32)
-    with running("cuda"):
-        apply_table_delta(table, int32s(2), int32s(0), int32s(0, RING_IDS), ids, backend="cuda")
-    assert torch.equal(table[2], torch.from_numpy(ids))
 
 
 def test_a_launch_is_laid_out_once_a_group_and_stream() -> None:

@@ -35,7 +35,6 @@ _Tokens: TypeAlias = Buffer | npt.NDArray[np.integer] | list[int] | tuple[int, .
 _ExtraKeys: TypeAlias = list[Any] | tuple[object, ...]
 _Handles: TypeAlias = npt.NDArray[np.int64]
 _Counts: TypeAlias = npt.NDArray[np.int32]
-_TableRuns: TypeAlias = tuple[_Counts, _Counts, _Counts, _Counts]
 
 SESSION_HINTS: tuple[str, ...]
 """What :meth:`BlockManager.set_hint` takes."""
@@ -498,7 +497,6 @@ class BlockManager:
         blocks_per_slab: Sequence[int] | None = None,
         enable_caching: bool = True,
         enable_events: bool = False,
-        enable_delta: bool = False,
         enable_compaction: bool = True,
         policy: str | FlopModel = ...,
         placement: CheckpointPolicy | None = None,
@@ -709,16 +707,6 @@ class BlockManager:
 
     def find(self, request_id: str) -> int | None:
         """Return the handle of a request id."""
-
-    def take_delta(self) -> list[_TableRuns]:
-        """Return the changed entries of block tables since the last call, by group.
-
-        A group's changes are int32 arrays ``(rows, starts, offsets, block_ids)``: run ``i`` is
-        ``block_ids[offsets[i]:offsets[i + 1]]`` and goes to ``table[rows[i], starts[i]:]``, as
-        :func:`hybrid_blocks.kernels.apply_table_delta` takes them. A row is the low 32 bits of a
-        handle. Nothing unless ``enable_delta``; entries of freed and preempted requests are not
-        cleared.
-        """
 
     def take_events(self) -> list[tuple[object, ...]]:
         """Return the changes of the prefix cache since the last call, in order.

@@ -22,9 +22,7 @@ mod rules;
 mod store;
 
 pub use digest::Digest;
-pub use engine::{
-    BlockCopy, CacheEvent, Compaction, GroupBlocks, Residency, TableChange, TableRuns,
-};
+pub use engine::{BlockCopy, CacheEvent, Compaction, GroupBlocks, Residency, TableChange};
 pub use error::{Error, Unit};
 pub use group::{GroupKind, GroupSpec};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};

@@ -3,7 +3,7 @@
 use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
-    GroupId, GroupKind, GroupSpec, PoolId, Stats, Store, TableChange, TableRuns,
+    GroupId, GroupKind, GroupSpec, PoolId, Stats, Store, TableChange,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -23,7 +23,6 @@ pub struct Call {
 
 pub(crate) struct System {
     manager: BlockManager,
-    num_groups: u32,
     transcript: Option<Vec<Call>>,
 }
 
@@ -99,7 +98,6 @@ impl System {
         let placement = &setup.placement;
         let config = Config {
             enable_events: true,
-            enable_delta: true,
             enable_compaction: setup.compaction,
             policy: policy(setup.policy),
             checkpoints: hybrid_blocks::CheckpointPolicy {
@@ -114,11 +112,7 @@ impl System {
             ..Config::new(setup.groups.iter().map(spec).collect(), setup.hash_block_size)
         };
         let manager = BlockManager::new(store.expect("a store of a few slabs"), config);
-        Self {
-            manager: manager.expect("groups of whole hash blocks"),
-            num_groups: setup.groups.len() as u32,
-            transcript: None,
-        }
+        Self { manager: manager.expect("groups of whole hash blocks"), transcript: None }
     }
 
     pub(crate) fn record(&mut self) {
@@ -306,19 +300,6 @@ impl System {
         let told = |()| events.iter().map(event).collect::<Vec<_>>();
         self.note("take_events", || json!([]), Ok(()), told);
         events
-    }
-
-    pub(crate) fn take_delta(&mut self) -> Vec<TableChange> {
-        let delta = self.manager.take_delta();
-        let num_groups = self.num_groups;
-        let runs = |()| {
-            (0..num_groups)
-                .map(|group| TableRuns::of(&delta, GroupId(group)))
-                .map(|runs| [runs.rows, runs.starts, runs.offsets, runs.block_ids])
-                .collect::<Vec<_>>()
-        };
-        self.note("take_delta", || json!([]), Ok(()), runs);
-        delta
     }
 
     // --- what can be seen ---

@@ -3,7 +3,7 @@
 
 use hybrid_blocks::{
     self as core, BlockCopy, CacheEvent, GroupId, Hashing, Hint, HitLimit, Origin, Policy, PoolId,
-    Store, TableChange, TableRuns,
+    Store, TableChange,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -30,14 +30,10 @@ impl BlockManager {
     #[new]
     #[pyo3(signature = (
         groups, hasher, *, num_blocks = None, num_slabs = None, blocks_per_slab = None,
-        enable_caching = true, enable_events = false, enable_delta = false, enable_compaction = true,
+        enable_caching = true, enable_events = false, enable_compaction = true,
         policy = Policy::Lru, placement = None, max_chunk = 1_073_741_824
     ))]
-    #[expect(
-        clippy::too_many_arguments,
-        clippy::fn_params_excessive_bools,
-        reason = "keyword arguments of the constructor"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the constructor")]
     fn new(
         groups: Vec<PyRef<'_, GroupSpec>>,
         hasher: &Bound<'_, PyBlockHasher>,
@@ -46,7 +42,6 @@ impl BlockManager {
         #[pyo3(from_py_with = optional_sizes)] blocks_per_slab: Option<Vec<u32>>,
         enable_caching: bool,
         enable_events: bool,
-        enable_delta: bool,
         enable_compaction: bool,
         #[pyo3(from_py_with = policy)] policy: Policy,
         placement: Option<PyRef<'_, CheckpointPolicy>>,
@@ -59,7 +54,6 @@ impl BlockManager {
             hash_block_size: u32::try_from(hash_block_size).map_err(invalid_argument)?,
             enable_caching,
             enable_events,
-            enable_delta,
             enable_compaction,
             policy,
             checkpoints: placement.map_or_else(Default::default, |policy| policy.0),
@@ -249,19 +243,6 @@ impl BlockManager {
 
     fn find(&self, py: Python<'_>, request_id: &str) -> PyResult<Option<u64>> {
         self.manager.with(py, |manager| manager.find(request_id))
-    }
-
-    fn take_delta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let delta = self.manager.with(py, core::BlockManager::take_delta)?;
-        let num_groups = self.manager.with(py, |manager| manager.num_groups())?;
-        let array =
-            |values: Vec<u32>| PyArray1::from_iter(py, values.into_iter().map(u32::cast_signed));
-        let groups = (0..num_groups).map(|group| {
-            let TableRuns { rows, starts, offsets, block_ids } =
-                TableRuns::of(&delta, GroupId(group));
-            (array(rows), array(starts), array(offsets), array(block_ids))
-        });
-        PyList::new(py, groups)
     }
 
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {

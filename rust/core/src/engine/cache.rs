@@ -117,19 +117,16 @@ impl<S: Store> Cache<S> {
     /// Give one group room for `num_tokens` tokens. Returns the positions of the new blocks.
     pub(crate) fn extend(
         &mut self,
-        row: usize,
         group: usize,
         table: &mut Table,
         num_tokens: u32,
     ) -> Result<Range<usize>, Error> {
-        let Group { id, spec, .. } = self.groups[group];
+        let spec = self.groups[group].spec;
         let start = table.blocks.len();
         let num_missing = self.groups[group].num_missing(table, num_tokens);
         if num_missing > 0 {
             let near = table.blocks.last().and_then(|&block| self.store.slab_of(spec.pool, block));
             self.take(spec.pool, num_missing, near, &mut table.blocks)?;
-            let new = start as u32..table.blocks.len() as u32;
-            self.outbox.note_table(row, id, new, &table.blocks);
         }
         Ok(start..table.blocks.len())
     }
@@ -247,13 +244,12 @@ impl<S: Store> Cache<S> {
     /// blocks, which start at a position, their priorities before.
     pub(crate) fn release_skipped(
         &mut self,
-        row: usize,
         group: usize,
         table: &mut Table,
         num_processed: u32,
         score: impl FnOnce(&mut S, u32, &[BlockId]),
     ) -> Result<(), Error> {
-        let Group { id, spec, .. } = self.groups[group];
+        let spec = self.groups[group].spec;
         let until = self.groups[group].num_skipped_blocks(num_processed);
         let until = until.min(table.blocks.len() as u32);
         if until <= table.num_skipped {
@@ -266,7 +262,6 @@ impl<S: Store> Cache<S> {
         let held = blocks.iter().rev().copied().filter(|block| !block.is_null());
         self.store.free(spec.pool, held)?;
         blocks.fill(BlockId::NULL);
-        self.outbox.note_table(row, id, skipped, &table.blocks);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::requests::RequestState;
-use super::{BlockCopy, Engine, TableChange};
+use super::{BlockCopy, Engine};
 use crate::error::Error;
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
 use crate::store::Store;
@@ -29,6 +29,20 @@ impl Compaction {
     pub fn num_moves(&self) -> usize {
         self.num_moves
     }
+}
+
+/// One changed entry of a block table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct TableChange {
+    /// The low 32 bits of the request's handle.
+    pub row: u32,
+    /// Group.
+    pub group: GroupId,
+    /// Position in the table.
+    pub position: u32,
+    /// What stands there now.
+    pub block: BlockId,
 }
 
 /// What a compaction changed.
@@ -97,9 +111,6 @@ impl<S: Store, R: RequestState> Engine<S, R> {
             store.drop_cached_in(pool, slab);
         }
         self.cache.note_evictions();
-        if self.cache.outbox.enable_delta {
-            self.cache.outbox.delta.extend_from_slice(&moved.tables);
-        }
         Ok(moved)
     }
 

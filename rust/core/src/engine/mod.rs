@@ -2,20 +2,18 @@
 //! what it is told; what may be hit, kept, evicted and admitted is decided by `rules`.
 //!
 //! ```text
-//! lookup, delta <- outbox <- cache ─┐
-//!                        requests ──┴─ engine <- check, compact
+//! lookup <- outbox <- cache ─┐
+//!                 requests ──┴─ engine <- check, compact
 //! ```
 
 pub(crate) mod cache;
 mod check;
 mod compact;
-pub(crate) mod delta;
 pub(crate) mod lookup;
 pub(crate) mod outbox;
 pub(crate) mod requests;
 
-pub use compact::Compaction;
-pub use delta::{TableChange, TableRuns};
+pub use compact::{Compaction, TableChange};
 pub use lookup::{GroupBlocks, LookupGroup};
 pub use outbox::{BlockCopy, CacheEvent, Residency};
 

@@ -1,8 +1,5 @@
 //! What happened since it was last asked for: [`Outbox`].
 
-use std::ops::Range;
-
-use super::TableChange;
 use crate::digest::Digest;
 use crate::ids::{BlockId, GroupId};
 use crate::prefix_index::Key;
@@ -78,14 +75,11 @@ pub struct BlockCopy {
 pub(crate) struct Outbox {
     /// Whether anybody asks for events.
     pub(crate) enable_events: bool,
-    /// Whether anybody asks for changes of tables.
-    pub(crate) enable_delta: bool,
     /// Whether anybody asks for residency.
     pub(crate) enable_residency: bool,
     pub(crate) events: Vec<CacheEvent>,
     /// In the order in which they were asked for.
     pub(crate) copies: Vec<BlockCopy>,
-    pub(crate) delta: Vec<TableChange>,
     pub(crate) residency: Vec<(Residency, BlockId)>,
 }
 
@@ -111,22 +105,6 @@ impl Outbox {
     ) {
         if self.enable_residency {
             self.residency.extend(blocks.into_iter().map(|block| (what, block)));
-        }
-    }
-
-    /// Note what stands at `positions` of a table now.
-    pub(crate) fn note_table(
-        &mut self,
-        row: usize,
-        group: GroupId,
-        positions: Range<u32>,
-        blocks: &[BlockId],
-    ) {
-        if self.enable_delta {
-            self.delta.extend(positions.map(|position| {
-                let block = blocks[position as usize];
-                TableChange { row: row as u32, group, position, block }
-            }));
         }
     }
 }

@@ -55,7 +55,6 @@ impl Windows {
     pub(crate) fn release_skipped<S: Store>(
         &mut self,
         cache: &mut Cache<S>,
-        row: usize,
         group: usize,
         table: &mut Table,
         num_processed: u32,
@@ -64,7 +63,7 @@ impl Windows {
         let spec = cache.groups[group];
         let pool = spec.spec.pool;
         if !spec.is_placed {
-            return cache.release_skipped(row, group, table, num_processed, |store, _, blocks| {
+            return cache.release_skipped(group, table, num_processed, |store, _, blocks| {
                 store.raise_to_default(pool, blocks);
             });
         }
@@ -76,7 +75,7 @@ impl Windows {
             }
             is_needed
         });
-        cache.release_skipped(row, group, table, num_processed, |store, first, blocks| {
+        cache.release_skipped(group, table, num_processed, |store, first, blocks| {
             for (position, &block) in (first..).zip(blocks).filter(|(_, block)| !block.is_null()) {
                 let is_kept = places.need(&spec, position);
                 if !is_kept && position < needed.start {

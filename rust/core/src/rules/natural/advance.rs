@@ -89,7 +89,7 @@ impl BlockManager {
                 cache.commit_full(handle, group, &request.digests, table, end, None)?;
             }
             let windows = &mut request.rest.windows;
-            windows.release_skipped(cache, row, group, table, num_computed, &places)?;
+            windows.release_skipped(cache, group, table, num_computed, &places)?;
         }
         self.leave_checkpoint(row)
     }

@@ -140,13 +140,6 @@ impl BlockManager {
         self.note_windows_used(row);
         let request = &mut self.engine.requests.rows[row].rest;
         request.matched = None;
-        let cache = &mut self.engine.cache;
-        for (group, table) in cache.groups.iter().zip(self.engine.requests.tables(row)) {
-            if !group.kind().is_constant() {
-                let adopted = 0..hit.num_tokens / group.spec.block_size;
-                cache.outbox.note_table(row, group.id, adopted, &table.blocks);
-            }
-        }
         Ok(0)
     }
 
@@ -165,7 +158,7 @@ impl BlockManager {
         }
         let mut room = u32::MAX;
         for (group, table) in tables.iter_mut().enumerate() {
-            cache.extend(row, group, table, num_tokens)?;
+            cache.extend(group, table, num_tokens)?;
             room = room.min(cache.groups[group].room(table));
         }
         let progress = self.engine.requests.progress_mut(row);

@@ -15,7 +15,6 @@ use crate::rules::checkpoint_policy::CheckpointPolicy;
 /// assert!(config.enable_caching);
 /// ```
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 pub struct Config {
     /// Groups, by id.
     pub groups: Vec<GroupSpec>,
@@ -25,8 +24,6 @@ pub struct Config {
     pub enable_caching: bool,
     /// Whether changes of the prefix cache are kept for [`crate::BlockManager::take_events`].
     pub enable_events: bool,
-    /// Whether changes of block tables are kept for [`crate::BlockManager::take_delta`].
-    pub enable_delta: bool,
     /// Whether live blocks may be moved together when a request lacks whole slabs only.
     pub enable_compaction: bool,
     /// Which cached content goes first.
@@ -50,7 +47,6 @@ impl Config {
             hash_block_size,
             enable_caching: true,
             enable_events: false,
-            enable_delta: false,
             enable_compaction: true,
             policy: Policy::Lru,
             checkpoints: CheckpointPolicy::default(),

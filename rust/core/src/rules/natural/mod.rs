@@ -66,11 +66,7 @@ impl BlockManager {
             return Err(Error::InvalidConfig("max_chunk is 0: no token could be computed".into()));
         }
         let groups = config.groups.iter().copied();
-        let outbox = Outbox {
-            enable_events: config.enable_events,
-            enable_delta: config.enable_delta,
-            ..Outbox::default()
-        };
+        let outbox = Outbox { enable_events: config.enable_events, ..Outbox::default() };
         let mut cache =
             Cache::new(store, groups, config.hash_block_size, config.enable_caching, outbox)?;
         let lengths = Lengths::new(&config.groups)?;
@@ -299,12 +295,6 @@ impl BlockManager {
             _ => true,
         });
         events
-    }
-
-    /// Changes of block tables since the last call, in order. A freed or preempted request's
-    /// entries are not cleared one by one.
-    pub fn take_delta(&mut self) -> Vec<TableChange> {
-        std::mem::take(&mut self.engine.cache.outbox.delta)
     }
 
     /// Find up to `num_slabs` slabs whose live blocks fit into other slabs of their pool, those with

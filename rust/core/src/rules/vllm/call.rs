@@ -80,9 +80,9 @@ impl<S: Store> Call<'_, S> {
         let end = self.keeper.as_deref().map_or(0, |keeper| keeper.traffic.end(num_processed));
         let places =
             Places { plan: self.request.plan.unwrap_or_default(), start: self.request.start, end };
-        let (row, windows) = (self.row, &mut self.request.windows);
+        let windows = &mut self.request.windows;
         for (group, table) in self.tables.iter_mut().enumerate() {
-            windows.release_skipped(self.cache, row, group, table, num_processed, &places)?;
+            windows.release_skipped(self.cache, group, table, num_processed, &places)?;
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ impl<S: Store> Call<'_, S> {
             self.redirect(group, position, source, new[0])?;
             self.outputs[group].new_blocks.push(new[0]);
         }
-        let added = self.cache.extend(self.row, group, &mut self.tables[group], num_tokens)?;
+        let added = self.cache.extend(group, &mut self.tables[group], num_tokens)?;
         let added = &self.tables[group].blocks[added];
         if self.config.groups[group].zeroes_new_blocks {
             self.outputs[group].new_blocks.extend_from_slice(added);
