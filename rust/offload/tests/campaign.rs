@@ -57,7 +57,7 @@ fn damage(folder: &Folder, random: &mut Random) -> &'static str {
             "a page of zeros"
         }
         3 => {
-            fs::copy(other, fresh()).expect("it can be copied");
+            let _ = fs::copy(other, fresh()); // a link to itself may have that name
             "a file under another number"
         }
         4 => {
