@@ -48,11 +48,15 @@ class BlockTensors:
     *segments*, the runs of bytes that are contiguous in every block. Only addresses are kept on
     the device, so the tensors' storage must stay where it is.
 
+    With ``may_share``, a byte may belong to several tensors, at the same place of a block in each.
+    Layers of several kinds that use a region in turns are like that. Such a byte counts once.
+
     Raises ``ValueError`` when the tensors disagree in device or block count, or a block of one
     would overlap itself.
     """
 
     tensors: Sequence["torch.Tensor"]
+    may_share: bool = False
     device: "torch.device" = field(init=False)
     num_blocks: int = field(init=False)
     segments: Int64s = field(init=False)
@@ -65,11 +69,12 @@ class BlockTensors:
             raise ValueError("a group needs at least one tensor, got none")
         self.device = self.tensors[0].device
         self.num_blocks = _common_num_blocks(self.tensors)
-        runs_of = [_runs(i, tensor) for i, tensor in enumerate(self.tensors)]
-        self._owners = [i for i, runs in enumerate(runs_of) for _ in runs]
-        runs = [run for runs in runs_of for run in runs]
+        runs = [(*run, i) for i, tensor in enumerate(self.tensors) for run in _runs(i, tensor)]
+        if self.may_share:
+            runs = _united(runs)
+        self._owners = [owner for *_, owner in runs]
         self.segments = np.zeros((len(runs), 4), np.int64)
-        self.segments[:, :3] = runs
+        self.segments[:, :3] = [run[:3] for run in runs]
         padded = -(-self.segments[:, 2] // RECORD_ALIGNMENT) * RECORD_ALIGNMENT
         self.segments[1:, 3] = np.cumsum(padded)[:-1]
         self.record_bytes = int(padded.sum())
@@ -190,12 +195,27 @@ def _runs(index: int, tensor: "torch.Tensor") -> list[tuple[int, int, int]]:
     return [(tensor.data_ptr() + offset, block_stride, run_bytes) for offset in sorted(offsets)]
 
 
+def _united(runs: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Return runs that cover the same bytes, none of them twice where strides are equal."""
+    united: list[tuple[int, int, int, int]] = []
+    for begin, stride, size, owner in sorted(runs, key=lambda run: (run[1], run[0])):
+        if united:
+            first, last_stride, length, first_owner = united[-1]
+            if stride == last_stride and begin < first + length:
+                length = max(length, begin + size - first)
+                united[-1] = (first, stride, length, first_owner)
+                continue
+        united.append((begin, stride, size, owner))
+    return united
+
+
 def _reach(segments: Int64s, num_blocks: int) -> int:
     """Return the smallest d such that blocks whose ids differ by d or more never share a byte.
 
     It is 1 where blocks are apart, and more for views in granules, where a wide block lies over
     its neighbours' ids.
     """
+    _check_strides(segments, num_blocks)
     reach = 1
     for stride in np.unique(segments[:, 1]):
         same = segments[segments[:, 1] == stride]
@@ -209,6 +229,23 @@ def _reach(segments: Int64s, num_blocks: int) -> int:
             continue
         reach = max(reach, _reach_of_overlapping(same, int(stride), num_blocks))
     return reach
+
+
+def _check_strides(segments: Int64s, num_blocks: int) -> None:
+    """Raise where segments of different strides share memory: no distance keeps all ids apart."""
+    order = np.argsort(segments[:, 0], kind="stable")
+    begins, strides, sizes = segments[order, :3].T
+    ends = begins + (num_blocks - 1) * strides + sizes
+    furthest = np.maximum.accumulate(ends)
+    holders = np.maximum.accumulate(np.where(ends == furthest, np.arange(len(ends)), 0))
+    mixed = (begins[1:] < furthest[:-1]) & (strides[1:] != strides[holders[:-1]])
+    if np.any(mixed):
+        at = int(np.argmax(mixed))
+        i, j = order[holders[at]], order[at + 1]
+        raise ValueError(
+            f"segments {i} and {j} lie in the same memory with block strides of "
+            f"{segments[i, 1]} and {segments[j, 1]} bytes"
+        )
 
 
 def _reach_of_overlapping(segments: Int64s, stride: int, num_blocks: int) -> int:

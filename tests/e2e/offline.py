@@ -6,6 +6,7 @@ A program of its own, as vLLM is set up once a process. ``test_offline.py`` star
 import json
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ class Result:
     """What a run of the program answered and counted.
 
     ``answers`` are tokens by prompt, ``cached`` the prompt tokens that were hit, ``num_drafts`` the
-    draft tokens proposed and ``num_accepted`` those that were right.
+    draft tokens proposed and ``num_accepted`` those that were right. ``num_copies`` are the steps
+    whose blocks this package's kernels copied.
     """
 
     answers: list[list[int]]
@@ -29,6 +31,7 @@ class Result:
     num_drafts: int
     num_accepted: int
     num_poisoned: int
+    num_copies: int
     is_idle_clean: bool
     log: str
 
@@ -39,21 +42,24 @@ def run(
     options: dict[str, Any],
     *,
     poison: bool = False,
+    vllms_copies: bool = False,
     story_tokens: int = STORY_TOKENS,
 ) -> Result:
     """Answer all prompts with the options of ``LLM``, in a process at a plugin level.
 
     With ``poison``, all bytes that no request and no cached block holds are NaN before each step.
-    The long answers have ``story_tokens`` tokens.
+    With ``vllms_copies``, vLLM's own function copies blocks. The long answers have ``story_tokens``
+    tokens.
     Raises ``RuntimeError`` with the end of the log if the process fails.
     """
     task: dict[str, Any] = {"model": str(model), "options": options}
-    task |= {"poison": poison, "story_tokens": story_tokens}
+    task |= {"poison": poison, "vllms_copies": vllms_copies, "story_tokens": story_tokens}
     return Result(**answer_of(__file__, task, environment(level) | {"HYBRID_BLOCKS_CHECK": "1"}))
 
 
 def _main(task: dict[str, Any]) -> None:
     import state_columns  # noqa: PLC0415 - vLLM is imported in the child only
+    from hybrid_blocks.vllm import block_copies  # noqa: PLC0415
     from poison import Poison  # noqa: PLC0415
     from traffic import PREFIX, encode  # noqa: PLC0415
     from vllm import SamplingParams  # noqa: PLC0415
@@ -63,6 +69,9 @@ def _main(task: dict[str, Any]) -> None:
     if "speculative_config" in task["options"]:
         state_columns.install()
     llm = make_llm(model, **task["options"])
+    if task["vllms_copies"]:
+        block_copies.uninstall()
+    copies = _counted_copies()
     poison = Poison(llm) if task["poison"] else None
     questions = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
     stories = [f"Story {number}. {PREFIX[number : number + 200]}" for number in range(16)]
@@ -90,9 +99,23 @@ def _main(task: dict[str, Any]) -> None:
         "num_drafts": counts.get("vllm:spec_decode_num_draft_tokens", 0),
         "num_accepted": counts.get("vllm:spec_decode_num_accepted_tokens", 0),
         "num_poisoned": poison.num_poisoned if poison else 0,
+        "num_copies": len(copies),
         "is_idle_clean": llm.reset_prefix_cache(),
     }
     print(json.dumps(report), flush=True)
+
+
+def _counted_copies() -> list[int]:
+    """Return a list that grows with each call of the kernels, by the blocks that it copies."""
+    naive: Any = import_module("hybrid_blocks.kernels.copy_blocks.naive")
+    copy_blocks, seen = naive.copy_blocks, list[int]()
+
+    def counted(queue: Any, group: Any, moves: Any, max_sms: int | None) -> None:
+        seen.append(len(moves))
+        copy_blocks(queue, group, moves, max_sms)
+
+    naive.copy_blocks = counted
+    return seen
 
 
 if __name__ == "__main__":

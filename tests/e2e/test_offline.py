@@ -46,6 +46,16 @@ def natural(
     return run(model, "natural", options, poison=poison, story_tokens=story_tokens)
 
 
+def test_the_copies_of_a_run_are_made_by_this_packages_kernels() -> None:
+    model, options = models.build("granitemoehybrid", BUILD), {"max_num_batched_tokens": 256}
+    result = run(model, "natural", options, story_tokens=16)
+    plain = run(model, "natural", options, story_tokens=16, vllms_copies=True)
+    assert result.num_copies > 0 == plain.num_copies
+    assert "vLLM's own function copies" not in result.log
+    assert result.answers == plain.answers
+    assert result.cached == plain.cached
+
+
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("chunk", [37, 256])
 def test_tokens_are_vllms_at_odd_chunk_sizes(kind: str, chunk: int) -> None:

@@ -57,7 +57,19 @@ def test_views_in_granules_say_how_far_ids_must_be_apart() -> None:
     assert BlockTensors(layers).reach == 4
 
 
+def test_bytes_that_tensors_share_count_once_where_they_may() -> None:
+    memory = torch.zeros(4, 32, dtype=torch.uint8, device=DEVICE)
+    tensors = [memory[:, 8:20], memory[:, 24:], memory[:, 2:10], memory[:, 12:14]]
+    group = BlockTensors(tensors, may_share=True)
+    base = memory.data_ptr()
+    assert group.segments[:, :3].tolist() == [[base + 2, 32, 18], [base + 24, 32, 8]]
+    assert [view.shape for view in group.byte_views()] == [(4, 18), (4, 8)]
+    with pytest.raises(ValueError, match="share bytes"):
+        BlockTensors(tensors)
+
+
 TWICE = torch.zeros(3, 2)
+MEMORY = torch.zeros(24)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +82,10 @@ TWICE = torch.zeros(3, 2)
         ([torch.zeros(1, 2).expand(3, 2)], "block stride 0"),
         ([torch.zeros(3, 1).expand(3, 2)], "overlaps itself inside a block"),
         ([TWICE, TWICE], "segments 0 and 1 of a block share bytes"),
+        (
+            [MEMORY.as_strided((4, 2), (2, 1)), MEMORY.as_strided((4, 2), (3, 1), 6)],
+            "segments 0 and 1 lie in the same memory with block strides of 8 and 12 bytes",
+        ),
         ([torch.zeros(2, (1 << 17) + 2)[:, ::2]], "scattered: a block has 65537 runs of 4 bytes"),
     ],
 )

@@ -1,4 +1,5 @@
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from kernel_cases import (
     raw,
     running,
 )
+
+naive: Any = import_module("hybrid_blocks.kernels.copy_blocks.naive")
 
 
 def copied_one_by_one(group: OddGroup, src: list[int], dst: list[int]) -> list[torch.Tensor]:
@@ -48,6 +51,28 @@ def test_naive_equals_torch_indexing_in_list_order(
     copy_blocks(group.blocks, int32s(*src), int32s(*dst), backend="naive")
     for tensor, wanted in zip(group.tensors, expected, strict=True):
         assert torch.equal(raw(tensor), raw(wanted))
+
+
+@pytest.mark.parametrize("most", [1, 100, 1 << 22])
+def test_naive_equals_torch_indexing_gathered_before_scattered(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(naive.MAX_GATHERED, DEVICE.type, most)
+
+    @FEW
+    @given(odd_groups(), st.data())
+    def check(group: OddGroup, data: st.DataObject) -> None:
+        dst = data.draw(st.lists(st.integers(0, group.num_blocks - 1), unique=True))
+        src = [data.draw(st.integers(0, group.num_blocks - 1)) for _ in dst]
+        twin = group.twin()
+        for tensor in twin.tensors:
+            tensor[dst] = tensor[src].clone()
+        copy_blocks(
+            group.blocks, int32s(*src), int32s(*dst), order="gather_then_scatter", backend="naive"
+        )
+        assert group.same_bytes(twin)
+
+    check()
 
 
 @pytest.mark.parametrize("backend", FAST)

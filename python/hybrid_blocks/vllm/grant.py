@@ -55,6 +55,11 @@ def scheduler_grant() -> Grant:
     return Grant(granted.level, tuple(_differences()[Tier.SCHEDULER]))
 
 
+def worker_grant(level: Level) -> Grant:
+    """Return whether workers may copy blocks by this package's kernels: what differs, if not."""
+    return Grant(level, tuple(_differences()[Tier.WORKER]))
+
+
 def is_tested() -> bool:
     """Return whether the tests of this package ran with the release that is installed."""
     return support.is_tested(vllm.__version__)

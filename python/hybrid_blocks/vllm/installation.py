@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from vllm.logger import init_logger
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
 from hybrid_blocks.vllm import metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
-from hybrid_blocks.vllm.grant import grant
+from hybrid_blocks.vllm.grant import grant, worker_grant
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.level import Level, is_checked, requested
 from hybrid_blocks.vllm.metrics_registry import (
@@ -20,6 +21,8 @@ from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     vllm_get_request_block_hasher,
 )
 from hybrid_blocks.vllm.swap import back, swap
+
+logger = init_logger("vllm.hybrid_blocks")
 
 _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (VllmBlockPool, BlockPool),
@@ -45,6 +48,7 @@ def install(level: Level | None = None) -> None:
         from hybrid_blocks.vllm.native_manager import NativeKVCacheManager  # noqa: PLC0415
 
         KVCacheManager.native = NativeKVCacheManager
+        _install_copies(level)
     if level is Level.NATURAL:
         from hybrid_blocks.vllm.natural import installation as natural  # noqa: PLC0415
 
@@ -57,6 +61,17 @@ def install(level: Level | None = None) -> None:
 
         checking.install()
         _UNDO.append(checking.uninstall)
+
+
+def _install_copies(level: Level) -> None:
+    """Let workers copy blocks by this package's kernels, where vLLM asks for copies as recorded."""
+    if why := worker_grant(level).reason:
+        logger.info_once("hybrid_blocks: vLLM's own function copies cache blocks: %s", why)
+        return
+    from hybrid_blocks.vllm import block_copies  # noqa: PLC0415
+
+    block_copies.install()
+    _UNDO.append(block_copies.uninstall)
 
 
 def uninstall() -> None:

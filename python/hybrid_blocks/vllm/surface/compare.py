@@ -21,6 +21,8 @@ class Tier(StrEnum):
     """The one-call scheduler."""
     NATURAL = "natural"
     """Level ``natural``, which needs the tier before it only where requests are checked."""
+    WORKER = "worker"
+    """The copies of blocks in workers, which need no tier but the first."""
 
 
 def differences(version: str) -> dict[Tier, list[str]]:

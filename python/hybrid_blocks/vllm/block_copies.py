@@ -1,0 +1,42 @@
+"""The copies of cache blocks in vLLM's workers: one launch for all layers, each byte moved once."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.worker import utils
+
+from hybrid_blocks.vllm.cache_views import copy
+from hybrid_blocks.vllm.swap import back, swap
+
+logger = init_logger("vllm.hybrid_blocks")
+
+vllm_copy_kv_cache_blocks_inplace = utils.copy_kv_cache_blocks_inplace
+
+
+def copy_kv_cache_blocks_inplace(
+    kv_caches: Iterable[Any], num_blocks: int, kv_cache_block_copies: Sequence[Any]
+) -> None:
+    """Copy blocks in all layers, every source as it was before the call.
+
+    vLLM's own function does it where the kernels cannot, and the log says why.
+    """
+    caches = list(kv_caches)
+    if not kv_cache_block_copies or not caches:
+        return
+    if why := copy(caches, num_blocks, kv_cache_block_copies):
+        logger.warning_once("hybrid_blocks: vLLM's own function copies cache blocks: %s", why)
+        vllm_copy_kv_cache_blocks_inplace(caches, num_blocks, kv_cache_block_copies)
+
+
+_REPLACEMENTS = ((vllm_copy_kv_cache_blocks_inplace, copy_kv_cache_blocks_inplace),)
+
+
+def install() -> None:
+    """Let vLLM's workers copy blocks by this package's kernels."""
+    swap(_REPLACEMENTS)
+
+
+def uninstall() -> None:
+    """Let vLLM's workers copy blocks by its own function."""
+    swap(back(_REPLACEMENTS))
