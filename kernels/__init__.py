@@ -1,7 +1,7 @@
 """Move per-group state on the device: one launch covers every layer and tensor of a group.
 
 Each operation is a folder with three versions of the same work: ``naive`` (plain torch, the
-reference), ``triton`` and ``cuda`` (CUDA C++, compiled by NVRTC at first use). The functions here
+reference), ``triton`` and ``cupy`` (CUDA C++, compiled and launched by CuPy). The functions here
 check their arguments on the host and pick the best version that the tensors' device can run.
 Nothing here knows a manager: tensors and int32 arrays come in, bytes move.
 """

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 if TYPE_CHECKING:
     import torch
 
-Backend = Literal["naive", "triton", "cuda", "copy_engine"]
+Backend = Literal["naive", "triton", "cupy", "copy_engine"]
 
 # Best first. CUDA C++ controls the width and the number of loads in flight; Triton is next.
-_ON_CUDA: tuple[Backend, ...] = ("cuda", "triton", "naive")
-_NEEDS = {"cuda": "cuda.bindings", "triton": "triton", "copy_engine": "torch"}
-_RENAMED = {"cupy": "cuda"}  # CuPy compiled and launched the CUDA sources once
+_ON_CUDA: tuple[Backend, ...] = ("cupy", "triton", "naive")
+_NEEDS = {"cupy": "cupy", "triton": "triton", "copy_engine": "torch"}
 
 _chosen: dict[tuple[str, str, str | None], Any] = {}
 
@@ -48,13 +47,13 @@ def implementation(package: str, device: "torch.device", backend: Backend | None
 
 def _choose(package: str, device: "torch.device", backend: Backend | None) -> Any:
     usable = usable_backends(device)
-    name = usable[0] if backend is None else _RENAMED.get(backend, backend)
+    name = usable[0] if backend is None else backend
     if name not in get_args(Backend):
         raise ValueError(f"backend is {name!r}; it must be one of {', '.join(get_args(Backend))}")
     if name == "copy_engine":
         if find_spec(f"{package}.copy_engine") is None:
             raise ValueError("backend 'copy_engine' only gathers and scatters blocks")
-        usable = (*usable, "copy_engine") if "cuda" in usable else usable
+        usable = (*usable, "copy_engine") if "cupy" in usable else usable
     if name not in usable:
         raise ValueError(
             f"backend {name!r} cannot run on {device}: usable here are {', '.join(usable)} "
@@ -73,5 +72,6 @@ def _installed(name: str) -> bool:
 
 def _missing(name: str, device: "torch.device") -> str:
     if not _installed(name):
-        return f"{_NEEDS[name]} is not installed; install hybrid-blocks[torch]"
+        extra = "cupy" if name == "cupy" else "torch"
+        return f"{_NEEDS[name]} is not installed; install hybrid-blocks[{extra}]"
     return f"it needs CUDA tensors and these are on {device.type}"

@@ -33,7 +33,7 @@ struct Pairs {
 
 constexpr int WARP = 32;
 constexpr int UNROLL = 8;  // vectors in flight a lane
-constexpr int UNIT_BYTES = WARP * UNROLL * 16;
+[[maybe_unused]] constexpr int UNIT_BYTES = WARP * UNROLL * 16;
 
 // Where __CUDA_ARCH__ is missing, the sources are built for the host: the tests run them there.
 #ifdef __CUDA_ARCH__

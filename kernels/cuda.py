@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from hybrid_blocks.kernels import driver as drivers
 from hybrid_blocks.kernels.blocks import BlockTensors
-from hybrid_blocks.kernels.build import machine_code
 from hybrid_blocks.kernels.ids import IdList
 from hybrid_blocks.kernels.launch import CUDA_UNIT_BYTES
 from hybrid_blocks.kernels.launch_queue import LaunchQueue
+from hybrid_blocks.kernels.sources import source_of
 
 if TYPE_CHECKING:
     import torch
@@ -24,12 +24,7 @@ INLINE_PAIRS = INLINE_IDS // 2
 IDS = np.dtype([("listed", "u8"), ("inlined", "i4", (INLINE_IDS,))])
 PAIRS = np.dtype([("src", "u8"), ("dst", "u8"), ("inlined", "i4", (INLINE_IDS,))])
 
-# CUlaunchConfig: grid and block by dimension, dynamic shared memory, then the stream.
-_CONFIG = np.dtype(
-    [("sizes", "u4", (7,)), ("", "u4"), ("stream", "u8"), ("attributes", "u8"), ("count", "u8")]
-)
-_allowed: dict[tuple[int | None, int | None], int] = {}  # shared bytes, by kernel and device
-_BLOCKS, _THREADS, _SHARED = 0, 3, 6
+_allowed: dict[tuple[int, int | None], int] = {}  # shared bytes, by kernel and device
 
 Parameter = tuple[str, Any, Any]  # name, dtype, value; None for what each call sets
 
@@ -49,36 +44,22 @@ Owner = TypeVar("Owner", bound=HasLaunches)
 class Launch:
     """A kernel with its parameters in place, for one queue; a call sets what differs.
 
-    ``parameters`` are in the kernel's order, tensors given by address. Raises ``RuntimeError``
-    when their sizes are not those of the compiled kernel.
+    ``parameters`` are in the kernel's order, tensors given by address.
     """
 
-    def __init__(
-        self, queue: LaunchQueue, function: c_void_p, name: str, parameters: list[Parameter]
-    ) -> None:
+    def __init__(self, queue: LaunchQueue, function: int, parameters: list[Parameter]) -> None:
         self.queue = queue
-        self._driver = queue.driver
         self.function = function
+        self._launch = queue.driver.launch
         layout = np.dtype([(field, kind) for field, kind, _ in parameters])
         self._values = np.zeros(1, layout)
         for field, _, value in parameters:
             if value is not None:
                 self._values[field] = value
-        _check_layout(self._driver, self.function, name, layout)
         at = self._values.ctypes.data
         offsets = [layout.fields[field][1] for field, _, _ in parameters]  # type: ignore[index]
         self._pointers = (c_void_p * len(offsets))(*(at + offset for offset in offsets))
-        self._config = np.zeros(1, _CONFIG)
-        self._sizes = self._config["sizes"][0]
-        self._sizes[:] = 1
-        self._sizes[_SHARED] = 0
-        self._config["stream"] = queue.handle
-        self._arguments = (
-            c_void_p(self._config.ctypes.data),
-            self.function,
-            c_void_p(addressof(self._pointers)),
-            None,
-        )
+        self._addresses = addressof(self._pointers)
         #: Pieces of work a block is cut into, for the kernels that move blocks.
         self.num_units = next((value for field, _, value in parameters if field == "num_units"), 0)
         self.shared_bytes_allowed = 0
@@ -95,10 +76,10 @@ class Launch:
 
         The limit belongs to the kernel, whatever it is launched for later, so it only grows.
         """
-        key = (self.function.value, self.queue.device.index)
+        key = (self.function, self.queue.device.index)
         with self.queue.activate():
             if num_bytes > _allowed.get(key, 0):
-                self._driver.allow_shared_bytes(self.function, num_bytes)
+                self.queue.driver.allow_shared_bytes(self.function, num_bytes)
                 _allowed[key] = num_bytes
         self.shared_bytes_allowed = num_bytes
 
@@ -119,15 +100,13 @@ class Launch:
                 self._set_lists(lists)
             for field, value in values.items():
                 self._views[field][0] = value
-            sizes = self._sizes
-            sizes[_BLOCKS], sizes[_THREADS] = grid
-            if shared_bytes:
-                sizes[_SHARED] = shared_bytes
-            status = self._driver.launch_kernel(*self._arguments)
-            if status:  # perhaps only because this thread has no current context yet
+            blocks, threads = grid
+            where = (shared_bytes, self.queue.handle, self._addresses, 0)
+            try:
+                self._launch(self.function, blocks, 1, 1, threads, 1, 1, *where)
+            except RuntimeError:  # perhaps only because this thread has no current context yet
                 with self.queue.activate():
-                    status = self._driver.launch_kernel(*self._arguments)
-            self._driver.check(status, "cuLaunchKernelEx")
+                    self._launch(self.function, blocks, 1, 1, threads, 1, 1, *where)
             self.queue.done()
 
     def _set_lists(self, lists: tuple[IdList, ...]) -> None:
@@ -165,7 +144,7 @@ def prepared(
     if launch is None:
         with queue.lock, queue.activate():
             function = kernel(operation, name, queue.device)
-            launch = Launch(queue, function, name, parameters(owner))
+            launch = Launch(queue, function, parameters(owner))
             for table in owner.device_tables():
                 queue.guard(table, own_stream=True)
             owner.launches[key] = launch
@@ -182,33 +161,17 @@ def tables_of(group: BlockTensors) -> list[Parameter]:
     ]
 
 
-def kernel(operation: str, name: str, device: "torch.device") -> c_void_p:
+def kernel(operation: str, name: str, device: "torch.device") -> int:
     """Return kernel ``name`` of ``<operation>/<operation>.cu``, loaded on ``device``."""
     return drivers.driver().function(_module(operation, device.index or 0), name)
 
 
 @cache
-def _module(operation: str, ordinal: int) -> c_void_p:
-    return drivers.driver().load(machine_code(operation, architecture(ordinal)))
+def _module(operation: str, ordinal: int) -> Any:  # noqa: ARG001 - a module for each device
+    return drivers.driver().module(source_of(operation))
 
 
 @cache
 def attribute(ordinal: int, which: int) -> int:
-    """Return a ``CUdevice_attribute`` of a device."""
+    """Return an attribute of a device."""
     return drivers.driver().attribute(ordinal, which)
-
-
-@cache
-def architecture(ordinal: int) -> str:
-    """Return what NVRTC compiles for on a device, such as ``sm_90``."""
-    major = attribute(ordinal, drivers.COMPUTE_MAJOR)
-    return f"sm_{major}{attribute(ordinal, drivers.COMPUTE_MINOR)}"
-
-
-def _check_layout(
-    driver: drivers.Driver, function: c_void_p, name: str, layout: "np.dtype[Any]"
-) -> None:
-    compiled = driver.parameter_bytes(function)
-    given = [layout[name].itemsize for name in layout.names or ()]
-    if compiled is not None and compiled != given:
-        raise RuntimeError(f"kernel {name} takes parameters of {compiled} bytes, was given {given}")

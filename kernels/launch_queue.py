@@ -4,7 +4,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from ctypes import c_void_p
 from functools import cache, cached_property, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -30,10 +29,9 @@ class LaunchQueue:
     def __init__(self, device: "torch.device", handle: int) -> None:
         self.device = device
         self.handle = handle
-        self.pointer = c_void_p(handle)
         self._ordinal = None if device.type == "cpu" else device.index
         self.lock = threading.RLock()
-        self._kept: deque[tuple[c_void_p, torch.Tensor]] = deque()
+        self._kept: deque[tuple[Any, torch.Tensor]] = deque()
 
     @cached_property
     def driver(self) -> drivers.Driver:
@@ -44,12 +42,7 @@ class LaunchQueue:
     def ring(self) -> ListRing:
         """Where host lists that are too long for a kernel's parameters go; made at first use."""
         with self.activate():
-            return ListRing(self.driver, self.device, self.pointer, self.new_event)
-
-    def new_event(self) -> c_void_p:
-        """Return an event of this queue's device."""
-        with self.activate():
-            return self.driver.new_event()
+            return ListRing(self.driver, self.device, self.handle)
 
     def is_current_device(self) -> bool:
         """Return whether driver calls of this thread already go to the queue's device."""
@@ -72,7 +65,7 @@ class LaunchQueue:
 
     def is_capturing(self) -> bool:
         """Return whether a CUDA graph is being captured on this stream."""
-        return self._ordinal is not None and self.driver.is_capturing(self.pointer)
+        return self._ordinal is not None and self.driver.is_capturing(self.handle)
 
     def check_not_capturing(self) -> None:
         """Raise ``RuntimeError`` while a graph is captured: a replay would repeat these ids."""
@@ -133,15 +126,9 @@ class LaunchQueue:
         """Hold a reference to ``tensor`` until the stream's work so far is done."""
         with self.lock:
             while self._kept and self.driver.is_done(self._kept[0][0]):
-                event, _ = self._kept.popleft()
-                self._spare.append(event)
-            event = self._spare.pop() if self._spare else self.new_event()
-            self.driver.record(event, self.pointer)
-            self._kept.append((event, tensor))
-
-    @cached_property
-    def _spare(self) -> list[c_void_p]:
-        return []
+                self._kept.popleft()
+            with self.activate():
+                self._kept.append((self.driver.record(self.handle, None), tensor))
 
 
 _queues: "dict[tuple[torch.device, int], LaunchQueue]" = {}

@@ -1,9 +1,8 @@
 """Host lists reach the device through a ring of pinned memory that never grows."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from ctypes import c_void_p
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from hybrid_blocks.kernels.driver import Driver
 from hybrid_blocks.kernels.ids import Int32s
@@ -23,17 +22,10 @@ class ListRing:
     When the device is so far behind that the ring is full, an upload waits for the oldest launch.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        device: "torch.device",
-        stream: c_void_p,
-        new_event: Callable[[], c_void_p],
-    ) -> None:
+    def __init__(self, driver: Driver, device: "torch.device", stream: int) -> None:
         import torch  # noqa: PLC0415
 
         self._driver = driver
-        self._new_event = new_event
         self._stream = stream
         self._pinned = torch.empty(RING_IDS, dtype=torch.int32, pin_memory=device.type == "cuda")
         self.device_side = torch.empty(RING_IDS, dtype=torch.int32, device=device)
@@ -42,8 +34,8 @@ class ListRing:
         self._device_at = self.device_side.data_ptr()
         self._head = 0
         self._open: int | None = None  # where the part that no event guards yet begins
-        self._used: deque[tuple[int, int, c_void_p]] = deque()  # begin, end, event: oldest first
-        self._events: list[c_void_p] = []
+        self._used: deque[tuple[int, int, Any]] = deque()  # begin, end, event: oldest first
+        self._events: list[Any] = []
 
     def put(self, lists: Sequence[Int32s]) -> list[int]:
         """Enqueue the copy of ``lists``; return where each begins, in ids from the ring's start.
@@ -58,7 +50,7 @@ class ListRing:
         at = self._reserve(length)
         for begin, ids in zip(begins, lists, strict=True):
             self._host[at + begin : at + begin + len(ids)] = ids
-        self._driver.copy_to_device(
+        self._driver.upload(
             self._device_at + 4 * at, self._host_at + 4 * at, 4 * length, self._stream
         )
         return [at + begin for begin in begins]
@@ -70,8 +62,7 @@ class ListRing:
     def close(self) -> None:
         """Guard what was put since the last call by an event behind the launches so far."""
         if self._open is not None:
-            event = self._events.pop() if self._events else self._new_event()
-            self._driver.record(event, self._stream)
+            event = self._driver.record(self._stream, self._events.pop() if self._events else None)
             self._used.append((self._open, self._head, event))
             self._open = None
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from summary import FAILED, MISSING, WRONG, any_wrong, tuned_entry
 
-OURS = ("cuda", "triton")
+OURS = ("cupy", "triton")
 COLUMNS = (*OURS, "torch", "batch", "vllm")
 RECORD = Path(__file__).parents[1] / "record"
 HEADER = ("case", "target", "predicted", "floor", *COLUMNS, "host µs a call")
@@ -85,7 +85,7 @@ def measure_link(deadline: float, record: dict[str, Any]) -> list[str]:
     rules = sweep.rules(against)
     offload = Offload(32 << 10, 64 << 20)
     used = {sms: sweep.sms_used(offload, sms) for sms in (1, 2, 4, 8)}
-    beside = {sms: sweep.gemm_share(offload, sms) for sms in (fewest["gather"]["cuda"], 16)}
+    beside = {sms: sweep.gemm_share(offload, sms) for sms in (fewest["gather"]["cupy"], 16)}
     record |= {"sms_used": used, "gemm_share": beside}
     record["tuned"] = {"max_sms": fewest, "copy_engine": rules}
     return [

@@ -21,7 +21,7 @@ from peers import BatchedCopies, indexed_copy, vllm_copies, vllm_swap
 
 # Qwen3.5-27B: 48 GatedDeltaNet layers, 48 value heads of 128 x 128 and 3 convolution columns.
 LAYERS, HEADS, HEAD, CONV_CHANNELS, CONV_COLUMNS = 48, 48, 128, 10240, 3
-FAST: tuple[Backend, ...] = ("cuda", "triton")
+FAST: tuple[Backend, ...] = ("cupy", "triton")
 SETS = 20
 
 Call = Callable[[int], None]

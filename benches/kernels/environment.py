@@ -4,7 +4,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
-from hybrid_blocks.kernels import build
+from hybrid_blocks.kernels import sources
 
 FIELDS = (
     "driver_version",
@@ -20,8 +20,8 @@ FIELDS = (
 
 def versions() -> dict[str, str]:
     """Return the versions of what compiles and launches, and the hash of the kernels' sources."""
-    found = {"sources": build.source_hash(), "cuda": str(torch.version.cuda)}
-    for name in ("torch", "triton", "cuda-bindings", "numpy", "vllm"):
+    found = {"sources": sources.source_hash(), "cuda": str(torch.version.cuda)}
+    for name in ("torch", "triton", "cupy-cuda12x", "cupy-cuda13x", "numpy", "vllm"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

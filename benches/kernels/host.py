@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "kernels"))
 import cuda_on_cpu
 from hybrid_blocks.kernels import (
     BlockTensors,
+    backend,
     copy_blocks,
     gather_blocks,
     launch,
@@ -49,6 +50,8 @@ def pretended_device() -> Iterator[None]:
     cuda_on_cpu.install()
     cuda_on_cpu.fake_driver().tell("runs_kernels", value=False)
     with ExitStack() as stack:
+        versions = ("cupy", "triton", "naive")
+        stack.enter_context(mock.patch.object(backend, "usable_backends", return_value=versions))
         for name, answer in (("_cuda_getCurrentRawStream", 7), ("_cuda_getDevice", 0)):
             stack.enter_context(mock.patch.object(torch._C, name, partial(_answer, answer)))
         stack.enter_context(mock.patch.object(LaunchQueue, "activate", return_value=nullcontext()))
@@ -73,9 +76,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     states = pretend(BlockTensors(layers))
     pages = pretend(BlockTensors([torch.zeros(65536, 16, dtype=torch.uint8)]))
     queue = queue_of(CUDA, None)
-    queue.__dict__["ring"] = ListRing(
-        queue.driver, torch.device("cpu"), queue.pointer, queue.new_event
-    )
+    queue.__dict__["ring"] = ListRing(queue.driver, torch.device("cpu"), queue.handle)
     rng = np.random.default_rng(0)
     for name, group, count in (
         ("copy 1 pair", states, 1),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from hybrid_blocks.kernels.gather_scatter.copy_engine import copy_batch
 from hybrid_blocks.kernels.launch_queue import queue_of
 
 Copies = Sequence[tuple[int, int, int]]  # target, source, bytes
@@ -19,7 +20,7 @@ class BatchedCopies:
         """Enqueue the batch on torch's current stream."""
         queue = queue_of(torch.device("cuda", torch.cuda.current_device()), None)
         addresses = [array.ctypes.data for array in self._arrays]
-        queue.driver.copy_batch(*addresses, len(self._arrays[0]), queue.pointer)
+        copy_batch(*addresses, len(self._arrays[0]), queue.handle)
 
 
 def indexed_copy(tensors: Sequence[torch.Tensor], src: torch.Tensor, dst: torch.Tensor) -> None:

@@ -1,14 +1,14 @@
 """How many SMs fill the link, when the copy engine is quicker, and which SMs a launch used."""
 
-from ctypes import byref, c_size_t, c_uint64, c_void_p
+from ctypes import c_void_p
 from time import monotonic
 from typing import Any
 
 import numpy as np
 import torch
 from cases import FAST, Offload
-from hybrid_blocks.kernels import build, cuda, launch
-from hybrid_blocks.kernels.gather_scatter.cuda import _parameters
+from hybrid_blocks.kernels import cuda, launch, sources
+from hybrid_blocks.kernels.gather_scatter.cupy import _parameters
 from hybrid_blocks.kernels.launch_queue import queue_of
 from summary import engine_rules, fewest_sms
 from timing import device_times
@@ -25,21 +25,18 @@ def sms_used(offload: Offload, max_sms: int) -> int:
     The same source is compiled with ``RECORD_SMS``, which lets each thread block write its %smid.
     """
     queue = queue_of(offload.pages.device, None)
-    arch = cuda.architecture(offload.pages.device.index)
-    name = "gather_scatter/gather_scatter.cu"
-    text = "#define RECORD_SMS\n" + build.sources()[name]
-    module = queue.driver.load(build.compile_source(name, text, arch).machine_code)
-    at, size = c_uint64(), c_size_t()
-    queue.driver.call("cuModuleGetGlobal_v2", byref(at), byref(size), module, b"sms_used")
-    found = np.zeros(size.value, np.uint8)
-    queue.driver.call("cuMemcpyHtoD_v2", at, c_void_p(found.ctypes.data), size)
+    text = "#define RECORD_SMS\n" + sources.source_of("gather_scatter")
+    module = queue.driver.module(text)
+    found = np.zeros(32, np.uint32)  # as sms_used in common.cuh
+    used = module.get_global("sms_used")
+    used.copy_from_host(c_void_p(found.ctypes.data), found.nbytes)
     function = queue.driver.function(module, "gather_blocks")
-    run = cuda.Launch(queue, function, "gather_blocks", _parameters(offload.group))
+    run = cuda.Launch(queue, function, _parameters(offload.group))
     grid = launch.cuda_grid(run.num_units * offload.count, max_sms)
     run((offload.lists[0],), grid, num_items=offload.count, staging=offload.staging.data_ptr())
     torch.cuda.synchronize()
-    queue.driver.call("cuMemcpyDtoH_v2", c_void_p(found.ctypes.data), at, size)
-    return int(np.unpackbits(found).sum())
+    used.copy_to_host(c_void_p(found.ctypes.data), found.nbytes)
+    return int(np.unpackbits(found.view(np.uint8)).sum())
 
 
 def rates_by_sms(deadline: float) -> dict[str, dict[str, dict[int, dict[int, float]]]]:
@@ -73,7 +70,7 @@ def engine_against_kernel(
                     return found
                 for rates, backend, bound in (
                     (found[direction][0], "copy_engine", None),
-                    (found[direction][1], "cuda", sms[direction]["cuda"]),
+                    (found[direction][1], "cupy", sms[direction]["cupy"]),
                 ):
                     call = offload.call(direction, backend, bound)
                     rates[size, count] = offload.total_bytes / device_times(call, 5).median
@@ -94,7 +91,7 @@ def gemm_share(offload: Offload, max_sms: int) -> float:
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             for _ in range(4):
-                offload.call("gather", "cuda", max_sms)(i)
+                offload.call("gather", "cupy", max_sms)(i)
         products(i)
 
     alone = device_times(products, 5).median

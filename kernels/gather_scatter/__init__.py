@@ -110,7 +110,9 @@ def _over_link(
     direction: Direction, queue: LaunchQueue, group: BlockTensors, num_blocks: int
 ) -> Backend | None:
     """Return ``"copy_engine"`` where its runs are long and many enough, else None."""
-    if queue.handle == 0 or not queue.driver.has("cuMemcpyBatchAsync_v2"):
+    from hybrid_blocks.kernels.gather_scatter import copy_engine  # noqa: PLC0415 - imports torch
+
+    if queue.handle == 0 or not copy_engine.is_usable():
         return None  # the legacy stream takes no batches
     runs = len(group.segments)
     wanted = tuned_for(group.device).takes_copy_engine(

@@ -1,4 +1,11 @@
-"""The copy engine: one driver call with a copy for every run of bytes, and no SM."""
+"""The copy engine: one driver call with a copy for every run of bytes, and no SM.
+
+CuPy does not offer that call, so it is made through ctypes.
+"""
+
+import ctypes
+from ctypes import c_int, c_size_t, c_void_p
+from functools import cache
 
 import numpy as np
 import torch
@@ -40,6 +47,34 @@ def _runs(
 
 def _copy(queue: LaunchQueue, targets: Int64s, sources: Int64s, sizes: Int64s) -> None:
     with queue.lock, queue.activate():
-        queue.driver.copy_batch(
-            targets.ctypes.data, sources.ctypes.data, sizes.ctypes.data, len(sizes), queue.pointer
+        copy_batch(
+            targets.ctypes.data, sources.ctypes.data, sizes.ctypes.data, len(sizes), queue.handle
         )
+
+
+def copy_batch(targets: int, sources: int, sizes: int, count: int, stream: int) -> None:
+    """Enqueue ``count`` copies given by three arrays of 64-bit addresses and sizes.
+
+    The copies keep the order of the stream but none among themselves.
+    """
+    status = library().cuMemcpyBatchAsync_v2(
+        *(c_void_p(targets), c_void_p(sources), c_void_p(sizes), c_size_t(count)),
+        *((_Attributes * 1)(_Attributes(1)), (c_size_t * 1)(0), c_size_t(1), c_void_p(stream)),
+    )
+    if status:
+        raise RuntimeError(f"cuMemcpyBatchAsync returned {status}")
+
+
+def is_usable() -> bool:
+    """Return whether this driver takes batches of copies."""
+    return hasattr(library(), "cuMemcpyBatchAsync_v2")
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Return the driver's library."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+class _Attributes(ctypes.Structure):  # CUmemcpyAttributes: two hints of a type and an id each
+    _fields_ = (("src_access_order", c_int), ("hints", c_int * 4), ("flags", ctypes.c_uint))

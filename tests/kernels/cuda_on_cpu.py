@@ -1,7 +1,7 @@
 """Run the CUDA C++ sources on the CPU, through the launcher that feeds a GPU.
 
 The sources are built for the host against ``cuda_on_cpu.hpp``, and ``fake_driver.cpp`` takes the
-place of libcuda: parameters, rings, events and launches are those of a device. What stays unproven
+place of CuPy: parameters, rings, events and launches are those of a device. What stays unproven
 is what only a device has: the few lines of PTX, the memory model and the speed.
 """
 
@@ -11,11 +11,16 @@ import re
 import shutil
 import subprocess
 import tempfile
+from ctypes import byref, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import hybrid_blocks.kernels
+import numpy as np
 from hybrid_blocks.kernels import cuda, driver
+from hybrid_blocks.kernels.gather_scatter import copy_engine
 
 SOURCES = Path(hybrid_blocks.kernels.__file__).parent
 HERE = Path(__file__).parent
@@ -43,13 +48,10 @@ def _compile(unit: Path, library: Path) -> None:
     subprocess.run([*command, str(unit), "-ldl"], check=True)
 
 
-@cache
-def host_library(operation: str, arch: str = "host") -> bytes:  # noqa: ARG001
-    """Return the path of an operation built for the host, in place of its machine code."""
-    source = SOURCES / operation / f"{operation}.cu"
-    text = source.read_text()
+def host_library(text: str) -> Path:
+    """Return the library of a source, headers in place, built for the host."""
     names = re.findall(r"__launch_bounds__\([^)]*\)\s+(\w+)\(", text)
-    assert names, f"{source} has no kernel"
+    assert names, "the source has no kernel"
     barriers = "true" if "__syncthreads" in text else "false"
     runs = "\n".join(
         f'extern "C" void run_{name}(unsigned grid, unsigned threads, unsigned shared_bytes, '
@@ -58,20 +60,93 @@ def host_library(operation: str, arch: str = "host") -> bytes:  # noqa: ARG001
         f"{{ return parameter_bytes({name}, sizes); }}"
         for name in names
     )
-    unit, library = (_folder() / f"{operation}{end}" for end in (".cpp", ".so"))
-    unit.write_text(f'#include "cuda_on_cpu.hpp"\n#include "{source}"\n{runs}\n')
+    stem = f"source-{sha256(text.encode()).hexdigest()[:16]}"
+    unit, library = (_folder() / f"{stem}{end}" for end in (".cpp", ".so"))
+    unit.write_text(f'#include "cuda_on_cpu.hpp"\n{text}\n{runs}\n')
     _compile(unit, library)
-    return str(library).encode()
+    return library
 
 
-class FakeDriver(driver.Driver):
-    """``fake_driver.cpp`` with what it counts and can be told."""
+class FakeError(RuntimeError):
+    """A call of the fake failed."""
+
+
+class FakeDriver:
+    """A stand-in for CuPy over ``fake_driver.cpp``, with what it counts and can be told."""
 
     def __init__(self) -> None:
         path = _folder() / "libfakecuda.so"
         _compile(HERE / "fake_driver.cpp", path)
-        super().__init__(str(path))
         self._fake = ctypes.CDLL(str(path))
+        self.launch = _launcher(self._fake)
+
+    def module(self, text: str) -> c_void_p:
+        """Return the library of a source."""
+        module = c_void_p()
+        self._call("cuModuleLoadData", byref(module), str(host_library(text)).encode())
+        return module
+
+    def function(self, module: c_void_p, name: str) -> int:
+        """Return a kernel of a library."""
+        function = c_void_p()
+        self._call("cuModuleGetFunction", byref(function), module, name.encode())
+        return function.value or 0
+
+    def parameter_bytes(self, function: int) -> list[int]:
+        """Return the size of each parameter of a kernel."""
+        sizes: list[int] = []
+        offset, size = c_size_t(), c_size_t()
+        describe = self._fake.cuFuncGetParamInfo
+        while not describe(c_void_p(function), c_size_t(len(sizes)), byref(offset), byref(size)):
+            sizes.append(size.value)
+        return sizes
+
+    def attribute(self, ordinal: int, which: int) -> int:
+        """Return an attribute of the fake device."""
+        value = c_int()
+        self._call("cuDeviceGetAttribute", byref(value), c_int(which), c_int(ordinal))
+        return value.value
+
+    def allow_shared_bytes(self, function: int, num_bytes: int) -> None:
+        """Raise a kernel's limit."""
+        self._call("cuFuncSetAttribute", c_void_p(function), c_int(8), c_int(num_bytes))
+
+    def upload(self, target: int, source: int, num_bytes: int, stream: int) -> None:
+        """Copy at once."""
+        self._call(
+            "cuMemcpyHtoDAsync_v2",
+            *(c_void_p(target), c_void_p(source), c_size_t(num_bytes), c_void_p(stream)),
+        )
+
+    def record(self, stream: int, event: Any) -> c_void_p:
+        """Record an event."""
+        if event is None:
+            event = c_void_p()
+            self._call("cuEventCreate", byref(event), c_uint(2))
+        self._call("cuEventRecord", event, c_void_p(stream))
+        return event  # type: ignore[no-any-return]
+
+    def is_done(self, event: c_void_p) -> bool:
+        """Return whether the host waited, or need not."""
+        return not self._fake.cuEventQuery(event)
+
+    def wait(self, event: c_void_p) -> None:
+        """Count a wait."""
+        self._call("cuEventSynchronize", event)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Return what was told."""
+        state = c_int()
+        self._call("cuStreamIsCapturing", c_void_p(stream), byref(state))
+        return state.value != 0
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        _refuse(getattr(self._fake, name)(*arguments), name, arguments)
+
+    @property
+    def library(self) -> ctypes.CDLL:
+        """What stands for the driver's library."""
+        return self._fake
 
     def count(self, name: str) -> int:
         """Return ``launches``, ``waits`` or ``copies`` so far."""
@@ -86,13 +161,41 @@ class FakeDriver(driver.Driver):
         ctypes.c_int.in_dll(self._fake, f"fake_{name}").value = int(value)
 
 
+def _launcher(fake: Any) -> Any:
+    """Return the fake's launch, which raises where the fake refuses it."""
+    launch = fake.cuLaunchKernel
+    launch.argtypes = [c_void_p, *[c_uint] * 7, *[c_void_p] * 3]
+    launch.errcheck = _refuse
+    return launch
+
+
+def _refuse(status: int, call: Any, _: Any) -> int:
+    if status:
+        raise FakeError(f"{getattr(call, '__name__', call)} returned {status}")
+    return status
+
+
 @cache
 def fake_driver() -> FakeDriver:
     """Return the driver that :func:`install` put in place."""
     return FakeDriver()
 
 
+_lay_out = cuda.Launch.__init__
+
+
+def _checked(
+    self: cuda.Launch, queue: Any, function: int, parameters: list[cuda.Parameter]
+) -> None:
+    """Lay a launch out whose parameters have the sizes of the kernel's: a device reads on."""
+    given = [np.dtype(kind).itemsize for _, kind, _ in parameters]
+    compiled = fake_driver().parameter_bytes(function)
+    assert given == compiled, f"a kernel takes parameters of {compiled} bytes, was given {given}"
+    _lay_out(self, queue, function, parameters)
+
+
 def install() -> None:
     """Let the CUDA versions launch here."""
-    vars(cuda)["machine_code"] = host_library
-    driver.driver = fake_driver
+    vars(driver)["driver"] = fake_driver
+    vars(copy_engine)["library"] = lambda: fake_driver().library
+    cuda.Launch.__init__ = _checked  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-// The part of libcuda that the kernels' launcher calls, on the host: a module is the path of a
+// What the kernels' launcher asks of CUDA, on the host: a module is the path of a
 // library that was built from a CUDA source, a launch runs it and returns when it is done.
 #include <dlfcn.h>
 
@@ -21,13 +21,6 @@ struct Function {
     unsigned shared_limit = FREE_SHARED_BYTES;
 };
 
-struct Config {  // CUlaunchConfig
-    unsigned grid[3], block[3], shared_bytes;
-    void* stream;
-    void* attributes;
-    unsigned count;
-};
-
 struct Event {
     bool done = true;
 };
@@ -43,23 +36,9 @@ int fake_runs_kernels = 1;   // 0: a launch is counted and nothing more
 int fake_device_is_behind = 0;  // 1: an event is done only once the host waited for it
 int fake_capturing = 0;
 
-int cuGetErrorString(int status, const char** text) {
-    static thread_local char message[32];
-    std::snprintf(message, sizeof message, "fake error %d", status);
-    *text = message;
-    return 0;
-}
-
-int cuDeviceGet(int* device, int ordinal) {
-    *device = ordinal;
-    return ordinal == 0 ? 0 : INVALID;
-}
-
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     switch (attribute) {
         case 16: *value = 2; return 0;        // multiprocessors
-        case 75: *value = 9; return 0;        // compute capability
-        case 76: *value = 0; return 0;
         case 81: *value = 233472; return 0;   // shared memory of an SM, as an H100
         case 97: *value = 232448; return 0;   // of a block, with the opt-in
         default: return INVALID;
@@ -103,15 +82,13 @@ int cuFuncSetAttribute(Function* function, int attribute, int value) {
     return 0;
 }
 
-int cuLaunchKernelEx(const Config* config, Function* function, void** parameters, void**) {
-    if (!config->grid[0] || !config->block[0] || config->block[0] > 1024 ||
-        config->shared_bytes > function->shared_limit)
-        return INVALID;
+int cuLaunchKernel(Function* function, unsigned grid, unsigned, unsigned, unsigned threads, unsigned,
+                   unsigned, unsigned shared_bytes, void*, void** parameters, void**) {
+    if (!grid || !threads || threads > 1024 || shared_bytes > function->shared_limit) return INVALID;
     ++fake_launches;
-    fake_last_grid = config->grid[0];
-    fake_last_threads = config->block[0];
-    if (fake_runs_kernels)
-        function->run(config->grid[0], config->block[0], config->shared_bytes, parameters);
+    fake_last_grid = grid;
+    fake_last_threads = threads;
+    if (fake_runs_kernels) function->run(grid, threads, shared_bytes, parameters);
     return 0;
 }
 

@@ -22,7 +22,7 @@ if DEVICE.type == "cpu":
     DEVICE = torch.device("cpu")
 torch.set_num_threads(1)  # the tensors are small
 
-FAST: tuple[Backend, ...] = ("triton", "cuda")
+FAST: tuple[Backend, ...] = ("triton", "cupy")
 BACKENDS: tuple[Backend, ...] = ("naive", *FAST)
 
 # Triton's interpreter and emulated thread blocks take milliseconds a program.

@@ -9,7 +9,6 @@ import torch
 from hybrid_blocks.kernels import (
     Backend,
     BlockTensors,
-    build,
     copy_blocks,
     cuda,
     gather_blocks,
@@ -19,6 +18,7 @@ from hybrid_blocks.kernels import (
     zero_blocks,
 )
 from hybrid_blocks.kernels.launch_queue import queue_of
+from hybrid_blocks.kernels.sources import whole
 from kernel_cases import DEVICE, FAST, int32s, raw
 
 
@@ -33,7 +33,7 @@ def on_device(*values: int) -> torch.Tensor:
 
 
 def test_the_device_runs_every_version() -> None:
-    assert usable_backends(DEVICE) == ("cuda", "triton", "naive")
+    assert usable_backends(DEVICE) == ("cupy", "triton", "naive")
 
 
 @pytest.mark.parametrize("backend", FAST)
@@ -119,12 +119,11 @@ def test_lists_in_two_places_are_refused() -> None:
 
 def test_instructions_convert_every_float_as_the_integer_arithmetic_does() -> None:
     source = Path(__file__).with_name("formats_on_device.cu")
-    arch = cuda.architecture(DEVICE.index)
     queue = queue_of(DEVICE, None)
-    code = build.compile_source(source.name, source.read_text(), arch).machine_code
-    function = queue.driver.function(queue.driver.load(code), "compare_formats")
+    module = queue.driver.module(whole(source.read_text()))
+    function = queue.driver.function(module, "compare_formats")
     wrong = torch.zeros(4, dtype=torch.int64, device=DEVICE)
-    run = cuda.Launch(queue, function, "compare_formats", [("wrong", "u8", wrong.data_ptr())])
+    run = cuda.Launch(queue, function, [("wrong", "u8", wrong.data_ptr())])
     run((), (4096, 256))
     assert wrong.tolist() == [0, 0, 0, 0]
 
@@ -132,7 +131,7 @@ def test_instructions_convert_every_float_as_the_integer_arithmetic_does() -> No
 def test_a_launch_in_a_new_thread_finds_its_context() -> None:
     group = group_of()
     thread = threading.Thread(
-        target=copy_blocks, args=(group, int32s(0), int32s(1)), kwargs={"backend": "cuda"}
+        target=copy_blocks, args=(group, int32s(0), int32s(1)), kwargs={"backend": "cupy"}
     )
     thread.start()
     thread.join()

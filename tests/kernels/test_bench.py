@@ -84,12 +84,12 @@ def test_an_entry_of_the_table_is_what_the_kernels_read(bench: Any) -> None:
     from hybrid_blocks.kernels.tuned import PREDICTED, entry  # noqa: PLC0415
 
     made = bench.summary.tuned_entry(
-        {"gather": {"cuda": 2}, "scatter": {"cuda": 3}},
+        {"gather": {"cupy": 2}, "scatter": {"cupy": 3}},
         {"gather": [(65536, 1)], "scatter": []},
         sources="0" * 16,
         date="2030-01-01",
     )
     tuned = entry("card", {PREDICTED: made, "card": made})
-    assert tuned.max_sms("scatter", "cuda") == 3
+    assert tuned.max_sms("scatter", "cupy") == 3
     assert tuned.takes_copy_engine("gather", 65536, 1)
     assert not tuned.takes_copy_engine("scatter", 1 << 30, 1)

@@ -3,7 +3,7 @@ from importlib import import_module
 import pytest
 import torch
 from hybrid_blocks.kernels import Backend, BlockTensors, StateCodec, convert_state
-from hybrid_blocks.kernels.convert_state.cuda import shape_for
+from hybrid_blocks.kernels.convert_state.cupy import shape_for
 from hybrid_blocks.kernels.launch_queue import queue_of
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,8 +4,9 @@ from unittest import mock
 
 import hybrid_blocks.kernels
 import pytest
-from hybrid_blocks.kernels import build
+from hybrid_blocks.kernels import sources
 from machine_code import MachineCode, kernels_of, longest_flight
+from nvrtc import Build, compile_operation, compile_source
 
 ROOT = Path(hybrid_blocks.kernels.__file__).parent
 OPERATIONS = ("convert_state", "copy_blocks", "gather_scatter", "zero_blocks")
@@ -17,8 +18,8 @@ REGISTERS = {"copy_blocks": 56, "gather_blocks": 56, "scatter_blocks": 56, "zero
 
 
 @cache
-def compiled(operation: str, arch: str) -> build.Build:
-    return build.compile_operation(operation, arch)
+def compiled(operation: str, arch: str) -> Build:
+    return compile_operation(operation, arch)
 
 
 @cache
@@ -36,7 +37,6 @@ def test_what_runs_compiles_without_a_warning_and_fits_its_registers(
         assert code.registers <= REGISTERS.get(name, 64), name
         assert code.stack_bytes == 0, name
         assert code.count("LDL", "STL") == 0, name
-        assert ".ftz" not in compiled(operation, arch).assembly
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -109,7 +109,7 @@ def test_every_operation_has_its_three_versions() -> None:
     operations = sorted(folder for folder in ROOT.iterdir() if (folder / "naive.py").exists())
     assert [folder.name for folder in operations] == sorted(OPERATIONS)
     for folder in operations:
-        for version in ("triton.py", "cuda.py", f"{folder.name}.cu"):
+        for version in ("triton.py", "cupy.py", f"{folder.name}.cu"):
             assert (folder / version).exists()
 
 
@@ -117,53 +117,36 @@ WARNS = 'extern "C" __global__ void warns(int* p) { int unused; *p = 1; return; 
 
 
 def test_a_warning_would_be_seen() -> None:
-    assert "warning" in build.compile_source("warns.cu", WARNS, "sm_90").log
+    assert "warning" in compile_source("warns.cu", WARNS, "sm_90").log
 
 
 def test_a_source_that_does_not_compile_is_an_error_with_the_log() -> None:
     with pytest.raises(
         RuntimeError, match=r"(?s)could not compile wrong.cu for sm_90: .*undefined"
     ):
-        build.compile_source("wrong.cu", "int a = b;", "sm_90")
+        compile_source("wrong.cu", "int a = b;", "sm_90")
 
 
-def test_an_edit_of_a_header_or_a_flag_makes_another_binary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HYBRID_BLOCKS_CACHE", str(tmp_path))
-    first = build.machine_code("zero_blocks", "sm_90")
-    assert len(list(tmp_path.iterdir())) == 1
-    with mock.patch.object(build, "compile_source", side_effect=AssertionError("compiled again")):
-        assert build.machine_code("zero_blocks", "sm_90") == first
-    edited = dict(build.sources())
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_text_that_cupy_hashes_has_the_headers_in_place(operation: str) -> None:
+    text = sources.source_of(operation)
+    assert "#include" not in text
+    edited = dict(sources.sources())
     edited["common.cuh"] = edited["common.cuh"].replace("UNROLL = 8", "UNROLL = 4")
-    with mock.patch.object(build, "sources", return_value=edited):
-        assert build.machine_code("zero_blocks", "sm_90") != first
-    with mock.patch.object(build, "OPTIONS", (*build.OPTIONS, "-DX")):
-        build.machine_code("zero_blocks", "sm_90")
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_a_folder_that_cannot_be_written_costs_only_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HYBRID_BLOCKS_CACHE", str(tmp_path / "file"))
-    assert (
-        build.machine_code("zero_blocks", "sm_90") == compiled("zero_blocks", "sm_90").machine_code
-    )
+    with mock.patch.object(sources, "sources", return_value=edited):
+        assert sources.source_of(operation) != text
 
 
 def test_the_source_hash_covers_every_version() -> None:
-    before = build.source_hash()
+    before = sources.source_hash()
     assert len(before) == 16
     read = Path.read_bytes
 
     def edited(path: Path) -> bytes:
         return read(path) + (b"#" if path.name == "triton.py" else b"")
 
-    build.source_hash.cache_clear()
+    sources.source_hash.cache_clear()
     with mock.patch.object(Path, "read_bytes", edited):
-        assert build.source_hash() != before
-    build.source_hash.cache_clear()
-    assert build.source_hash() == before
+        assert sources.source_hash() != before
+    sources.source_hash.cache_clear()
+    assert sources.source_hash() == before

@@ -37,7 +37,7 @@ def run(code: str) -> str:
 
 
 def test_everything_imports_without_torch_triton_and_cuda() -> None:
-    missing = {"torch", "triton", "cuda"}
+    missing = {"torch", "triton", "cupy"}
     assert run(WITHOUT.format(missing=missing)) == "zero_blocks"
 
 
@@ -86,10 +86,10 @@ def test_on_the_cpu_naive_is_the_version_that_runs() -> None:
 
 def test_a_version_that_cannot_run_here_is_refused_with_the_reason() -> None:
     group = BlockTensors([torch.zeros(4, 1)])
-    with pytest.raises(ValueError, match="backend 'cuda' cannot run on cpu: usable here are naive"):
-        copy_blocks(group, int32s(1), int32s(3), backend="cuda")
+    with pytest.raises(ValueError, match="backend 'cupy' cannot run on cpu: usable here are naive"):
+        copy_blocks(group, int32s(1), int32s(3), backend="cupy")
     with pytest.raises(
-        ValueError, match="backend is 'numba'; it must be one of naive, triton, cuda, copy_engine"
+        ValueError, match="backend is 'numba'; it must be one of naive, triton, cupy, copy_engine"
     ):
         copy_blocks(group, int32s(1), int32s(3), backend="numba")  # type: ignore[arg-type]
 

@@ -112,8 +112,8 @@ def test_a_compaction_of_any_length_is_one_launch(count: int, order: Order) -> N
     expected[:count] = expected[1:].clone()
     ids = np.arange(count, dtype=np.int32)
     before = fake_driver().count("launches")
-    with running("cuda"):
-        move_slabs(arena, 64, ids + np.int32(1), ids, order=order, backend="cuda")
+    with running("cupy"):
+        move_slabs(arena, 64, ids + np.int32(1), ids, order=order, backend="cupy")
     assert fake_driver().count("launches") == before + 1
     assert torch.equal(arena.view(count + 1, 64), expected)
 
@@ -130,8 +130,8 @@ def test_lists_of_every_length_arrive(count: int) -> None:
     src, dst = order[:count], order[count : 2 * count]
     expected[dst.astype(np.int64)] = expected[src.astype(np.int64)]
     before = fake_driver().count("launches")
-    with running("cuda"):
-        copy_blocks(BlockTensors([state]), src, dst, backend="cuda")
+    with running("cupy"):
+        copy_blocks(BlockTensors([state]), src, dst, backend="cupy")
     assert fake_driver().count("launches") - before == -(-count // MAX_LIST)
     assert torch.equal(state, expected)
 
@@ -145,8 +145,8 @@ def test_a_long_ordered_list_is_cut_where_it_may_be() -> None:
     state = torch.arange(count + 200, dtype=torch.int32).view(-1, 1)
     expected = state.clone()
     expected[dst.astype(np.int64)] = expected[src.astype(np.int64)]
-    with running("cuda"):
-        copy_blocks(BlockTensors([state]), src, dst, backend="cuda")
+    with running("cupy"):
+        copy_blocks(BlockTensors([state]), src, dst, backend="cupy")
     assert torch.equal(state, expected)
 
 

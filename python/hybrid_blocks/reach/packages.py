@@ -145,11 +145,19 @@ def _check_triton(triton: Any) -> str:
     return f"compiles for {target.backend} {target.arch}"
 
 
-def _check_nvrtc(nvrtc: Any) -> str:
-    error, major, minor = nvrtc.nvrtcVersion()
-    if error:
-        raise RuntimeError(f"NVRTC answers {error}")
-    return f"NVRTC {major}.{minor} compiles the CUDA kernels"
+def _wheel_of_cupy() -> str:
+    """Return the name of the wheel that is installed: there is one for each CUDA release."""
+    wheels = ("cupy-cuda13x", "cupy-cuda12x")
+    return next((wheel for wheel in wheels if _version(wheel)), "cupy")
+
+
+def _check_cupy(cupy: Any) -> str:
+    try:
+        found = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise RuntimeError("no CUDA device was found, on the CPU torch moves states") from error
+    major, minor = cupy.cuda.nvrtc.getVersion()
+    return f"NVRTC {major}.{minor} compiles the CUDA kernels for {found} devices"
 
 
 def check_vllm(vllm: Any) -> str:
@@ -177,7 +185,7 @@ def _check_matplotlib(_: Any) -> str:
 EXTRAS = (
     Extra("torch", "torch", "kernels, vLLM adapter", _check_torch),
     Extra("triton", "triton", "kernels", _check_triton),
-    Extra("cuda-bindings", "cuda.bindings.nvrtc", "kernels", _check_nvrtc),
+    Extra(_wheel_of_cupy(), "cupy", "kernels", _check_cupy),
     Extra("vllm", "vllm", "vLLM adapter", check_vllm, ON_CPU),
     Extra("matplotlib", "matplotlib", "replay --plot", _check_matplotlib),
 )

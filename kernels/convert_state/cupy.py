@@ -1,4 +1,4 @@
-"""CUDA C++: a thread block a head after another, the next ones in flight meanwhile."""
+"""CUDA C++ by CuPy: a thread block a head after another, the next ones in flight meanwhile."""
 
 from dataclasses import dataclass
 from functools import partial

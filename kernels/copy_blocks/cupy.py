@@ -1,4 +1,4 @@
-"""CUDA C++: one warp a unit, eight 16-byte loads in flight in each lane."""
+"""CUDA C++ by CuPy: one warp a unit, eight 16-byte loads in flight in each lane."""
 
 from hybrid_blocks.kernels import cuda, launch
 from hybrid_blocks.kernels.blocks import BlockTensors

@@ -1,4 +1,4 @@
-"""CUDA C++: one warp a unit; pinned host memory is read and written in 512-byte rows."""
+"""CUDA C++ by CuPy: one warp a unit; pinned host memory is read and written in 512-byte rows."""
 
 import torch
 from hybrid_blocks.kernels import cuda, launch

@@ -1,4 +1,4 @@
-"""CUDA C++: one warp a unit."""
+"""CUDA C++ by CuPy: one warp a unit."""
 
 from hybrid_blocks.kernels import cuda, launch
 from hybrid_blocks.kernels.blocks import BlockTensors
