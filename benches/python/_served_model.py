@@ -121,6 +121,7 @@ def serving(side: Side, case: Case) -> Iterator[Served]:
             max_num_batched_tokens=case.deployment.max_num_batched_tokens,
             hash_block_size=gcd(*sizes),
             scheduler_cls=Scheduler,
+            num_draft_tokens=case.deployment.num_speculative_tokens,
         )
         _check(side, scheduler)
         yield Served(scheduler, config, make_hasher(gcd(*sizes)))

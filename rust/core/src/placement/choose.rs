@@ -77,17 +77,11 @@ struct Gap {
     best: Option<(usize, f64)>,
 }
 
-/// Adds up to `most` places to `lengths` for a prompt of `num_tokens` tokens that goes on from
-/// `start`: always the one that saves most tokens beside those chosen before, until none is worth its
-/// cost. A place at distance `d` serves who leaves at `d` or nearer to the end, and who leaves at
-/// a greater distance has to go back to the next place, in the end to `start`.
-pub(super) fn choose(
-    demand: &Demand<'_>,
-    start: u32,
-    num_tokens: u32,
-    most: usize,
-    lengths: &mut Lengths,
-) {
+/// Up to `most` places for a prompt of `num_tokens` tokens that goes on from `start`: always the one that saves most
+/// tokens beside those chosen before, until none is worth its cost. A place at distance `d` serves who leaves at `d` or
+/// nearer to the end, and who leaves at a greater distance has to go back to the next place, in the end to `start`.
+pub(super) fn choose(demand: &Demand<'_>, start: u32, num_tokens: u32, most: usize) -> Lengths {
+    let mut lengths = Lengths::default();
     let end = num_tokens / demand.alignment * demand.alignment;
     // Departures no farther than each bucket's edge, the place that serves them, and what it saves.
     let mut served = [0.0; NUM_BUCKETS];
@@ -138,6 +132,7 @@ pub(super) fn choose(
         gaps[number] = gap(first, at, nearer, worth[at]);
         gaps[number + 1] = gap(at + 1, end, served[at], farther);
     }
+    lengths
 }
 
 #[cfg(test)]
@@ -209,8 +204,7 @@ mod tests {
                 costs,
                 cost,
             };
-            let mut lengths = Lengths::default();
-            choose(&demand, start, num_tokens, most, &mut lengths);
+            let lengths = choose(&demand, start, num_tokens, most);
             prop_assert_eq!(lengths, naive(&demand, start, num_tokens, most));
         }
     }

@@ -189,21 +189,23 @@ impl Placement {
             costs: self.costs,
             cost,
         };
-        let mut lengths = Lengths::default();
-        let mut start = prompt.start;
         let branch = if most > 0 { self.branch(prompt, cost) } else { 0 };
-        if branch > 0 {
-            start = branch;
-        }
-        choose(&demand, start, prompt.num_tokens, most - usize::from(branch > 0), &mut lengths);
-        if branch > 0 {
-            lengths.insert(branch);
-        }
-        // While bytes are worth nothing, the same prompt sent again is served as far as it can be.
+        let start = if branch > 0 { branch } else { prompt.start };
+        let most = most.min(MAX_PLACES) - usize::from(branch > 0);
+        let choose = |most| choose(&demand, start, prompt.num_tokens, most);
+        let mut lengths = choose(most);
+        // While bytes are worth nothing, the same prompt sent again is served as far as it can be. Of many places, the
+        // one that saves least makes room for that.
         let last = prompt.num_tokens.saturating_sub(1) / self.alignment * self.alignment;
         let is_free = price <= 0.0 && last > start && !lengths.as_slice().contains(&last);
+        if is_free && lengths.as_slice().len() == most && most > 1 {
+            lengths = choose(most - 1);
+        }
         if is_free && lengths.as_slice().len() < most {
             lengths.insert(last);
+        }
+        if branch > 0 {
+            lengths.insert(branch);
         }
         Plan { lengths, end, branch }
     }

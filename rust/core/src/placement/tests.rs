@@ -47,6 +47,24 @@ fn before_anything_was_seen_places_are_spread_and_memory_decides_how_many() {
 }
 
 #[test]
+fn while_memory_is_free_a_prompt_of_any_length_is_kept_up_to_its_last_whole_block() {
+    let mut placement = Placement::new(COSTS, 16);
+    for num_seen in [0, 20, 300] {
+        see(&mut placement, num_seen, Some(Departure::InPrompt(3_000)));
+        for num_tokens in (17..40_000).step_by(37) {
+            let last = (num_tokens - 1) / 16 * 16;
+            for most in [2, 6, MAX_PLACES, 2 * MAX_PLACES] {
+                let plan = placement.plan(prompt(num_tokens), 0.0, most);
+                let lengths = plan.lengths.as_slice();
+                assert!(lengths.contains(&last) && lengths.len() <= most, "{lengths:?}");
+            }
+        }
+        let only = placement.plan(prompt(16_000), 0.0, 1).lengths;
+        assert_ne!(only.as_slice(), [15_984], "a single place is the one that saves most");
+    }
+}
+
+#[test]
 fn a_distance_is_learned_within_300_prompts_and_so_is_another_one() {
     let mut placement = Placement::new(COSTS, 16);
     for distance in [700, 40, 3_000, 0] {
