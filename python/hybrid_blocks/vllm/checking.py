@@ -17,21 +17,25 @@ logger = init_logger("vllm.hybrid_blocks")
 STEPS_BETWEEN_CHECKS_OF_BOOKS = 1_000
 """After so many steps the core also compares its own lists, owners and keys with each other."""
 
-_vllm_init = Scheduler.__init__
+_BEFORE: list[Any] = []
+"""How schedulers were made before; level ``natural`` makes them in a way of its own."""
 
 
 def install() -> None:
     """Check what each scheduler made from now on says. A second call changes nothing."""
-    Scheduler.__init__ = _init  # type: ignore[method-assign]
+    if Scheduler.__init__ is not _init:
+        _BEFORE.append(Scheduler.__init__)
+        Scheduler.__init__ = _init  # type: ignore[method-assign]
 
 
 def uninstall() -> None:
     """Leave schedulers made from now on as they are."""
-    Scheduler.__init__ = _vllm_init  # type: ignore[method-assign]
+    if _BEFORE:
+        Scheduler.__init__ = _BEFORE.pop()  # type: ignore[method-assign]
 
 
 def _init(self: Any, *args: Any, **kwargs: Any) -> None:
-    _vllm_init(self, *args, **kwargs)
+    _BEFORE[-1](self, *args, **kwargs)
     if self.connector is not None:
         logger.warning(
             "hybrid_blocks: %s: not checked, as a KV connector brings content of its own", CHECK

@@ -1,7 +1,7 @@
 """What takes the place of what at level ``natural``, beside the managers."""
 
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.natural import chunks, planning, sessions
+from hybrid_blocks.vllm.natural import chunks, loads, planning, sessions
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 
 
@@ -10,6 +10,7 @@ def install() -> None:
     KVCacheManager.natural = NaturalKVCacheManager
     chunks.install()
     sessions.install()
+    loads.install()
     planning.install()
 
 
@@ -17,4 +18,5 @@ def uninstall() -> None:
     """Let vLLM plan, split and pause as it would by itself."""
     chunks.uninstall()
     sessions.uninstall()
+    loads.uninstall()
     planning.uninstall()

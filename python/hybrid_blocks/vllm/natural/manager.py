@@ -133,7 +133,7 @@ def _counter(name: str, documentation: str, value: float, **labels: str) -> Samp
 
 
 def _counters(counts: dict[str, int], limits: dict[str, int], num_steals: int) -> list[Sample]:
-    written = ("prompt", "followed", "kept")
+    written = ("prompt", "followed", "loaded", "kept")
     dropped = ("superseded", "evicted", "given_up", "no_room")
     return [
         _counter("forks", "States copied for requests that went on from them.", counts["forks"]),

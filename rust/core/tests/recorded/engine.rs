@@ -130,7 +130,8 @@ impl Engine {
     }
 
     pub(crate) fn pop(&mut self, request: u32) -> Vec<u32> {
-        self.manager.pop(self.handle(request)).into_iter().map(|block| block.0).collect()
+        let popped = self.manager.pop(self.handle(request), true);
+        popped.into_iter().map(|(_, block)| block.0).collect()
     }
 
     pub(crate) fn free_blocks(&mut self, blocks: &[u32]) -> Answer<()> {

@@ -170,13 +170,10 @@ impl RustKVCacheManager {
     }
 
     fn free(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (core, configured) = Self::core(slf)?;
+        let (_, configured) = Self::core(slf)?;
         let request = RequestView::new(request)?;
         let id = request.id()?;
-        if core.known(&id, |manager, _| manager.store().is_slabbed())? == Some(true) {
-            let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
-            Core::change(slf, &request, |manager, handle| manager.settle(handle, &progress))?;
-        }
+        Self::settle(slf, &request)?;
         if configured.heeds_sessions && request.is_finished()? {
             return Self::finish(slf, &request);
         }
@@ -200,7 +197,9 @@ impl RustKVCacheManager {
         slf: &Bound<'py, Self>,
         request: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
-        Self::pop_by_id(slf, &RequestView::new(request)?.id()?)
+        let request = RequestView::new(request)?;
+        Self::settle(slf, &request)?;
+        Self::pop(slf, &request.id()?, request.is_finished()?)
     }
 
     #[pyo3(name = "_pop")]
@@ -208,14 +207,7 @@ impl RustKVCacheManager {
         slf: &Bound<'py, Self>,
         request_id: &Bound<'py, PyString>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let (core, _) = Self::core(slf)?;
-        if core.pools.iter().any(|pool| !pool.is(&core.blocks)) {
-            return Err(integrity_error(
-                "blocks of several pools cannot be handed over to be freed later".to_owned(),
-            ));
-        }
-        let ids = core.known(request_id, Manager::pop)?;
-        Blocks::views(core.blocks.bind(slf.py()), &ids.unwrap_or_default())
+        Self::pop(slf, request_id, true)
     }
 
     fn cache_blocks(
@@ -391,6 +383,7 @@ impl RustKVCacheManager {
             ("forks", stats.forks),
             ("prompt", stats.prompt),
             ("followed", stats.followed),
+            ("loaded", stats.loaded),
             ("kept", stats.kept),
             ("superseded", stats.superseded),
             ("evicted", stats.evicted),
@@ -494,6 +487,34 @@ impl RustKVCacheManager {
 }
 
 impl RustKVCacheManager {
+    /// Keep the states of a request that is about to give its blocks back, over slabs.
+    fn settle(slf: &Bound<'_, Self>, request: &RequestView<'_, '_>) -> PyResult<()> {
+        let (core, configured) = Self::core(slf)?;
+        if core.known(&request.id()?, |manager, _| manager.store().is_slabbed())? == Some(true) {
+            let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
+            Core::change(slf, request, |manager, handle| manager.settle(handle, &progress))?;
+        }
+        Ok(())
+    }
+
+    /// Forget a request, and hand over its blocks of all pools, to be freed later.
+    fn pop<'py>(
+        slf: &Bound<'py, Self>,
+        request_id: &Bound<'py, PyString>,
+        is_over: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (core, _) = Self::core(slf)?;
+        let held = core.known(request_id, |manager, handle| manager.pop(handle, is_over))?;
+        let views = PyList::empty(slf.py());
+        for run in held.unwrap_or_default().chunk_by(|one, other| one.0 == other.0) {
+            let pool = core.pools.iter().find(|pool| pool.get().pool() == run[0].0);
+            let pool = pool.unwrap_or(&core.blocks).bind(slf.py());
+            let ids: Vec<BlockId> = run.iter().map(|&(_, id)| id).collect();
+            views.call_method1(intern!(slf.py(), "extend"), (Blocks::views(pool, &ids)?,))?;
+        }
+        Ok(views)
+    }
+
     /// Free a request that is over. One that was never looked at may still say something of its session.
     fn finish(slf: &Bound<'_, Self>, request: &RequestView<'_, '_>) -> PyResult<()> {
         let (core, _) = Self::core(slf)?;

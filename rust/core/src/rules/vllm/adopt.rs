@@ -34,7 +34,8 @@ impl<S: Store> Call<'_, S> {
         let (num_local, num_external) = (counts.num_local, args.num_external);
         self.request.start = num_local + num_external;
         for group in groups.clone() {
-            self.adopt(group, hit(group), num_local, num_external)?;
+            let hit = if self.is_replaced(group, counts) { &[] } else { hit(group) };
+            self.adopt(group, hit, num_local, num_external)?;
         }
         // In slabs, a cached block that is held again may cost the others a whole slab, which no
         // count of blocks foretells.

@@ -4,7 +4,7 @@ use super::call::Call;
 use super::config::GroupConfig;
 use super::progress::TokenCounts;
 use crate::group::GroupKind;
-use crate::ids::BlockId;
+use crate::ids::{BlockId, PoolId};
 use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
@@ -48,16 +48,45 @@ impl<S: Store> Call<'_, S> {
     ///
     /// An aligned group that holds more than it needs counts below zero, as in vLLM.
     pub(super) fn demand(&mut self, computed: Option<&[Vec<BlockId>]>, counts: TokenCounts) -> i64 {
-        (0..self.tables.len())
-            .map(|group| {
-                let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
-                self.group_demand(group, computed, counts)
-            })
-            .sum()
+        self.demands(computed, counts).map(|(_, demand)| demand).sum()
+    }
+
+    /// Slabs that all groups together would take, at most.
+    pub(super) fn slab_demand(
+        &mut self,
+        computed: Option<&[Vec<BlockId>]>,
+        counts: TokenCounts,
+    ) -> i64 {
+        let mut by_pool = vec![0; self.cache.store.num_pools() as usize];
+        self.demands(computed, counts)
+            .for_each(|(pool, demand)| by_pool[pool.index()] += demand.max(0));
+        let pools = (0..).map(PoolId).zip(by_pool);
+        let sizes = pools.map(|(pool, it)| (i64::from(self.cache.store.blocks_per_slab(pool)), it));
+        sizes.map(|(size, demand)| (demand + size - 1) / size).sum()
+    }
+
+    fn demands<'a>(
+        &'a mut self,
+        computed: Option<&'a [Vec<BlockId>]>,
+        counts: TokenCounts,
+    ) -> impl Iterator<Item = (PoolId, i64)> + 'a {
+        (0..self.tables.len()).map(move |group| {
+            let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
+            (self.pool(group), self.group_demand(group, computed, counts))
+        })
+    }
+
+    /// Whether what others compute replaces a group's hit: one state is all that is kept, and it is
+    /// written into a block of its own. A fork would be copied while it is written.
+    pub(super) fn is_replaced(&self, group: usize, counts: TokenCounts) -> bool {
+        self.config.checkpoints.is_some()
+            && counts.num_computed > counts.num_local
+            && self.config_of(group).kind.is_aligned()
     }
 
     fn group_demand(&mut self, group: usize, computed: &[BlockId], counts: TokenCounts) -> i64 {
         let config = self.config_of(group);
+        let computed = if self.is_replaced(group, counts) { &[] } else { computed };
         if config.kind.is_mamba()
             && let Some((key, _)) = computed.last().and_then(|&it| self.first_key(group, it))
             && self.outputs[group].cached_this_step.contains(&key.digest)
@@ -134,6 +163,45 @@ impl<S: Store> Call<'_, S> {
             new = new.min(i64::from(most));
         }
         new + self.num_revived(group, computed)
+    }
+
+    /// Blocks that vLLM's count of an admission leaves out: where others compute a state, it takes a block of
+    /// its own if the step's last token does not share its block. Slabs are counted again once hits are adopted.
+    pub(super) fn num_uncounted(
+        &mut self,
+        computed: Option<&[Vec<BlockId>]>,
+        counts: TokenCounts,
+    ) -> i64 {
+        if counts.num_computed == counts.num_local
+            || self.is_running()
+            || self.cache.store.is_slabbed()
+        {
+            return 0;
+        }
+        let groups = 0..self.tables.len();
+        groups.map(|group| self.num_uncounted_in(group, computed, counts)).sum()
+    }
+
+    fn num_uncounted_in(
+        &mut self,
+        group: usize,
+        computed: Option<&[Vec<BlockId>]>,
+        counts: TokenCounts,
+    ) -> i64 {
+        let GroupConfig { kind, block_size, .. } = self.config_of(group);
+        let GroupKind::MambaAligned { num_speculative, .. } = kind else { return 0 };
+        let hit = computed.map_or(&[][..], |blocks| &blocks[group]);
+        let counted = self.aligned_demand(group, num_speculative, hit, counts);
+        let skipped = self.group(group).num_skipped_blocks(counts.num_computed);
+        let kept = &hit[hit.len().min(skipped as usize)..];
+        let copy = !kept.is_empty() && !counts.num_local.is_multiple_of(block_size);
+        let held = skipped.max(hit.len() as u32);
+        let end = held.max(counts.num_computed.div_ceil(block_size));
+        let required = counts.num_main.div_ceil(block_size);
+        let checkpoint = u32::from(self.tables[group].moving().checkpoint.is_some());
+        let first_new = end.max(required.saturating_sub(1 + checkpoint));
+        let new = (required + num_speculative).saturating_sub(first_new);
+        i64::from(end - held + new) + i64::from(copy) + self.num_revived(group, kept) - counted
     }
 
     fn num_revived(&self, group: usize, blocks: &[BlockId]) -> i64 {

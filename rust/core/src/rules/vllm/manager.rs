@@ -13,7 +13,7 @@ use crate::engine::requests::Row;
 use crate::engine::{CacheEvent, Engine, GroupBlocks, Residency};
 use crate::error::Error;
 use crate::group::{Group, Table};
-use crate::ids::{BlockId, GroupId};
+use crate::ids::{BlockId, GroupId, PoolId};
 use crate::rules::keeper::Keeper;
 use crate::rules::windows::has_places;
 use crate::store::{EvictionOrder, Store};
@@ -290,7 +290,12 @@ impl<S: Store> KvCacheManager<S> {
         let num_processed = progress.num_processed(num_computed);
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
-        let kept = watermark + args.withheld_blocks + args.reserved_blocks.cast_signed();
+        let mut kept = watermark + args.withheld_blocks + args.reserved_blocks.cast_signed();
+        let num_uncounted = call.num_uncounted(args.computed, counts);
+        if num_uncounted > 0 {
+            // They come from what is left to others, or the step could not be carried out.
+            kept = kept.max(num_uncounted);
+        }
         let mut fits = call.fits(args.computed, counts, kept);
         let mut num_cancelled = 0;
         if !fits && reason.take().is_some() {
@@ -309,6 +314,10 @@ impl<S: Store> KvCacheManager<S> {
         let has_computed = args.computed.is_some() || args.num_external > 0;
         if has_computed && !call.admit(args, counts, all, kept)? {
             return Ok(None);
+        }
+        if args.num_external > 0 && args.delay_commit {
+            call.request.is_loading = true;
+            call.request.loaded = num_computed;
         }
         call.stats.no_room += num_cancelled;
         if let Some(ended_by) = call.request.ended_by.take() {
@@ -339,7 +348,8 @@ impl<S: Store> KvCacheManager<S> {
         Ok(Some(new))
     }
 
-    /// Blocks that an allocation would take, below zero where more are held than needed.
+    /// Blocks that an allocation would take, below zero where more are held than needed. In a store of
+    /// slabs, the slabs that these fill, at most.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -349,7 +359,12 @@ impl<S: Store> KvCacheManager<S> {
         computed: Option<&[Vec<BlockId>]>,
         counts: TokenCounts,
     ) -> Result<i64, Error> {
-        Ok(self.open(handle, RequestProgress::default())?.demand(computed, counts))
+        let mut call = self.open(handle, RequestProgress::default())?;
+        Ok(if call.cache.store.is_slabbed() {
+            call.slab_demand(computed, counts)
+        } else {
+            call.demand(computed, counts)
+        })
     }
 
     /// Enter what `num_computed` tokens complete into the prefix cache.
@@ -364,7 +379,9 @@ impl<S: Store> KvCacheManager<S> {
         num_computed: u32,
     ) -> Result<(), Error> {
         self.forget_no_change(handle)?;
-        self.open(handle, *progress)?.commit(num_computed)
+        let mut call = self.open(handle, *progress)?;
+        call.request.is_loading = false;
+        call.commit(num_computed)
     }
 
     /// Give back what a request need not keep once `num_processed` tokens are computed for good.
@@ -377,13 +394,17 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Prepare a request for being freed. What it entered beforehand for a step from which it was taken
     /// out again is found no more. Its states are kept where our own rules ask for it, so that it, or
-    /// one that begins with the same tokens, can go on from them.
+    /// one that begins with the same tokens, can go on from them. Of a request whose load has not ended
+    /// nothing is kept: what was not written must not be found.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
     pub fn settle(&mut self, handle: u64, progress: &RequestProgress) -> Result<(), Error> {
         let mut call = self.open(handle, *progress)?;
         call.request.num_computed = progress.num_computed;
+        if call.request.is_loading {
+            return Ok(());
+        }
         call.drop_unwritten();
         call.keep_states()
     }
@@ -405,15 +426,17 @@ impl<S: Store> KvCacheManager<S> {
         released
     }
 
-    /// Forget a request, but leave its blocks owned; they are returned in table order, group by
-    /// group, without the null blocks at each front.
-    pub fn pop(&mut self, handle: u64) -> Vec<BlockId> {
+    /// Forget a request, but leave its blocks owned; they are returned with their pools in table order,
+    /// group by group, without the null blocks at each front. `is_over` says that it does not go on.
+    pub fn pop(&mut self, handle: u64, is_over: bool) -> Vec<(PoolId, BlockId)> {
         let Some(row) = self.row(handle) else { return Vec::new() };
-        self.score_left(row, true);
+        self.score_left(row, is_over);
         let mut blocks = Vec::new();
-        let (_, tables) = self.engine.requests.split_mut(row);
-        for table in tables {
-            blocks.extend(table.blocks.iter().skip_while(|block| block.is_null()));
+        let Engine { cache, requests, .. } = &mut self.engine;
+        let (_, tables) = requests.split_mut(row);
+        for (group, table) in cache.groups.iter().zip(tables) {
+            let held = table.blocks.iter().skip_while(|block| block.is_null());
+            blocks.extend(held.map(|&block| (group.spec.pool, block)));
             table.clear();
         }
         self.forget(row);

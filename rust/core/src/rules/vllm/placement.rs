@@ -111,13 +111,13 @@ impl<S: Store> KvCacheManager<S> {
                 && digests.get(last).is_some_and(|own| self.digests(other).get(last) == Some(own))
         });
         let Some(first) = alike.next() else { return false };
+        if self.holds_blocks(row) {
+            return false;
+        }
         // It is waited for one request only: others may come for ever. What that one computes makes
         // the hit no longer than where its next chunk starts.
         if awaited.is_some() {
             return true;
-        }
-        if self.holds_blocks(row) {
-            return false;
         }
         let hit = self.longest_hit(handle, progress.num_tokens.saturating_sub(1)).num_tokens;
         let mut alike = std::iter::once(first).chain(alike);
@@ -164,6 +164,8 @@ pub(super) enum Reason {
     Prompt,
     /// It follows the generation.
     Follow,
+    /// Others computed it, and the next step overwrites it.
+    Loaded,
 }
 
 impl<S: Store> Call<'_, S> {
@@ -195,6 +197,8 @@ impl<S: Store> Call<'_, S> {
             Reason::Prompt
         } else if policy.follows(plan, at, grain) {
             Reason::Follow
+        } else if at == self.request.loaded {
+            Reason::Loaded
         } else {
             return None;
         };
@@ -243,12 +247,14 @@ impl<S: Store> Call<'_, S> {
         }
         for group in 0..self.tables.len() {
             let Some((_, state)) = self.tables[group].copy_source() else { continue };
-            if reason == Reason::Follow {
-                self.drop_following(group);
-                self.tables[group].moving_mut().following = at;
-                self.stats.followed += 1;
-            } else {
-                self.stats.prompt += 1;
+            match reason {
+                Reason::Prompt => self.stats.prompt += 1,
+                Reason::Loaded => self.stats.loaded += 1,
+                Reason::Follow => {
+                    self.drop_following(group);
+                    self.tables[group].moving_mut().following = at;
+                    self.stats.followed += 1;
+                }
             }
             self.tables[group].moving_mut().last_kept = at;
             self.key_tail(group, state, at, false)?;

@@ -46,6 +46,10 @@ pub(super) struct Request {
     pub(super) num_turns: u8,
     /// Tokens that it went on from.
     pub(super) start: u32,
+    /// Whether others still write what it was admitted with: nothing of it may be found.
+    pub(super) is_loading: bool,
+    /// Tokens of the state that others wrote, 0 if none did.
+    pub(super) loaded: u32,
     /// Tokens computed when it was to be given up.
     pub(super) num_computed: u32,
     /// Lengths of the checkpoints that it went on from and left.

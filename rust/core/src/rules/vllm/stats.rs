@@ -11,6 +11,8 @@ pub struct KvCacheStats {
     pub prompt: u64,
     /// Checkpoints that followed a generation.
     pub followed: u64,
+    /// States that others computed, kept when their requests went on.
+    pub loaded: u64,
     /// States kept in their blocks when their request ended or was preempted.
     pub kept: u64,
     /// Checkpoints given up for a longer one of the same request.
