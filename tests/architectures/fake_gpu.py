@@ -1,11 +1,10 @@
 """A graphics card that is not there: vLLM builds a model as on one, and no tensor has memory."""
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -151,6 +150,9 @@ def pose() -> None:
             setattr(_custom_ops, name, lambda *_: True)
     triton.runtime.driver.set_active(Driver())
     from vllm.utils import deep_gemm  # noqa: F401, PLC0415
+    from vllm.v1.attention.backends.flashinfer import FlashInferBackend  # noqa: PLC0415
+
+    FlashInferBackend.supports_sink = lambda: True  # type: ignore[method-assign]
 
     for module in list(sys.modules.values()):
         if "has_deep_gemm" in vars(module):
@@ -199,43 +201,6 @@ def _is_cuda(value: Any) -> bool:
     if isinstance(value, torch.device):
         return value.type == "cuda"
     return isinstance(value, str) and value.startswith("cuda")
-
-
-class Tokenizer(Stream):
-    """Has each token that a model looks up, under the number 0."""
-
-    vocab: ClassVar[defaultdict[str, int]] = defaultdict(int)
-
-    @staticmethod
-    def get_vocab() -> dict[str, int]:
-        return Tokenizer.vocab
-
-    @staticmethod
-    def convert_tokens_to_ids(_: str) -> int:
-        return 0
-
-    @staticmethod
-    def encode(*_: Any, **__: Any) -> list[int]:
-        return [0]
-
-
-def without_towers() -> None:
-    """Build models without encoders of images and sound: those keep nothing between steps."""
-    from vllm.model_executor.models.interfaces import SupportsMultiModal  # noqa: PLC0415
-    from vllm.tokenizers import registry  # noqa: PLC0415
-
-    mark = SupportsMultiModal._mark_tower_model
-
-    @contextmanager
-    def mark_and_forgive(*args: Any, **kwargs: Any) -> Iterator[None]:
-        with mark(*args, **kwargs), suppress(Exception):
-            yield
-
-    SupportsMultiModal._mark_tower_model = mark_and_forgive  # type: ignore[method-assign]
-    from vllm import tokenizers  # noqa: PLC0415
-
-    for module in (registry, tokenizers):
-        module.cached_tokenizer_from_config = lambda *_, **__: Tokenizer()  # type: ignore[attr-defined]
 
 
 @contextmanager

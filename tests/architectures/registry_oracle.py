@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import absent_files
 import class_defaults
 import fake_gpu
 import torch
@@ -31,6 +32,18 @@ FIELDS = (
 )
 
 
+BACKENDS = {
+    "FlintForCausalLM": "FLASHINFER",
+    "Rnj1ForCausalLM": "TRITON_ATTN",
+    "Step1ForCausalLM": "TRITON_ATTN",
+}
+"""What a server has to be started with for models whose attention the first choice cannot do."""
+
+
+OTHER_CLASS = ("molmo2",)
+"""Types that vLLM's code reads by the fields of the publisher's class, not of transformers'."""
+
+
 class Fields(dict[str, Any]):
     """An object of a configuration whose fields are attributes."""
 
@@ -45,7 +58,7 @@ def inspect_in_this_process() -> list[str]:
     """Let vLLM load model classes here, not in a process for each; return the list of failures."""
     from vllm.model_executor.models import registry  # noqa: PLC0415
 
-    fake_gpu.without_towers()
+    absent_files.without_towers()
     causes: list[str] = []
 
     def inspect(model: Any) -> Any:
@@ -59,7 +72,7 @@ def inspect_in_this_process() -> list[str]:
     return causes
 
 
-def specs(folder: Path) -> dict[str, Any]:
+def specs(folder: Path, backend: str | None) -> dict[str, Any]:
     """Return the specs of all layers of the model whose ``config.json`` lies in ``folder``."""
     from vllm.config import set_current_vllm_config  # noqa: PLC0415 - after `fake_gpu.pose`
     from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
@@ -73,6 +86,7 @@ def specs(folder: Path) -> dict[str, Any]:
         enforce_eager=True,
         language_model_only=True,
         config_format="hf",
+        attention_backend=backend,  # type: ignore[arg-type]
     )
     with fake_gpu.no_device():
         config = arguments.create_engine_config()
@@ -127,15 +141,16 @@ def _dtype(dtype: torch.dtype) -> str:
 def say(fields: dict[str, Any]) -> dict[str, Any]:
     """Return what vLLM says of the model with these fields of ``config.json``."""
     register(fields)
+    backend = BACKENDS.get(fields["architectures"][0])
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(fields))
         try:
-            return specs(Path(folder))
+            return specs(Path(folder), backend)
         except (NotImplementedError, ValueError) as error:
             if "Model Runner V1" not in str(error) and "V2 model runner" not in str(error):
                 raise
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
-            return specs(Path(folder))
+            return specs(Path(folder), backend)
 
 
 def written(fields: Any) -> Any:
@@ -165,12 +180,17 @@ def register(fields: dict[str, Any]) -> None:
             return _CONFIG_REGISTRY[model_type](**value)
         return CONFIG_MAPPING[model_type](**value) if model_type in CONFIG_MAPPING else value  # type: ignore[index]
 
+    own = fields["model_type"]
+
     def known(model_type: str) -> bool:
         return model_type in CONFIG_MAPPING or model_type in _CONFIG_REGISTRY
 
     class Section(PreTrainedConfig):  # type: ignore[no-untyped-call]
         def __init__(self, **fields: Any) -> None:
             super().__init__(**fields)
+
+        def to_dict(self) -> dict[str, Any]:
+            return {**super().to_dict(), "model_type": vars(self).get("model_type", "")}
 
     class Published(PreTrainedConfig):  # type: ignore[no-untyped-call]
         def __init__(self, **fields: Any) -> None:
@@ -182,6 +202,9 @@ def register(fields: dict[str, Any]) -> None:
                     found = Section(**found)
                 if isinstance(found, list) and name.endswith(("_configs", "_config")):
                     found = [nested(item) for item in found]
+                if own in OTHER_CLASS and isinstance(value, dict):
+                    for field in value.keys() - vars(found).keys():
+                        setattr(found, field, value[field])  # transformers dropped it
                 fields[name] = found
             super().__init__(**fields)
 
@@ -190,6 +213,6 @@ def register(fields: dict[str, Any]) -> None:
             return Fields({name: nested(item) for name, item in value.items()})
         return value
 
-    if not known(fields["model_type"]):
-        Published.model_type = fields["model_type"]
-        AutoConfig.register(fields["model_type"], Published)
+    if not known(own) or own in OTHER_CLASS:
+        Published.model_type = own
+        AutoConfig.register(own, Published, exist_ok=True)

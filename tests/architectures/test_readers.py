@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hybrid_blocks.model import Model, PlanError, Rank, from_config
 from hybrid_blocks.model.kind import kind_of
-from hybrid_blocks.model.layer import LatentAttention, State
+from hybrid_blocks.model.layer import LatentAttention, LatentIndex, State
 
 HERE = Path(__file__).parent
 RECORDED: dict[str, dict[str, Any]] = json.loads((HERE / "recorded.json").read_bytes())
@@ -89,7 +89,7 @@ def _read(cache: Any, rank: Rank) -> Cache:
             [tensor.shape for tensor in cache.tensors(rank)],
             [tensor.dtype for tensor in cache.tensors(rank)],
         )
-    if isinstance(cache, LatentAttention):
+    if isinstance(cache, LatentAttention | LatentIndex):
         return ("mla", cache.token_bytes(rank))
     kind = kind_of(cache)
     value_dim = cache.head_dim if cache.value_dim is None else cache.value_dim
@@ -148,3 +148,19 @@ def test_a_list_of_layers_that_vllm_does_not_read_changes_nothing() -> None:
     fields: dict[str, object] = {"model_type": "gpt_oss", "num_hidden_layers": 4}
     model = from_config({**fields, "layer_types": names}, "gpt")
     assert [layer.cache.kind for layer in model.layers] == ["sliding_window", "full"] * 2
+
+
+def test_rnj_has_windows_where_layers_are_chunked_whatever_gemmas_names_mean() -> None:
+    names = ["chunked_attention", "sliding_attention", "full_attention"]
+    fields: dict[str, object] = {"model_type": "gemma3_text", "layer_types": names}
+    fields |= {"num_hidden_layers": 3, "sliding_window": 512}
+    gemma = {**fields, "layer_types": ["sliding_attention"] * 3}
+    rnj = from_config({**fields, "architectures": ["Rnj1ForCausalLM"]}, "rnj")
+    assert [layer.cache.kind for layer in rnj.layers] == ["sliding_window", "full", "full"]
+    assert {layer.cache.kind for layer in from_config(gemma, "gemma").layers} == {"sliding_window"}
+
+
+def test_sections_without_a_type_have_the_defaults_of_their_classes() -> None:
+    fields: dict[str, object] = {"text_config": {"num_hidden_layers": 3}}
+    model = from_config({"model_type": "qwen3_omni_moe", "thinker_config": fields}, "omni")
+    assert [layer.depth for layer in model.layers] == [0, 1, 2]

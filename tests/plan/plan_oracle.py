@@ -15,6 +15,7 @@ from hybrid_blocks.model.layer import (
     GatedDeltaNet,
     KimiDeltaAttention,
     LatentAttention,
+    LatentIndex,
     LightningAttention,
     Mamba1,
     Mamba2,
@@ -204,8 +205,18 @@ class Oracle:
     def attention_spec(self, cache: Any, block_tokens: int) -> KVCacheSpec:
         """vLLM's spec of an attention layer."""
         common: dict[str, Any] = {"block_size": block_tokens, "dtype": self._dtype()}
+        if isinstance(cache, LatentIndex):
+            common["dtype"] = torch.uint8  # an index keeps scales beside its keys
+            size = cache.head_dim + cache.head_dim // 128 * 4
+            return MLAAttentionSpec(num_kv_heads=1, head_size=size, **common)
         if isinstance(cache, LatentAttention):
-            return MLAAttentionSpec(num_kv_heads=1, head_size=cache.latent_dim, **common)
+            packed = cache.sparse and self.deployment.kv_cache_dtype.startswith("fp8")
+            return MLAAttentionSpec(
+                num_kv_heads=1,
+                head_size=cache.latent_dim,
+                state_content_bytes=656 if packed else None,
+                **common,
+            )
         heads = max(1, cache.kv_heads // self.deployment.tp)
         common |= {"num_kv_heads": heads, "head_size": cache.head_dim}
         if isinstance(cache, SlidingWindow):
@@ -260,6 +271,7 @@ def _vllm_config(model: Model, deployment: Deployment) -> VllmConfig:
     config.scheduler_config.max_num_batched_tokens = deployment.max_num_batched_tokens
     config.scheduler_config.async_scheduling = False
     attention = next(layer.cache for layer in model.layers if not isinstance(layer.cache, State))
+    assert not isinstance(attention, LatentIndex)
     if isinstance(attention, LatentAttention):
         kv_heads, head_size = 1, attention.latent_dim
     else:
@@ -279,4 +291,5 @@ def _vllm_config(model: Model, deployment: Deployment) -> VllmConfig:
 
 
 def _name(layer: Layer) -> str:
-    return f"layers.{layer.depth}.{layer.cache.kind}"
+    keys = ".keys" if isinstance(layer.cache, LatentIndex) else ""
+    return f"layers.{layer.depth}.{layer.cache.kind}{keys}"

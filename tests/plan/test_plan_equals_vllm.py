@@ -1,7 +1,7 @@
 """The plan of a built-in model equals what vLLM's own planning code makes of its layers."""
 
 import pytest
-from hybrid_blocks.model import PlanError, load_model
+from hybrid_blocks.model import Model, PlanError, from_config, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, plan_vllm
 from plan_oracle import INDEX, Oracle
@@ -47,6 +47,22 @@ def test_the_plan_of_a_built_in_model_equals_vllms_own(name: str, deployment: st
         with pytest.raises(PlanError, match=f"--{deployment[:2]} {deployment[2:]}"):
             plan_vllm(model, MEMORY, options)
         return
+    _compare(model, options)
+
+
+@pytest.mark.parametrize("deployment", ["plain", "fp8", "speculating", "tp2", "pp3"])
+def test_the_plan_of_sparse_latents_equals_vllms_own(deployment: str) -> None:
+    fields: dict[str, object] = {
+        "model_type": "deepseek_v32",
+        "num_nextn_predict_layers": 1,
+        "index_topk": 2048,
+        "index_head_dim": 128,
+        "index_topk_freq": 4,
+    }
+    _compare(from_config(fields, "sparse"), DEPLOYMENTS[deployment])
+
+
+def _compare(model: Model, options: Deployment) -> None:
     plan = plan_vllm(model, MEMORY, options)
     oracle = Oracle(model, options, MEMORY)
     assert plan.block_tokens == oracle.block_tokens

@@ -37,7 +37,7 @@ def find(
         known = tuple(known for known in (own, declared) if known)
         known = known[::-1] if own == plain else known
         row = next((row for row in map(class_defaults.of, known) if row.known), ClassDefaults())
-        declared = row.decoder
+        declared = row.decoder or (declared if own is None else None)
         section = next((key for key in SECTIONS if isinstance(fields.get(key), Mapping)), None)
         if section is None:
             break

@@ -70,7 +70,7 @@ def decode(text: bytes, source: str) -> Model:
         raise PlanError(f"{source}: no layer keeps a cache; the form is {EXAMPLE}")
     for cache in {layer.cache for layer in layers} | set(description.draft):
         for name, value in msgspec.structs.asdict(cache).items():
-            if isinstance(value, int) and value < 1:
+            if type(value) is int and value < 1:
                 kind = cache.__struct_config__.tag
                 raise PlanError(f"{source}: {name} of a {kind} layer is {value}; it is 1 or more")
     return Model(

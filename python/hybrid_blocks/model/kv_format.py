@@ -122,13 +122,15 @@ def head_bytes(name: str, key_dim: int, value_dim: int, rotary_share: float) -> 
     return (key_dim + value_dim) * dtype.size(name)
 
 
-def latent_bytes(name: str, latent_dim: int) -> int:
-    """Bytes of one token's latent.
+def latent_bytes(name: str, latent_dim: int, *, sparse: bool = False) -> int:
+    """Bytes of one token's latent. Kernels that read a few tokens have an fp8 format of their own.
 
     Raises:
         PlanError: no kernel for latent attention takes the format.
 
     """
+    if sparse and name in dtype.BYTES and dtype.size(name) == 1:
+        name = "fp8_ds_mla"
     if name in LATENT_BLOBS:
         return LATENT_BLOBS[name]
     if name in _PACKED or name in _OCTAVE_VALUE_BITS:

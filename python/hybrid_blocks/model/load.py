@@ -10,10 +10,21 @@ from hybrid_blocks.model import decoder, described, dtype, quantization, table
 from hybrid_blocks.model.architecture import READERS, qwen, refused
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.errors import PlanError
-from hybrid_blocks.model.layer import FullAttention, GatedDeltaNet, LatentAttention, Mamba2
+from hybrid_blocks.model.layer import (
+    Cache,
+    FullAttention,
+    GatedDeltaNet,
+    LatentAttention,
+    LatentIndex,
+    Mamba2,
+)
 from hybrid_blocks.model.model import Layer, Model, Verified
 
 _SPARSE: Final = "qwen4_exp"
+_ON_HOPPER: Final = (
+    "sparse latents are planned as on Hopper; kernels of other cards may choose fp8 by themselves "
+    "and keep it in another size"
+)
 _HAVE_DRAFT_HEAD: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
 
 
@@ -132,8 +143,12 @@ def from_config(
         rotary_share=_rotary_share(config, model_type),
         max_model_len=_max_model_len(config),
         verified=verified,
-        notes=notes,
+        notes=(*notes, _ON_HOPPER) if _is_sparse(layers) else notes,
     )
+
+
+def _is_sparse(layers: tuple[Layer, ...]) -> bool:
+    return any(isinstance(layer.cache, LatentIndex) for layer in layers)
 
 
 def _merged(fields: dict[str, object], overrides: Mapping[str, object] | None) -> dict[str, object]:
@@ -195,13 +210,20 @@ def _draft_layers(config: Config, model_type: str, layers: tuple[Layer, ...]) ->
     count = config.layer_count(
         "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", default=default
     )
-    growing = [
+    growing = tuple(
         layer.cache for layer in layers if isinstance(layer.cache, FullAttention | LatentAttention)
-    ]
+    )
     if not growing:
         return ()
+    # A layer of the head chooses for itself, even where the last layer takes another's choice.
+    index = next((layer.cache for layer in layers if isinstance(layer.cache, LatentIndex)), None)
+    caches: tuple[Cache, ...] = growing[-1:]
+    if index is not None:
+        caches = (msgspec.structs.replace(growing[-1], leads=True), index)
     return tuple(
-        Layer(config.num_layers + index, growing[-1], draft=True) for index in range(count)
+        Layer(config.num_layers + number, cache, draft=True)
+        for number in range(count)
+        for cache in caches
     )
 
 

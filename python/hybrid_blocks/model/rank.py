@@ -24,9 +24,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of one token's key and value in one head."""
         return kv_format.head_bytes(self.kv_dtype, key_dim, value_dim, self.rotary_share)
 
-    def latent_bytes(self, latent_dim: int) -> int:
+    def latent_bytes(self, latent_dim: int, *, sparse: bool = False) -> int:
         """Bytes of one token's latent."""
-        return kv_format.latent_bytes(self.kv_dtype, latent_dim)
+        return kv_format.latent_bytes(self.kv_dtype, latent_dim, sparse=sparse)
 
 
 def shard(total: int, tp: int, what: str) -> int:

@@ -19,7 +19,13 @@ BATCHED_TOKENS: Final = 8192
 SEQUENCES: Final = 1024
 
 _DTYPES: Final = {"half": "float16", "float": "float32"}
-_LATENT_BACKENDS: Final = (*("FLASHMLA", "FLASH_ATTN_MLA", "FLASHINFER_MLA", "TOKENSPEED_MLA"),)
+_LATENT_BACKENDS: Final = (
+    "FLASHMLA",
+    "FLASHMLA_SPARSE",
+    "FLASH_ATTN_MLA",
+    "FLASHINFER_MLA",
+    "TOKENSPEED_MLA",
+)
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):

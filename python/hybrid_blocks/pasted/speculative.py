@@ -43,7 +43,7 @@ def read(options: Mapping[str, Any], model: Model, name: str | None) -> Drafts |
     if method == "suffix":
         default = config.get("suffix_decoding_max_tree_depth", _SUFFIX_TOKENS)
     elif method == "mtp":
-        default = len(model.draft_layers) or None
+        default = len({layer.depth for layer in model.draft_layers}) or None
     tokens = tokens_of(config, default)
     if method == "mtp" and not model.draft_layers:
         raise PlanError(

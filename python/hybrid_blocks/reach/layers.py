@@ -21,6 +21,7 @@ from hybrid_blocks.model.layer import (
     ChunkedAttention,
     CrossAttention,
     LatentAttention,
+    LatentIndex,
     SlidingWindow,
     State,
 )
@@ -48,7 +49,7 @@ def layer_specs(
     block = attention_block(model)
     longest = round_up(max_model_len + rank.num_speculative_tokens + 1, block)
     specs = {
-        f"layers.{layer.depth}.{layer.cache.kind}{'.draft' if layer.draft else ''}": (
+        _name(layer): (
             _state(layer.cache, rank, longest, cache_mode)
             if isinstance(layer.cache, State)
             else _attention(layer, rank, block)
@@ -63,6 +64,11 @@ def layer_specs(
             dtype=STR_DTYPE_TO_TORCH_DTYPE[rank.model_dtype],
         )
     return specs
+
+
+def _name(layer: Layer) -> str:
+    index = ".index" if isinstance(layer.cache, LatentIndex) else ""
+    return f"layers.{layer.depth}.{layer.cache.kind}{index}{'.draft' if layer.draft else ''}"
 
 
 def _state(cache: State, rank: Rank, block: int, cache_mode: str) -> KVCacheSpec:
@@ -82,6 +88,9 @@ def _attention(layer: Layer, rank: Rank, block: int) -> KVCacheSpec:
         "block_size": block,
         "dtype": STR_DTYPE_TO_TORCH_DTYPE[rank.kv_dtype],
     }
+    if isinstance(cache, LatentIndex):
+        common["dtype"] = STR_DTYPE_TO_TORCH_DTYPE["fp8"]
+        return MLAAttentionSpec(num_kv_heads=1, head_size=cache.token_bytes(rank), **common)
     if isinstance(cache, LatentAttention):
         return MLAAttentionSpec(num_kv_heads=1, head_size=cache.latent_dim, **common)
     attention: Attention = cache

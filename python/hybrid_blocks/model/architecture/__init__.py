@@ -97,6 +97,7 @@ READERS: Final[dict[str, Reader]] = {
     "falcon_mamba": mamba.read_mamba1,
     "mamba2": mamba.read_mamba2,
     "longcat_flash": deepseek.read_longcat,
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), deepseek.read_sparse),
     **dict.fromkeys(llama.PLAIN, llama.read),
     **dict.fromkeys(
         (

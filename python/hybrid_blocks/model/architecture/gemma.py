@@ -1,9 +1,14 @@
-"""Windowed and full attention in turn: Gemma-2, Gemma-3, Gemma-3n and Gemma-4."""
+"""Windowed and full attention in turn: Gemma-2, Gemma-3, Gemma-3n, Gemma-4 and RNJ-1."""
+
+from typing import Final
 
 from hybrid_blocks.model.architecture.common import choose, every, full_attention, sliding_window
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.layer import Cache, FullAttention
 from hybrid_blocks.model.model import Layer
+
+RNJ: Final = "Rnj1ForCausalLM"
+"""Architecture that writes Gemma-3's type into its file, and names its layers by itself."""
 
 
 def _names(config: Config, default_pattern: int) -> tuple[str, ...]:
@@ -21,8 +26,22 @@ def read_gemma2(config: Config) -> tuple[Layer, ...]:
 
 def read_gemma3(config: Config) -> tuple[Layer, ...]:
     """Gemma-3: every sixth layer is full."""
+    if RNJ in (config.strings("architectures") or ()):
+        return _read_rnj(config)
     both_ways = config.flag("use_bidirectional_attention")
     return _read(config, _names(config, 6), full_attention(config), both_ways=both_ways)
+
+
+def _read_rnj(config: Config) -> tuple[Layer, ...]:
+    """RNJ-1: chunks that look back by one are windowed; all other layers are full."""
+    full = full_attention(config)
+    window = sliding_window(config, config.positive("sliding_window"))
+    known: dict[str, Cache | None] = {
+        "chunked_attention": window,
+        "sliding_attention": full,
+        "full_attention": full,
+    }
+    return choose(config, _names(config, 6), "layer_types", known)
 
 
 def read_gemma3n(config: Config) -> tuple[Layer, ...]:

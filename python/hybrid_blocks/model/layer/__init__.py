@@ -6,6 +6,7 @@ from hybrid_blocks.model.layer.cross import CrossAttention
 from hybrid_blocks.model.layer.full import FullAttention
 from hybrid_blocks.model.layer.gated_delta_net import GatedDeltaNet
 from hybrid_blocks.model.layer.kda import KimiDeltaAttention
+from hybrid_blocks.model.layer.latent_index import LatentIndex
 from hybrid_blocks.model.layer.lightning import LightningAttention
 from hybrid_blocks.model.layer.mamba1 import Mamba1
 from hybrid_blocks.model.layer.mamba2 import Mamba2
@@ -15,7 +16,14 @@ from hybrid_blocks.model.layer.short_conv import ShortConv
 from hybrid_blocks.model.layer.sliding_window import SlidingWindow
 from hybrid_blocks.model.layer.state import State, StateTensor
 
-TokenCache = FullAttention | LatentAttention | SlidingWindow | ChunkedAttention | CrossAttention
+TokenCache = (
+    FullAttention
+    | LatentAttention
+    | LatentIndex
+    | SlidingWindow
+    | ChunkedAttention
+    | CrossAttention
+)
 """Caches made of pages of tokens."""
 
 StateCache = (
@@ -34,6 +42,7 @@ __all__ = [
     "GatedDeltaNet",
     "KimiDeltaAttention",
     "LatentAttention",
+    "LatentIndex",
     "LightningAttention",
     "Mamba1",
     "Mamba2",

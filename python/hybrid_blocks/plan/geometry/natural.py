@@ -4,7 +4,7 @@ from typing import Final
 
 from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.model.kind import kind_of
-from hybrid_blocks.model.layer import LatentAttention, State
+from hybrid_blocks.model.layer import LatentAttention, LatentIndex, State
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
 from hybrid_blocks.plan.geometry.layout import CachedLayer, LayerGroup, Layout, lay_out
@@ -122,12 +122,12 @@ def _cached(
             page += model.index.bytes_of(block_tokens)
     return CachedLayer(
         name=layer,
-        identity=(kind, family, page),
+        identity=(kind, family, page, isinstance(cache, LatentAttention) and cache.leads),
         family=family,
         kind=kind,
         page_bytes=page,
         block_tokens=block_tokens,
         slots=slots,
-        dense=isinstance(cache, LatentAttention),
+        dense=isinstance(cache, LatentAttention | LatentIndex),
         stage=stage,
     )

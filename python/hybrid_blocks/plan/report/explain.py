@@ -1,7 +1,7 @@
 """Each formula of a plan with its numbers."""
 
 from hybrid_blocks.model import Model, Rank
-from hybrid_blocks.model.layer import Cache, LatentAttention, State
+from hybrid_blocks.model.layer import Cache, LatentAttention, LatentIndex, State
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
@@ -39,7 +39,9 @@ def _cache(cache: Cache, rank: Rank) -> str:
             for tensor in cache.tensors(rank)
         )
         return f"{tensors} = {cache.state_bytes(rank):,} bytes a state"
-    if isinstance(cache, LatentAttention):
+    if isinstance(cache, LatentIndex):
+        size = f"index key of {cache.head_dim} bytes and its scales"
+    elif isinstance(cache, LatentAttention):
         size = f"latent of {cache.latent_dim} in {rank.kv_dtype}"
     else:
         value_dim = cache.value_dim or cache.head_dim

@@ -11,7 +11,7 @@ import msgspec
 from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.model import Layer, Rank
 from hybrid_blocks.model.kind import GroupKind, KindName, kind_of
-from hybrid_blocks.model.layer import LatentAttention, State
+from hybrid_blocks.model.layer import LatentAttention, LatentIndex, State
 from hybrid_blocks.model.sparse import SparseIndex
 from hybrid_blocks.plan.deployment import Deployment
 
@@ -141,7 +141,7 @@ def layer_spec(
     if isinstance(cache, State):
         return state_spec(cache.state_bytes(rank), block_tokens, deployment, length)
     size = cache.token_bytes(rank) * block_tokens
-    if isinstance(cache, LatentAttention):
+    if isinstance(cache, LatentAttention | LatentIndex):
         return Spec(kind="mla", block_tokens=block_tokens, unpadded_bytes=size, page_bytes=size)
     rules = kind_of(cache)
     return Spec(
