@@ -121,7 +121,7 @@ VERSION_OF_mutants := 27.1.0
 .PHONY: build run
 build: build/.installed ## Build a release wheel and install it into .venv
 run: build/.quick ## Replay a workload through a hybrid model's cache (TRACE=path for a file, ARGS for other options)
-	PYTHONPATH=build/quick $(VENV)/bin/python build/quick/bin/hybrid-blocks replay $(TRACE) $(or $(ARGS),--model Granite-4.0-H-Tiny)
+	PYTHONPATH=build/quick $(VENV)/bin/python build/quick/bin/hybrid-blocks replay $(TRACE) $(or $(ARGS),--model Granite-4.0-H-Tiny --limit 2000)
 
 # --- checks, in three tiers -------------------------------------------------
 
