@@ -42,7 +42,8 @@ impl BlockManager {
 
     /// Whether all known tokens of a waiting request have room at once, beside those of the requests
     /// admitted before and with `headroom` whole slabs (blocks of a fixed pool) left over. Live
-    /// blocks may be moved together for it.
+    /// blocks may be moved together for it. Room for a checkpoint of each running request is left over too, where that
+    /// saves more than one request more that runs.
     ///
     /// Layers that look back over a window also hold the tokens of the chunk that is being computed:
     /// chunks may have to be as small as [`BlockManager::fitting_chunk`] says. Takes nothing. True for a
@@ -115,6 +116,7 @@ impl BlockManager {
         let step = step.min(self.config.max_chunk).min(num_tokens - hit.num_tokens);
         // What is hit has no owner yet, maybe: holding it shows what is left beside it.
         self.adopt_match(row)?;
+        self.demand_room_for_checkpoints();
         let cache = &mut self.engine.cache;
         let (_, tables) = self.engine.requests.split_mut(row);
         for (group, table) in cache.groups.iter().zip(&*tables) {
@@ -124,6 +126,17 @@ impl BlockManager {
         let fits = cache.store.has_room(&cache.demand, headroom, self.config.enable_compaction);
         cache.undo_adopt(tables);
         Ok(fits)
+    }
+
+    /// Demand room for a checkpoint of each running request, where that is worth more than to run one more: without it
+    /// checkpoints would be gone before their requests end.
+    fn demand_room_for_checkpoints(&mut self) {
+        if self.keeps_states() && self.keeper.traffic.leaves_room(self.num_running) {
+            let cache = &mut self.engine.cache;
+            for group in cache.state_groups() {
+                cache.demand[group.spec.pool.index()] += self.num_running as u64;
+            }
+        }
     }
 
     /// Take a share in the blocks of the match found last. Returns its tokens.
