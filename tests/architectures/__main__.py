@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RECORD)
     options = parser.parse_args()
     sys.path += [str(Path(__file__).parents[1] / "plan")]
+    # A fork has none of the threads that its parent computed with, and would wait for them.
+    os.environ["OMP_NUM_THREADS"] = "1"
     import fake_gpu  # noqa: PLC0415 - imports vLLM
 
     fake_gpu.pose()
