@@ -579,10 +579,11 @@ class BlockManager:
     def can_admit(self, handle: int, headroom: int = 0) -> bool:
         """Return whether all known tokens of a waiting request have room at once.
 
-        ``headroom`` blocks (slabs where several pools share them) stay free beside it, and room for
-        a checkpoint of each running request where that saves more than one more runs. Layers with
-        a window also hold the tokens of the chunk that is being computed; chunks may have to be as
-        small as :meth:`fitting_chunk` says. Takes nothing; True for a request that holds blocks.
+        ``headroom`` blocks (slabs where several pools share them) stay free beside it. So does room
+        for a checkpoint of each running request, where that saves more than one more request.
+        Layers with a window also hold the tokens of the chunk that is being computed; chunks may
+        have to be as small as :meth:`fitting_chunk` says. Takes nothing; True for a request that
+        holds blocks.
 
         Raises:
             UnknownRequestError: The handle names no request.
