@@ -135,7 +135,7 @@ class FakeDriver:
         self._call("cuEventSynchronize", event)
 
     def is_capturing(self, stream: int) -> bool:
-        """Return what was told."""
+        """Return whether the fake says that the stream is captured."""
         state = c_int()
         self._call("cuStreamIsCapturing", c_void_p(stream), byref(state))
         return state.value != 0

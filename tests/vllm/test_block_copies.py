@@ -146,7 +146,7 @@ def bytes_of(arena: Arena) -> torch.Tensor:
 def test_layers_that_share_bytes_move_them_once_in_a_chain_too() -> None:
     """vLLM's function would gather shared bytes again after the first layer had written them."""
     storage = torch.arange(45, dtype=torch.uint8)[:40].reshape(4, 10)
-    layers = [storage[:, 1:5], storage[:, 3:8]]  # byte 0, 8 and 9 of a block belong to nobody
+    layers = [storage[:, 1:5], storage[:, 3:8]]  # no layer owns bytes 0, 8 and 9 of a block
     expected = storage.clone()
     expected[1:4, 1:8] = storage[0:3, 1:8]
     ours(layers, 4, [KVCacheBlockCopy(block, block + 1) for block in range(3)])

@@ -394,8 +394,8 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Prepare a request for being freed. What it entered beforehand for a step from which it was taken
     /// out again is found no more. Its states are kept where our own rules ask for it, so that it, or
-    /// one that begins with the same tokens, can go on from them. Of a request whose load has not ended
-    /// nothing is kept: what was not written must not be found.
+    /// one that begins with the same tokens, can go on from them. A request whose load has not ended
+    /// keeps nothing: a look-up must not find what no load has written.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
