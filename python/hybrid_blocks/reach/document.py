@@ -30,7 +30,8 @@ vLLM wants for suffixes, arctic-inference, was not there.
   `--scheduler-cls hybrid_blocks.vllm.Scheduler`: this package in one call, or vLLM's own code.
 
 Of the 20 models named at the end, {whole} of {served} engines ({percent:.0f} %) reach level
-`manager` and the scheduler in one call. What each reason means is said in [vllm.md](vllm.md).
+`manager` and the scheduler in one call.
+[vllm.md](vllm.md#which-level-an-engine-reaches) explains each reason.
 
 | feature | models | level | scheduler | why not more |
 |---|---|---|---|---|
