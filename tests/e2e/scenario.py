@@ -32,6 +32,8 @@ class Record:
     preemptions: float
     usage_after_hang_ups: float
     metrics: dict[str, float]
+    info: str
+    """Labels of ``hybrid_blocks_info``; nothing without the plugin."""
     log: str
 
 
@@ -52,6 +54,9 @@ def live_through(server: Server) -> Record:
         preemptions=preemptions,
         usage_after_hang_ups=usage,
         metrics=server.metrics(),
+        info="".join(
+            labels for (name, labels), _ in server.samples() if name == "hybrid_blocks_info"
+        ),
         log=server.log_text(),
     )
 

@@ -10,7 +10,7 @@ import pytest
 import vllm
 from program import ONE_CALL, is_scheduled_in_one_call
 from scenario import PROMPTS, Record, live_through
-from server import Server, serve
+from server import MODEL, Server, serve
 from traffic import shortfalls
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
@@ -179,6 +179,16 @@ def test_metrics_show_the_plugins_blocks(
         assert with_plugin.metrics["hybrid_blocks_slabs"] == NUM_SLABS - 1
     else:
         assert with_plugin.metrics["hybrid_blocks_blocks"] == NUM_BLOCKS - 1
+
+
+def test_figures_are_labelled_as_vllms_own_and_name_the_level(
+    records: tuple[Record, Record], case: tuple[str, str]
+) -> None:
+    without, with_plugin = records
+    assert without.info == ""
+    level = case[1].replace(BATCHED, "manager") if not is_natural(case[1]) else "natural"
+    for label in (f'model_name="{MODEL}"', 'engine="0"', f'level="{level}"', 'reason=""'):
+        assert label in with_plugin.info
 
 
 def test_the_log_says_where_requests_are_scheduled_in_one_call(

@@ -1,22 +1,21 @@
-"""Figures travel from engines to the server through files."""
+"""Engines publish their figures under vLLM's labels, and each server shows them."""
 
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hybrid_blocks.vllm import engine_labels, installation
 from hybrid_blocks.vllm.level import VARIABLE
-from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, Publisher, Sample
+from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector
 from oracle.engines import ENGINES
 from oracle.scheduler_pair import Pair, Setup
 from prometheus_client import CollectorRegistry, generate_latest
-
-
-def blocks(state: str, value: float) -> Sample:
-    return Sample("hybrid_blocks_blocks", "Blocks by state.", "gauge", {"state": state}, value)
+from vllm.v1.core import kv_cache_utils
 
 
 def shown(folder: Path) -> list[str]:
@@ -31,47 +30,6 @@ def counts(folder: Path) -> dict[str, int]:
     return {line.split('state="')[1].split('"')[0]: int(float(line.split()[-1])) for line in lines}
 
 
-def test_what_an_engine_publishes_is_shown_with_its_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    misses = Sample("hybrid_blocks_misses", "Misses.", "counter", {"reason": "evicted"}, 3)
-    Publisher().publish(lambda: [blocks("live", 2), blocks("free", 5), misses])
-    pid = os.getpid()
-    assert shown(tmp_path) == [
-        f'hybrid_blocks_blocks{{engine_pid="{pid}",state="live"}} 2.0',
-        f'hybrid_blocks_blocks{{engine_pid="{pid}",state="free"}} 5.0',
-        f'hybrid_blocks_misses_total{{engine_pid="{pid}",reason="evicted"}} 3.0',
-    ]
-
-
-def test_figures_are_made_at_most_once_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    publisher = Publisher()
-    publisher.publish(lambda: [blocks("live", 1)])
-    publisher.publish(lambda: pytest.fail("too early"))
-    later = time.monotonic() + 2
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    publisher.publish(lambda: [blocks("live", 7)])
-    assert shown(tmp_path) == [
-        f'hybrid_blocks_blocks{{engine_pid="{os.getpid()}",state="live"}} 7.0'
-    ]
-
-
-def test_what_may_be_the_last_for_long_is_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    publisher = Publisher()
-    publisher.publish(lambda: [blocks("live", 1)])
-    publisher.publish(lambda: [blocks("live", 0)], at_once=True)
-    assert shown(tmp_path) == [
-        f'hybrid_blocks_blocks{{engine_pid="{os.getpid()}",state="live"}} 0.0'
-    ]
-
-
 @pytest.mark.parametrize("level", ["pool", "manager"])
 def test_an_engine_that_goes_idle_shows_no_block_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
@@ -79,6 +37,9 @@ def test_an_engine_that_goes_idle_shows_no_block_in_use(
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setenv(VARIABLE, level)
     pair = Pair(Setup(ENGINES["full"], is_async=False), Random(0))
+    (info,) = shown(tmp_path)
+    assert info.startswith("hybrid_blocks_info{")
+    assert f'level="{level}"' in info
     pair.arrive(max_tokens=3, prompt=list(range(5, 60)))
     for _ in range(6):
         pair.step()
@@ -89,28 +50,40 @@ def test_an_engine_that_goes_idle_shows_no_block_in_use(
     assert counts(tmp_path)["cached"] == 0
 
 
-def test_an_engine_that_ended_is_no_longer_shown(tmp_path: Path) -> None:
-    code = (
-        "from hybrid_blocks.vllm.metrics import Publisher, Sample\n"
-        "Publisher().publish(lambda: [Sample('hybrid_blocks_blocks', '', 'gauge', {}, 1)])"
+def test_labels_are_those_of_the_engine_whose_block_sizes_were_resolved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_labels, "_SEEN", {})
+    assert engine_labels.engine_labels() == {"model_name": "", "engine": "0"}
+    resolved: list[Any] = []
+    monkeypatch.setattr(
+        engine_labels, "vllm_resolve_kv_cache_block_sizes", lambda *found: resolved.append(found)
     )
-    environment = os.environ | {FOLDER_VARIABLE: str(tmp_path)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-    assert len(list(tmp_path.glob("*.json"))) == 1
-    assert shown(tmp_path) == []
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(served_model_name="mine"),
+        parallel_config=SimpleNamespace(data_parallel_index=3),
+    )
+    engine_labels.resolve_kv_cache_block_sizes("groups", config)
+    assert resolved == [("groups", config)]
+    assert engine_labels.engine_labels() == {"model_name": "mine", "engine": "3"}
 
 
-def test_an_engine_outlives_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "gone"))
-    publisher = Publisher()
-    publisher.publish(lambda: [blocks("live", 1)])
-    assert list(tmp_path.iterdir()) == []
+def test_the_plugin_sees_which_engine_resolves_its_block_sizes() -> None:
+    pairs = dict(engine_labels.replacements())
+    assert pairs == {
+        engine_labels.vllm_resolve_kv_cache_block_sizes: engine_labels.resolve_kv_cache_block_sizes
+    }
+    assert set(pairs.items()) <= set(installation._REPLACEMENTS)
+    theirs = engine_labels.vllm_resolve_kv_cache_block_sizes
+    assert theirs is not None
+    assert theirs.__module__ == kv_cache_utils.__name__
 
 
 SERVER = """
+from hybrid_blocks.metrics.engine import BLOCKS
 from hybrid_blocks.vllm import metrics, plugin
 plugin.register()
-metrics.Publisher().publish(lambda: [metrics.Sample("hybrid_blocks_blocks", "", "gauge", {}, 1)])
+metrics.Publisher({}).publish(lambda: [BLOCKS.sample(1, state="live")])
 from prometheus_client import generate_latest
 from vllm.v1.metrics import prometheus
 print("hybrid_blocks_blocks{" in generate_latest(prometheus.get_prometheus_registry()).decode())
@@ -139,8 +112,3 @@ def test_each_server_of_a_port_shows_what_engines_publish(
     server = [sys.executable, "-c", SERVER]
     done = subprocess.run(server, env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.strip().endswith("True")
-
-
-def test_without_a_folder_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    Publisher().publish(lambda: pytest.fail("nobody would read it"))

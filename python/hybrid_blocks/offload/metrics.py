@@ -1,7 +1,7 @@
 """Counts of the manager as metrics of vLLM's ``/metrics``."""
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
@@ -16,6 +16,7 @@ from vllm.v1.kv_offload.cpu.common import CPUOffloadingMetrics
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from hybrid_blocks.arithmetic import ceil_div
+from hybrid_blocks.metrics.offload import COUNTERS, GAUGES
 from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.tier_queue import TierQueue
@@ -24,43 +25,16 @@ from hybrid_blocks.offload.tiers_below import TiersBelow
 if TYPE_CHECKING:
     from hybrid_blocks.offload.host import Host
 
-_PREFIX: Final = "hybrid_blocks:offload_"
-_COUNTERS: Final = {
-    "lookups": "Look-ups of requests; each is one call for all groups and tiers.",
-    "stored_chunks": "Chunks copied from the device to host memory.",
-    "loaded_chunks": "Chunks copied from host memory to the device.",
-    "evicted_chunks": "Chunks whose place in host memory was taken.",
-    "stores_refused": "Stores that found no room in host memory beside what transfers use.",
-    "promoted_bytes": "Bytes read from disk and objects to host memory.",
-    "promotions_refused": "Reads from disk and objects that found no room in host memory at first.",
-    "passed_by_tokens": "Tokens that disk and objects hold and that were sooner computed.",
-}
-_GAUGES: Final = {
-    "host_live_bytes": "Bytes of host memory that states, and the attention they need, take.",
-    "host_held_bytes": "Bytes of host memory whose chunks can be found.",
-    "host_units": "Lengths in host memory from which a request can go on.",
-    "disk_bytes": "Bytes of segment files.",
-    "disk_chunks": "Chunks on disk.",
-    "object_chunks": "Chunks that the store of objects is known to hold.",
-    "object_uploads": "Chunks that wait for their upload to the store of objects.",
-    "object_refused": "1 while the store of objects is not used, as it refused.",
-    "disk_read_bytes_per_second": "Rate of the last reads from the disk, waiting included.",
-    "disk_read_latency_seconds": "What the last reads from the disk took beside their bytes.",
-    "object_read_bytes_per_second": "Rate of the last reads of objects, waiting included.",
-    "object_read_latency_seconds": "What the last reads of objects took beside their bytes.",
-    "prompt_tokens_per_second": "Rate at which prompts are computed; 0 while it is not known.",
-}
-
 
 def definitions() -> dict[str, OffloadingMetricMetadata]:
     """All metrics by name; those of vLLM's own spec keep their names."""
     counters = {
-        _PREFIX + name: OffloadingCounterMetadata(documentation=text)
-        for name, text in _COUNTERS.items()
+        figure.family: OffloadingCounterMetadata(documentation=figure.documentation)
+        for figure in COUNTERS.values()
     }
     gauges = {
-        _PREFIX + name: OffloadingGaugeMetadata(documentation=text)
-        for name, text in _GAUGES.items()
+        figure.family: OffloadingGaugeMetadata(documentation=figure.documentation)
+        for figure in GAUGES.values()
     }
     return {**CPUOffloadingSpec.build_metric_definitions({}), **counters, **gauges}
 
@@ -115,8 +89,8 @@ class Counts:
         """Report and begin anew."""
         stats = OffloadingConnectorStats()
         for counter in fields(self):
-            if counter.name in _COUNTERS:
-                stats.increase_counter(_PREFIX + counter.name, getattr(self, counter.name))
+            if figure := COUNTERS.get(counter.name):
+                stats.increase_counter(figure.family, getattr(self, counter.name))
                 setattr(self, counter.name, 0)
         for size in self.store_sizes:
             stats.observe_histogram(CPUOffloadingMetrics.CPU_ALLOCATION_SIZE, size)
@@ -127,7 +101,7 @@ class Counts:
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, reads)
         rate = (computing and computing.tokens_per_second) or 0
         for name, value in (_gauges(host, below) | {"prompt_tokens_per_second": rate}).items():
-            stats.set_gauge(_PREFIX + name, value)
+            stats.set_gauge(GAUGES[name].family, value)
         return stats
 
 

@@ -7,7 +7,7 @@ from vllm.logger import init_logger
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
-from hybrid_blocks.vllm import metrics
+from hybrid_blocks.vllm import engine_labels, metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.grant import grant, worker_grant
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
@@ -29,6 +29,7 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (VllmKVCacheManager, KVCacheManager),
     (vllm_get_request_block_hasher, get_request_block_hasher),
     (vllm_get_prometheus_registry, get_prometheus_registry),
+    *engine_labels.replacements(),
 )
 
 _UNDO: list[Callable[[], None]] = []

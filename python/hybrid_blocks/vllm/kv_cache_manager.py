@@ -2,15 +2,20 @@
 
 from typing import Any, ClassVar, Self
 
+import vllm
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.metrics.stats import PrefixCacheStats
 
+import hybrid_blocks
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.metrics import engine as figures
+from hybrid_blocks.metrics.figure import Sample
 from hybrid_blocks.vllm import notice
+from hybrid_blocks.vllm.engine_labels import engine_labels
 from hybrid_blocks.vllm.grant import grant
 from hybrid_blocks.vllm.level import VARIABLE, Level, requested
-from hybrid_blocks.vllm.metrics import Publisher, Sample
+from hybrid_blocks.vllm.metrics import Publisher
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
 __all__ = ["KVCacheManager", "VllmKVCacheManager"]
@@ -55,7 +60,14 @@ class KVCacheManager(VllmKVCacheManager):
             if reason is None:
                 reason = notice.why_refused()
         notice.log(self.hybrid_blocks_level, kv_cache_config, reason, is_told=told is not None)
-        self._publisher = Publisher()
+        info = figures.INFO.sample(
+            1,
+            version=hybrid_blocks.__version__,
+            vllm_version=vllm.__version__,
+            level=self.hybrid_blocks_level,
+            reason=reason or "",
+        )
+        self._publisher = Publisher(engine_labels(), [info])
 
     @classmethod
     def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:  # noqa: ARG003
@@ -82,7 +94,4 @@ class KVCacheManager(VllmKVCacheManager):
             "cached": cached,
             "free": available - cached,
         }
-        return [
-            Sample("hybrid_blocks_blocks", "Blocks by state.", "gauge", {"state": state}, count)
-            for state, count in counts.items()
-        ]
+        return [figures.BLOCKS.sample(count, state=state) for state, count in counts.items()]

@@ -2,7 +2,7 @@
 
 Engines and the server that answers ``/metrics`` are different processes. An engine writes its
 figures to a file in a folder whose name it inherits through the environment, at most once a second;
-the server reads the files when it is asked.
+the server reads the files when it is asked. Each figure has the labels of vLLM's own.
 """
 
 import atexit
@@ -10,41 +10,43 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+from hybrid_blocks.metrics.figure import Sample
 
 FOLDER_VARIABLE = "HYBRID_BLOCKS_METRICS"
 _INTERVAL_S = 1.0
-_FAMILIES: dict[str, type[CounterMetricFamily | GaugeMetricFamily]] = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-}
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """One figure: a metric's name, what it says, what tells it from others of the name."""
+class Published(msgspec.Struct, frozen=True):
+    """What a file holds: an engine's labels and its figures."""
 
-    name: str
-    documentation: str
-    kind: Literal["counter", "gauge"]
-    labels: dict[str, str]
-    value: float
+    engine: dict[str, str]
+    samples: list[Sample]
 
 
 class Publisher:
-    """Writes an engine's figures where the server finds them."""
+    """Writes an engine's figures where the server finds them.
 
-    def __init__(self) -> None:
+    ``engine`` are the labels that tell it from other engines, ``constant`` the figures that never
+    change. Those are written at once.
+    """
+
+    def __init__(self, engine: Mapping[str, str], constant: Sequence[Sample] = ()) -> None:
         folder = os.environ.get(FOLDER_VARIABLE)
         self._file = Path(folder, f"{os.getpid()}.json") if folder else None
         self._next = 0.0
+        self._engine = dict(engine)
+        self._constant = list(constant)
+        self._write([])
 
     def publish(self, samples: Callable[[], list[Sample]], *, at_once: bool = False) -> None:
         """Write what ``samples`` returns, unless that was done less than a second ago.
@@ -55,9 +57,15 @@ class Publisher:
         if self._file is None or (now < self._next and not at_once):
             return
         self._next = now + _INTERVAL_S
+        self._write(samples())
+
+    def _write(self, samples: list[Sample]) -> None:
+        if self._file is None:
+            return
+        published = Published(self._engine, [*self._constant, *samples])
         new = self._file.with_suffix(".new")
         try:
-            new.write_bytes(msgspec.json.encode(samples()))
+            new.write_bytes(msgspec.json.encode(published))
             new.replace(self._file)
         except OSError:
             # The server took its folder away, or the disk is full: no reason to stop an engine.
@@ -65,7 +73,10 @@ class Publisher:
 
 
 class EngineCollector(Collector):
-    """Reads the figures of all engines that still run; ``engine_pid`` tells them apart."""
+    """Reads the figures of all engines that still run.
+
+    Where two processes have the same labels, the figures of the one that wrote last are shown.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -76,19 +87,29 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield one family a metric name."""
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        engines = {tuple(sorted(one.engine.items())): one for one in self._published()}
+        families: dict[str, Metric] = {}
+        for published in engines.values():
+            for sample in published.samples:
+                family = families.setdefault(
+                    sample.family, Metric(sample.family, sample.documentation, sample.kind)
+                )
+                name = sample.family + ("_total" if sample.kind == "counter" else "")
+                family.add_sample(name, {**published.engine, **sample.labels}, sample.value)
+        yield from families.values()
+
+    def _published(self) -> list[Published]:
+        """Return what each process wrote, the newest last."""
+        found: list[tuple[int, Published]] = []
         for file in sorted(self._folder.glob("*.json")):
             if not Path("/proc", file.stem).exists():
                 continue
-            for sample in msgspec.json.decode(file.read_bytes(), type=list[Sample]):
-                labels = {"engine_pid": file.stem, **sample.labels}
-                family = families.get(sample.name)
-                if family is None:
-                    make = _FAMILIES[sample.kind]
-                    family = make(sample.name, sample.documentation, labels=list(labels))
-                    families[sample.name] = family
-                family.add_metric(list(labels.values()), sample.value)
-        yield from families.values()
+            try:
+                published = msgspec.json.decode(file.read_bytes(), type=Published)
+                found.append((file.stat().st_mtime_ns, published))
+            except (OSError, msgspec.DecodeError):
+                continue  # the engine ended meanwhile, or another release of this package wrote it
+        return [published for _, published in sorted(found, key=itemgetter(0))]
 
 
 @cache

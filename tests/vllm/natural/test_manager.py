@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.metrics.engine import ENDS
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
 from hybrid_blocks.vllm import checking
 from hybrid_blocks.vllm.level import Level
@@ -270,14 +271,17 @@ def test_figures_say_where_slabs_and_states_are() -> None:
     for _ in range(120):
         engine.step()
     samples = {
-        (sample.name, *sample.labels.values()): sample.value for sample in engine.manager._samples()
+        (sample.family, *sample.labels.values()): sample.value
+        for sample in engine.manager._samples()
     }
     slabs = {key[1]: value for key, value in samples.items() if key[0] == "hybrid_blocks_slabs"}
     assert sum(slabs.values()) == 39
-    assert slabs["pool1"] >= 3
-    assert samples["hybrid_blocks_blocks", "1", "live"] == 3
+    assert slabs.keys() == {"attention", "states", "free"}
+    assert slabs["states"] >= 3
+    assert samples["hybrid_blocks_blocks", "states", "live"] == 3
     assert samples["hybrid_blocks_checkpoints_written", "followed"] >= 3
     assert samples["hybrid_blocks_hits", "unseen"] == 1
+    assert {key[1] for key in samples if key[0] == "hybrid_blocks_hits"} == set(ENDS)
     assert samples["hybrid_blocks_compactions",] == 0
 
 

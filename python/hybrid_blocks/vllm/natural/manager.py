@@ -1,6 +1,7 @@
 """vLLM's ``KVCacheManager`` at level ``natural``: several pools over one arena of slabs."""
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
@@ -8,10 +9,11 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 from vllm.v1.request import Request
 
 from hybrid_blocks._core.vllm import AllocatedBlocks, Blocks
+from hybrid_blocks.metrics import engine as figures
+from hybrid_blocks.metrics.figure import Sample
 from hybrid_blocks.vllm import events
 from hybrid_blocks.vllm.geometry import Geometry
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.metrics import Sample
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hybrid_blocks.vllm.natural import hints
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
@@ -102,54 +104,41 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             else:
                 pool.emit_cached_block_events(request, len(found), size, number)
 
+    @cached_property
+    def _pool_names(self) -> tuple[str, ...]:
+        config = self.kv_cache_config
+        specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+        are_states = [isinstance(spec, MambaSpec) for spec in specs]
+        return figures.pool_names(len(config.blocks_per_slab), config.pools, are_states)
+
     def _samples(self) -> list[Sample]:
         pool: Any = self.block_pool
         counts, limits = dict(self._counts()), dict(self._hit_limits())
-        owners = {f"pool{number}": one.num_owned_slabs for number, one in enumerate(pool.pools)}
-        owners["nobody"] = pool.pools[0].num_slabs - sum(owners.values())
-        samples = [
-            _gauge("hybrid_blocks_slabs", "Slabs by owner.", count, owner=owner)
-            for owner, count in owners.items()
-        ]
-        for number, one in enumerate(pool.pools):
-            blocks = one.num_owned_slabs * self.kv_cache_config.blocks_per_slab[number]
+        pools = dict(zip(self._pool_names, pool.pools, strict=True))
+        owners = {name: one.num_owned_slabs for name, one in pools.items()}
+        owners[figures.FREE] = pool.pools[0].num_slabs - sum(owners.values())
+        samples = [figures.SLABS.sample(count, owner=owner) for owner, count in owners.items()]
+        sizes = self.kv_cache_config.blocks_per_slab
+        for size, (name, one) in zip(sizes, pools.items(), strict=True):
             states = {"live": one.num_live, "cached": one.num_cached}
-            states["free"] = blocks - sum(states.values())
+            states["free"] = one.num_owned_slabs * size - sum(states.values())
             samples += [
-                _gauge(
-                    "hybrid_blocks_blocks", "Blocks by state.", count, pool=str(number), state=state
-                )
+                figures.BLOCKS.sample(count, pool=name, state=state)
                 for state, count in states.items()
             ]
         return samples + _counters(counts, limits, pool.pools[0].num_steals)
 
 
-def _gauge(name: str, documentation: str, value: float, **labels: str) -> Sample:
-    return Sample(name, documentation, "gauge", labels, value)
-
-
-def _counter(name: str, documentation: str, value: float, **labels: str) -> Sample:
-    return Sample(f"hybrid_blocks_{name}", documentation, "counter", labels, value)
-
-
 def _counters(counts: dict[str, int], limits: dict[str, int], num_steals: int) -> list[Sample]:
-    written = ("prompt", "followed", "loaded", "kept")
-    dropped = ("superseded", "evicted", "given_up", "no_room")
     return [
-        _counter("forks", "States copied for requests that went on from them.", counts["forks"]),
+        figures.FORKS.sample(counts["forks"]),
         *(
-            _counter("checkpoints_written", "States kept, by place.", counts[place], place=place)
-            for place in written
+            figures.CHECKPOINTS_WRITTEN.sample(counts[place], place=place)
+            for place in figures.PLACES
         ),
-        *(
-            _counter("checkpoints_dropped", "States not kept, by reason.", counts[why], reason=why)
-            for why in dropped
-        ),
-        *(
-            _counter("hits", "Admissions by what ended their hits.", count, ended_by=limit)
-            for limit, count in limits.items()
-        ),
-        _counter("hits_shortened", "Hits too scattered to go on from.", counts["shortened"]),
-        _counter("slab_steals", "Slabs that a pool took from another.", num_steals),
-        _counter("compactions", "Slabs emptied by moving blocks.", 0),
+        *(figures.CHECKPOINTS_DROPPED.sample(counts[why], reason=why) for why in figures.DROPS),
+        *(figures.HITS.sample(count, ended_by=limit) for limit, count in limits.items()),
+        figures.HITS_SHORTENED.sample(counts["shortened"]),
+        figures.SLAB_STEALS.sample(num_steals),
+        figures.COMPACTIONS.sample(0),
     ]
