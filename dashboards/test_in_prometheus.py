@@ -1,0 +1,165 @@
+"""A real Prometheus scrapes what engines publish, and answers every query of the board.
+
+``make test-dashboard`` runs this; ``PROMETHEUS`` names the program.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+from board import ASKED, FOUND, OF_VLLM, WAITING, board
+from grafana import VARIABLES, expressions
+from hybrid_blocks.metrics import engine as figures
+from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.metrics.offload import COUNTERS, GAUGES
+from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, Publisher
+from ports import HOST, held_port
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+ENGINE = {"model_name": "hybrid", "engine": "0"}
+PATIENCE_S = 120.0
+PROMETHEUS = os.environ.get("PROMETHEUS") or shutil.which("prometheus")
+
+CONFIGURATION = Path(__file__).parent / "prometheus.yml"
+
+
+class Engine(Collector):
+    """An engine at level natural that does as much again between two scrapes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._shown = EngineCollector(folder)
+        info = figures.INFO.sample(1, version="0", vllm_version="0", level="natural", reason="")
+        self._publisher = Publisher(ENGINE, [info])
+        self._scrapes = 0
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        self._scrapes += 1
+        self._publisher.publish(self._samples, at_once=True)
+        yield from self._shown.collect()
+
+    def _samples(self) -> list[Sample]:
+        count = self._scrapes
+        return [
+            *(figures.SLABS.sample(9, owner=owner) for owner in ("attention", "states", "free")),
+            *(figures.BLOCKS.sample(5, pool="states", state=one) for one in ("live", "cached")),
+            *(figures.CHECKPOINTS_WRITTEN.sample(count, place=one) for one in figures.PLACES),
+            *(figures.CHECKPOINTS_DROPPED.sample(count, reason=one) for one in figures.DROPS),
+            *(figures.HITS.sample(count, ended_by=one) for one in figures.ENDS),
+            *(one.sample(count) for one in (figures.FORKS, figures.HITS_SHORTENED)),
+            *(one.sample(count) for one in (figures.SLAB_STEALS, figures.COMPACTIONS)),
+        ]
+
+
+class Others(Collector):
+    """vLLM's own figures and those of offload, as vLLM declares them."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        labels = list(ENGINE)
+        counters = [*(one.family for one in COUNTERS.values())]
+        counters += [name for name in OF_VLLM if name.endswith("_total")]
+        gauges = [one.name for one in GAUGES.values()]
+        gauges += [name for name in OF_VLLM if not name.endswith("_total")]
+        self._counters = [Counter(one, one, labels, registry=registry) for one in counters]
+        self._gauges = [Gauge(one, one, labels, registry=registry) for one in gauges]
+        self._registry = registry
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for counter in self._counters:
+            counter.labels(**ENGINE).inc()
+        for gauge in self._gauges:
+            gauge.labels(**ENGINE).set(3)
+        yield from self._registry.collect()
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Prometheus that scrapes an engine every second."""
+    if PROMETHEUS is None:
+        pytest.fail("no prometheus on the PATH; apt-get install prometheus, or set PROMETHEUS=FILE")
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "engines").mkdir()
+    with pytest.MonkeyPatch.context() as patch, held_port() as port:
+        patch.setenv(FOLDER_VARIABLE, str(folder / "engines"))
+        registry = CollectorRegistry()
+        registry.register(Engine(folder / "engines"))
+        registry.register(Others())
+        server, thread = start_http_server(0, HOST, registry)
+        address = f"{HOST}:{server.server_port}"
+        configuration = CONFIGURATION.read_text().replace("vllm:8000", address)
+        (folder / "prometheus.yml").write_text(configuration.replace("5s", "1s"))
+        command = [
+            *(PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}"),
+            *(f"--web.listen-address={HOST}:{port}", f"--storage.tsdb.path={folder / 'data'}"),
+        ]
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            yield f"http://{HOST}:{port}"
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def ask(prometheus: str, query: str) -> list[dict[str, Any]]:
+    with urlopen(f"{prometheus}/api/v1/query?{urlencode({'query': query})}", timeout=30) as answer:
+        found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    return found
+
+
+def answers(prometheus: str, query: str) -> list[dict[str, Any]]:
+    """Ask until there is an answer, as rates need two scrapes."""
+    for name in VARIABLES:
+        query = query.replace(f'"${name}"', '".*"')
+    query = query.replace("$__rate_interval", "1m")
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            found = ask(prometheus, query)
+        except (URLError, ConnectionError):
+            found = []  # it is not up yet
+        if found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("query", list(expressions(board())))
+def test_no_query_is_empty(prometheus: str, query: str) -> None:
+    found = answers(prometheus, query)
+    assert found, query
+    assert not any("NaN" in str(series["value"]) for series in found)
+
+
+def test_the_values_are_those_of_the_engine(prometheus: str) -> None:
+    slabs = answers(prometheus, f"sum by (owner) ({figures.SLABS.name})")
+    by_owner = {one["metric"]["owner"]: one["value"][1] for one in slabs}
+    assert by_owner == dict.fromkeys(("attention", "states", "free"), "9")
+    assert answers(prometheus, WAITING)[0]["value"][1] == "3"
+    (share,) = answers(prometheus, f"rate({FOUND}[1m]) / rate({ASKED}[1m])")
+    assert float(share["value"][1]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_each_variable_of_the_board_has_a_choice(prometheus: str, name: str) -> None:
+    (info,) = answers(prometheus, figures.INFO.name)
+    assert info["metric"][name]
