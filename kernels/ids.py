@@ -44,9 +44,9 @@ def on_host(name: str, ids: IdList) -> Int32s | None:
 class IdChecks:
     """The checks of lists whose ids lie in ``[0, num_ids)``.
 
-    Whether a list names an id twice, or two lists share one, is told by stamps: each list writes
-    numbers that no list before it wrote, so that nothing is cleared and a check costs the
-    length of the list, not of the group. ``what`` names the ids in errors.
+    Stamps tell whether a list names an id twice, or two lists share one. Each list writes numbers
+    that no list before it wrote, so nothing is cleared. A check costs the length of the list, not
+    of the group. ``what`` names the ids in errors.
     """
 
     def __init__(self, num_ids: int) -> None:

@@ -22,8 +22,8 @@ R = TypeVar("R")
 class LaunchQueue:
     """Launches of one stream. Calls from several threads take turns.
 
-    ``handle`` is the raw stream; queues are found by it, so a stream that is made where another
-    was destroyed takes the older one's ring over, which its events keep safe.
+    ``handle`` is the raw stream, and the key of its queue. A new stream with the handle of a
+    destroyed one takes over its ring, which the older one's events keep safe.
     """
 
     def __init__(self, device: "torch.device", handle: int) -> None:
@@ -106,10 +106,10 @@ class LaunchQueue:
     def guard(self, *tensors: Any, own_stream: bool, may_capture: bool = True) -> None:
         """Keep the memory of tensors that launches on this stream still use.
 
-        Memory of the device is recorded for the stream where the caller named one
-        (``own_stream``); of pinned memory a reference is kept until the launches so far are done,
-        because torch's allocator does not see that a kernel reads or writes it. Not so in a
-        capture, which host lists rule out (``may_capture=False``).
+        Memory of the device is recorded for the stream if the caller named one (``own_stream``).
+        Pinned memory keeps a reference until the launches so far are done, because torch's
+        allocator does not see a kernel's accesses. A capture needs no reference, since host lists
+        rule it out (``may_capture=False``).
         """
         if self.device.type == "cpu":
             return

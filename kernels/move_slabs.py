@@ -29,12 +29,12 @@ def move_slabs(
     """Copy slab ``src[i]`` of ``arena`` over slab ``dst[i]``, in one launch.
 
     ``arena`` is contiguous uint8, ``num_slabs * slab_bytes`` bytes. ``src`` and ``dst`` are int32
-    ``[n]`` and mean the same as in ``copy_blocks``: host lists are carried out in list order (a
-    slab may move into one that was just vacated), device lists must not have an id on both sides.
-    A block keeps its index in its slab: its id changes by ``(dst - src) * blocks_per_slab``.
+    ``[n]`` and mean the same as in ``copy_blocks``. Host lists are carried out in list order, so a
+    slab may move into one that was just vacated. Device lists must not have an id on both sides. A
+    block keeps its index in its slab: its id changes by ``(dst - src) * blocks_per_slab``.
 
-    Raises ``TypeError`` for a dtype, ``IndexError`` for a slab out of bounds and ``ValueError``
-    for an arena that is not contiguous or not cut by ``slab_bytes``.
+    Raises ``TypeError`` for a dtype, and ``IndexError`` for a slab out of bounds. Raises
+    ``ValueError`` for an arena that is not contiguous or not cut by ``slab_bytes``.
     """
     slabs = _slabs(arena, slab_bytes)
     copy_blocks(slabs, src, dst, order=order, backend=backend, stream=stream, max_sms=max_sms)

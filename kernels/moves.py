@@ -62,9 +62,9 @@ class Moves:
     def launches(self) -> Iterator[tuple[IdList, IdList, int]]:
         """Yield lists (src, dst, ordered) that equal the moves when carried out one by one.
 
-        The first ``ordered`` pairs of a list are carried out in list order, where a source
-        ``-1 - b`` means that block ``b`` and the destination trade places; the rest in any order.
-        One list, unless it has more than ``MAX_LIST`` pairs.
+        The first ``ordered`` pairs of a list are carried out in list order, the rest in any order.
+        A source ``-1 - b`` means that block ``b`` and the destination trade places. One list,
+        unless it has more than ``MAX_LIST`` pairs.
         """
         src, dst, ordered = self.src, self.dst, 0
         if not self.free:
@@ -79,7 +79,7 @@ class Moves:
 
 
 def in_order(src: Int32s, dst: Int32s, order: Order) -> tuple[Int32s, Int32s, int]:
-    """Return pairs of which only the first few, as many as the last value says, have an order.
+    """Return pairs, and how many of the first ones have an order.
 
     A pair has one when its source is written, or its destination read or written, by another.
     Copies of a block onto itself vanish.
@@ -104,8 +104,8 @@ def in_order(src: Int32s, dst: Int32s, order: Order) -> tuple[Int32s, Int32s, in
 def _one_by_one(src: Int32s, dst: Int32s) -> tuple[Int32s, Int32s]:
     """Order moves that all read the state before the first of them; destinations differ.
 
-    A block is written once nobody still reads it. What is left are rings, in which blocks trade
-    places: a ring of k blocks takes k - 1 trades.
+    A block is written once no pair still reads it. The remaining pairs are rings, in which blocks
+    trade places: a ring of k blocks takes k - 1 trades.
     """
     source_of = dict(zip(dst.tolist(), src.tolist(), strict=True))
     readers: dict[int, int] = {}

@@ -1,8 +1,8 @@
 """What was measured of a device and its link: how many SMs fill it, when the copy engine wins.
 
-``tuned.json`` holds an entry for each device that ``make bench-gpu`` ran on, by the name the
-driver gives it, and one called ``predicted`` for every other: figures from reading the machine
-code and public reports, not from a measurement.
+``tuned.json`` holds an entry for each device that ``make bench-gpu`` ran on, under the driver's
+name for it. The entry ``predicted`` serves all others. Its figures come from the machine code and
+public reports, not from a measurement.
 """
 
 import json

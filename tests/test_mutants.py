@@ -1,4 +1,4 @@
-"""Which changes of a program are told to be caught, and which are excused."""
+"""Which changes of a program count as caught, and which are excused."""
 
 from pathlib import Path
 

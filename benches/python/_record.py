@@ -38,5 +38,5 @@ class Record:
             file.write(orjson.dumps(row) + b"\n")
 
     def keep(self, rows: Iterable[Row]) -> None:
-        """Write the file anew with nothing but these rows, in their order."""
+        """Write the file again with nothing but these rows, in their order."""
         self._path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))

@@ -1,6 +1,6 @@
 """vLLM's scheduler over what vLLM itself plans for a model: stock, and at level ``natural``.
 
-No weights and no GPU: outputs are told, not computed.
+No weights and no GPU: outputs are prescribed, not computed.
 """
 
 import os
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass
 class Served:
-    """A scheduler that is told its outputs, in the loop of a synchronous engine."""
+    """A scheduler with prescribed outputs, in the loop of a synchronous engine."""
 
     scheduler: Any
     config: KVCacheConfig
@@ -79,7 +79,7 @@ class Served:
         return id_ in self.scheduler.requests
 
     def step(self, watch: Callable[[SchedulerOutput], object] = lambda _: None) -> None:
-        """Schedule and tell the outputs; ``watch`` sees what is scheduled, before they are told."""
+        """Schedule and give the outputs; ``watch`` sees the scheduled step before that."""
         scheduled = self.scheduler.schedule()
         for new in scheduled.scheduled_new_reqs:
             self.num_hit_tokens.setdefault(new.req_id, new.num_computed_tokens)

@@ -77,7 +77,7 @@ class Watch:
         return blocks
 
     def see(self, scheduled: Any) -> None:
-        """Look at a step before its outputs are told."""
+        """Look at a step before it gets its outputs."""
         running, waiting = self.served.scheduler.running, self.served.scheduler.waiting
         is_refused, self._is_refused = self._is_refused, False
         lengths = [request.num_computed_tokens for request in running]

@@ -135,7 +135,7 @@ def check_mixed(rows: list[Row]) -> Iterator[str]:
 
 
 def policies(data: Path, limit: int) -> Iterator[Row]:
-    """Hit rates of the policies at shares of an unbounded cache, one of which knows the trace."""
+    """Hit rates of the policies at shares of an unbounded cache; one policy knows the trace."""
     trace = read_trace(data / "traces" / hits.MOONCAKE).head(limit)
     for model in hits.MODELS:
         deployed = deployment(block_size=hits.LOADS["mooncake"].grain)

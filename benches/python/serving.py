@@ -2,11 +2,11 @@
 
     python benches/python/serving.py running prompts copies hits --data DATA --record RECORD
 
-vLLM's functions plan the memory of a model, vLLM's scheduler serves requests whose outputs are
-told to it; no weights and no GPU. ``--data`` names the folder of the traces, ``--record`` that of
-the record. A row that is in the record is not run again unless the code under it changed. What
-falls short of its target, or was asked for by ``--models`` and is refused at level ``natural``, is
-named in the end, and the exit status is 1. All but times are the same in every run.
+vLLM's functions plan the memory of a model, and vLLM's scheduler serves requests with prescribed
+outputs, without weights or a GPU. ``--data`` names the folder of the traces, ``--record`` that of
+the record. A recorded row runs again only if the code under it changed. The last lines name figures
+that miss their target, and models of ``--models`` that level ``natural`` refuses. The exit status
+is then 1. All but times are the same in every run.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
 The mixed load runs over and over at level ``natural`` with the check of provenance on. Memory is so
 small that requests are preempted, and some clients hang up. No round begins after ``--seconds``,
-and one that generates nothing for five minutes is given up. The exit status is 1 then, if a request
-fails, the check or the log names an integrity error, anything is held once the server is idle and
-its prefix cache reset, nothing was preempted, or memory grows.
+and one that generates nothing for five minutes is given up. The exit status is 1 then, and in these
+cases: a request fails, or the check or the log names an integrity error; a block is held once the
+server is idle and its prefix cache reset; nothing was preempted; memory grows.
 """
 
 import argparse

@@ -34,8 +34,8 @@ def convert_state(
     ``[n]``, on the host or on the device, where a pair with an id out of bounds is skipped.
     ``max_sms`` bounds the SMs that the launch occupies.
 
-    Raises ``TypeError`` for ids that are not int32, ``IndexError`` for one out of bounds and
-    ``ValueError`` for lists that differ in length or name a destination twice.
+    Raises ``TypeError`` for ids that are not int32, and ``IndexError`` for one out of bounds.
+    Raises ``ValueError`` for lists that differ in length or name a destination twice.
     """
     if direction not in get_args(Direction):
         raise ValueError(f"direction is {direction!r}; it must be 'encode' or 'decode'")

@@ -22,9 +22,9 @@ SMALLEST_HEAD = 2.0**-100
 class StateCodec:
     """The tensors that ``convert_state`` converts between, checked once.
 
-    Tensor ``i`` of ``state`` is float32 ``[num_slots, heads, ...]`` and of ``packed`` has the same
-    heads and head shape in bfloat16, float8_e4m3fn or int8, with its own number of blocks. Each
-    head is contiguous on both sides. The 8-bit formats have a scale a head: tensor ``i`` of
+    Tensor ``i`` of ``state`` is float32 ``[num_slots, heads, ...]``. Tensor ``i`` of ``packed`` has
+    the same heads and head shape in bfloat16, float8_e4m3fn or int8, and its own number of blocks.
+    Each head is contiguous on both sides. The 8-bit formats have a scale a head: tensor ``i`` of
     ``scales`` is float32 ``[packed blocks, heads]``, written by encode and read by decode.
 
     A head ``x`` with largest magnitude ``a`` comes back as ``y`` with
@@ -89,10 +89,10 @@ class StateCodec:
     def tables(self) -> tuple["torch.Tensor", "torch.Tensor"]:
         """Return ``layers`` and ``heads`` on the device, copied at the first call.
 
-        ``layers`` is int64 ``[num_layers, 10]``: heads, elements a head, then address of block 0,
-        block stride and head stride of the state, the same of the packed tensor, and address and
-        block stride of the scales, all in bytes. ``heads`` is int64 ``[all heads, 2]``: the layer
-        and the head in it.
+        ``layers`` is int64 ``[num_layers, 10]``. Two columns are heads and elements a head. Three
+        are address of block 0, block stride and head stride of the state, three the same of the
+        packed tensor. The last two are address and block stride of the scales. All are in bytes.
+        ``heads`` is int64 ``[all heads, 2]``: the layer and the head in it.
         """
         if self._tables is None:
             import torch  # noqa: PLC0415

@@ -33,14 +33,14 @@ def copy_blocks(
     - ``"gather_then_scatter"``: every source is read as it was before the call, as
       ``cache[dst] = cache[src]`` does, which is how vLLM copies cache blocks.
 
-    Lists on the device are not read by the host: there no id may be on both sides nor twice in
-    ``dst``, and a pair with an id outside ``[0, num_blocks)`` is skipped, so that -1 pads the
-    lists of a captured graph.
+    The host does not read lists on the device. In them no id may be on both sides or twice in
+    ``dst``. A pair with an id outside ``[0, num_blocks)`` is skipped, so -1 pads the lists of a
+    captured graph.
 
-    ``max_sms`` bounds the SMs that the launch occupies. Raises ``TypeError`` for ids that are
-    not int32, ``IndexError`` for one out of bounds, ``ValueError`` for lists that differ in
-    length, lie apart, name blocks that overlap in memory or, gathered before they are scattered,
-    a destination twice.
+    ``max_sms`` bounds the SMs that the launch occupies. Raises ``TypeError`` for ids that are not
+    int32, and ``IndexError`` for one out of bounds. Raises ``ValueError`` for lists that differ in
+    length, lie apart or name blocks that overlap in memory. It also raises it for a destination
+    named twice, if blocks are gathered before they are scattered.
     """
     launch.check_max_sms(max_sms)
     run = implementation(__name__, group.device, backend)

@@ -26,12 +26,12 @@ def gather_blocks(
 ) -> None:
     """Write block ``ids[i]``, all tensors, to record ``i`` of ``staging``.
 
-    ``staging`` is contiguous uint8 of at least ``n * group.record_bytes`` bytes, on the group's
-    device or in pinned host memory, which the kernel then writes over the link. In a record the
+    ``staging`` is contiguous uint8 of at least ``n * group.record_bytes`` bytes. It lies on the
+    group's device, or in pinned host memory, which the kernel writes over the link. In a record the
     segments of the group lie one after another, each from a multiple of 128 bytes; the bytes
     between them are not written. A buffer that begins on 128 bytes keeps rows whole on the link.
-    ``ids`` is int32 ``[n]``; on the device an id outside ``[0, num_blocks)`` leaves its record
-    as it is.
+    ``ids`` is int32 ``[n]``; on the device an id outside ``[0, num_blocks)`` leaves its record as
+    it is.
 
     ``max_sms`` bounds the SMs occupied. Without it a transfer over the link takes the fewest that
     fill it (``hybrid_blocks.kernels.tuned``), a gather within the device all of them. Over the
@@ -41,8 +41,8 @@ def gather_blocks(
     The buffer may be dropped when the call returns: it is held, or recorded for ``stream``, until
     the device is done. Not so in a captured graph, whose replays use it.
 
-    Raises ``TypeError`` for ids that are not int32, ``IndexError`` for a host id out of bounds,
-    ``ValueError`` for a buffer that is too small, out of reach, or part of the group.
+    Raises ``TypeError`` for ids that are not int32, and ``IndexError`` for a host id out of bounds.
+    Raises ``ValueError`` for a buffer that is too small, out of reach, or part of the group.
     """
     _move("gather", group, ids, staging, backend=backend, stream=stream, max_sms=max_sms)
 

@@ -1,4 +1,4 @@
-"""Clear blocks that are handed out anew."""
+"""Clear blocks that are handed out again."""
 
 from typing import TYPE_CHECKING
 

@@ -106,7 +106,7 @@ def answer(manager: BlockManager, call: str, args: list[Any]) -> Any:
 
 
 def repeat(binary: Path, operations: bytes) -> list[str]:
-    """Repeat on a Python manager what the core was asked; return the calls' names."""
+    """Repeat the core's calls on a Python manager; return their names."""
     run = subprocess.run([binary, "--calls"], input=operations, capture_output=True, check=False)
     assert run.returncode == 0, run.stderr.decode()
     setup, *calls = map(json.loads, run.stdout.splitlines())

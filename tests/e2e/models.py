@@ -97,8 +97,8 @@ def build(kind: str, folder: Path) -> Path:
 def build_with_draft_head(folder: Path) -> Path:
     """As `build`, a Qwen3-Next with a layer that predicts the next token but one (MTP).
 
-    The head follows from the token alone, and embeddings three times as large make the model's own
-    tokens depend on the last one more than usual: one draft in five is right.
+    The head follows from the token alone. Embeddings three times as large make the model's own
+    tokens depend more on the last one than usual: one draft in five is right.
     """
     target = folder / "qwen3_next_mtp"
     if (target / "model.safetensors").exists():

@@ -1,4 +1,4 @@
-"""Bytes that belong to nobody hold nonsense: whoever reads them answers nonsense."""
+"""Bytes that belong to no request hold nonsense: a request that reads them answers nonsense."""
 
 from collections.abc import Iterator
 from typing import Any

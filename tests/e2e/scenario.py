@@ -21,7 +21,7 @@ PROMPTS = {"first": QUESTIONS, "second": QUESTIONS, "pressed": STORIES, "crowd":
 class Record:
     """What a server answered and counted.
 
-    ``first`` and ``second`` are two passes over prompts that share a prefix, ``pressed`` comes from
+    ``first`` and ``second`` are two passes over prompts that share a prefix. ``pressed`` comes from
     more requests than the cache holds at a time, ``crowd`` from 200 streams at once.
     """
 

@@ -106,7 +106,7 @@ async def hang_up(server: Server, prompts: Sequence[str], after: int) -> None:
 async def shortfalls(server: Server, prompt: str, tokens: Sequence[int]) -> list[float]:
     """Return how far below the likeliest token each token of an answer is, in nats.
 
-    The server computes prompt and answer anew, in one piece and without its prefix cache.
+    The server computes prompt and answer again, in one piece and without its prefix cache.
     """
     known = encode(prompt)
     async with client(server) as api:

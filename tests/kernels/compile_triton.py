@@ -1,6 +1,6 @@
 """Compile every Triton kernel for a target without a device; print its global accesses as JSON.
 
-A process of its own: where the interpreter was asked for, the kernels are not compilable.
+A process of its own: under ``TRITON_INTERPRET`` the kernels are not compilable.
 """
 
 import json

@@ -15,7 +15,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change: ``replacement`` stands in the place of what stood from ``start`` to ``end``."""
+    """A change: ``replacement`` replaces the text from ``start`` to ``end``."""
 
     number: int
     name: str

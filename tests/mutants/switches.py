@@ -1,7 +1,7 @@
 """A source file in which every mutant has a switch.
 
-``a < b`` becomes ``(if crate::mutants::on(7) {a > b} else {a < b})``, with comments around the
-changed part, by which an error of the compiler is traced to its mutant.
+``a < b`` becomes ``(if crate::mutants::on(7) {a > b} else {a < b})``. Comments around the changed
+part lead from an error of the compiler to its mutant.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""What a process that was killed has left is what the next one goes on from."""
+"""A process resumes from the chunks that a killed one left."""
 
 from pathlib import Path
 from typing import Any

@@ -66,7 +66,7 @@ def leave_on_disk(folder: Path, num_chunks: int) -> tuple[Engine, Request]:
 
 
 def until_not_retry(engine: Engine, request: Request, keys: list[OffloadKey]) -> list[LookupResult]:
-    """Ask in one step after another until nothing is said to come."""
+    """Ask in one step after another until no answer is ``RETRY``."""
     deadline = time.monotonic() + 60
     while RETRY in (found := results(engine, request, keys)):
         assert time.monotonic() < deadline, "the answer does not come"

@@ -1,4 +1,4 @@
-"""The variable that puts the spec in the place of vLLM's."""
+"""The variable that replaces vLLM's spec by ours."""
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError

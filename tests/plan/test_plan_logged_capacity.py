@@ -1,16 +1,15 @@
 """What real vLLM deployments logged at start, reproduced.
 
-The rows are facts from public engine logs. Logged GiB are rounded to two digits, so a row is met if
-a memory that rounds to the same GiB gives exactly the logged tokens and the logged digits of the
-concurrency. Rows without GiB carry the number of blocks that was solved from the other figures.
-Rows that count blocks are of releases that logged another token capacity, and held one batch.
+The rows are facts from public engine logs. Logged GiB are rounded to two digits. A row is met if a
+memory that rounds to the same GiB gives exactly the logged tokens and digits of the concurrency.
+Rows without GiB carry the number of blocks that was solved from the other figures. Rows that count
+blocks are of releases that logged another token capacity, and held one batch.
 
 Not reproduced, and why: rows without tokens or without a model that is known (MiMo-V2.5,
-Nemotron-3-Puzzle, DeepSeek-V4-Flash);
-Gemma-4 with a drafter, whose batch size is not logged (4,096 tokens would give whole blocks for
-both rows, but 14.83 GiB where 14.84 are logged), and Gemma-4 with "~55k" tokens in "~50 GB"; a
-drafter with groups of its own (DFlash); gpt-oss-120b, which failed to start or logged no tokens;
-614 state slots on an H100, for which no memory is given.
+Nemotron-3-Puzzle, DeepSeek-V4-Flash); Gemma-4 with a drafter, whose batch size is not logged; 4,096
+tokens would give whole blocks for both rows, but 14.83 GiB where 14.84 are logged; Gemma-4 with
+"~55k" tokens in "~50 GB"; a drafter with groups of its own (DFlash); gpt-oss-120b, which failed to
+start or logged no tokens; 614 state slots on an H100, for which no memory is given.
 """
 
 import json

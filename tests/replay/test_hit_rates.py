@@ -35,8 +35,8 @@ def four_conversations() -> Trace:
     """Two system prompts, each opening two conversations of two turns.
 
     With blocks of 16: system prompts of 40 tokens hold 2 full blocks. A first turn of 40 + 24
-    tokens and 8 of output leaves (64 + 8 - 1) // 16 = 4 full blocks, and the second turn
-    resends these 72 tokens and 20 more, 92 in all, of which 64 can be hit.
+    tokens and 8 of output leaves (64 + 8 - 1) // 16 = 4 full blocks. The second turn resends these
+    72 tokens and 20 more, 92 in all; 64 can be hit.
     """
     builder = TraceBuilder("four conversations")
     systems = [builder.fresh(40), builder.fresh(40)]

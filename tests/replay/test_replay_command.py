@@ -25,7 +25,7 @@ NAMES = {
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Twenty requests of 600 tokens, of which 512 are shared."""
+    """Twenty requests of 600 tokens that share 512."""
     path = tmp_path / "trace.jsonl"
     rows = [
         {"timestamp": 500 * i, "input_length": 600, "output_length": 4, "hash_ids": [0, 1 + i]}

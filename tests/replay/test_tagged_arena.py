@@ -134,7 +134,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @rule(source=st.integers(0, 5), into=st.integers(0, 5))
     def compact(self, source: int, into: int) -> None:
-        """Move a slab into one that nobody owns; its blocks keep their index."""
+        """Move a slab into one without an owner; its blocks keep their index."""
         if source in self.owner and into not in self.owner:
             group = self.owner[into] = self.owner.pop(source)
             self.store.move_slabs(int32s(source), int32s(into))

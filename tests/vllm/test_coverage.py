@@ -1,4 +1,4 @@
-"""What an engine is told to reach is what it reaches, and docs/coverage.md says so."""
+"""An engine reaches the level and scheduler that ``reach`` and docs/coverage.md give."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs/coverage.md"
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> Iterator[None]:
-    """Once for all tests: what takes the place of vLLM's classes is looked for everywhere."""
+    """Once for all tests: a swap of vLLM's classes searches all loaded modules."""
     with at_level(Level.MANAGER):
         yield
 

@@ -116,7 +116,7 @@ def test_another_version_is_compared_with_the_nearest_tested_one(
 
 
 class Notes(logging.Handler):
-    """Keeps what one logger is told, whatever becomes of it further up."""
+    """Keeps the records of one logger, whatever becomes of them further up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Notes(logging.Handler):
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
-    """What the plugin logs. The vLLM that the test makes is compared anew, and forgotten after."""
+    """What the plugin logs. The test's vLLM is compared again, and forgotten after."""
     notes = Notes()
     monkeypatch.setattr(plugin.logger, "handlers", [notes])
     monkeypatch.setattr(plugin.logger, "disabled", False)

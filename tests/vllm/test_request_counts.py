@@ -115,7 +115,7 @@ def test_a_copy_goes_its_own_way(after: Request, copied: type) -> None:
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
 def test_a_copy_has_the_counts_of_its_time(after: Request, copied: type) -> None:
-    """Also one that nobody looks at before the request goes on."""
+    """Also one that no code reads before the request continues."""
     after.num_computed_tokens, after.num_in_flight_tokens = 4, 2
     other = copied(after)
     after.num_computed_tokens = 9

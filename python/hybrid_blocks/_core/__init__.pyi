@@ -70,8 +70,9 @@ class BlockHasher:
     a tuple such as ``(("lora", name, path), ("mm", identifier, offset))``. Pickle looks at object
     identity: the digests are those that Python would give for these very objects.
 
-    Every method raises ``InvalidArgumentError`` for a digest of the wrong length, for tokens that
-    are not integers of 64 bits, and for extra keys that do not match the blocks in number.
+    Every method raises ``InvalidArgumentError`` for a digest of the wrong length, and for tokens
+    that are not integers of 64 bits. It also raises it for extra keys that do not match the blocks
+    in number.
     """
 
     def __new__(
@@ -259,13 +260,14 @@ class GroupSpec:
 class CheckpointPolicy:
     """At which lengths a request leaves checkpoints of its recurrent states.
 
-    Near the end of its prompt: with ``prompt_margin=None`` how many and where is learned from
-    where later prompts leave earlier ones. One distance before the end, or several, keep the
-    places fixed; the shortest is an eighth of the prompt at most. Also at the ``branch`` point
-    where it leaves what earlier requests left of attention blocks but not of states; at its
-    ``finish``, which one copy follows every ``follow_every`` generated tokens; and ``every`` so
-    many tokens. At most ``max_per_request``,
-    the one at the finish not counted.
+    A request leaves checkpoints near the end of its prompt. With ``prompt_margin=None`` the policy
+    learns their places from where later prompts leave earlier ones. One distance before the end, or
+    several, keep the places fixed; the shortest is an eighth of the prompt at most.
+
+    It leaves one at the ``branch`` point, where earlier requests left attention blocks but no
+    states. One copy follows its ``finish``, every ``follow_every`` generated tokens. It leaves
+    periodic ones, ``every`` given number of tokens. There are at most ``max_per_request``, the one
+    at the finish not counted.
     """
 
     def __new__(
@@ -314,10 +316,10 @@ class CheckpointPolicy:
 class FlopModel:
     """What computing ``n`` tokens costs; as a policy, FLOP-aware eviction.
 
-    FLOPs are ``linear * n + quadratic * n**2``. Cached content is kept for
-    ``1 + alpha * (c - 1)`` times as many lives, at least 0, where ``c`` is its chance to be gone on
-    from over the mean chance, learned by turn and hint. A life is the time in which as much is
-    evicted as is cached; ``alpha=0`` is eviction by age.
+    FLOPs are ``linear * n + quadratic * n**2``. Cached content is kept for ``1 + alpha * (c - 1)``
+    times as many lives, at least 0. ``c`` is its chance to be resumed from, over the mean chance,
+    learned by turn and hint. A life is the time in which as much is evicted as is cached;
+    ``alpha=0`` is eviction by age.
 
     Raises:
         InvalidArgumentError: A value that is negative or not finite.
@@ -334,7 +336,7 @@ class FlopModel:
 
     @property
     def alpha(self) -> float:
-        """How much the chance to be gone on from counts; 0 is eviction by age."""
+        """How much the chance to be resumed from counts; 0 is eviction by age."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -355,13 +357,13 @@ class Compaction:
 class BlockStore:
     """Pools and prefix indexes without requests, for engines that keep their own block tables.
 
-    Either one pool of ``num_blocks`` (the null block 0 among them), whose decisions are those of
-    vLLM's ``BlockPool``, or one pool for each entry of ``blocks_per_slab`` over an arena of
+    With ``num_blocks`` it has one pool, the null block 0 among its blocks, and decides as vLLM's
+    ``BlockPool``. Otherwise it has one pool for each entry of ``blocks_per_slab`` over an arena of
     ``num_slabs`` slabs. Block ids are int32 arrays of shape ``[n]``; digests have ``digest_size``
     bytes, 32 or 16. May be shared between threads; a refused call has changed nothing.
 
-    Every method raises ``InvalidArgumentError`` for values that cannot be (negative or absurd
-    numbers, another dtype, arrays that are not contiguous, a pool that does not exist) and
+    Every method raises ``InvalidArgumentError`` for impossible values: negative or absurd numbers,
+    another dtype, arrays that are not contiguous, a pool that does not exist. It raises
     ``BlockError`` for a block id that is not one of the pool's.
     """
 
@@ -469,9 +471,9 @@ class BlockStore:
 class BlockManager:
     """Requests, their block tables in every group, and the prefix cache between them.
 
-    The blocks come from one pool of ``num_blocks`` (the null block 0 among them), or from several
-    pools over an arena of ``num_slabs`` slabs (the first is the null block's), where pool ``p``
-    cuts a slab into ``blocks_per_slab[p]`` blocks and slabs move between pools as they are needed.
+    The blocks come from one pool of ``num_blocks``, the null block 0 among them. Or they come from
+    several pools over an arena of ``num_slabs`` slabs, the first of them the null block's. Pool
+    ``p`` cuts a slab into ``blocks_per_slab[p]`` blocks, and slabs move between pools as needed.
     ``hasher`` gives the hash block size and the digests. ``max_chunk`` is the most tokens of one
     request that are computed in one step; it bounds what windowed groups hold.
 
@@ -480,8 +482,8 @@ class BlockManager:
     live blocks may be moved together when a request lacks nothing but whole slabs.
 
     Batched calls take ``handles``, an int64 array of shape ``[n]``, and as many int32 values;
-    arrays are read where they lie. Every call does all that it was asked for or changes nothing.
-    The manager may be shared between threads.
+    arrays are read where they lie. Every call does its whole work or changes nothing. The manager
+    may be shared between threads.
 
     Raises:
         InvalidArgumentError: Sizes that cannot be.
@@ -539,10 +541,10 @@ class BlockManager:
         """Say how a session goes on, also when none of its requests runs.
 
         Hints are those of :meth:`set_hint`. One counts for the session's requests that were added
-        and not freed. If there is none, what the last one left is kept as if this had been said
-        before its end, as far as no other request needs it. Returns False if no request of the
-        session is known or remembered: the latest 16,384 sessions are, under a FLOP-aware policy
-        only.
+        and not freed. Without such a request, the content that the last one left is kept as if the
+        hint had come before its end. Content that another request needs stays as it was. Returns
+        False if no request of the session is known or remembered. Only a FLOP-aware policy
+        remembers sessions, the latest 16,384.
 
         Raises:
             InvalidArgumentError: There is no such hint.
@@ -613,7 +615,7 @@ class BlockManager:
         """
 
     def set_worth(self, handle: int, worth: npt.NDArray[np.uint64]) -> None:
-        """Say what the content of each of a request's hash blocks is worth once nobody holds it.
+        """Set the worth of the content of each of a request's hash blocks once no request holds it.
 
         For the ``explicit`` policy. Shape ``[num_hash_blocks]``; missing ones are worth nothing.
 

@@ -1,8 +1,8 @@
 """Host memory, disk and objects below the device: typed here by hand, checked by stubtest.
 
-A key is a digest of 16 or 32 bytes, the chained hash of all tokens up to a chunk's end, and behind
-it the group's number in 4 bytes, high byte first, as vLLM writes it. Bytes and offsets are counted
-in bytes.
+A key is a digest of 16 or 32 bytes, the chained hash of all tokens up to a chunk's end. Behind it
+stands the group's number in 4 bytes, high byte first, as vLLM writes it. Bytes and offsets are
+counted in bytes.
 """
 
 from collections.abc import Sequence
@@ -122,11 +122,10 @@ class HostCache:
         ``keys`` are all of a request, with the tokens that each stands for. The device holds the
         first ``num_computed`` tokens. States are asked first; no data is read.
 
-        That is the longest prefix, unless ``token_cost`` says how many seconds computing a token
-        takes: then it is the one from which the request goes on soonest. Other costs are the
-        seconds that a read takes whatever its size, and those for each byte; a tier without one
-        counts as one that takes no time. Where both tiers have costs, the faster one is asked
-        first.
+        It finds the longest prefix. ``token_cost`` gives the seconds to compute a token; with it,
+        it finds the prefix from which the request resumes soonest. Other costs are the seconds that
+        a read takes whatever its size, and those for each byte. A tier without one counts as one
+        that takes no time. If both tiers have costs, the look-up asks the faster one first.
         """
 
     def open_request(self, keys: Sequence[bytes], tokens: Sequence[int]) -> int:
@@ -260,9 +259,10 @@ class DiskStore:
         other layouts are never read. Segments have room for a chunk of ``largest_chunk`` bytes.
         With ``direct``, transfers bypass the page cache.
 
-        Raises ``OSError`` where the folder cannot be used, ``HybridBlocksError`` where another
-        process uses it, and ``InvalidArgumentError`` for sizes that make no sense, such as a disk
-        without room for four segments, and for a folder that other users own or can write to.
+        Raises ``OSError`` if the folder cannot be used, and ``HybridBlocksError`` if another
+        process uses it. Raises ``InvalidArgumentError`` for sizes that make no sense, such as a
+        disk without room for four segments. It also raises it for a folder that other users own or
+        can write to.
         """
 
     @staticmethod
@@ -357,7 +357,7 @@ class ObjectStore:
 
     @staticmethod
     def check(url: str) -> None:
-        """Raise what opening a store would raise. Nothing is asked of a bucket."""
+        """Raise the errors of opening a store, without a request to a bucket."""
 
     @property
     def num_chunks(self) -> int:

@@ -25,8 +25,8 @@ __all__ = [
 class Block:
     """One block as vLLM's managers and connectors see it; ``isinstance`` takes it for vLLM's.
 
-    It is a number and the pool it belongs to: everything else is asked of the pool. A block has one
-    such object, made when it is first asked for.
+    It is a number and the pool it belongs to; the pool knows everything else. A block has one such
+    object, made at its first use.
     """
 
     @property
@@ -264,8 +264,8 @@ class RustKVCacheManager:
     """What vLLM's ``KVCacheManager`` does for requests, decision by decision.
 
     The base of :class:`hybrid_blocks.vllm.native_manager.NativeKVCacheManager`. Arguments are
-    vLLM's; it is empty until :meth:`_start` is called. Requests are vLLM's ``Request`` objects, of
-    which counts, status and block hashes are read; ``_hybrid_blocks`` is all that is written.
+    vLLM's; it is empty until :meth:`_start` is called. Requests are vLLM's ``Request`` objects. The
+    manager reads their counts, status and block hashes, and writes ``_hybrid_blocks`` alone.
     """
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
@@ -318,7 +318,7 @@ class RustKVCacheManager:
         """Forget a request and return its blocks, still owned."""
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
-        """Enter what so many tokens complete into the prefix cache."""
+        """Enter the blocks that ``num_computed_tokens`` tokens complete into the prefix cache."""
 
     def remove_skipped_blocks(
         self,
@@ -326,7 +326,7 @@ class RustKVCacheManager:
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """Give back what a request need not keep after so many tokens."""
+        """Give back the blocks that a request need not keep after its processed tokens."""
 
     def get_blocks(self, request_id: str) -> AllocatedBlocks:
         """Return a request's blocks."""
@@ -353,7 +353,7 @@ class RustKVCacheManager:
         """
 
     def is_stuck(self, request: Any) -> bool:
-        """Return whether a request holds blocks, nobody else does, and it cannot grow with them."""
+        """Return whether a request holds blocks, no other does, and it cannot grow with them."""
 
     def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
         """Have a request's blocks zeroed again, from a token on that starts a block.
@@ -400,9 +400,9 @@ class DecodeBatch:
     """The running requests of vLLM's scheduler that decode, all in one call.
 
     Requests are vLLM's ``Request`` objects; their counts, tokens, drafts and status are read and
-    written as vLLM's scheduler does. What else decides how a request decodes (its limits, stop
-    tokens, client, grammar, images) is read when it begins, and again after anybody else changed a
-    count of it.
+    written as vLLM's scheduler does. It reads a request's limits, stop tokens, client, grammar and
+    images when the request begins to decode. It reads them again after other code changed a count
+    of it.
     """
 
     def __new__(
@@ -437,13 +437,13 @@ class DecodeBatch:
     ) -> ScheduledDecodes:
         """Make room for a token of each of the first running requests, and for its drafts.
 
-        It ends before the first that does anything but decode, or for which there is no room;
-        before the last that decodes where it ``leaves_last``; and before more than ``token_budget``
-        tokens, or than ``input_budget`` tokens and slots of a drafter. Those that wait for outputs
-        of the encoder have nothing to do. ``step_number`` counts calls of the scheduler.
-        ``previous`` are the ids of the requests of the step before, or ``None`` where nobody wants
-        the tokens of others. Drafts are taken off the requests; their counts change with
-        :meth:`advance`.
+        It ends before the first that does more than decode, or that finds no room. With
+        ``leaves_last`` it ends before the last that decodes. It also ends before more than
+        ``token_budget`` tokens, or than ``input_budget`` tokens and slots of a drafter. Those that
+        wait for outputs of the encoder have nothing to do. ``step_number`` counts calls of the
+        scheduler. ``previous`` are the ids of the requests of the step before, or ``None`` if no
+        worker wants the tokens of others. Drafts are taken off the requests; their counts change
+        with :meth:`advance`.
         """
 
     def advance(self, drafts: list[int], step_number: int, fence: int | None) -> None:
@@ -573,7 +573,7 @@ class RequestHasher:
         utils: ModuleType,
         max_known_bytes: int,
     ) -> Self:
-        """Hash blocks of so many tokens with one of vLLM's algorithms.
+        """Hash blocks of ``block_size`` tokens with one of vLLM's algorithms.
 
         Prompts without extra keys are kept in ``max_known_bytes`` of memory. One that begins with
         the same tokens takes its hashes from there.

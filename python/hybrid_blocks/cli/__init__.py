@@ -1,4 +1,4 @@
-"""The ``hybrid-blocks`` command: one module a subcommand, imported when it is asked for."""
+"""The ``hybrid-blocks`` command: one module a subcommand, imported when a user calls it."""
 
 from typing import Annotated
 

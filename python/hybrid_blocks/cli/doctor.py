@@ -179,7 +179,7 @@ def _print_table() -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Drop what vLLM says of engines that serve nobody."""
+    """Drop vLLM's log lines about engines that serve no request."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

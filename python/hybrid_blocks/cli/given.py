@@ -33,7 +33,7 @@ class Given:
         return ", ".join(self._written[name] for name in names if name in self)
 
     def refuse(self, *names: str, why: str) -> None:
-        """Refuse ``names`` where they would be ignored; ``why`` goes on from "--option ".
+        """Refuse ``names`` where they would be ignored; ``why`` continues "--option ".
 
         Raises:
             InvalidArgumentError: one of them was given.

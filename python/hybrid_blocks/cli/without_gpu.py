@@ -6,6 +6,6 @@ from hybrid_blocks.reach.environment import ON_CPU, QUIETLY
 
 
 def allow_no_gpu() -> None:
-    """Let vLLM be imported without a GPU: it asks for one unless it is told so before."""
+    """Let vLLM be imported without a GPU: it needs one unless its platform is set before."""
     for name, value in (QUIETLY | ON_CPU).items():
         os.environ.setdefault(name, value)

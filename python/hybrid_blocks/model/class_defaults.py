@@ -1,9 +1,9 @@
 """Values that a ``config.json`` may leave out, because the class that vLLM reads it with has them.
 
-``class_defaults.json`` holds, for each ``model_type``, the class's ``fields`` that the readers ask
-for, its ``aliases`` (a second name of a field) and the type of the ``decoder`` inside it. Where the
-file does not describe that decoder, fields in ``around`` go before those of the decoder's class. A
-test compares the record with the classes of vLLM and transformers.
+``class_defaults.json`` describes the class of each ``model_type``: the ``fields`` that the readers
+need, its ``aliases`` (a second name of a field) and the type of the ``decoder`` inside it. Where
+the file does not describe that decoder, fields in ``around`` go before those of the decoder's
+class. A test compares the record with the classes of vLLM and transformers.
 """
 
 from functools import cache

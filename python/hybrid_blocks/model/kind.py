@@ -54,8 +54,9 @@ class GroupKind(msgspec.Struct, frozen=True, kw_only=True):
     def num_live_tokens(self, length: Tokens) -> Tokens:
         """Tokens that the last of ``length`` tokens reads, itself included; 0 for states.
 
-        All for full attention, the last ``window`` for a sliding window, those of the last, maybe
-        partial chunk for chunked attention, the encoder's for cross attention.
+        These are all tokens for full attention, and the last ``window`` for a sliding window. For
+        chunked attention they are those of the last, maybe partial chunk, for cross attention the
+        encoder's.
         """
         return _rules(self).num_live_tokens(length)
 

@@ -42,9 +42,9 @@ _MAKER: Final = "nvidia-"
 def find(name: str) -> tuple[str, Entry]:
     """Row of a name, in any case and as a model hub has it.
 
-    ``nvidia/NVIDIA-Nemotron-Nano-9B-v2`` is ``Nemotron-Nano-9B-v2``. Where no row has the whole
-    name, the owner before a slash, the maker, and an ending such as ``-Instruct``, ``-it`` or
-    ``-BF16`` are left out.
+    ``nvidia/NVIDIA-Nemotron-Nano-9B-v2`` is ``Nemotron-Nano-9B-v2``. If no row has the whole name,
+    the search leaves out three parts: the owner before a slash, the maker, and an ending such as
+    ``-Instruct``, ``-it`` or ``-BF16``.
 
     Raises:
         PlanError: no such name; says which names come near.

@@ -13,7 +13,7 @@ __all__ = ["HybridOffloadingSpec"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import vLLM only where the spec is asked for."""
+    """Import vLLM only at the first use of the spec."""
     if name == "HybridOffloadingSpec":
         from hybrid_blocks.offload import release  # noqa: PLC0415 - imports vLLM
 

@@ -33,8 +33,8 @@ class UnwritableError(Exception):
 class Writer:
     """Writes values down.
 
-    ``left_out`` names fields by class. ``instead`` gives by class and field what is written in the
-    place of the field.
+    ``left_out`` names fields by class. ``instead`` gives by class and field the value that is
+    written instead of the field.
     """
 
     def __init__(

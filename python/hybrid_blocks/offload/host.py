@@ -1,4 +1,4 @@
-"""Host memory as the manager sees it: its books, and what is told of them."""
+"""Host memory as the manager sees it: its books, and reports of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class LazyScheduler(OffloadingConnectorScheduler):
     """vLLM's scheduler side, which offers a request's chunks when it ends or loses its blocks.
 
-    While a request runs it holds its blocks, so nothing is lost by waiting but what leaves a
-    window, and states, which vLLM hands over only at once: these are stored as they come.
+    A running request holds its blocks, so waiting loses only blocks that leave a window. vLLM hands
+    states over only once, so these are stored as they come.
     """
 
     def __init__(self, *arguments: Any) -> None:

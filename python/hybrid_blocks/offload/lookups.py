@@ -16,10 +16,10 @@ _RESULTS = (LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.HIT)
 class Lookups:
     """What requests can restore.
 
-    A plan is the length, of those at which every group has what it needs, from which a request goes
-    on soonest as far as that was measured, else the longest. The answers for single keys follow
-    from it. vLLM asks for attention from the first chunk that the device lacks, then for
-    windows and states from the last that it can load.
+    A plan is a length at which every group has all that it needs. Of these lengths it is the one
+    from which the request resumes soonest, by measured rates, or else the longest. The answers for
+    single keys follow from it. vLLM asks for attention from the first chunk that the device lacks,
+    then for windows and states from the last that it can load.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class Lookups:
     def _defer(self, key: OffloadKey, state: RequestState, context: ReqContext) -> LookupResult:
         """Put a question off, and end the scan that it belongs to.
 
-        vLLM scans on after ``RETRY``. It ends at a miss where a prefix is looked for, and at a full
-        window of chunks on their way where the last one is. Either way it asks again later.
+        vLLM scans on after ``RETRY``. A scan for a prefix ends at a miss. A scan for the last
+        window ends at a full window of chunks on their way. Either way vLLM asks again later.
         """
         number = get_offload_group_idx(key)
         group = self._groups[number]

@@ -41,7 +41,7 @@ logger = init_logger("vllm.hybrid_blocks")
 class HybridOffloadingManager(OffloadingManager):
     """Decides what lies in host memory and below it.
 
-    Chunks below host memory are read only where the length that a request goes on from needs them.
+    Chunks below host memory are read only if the length from which a request resumes needs them.
     """
 
     def __init__(

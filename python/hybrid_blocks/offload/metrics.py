@@ -86,7 +86,7 @@ class Counts:
     def take(
         self, host: "Host", below: TiersBelow, computing: ComputeRate | None
     ) -> OffloadingConnectorStats:
-        """Report and begin anew."""
+        """Report and begin again from zero."""
         stats = OffloadingConnectorStats()
         for counter in fields(self):
             if figure := COUNTERS.get(counter.name):

@@ -8,7 +8,7 @@ Kind = Literal["key_value", "replicated", "convolution", "recurrent", "opaque"]
 
 
 class Part(NamedTuple):
-    """Bytes ``[row][head][byte]``. Heads are those of the whole model, of which a rank holds some.
+    """Bytes ``[row][head][byte]``. Heads are those of the whole model; a rank holds some of them.
 
     A part that is ``replicated`` has one head, which all ranks hold. One that is ``opaque`` has a
     structure that is not known, and a head for each rank.
@@ -21,7 +21,7 @@ class Part(NamedTuple):
     is_float32: bool = False
 
     def rank_bytes(self, tp_size: int) -> int | None:
-        """Bytes that a rank holds; ``None`` if so many ranks cannot share the heads."""
+        """Bytes that a rank holds; ``None`` if ``tp_size`` ranks cannot share the heads."""
         own = heads_of_rank(self.num_heads, tp_size)
         return None if own is None else self.rows * own * self.bytes_per_head
 
@@ -34,7 +34,7 @@ def heads_of_rank(num_heads: int, tp_size: int) -> int | None:
 
 
 def opaque(rank_bytes: int, num_ranks: int) -> Part:
-    """A share of each rank, of which no more is known."""
+    """A share of each rank, with unknown structure."""
     return Part("opaque", 1, num_ranks, rank_bytes)
 
 

@@ -149,7 +149,7 @@ class Promotions:
             state.promotion_bytes = 0
 
     def forget(self, state: RequestState) -> None:
-        """End a request; reads for it go on, and nobody waits for them."""
+        """End a request; its reads continue, and no request waits for them."""
         state.waiting = set()
         self.release(state)
         for chain in state.promotions:

@@ -111,7 +111,7 @@ class ReadRate:
 
 @dataclass
 class _Step:
-    """A step: when it was scheduled, the tokens of prompts in it, and of which requests."""
+    """A step: when it was scheduled, the tokens of prompts in it, and their requests."""
 
     end: float
     num_tokens: int
@@ -134,7 +134,7 @@ class ComputeRate:
         self._current = _Step(0.0, 0)
 
     def advance(self, request: str, num_tokens: int) -> None:
-        """Note that the step being scheduled computes so many tokens of a prompt."""
+        """Note that the step being scheduled computes ``num_tokens`` tokens of a prompt."""
         if num_tokens > 0:
             self._current.num_tokens += num_tokens
             self._current.requests.add(request)

@@ -1,4 +1,4 @@
-"""``HYBRID_BLOCKS_OFFLOAD=1``: the spec in the place of vLLM's own."""
+"""``HYBRID_BLOCKS_OFFLOAD=1``: the spec instead of vLLM's own."""
 
 import os
 from typing import Final

@@ -13,12 +13,11 @@ class RequestState:
     ``chain`` is its number in the host cache once it stores. ``num_tokens`` is the length that the
     last look-up found, at least the ``num_computed`` that the device holds. That is valid while the
     host's ``version`` is that of the look-up, and the device holds as much. Nothing ends between
-    ``next_end`` and the shortest length that was asked for. vLLM was seen to load no more than
-    ``limit``.
-    ``num_passed_by`` could be restored beyond ``num_tokens`` and are sooner computed. The request
-    has computed or loaded ``num_reached``, and its last look-up knew ``num_known``.
-    ``waiting`` are keys that are being read for it, ``held`` those that are pinned for it, and
-    ``promotions`` the host cache's numbers for what was read.
+    ``next_end`` and the shortest length of vLLM's questions. vLLM loaded no more than ``limit`` so
+    far. ``num_passed_by`` could be restored beyond ``num_tokens`` and are sooner computed. The
+    request has computed or loaded ``num_reached``, and its last look-up knew ``num_known``. Keys in
+    ``waiting`` are being read for it, and those in ``held`` are pinned for it. ``promotions`` are
+    the host cache's numbers for its reads.
     """
 
     chain: int | None = None

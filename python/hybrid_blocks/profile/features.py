@@ -31,7 +31,7 @@ class Grammars:
 
 @dataclass(frozen=True)
 class NothingToDo(KVConnectorMetadata):
-    """What workers are told. It compares by its fields, not by its place in memory."""
+    """Metadata for workers. It compares by its fields, not by its place in memory."""
 
 
 class NothingToLoad(KVConnectorBase_V1, SupportsHMA):

@@ -33,7 +33,7 @@ class Floor:
         return [self.step() for _ in range(num_steps)]
 
     def step(self) -> Step:
-        """Make a step's output for workers, and what clients are told of one."""
+        """Make a step's output for workers, and its outputs for clients."""
         sampled, logprobs = self._sample([self._num_drafts] * len(self.ids))
         begin = perf_counter_ns()
         self.schedule()
@@ -73,7 +73,7 @@ class Floor:
         return output
 
     def update(self, sampled: list[list[int]], logprobs: Any) -> dict[int, EngineCoreOutputs]:
-        """Append each request's tokens and return what its client is told."""
+        """Append each request's tokens and return the output for its client."""
         told = []
         requests = zip(self.ids, self.tokens, self.output_tokens, sampled, strict=True)
         for id_, tokens, outputs, new in requests:

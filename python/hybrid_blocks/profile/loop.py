@@ -156,7 +156,7 @@ def _ordered(value: object) -> object:
 
 
 def fingerprint_outputs(outputs: dict[int, EngineCoreOutputs]) -> bytes:
-    """Return what clients are told, without times."""
+    """Return the outputs for clients, without times."""
     said = []
     for client, of_client in outputs.items():
         stats = of_client.scheduler_stats

@@ -29,8 +29,8 @@ class ProfileError(HybridBlocksError):
 class LevelProcess:
     """A worker that warms up on its own and then waits for its turns.
 
-    It writes a byte whenever it has come to wait, is sent a line when it may go on, and exits when
-    it has written its findings. A context manager: when it is left the worker is gone. Files lie in
+    It writes a byte whenever it begins to wait, continues when it gets a line, and exits when it
+    has written its findings. It is a context manager: the worker is gone at its end. Files lie in
     ``folder``, which must be empty.
     """
 

@@ -14,8 +14,8 @@ class Recorded:
     """Yields a trace's requests without end; arrival times and pauses are left out.
 
     A request that follows another one is yielded once that has ended, before any that follows none.
-    These come in the trace's order, again and again. What the model is said to generate is what the
-    trace recorded, so that a turn's prompt begins with the answers to those before it.
+    These come in the trace's order, again and again. The model's answers are those of the trace, so
+    a turn's prompt begins with the answers to the turns before it.
 
     Jobs are numbered as they come, from 0.
     """

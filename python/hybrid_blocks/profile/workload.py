@@ -34,13 +34,13 @@ def level_of(name: str) -> Level:
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One level's run.
 
-    ``requests`` run at a time. Without ``trace`` each has ``prompt_tokens`` of which four requests
-    share ``shared_tokens``, and generates ``output_tokens``; those of a ``trace`` generate what it
-    recorded, each after the one that it follows. A step computes at most
+    ``requests`` run at a time. Without ``trace`` each has ``prompt_tokens`` and generates
+    ``output_tokens``; four requests share their first ``shared_tokens``. Those of a ``trace``
+    generate its recorded answers, each after the request that it follows. A step computes at most
     ``max_num_batched_tokens``. ``num_blocks`` 0 stands for enough. A model verifies ``num_drafts``
     drafts a step and accepts each with chance ``acceptance``, as long as it accepted those before.
-    ``images`` puts one image into each prompt, ``logprobs`` asks for so many log probabilities,
-    ``grammar`` constrains every fourth request, ``loras`` adapters take turns, and ``connector``
+    ``images`` puts one image into each prompt, ``logprobs`` is a number of log probabilities, and
+    ``grammar`` constrains every fourth request. ``loras`` adapters take turns, and ``connector``
     attaches a KV connector that has nothing to load. ``dcp`` ranks of decode context parallelism
     share out each block of attention.
     """
@@ -74,7 +74,7 @@ VOCABULARY = 100_000
 
 
 def steady(prompt_tokens: int, shared_tokens: int, output_tokens: int, seed: int) -> Iterator[Job]:
-    """Yield requests without end, of which every four share their first ``shared_tokens``.
+    """Yield requests without end; every four share their first ``shared_tokens``.
 
     The first outputs are shorter, spread evenly, so that requests finish evenly from the start.
     """

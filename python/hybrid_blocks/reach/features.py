@@ -100,8 +100,8 @@ def is_served(model: Model, features: Features) -> bool:
 def check_model(model: Model, features: Features) -> None:
     """Check that there can be such an engine of a model.
 
-    Raises ``PlanError`` for a draft head that the model has not, for more pipeline stages than its
-    layers fill, and for fewer tensor-parallel ranks than its KV heads need.
+    Raises ``PlanError`` for a draft head that the model lacks, and for more pipeline stages than
+    its layers fill. It also raises it for fewer tensor-parallel ranks than its KV heads need.
     """
     if not is_served(model, features):
         others = ", ".join(method for method in METHODS if method != "mtp")

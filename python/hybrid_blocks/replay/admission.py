@@ -83,8 +83,8 @@ class Admission:
     def is_full(self) -> bool:
         """Whether the first was refused and would be again.
 
-        No pool has fewer live blocks than then, and nothing was promised to prompts under way, who
-        may need less of it than they were promised.
+        No pool has fewer live blocks than then, and no blocks were promised to prompts under way.
+        Such prompts may need fewer than were promised.
         """
         if not self._is_refused or not self._live_when_refused:
             return False

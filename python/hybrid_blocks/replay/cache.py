@@ -42,7 +42,7 @@ def model_cache(model: str, memory: str | int, deployment: Deployment) -> Cache:
 
 
 def plan_cache(model: Model, memory_bytes: int, deployment: Deployment) -> Cache:
-    """Plan so many bytes for a model."""
+    """Plan a memory of this size for a model."""
     geometry = plan_natural(model, memory_bytes, deployment)
     num_blocks = geometry.num_slabs * max(group.blocks_per_slab for group in geometry.groups)
     if num_blocks > MAX_BLOCKS:

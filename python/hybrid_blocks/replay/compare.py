@@ -34,10 +34,10 @@ def compare(
 ) -> Runs:
     """Replay a trace with each variant over caches of the same bytes.
 
-    All serve the same requests: what is over the limit of one is given to none. If a manager
-    refuses a request that its limit allows, and ``config`` lets requests be left out, all run again
-    without it. ``share`` is what the results say of the cache's size. ``prefixes`` have checkpoints
-    counted by their place. ``on_progress`` is told how many requests of a variant are done.
+    All serve the same requests: none gets a request over the limit of one. If a manager refuses a
+    request that its limit allows, and ``config`` lets requests be left out, all run again without
+    it. ``share`` names the cache's size in the results. ``prefixes`` let checkpoints be counted by
+    their place. ``on_progress`` gets the number of a variant's finished requests.
 
     Raises:
         ReplayError: a request that does not fit, where none may be left out.

@@ -8,7 +8,7 @@ from hybrid_blocks.replay.step_time import StepTime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """What a scheduler is told.
+    """The limits of a scheduler.
 
     Attributes:
         max_num_seqs: most requests in the batch.

@@ -31,17 +31,17 @@ Rows = npt.NDArray[np.int64]
 class Engine:
     """Runs a trace through a manager.
 
-    A step serves the running requests in the order of their admission, each with the tokens that
-    it has not computed yet, as far as the token budget goes. Where the manager has no room, the
-    request admitted last is preempted. If none was, waiting requests are admitted into the rest
-    of the budget, and their prompts computed in chunks, which end where the manager wants a state
-    to be kept. A request whose known tokens are all computed samples one.
+    A step serves the running requests in the order of their admission, up to the token budget. Each
+    gets the tokens that it has not computed yet. If the manager has no room, the engine preempts
+    the request admitted last. Otherwise it admits waiting requests into the rest of the budget. It
+    computes prompts in chunks, which end where the manager wants to keep a state. A request whose
+    known tokens are all computed samples one.
 
-    While the whole batch decodes and nobody can join, steps differ in nothing but their number:
-    they follow each other without another look at the schedule, but not without the manager,
-    until a request finishes, one arrives that could join, or memory runs out.
+    While the whole batch decodes and no request can join, steps are alike, and the engine keeps its
+    schedule. It looks again when a request finishes, when one arrives that could join, or when
+    memory runs out. It calls the manager in each step.
 
-    ``on_hit`` is told of each request that runs for the first time, and of the prompt tokens that
+    ``on_hit`` gets each request that runs for the first time, and the number of prompt tokens that
     it found in the cache.
 
     Attributes:
@@ -50,8 +50,8 @@ class Engine:
         meter: the manager's time, step by step.
         timeline: samples over virtual time.
         full_load: how well memory is used while somebody waits for it.
-        too_large: the requests that are left out: those over any of ``limits``, by default over
-            what the manager itself can hold, and those that a manager ``refused`` when it tried.
+        too_large: the requests that are left out: those over any of ``limits``, by default the
+            manager's own, and those that a manager ``refused`` when it tried.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Engine:
         )
 
     def run(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
-        """Serve every request; ``on_progress`` is told how many are done whenever that changes."""
+        """Serve every request; ``on_progress`` gets the number of finished ones when it changes."""
         done = 0
         while done < self._num_requests:
             self._arrive()

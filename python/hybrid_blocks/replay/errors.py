@@ -4,7 +4,7 @@ from hybrid_blocks.errors import HybridBlocksError
 
 
 class ReplayError(HybridBlocksError, ValueError):
-    """A replay that cannot run as it was asked for."""
+    """A replay that cannot run with these options."""
 
 
 class RefusedRequestError(ReplayError):

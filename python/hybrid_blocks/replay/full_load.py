@@ -35,10 +35,10 @@ class FullLoad:
 
     @property
     def memory_efficiency(self) -> float | None:
-        """Live bytes over used bytes, mean over the steps; None if nobody ever waited."""
+        """Live bytes over used bytes, mean over the steps; None if no request ever waited."""
         return self.efficiency / self.steps if self.steps else None
 
     @property
     def live_bytes_per_request(self) -> float | None:
-        """Mean live bytes of a running request; None if nobody ever waited."""
+        """Mean live bytes of a running request; None if no request ever waited."""
         return self.live_bytes / self.running if self.running else None

@@ -47,7 +47,7 @@ class ReplayManager(Manager, Protocol):
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that nobody but the requests that run can have now."""
+        """Bytes that only the running requests can have now."""
 
     @property
     def max_request_tokens(self) -> int:

@@ -32,7 +32,7 @@ class PlaceCount(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         place: one of `PLACES`.
         written: left for later requests. A copy that follows its request counts once.
-        used: of these, those that a request went on from.
+        used: of these, those that a request resumed from.
         uses: how many requests did.
         dropped: of those written, those that are no longer cached.
     """
@@ -107,7 +107,7 @@ class PlaceCounter:
                 self._remove(event[1])
 
     def use(self, request: int, num_tokens: int) -> None:
-        """Count a request that goes on from ``num_tokens`` tokens."""
+        """Count a request that resumes from ``num_tokens`` tokens."""
         if not num_tokens:
             return
         checkpoint = self._by_prefix.get(self._prefix(request, num_tokens))

@@ -116,19 +116,18 @@ class Result(Served, frozen=True, kw_only=True):
         block_bytes: bytes of what is counted; None without a model.
         blocks_used_peak: most blocks with an owner in a step.
         pool_use_mean: blocks with an owner over blocks of the pool, mean over virtual time.
-        memory_efficiency: bytes that live tokens and states need over bytes reserved for them,
-            mean over the steps in which a request waited for memory or was preempted; None if
-            there was no such step.
+        memory_efficiency: bytes that live tokens and states need over bytes reserved for them. The
+            mean over the steps in which a request waited for memory or was preempted, else None.
         full_load_steps: how many there were.
-        needless_waits: steps in which the request at the head of the queue was refused though free
-            and reclaimable memory that is not promised to prompts under way, counted block by
-            block, would have held its known tokens; 0 for a manager that cannot be asked.
+        needless_waits: steps that refused the request at the head of the queue although memory
+            could hold its known tokens. It counts free and reclaimable memory, block by block,
+            without the memory promised to prompts under way. 0 for a manager that cannot tell.
         live_bytes_per_request: mean bytes that a running request needed in these steps.
         concurrency_bound: ``memory_bytes / live_bytes_per_request``: no manager could run more.
         recompute_flops_saved: FLOPs that `hit_tokens` would have cost; None without a model.
         checkpoints: copies of states left for later requests.
-        places: the same by their place, with those used and dropped; None where nobody counted.
-        forks: checkpoints that requests went on from.
+        places: the same by their place, with those used and dropped; None if they were not counted.
+            forks: checkpoints that requests resumed from.
         compactions: times that blocks were moved together to free a slab.
         limit_complete: admissions whose hit could not have been longer. This and the following
             are None where the manager does not say.

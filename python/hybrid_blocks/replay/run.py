@@ -64,9 +64,9 @@ def replay(
     ``limits`` are those of all managers that the result is compared with, its own among them (see
     `request_limits`): requests over any of them are left out, so that all serve the same, and so
     are those that one of them ``refused``. ``prefixes``, at the cache's block size, have the
-    checkpoints of the Rust manager counted by their place. ``sharing`` is what the result's
-    sequential hit rate is taken from. ``on_progress`` is told how many requests are done. With
-    ``verify_data`` the copies are run and the reads checked.
+    checkpoints of the Rust manager counted by their place. ``sharing`` gives the result's
+    sequential hit rate. ``on_progress`` gets the number of finished requests. With ``verify_data``
+    the copies are run and the reads checked.
     """
     places = PlaceCounter.of(trace, prefixes, cache.geometry) if prefixes else None
     if places is not None:

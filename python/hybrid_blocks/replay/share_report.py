@@ -40,7 +40,7 @@ def make_hits_table(results: Sequence[Result]) -> Table:
 
 
 def make_places_table(results: Sequence[Result]) -> Table | None:
-    """Make a table of checkpoints by their place, or return None if nobody kept any."""
+    """Make a table of checkpoints by their place, or return None if no variant kept any."""
     counted = [
         (result, {count.place: count for count in result.places or ()}) for result in results
     ]

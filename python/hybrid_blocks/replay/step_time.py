@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class StepTime:
     """A linear model of one forward pass, in seconds.
 
-    ``fixed + per_prefill_token * p + per_sequence * s + per_context_token * c`` for ``p`` prompt
-    tokens computed, ``s`` requests in the batch and ``c`` tokens of context read by them all.
+    It is ``fixed + per_prefill_token * p + per_sequence * s + per_context_token * c``. The batch of
+    ``s`` requests computes ``p`` prompt tokens and reads ``c`` tokens of context.
 
     The defaults stand for a dense bf16 model of 8 billion parameters (32 layers, 8 KV heads of 128)
     on one accelerator of 989 TFLOP/s and 4.8 TB/s: 16 GB of weights read once a step and 1.5 ms of

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 class Timeline:
     """Samples over virtual time, struct of arrays; each holds since the one before it.
 
-    One is taken at the end of a step, before what has finished is freed, and one at the end of a
-    time in which nothing ran. ``admitted`` and ``hit_tokens`` have one entry a request instead.
+    One is taken at the end of a step, before finished requests are freed. Another is taken at the
+    end of a time in which nothing ran. ``admitted`` and ``hit_tokens`` have one entry a request
+    instead.
 
     Attributes:
         seconds: virtual time.

@@ -22,8 +22,9 @@ _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 class LineReader:
     """Reads a file record by record and decides what a damaged one does.
 
-    A record is a line, or an item of the JSON list that the file is. Compression is told by the
-    content, not by the name. Blank lines are passed over, and so is a mark of the byte order.
+    A record is a line, or an item of the JSON list that the file is. The content shows whether a
+    file is compressed, not its name. Blank lines are passed over, and so is a mark of the byte
+    order.
 
     Attributes:
         path: the file.

@@ -23,7 +23,7 @@ from hybrid_blocks.trace.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How one format is told and read.
+    """How one format is recognized and read.
 
     Attributes:
         mark: what the first record of a file in this format contains.

@@ -8,8 +8,8 @@ settled here:
   ids: prompts share the pieces that they begin with alike.
 - There are no times. A conversation opens each `CONVERSATION_GAP` seconds, and a person answers
   after `PAUSE` seconds.
-- Each answer of the model is a request: its prompt is all that was said before. What nobody
-  answered makes none, and neither does an answer that nothing comes before.
+- Each answer of the model is a request whose prompt is the conversation before it. Messages without
+  an answer make no request, and neither does an answer without a message before it.
 """
 
 from collections.abc import Iterator, Sequence

@@ -73,10 +73,10 @@ def measure_sharing(
 ) -> Sharing | None:
     """Measure a trace, or return None if it has more than `MAX_BLOCKS` blocks.
 
-    A request's last output token is never computed and at least one prompt token always is, so a
-    request leaves ``(prompt + output - 1) // block_size`` blocks in the cache and can be served
-    ``(prompt - 1) // block_size`` of them from it. ``prefixes`` are those of the same block size,
-    if they are known already.
+    A request's last output token is never computed, and at least one prompt token always is. So a
+    request leaves ``(prompt + output - 1) // block_size`` blocks in the cache. The cache can serve
+    ``(prompt - 1) // block_size`` of its blocks. ``prefixes`` are those of the same block size, if
+    they are known already.
     """
     if ((trace.total_tokens - 1) // block_size).sum() > MAX_BLOCKS:
         return None

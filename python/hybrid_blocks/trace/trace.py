@@ -15,9 +15,9 @@ class Trace:
     """Requests in struct-of-arrays form; ``n`` requests, ``m`` spans of token ids.
 
     The tokens of a request, prompt then output, are a list of *spans*: runs of consecutive token
-    ids. Equal content has equal ids, content that occurs once has ids that occur once, so that
-    two requests share exactly the prefix that the trace says they share. Spans are maximal:
-    no span begins with the id that follows the last id of the span before it.
+    ids. Equal content has equal ids, and content that occurs once has ids that occur once. So two
+    requests share exactly the prefix that the trace says they share. Spans are maximal: no span
+    begins with the id that follows the last id of the span before it.
 
     Attributes:
         name: what to call the trace in a report.

@@ -139,7 +139,7 @@ class Extras(NamedTuple):
 def extras_of(
     scheduler: Scheduler, scheduled: SchedulerOutput, output: ModelRunnerOutput
 ) -> Extras:
-    """Return what is said of the requests of a step."""
+    """Return the request data of a step's output."""
     return Extras(
         spec_tokens=scheduled.scheduled_spec_decode_tokens,
         num_invalid=scheduled.num_invalid_spec_tokens or None,
@@ -152,7 +152,7 @@ def extras_of(
 
 
 def can_be_taken(output: ModelRunnerOutput) -> bool:
-    """Return whether requests got tokens and nobody else has a say in which of them count."""
+    """Return whether requests got tokens and no other part decides which of them count."""
     loaded = output.kv_connector_output
     failed = loaded is not None and (loaded.failed_recving or loaded.invalid_block_ids)
     others = output.pooler_output or output.aux_output_connector_output

@@ -1,4 +1,4 @@
-"""The level that the installed vLLM allows, at most the one that was asked for."""
+"""The level that the installed vLLM allows, at most the requested one."""
 
 from functools import cache
 from typing import Final, NamedTuple

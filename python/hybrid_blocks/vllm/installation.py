@@ -37,7 +37,7 @@ _UNDO: list[Callable[[], None]] = []
 
 
 def install(level: Level | None = None) -> None:
-    """Put this package's classes in place of vLLM's, by default at the level that is asked for.
+    """Put this package's classes in place of vLLM's, by default at the requested level.
 
     A level does not import what only the levels above it need of vLLM. A second call changes
     nothing.

@@ -31,7 +31,7 @@ class KVCacheManager(VllmKVCacheManager):
     """The same over slabs."""
 
     def __new__(cls, kv_cache_config: KVCacheConfig, *_args: Any, **kwargs: Any) -> Self:
-        """Make the native manager where that is asked for and covers the engine."""
+        """Make the native manager if it is requested and covers the engine."""
         if cls is not KVCacheManager:
             return super().__new__(cls)
         is_slabbed = isinstance(kv_cache_config, NaturalKVCacheConfig)

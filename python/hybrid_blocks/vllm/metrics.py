@@ -2,7 +2,8 @@
 
 Engines and the server that answers ``/metrics`` are different processes. An engine writes its
 figures to a file in a folder whose name it inherits through the environment, at most once a second;
-the server reads the files when it is asked. Each figure has the labels of vLLM's own.
+the server reads the files at each request for ``/metrics``. Each figure has the labels of vLLM's
+own.
 """
 
 import atexit

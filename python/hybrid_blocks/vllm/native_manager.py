@@ -57,7 +57,7 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
         return [pool._blocks] * self.num_kv_cache_groups
 
     def num_units(self, blocks: list[int]) -> list[int]:
-        """Return what so many blocks of each group come to in what the pool counts, at most."""
+        """Return how many units of the pool ``blocks`` of each group take, at most."""
         return blocks
 
     def _show_requests(self) -> None:

@@ -232,7 +232,7 @@ class Provenance:
         return ((pool, block) for block in range(slab * size, (slab + 1) * size))
 
     def _check_zeroing(self, ids: Iterable[int]) -> None:
-        """What is zeroed must be new to whoever holds it."""
+        """Check that zeroed blocks are new to the requests that hold them."""
         for id_ in ids:
             if self._zeroes_blocks:
                 pools = {group.pool for group in self._groups if group.is_zeroed}
@@ -285,7 +285,7 @@ class Provenance:
         return content.life.state_length(content.column, self._num_before(content.life))
 
     def _check_hit(self, life: Life, computed: int) -> None:
-        """What a request goes on from must be what its own tokens would have written."""
+        """Check that a request resumes from content that its own tokens would have written."""
         for group, table in zip(self._groups, life.tables, strict=True):
             if not group.is_cached:
                 continue

@@ -99,7 +99,7 @@ class Group:
     chunk: int
 
     def first_needed(self, num_computed: int) -> int:
-        """Return the first column that a request reads which goes on after so many tokens."""
+        """Return the first column that a request reads after ``num_computed`` tokens."""
         if self.is_state:
             return max(0, num_computed - 1) // self.block_size
         if self.window:

@@ -57,7 +57,7 @@ class RequestHasher(RustRequestHasher):
     def _extra_keys(
         self, request: Request, start: int, num_blocks: int
     ) -> list[tuple[Any, ...] | None]:
-        """Return what is hashed beside the tokens of so many blocks, from token ``start`` on."""
+        """Return the extra keys of ``num_blocks`` blocks, from token ``start`` on."""
         size = self._block_size
         features = request.mm_features
         mm_index = 0

@@ -218,7 +218,7 @@ class Scheduler(VllmScheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """Take in what the model made of a step and return what clients are told."""
+        """Take in the model's output of a step and return the outputs for clients."""
         if self._decodes is None or not batching.can_be_taken(model_runner_output):
             return super().update_from_output(scheduler_output, model_runner_output)
         rest = batching.copied(scheduler_output)

@@ -47,7 +47,7 @@ class Measured:
 
 
 class Budget:
-    """Stands for vLLM's ``SchedulerConfig`` while a batch has so many slots left."""
+    """Stands for vLLM's ``SchedulerConfig`` with the tokens that a batch leaves."""
 
     def __init__(self, scheduler: Any, num_taken: int) -> None:
         self._config = config = scheduler.scheduler_config
@@ -69,7 +69,7 @@ class EncoderConnector:
         self._join = join
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> Any:
-        """Return what workers are told."""
+        """Return the metadata for workers."""
         self._join(scheduler_output)
         return self._connector.build_connector_meta(scheduler_output)
 

@@ -1,4 +1,4 @@
-"""Puts classes and functions in the place of others, wherever a loaded module holds them."""
+"""Replaces classes and functions by others, wherever a loaded module holds them."""
 
 import sys
 from collections.abc import Sequence

@@ -122,8 +122,9 @@ class Chunk:
 class FakeWorker:
     """Executes steps. ``num_drafts`` tokens are proposed a step; a share of them is right.
 
-    ``looks_ahead`` says that a block's hash covers the token after it, so that a hit holds what the
-    drafter's layers made of that token; otherwise nothing is asked of theirs but the block.
+    ``looks_ahead`` says that a block's hash covers the token after it. A hit then holds the result
+    of the drafter's layers for that token. Otherwise the check reads only the block of these
+    layers.
 
     ``unowned`` names the units that are free at this moment; they are poisoned. ``zeroes_units``
     is false for vLLM's CPU runner, which zeroes blocks of full attention by their own ids.

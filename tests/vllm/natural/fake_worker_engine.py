@@ -152,7 +152,7 @@ class FakeEngine:
 
 
 def unowned_units(scheduler: Any) -> Callable[[], Iterable[int]]:
-    """Return what names the units that nobody owns and no key leads to."""
+    """Return the names of units without an owner to which no key leads."""
     pool: Any = scheduler.kv_cache_manager.block_pool
     if not isinstance(pool, SlabPool):
         return lambda: [

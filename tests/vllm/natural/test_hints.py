@@ -28,7 +28,7 @@ def request(
     *,
     argument: str | None = None,
 ) -> Request:
-    """Add a request of a session, of which something is said."""
+    """Add a request of a session, with a hint."""
     extra = None if argument is None else {ARGUMENT: argument}
     added = Request(
         request_id=f"request{engine.num_added}",

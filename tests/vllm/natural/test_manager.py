@@ -1,4 +1,4 @@
-"""vLLM's schedulers over the manager of level natural, with a worker that reads what it is told."""
+"""vLLM's schedulers over the manager of level natural, with a worker that reads its blocks."""
 
 import json
 from collections import deque

@@ -1,4 +1,4 @@
-"""A session whose blocks lie scattered, so that it cannot go on with them, is admitted anew."""
+"""A session whose blocks lie too scattered to continue is admitted again."""
 
 from collections import deque
 from typing import Any

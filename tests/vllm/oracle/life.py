@@ -344,7 +344,7 @@ class Life:
         self.twin.call("reset_prefix_cache")
 
     def look(self) -> None:
-        """What is asked between steps."""
+        """Questions between steps."""
         self.twin.call("take_events")
         self.twin.call("make_prefix_cache_stats")
         for request in self.running:

@@ -7,7 +7,7 @@ from vllm.v1.metrics.stats import KVCacheEvictionEvent
 
 
 class Collector(KVCacheMetricsCollector):
-    """What it is told; of its null block 0.32 tells that it is accessed, which changes nothing."""
+    """Its events; 0.32 also reports accesses of its null block, which change nothing."""
 
     def __init__(self, _sample_rate: float = 1.0) -> None:
         super().__init__(sample_rate=1.0)

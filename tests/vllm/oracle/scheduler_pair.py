@@ -109,7 +109,7 @@ def _scheduler(cls: type[Scheduler], setup: Setup) -> Any:
 
 
 def make_ours(setup: Setup, cls: type[Scheduler] = batched.Scheduler) -> Any:
-    """Return this package's scheduler over the block manager of the level that is asked for."""
+    """Return this package's scheduler over the block manager of the requested level."""
     installation.install()
     try:
         return _scheduler(cls, setup)

@@ -109,7 +109,7 @@ def test_every_step_with_a_feature_is_vllms(
 def test_a_prompts_end_is_committed_by_each_step_before_its_first_output(
     name: str, seed: int, num_drafts: int
 ) -> None:
-    """As vLLM 0.32 does: whoever goes on from there waits for the step after."""
+    """As vLLM 0.32 does: a request that resumes from there waits for the step after."""
     features = frozenset({"connector", "pipeline", *["wide"] * (not num_drafts)})
     feature_life(name, features, seed, is_async=True, num_drafts=num_drafts)
 

@@ -10,7 +10,7 @@ Blocks = tuple[KVCacheBlocks, KVCacheBlocks]
 
 
 class RefusedError(Exception):
-    """Both managers raised; what their state is then is nobody's promise."""
+    """Both managers raised; then neither promises a state."""
 
 
 def plain(value: Any) -> Any:

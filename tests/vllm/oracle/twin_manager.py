@@ -1,4 +1,4 @@
-"""Two managers in the place of a scheduler's one."""
+"""Two managers instead of a scheduler's one."""
 
 from collections.abc import Iterable
 from functools import partial

@@ -1,4 +1,4 @@
-"""``python -m recording``: write the fixtures of the installed vLLM anew."""
+"""``python -m recording``: write the fixtures of the installed vLLM again."""
 
 import logging
 

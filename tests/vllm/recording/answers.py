@@ -1,4 +1,4 @@
-"""vLLM's answers as plain numbers: block ids, and small numbers in the place of digests."""
+"""vLLM's answers as plain numbers: block ids, and small numbers instead of digests."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -16,7 +16,7 @@ def path(release: str, part: str = "") -> Path:
 
 
 def write(file: Path, version: str, lives: Iterable[list[Step]]) -> None:
-    """Write lives, after a line that says of which vLLM, and how many lives and steps."""
+    """Write lives, after a line with vLLM's version and the numbers of lives and steps."""
     lives = list(lives)
     num_steps = sum(len(life) - 1 for life in lives)
     head = {"vllm": version, "num_lives": len(lives), "num_steps": num_steps}

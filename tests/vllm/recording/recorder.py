@@ -1,4 +1,4 @@
-"""vLLM's manager in the place of a pair: every call and its answer is written down."""
+"""vLLM's manager instead of a pair: every call and its answer is written down."""
 
 from collections.abc import Callable
 from random import Random

@@ -73,7 +73,7 @@ class Reached:
         return noting
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.it = False
 
 
@@ -316,7 +316,7 @@ def _tell_managers() -> None:
 
 
 def swap() -> Reached:
-    """Put this package's classes in the place of vLLM's; vLLM's own that derive from those stay."""
+    """Put this package's classes in place of vLLM's; vLLM's own that derive from those stay."""
     replace_spec()
     cpu_manager.CPUOffloadingManager = CpuManager  # type: ignore[misc, assignment]
     cpu_spec.CPUOffloadingSpec = CpuSpec  # type: ignore[misc, assignment]

@@ -19,14 +19,14 @@ class Progress:
         self._add({"test": test})
 
     def note(self, test: str, outcome: str, *, has_reached: bool = False) -> None:
-        """Add what became of a test; what is said last holds.
+        """Add the outcome of a test; the last one holds.
 
-        ``has_reached`` says that it used what the level puts in the place of vLLM's.
+        ``has_reached`` says that it used classes that the level puts in place of vLLM's.
         """
         self._add({"test": test, "outcome": outcome} | ({"reached": True} if has_reached else {}))
 
     def reached(self) -> set[str]:
-        """Return the tests that used what the level puts in the place of vLLM's."""
+        """Return the tests that used classes that the level puts in place of vLLM's."""
         return {line["test"] for line in self._lines() if "reached" in line}
 
     def _add(self, line: dict[str, Any]) -> None:

@@ -25,9 +25,10 @@ ENDED_IN_ORDER = (0, 1, 5)  # all passed, some failed, none left
 class Session:
     """Where and how vLLM's tests are run.
 
-    ``tests`` is the folder that holds them, ``hub`` a hub cache, ``logs`` a folder for pytest's
-    output and for progress, ``workers`` the number of processes, ``options`` what else pytest is
-    told. ``code`` names the state of the package: an interrupted run goes on only with the same.
+    ``tests`` is the folder that holds them, ``hub`` a hub cache, and ``logs`` a folder for pytest's
+    output and for progress. ``workers`` is the number of processes, and ``options`` are further
+    arguments of pytest. ``code`` names the state of the package: an interrupted run continues only
+    with the same.
     """
 
     tests: Path
@@ -91,7 +92,8 @@ class Session:
                 raise RuntimeError(f"pytest {how} before any test; see {log.name}")
 
     def reached(self, name: str, level: str) -> set[str]:
-        """Return the tests of this name that used what the level puts in the place of vLLM's."""
+        """Return the tests of this name that used classes that the level puts in place of
+        vLLM's."""
         return self._progress(name, level).reached()
 
     def forget(self, name: str, level: str) -> None:

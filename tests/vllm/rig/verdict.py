@@ -14,11 +14,11 @@ class Verdict:
     """Every test of a suite, in one class.
 
     ``passed`` passes at the level; ``only_with`` are those of them that are known not to pass
-    without the plugin. ``fails_without`` fails, or is skipped, without the plugin too: it
-    says nothing about the level. ``exempt`` fails at the level with a stated reason,
-    ``regressions`` without one. ``stale`` are entries for exempt tests that all pass.
-    ``reached`` are those of ``passed`` and ``exempt`` that are known to have used what the level
-    puts in the place of vLLM's. ``max_exempt_share`` is the share that may be exempt.
+    without the plugin. ``fails_without`` fails, or is skipped, without the plugin too: it says
+    nothing about the level. ``exempt`` fails at the level with a stated reason, ``regressions``
+    without one. ``stale`` are entries for exempt tests that all pass. ``reached`` are those of
+    ``passed`` and ``exempt`` that used classes that the level puts in place of vLLM's.
+    ``max_exempt_share`` is the share that may be exempt.
     """
 
     passed: list[str] = field(default_factory=list)

@@ -73,7 +73,7 @@ def choose(
 
 
 def spread(counts: dict[str, int]) -> list[str]:
-    """Interleave kinds evenly, for models of which only the counts are known.
+    """Interleave kinds evenly, for models that give only their counts.
 
     The i-th of n layers of a kind lies at (i + 1/2) / n of the depth.
     """

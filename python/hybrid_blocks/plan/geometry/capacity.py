@@ -21,8 +21,8 @@ def requests(geometry: ArenaPlan, length: int) -> int:
 def concurrency(geometry: ArenaPlan, length: int) -> float:
     """Return how many requests fit, with a fraction; its whole part is ``requests``.
 
-    With d and p blocks of a pool for a decoding and for a prefilling request and c blocks a slab
-    it solves (x - 1) * sum(d / c) + sum(p / c) = slabs; below one request x = slabs / sum(p / c).
+    It solves (x - 1) * sum(d / c) + sum(p / c) = slabs. In a pool a decoding request holds d
+    blocks, a prefilling one p, and a slab c. Below one request x = slabs / sum(p / c).
     """
     cuts = geometry.pools
     decode = slabs_of_one(geometry, length)

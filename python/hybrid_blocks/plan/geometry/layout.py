@@ -5,9 +5,9 @@ its slab's number; state layers are split into as many groups as pay.
 
 A slab is cut into ``num_regions`` equal parts. A block has one page of each of its layers:
 
-    1 region    the pages of a block lie one after the other
-    n regions   layer i has its pages in region i modulo n, and region r of all slabs is one run of
-                memory: a layer that is alone in its region has dense blocks
+    1 region    The pages of a block lie one after the other.
+    n regions   Layer i has its pages in region i modulo n, and region r of all slabs is one run of
+                memory. A layer that is alone in its region has dense blocks.
 
 Kernels for latent attention may take only dense blocks, so latent layers get a region each. All
 others take one region: nothing is left empty where layer counts do not divide, and one copy moves

@@ -12,8 +12,8 @@ a share of the memory:
 where memory stands for REFERENCE_BYTES, or REFERENCE_REQUESTS of a small model. The free memory of
 a GPU has no part in it: all ranks choose the same slab, and more memory is always more slabs.
 
-Between two multiples of a block size the padding only grows with the slab, so the multiples of each
-block size, rounded up until all strides are whole, are the only sizes worth a look.
+Between two multiples of a block size the padding only grows with the slab. So the only candidates
+are multiples of each block size, rounded up until all strides are whole.
 """
 
 from collections.abc import Sequence
@@ -47,9 +47,10 @@ MOST_BLOCKS: Final = 100_000
 class Demand(msgspec.Struct, frozen=True):
     """What a group asks of the slab.
 
-    ``block_bytes`` is the room that a block takes, ``typical_bytes`` what a typical request has in
-    the group, and ``content_bytes`` what of a block is used, all if that is not said. A ``whole``
-    group takes a slab for each block; the blocks of a ``dense`` one fill the slab without padding.
+    ``block_bytes`` is the room that a block takes, and ``typical_bytes`` the bytes of a typical
+    request in the group. ``content_bytes`` is the used part of a block, by default all of it. A
+    ``whole`` group takes a slab for each block; the blocks of a ``dense`` one fill the slab without
+    padding.
     """
 
     block_bytes: int

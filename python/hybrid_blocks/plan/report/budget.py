@@ -11,12 +11,12 @@ from hybrid_blocks.plan.vllm.spec import Spec
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one GPU's free KV memory; all but ``length`` and ``requests`` add up to it.
 
-    ``live``      tokens that are still read, and states
-    ``rounding``  blocks that are not full, or reach out of a window
-    ``padding``   pages, strides and empty layers that equalize blocks
-    ``null``      the null block, or the slab that holds the null blocks
-    ``unused``    room for less than one more request
-    ``tail``      memory behind the last whole slab or block
+    ``live``      tokens that are still read, and states.
+    ``rounding``  blocks that are not full, or reach out of a window.
+    ``padding``   pages, strides and empty layers that equalize blocks.
+    ``null``      the null block, or the slab that holds the null blocks.
+    ``unused``    room for less than one more request.
+    ``tail``      memory behind the last whole slab or block.
     """
 
     length: int

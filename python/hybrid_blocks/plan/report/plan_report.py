@@ -55,11 +55,11 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     """One plan. ``lengths`` starts with the maximum length; ``trace`` is the mix of a trace.
 
     A field means the same in both plans. ``max_concurrency`` is how many requests of the maximum
-    length run at once, ``tokens`` that times the length, and ``blocks_per_request`` what one of
-    them holds while it decodes. ``state_slots`` of every state group would fit if nothing else were
-    held; ``cuda_graph_batch`` is the largest ``max_num_seqs`` for which vLLM captures full CUDA
-    graphs. The ``logged`` figures are those that vLLM reckons with when it starts, and writes to
-    its log; level ``natural`` has none, nor has a vLLM that refuses to start.
+    length run at once, and ``tokens`` that times the length. ``blocks_per_request`` counts the
+    blocks that one of them holds while it decodes. ``state_slots`` of every state group would fit
+    if nothing else were held; ``cuda_graph_batch`` is the largest ``max_num_seqs`` for which vLLM
+    captures full CUDA graphs. The ``logged`` figures are those that vLLM reckons with when it
+    starts, and writes to its log; level ``natural`` has none, nor has a vLLM that refuses to start.
     """
 
     block_tokens: int

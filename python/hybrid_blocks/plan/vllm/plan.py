@@ -51,8 +51,8 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
     def requests(self, length: int) -> int:
         """Most requests of ``length`` tokens that vLLM's manager runs at once.
 
-        The last one is admitted and computes its prompt while all others decode. The null block is
-        nobody's; no watermark is kept free (vLLM's default).
+        The last one is admitted and computes its prompt while all others decode. The null block
+        belongs to no request; no watermark is kept free (vLLM's default).
         """
         return int(self.concurrency(length))
 

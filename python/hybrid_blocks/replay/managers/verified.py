@@ -109,7 +109,7 @@ class VerifiedManager(WrappedManager):
     def _find(
         self, group: int, requests: list[int], positions: list[range], lengths: list[int]
     ) -> "_Blocks":
-        """Return blocks at ``positions`` of requests with so many tokens, and what they hold."""
+        """Return blocks at ``positions`` of requests of these lengths, and their content."""
         kind = self._groups[group]
         ids, digests = [np.empty(0, np.int32)], [np.empty(0, np.uint64)]
         for request, wanted, length in zip(requests, positions, lengths, strict=True):

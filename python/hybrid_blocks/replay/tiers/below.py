@@ -1,4 +1,4 @@
-"""The tiers below the device as a replay runs them, whoever keeps their books."""
+"""The tiers below the device as a replay runs them, with any manager's books."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -105,7 +105,7 @@ class Device:
 
 
 def _tensor(plan: VllmPlan, groups: list[Any]) -> KVCacheTensor:
-    """The whole allocation; only its size is asked for."""
+    """The whole allocation; callers read only its size."""
     return KVCacheTensor(
         size=plan.block_bytes * plan.num_blocks,
         layers=groups[0].layer_names,

@@ -28,7 +28,7 @@ class Ledger:
 
     @property
     def wasted_promotions(self) -> int:
-        """Promotions that nobody loaded so far."""
+        """Promotions that no request loaded so far."""
         return self._wasted + len(self._unused)
 
     def store(self, keys: Iterable[bytes] | None) -> None:

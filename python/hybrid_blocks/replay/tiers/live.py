@@ -1,4 +1,4 @@
-"""Which chunks in host memory a request could go on from."""
+"""Which chunks in host memory a request could resume from."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence

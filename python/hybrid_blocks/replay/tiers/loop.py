@@ -22,7 +22,7 @@ _IDLE_STEPS = 10_000
 
 
 class Loop:
-    """Serves a trace step by step; outputs are told to the scheduler, not computed.
+    """Serves a trace step by step; outputs are prescribed, not computed.
 
     Attributes:
         now: virtual time in seconds.

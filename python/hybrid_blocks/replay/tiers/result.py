@@ -48,8 +48,8 @@ class TieredResult(Served, frozen=True, kw_only=True):
         promoted_bytes: their bytes.
         wasted_promotions: those that were never loaded to the device.
         loaded_chunks: chunks copied from host memory to the device.
-        host_live_share: in the end, bytes of chunks in host memory from which some request could go
-            on with host memory alone, over the bytes of host memory. None if nothing was evicted.
+        host_live_share: bytes of live chunks in host memory over its size, in the end. From live
+            chunks some request could resume with host memory alone. None if nothing was evicted.
         preemptions: times that a running request lost its blocks.
         peak_running: most requests running at once.
         steps: steps of the scheduler.

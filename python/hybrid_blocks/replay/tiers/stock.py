@@ -31,7 +31,7 @@ from hybrid_blocks.replay.tiers.sizes import TierBytes
 
 
 class _Region:
-    """A page in the place of each chunk's row."""
+    """A page instead of each chunk's row."""
 
     def __init__(self, num_chunks: int) -> None:
         # At page borders, so that files can bypass the page cache.

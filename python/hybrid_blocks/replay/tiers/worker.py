@@ -9,7 +9,7 @@ from vllm.v1.kv_offload.base import (
 
 
 class InstantWorker(OffloadingWorker):
-    """Every copy is done when it is asked for."""
+    """Every copy is done at once."""
 
     def __init__(self) -> None:
         self._finished: list[TransferResult] = []

@@ -39,8 +39,7 @@ def generate_workload(
     Requests are in the order of their arrival if none ever waited. ``num_seats`` is for ``seats``,
     which draws nothing: every seed makes the same.
 
-    Raises:
-        TraceError: there is no workload of this name, or no request is asked for.
+    Raises: TraceError: there is no workload of this name, or its number of requests is 0.
     """
     if num_requests < 1:
         raise TraceError(f"num_requests is {num_requests}; it must be at least 1")

@@ -11,10 +11,10 @@ from hybrid_blocks.trace.workloads.sessions import Prefixes, Source
 class Documents:
     """A prompt is a preamble, a document, a question.
 
-    The preambles belong to applications and are shared by many documents. A question is as long as
-    a log-uniform law says, so that the next question about a document leaves the earlier prompt 20
-    to 1,300 tokens before its end. A follow-up repeats the exchange before it, answer included.
-    Users do not wait for each other: only a follow-up follows another request.
+    The preambles belong to applications and are shared by many documents. The length of a question
+    is log-uniform. The next question about a document leaves the earlier prompt 20 to 1,300 tokens
+    before its end. A follow-up repeats the exchange before it, answer included. Users do not wait
+    for each other: only a follow-up follows another request.
     """
 
     sessions_per_second: float = 0.5

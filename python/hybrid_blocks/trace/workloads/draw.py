@@ -30,7 +30,7 @@ class Draw:
         return max(1, round(self.seconds(law)))
 
     def tokens(self, law: LogNormal, most: int | None = None) -> Span:
-        """Return so many new tokens."""
+        """Return new tokens; ``law`` gives their number."""
         count = self.count(law)
         return self.builder.fresh(count if most is None else min(count, most))
 

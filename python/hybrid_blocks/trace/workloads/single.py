@@ -9,7 +9,7 @@ from hybrid_blocks.trace.workloads.sessions import Prefixes, Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinglePrompts:
-    """A prompt is one of a few preambles, and what nobody sends again."""
+    """A prompt is one of a few preambles, and tokens that no later prompt repeats."""
 
     sessions_per_second: float = 2.0
     prefixes: Prefixes = Prefixes(number=12, popularity=1.0, tokens=(600.0, 0.8))

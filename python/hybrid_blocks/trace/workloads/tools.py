@@ -13,8 +13,7 @@ class BranchingTools:
     """A task is worked on as a tree: every step tries several tool calls, and goes on with some.
 
     Half of the tools get the answer too. The others get the prompt without its last 10 to 600
-    tokens, which ask for the choice of a tool, so that they leave the earlier prompt before its
-    end.
+    tokens, which ask for the choice of a tool. So they leave the earlier prompt before its end.
     """
 
     sessions_per_second: float = 0.25

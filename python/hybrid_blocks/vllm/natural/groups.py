@@ -34,8 +34,8 @@ def are_natural(groups: Sequence[KVCacheGroupSpec]) -> bool:
 def make_groups(specs: Mapping[str, KVCacheSpec]) -> list[KVCacheGroupSpec]:
     """Group layers: attention layers of one spec together, state layers in as many as pay.
 
-    Workers are told to write no states in the middle of a chunk: a state has one column, so there
-    is no place for them.
+    Workers write no states in the middle of a chunk: a state has one column, so there is no place
+    for them.
     """
     groups: list[KVCacheGroupSpec] = []
     for group in lay_out(cached_layers(specs)).groups:

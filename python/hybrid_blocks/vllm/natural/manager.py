@@ -74,7 +74,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         return any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
 
     def num_units(self, blocks: list[int]) -> list[int]:
-        """Return the slabs that so many blocks of each group fill, at most."""
+        """Return the slabs that ``blocks`` of each group fill, at most."""
         sizes = map(self.kv_cache_config.blocks_per_slab_of, range(len(blocks)))
         return [-(-count // size) for count, size in zip(blocks, sizes, strict=True)]
 

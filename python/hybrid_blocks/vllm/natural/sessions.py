@@ -37,7 +37,7 @@ def _update_session(self: Any, session: Request, update: Any) -> None:
 
 
 def install() -> None:
-    """Let sessions go on from what is cached of them where their state cannot serve them."""
+    """Let sessions resume from their cached prefix if their state cannot serve them."""
     Scheduler._handle_stopped_request = _handle_stopped_request  # type: ignore[method-assign]
     Scheduler._update_request_as_session = _update_session  # type: ignore[method-assign]
 

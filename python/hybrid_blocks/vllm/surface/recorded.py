@@ -72,5 +72,5 @@ class Surface:
         }
 
     def closed(self) -> list[str]:
-        """Return the classes of which no method may be unknown: ours stands in their place."""
+        """Return the classes that ours replace: the record must know all their methods."""
         return list(self.recorded["closed"]["owners"])
