@@ -15,12 +15,12 @@ use crate::error::{core_error, integrity_error};
 pub struct Guarded<T>(Mutex<T>);
 
 impl<T> Guarded<T> {
-    /// Share `inner`.
+    /// Shares `inner`.
     pub fn new(inner: T) -> Self {
         Self(Mutex::new(inner))
     }
 
-    /// Run `call` alone. It makes no Python object, since that may run the garbage collector and,
+    /// Runs `call` alone. It makes no Python object, since that may run the garbage collector and,
     /// through it, anything that waits for this lock.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl<T> Guarded<T> {
     }
 }
 
-/// Run `call`; a panic becomes an `IntegrityError` with what `describe` makes of its message. Locks
+/// Runs `call`; a panic becomes an `IntegrityError` with what `describe` makes of its message. Locks
 /// that the call held stay poisoned.
 ///
 /// # Errors

@@ -350,7 +350,7 @@ impl PyBlockHasher {
         Ok((self.block_size, self.algorithm, self.digest(self.none_hash.bind(py))?))
     }
 
-    /// Hash a prompt; the chain can go on with what follows it.
+    /// Hashes a prompt; the chain can continue with the tokens that follow.
     ///
     /// # Errors
     /// Those of [`PyBlockHasher::hash_sequence`], and `InvalidArgumentError` for other things than

@@ -1,4 +1,4 @@
-//! What is said of a session, by its name in Python.
+//! Hints on sessions, by their names in Python.
 
 use hybrid_blocks::Hint;
 use pyo3::prelude::*;

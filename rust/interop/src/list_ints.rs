@@ -5,8 +5,8 @@
 //! says of integers of all sizes in a list; where anything differs, nothing is read here.
 //!
 //! This is the crate's only module with unsafe code. It reads objects that a list owns. The list
-//! cannot change meanwhile: the thread holds the GIL and runs no Python code. The items are looked up
-//! anew in each call, so that the list may change between calls.
+//! cannot change meanwhile: the thread holds the GIL and runs no Python code. Each call looks the
+//! items up again, so the list may change between calls.
 #![allow(unsafe_code)]
 
 use std::mem::offset_of;
@@ -27,8 +27,8 @@ struct ListObject {
     allocated: isize,
 }
 
-/// An int, as `CPython` lays it out: its sign and number of digits, and the digits, of which there is
-/// room for one at least.
+/// An int, as `CPython` lays it out: its sign and number of digits, and the digits, with room for
+/// at least one.
 #[repr(C)]
 struct IntObject {
     base: ffi::PyObject,
@@ -36,7 +36,7 @@ struct IntObject {
     first_digit: u32,
 }
 
-/// Integers of one digit, of 30 bits. Python may mark those below, of which it keeps one each.
+/// Integers of one digit, of 30 bits. Python may mark those below; it keeps one object of each.
 const ONE_DIGIT: Range<i64> = 257..1 << 30;
 const SOME_ONE_DIGIT: i64 = 1 << 20;
 
@@ -160,7 +160,7 @@ unsafe fn as_i64(int: *mut ffi::PyObject) -> Option<i64> {
     (overflow == 0).then_some(value)
 }
 
-/// Compare the layout; `None` where it is not the expected one.
+/// Compares the layout; `None` where it is not the expected one.
 fn one_digit(py: Python<'_>) -> PyResult<Option<OneDigit>> {
     let sizes = |of: Bound<'_, PyType>| -> PyResult<[usize; 2]> {
         Ok([of.getattr("__basicsize__")?.extract()?, of.getattr("__itemsize__")?.extract()?])

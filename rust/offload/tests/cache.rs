@@ -233,7 +233,7 @@ fn a_copy_that_fails_is_never_found() {
 /// What a request does next.
 #[derive(Clone, Debug)]
 enum Op {
-    /// Store chunks of one group, `from..from + len` of a chat.
+    /// Stores chunks of one group, `from..from + len` of a chat.
     Store {
         chat: u8,
         group: u32,

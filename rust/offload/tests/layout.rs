@@ -26,7 +26,7 @@ fn byte(part: usize, row: u32, head: u32, at: u64) -> u8 {
     (place ^ (place >> 8)) as u8
 }
 
-/// The heads of a rank, as a list: written down anew, not with what is tested.
+/// The heads of a rank, as a list: written down again, without the tested code.
 fn heads_of(num_heads: u32, tp_size: u32, rank: u32) -> Vec<u32> {
     let owner =
         |head: u32| (head * tp_size / num_heads)..((head + 1) * tp_size).div_ceil(num_heads);

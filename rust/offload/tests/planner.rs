@@ -17,7 +17,7 @@ fn digest(at: u32) -> Digest {
     Digest::from(bytes)
 }
 
-/// Which slot holds a key, by group and hash block; and how often each key was asked for.
+/// Which slot holds a key, by group and hash block; and how many look-ups each key had.
 #[derive(Debug, Default, Clone)]
 struct Held {
     slots: BTreeMap<(u32, [u8; 32]), u32>,
@@ -342,7 +342,8 @@ proptest! {
         prop_assert_eq!(case.plan_soonest(&planner), case.naive(&planner));
     }
 
-    /// The binary search may ask for a chunk once more, once a round; nothing else is asked for twice.
+    /// The binary search may look for a chunk once more, once a round; no other chunk has two
+    /// look-ups.
     #[test]
     fn a_look_up_asks_for_few_keys_more_than_once(case in cases()) {
         let planner = case.planner();
@@ -356,8 +357,8 @@ proptest! {
         prop_assert!(total <= distinct * 3 + 7 * rounds, "{} for {} keys", total, distinct);
     }
 
-    /// Chunks vanish between a plan and its loads, and plans are made anew. What is restored in the end
-    /// is a prefix that every group holds, each chunk with its own content.
+    /// Chunks vanish between a plan and its loads, and plans are made again. In the end a prefix is
+    /// restored that every group holds, each chunk with its own content.
     #[test]
     fn whatever_is_lost_at_any_moment_a_prefix_is_restored(
         mut case in cases(),

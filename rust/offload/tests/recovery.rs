@@ -108,7 +108,8 @@ fn a_batch_of_another_segment_is_never_taken_for_one_of_this() {
     assert_eq!((check_all(&disk, &stale), check_all(&disk, &last)), (0, 5));
 }
 
-/// As a seal leaves it that renamed the file and could not sync the folder: the next try goes on from there.
+/// As a seal leaves it that renamed the file and could not sync the folder: the next try continues
+/// there.
 #[test]
 fn a_seal_that_failed_after_its_rename_ends_at_the_next_try() {
     let folder = Folder::new("renamed");

@@ -71,7 +71,8 @@ fn found(cache: &HostCache, chat: u8, len: u32) -> u32 {
     cache.planner().plan(&[cache], &digests, 0, u32::MAX).num_tokens / CHUNK
 }
 
-/// Stores prompts that share nothing and that nobody sends again. Whatever brought in `used` stays in use.
+/// Stores prompts that share nothing and that no request repeats. The units that brought in `used`
+/// stay in use.
 fn fill(cache: &mut HostCache, chats: std::ops::Range<u8>, used: &[Chunk]) {
     let used: Vec<_> = used.iter().map(|it| it.0).collect();
     for chat in chats {
@@ -201,8 +202,8 @@ const LONGEST: u32 = 12;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Every state that memory is kept for can be restored once nothing is under way, unless its request had
-    /// lost some of what it stored before it came to the state.
+    /// Every state with kept memory can be restored once nothing is under way. The exception is a
+    /// request that lost some of its chunks before it came to the state.
     #[test]
     fn a_state_that_is_kept_can_be_restored(ops in proptest::collection::vec(op(), 1..150)) {
         let mut cache = cache_of_states(64);

@@ -1,4 +1,5 @@
-//! A file system that is slow, frozen or full, and backends that fail: nobody waits with the look-ups' lock.
+//! A file system that is slow, frozen or full, and backends that fail: no thread waits with the
+//! look-ups' lock.
 
 mod common;
 
@@ -182,7 +183,7 @@ fn a_file_that_is_in_the_way_stays_and_another_number_is_taken() {
     assert_eq!(warnings.kinds(), [WarningKind::Foreign]);
 }
 
-/// A backend that does as it is told.
+/// A backend that does as the test says.
 #[derive(Debug, Default)]
 struct Moody {
     panics: AtomicU32,

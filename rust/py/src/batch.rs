@@ -114,7 +114,7 @@ fn array<'py, T: numpy::Element>(
     Ok(array)
 }
 
-/// What was given in the place of an array. Of an array it says what can be wrong with it.
+/// A description of a value given instead of an array. Of an array it names type and shape.
 fn described(obj: Borrowed<'_, '_, PyAny>) -> String {
     match obj.cast::<PyUntypedArray>() {
         Ok(array) => format!("one of {} with shape {:?}", array.dtype(), array.shape()),

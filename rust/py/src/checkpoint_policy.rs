@@ -8,7 +8,7 @@ use hybrid_blocks_interop::invalid_argument;
 
 use crate::batch::{optional_size, size};
 
-/// Read distances before the end of a prompt: one, several, or `None`.
+/// Reads distances before the end of a prompt: one, several, or `None`.
 fn margins(obj: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u32>>> {
     if obj.is_none() {
         return Ok(None);

@@ -39,7 +39,7 @@ impl FlopModel {
     }
 }
 
-/// Read the policy argument of a block manager.
+/// Reads the policy argument of a block manager.
 pub(crate) fn policy(obj: &Bound<'_, PyAny>) -> PyResult<core::Policy> {
     if let Ok(model) = obj.cast::<FlopModel>() {
         return Ok(core::Policy::FlopAware(model.get().0));

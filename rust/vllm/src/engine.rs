@@ -11,8 +11,8 @@ use pyo3::sync::MutexExt;
 /// What the Python classes of one vLLM engine share.
 ///
 /// A panic becomes an `IntegrityError` that names the request, and so does every later call: the
-/// state is unknown. The lock is never held while a Python object is made or Python code runs, since
-/// either may run the garbage collector and, through it, anything that waits for this lock.
+/// state is unknown. The lock is never held while a Python object is made or Python code runs.
+/// Either may run the garbage collector and, through it, code that waits for this lock.
 pub(crate) struct Engine(Mutex<State>);
 
 /// vLLM's rules, over one pool of equal blocks or over slabs.
@@ -37,7 +37,7 @@ impl Engine {
             .map_err(|_| integrity_error("an earlier call panicked; restart the engine".to_owned()))
     }
 
-    /// Put a manager over the blocks.
+    /// Puts a manager over the blocks.
     pub(crate) fn configure(&self, py: Python<'_>, config: ManagerConfig) -> PyResult<()> {
         config.check().map_err(core_error)?;
         let mut state = self.lock(py)?;
@@ -49,7 +49,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Work on the blocks alone.
+    /// Works on the blocks alone.
     pub(crate) fn store<R>(
         &self,
         py: Python<'_>,
@@ -66,7 +66,7 @@ impl Engine {
         )
     }
 
-    /// Work on a request, which a panic names.
+    /// Works on a request, which a panic names.
     #[inline]
     pub(crate) fn request<R>(
         &self,
@@ -77,7 +77,7 @@ impl Engine {
         self.call(py, call, || format!(" at request {request_id:?}"))
     }
 
-    /// Work on what is no single request's.
+    /// Works on state that belongs to no single request.
     #[inline]
     pub(crate) fn manager<R>(
         &self,

@@ -74,7 +74,7 @@ impl RequestHasher {
 }
 
 impl RequestHasher {
-    /// Whether the last of so many tokens may complete a hash.
+    /// Whether the last of `num_tokens` tokens may complete a hash.
     pub(crate) fn ends_block(&self, num_tokens: usize) -> bool {
         num_tokens.saturating_sub(self.num_lookahead_tokens).is_multiple_of(self.block_size)
     }
@@ -155,7 +155,7 @@ impl RequestHasher {
         Ok((digests, hashes))
     }
 
-    /// Blocks that so many tokens fill.
+    /// Blocks that these tokens fill.
     fn num_full(&self, tokens: &Bound<'_, PyList>) -> usize {
         tokens.len().saturating_sub(self.num_lookahead_tokens) / self.block_size
     }

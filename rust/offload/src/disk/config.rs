@@ -59,7 +59,7 @@ impl DiskConfig {
     }
 }
 
-/// A disk has room for so many segments: one is written, one sealed, and one may be evicted.
+/// The least number of segments of a disk: one is written, one sealed, and one may be evicted.
 const FEWEST_SEGMENTS: u64 = 4;
 
 /// Bytes of a segment that holds one chunk: header, batch page, entries and trailer have a page each.

@@ -68,7 +68,7 @@ impl Index {
         }
     }
 
-    /// Adds an entry in the place of an older one of its key. Returns its slot and the older one's
+    /// Adds an entry, and removes an older one of its key. Returns its slot and the older one's
     /// segment.
     pub(super) fn insert(&mut self, entry: Entry, segment: u64) -> (u32, Option<(u32, u64)>) {
         let old = self.find(&entry.key).and_then(|slot| {

@@ -10,7 +10,7 @@ use super::format::{BatchPage, MOST_ENTRIES};
 use super::storage::{OsStorage, Storage};
 use crate::io::{AlignedBuffer, BlockIo, PAGE, ReadOp, WriteOp, is_aligned};
 
-/// Chunks that go to one segment, at places that nobody else writes to.
+/// Chunks that go to one segment, at places that no other job writes to.
 #[derive(Debug)]
 #[must_use = "its segment is not sealed before the job is completed"]
 pub struct WriteJob {
@@ -63,8 +63,8 @@ impl WriteJob {
     /// written from where they lie; others are copied first.
     ///
     /// # Errors
-    /// The first error of the operating system. [`io::ErrorKind::InvalidInput`] if a chunk has not the
-    /// length that was asked for.
+    /// The first error of the operating system. [`io::ErrorKind::InvalidInput`] if a chunk has
+    /// another length than the job.
     pub fn run<'a>(
         &mut self,
         io: &dyn BlockIo,

@@ -94,7 +94,7 @@ impl DiskTier {
         closed
     }
 
-    /// Keeps a file for the next read, in the place of the one that was opened first.
+    /// Keeps a file for the next read, instead of the one that was opened first.
     fn keep_open(&mut self, number: u64, file: &Arc<File>, closed: &mut Closed) {
         let Some(segment) = self.segments.get_mut(&number).filter(|it| it.file.is_none()) else {
             return;

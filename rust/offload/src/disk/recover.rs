@@ -135,8 +135,8 @@ impl DiskTier {
             .map(|entries| Found::Segment(entries, num_bytes)))
     }
 
-    /// As [`DiskTier::rescue`]. The kernel may still be at work on the last writes of a process that was
-    /// just killed, and then refuses reads of the same file for some milliseconds.
+    /// As [`DiskTier::rescue`]. The kernel may still finish the last writes of a process that was
+    /// just killed. It then refuses reads of the same file for some milliseconds.
     fn rescue_patiently(&self, name: Name, path: &Path) -> io::Result<Found> {
         let mut result = self.rescue(name, path);
         for _ in 0..20 {

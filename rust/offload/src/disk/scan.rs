@@ -11,8 +11,8 @@ use crate::io::PAGE;
 /// Bytes that are read at a time.
 const WINDOW: u64 = 256 << 10;
 
-/// Goes from batch to batch. Writers take places in a row but end in any order, so behind a page that is
-/// none of this segment's batches each following page may be one.
+/// Goes from batch to batch. Writers take places in a row but end in any order. Behind a page that
+/// is no batch of this segment, each following page may be one.
 #[derive(Debug)]
 pub(super) struct Scan<'a> {
     file: &'a File,

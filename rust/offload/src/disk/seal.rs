@@ -26,7 +26,8 @@ impl SealJob {
     /// Writes the footer and renames the file. Returns the bytes of the file.
     ///
     /// # Errors
-    /// As the operating system's. The file is then as it was, or has a footer that recovery writes anew.
+    /// As the operating system's. The file is then as it was, or has a footer that recovery writes
+    /// again.
     pub fn run(&self, storage: &dyn Storage) -> io::Result<u64> {
         let footer = encode_footer(self.header, self.end, &self.entries);
         self.file.write_all_at(&footer, self.end)?;

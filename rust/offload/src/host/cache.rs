@@ -1,4 +1,4 @@
-//! [`HostCache`]: a host tier that is told chunk by chunk what requests store.
+//! [`HostCache`]: a host tier that takes the stores of requests chunk by chunk.
 
 use std::ops::Range;
 

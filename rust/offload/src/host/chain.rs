@@ -15,7 +15,7 @@ pub(super) struct Step {
     pub(super) end: Vec<Chunk>,
     /// How many of `end`, from its start, are new.
     num_new: usize,
-    /// The length at which a request can go on from `end`.
+    /// The length at which a request can resume from `end`.
     length: Option<u32>,
     /// Tokens up to which it needs attention.
     last: u32,
@@ -65,8 +65,8 @@ fn place((key, num_tokens): &Chunk) -> (u32, u32) {
 }
 
 impl Chain {
-    /// A request that goes on from a unit of some length. `way` is all its attention in order, `windows`
-    /// its chunks of windows, with the tokens of the window.
+    /// A request that resumes from a unit of some length. `way` is all its attention in order,
+    /// `windows` its chunks of windows, with the tokens of the window.
     pub(super) fn new(
         parent: Option<(UnitId, u32)>,
         class: WorthClass,

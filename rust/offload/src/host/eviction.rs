@@ -37,8 +37,8 @@ impl HostTier {
         is_some
     }
 
-    /// Gives units their slots back, of which none was taken since. Those of a copy that failed held nothing
-    /// and stay free.
+    /// Gives units their slots back; none was taken since. Those of a failed copy held nothing and
+    /// stay free.
     pub(super) fn undo(&mut self, eviction: Eviction) {
         for mut change in eviction.changes.into_iter().rev() {
             let mut is_kept = |(pool, slot)| {

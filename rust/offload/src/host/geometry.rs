@@ -105,7 +105,7 @@ impl HostGeometry {
         self.slot_bytes.iter().map(|slot| (self.slab_bytes / slot) as u32).collect()
     }
 
-    /// Whether all slabs together have so many slots, by pool.
+    /// Whether all slabs together have these numbers of slots, by pool.
     pub(super) fn could_hold(&self, num_slots: &[u64]) -> bool {
         let slots = self.slot_bytes.iter().zip(num_slots);
         let num_slabs: u64 = slots.map(|(bytes, n)| n.div_ceil(self.slab_bytes / bytes)).sum();

@@ -11,7 +11,7 @@ use super::unit::{Path, Slots, UnitId};
 /// What is stored, and evicted, together. Each key comes with the tokens that it stands for.
 #[derive(Clone, Copy, Debug)]
 pub struct UnitContent<'a> {
-    /// The unit whose length this one goes on from; see [`HostTier::deepest`].
+    /// The unit from whose length this one continues; see [`HostTier::deepest`].
     pub parent: Option<UnitId>,
     /// Attention chunks after the parent's length, in order.
     pub path: &'a [(Key, u32)],

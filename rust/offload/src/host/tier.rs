@@ -123,10 +123,10 @@ impl HostTier {
         self.units.keep_held();
     }
 
-    /// Lets content of mean chance to be used again be kept for `lives` beyond its age from now on; 0, as at
-    /// first, for age alone. By age, content stays for one life: the time in which as much is evicted as
-    /// the region holds. `left_behind` is the chance that a second request goes on from where one did, over
-    /// the mean chance.
+    /// Keeps content of mean chance to be used again for `lives` beyond its age from now on. With
+    /// 0, the initial value, age alone counts. By age, content stays for one life: the time in
+    /// which as much is evicted as the region holds. `left_behind` is the chance that a second
+    /// request resumes from where one did, over the mean chance.
     pub fn set_mean_lives(&mut self, lives: f64, left_behind: f64) {
         self.units.set_mean_lives(lives);
         self.left_behind = left_behind;
@@ -142,8 +142,8 @@ impl HostTier {
         Use::new(self.lives, self.store.now(), chance)
     }
 
-    /// Notes that a request may store behind a unit, until [`HostTier::let_go`]: its attention is not taken
-    /// for the rest of an answer that nobody can go on from.
+    /// Notes that a request may store behind a unit, until [`HostTier::let_go`]. Its attention does
+    /// not count as the rest of an answer from which no request can resume.
     pub fn hold(&mut self, unit: UnitId) {
         self.units.hold(unit);
     }

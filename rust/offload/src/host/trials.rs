@@ -72,7 +72,8 @@ impl Trial {
     }
 }
 
-/// Memories as large as the cache's, each of which weighs chances in another way, and what each would have found.
+/// Memories as large as the cache's, and what each would have found. Each weighs chances in another
+/// way.
 #[derive(Clone, Debug)]
 pub(super) struct Trials {
     capacity: u64,
@@ -86,7 +87,7 @@ impl Trials {
         Self { capacity: capacity.max(1), of: Default::default(), num_measured: 0 }
     }
 
-    /// A request goes on from the one that ended as number `end`.
+    /// A request resumes from the one that ended as number `end`.
     pub(super) fn on_return(&mut self, end: u64) {
         for trial in &mut self.of {
             trial.found += trial.take(end).map_or(0.0, |kept| f64::from(kept.num_tokens));

@@ -23,7 +23,7 @@ pub(super) type Slots = Vec<(PoolId, BlockId)>;
 /// Slots of attention with the tokens that each stands for, shortest first.
 pub(super) type Path = Vec<(u32, (PoolId, BlockId))>;
 
-/// Parts of a life that are told apart.
+/// Parts of a life that a priority tells apart.
 const PARTS_A_LIFE: f64 = 65_536.0;
 
 /// Bits of a priority below the parts of a life: stores, for what is of the same part.
@@ -49,7 +49,7 @@ impl Use {
         Self { at: parts(lives) | (num_stores & ((1 << STORE_BITS) - 1)), chance }
     }
 
-    /// The lowest is evicted first, where content of mean chance is kept for so many lives beyond its age.
+    /// The lowest is evicted first. Content of mean chance is kept for `mean_lives` beyond its age.
     pub(super) fn priority(self, mean_lives: f64) -> u64 {
         self.at + parts(mean_lives * self.chance)
     }
@@ -82,7 +82,8 @@ pub(super) struct Unit {
     pub(super) last_use: Use,
     /// Attention from the parent's length on: children need it too.
     pub(super) path: Path,
-    /// States and windows at the unit's own length: only who goes on from there needs them.
+    /// States and windows at the unit's own length: only a request that resumes from there needs
+    /// them.
     pub(super) end: Slots,
     /// Whether it ever had an `end`.
     pub(super) had_end: bool,
@@ -99,20 +100,20 @@ impl Unit {
         }
     }
 
-    /// Whether nothing can be restored from it: it has no end any more, and nobody below it needs its
+    /// Whether nothing can be restored from it: it lost its end, and no unit below it needs its
     /// attention.
     pub(super) fn is_dead(&self) -> bool {
         self.num_children == 0 && self.had_end && self.end.is_empty()
     }
 
-    /// Whether nobody can go on from it and nobody will make that possible: the attention of an answer of
-    /// which no state was kept.
+    /// Whether no request can resume from it, and none will make that possible: the attention of an
+    /// answer without a kept state.
     pub(super) fn is_endless(&self) -> bool {
         self.num_children == 0 && !self.had_end && self.num_holders == 0
     }
 
-    /// Whether its end may go while its attention is needed: exactly one request went on from it, so the next
-    /// one will mostly go on from the child.
+    /// Whether its end may go while its attention is needed: exactly one request resumed from it,
+    /// so the next one will mostly resume from the child.
     pub(super) fn is_left_behind(&self) -> bool {
         self.num_children == 1 && self.num_continued == 1 && !self.end.is_empty()
     }

@@ -17,7 +17,7 @@ pub(super) struct Units {
     /// Those behind which a request may still store, where [`Units::keep_held`] was called.
     held: BTreeSet<(u64, u32)>,
     keeps_held: bool,
-    /// Those that nobody can go on from.
+    /// Those from which no request can resume.
     endless: BTreeSet<(u64, u32)>,
     /// Unpinned units whose end was left behind, by the time when it was.
     left_behind: BTreeSet<(u64, u32)>,
@@ -148,7 +148,7 @@ impl Units {
         }
     }
 
-    /// Orders all units anew, by how much chances count from now on.
+    /// Orders all units again, by how much chances count from now on.
     pub(super) fn set_mean_lives(&mut self, lives: f64) {
         if self.mean_lives.total_cmp(&lives).is_eq() {
             return;
@@ -246,7 +246,7 @@ impl Units {
         self.leaves.first().is_none_or(|leaf| end <= leaf).then_some(end.1)
     }
 
-    /// Takes a leaf out, and above it what nobody needs without it.
+    /// Takes a leaf out, and the units above it that no other unit needs.
     fn remove(&mut self, index: u32, changes: &mut Vec<Change>) -> Slots {
         let mut slots = Vec::new();
         let mut next = Some(index);

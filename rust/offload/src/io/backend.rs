@@ -18,7 +18,7 @@ pub struct ReadOp<'a> {
     pub buffer: &'a mut [u8],
 }
 
-/// Write a buffer to a file.
+/// Writes a buffer to a file.
 #[derive(Debug)]
 pub struct WriteOp<'a> {
     /// The file.

@@ -60,7 +60,7 @@ impl GroupLayout {
     /// The codec of `tp_size` ranks.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if there is no rank, or a part cannot be shared by so many.
+    /// [`Error::InvalidConfig`] if there is no rank, or the ranks cannot share a part.
     pub fn codec(&self, tp_size: u32) -> Result<ChunkCodec, Error> {
         if tp_size == 0 {
             return Err(Error::InvalidConfig("0 tensor-parallel ranks; 1 is the least".into()));

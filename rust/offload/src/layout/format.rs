@@ -39,7 +39,7 @@ impl StateFormat {
         }
     }
 
-    /// Bytes of a head of so many numbers.
+    /// Bytes of a head of this many numbers.
     pub(super) fn head_bytes(self, numbers: u64) -> u64 {
         match self {
             Self::Bfloat16 => numbers * 2,

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap as HashMap;
 enum State {
     /// It is there. The number of the last listing that saw it, or began after it was written.
     There(u32),
-    /// It was read and is not what it should be. It is written anew.
+    /// A read found damage. The next store writes it again.
     Damaged,
 }
 

@@ -24,10 +24,10 @@ pub struct Location {
 }
 
 impl Location {
-    /// The location of a URL: `s3://`, `gs://` or `az://` with bucket and prefix, or `file://` with a
-    /// folder, which is made if needed. Access to a bucket is read from the environment, as
-    /// `AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT` or `AZURE_STORAGE_ACCOUNT_NAME`; nothing is asked of
-    /// the bucket yet.
+    /// The location of a URL: `s3://`, `gs://` or `az://` with bucket and prefix, or `file://` with
+    /// a folder, which is made if needed. Access to a bucket is read from the environment, as
+    /// `AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT` or `AZURE_STORAGE_ACCOUNT_NAME`. No request
+    /// goes to the bucket yet.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] says what the URL or the environment lacks; [`Error::Io`] for a folder that

@@ -74,7 +74,7 @@ impl Shared {
         self.tier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a transfer that timed out is told as.
+    /// The error of a transfer that timed out.
     pub(super) fn no_answer(&self) -> String {
         format!("no answer in {} s", self.timeout.as_secs_f32())
     }
@@ -125,7 +125,7 @@ impl Objects {
         Ok(Self { shared, queue_bytes: config.queue_bytes, runtime })
     }
 
-    /// The tier, for look-ups and counts. Nobody holds it while waiting.
+    /// The tier, for look-ups and counts. No thread holds it while waiting.
     pub fn tier(&self) -> impl Deref<Target = ObjectTier> {
         self.shared.tier()
     }
@@ -250,8 +250,9 @@ impl Drop for Objects {
     }
 }
 
-/// Writes an object unless it is there. Returns whether it is there now. A store that refuses is paused
-/// before the next transfer may begin, so many that hang wait together, not one after another.
+/// Writes an object unless it is there. Returns whether it is there now. A store that refuses is
+/// paused before the next transfer may begin. So hanging transfers wait together, not one after
+/// another.
 async fn put(shared: &Shared, key: StoredKey, object: Bytes, replace: bool) -> bool {
     let Ok(_permit) = shared.uploads.acquire().await else { return false };
     if shared.tier().is_paused() {

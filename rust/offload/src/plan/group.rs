@@ -13,12 +13,12 @@ pub struct OffloadGroup {
     pub block_size: u32,
     /// Bytes of one block, in all layers and of all ranks.
     pub block_bytes: u64,
-    /// Whether a drafter reads it. The last entry of a drafter's block depends on the token after it,
-    /// so a block counts only if the chunk after it is there too.
+    /// Whether a drafter reads it. The last entry of a drafter's block depends on the token after
+    /// it. So a block counts only if the chunk after it is there too.
     pub use_eagle: bool,
 }
 
-/// What a group must hold so that a request can go on from a length.
+/// What a group must hold so that a request can resume from a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Every chunk from the start.
@@ -27,7 +27,7 @@ pub(crate) enum Role {
     Window,
     /// The state after the last token.
     State,
-    /// Nothing: it is computed anew.
+    /// Nothing: it is computed again.
     Free,
 }
 
@@ -44,8 +44,8 @@ impl OffloadGroup {
         }
     }
 
-    /// The first token that a request which goes on from `num_tokens` looks at. What a window keeps below
-    /// itself is kept for running requests, and not needed here.
+    /// The first token that a request reads when it resumes from `num_tokens`. A window keeps
+    /// chunks below itself for running requests; they are not needed here.
     pub(crate) fn first_needed(&self, num_tokens: u32) -> u32 {
         match self.kind {
             GroupKind::SlidingWindow { window, .. } => {
@@ -55,7 +55,7 @@ impl OffloadGroup {
         }
     }
 
-    /// Most tokens a chunk may have so that a restored window brings few tokens that nobody looks at.
+    /// Most tokens a chunk may have so that a restored window brings few unread tokens.
     fn most_tokens(&self) -> u32 {
         match self.kind {
             GroupKind::SlidingWindow { window, .. } => window,

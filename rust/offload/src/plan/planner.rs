@@ -95,9 +95,9 @@ impl Planner {
     /// `digests` has one entry a hash block. The device holds the first `num_computed` tokens. `tiers`
     /// come in order of preference, at most 8; further ones are not asked.
     ///
-    /// Lengths that lack attention are ruled out by a binary search, in which only an absent chunk
-    /// counts. States decide next, then windows, then each attention chunk below the length. A missing
-    /// chunk shortens the length to before it, so no chunk is asked for twice by one group.
+    /// A binary search rules out lengths that lack attention; only an absent chunk counts. States
+    /// decide next, then windows, then each attention chunk below the length. A missing chunk
+    /// shortens the length to before it, so a group looks for no chunk twice.
     #[must_use]
     pub fn plan(
         &self,

@@ -13,14 +13,14 @@ use super::tier::{Previous, Tier};
 /// The most tiers that one look-up can ask.
 pub(super) const MAX_TIERS: usize = 8;
 
-/// Chunks that a tier is asked for in one call. More would be asked for in vain behind one that is missing.
+/// Chunks of one call to a tier. Behind a missing one, more would be in vain.
 const ROW: u32 = 64;
 
 /// One look-up.
 pub(super) struct Search<'a> {
     pub(super) planner: &'a Planner,
     tiers: &'a [&'a dyn Tier],
-    /// Tiers by their number, the one first that is asked first.
+    /// Tiers by their number, in the order of the calls.
     order: [u8; MAX_TIERS],
     digests: &'a [Digest],
     pub(super) num_computed: u32,
@@ -186,7 +186,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Chunks whose digests are known, before any tier was asked.
+    /// Chunks whose digests are known, before a call to any tier.
     fn not_found_yet(&self, stored: &Stored, chunks: Range<u32>) -> impl Iterator<Item = Load> {
         let step = (stored.chunk / self.planner.hash_block_size) as usize;
         let first = (chunks.start as usize + 1) * step - 1;

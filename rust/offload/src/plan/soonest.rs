@@ -171,7 +171,7 @@ impl Search<'_> {
         Some(Plan { num_tokens: length, num_passed_by: 0, loads })
     }
 
-    /// Bytes of all that a request needs which goes on from `limit`, wherever it lies.
+    /// Bytes of all that a request needs to resume from `limit`, wherever they lie.
     pub(super) fn bytes_up_to(&self, limit: u32) -> u64 {
         let of = |stored: &Stored| {
             let first = stored.first_wanted(self.num_computed, limit);

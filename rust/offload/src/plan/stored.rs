@@ -20,7 +20,7 @@ impl Stored {
         if self.group.use_eagle && self.role != Role::State { self.chunk } else { 0 }
     }
 
-    /// The first chunk that a request which goes on from `num_tokens` looks at.
+    /// The first chunk that a request reads when it resumes from `num_tokens`.
     pub(super) fn first_needed(&self, num_tokens: u32) -> u32 {
         self.group.first_needed(num_tokens) / self.chunk
     }

@@ -36,8 +36,8 @@ pub trait Tier {
     /// The slot that holds `key`. `previous` are the slots that held the preceding keys of the same group.
     fn find(&self, key: &Key, previous: Previous) -> Option<BlockId>;
 
-    /// Asks for all chunks of a row that lie [`Load::NOWHERE`] yet, as [`Tier::find`] would one after the
-    /// other, and notes slot and `tier` of those that are here. Returns their number.
+    /// Finds all chunks of a row that lie [`Load::NOWHERE`] yet, as [`Tier::find`] would one after
+    /// the other. Notes slot and `tier` of those that are here, and returns their number.
     ///
     /// One call for many keys: each tier has this loop of its own, with its `find` in it.
     fn find_row(&self, row: &mut [Load], tier: u8, previous: &mut Previous) -> usize {

@@ -11,7 +11,7 @@ use super::key;
 use crate::engine::Engine;
 use hybrid_blocks_interop::core_error;
 
-/// The block itself is a number; everything else is asked of the pool.
+/// The block itself is a number; the pool knows everything else.
 #[pyclass(frozen, weakref, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct Block {
     pub(super) blocks: Py<Blocks>,

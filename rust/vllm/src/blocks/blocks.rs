@@ -66,7 +66,7 @@ impl Blocks {
         &self.engine
     }
 
-    /// Blocks that are said to be free beyond those that are.
+    /// Blocks that count as free beyond those that are.
     fn free_offset(&self) -> i64 {
         self.free_offset.load(Ordering::Relaxed)
     }
@@ -241,7 +241,7 @@ impl Blocks {
         self.engine.store(py, |store| store.num_slabs())
     }
 
-    /// Slabs without a live block, whoever owns them.
+    /// Slabs without a live block, of any pool.
     #[getter]
     fn num_whole_slabs(&self, py: Python<'_>) -> PyResult<u64> {
         self.engine.store(py, |store| store.num_whole_slabs())

@@ -10,8 +10,8 @@ const MAX_GROUP: u32 = u16::MAX as u32 - 1;
 
 /// The key of a hash and a group.
 ///
-/// Hashes of 32 and 16 bytes are digests as the core knows them. A shorter one, which only tests
-/// make up, is told apart by its length in the last byte.
+/// Hashes of 32 and 16 bytes are digests as the core knows them. Only tests make up shorter ones;
+/// their length in the last byte tells them apart.
 pub(crate) fn new(hash: &[u8], group: u32) -> PyResult<Key> {
     let digest = match hash.len() {
         32 | 16 => Digest::from_slice(hash),

@@ -38,8 +38,8 @@ pub(super) struct Configured {
     pub(super) num_groups: u32,
     pub(super) watermark_blocks: u32,
     pub(super) heeds_boundary: bool,
-    /// Whether a prompt's end is committed in each step that is scheduled before its first output is
-    /// known. Who would go on from there waits for the step after.
+    /// Whether a prompt's end is committed in each step that is scheduled before its first output
+    /// is known. A request that would resume from there waits for the step after.
     pub(super) repeats_commits: bool,
     pub(super) enable_caching: bool,
     pub(super) enable_events: bool,
@@ -152,8 +152,8 @@ impl Core {
         Ok((handle, digests.map_err(core_error)?))
     }
 
-    /// Work on a request with its digests, and hand to Python what changed in the prefix cache and
-    /// what became of blocks, if anybody wants to know.
+    /// Works on a request with its digests. Hands changes of the prefix cache and of blocks to
+    /// Python, if an observer needs them.
     pub(super) fn change<R>(
         slf: &Bound<'_, RustKVCacheManager>,
         request: &RequestView<'_, '_>,
@@ -197,7 +197,7 @@ impl Core {
         slf.call_method1(intern!(py, "_note_events"), (request.object, changes)).map(drop)
     }
 
-    /// Ask about a request that may be known by its id.
+    /// Asks about a request that may be known by its id.
     pub(super) fn known<R>(
         &self,
         request_id: &Bound<'_, PyString>,

@@ -7,8 +7,8 @@ use pyo3::types::{PyBytes, PyList};
 use crate::blocks::key;
 use crate::request::RequestView;
 
-/// Bring `digests` up to what the request's list holds. Only new ones are read: a digest names all
-/// tokens before it, so one that agrees vouches for those before it. What the hasher handed over is
+/// Brings `digests` up to the request's list. Only new ones are read: a digest names all tokens
+/// before it, so one that agrees vouches for those before it. What the hasher handed over is
 /// checked in the same way.
 pub(super) fn update(digests: &mut Vec<Digest>, request: &RequestView<'_, '_>) -> PyResult<()> {
     if digests.is_empty()

@@ -180,7 +180,7 @@ impl RustKVCacheManager {
         Self::free_by_id(slf, &id)
     }
 
-    /// A request waits for its client: nobody needs to wait for it.
+    /// A request waits for its client: no other request needs to wait for it.
     fn _pause(slf: &Bound<'_, Self>, request_id: &Bound<'_, PyString>) -> PyResult<()> {
         let (core, _) = Self::core(slf)?;
         core.known(request_id, Manager::pause).map(drop)
@@ -487,7 +487,7 @@ impl RustKVCacheManager {
 }
 
 impl RustKVCacheManager {
-    /// Keep the states of a request that is about to give its blocks back, over slabs.
+    /// Keeps the states of a request that is about to give its blocks back, over slabs.
     fn settle(slf: &Bound<'_, Self>, request: &RequestView<'_, '_>) -> PyResult<()> {
         let (core, configured) = Self::core(slf)?;
         if core.known(&request.id()?, |manager, _| manager.store().is_slabbed())? == Some(true) {
@@ -497,7 +497,7 @@ impl RustKVCacheManager {
         Ok(())
     }
 
-    /// Forget a request, and hand over its blocks of all pools, to be freed later.
+    /// Forgets a request, and hands over its blocks of all pools, to be freed later.
     fn pop<'py>(
         slf: &Bound<'py, Self>,
         request_id: &Bound<'py, PyString>,
@@ -515,7 +515,8 @@ impl RustKVCacheManager {
         Ok(views)
     }
 
-    /// Free a request that is over. One that was never looked at may still say something of its session.
+    /// Frees a request that is over. Without a look-up before, its hint still applies to its
+    /// session.
     fn finish(slf: &Bound<'_, Self>, request: &RequestView<'_, '_>) -> PyResult<()> {
         let (core, _) = Self::core(slf)?;
         let id = request.id()?;
@@ -527,7 +528,8 @@ impl RustKVCacheManager {
         freed.unwrap_or(Ok(())).map_err(core_error)
     }
 
-    /// Enter what so many tokens complete into the prefix cache. `hint` is as for an allocation.
+    /// Enters the blocks that the computed tokens complete into the prefix cache. `hint` is as for
+    /// an allocation.
     #[inline]
     pub(crate) fn commit(
         slf: &Bound<'_, Self>,

@@ -16,7 +16,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// What is said of a request; `None` if nothing is.
+    /// Session and hint of a request; `None` if it has neither.
     pub(super) fn of(
         slf: &Bound<'_, RustKVCacheManager>,
         request: &RequestView<'_, '_>,

@@ -112,7 +112,7 @@ impl RequestGetState {
     }
 }
 
-/// Let the counts and the status of a class of requests be kept here, once for all its instances.
+/// Lets the counts and the status of a class of requests be kept here, once for all its instances.
 pub(crate) fn show(class: &Bound<'_, PyType>) -> PyResult<()> {
     let py = class.py();
     let counts = Counts::by_name(py).map(|(name, of)| (name, Kept::Count(of)));

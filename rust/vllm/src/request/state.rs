@@ -54,8 +54,7 @@ struct Kept {
 /// its dictionary any more; how its block manager names it; and digests on their way from the hasher
 /// to the manager.
 ///
-/// A copy of a request has the state of the one that it was copied from, of which only the counts
-/// are taken over.
+/// A copy of a request has the state of its original, and takes over only the counts.
 #[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
 #[derive(Default)]
 pub(crate) struct RequestState {
@@ -85,7 +84,7 @@ impl RequestState {
         })
     }
 
-    /// Keep its counts here from now on.
+    /// Keeps its counts here from now on.
     #[inline]
     pub(crate) fn set_counts(&self, counts: Counts) {
         self.computed.store(counts.computed, Relaxed);

@@ -256,7 +256,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
         Ok(self.found_state()?.filter(|state| state.get().owner == address(self.object)))
     }
 
-    /// Keep something of the request, in place of what was kept before.
+    /// Keeps a value on the request, over the one kept before.
     pub(crate) fn keep(&self, named: Named, digests: Vec<Digest>) -> PyResult<()> {
         match self.state()? {
             Some(state) => state.get().keep(named, digests),
@@ -264,7 +264,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
         }
     }
 
-    /// Put a state into the request, with the counts of the one that a copy was made with.
+    /// Puts a state into the request, with the counts of the one that a copy was made with.
     fn set_state(&self, named: Named, digests: Vec<Digest>) -> PyResult<Bound<'py, RequestState>> {
         let state = RequestState::of(address(self.object), named, digests);
         if let Some(counts) = self.found_state()?.and_then(|before| before.get().counts()) {
@@ -304,7 +304,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
         Ok((state, counts))
     }
 
-    /// Write the counts into a dictionary of attributes, in the place of what is kept of them.
+    /// Writes the counts into a dictionary of attributes, over the kept ones.
     pub(super) fn put_counts_into(&self, attributes: &Bound<'py, PyDict>) -> PyResult<()> {
         let py = self.object.py();
         if let Some(mut counts) = self.kept_counts()? {
@@ -316,7 +316,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
         if attributes.contains(kept)? { attributes.del_item(kept) } else { Ok(()) }
     }
 
-    /// Put the counts back into the request's dictionary. Nothing is kept of it any more.
+    /// Puts the counts back into the request's dictionary. The state keeps none of them any more.
     pub(super) fn give_counts_back(&self) -> PyResult<()> {
         let state = self.state()?;
         self.put_counts_into(&self.attributes)?;
@@ -326,7 +326,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
         Ok(())
     }
 
-    /// Take a count out of the request's dictionary; 0 if it was not set yet.
+    /// Takes a count out of the request's dictionary; 0 if it was not set yet.
     fn take_count(&self, name: &Bound<'py, PyString>) -> PyResult<i64> {
         let Some(count) = self.attributes.get_item(name)? else { return Ok(0) };
         self.attributes.del_item(name)?;

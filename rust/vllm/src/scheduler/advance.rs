@@ -6,7 +6,7 @@ use pyo3::types::PyList;
 use super::batch::DecodeBatch;
 use super::row::{Rows, Scheduled};
 
-/// Count what was scheduled of each row. `drafts` stand for those of the next step, and `fence`
+/// Counts the scheduled tokens of each row. `drafts` stand for those of the next step, and `fence`
 /// numbers the steps whose end frees wait for; `step_number` numbers all.
 pub(super) fn advance(
     batch: &DecodeBatch,

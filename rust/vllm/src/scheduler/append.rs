@@ -12,8 +12,8 @@ use super::batch::DecodeBatch;
 use super::row::{Hasher, Row};
 use super::stop::{self, Stop, StopRule};
 
-/// Append tokens up to the first that ends the request, and take those after it off `list`. Returns
-/// whether one does; `tokens` are the numbers in the list.
+/// Appends tokens up to the first that ends the request, and takes those after it off `list`.
+/// Returns whether one does; `tokens` are the numbers in the list.
 pub(super) fn append<'py>(
     batch: &DecodeBatch,
     row: &Row,
@@ -71,7 +71,7 @@ fn ends<'py>(
     Ok(true)
 }
 
-/// Settle what was in flight for `num_new` tokens of which `num_kept` were appended, and commit.
+/// Settles the tokens in flight: of `num_new` tokens `num_kept` were appended. Then commits.
 fn take_in(
     batch: &DecodeBatch,
     row: &Row,
@@ -100,7 +100,7 @@ fn take_in(
     Ok(())
 }
 
-/// Hash what the latest token completes.
+/// Hashes the block that the latest token completes.
 fn hash<'py>(
     row: &Row,
     request: &RequestView<'_, 'py>,

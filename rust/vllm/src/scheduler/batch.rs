@@ -84,7 +84,7 @@ impl DecodeBatch {
         self.ensure_encoded.is_some() && row.has_images && row.counts.num_certain() < row.num_prompt
     }
 
-    /// Work on the rows. A call that fails leaves none: they are read again.
+    /// Works on the rows. A call that fails leaves none: they are read again.
     fn with_rows<R>(&self, call: impl FnOnce(&mut Rows) -> PyResult<R>) -> PyResult<R> {
         let lost = |_| integrity_error("an earlier step panicked; restart the engine".to_owned());
         let mut rows = std::mem::take(&mut *self.rows.lock().map_err(lost)?);

@@ -43,7 +43,7 @@ impl SpecCounts {
     }
 }
 
-/// Take back the tokens that were rejected, and count.
+/// Takes back the rejected tokens, and counts.
 pub(super) fn settle(
     rules: &Rules,
     row: &Row,

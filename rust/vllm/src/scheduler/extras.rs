@@ -31,7 +31,7 @@ impl<'py> Extras<'py> {
         Ok(false)
     }
 
-    /// Add to a request's output what there is; `index` is its place in the batch.
+    /// Adds these extras to a request's output; `index` is its place in the batch.
     pub(super) fn add(
         &self,
         output: &Bound<'py, PyAny>,
@@ -66,7 +66,7 @@ impl<'py> Extras<'py> {
         Ok(())
     }
 
-    /// Note on a request how many of its logits were no numbers; returns whether the model says.
+    /// Notes on a request how many of its logits were no numbers; returns whether the model says.
     pub(super) fn note_nans(
         &self,
         request: &RequestView<'_, 'py>,

@@ -14,7 +14,7 @@ use crate::request::{Counts, RequestState, RequestView, span};
 pub(super) enum Hasher {
     None,
     Ours(Py<RequestHasher>),
-    /// It is asked after each token.
+    /// The scheduler calls it after each token.
     Other,
 }
 
@@ -42,9 +42,9 @@ pub(super) struct Scheduled {
 
 /// A request that decodes.
 ///
-/// All but its counts and drafts is read once. vLLM changes nothing else of such a request without changing a
-/// count as well (preemption, a step or an output that it dealt with itself), so a row is read again
-/// when a count is not what this code left there.
+/// All but its counts and drafts is read once. If vLLM changes anything else of such a request, it
+/// also changes a count: preemption, a step or an output that it dealt with itself. So the row is
+/// refreshed if a count is not the one that this code left.
 #[expect(clippy::struct_excessive_bools, reason = "independent facts of a request")]
 pub(super) struct Row {
     pub(super) request: Py<PyAny>,
@@ -81,7 +81,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Read a request; `None` where it does anything but decode.
+    /// Reads a request; `None` if it does more than decode.
     pub(super) fn read(
         batch: &DecodeBatch,
         request: &RequestView<'_, '_>,
@@ -138,13 +138,13 @@ impl Row {
         RequestView::known(self.request.bind(py), self.attributes.bind(py))
     }
 
-    /// Whether nobody else changed a count.
+    /// Whether no other code changed a count.
     #[inline]
     pub(super) fn is_current(&self) -> bool {
         self.state.get().counts() == Some(self.counts)
     }
 
-    /// Let the request have these counts. They are the row's once the caller is done with it.
+    /// Lets the request have these counts. They are the row's once the caller is done with it.
     #[inline]
     pub(super) fn show(&self, counts: Counts) {
         self.state.get().set_counts(counts);
@@ -173,7 +173,7 @@ impl Row {
     }
 }
 
-/// Whether all inputs of the encoder lie within so many tokens.
+/// Whether all inputs of the encoder end within the first `num_tokens` tokens.
 fn ends_before(request: &RequestView<'_, '_>, num_tokens: i64) -> PyResult<bool> {
     for image in request.images()? {
         if span(&image)?.end > num_tokens {
@@ -188,7 +188,7 @@ fn ends_before(request: &RequestView<'_, '_>, num_tokens: i64) -> PyResult<bool>
 pub(super) struct Rows(pub(super) Vec<Row>);
 
 impl Rows {
-    /// Let the row at `index` be that of a request, if there is one; those between are of requests
+    /// Lets the row at `index` be that of a request, if there is one; those between are of requests
     /// that run no more.
     pub(super) fn has_at(&mut self, index: usize, request: &Bound<'_, PyAny>) -> bool {
         let rest = self.0.get(index..).unwrap_or_default();

@@ -13,7 +13,7 @@ use super::row::{Row, Rows, Scheduled};
 /// What the step's output says of them, by request in the order of the running.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct ScheduledDecodes {
-    /// Running requests that are dealt with, some of which have nothing to do in this step.
+    /// Running requests that are dealt with. Some have nothing to do in this step.
     num_seen: usize,
     num_tokens: i64,
     num_scheduled_tokens: Py<PyDict>,
@@ -29,7 +29,7 @@ pub(crate) struct ScheduledDecodes {
     all_token_ids: Py<PyDict>,
     has_structured_output: bool,
     pending_structured_output: bool,
-    /// Whether nobody verifies what is drafted after this step.
+    /// Whether no step verifies the drafts made after this one.
     drafts_unused: bool,
 }
 
@@ -49,7 +49,7 @@ enum Action {
     Idle,
     /// There is no position for another token.
     Full,
-    /// So many tokens, drafts included.
+    /// This number of tokens, drafts included.
     Decode(i64),
     /// Anything else: the rest is vLLM's.
     Unusual,
@@ -77,8 +77,8 @@ struct Step<'a, 'py> {
     drafts_unused: bool,
 }
 
-/// Schedule running requests up to the first that does anything but decode, or for which there is no
-/// room. Where vLLM's code asks whether any was scheduled, up to the last that decodes.
+/// Schedules running requests up to the first that does more than decode, or that finds no room.
+/// Where vLLM's code asks whether any was scheduled, up to the last that decodes.
 ///
 /// Their counts stay as they are until [`advance`](super::advance::advance).
 pub(super) fn schedule<'py>(
@@ -185,7 +185,7 @@ fn last_decode(
     Ok(last)
 }
 
-/// Let the row at `index` say what the request is now; `false` where it does anything but decode.
+/// Refreshes the row at `index` from its request; `false` if it does more than decode.
 fn bring_up(
     batch: &DecodeBatch,
     rows: &mut Rows,
@@ -279,7 +279,7 @@ impl<'a, 'py> Step<'a, 'py> {
         inputs.min(limits.token_budget - self.num_tokens)
     }
 
-    /// Add a request that has room.
+    /// Adds a request that has room.
     fn add(
         &mut self,
         row: &mut Row,

@@ -22,7 +22,7 @@ pub(super) enum StopRule {
 }
 
 impl StopRule {
-    /// Read sampling parameters.
+    /// Reads sampling parameters.
     pub(super) fn read(sampling: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = sampling.py();
         if !sampling.getattr(intern!(py, "repetition_detection"))?.is_none() {

@@ -46,7 +46,7 @@ enum Recipient {
     Prefilling,
     /// A request that takes no output any more.
     Ended,
-    /// Nobody knows of the request any more.
+    /// No part knows of the request any more.
     Gone,
     /// Anything but a request that decodes: the rest is vLLM's.
     Unusual,
@@ -92,7 +92,7 @@ struct After {
     has_cached_inputs: bool,
 }
 
-/// Take in outputs up to those of the first request that got anything but tokens.
+/// Takes in outputs up to the first request that got more than tokens.
 pub(super) fn take_outputs(
     batch: &DecodeBatch,
     rows: &mut Rows,
@@ -158,7 +158,7 @@ pub(super) fn take_outputs(
     Ok(TakenOutputs { num_seen, outputs: outputs.unbind(), stopped: stopped.unbind(), spec_counts })
 }
 
-/// What clients and the scheduler are told, as it grows.
+/// The outputs for clients and the scheduler, as they grow.
 struct Told<'py> {
     outputs: Bound<'py, PyDict>,
     /// The client of the latest output, and the list of its outputs.
@@ -168,7 +168,7 @@ struct Told<'py> {
 }
 
 impl<'py> Told<'py> {
-    /// Take in what a request got; returns nothing if it ended.
+    /// Takes in a request's output; returns nothing if the request ended.
     fn take(
         &mut self,
         batch: &DecodeBatch,
@@ -215,7 +215,7 @@ impl<'py> Told<'py> {
         Ok((!is_done).then_some(After { counts, is_new, has_cached_inputs }))
     }
 
-    /// Add an output to those of its client.
+    /// Adds an output to those of its client.
     fn tell(&mut self, client: &Py<PyAny>, output: Bound<'py, PyAny>) -> PyResult<()> {
         let py = output.py();
         if let Some((same, list)) = &self.latest
@@ -237,7 +237,8 @@ impl<'py> Told<'py> {
     }
 }
 
-/// Look at who gets an output. Changes nothing but rows that are out of date; `at` follows the rows.
+/// Finds the requests that get an output. Changes only rows that are out of date; `at` follows the
+/// rows.
 fn recipient(
     batch: &DecodeBatch,
     rows: &mut Rows,
@@ -283,7 +284,8 @@ fn recipient(
 }
 
 impl<'py> Step<'_, 'py> {
-    /// Look at what the request at a place of the batch got; `tokens` are those of its list then.
+    /// Reads the output of the request at a place of the batch; `tokens` are those of its list
+    /// then.
     fn outcome(&self, place: Option<usize>, tokens: &mut Vec<i64>) -> PyResult<Outcome<'py>> {
         let Some(index) = place else { return Ok(Outcome::Unusual) };
         let Ok(list) = self.sampled.get_item(index)?.cast_into::<PyList>() else {
@@ -300,15 +302,14 @@ impl<'py> Step<'_, 'py> {
         Ok(Outcome::Tokens(Sampled { index, list }))
     }
 
-    /// Let go of a request's inputs of the encoder that are computed; returns whether some are left.
+    /// Lets go of a request's inputs of the encoder that are computed; returns whether some are left.
     fn free_inputs(&self, request: &RequestView<'_, 'py>) -> PyResult<bool> {
         let py = request.object.py();
         self.scheduler.call_method1(intern!(py, "_free_inputs"), (request.object,))?.is_truthy()
     }
 }
 
-/// Say what there is to say of a request beside its token; returns whether there will be more to say
-/// of its next one.
+/// Adds the extras of a request beside its token; returns whether more will come of its next one.
 fn describe(
     batch: &DecodeBatch,
     request: &RequestView<'_, '_>,
