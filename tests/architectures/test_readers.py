@@ -1,6 +1,7 @@
 """Every architecture that generates text is read as vLLM builds it, or refused with a reason."""
 
 import json
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
@@ -57,6 +58,16 @@ def test_no_reason_is_given_for_what_is_read() -> None:
     assert not REFUSED.keys() & NOT_BUILT.keys()
     failed = {name for name, row in RECORDED.items() if "error" in row}
     assert failed - REFUSED.keys() == NOT_BUILT.keys()
+
+
+def test_the_changelog_counts_what_is_read_and_refused() -> None:
+    changes = (HERE.parent.parent / "CHANGELOG.md").read_text()
+    told = re.search(
+        r"(\d+) of the (\d+)\s+architectures.*?It refuses (\d+) by name", changes, re.DOTALL
+    )
+    read_ones = len(RECORDED) - len(REFUSED) - len(NOT_BUILT)
+    assert told is not None
+    assert [int(number) for number in told.groups()] == [read_ones, len(RECORDED), len(REFUSED)]
 
 
 def read(model: Model) -> list[Cache]:

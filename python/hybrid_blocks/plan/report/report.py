@@ -21,6 +21,7 @@ from hybrid_blocks.plan.report.plan_report import (
     report_natural,
     report_vllm,
 )
+from hybrid_blocks.plan.report.sglang_report import SglangReport, try_sglang
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
 from hybrid_blocks.units import human
@@ -29,7 +30,8 @@ from hybrid_blocks.units import human
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A model, a deployment, and both plans for the same bytes.
 
-    ``vllm`` is None where vLLM cannot serve the model at all; a warning says why.
+    ``vllm`` is None where vLLM cannot serve the model at all; a warning says why. ``sglang`` is
+    None where it is not planned, and ``sglang_refusal`` says why.
     ``kv_cache_dtype`` is what the option, the checkpoint or the model names.
     """
 
@@ -47,6 +49,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupReport, ...]
     warnings: tuple[str, ...]
     explanation: tuple[str, ...]
+    sglang: SglangReport | None = None
+    sglang_refusal: str | None = None
 
 
 def make_report(
@@ -80,6 +84,7 @@ def make_report(
     most = deployment.max_num_seqs
     natural = report_natural(geometry, wanted, trace, most)
     theirs = report_vllm(vllm, wanted, trace, most) if vllm else None
+    sglang, sglang_refusal = try_sglang(model, memory_bytes, deployment, wanted, trace)
     spec_tokens = deployment.num_speculative_tokens
     return Report(
         model=model.name,
@@ -99,6 +104,8 @@ def make_report(
             *advise_on_lengths(limit, wanted, most, natural, theirs),
         ),
         explanation=explain(model, deployment, geometry, vllm),
+        sglang=sglang,
+        sglang_refusal=sglang_refusal,
     )
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hybrid_blocks.plan.report.plan_report import AtLength, GroupReport, PlanReport
 from hybrid_blocks.plan.report.report import Report
+from hybrid_blocks.plan.report.sglang_table import sglang_table
 from hybrid_blocks.terminal import grid, print_table
 from hybrid_blocks.units import gib, human
 
@@ -21,12 +22,15 @@ def render(report: Report, console: Console, *, explained: bool = False) -> None
     if report.vllm is not None:
         tables.append(_groups("vLLM", report.vllm))
     tables.append(_capacity(report))
+    if report.sglang is not None:
+        tables.append(sglang_table(report.sglang))
     tables += [_bytes(report, index) for index in range(len(report.natural.lengths))]
     for table in tables:
         console.print()
         print_table(console, table)
     console.print()
-    for note in report.notes:
+    notes = (*report.notes, *filter(None, (report.sglang_refusal,)))
+    for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
     for warning in report.warnings:
         console.print(Text.assemble(("warning:", "yellow"), f" {warning}"), soft_wrap=True)
@@ -88,11 +92,12 @@ def _alike(groups: tuple[GroupReport, ...]) -> list[tuple[GroupReport, int]]:
 
 
 def _capacity(report: Report) -> Table:
-    table = grid("capacity", "", "natural", "vLLM")
+    pools = None if report.sglang is None else report.sglang.strategies[0]
+    table = grid("capacity", "", "natural", "vLLM", *(() if pools is None else ("SGLang",)))
 
-    def row(name: str, show: Callable[[PlanReport], str]) -> None:
+    def row(name: str, show: Callable[[PlanReport], str], sglang: str = "") -> None:
         theirs = "-" if report.vllm is None else show(report.vllm)
-        table.add_row(name, show(report.natural), theirs)
+        table.add_row(name, show(report.natural), theirs, *(() if pools is None else (sglang,)))
 
     row(
         "slabs",
@@ -102,20 +107,37 @@ def _capacity(report: Report) -> Table:
     )
     row("block tokens", lambda plan: f"{plan.block_tokens:,}")
     row("blocks", lambda plan: f"{plan.num_blocks:,}")
-    row("tokens", lambda plan: f"{plan.tokens:,}")
+    row(
+        "tokens",
+        lambda plan: f"{plan.tokens:,}",
+        "" if pools is None else f"{pools.lengths[0].tokens:,}",
+    )
     for index, at_length in enumerate(report.natural.lengths):
         row(
             f"requests of {at_length.length:,}",
             lambda plan, index=index: concurrency(plan.lengths[index]),  # type: ignore[misc]
+            "" if pools is None else f"{pools.lengths[index].running:,.2f}x",
         )
     if report.vllm is not None:
         table.add_row(f"vLLM logs for {report.max_model_len:,}", "", logged(report.vllm))
     if report.natural.trace is not None:
         mean = report.natural.trace.length
-        row(f"requests of the trace (mean {mean:,})", lambda plan: concurrency(plan.trace))
-    row("longest request", lambda plan: f"{plan.max_length:,}")
+        row(
+            f"requests of the trace (mean {mean:,})",
+            lambda plan: concurrency(plan.trace),
+            "" if pools is None or pools.trace is None else f"{pools.trace.running:,.2f}x",
+        )
+    row(
+        "longest request",
+        lambda plan: f"{plan.max_length:,}",
+        "" if pools is None else f"{min(pools.tokens, report.max_model_len):,}",
+    )
     if report.natural.state_slots is not None:
-        row("state slots", lambda plan: f"{plan.state_slots or 0:,}")
+        row(
+            "state slots",
+            lambda plan: f"{plan.state_slots or 0:,}",
+            "" if pools is None else f"{pools.state_slots or 0:,}",
+        )
         row("max_num_seqs for CUDA graphs", lambda plan: f"{plan.cuda_graph_batch or 0:,}")
     return table
 

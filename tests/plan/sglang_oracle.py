@@ -1,0 +1,201 @@
+"""SGLang's own arithmetic of its pools, run without a GPU.
+
+Needs torch, transformers and the unpacked wheel on ``PYTHONPATH``.
+"""
+
+import sys
+import tempfile
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import sglang_stand_ins  # noqa: F401 -- before anything of SGLang's
+import torch
+from sglang.srt.arg_groups import overrides
+from sglang.srt.configs import hybrid_arch
+from sglang.srt.configs.model_config import AttentionArch, ModelConfig
+from sglang.srt.mem_cache import kv_cache_configurator as configurator
+from sglang.srt.model_executor import pool_configurator as pools
+
+_GIB = 2**30
+_DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+_Object = types.SimpleNamespace
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Options of a server, by SGLang's names but for ``draft_tokens`` and its layers."""
+
+    tp: int = 1
+    kv_cache_dtype: str = "auto"
+    mamba_ssm_dtype: str | None = None
+    mamba_full_memory_ratio: float = 0.9
+    mamba_radix_cache_strategy: str = "auto"
+    disable_radix_cache: bool = False
+    max_running_requests: int | None = None
+    draft_tokens: int = 0
+    draft_layers: int = 0
+
+
+class Pools(msgspec.Struct, frozen=True, kw_only=True):
+    """What SGLang makes of a memory."""
+
+    strategy: str | None
+    state_bytes: int
+    state_slots: int | None
+    slots_per_request: int | None
+    tokens: int
+    window_tokens: int | None
+    max_running: int
+
+
+def sizes(fields: Mapping[str, Any], options: Options, memory_bytes: int) -> Pools:
+    """Let SGLang split ``memory_bytes`` for a model of ``config.json`` fields."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_bytes(msgspec.json.encode(fields))
+        model = ModelConfig(folder)
+    schedule = _Object(
+        max_mamba_cache_size=None,
+        max_running_requests=options.max_running_requests,
+        mamba_full_memory_ratio=options.mamba_full_memory_ratio,
+        disable_overlap_schedule=False,
+        max_total_tokens=None,
+        page_size=1,
+        swa_full_tokens_ratio=0.8,
+    )
+    strategy = _strategy(model, options)
+    states = hybrid_arch.mambaish_config(model)
+    with _runtime(schedule, strategy, options):
+        worker = _worker(model, states, options)
+        each = None
+        rest: float = memory_bytes / _GIB
+        if states is not None:
+            rest = configurator.KVCacheConfigurator._handle_max_mamba_cache(worker, rest)
+            each = worker._calculate_mamba_ratio()
+        made = pools.create_memory_pool_configurator(worker).calculate_pool_sizes(
+            int(rest * _GIB), 1
+        )
+        return Pools(
+            strategy=strategy,
+            state_bytes=0 if states is None else states.mamba2_cache_params.mamba_cache_per_req,
+            state_slots=schedule.max_mamba_cache_size,
+            slots_per_request=each,
+            tokens=made.max_total_num_tokens,
+            window_tokens=made.swa_max_total_num_tokens,
+            max_running=configurator.KVCacheConfigurator.resolve_max_num_reqs(
+                worker, made.max_total_num_tokens
+            ),
+        )
+
+
+def _strategy(model: Any, options: Options) -> str | None:
+    if options.mamba_radix_cache_strategy != "auto":
+        return options.mamba_radix_cache_strategy
+    view = _Object(
+        disable_radix_cache=False,
+        mamba_radix_cache_strategy="auto",
+        disable_overlap_schedule=False,
+        page_size=1,
+        linear_attn_backend="triton",
+    )
+    with patch.object(overrides, "model_config_of", lambda _: model):
+        found = overrides._mamba_radix_cache_resolution(view)
+    strategy: str | None = found.get("mamba_radix_cache_strategy")
+    return strategy
+
+
+def _worker(model: Any, states: Any, options: Options) -> Any:
+    layers = model.num_hidden_layers
+    text = model.hf_text_config
+    drafts = options.draft_tokens > 0
+    worker = _Object(
+        mambaish_config=states,
+        hybrid_gdn_config=None,
+        hybrid_kda_config=None,
+        model_config=model,
+        pp_size=1,
+        attn_dp_size=1,
+        is_draft_worker=False,
+        is_hybrid_swa=model.is_hybrid_swa,
+        extra_mamba_cache_bytes_per_req=0,
+        fused_entry_bytes=lambda _: None,
+        kv_cache_dtype=_DTYPES[options.kv_cache_dtype],
+        kv_cache_dtype_str=options.kv_cache_dtype,
+        use_mla_backend=model.attention_arch == AttentionArch.MLA,
+        server_args=_Object(enable_hisparse=False),
+        device="cuda",
+        page_size=1,
+        sliding_window_size=getattr(text, "sliding_window", None),
+        spec_algorithm=_Object(
+            is_none=lambda: not drafts,
+            is_eagle=lambda: drafts,
+            is_standalone=lambda: False,
+            is_dflash_family=lambda: False,
+        ),
+        spec_aux_config=_Object(
+            eagle_draft_num_layers=options.draft_layers, eagle_draft_swa_num_layers=None
+        ),
+        layer_info=_Object(
+            start_layer=0,
+            end_layer=layers,
+            num_effective_layers=layers,
+            swa_attention_layer_ids=model.swa_attention_layer_ids,
+            full_attention_layer_ids=model.full_attention_layer_ids,
+        ),
+    )
+    own = configurator.KVCacheConfigurator
+    worker._calculate_mamba_ratio = lambda: own._calculate_mamba_ratio(worker)
+    return worker
+
+
+@contextmanager
+def _runtime(schedule: Any, strategy: str | None, options: Options) -> Iterator[None]:
+    """Put the options where SGLang's functions look for them."""
+    bags = {
+        "get_schedule": schedule,
+        "get_context": _Object(override=lambda _, **found: vars(schedule).update(found)),
+        "get_memory": _Object(
+            disable_radix_cache=options.disable_radix_cache,
+            enable_unified_memory=False,
+            enable_hisparse=False,
+        ),
+        "get_exec": _Object(
+            mamba=_Object(
+                enable_mamba_extra_buffer=strategy in {"extra_buffer", "extra_buffer_lazy"},
+                enable_mamba_extra_buffer_lazy=strategy == "extra_buffer_lazy",
+                enable_linear_replayssm_spec=False,
+            )
+        ),
+        "get_spec": _Object(speculative_num_draft_tokens=options.draft_tokens or None),
+        "get_disagg": _Object(disaggregation_mode="null", enable_pd_role_switch=False),
+        "get_parallel": _Object(
+            attn_tp_size=options.tp,
+            tp_size=options.tp,
+            attn_dcp_size=1,
+            enable_dsa_cache_layer_split=False,
+        ),
+        "linear_attn_tp_size": options.tp,
+        "compute_page_shard_scratch_bytes": 0,
+    }
+    started = [
+        patch.object(module, name, lambda *_, bag=bag, **__: bag)
+        for path, module in list(sys.modules.items())
+        for name, bag in bags.items()
+        if path.startswith("sglang.") and name in vars(module)
+    ]
+    formats = (
+        {}
+        if options.mamba_ssm_dtype is None
+        else {"SGLANG_MAMBA_SSM_DTYPE": options.mamba_ssm_dtype}
+    )
+    with patch.dict("os.environ", formats):
+        for one in started:
+            one.start()
+        try:
+            yield
+        finally:
+            for one in started:
+                one.stop()
