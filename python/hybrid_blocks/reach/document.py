@@ -13,7 +13,8 @@ from hybrid_blocks.vllm.support import release_of
 _HEAD = """\
 # What runs where
 
-This file is made by a command, and a test fails when it is not what the command prints:
+For users who ask which level and scheduler their engine reaches. A command makes this file, and a
+test compares the two:
 ```
 hybrid-blocks doctor --table > docs/coverage.md
 hybrid-blocks doctor --model Qwen3.5-27B --speculative mtp:2 --lora    # one engine
@@ -24,10 +25,10 @@ it. {models} built-in models and {features} features make {rows} engines. MTP is
 without a draft head. Layers of a drafter's own model are not part of the plan, and the package that
 vLLM wants for suffixes, arctic-inference, was not there.
 
-- *level* is what `HYBRID_BLOCKS=natural` comes to on a GPU. Where it is `natural`, the default
-  comes to `manager`.
-- *scheduler* is who schedules decoding requests with
-  `--scheduler-cls hybrid_blocks.vllm.Scheduler`: this package in one call, or vLLM's own code.
+- *level* is the level that `HYBRID_BLOCKS=natural` reaches on a GPU. If it is `natural`, the
+  default reaches `manager`.
+- *scheduler* names the code that schedules decoding requests with
+  `--scheduler-cls hybrid_blocks.vllm.Scheduler`: this package in one call, or vLLM's own.
 
 Of the 20 models named at the end, {whole} of {served} engines ({percent:.0f} %) reach level
 `manager` and the scheduler in one call.
