@@ -16,6 +16,7 @@ FUNCTIONS = {
     "plan": "plan_command",
     "profile": "profile_command",
     "replay": "replay_command",
+    "top": "top_command",
 }
 """Each command's function in the module of its name."""
 

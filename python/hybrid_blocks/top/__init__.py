@@ -1,0 +1,1 @@
+"""A live view of an engine in a terminal, from its ``/metrics``."""

@@ -1,0 +1,145 @@
+"""`hybrid-blocks top` against a server that answers as an engine does."""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hybrid_blocks.cli import app
+from shown import shown
+from typer.testing import CliRunner
+
+PATIENCE_S = 120.0
+
+
+class Served(ThreadingHTTPServer):
+    """Answers ``/metrics`` with a text, or with an error while there is none."""
+
+    text: str | None = ""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Served
+
+    def do_GET(self) -> None:
+        if self.server.text is None or self.path != "/metrics":
+            self.send_error(503)
+            return
+        content = self.server.text.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Served(("127.0.0.1", 0), _Handler) as server:
+        server.text = shown(tmp_path, "natural", offloads=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_one_frame_is_printed_where_no_terminal_is(served: Served) -> None:
+    result = CliRunner().invoke(app, ["top", served.address, "--once"])
+    assert result.exit_code == 0, result.output
+    assert f"http://{served.address}/metrics\n" in result.output
+    assert "slabs 663" in result.output
+    assert "hits 95 by their end" in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_an_engine_that_does_not_answer_is_an_error_with_once(served: Served) -> None:
+    served.text = None
+    result = CliRunner().invoke(app, ["top", served.address, "--once"])
+    assert result.exit_code == 2
+    assert f"error: http://{served.address}/metrics: it answers 503" in result.output
+
+
+def test_the_view_needs_a_terminal(served: Served) -> None:
+    result = CliRunner().invoke(app, ["top", served.address])
+    assert result.exit_code == 2
+    assert "--once prints one frame" in result.output
+
+
+class Terminal:
+    """A terminal of 80 columns in which a command runs."""
+
+    def __init__(self, *command: str) -> None:
+        self._own, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+        environment = os.environ | {"TERM": "xterm-256color", "PYTHONWARNINGS": "ignore"}
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            environment.pop(name, None)
+        self._process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+        )
+        os.close(theirs)
+        self._seen = ""
+
+    def wait_for(self, text: str) -> None:
+        """Read on until ``text`` comes."""
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self._seen:
+            assert time.monotonic() < deadline, self._seen[-2000:]
+            if select.select([self._own], [], [], 0.2)[0]:
+                self._seen += os.read(self._own, 65536).decode(errors="replace")
+        self._seen = self._seen.partition(text)[2]
+
+    def press(self, key: str) -> None:
+        os.write(self._own, key.encode())
+
+    def end(self) -> int:
+        """The exit code, once the command has ended; what it still prints is read."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            if select.select([self._own], [], [], 0.05)[0]:
+                try:
+                    os.read(self._own, 65536)
+                except OSError:
+                    break
+        return self._process.wait(timeout=PATIENCE_S)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._own)
+
+
+def test_the_view_says_that_an_engine_went_away_and_shows_it_again(
+    served: Served, tmp_path: Path
+) -> None:
+    command = ("-c", "from hybrid_blocks.cli import app; app()", "top", served.address)
+    terminal = Terminal(sys.executable, *command, "--interval", "0.1")
+    try:
+        terminal.wait_for("slabs 663")
+        served.text = None
+        terminal.wait_for("waiting for the engine")
+        served.text = shown(tmp_path, "manager")
+        terminal.wait_for("blocks 501")
+        terminal.press("x")
+        terminal.wait_for("blocks 501")
+        terminal.press("q")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
