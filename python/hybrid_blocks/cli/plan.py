@@ -13,6 +13,7 @@ from hybrid_blocks.cli.output import (
     fail,
     refuse_same_file,
     to_draw,
+    to_page,
     to_write,
     write_json,
 )
@@ -77,6 +78,9 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     plot_file: Annotated[
         Path | None, typer.Option("--plot", callback=to_draw, help="Draw where the bytes go.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(callback=to_page, help="Write a page that a browser opens.")
+    ] = None,
     log: Annotated[
         Path | None, typer.Option("--log", help="A log of vLLM's start; - is standard input.")
     ] = None,
@@ -114,10 +118,10 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             raise PlanError(
                 f"{source} beside --layers {layers}: both describe the model; leave one out"
             )
-        refuse_same_file(layers=layers, trace=trace, json=json, plot=plot_file)
+        refuse_same_file(layers=layers, trace=trace, json=json, plot=plot_file, html=html)
         if sweep_axis:
             given.refuse(
-                *("lengths", "trace", "json", "plot_file", "explain", "why_figure"),
+                *("lengths", "trace", "json", "plot_file", "html", "explain", "why_figure"),
                 why="beside --sweep: a sweep prints a row for each combination, for the maximum "
                 "length; leave it out, or plan one combination",
             )
@@ -164,6 +168,8 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             return
         report = make_report(chosen, memory_bytes, deployment, wanted, _trace_lengths(trace))
         _show(report, json, plot_file, explained=explain)
+        if html is not None:
+            _write_page(html, chosen, memory_bytes, deployment, report)
     except HybridBlocksError as error:
         fail(error)
 
@@ -177,7 +183,7 @@ def _print_why(
     figure: str, model: Model, memory_bytes: int, deployment: Deployment, given: Given
 ) -> None:
     given.refuse(
-        *("lengths", "trace", "json", "plot_file", "explain"),
+        *("lengths", "trace", "json", "plot_file", "html", "explain"),
         why="beside --why, which explains one figure; leave it out",
     )
     from hybrid_blocks.plan.report.why import why  # noqa: PLC0415 - asked for seldom
@@ -194,6 +200,16 @@ def _show(report: Report, json: Path | None, plot_file: Path | None, *, explaine
         write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
     if plot_file is not None:
         plot(report, plot_file)
+
+
+def _write_page(
+    path: Path, model: Model, memory_bytes: int, deployment: Deployment, report: Report
+) -> None:
+    from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
+    from hybrid_blocks.view.plan_page import PlanPage  # noqa: PLC0415
+    from hybrid_blocks.view.plan_picture import make_plan_picture  # noqa: PLC0415
+
+    write(PlanPage(make_plan_picture(model, memory_bytes, deployment, report)).document(), path)
 
 
 def _refuse_axes(axes: Sequence[Axis], given: Given) -> None:

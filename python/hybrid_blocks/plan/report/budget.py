@@ -75,7 +75,7 @@ def vllm_budget(plan: VllmPlan, length: int) -> Budget:
     for group in plan.widest_stage:
         for member in group.members:
             count = member.spec.decode_blocks(length, plan.decode_tokens)
-            live += _live_bytes(member.spec, length)
+            live += live_bytes(member.spec, length)
             pages += count * member.spec.unpadded_bytes
     blocks = requests * plan.decode_blocks(length) * plan.block_bytes
     return Budget(
@@ -90,7 +90,8 @@ def vllm_budget(plan: VllmPlan, length: int) -> Budget:
     )
 
 
-def _live_bytes(spec: Spec, length: int) -> int:
+def live_bytes(spec: Spec, length: int) -> int:
+    """Bytes that a request of ``length`` tokens needs in one layer, with no rounding to blocks."""
     if spec.states is not None:
         return spec.states * spec.unpadded_bytes
     return spec.rules.num_live_tokens(length) * spec.unpadded_bytes // spec.block_tokens

@@ -17,7 +17,9 @@ from hybrid_blocks.units import gib, human
 
 def render(report: Report, console: Console, *, explained: bool = False) -> None:
     """Print everything a report says; the formulas only if asked for."""
-    console.print(_title(report), soft_wrap=True)
+    title = Text(title_text(report))
+    title.stylize("bold", 0, len(report.model))
+    console.print(title, soft_wrap=True)
     tables = [_groups("natural", report.natural)]
     if report.vllm is not None:
         tables.append(_groups("vLLM", report.vllm))
@@ -40,16 +42,16 @@ def render(report: Report, console: Console, *, explained: bool = False) -> None
             console.print(line, soft_wrap=True)
 
 
-def _title(report: Report) -> Text:
+def title_text(report: Report) -> str:
+    """Return what the first lines say of the model and its deployment."""
     layers = ", ".join(f"{count} {name}" for name, count in report.layers.items())
     deployment = report.deployment
     origin = "" if report.verified == "config" else f" ({report.verified})"
-    return Text.assemble(
-        (report.model, "bold"),
-        f"{origin}: {layers}\n"
+    return (
+        f"{report.model}{origin}: {layers}\n"
         f"{gib(report.memory_bytes)} a GPU, tp {deployment.tp}, pp {deployment.pp}, "
         f"KV {report.kv_cache_dtype}, max length {report.max_model_len:,}, "
-        f"{deployment.num_speculative_tokens} speculative tokens",
+        f"{deployment.num_speculative_tokens} speculative tokens"
     )
 
 

@@ -1,0 +1,87 @@
+"""One HTML file that needs neither a server nor a network."""
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from bokeh.document import Document
+from bokeh.embed import file_html
+from bokeh.events import DocumentReady
+from bokeh.models import CustomJS, InlineStyleSheet, LayoutDOM
+from bokeh.models.widgets import Div
+from bokeh.resources import Resources
+
+from hybrid_blocks.errors import InvalidArgumentError
+
+FOLDER: Final = Path(__file__).parent
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:"
+)
+"""With it a browser refuses any request that a script of the page might make."""
+
+WIDTH: Final = 1160
+
+
+def read(name: str) -> str:
+    """Return a file of this package."""
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def text(content: str = "", **options: Any) -> Div:
+    """Return a box of HTML in the style of the pages."""
+    return Div(
+        text=content,
+        stylesheets=[InlineStyleSheet(css=read("parts.css"))],
+        width=WIDTH,
+        **options,
+    )
+
+
+def safe(content: str) -> str:
+    """Return a text of others as HTML."""
+    return escape(content).replace("\n", "<br>")
+
+
+def legend(styles: Mapping[str, str]) -> str:
+    """Return a line of swatches with their names."""
+    marks = (f'<span><i style="{style}"></i>{safe(name)}</span>' for name, style in styles.items())
+    return f'<div class="legend">{"".join(marks)}</div>'
+
+
+def document(root: LayoutDOM, script: CustomJS, title: str) -> Document:
+    """Return a document of one page; a browser runs the script once the page is there."""
+    made = Document(title=title)
+    made.add_root(root)
+    made.js_on_event(DocumentReady, script)
+    return made
+
+
+def html_of(page: Document) -> str:
+    """Return a page as one HTML text."""
+    template = jinja2.Environment(autoescape=False).from_string(read("page.html"))
+    return str(
+        file_html(
+            page,
+            resources=Resources(mode="inline"),
+            title=page.title,
+            template=template,
+            template_variables={"policy": POLICY, "style": read("page.css")},
+        )
+    )
+
+
+def write(page: Document, path: Path) -> None:
+    """Write a page to a file.
+
+    Raises:
+        InvalidArgumentError: the file cannot be written.
+
+    """
+    try:
+        path.write_text(html_of(page), encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(f"--html {path}: {error.strerror or error}") from None

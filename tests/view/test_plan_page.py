@@ -1,0 +1,186 @@
+"""The page of ``plan --html``: its figures are those of ``plan``, and it needs no network."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hybrid_blocks.cli import app
+from hybrid_blocks.model import load_model
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.plan.report import make_report
+from hybrid_blocks.view.plan_picture import PlanPicture, make_plan_picture
+from typer.testing import CliRunner
+
+QWEN = ("Qwen3.5-27B", "--memory", "24GiB")
+MODELS = ("Qwen3.5-27B", "Gemma-3-27B", "gpt-oss-20b", "DeepSeek-V3", "Granite-4.0-Micro")
+
+
+class References(HTMLParser):
+    """Collects what a page would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.policies: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.fetched += [str(given[name]) for name in ("src", "href", "data") if name in given]
+        if tag == "meta" and given.get("http-equiv") == "Content-Security-Policy":
+            self.policies.append(str(given["content"]))
+
+
+def run(*arguments: object, expect: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert not isinstance(result.exception, Exception), result.exception
+    assert result.exit_code == expect, result.output
+    return result.stderr if expect else result.stdout
+
+
+def picture_in(html: str) -> dict[str, Any]:
+    """The data of a page, as its script reads it."""
+    documents = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', html, re.DOTALL)
+    for found in re.findall(r'"json",\s*\[("(?:[^"\\]|\\.)*")\]', documents[0]):
+        picture: dict[str, Any] = json.loads(json.loads(found))
+        return picture
+    raise AssertionError("the page holds no picture")
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("page") / "plan.html"
+    run("plan", *QWEN, "--lengths", "512,8k", "--html", path)
+    return path.read_text()
+
+
+def test_a_page_holds_the_figures_of_the_plan(html: str) -> None:
+    report = json.loads(run("plan", *QWEN, "--lengths", "512,8k", "--json", "-"))
+    picture = picture_in(html)
+    assert picture["lengths"][picture["start"]] == 512
+    for side, name in zip(picture["sides"], ("vllm", "natural"), strict=True):
+        for full in report[name]["lengths"]:
+            at = side["at"][picture["lengths"].index(full["length"])]
+            assert at["running"] == full["running"]
+            assert at["concurrency"] == full["concurrency"]
+            assert at["requests"] == full["budget"]["requests"]
+    assert picture["warnings"] == report["warnings"]
+
+
+def test_a_page_says_its_figures_as_the_tables_do(html: str) -> None:
+    tables = run("plan", *QWEN, "--lengths", "512,8k")
+    picture = picture_in(html)
+    for length in (512, 8192):
+        at = [side["at"][picture["lengths"].index(length)] for side in picture["sides"]]
+        vllm, natural = (one["shown"] for one in at)
+        assert re.search(rf"requests of {length:,} +{re.escape(natural)} +{vllm}", tables)
+        for name, text in at[1]["parts"].items():
+            assert re.search(rf"{name} +{re.escape(text)} ", tables), name
+
+
+def test_a_page_needs_no_network(html: str) -> None:
+    references = References()
+    references.feed(html)
+    assert not references.fetched
+    assert len(references.policies) == 1
+    assert references.policies[0].startswith("default-src 'none'")
+    assert "http" not in references.policies[0]
+    assert not re.search(r"@import|url\(\s*['\"]?https?:", html)
+
+
+def test_text_of_others_is_no_html(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "architectures": ["LlamaForCausalLM"],
+                "model_type": "llama",
+                "num_hidden_layers": 2,
+                "hidden_size": 64,
+                "num_attention_heads": 4,
+                "_name_or_path": "<img src=http://x>",
+            }
+        )
+    )
+    folder = tmp_path / "<b>bold"
+    folder.mkdir()
+    config.rename(folder / "config.json")
+    run("plan", folder, "--memory", "64MiB", "--max-model-len", 512, "--html", tmp_path / "x.html")
+    references = References()
+    references.feed((tmp_path / "x.html").read_text())
+    assert not references.fetched
+    assert "<h1><b>" not in (tmp_path / "x.html").read_text()
+
+
+def picture_of(model: str, deployment: Deployment) -> PlanPicture:
+    loaded, memory = load_model(model), 48 * 2**30
+    return make_plan_picture(loaded, memory, deployment, make_report(loaded, memory, deployment))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "deployment", [Deployment(), Deployment(tp=2, num_speculative_tokens=2, pp=2)]
+)
+def test_every_byte_of_a_memory_is_drawn(model: str, deployment: Deployment) -> None:
+    picture = picture_of(model, deployment)
+    for side in picture.sides:
+        for at in side.at:
+            held = sum(run.total for run in at.runs) * at.requests
+            share = {
+                part: sum(run.count * getattr(run, part) for run in at.runs) * at.requests
+                for part in ("live", "rounding", "padding")
+            }
+            for part, nbytes in share.items():
+                assert nbytes == round(at.shares[part] * picture.memory_bytes)
+            assert held + side.null_bytes + side.tail_bytes <= picture.memory_bytes
+
+
+def test_the_slider_reaches_the_lengths_asked_for_and_the_longest() -> None:
+    model, memory, deployment = load_model("Qwen3.5-27B"), 24 * 2**30, Deployment()
+    report = make_report(model, memory, deployment, [777])
+    picture = make_plan_picture(model, memory, deployment, report)
+    assert picture.lengths == tuple(sorted(set(picture.lengths)))
+    assert {777, 8192, 262_144} <= set(picture.lengths)
+    assert picture.lengths[picture.start] == 777
+    short = Deployment(max_model_len=100)
+    report = make_report(model, memory, short)
+    assert make_plan_picture(model, memory, short, report).lengths == (100,)
+
+
+@pytest.mark.parametrize("command", ["plan"])
+def test_a_page_that_cannot_be_written_is_refused_first(tmp_path: Path, command: str) -> None:
+    missing = tmp_path / "none" / "page.html"
+    assert f"--html {missing}: there is no folder" in run(command, "--html", missing, expect=2)
+    assert f"--html {tmp_path}: a folder" in run(command, "--html", tmp_path, expect=2)
+
+
+@pytest.mark.parametrize("command", ["plan"])
+def test_without_bokeh_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("hybrid_blocks.cli.output.find_spec", lambda _: None)
+    error = run(command, "--html", tmp_path / "page.html", expect=2)
+    assert error == "error: --html needs Bokeh: pip install 'hybrid-blocks[view]'\n"
+
+
+@pytest.mark.parametrize("other", [("--sweep", "tp=1,2"), ("--why", "tokens")])
+def test_a_page_that_would_not_be_written_is_refused(
+    tmp_path: Path, other: tuple[str, ...]
+) -> None:
+    page = tmp_path / "page.html"
+    assert "--html beside" in run("plan", *QWEN, *other, "--html", page, expect=2)
+    error = run("plan", *QWEN, "--json", page, "--html", page, expect=2)
+    assert "--json and --html name the same file" in error
+
+
+def test_no_command_imports_bokeh_unless_a_page_is_asked_for() -> None:
+    code = (
+        "import sys; from hybrid_blocks.cli import app;"
+        "import hybrid_blocks.cli.plan, hybrid_blocks.cli.replay, hybrid_blocks.cli.doctor;"
+        "assert not {'bokeh', 'jinja2', 'tornado'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
