@@ -347,7 +347,7 @@ class Compaction:
 
     @property
     def num_slabs(self) -> int:
-        """Slabs that come free."""
+        """Slabs that become free."""
 
     @property
     def num_moves(self) -> int:
@@ -378,7 +378,8 @@ class BlockStore:
     def get_new(self, num_blocks: int, *, pool: int = 0) -> npt.NDArray[np.int32]:
         """Return the ids of new blocks, each with one owner.
 
-        Free blocks go first, then cached ones, coldest first; those lose their keys.
+        It takes free blocks first, then cached ones, the coldest first. Cached blocks lose their
+        keys.
 
         Raises:
             OutOfBlocksError: Fewer blocks have no owner.
@@ -402,8 +403,8 @@ class BlockStore:
     ) -> bool:
         """Let a block be found under a digest; return whether it was not before.
 
-        Several blocks may carry one key and a block several keys. ``num_tokens`` is a note of how
-        many tokens the first key stands for.
+        Several blocks may carry one key, and a block several keys. ``num_tokens`` notes how many
+        tokens the first key stands for.
 
         Raises:
             BlockError: The block has neither an owner nor a key: there is nothing in it to find.
@@ -438,7 +439,7 @@ class BlockStore:
         """
 
     def tick(self) -> None:
-        """Let time pass, once a step: it orders the ages of what several pools cache."""
+        """Let time pass, once a step: it orders the ages of cached blocks over several pools."""
 
     def free_order(self, *, pool: int = 0) -> npt.NDArray[np.int32]:
         """Return the blocks without owner, the next to be handed out first."""
@@ -477,9 +478,9 @@ class BlockManager:
     ``hasher`` gives the hash block size and the digests. ``max_chunk`` is the most tokens of one
     request that are computed in one step; it bounds what windowed groups hold.
 
-    ``policy`` says which cached content goes first: ``lru``, a :class:`FlopModel`, or ``explicit``
-    (what :meth:`set_worth` was told is worth least; both need slabs). With ``enable_compaction``
-    live blocks may be moved together when a request lacks nothing but whole slabs.
+    ``policy`` chooses the content that is evicted first: ``lru``, a :class:`FlopModel`, or
+    ``explicit``, by :meth:`set_worth`. The last two need slabs. With ``enable_compaction`` the
+    manager moves live blocks together when a request lacks only whole slabs.
 
     Batched calls take ``handles``, an int64 array of shape ``[n]``, and as many int32 values;
     arrays are read where they lie. Every call does its whole work or changes nothing. The manager
@@ -516,9 +517,9 @@ class BlockManager:
     ) -> int:
         """Register a request by its prompt, take no block, and return its handle.
 
-        ``extra_keys`` has one entry for each full hash block. What follows guides what is kept, and
-        may be left out: the session that the request is a turn of; a number below 1024 of its
-        client, for which checkpoint places are learned apart; and a ``hint``, see :meth:`set_hint`.
+        ``extra_keys`` has one entry for each full hash block. The other arguments guide eviction
+        and may be left out. ``session_id`` names the session of the request. ``client`` is a number
+        below 1024; checkpoint places are learned apart for each. For ``hint`` see :meth:`set_hint`.
 
         Raises:
             DuplicateRequestError: The id is in use.
@@ -527,7 +528,7 @@ class BlockManager:
         """
 
     def set_hint(self, handle: int, hint: str | None) -> None:
-        """Say how the conversation of a request goes on; the last word before its end counts.
+        """Say how the conversation of a request continues; the last hint before its end counts.
 
         ``going_on``, ``paused`` (for a tool), ``done``, ``compacted`` (its history was rewritten),
         or ``none``. A FLOP-aware policy learns how right each hint is; others ignore it.
@@ -538,7 +539,7 @@ class BlockManager:
         """
 
     def set_session_hint(self, session_id: str, hint: str | None) -> bool:
-        """Say how a session goes on, also when none of its requests runs.
+        """Say how a session continues, also when none of its requests runs.
 
         Hints are those of :meth:`set_hint`. One counts for the session's requests that were added
         and not freed. Without such a request, the content that the last one left is kept as if the
@@ -561,7 +562,7 @@ class BlockManager:
     def match_prefix(self, handle: int) -> int:
         """Return how many leading tokens need not be computed, at most all but one.
 
-        Takes nothing; the first :meth:`allocate` adopts what was found. 0 for a request that holds
+        It takes no block; the first :meth:`allocate` adopts the hit. 0 for a request that holds
         blocks.
 
         Raises:
@@ -581,11 +582,11 @@ class BlockManager:
     def can_admit(self, handle: int, headroom: int = 0) -> bool:
         """Return whether all known tokens of a waiting request have room at once.
 
-        ``headroom`` blocks (slabs where several pools share them) stay free beside it. So does room
-        for a checkpoint of each running request, where that saves more than one more request.
+        ``headroom`` blocks (slabs where several pools share them) stay free next to it. Room for a
+        checkpoint of each running request stays too, if that saves more than one more request.
         Layers with a window also hold the tokens of the chunk that is being computed; chunks may
-        have to be as small as :meth:`fitting_chunk` says. Takes nothing; True for a request that
-        holds blocks.
+        have to be as small as :meth:`fitting_chunk` says. It takes no block. True for a request
+        that holds blocks.
 
         Raises:
             UnknownRequestError: The handle names no request.
@@ -594,8 +595,8 @@ class BlockManager:
     def fitting_chunk(self, handle: int, most: int) -> int:
         """Return the most tokens, up to ``most``, that a request can compute in one step.
 
-        All known tokens of a waiting request have room in chunks of as many, the next chunk of a
-        running one has. ``most`` if no smaller chunk would help. Takes nothing.
+        In chunks of this size all known tokens of a waiting request have room, or the next chunk of
+        a running one. ``most`` if no smaller chunk would help. It takes no block.
 
         Raises:
             UnknownRequestError: The handle names no request.
@@ -624,7 +625,7 @@ class BlockManager:
         """
 
     def set_alpha(self, alpha: float) -> None:
-        """Change how much the chance to be gone on from counts, under a FLOP-aware policy.
+        """Change how much the chance to be resumed from counts, under a FLOP-aware policy.
 
         Raises:
             InvalidArgumentError: The policy is another one.
@@ -640,8 +641,7 @@ class BlockManager:
 
         The bytes follow with the next :meth:`take_copies`.
 
-        Raises:
-            InvalidArgumentError: Something happened since the plan was made.
+        Raises: InvalidArgumentError: Another call changed blocks since the plan was made.
         """
 
     def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:
@@ -649,8 +649,8 @@ class BlockManager:
 
         ``num_new_tokens[i]`` counts tokens after those computed, or, in a request's first
         allocation, after its matched prefix; ``lookahead`` more may be rejected later. The first
-        request that does not fit, and all after it, are left as they were. A request whose matched
-        prefix was evicted since counts as one that does not fit.
+        request that does not fit, and all after it, stay as they were. A request does not fit if
+        its matched prefix was evicted since.
 
         Raises:
             UnknownRequestError: A handle names no request.
@@ -685,7 +685,7 @@ class BlockManager:
         """
 
     def tick(self) -> None:
-        """Let time pass, once a step: it orders the ages of what is cached."""
+        """Let time pass, once a step: it orders the ages of cached blocks."""
 
     def reset(self) -> None:
         """Drop all cached content.
@@ -746,7 +746,7 @@ class BlockManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Of these, the ones without an owner, cached ones included."""
+        """Blocks or slabs of ``num_blocks`` without an owner, cached ones included."""
 
     def num_live_blocks(self, *, pool: int = 0) -> int:
         """Return how many blocks of a pool have an owner.

@@ -16,7 +16,7 @@ __all__ = ["ChunkCodec", "ChunkRegion", "DiskStore", "HostCache", "Lookup", "Obj
 
 @final
 class Lookup:
-    """What one look-up found."""
+    """The result of one look-up."""
 
     @property
     def num_tokens(self) -> int:
@@ -52,10 +52,10 @@ class Lookup:
 
 @final
 class HostCache:
-    """The books of a region of host memory: which chunk lies where, and what is evicted together.
+    """The books of a region of host memory: the place and the unit of each chunk.
 
-    A chunk of a group has its natural size. A state and the attention that leads to it are evicted
-    as one. The cache touches no byte of the region; several threads may call it.
+    A chunk of a group has its natural size. A unit is a state and the attention that leads to it;
+    it is evicted as one. The cache touches no byte of the region; several threads may call it.
     """
 
     def __new__(
@@ -72,8 +72,8 @@ class HostCache:
 
         ``windows`` counts the chunks that the next token needs: 1 for a state, ``None`` for all.
         ``chunk_tokens`` are multiples of ``hash_block_size``; 0 stands for a group that is not
-        stored. ``is_written_back`` says whether what a request stored is written elsewhere once it
-        ends: until then it goes after all else.
+        stored. With ``is_written_back`` the caller writes a request's chunks elsewhere once it
+        ends; until then they are evicted last.
 
         Raises ``InvalidArgumentError`` where sizes make no sense or the region is too small.
         """
@@ -84,7 +84,7 @@ class HostCache:
 
     @property
     def num_units(self) -> int:
-        """Lengths from which a request can go on, and runs of attention without one yet."""
+        """Lengths from which a request can resume, and runs of attention without one yet."""
 
     @property
     def num_pending(self) -> int:
@@ -99,10 +99,10 @@ class HostCache:
         """Bytes of slots whose chunks can be found or are needed."""
 
     def presence(self, key: bytes) -> int:
-        """Say what is known of a chunk: 0 nothing, 1 it is being copied here, 2 it is ready."""
+        """Return the presence of a chunk: 0 absent, 1 being copied here, 2 ready."""
 
     def presences(self, keys: Sequence[bytes]) -> bytes:
-        """Say the same of many chunks, a byte for each."""
+        """Return the same of many chunks, a byte for each."""
 
     def lookup(
         self,
@@ -120,7 +120,7 @@ class HostCache:
         """Find which prefix to restore from host memory and the given tiers together.
 
         ``keys`` are all of a request, with the tokens that each stands for. The device holds the
-        first ``num_computed`` tokens. States are asked first; no data is read.
+        first ``num_computed`` tokens. It looks for states first, and reads no data.
 
         It finds the longest prefix. ``token_cost`` gives the seconds to compute a token; with it,
         it finds the prefix from which the request resumes soonest. Other costs are the seconds that
@@ -132,15 +132,15 @@ class HostCache:
         """Begin the stores of a request with all its keys; return its number."""
 
     def close_request(self, request: int) -> None:
-        """End the stores of a request. Copies under way go on."""
+        """End the stores of a request. Copies under way continue."""
 
     def begin_store(
         self, request: int, keys: Sequence[bytes], tokens: Sequence[int]
     ) -> tuple[list[bytes], npt.NDArray[np.int64]] | None:
         """Take slots for chunks that are neither here nor on their way.
 
-        Returns their keys and the first byte of each slot. Others are evicted for them. What has
-        no room beside what is pinned is left out; ``None`` if nothing has.
+        Returns their keys and the first byte of each slot. Other chunks are evicted for them.
+        Chunks without room next to pinned ones are left out; ``None`` if none has room.
         """
 
     def complete_store(self, keys: Sequence[bytes], success: bool = True) -> int:
@@ -161,11 +161,11 @@ class HostCache:
     def touch(self, keys: Sequence[bytes], *, request: int | None = None) -> None:
         """Note a use, by a request of `open_request` if one is given.
 
-        What brought the chunks in is kept the longer the likelier the request's next turn is.
+        The likelier the request's next turn is, the longer the units of these chunks are kept.
         """
 
     def take_evicted(self) -> list[bytes]:
-        """Return the keys whose slots were taken since this was last asked."""
+        """Return the keys whose slots were taken since the last call."""
 
     def reset(self) -> None:
         """Forget everything, transfers under way too."""
@@ -177,8 +177,8 @@ class HostCache:
 class ChunkCodec:
     """Chunks as ranks hold them, to and from a stored form that is the same for any of them.
 
-    Ranks' shares lie one after another. The stored form is what one rank alone would hold. Several
-    threads may call a codec; it copies without the interpreter's lock.
+    Ranks' shares lie one after another. The stored form has the bytes that one rank alone would
+    hold. Several threads may call a codec; it copies without the interpreter's lock.
     """
 
     def __new__(
@@ -209,20 +209,20 @@ class ChunkCodec:
 
     @property
     def is_identity(self) -> bool:
-        """Whether a stored chunk is what ranks hold."""
+        """Whether a stored chunk has the bytes that ranks hold."""
 
     @property
     def converts_states(self) -> bool:
         """Whether any part is stored in another format."""
 
     def encode(self, chunk: npt.NDArray[np.uint8], stored: npt.NDArray[np.uint8]) -> bool:
-        """Fill ``stored`` from what ranks hold.
+        """Fill ``stored`` from the shares of ranks.
 
         ``False`` if ranks differ that should hold the same keys and values; ``stored`` is void.
         """
 
     def decode(self, stored: npt.NDArray[np.uint8], chunk: npt.NDArray[np.uint8]) -> None:
-        """Fill what ranks hold from ``stored``."""
+        """Fill the shares of ranks from ``stored``."""
 
 @final
 class ChunkRegion:
@@ -253,11 +253,11 @@ class DiskStore:
         largest_chunk: int = 0,
         direct: bool = True,
     ) -> DiskStore:
-        """Open the folder of a namespace below ``path``, and read what it holds.
+        """Open the folder of a namespace below ``path``, and read the names of its chunks.
 
-        ``layouts`` are 16 bytes a group that name what the bytes of its chunks mean. Chunks of
-        other layouts are never read. Segments have room for a chunk of ``largest_chunk`` bytes.
-        With ``direct``, transfers bypass the page cache.
+        ``layouts`` are 16 bytes a group that name the meaning of its chunks' bytes. Chunks of other
+        layouts are never read. Segments have room for a chunk of ``largest_chunk`` bytes. With
+        ``direct``, transfers bypass the page cache.
 
         Raises ``OSError`` if the folder cannot be used, and ``HybridBlocksError`` if another
         process uses it. Raises ``InvalidArgumentError`` for sizes that make no sense, such as a
@@ -283,7 +283,7 @@ class DiskStore:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is written for now, as a write failed."""
+        """Whether writes are paused, because one failed."""
 
     def take_warnings(self) -> list[str]:
         """Return what went wrong since this was last asked, once a minute for each kind."""
@@ -292,7 +292,7 @@ class DiskStore:
         """Say which chunks can be read."""
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Note that a request used chunks, wherever it read them: they outlive their segment."""
+        """Note that a request used chunks, of any tier: they outlive their segment."""
 
     def store(
         self,
@@ -330,9 +330,9 @@ class DiskStore:
 class ObjectStore:
     """Chunks as objects in a bucket or a folder, which many engines may share.
 
-    Several threads may call it. Which objects are there is known from listings and from what was
-    stored, so look-ups wait for nothing. Transfers run on a thread of its own. A store that
-    refuses is not used for a while.
+    Several threads may call it. Listings and its own stores tell the store which objects exist, so
+    look-ups wait for nothing. Transfers run on a thread of its own. A store that refuses is not
+    used for a while.
     """
 
     def __new__(
@@ -369,7 +369,7 @@ class ObjectStore:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the store is not used for now, as it refused."""
+        """Whether the store is paused, because it refused."""
 
     def take_warnings(self) -> list[str]:
         """Return what went wrong since this was last asked, once a minute for each kind."""

@@ -39,7 +39,7 @@ class Block:
 
     @property
     def pool(self) -> Any:
-        """What the blocks were bound to as their owner."""
+        """The object that the blocks were bound to as their owner."""
 
     @property
     def ref_cnt(self) -> int:
@@ -81,7 +81,7 @@ class Block:
 
 @final
 class Blocks:
-    """All blocks of a pool, a sequence, and what is done with many of them at a time.
+    """All blocks of a pool, as a sequence, and calls for many of them at a time.
 
     ``num_blocks`` counts the null block, which is number 0. ``keep_evicted`` keeps the keys of
     evicted blocks for `take_evicted`. A key is vLLM's ``BlockHashWithGroupId``: a hash of 32, 16 or
@@ -119,7 +119,7 @@ class Blocks:
         """Blocks that have an owner."""
 
     def bind(self, owner: object, head: object, tail: object, block_class: type) -> None:
-        """Set what blocks give as their pool and their class, and the ends of the free queue."""
+        """Set the pool and the class that blocks show, and the ends of the free queue."""
 
     def __len__(self) -> int: ...
     @overload
@@ -128,7 +128,7 @@ class Blocks:
     def __getitem__(self, index: slice, /) -> list[Block]: ...
     @property
     def num_free(self) -> int:
-        """Blocks without owner. What is written to it shifts what is read from then on."""
+        """Blocks without owner. A write shifts all later reads."""
 
     @num_free.setter
     def num_free(self, count: int) -> None: ...
@@ -153,7 +153,7 @@ class Blocks:
         """Add an owner to each but null blocks; ``TypeError`` for one of another pool."""
 
     def free(self, blocks: Iterable[object]) -> list[Any]:
-        """Take an owner from each but null blocks; return what is not of this pool.
+        """Take an owner from each but null blocks; return blocks that are not of this pool.
 
         Blocks without owner go to the front of the free queue if they hold nothing, else to its
         end, in the order given. Raises ``BlockError`` if one has no owner; then none is freed.
@@ -201,7 +201,7 @@ class Blocks:
         """Return a block's keys after its first."""
 
     def move_keys(self, source: Block, target: Block) -> None:
-        """Let what is found in ``source`` be found in ``target``, which has no key."""
+        """Move all keys of ``source`` to ``target``, which has none."""
 
     @property
     def first_free(self) -> Any:
@@ -232,7 +232,7 @@ class AllocatedBlocks:
 
     @property
     def blocks(self) -> tuple[Sequence[Block], ...]:
-        """Block objects by group, made when asked for."""
+        """Block objects by group, made at their first use."""
 
     def get_block_ids(
         self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
@@ -261,7 +261,7 @@ class AllocatedBlocks:
 
 @disjoint_base
 class RustKVCacheManager:
-    """What vLLM's ``KVCacheManager`` does for requests, decision by decision.
+    """The calls of vLLM's ``KVCacheManager`` for requests, with equal decisions.
 
     The base of :class:`hybrid_blocks.vllm.native_manager.NativeKVCacheManager`. Arguments are
     vLLM's; it is empty until :meth:`_start` is called. Requests are vLLM's ``Request`` objects. The
@@ -275,8 +275,8 @@ class RustKVCacheManager:
         """Begin over an engine's blocks and return the one result that stands for no blocks.
 
         ``pools`` are the blocks that each group draws from; ``blocks`` are those of the first pool.
-        ``waiting`` are the states of requests that are to be admitted, ``class_`` is what results
-        claim to be. The first other call asks ``self._geometry()`` for a
+        ``waiting`` are the states of requests that are to be admitted, ``class_`` is the class that
+        results show. The first other call gets from ``self._geometry()`` a
         :class:`hybrid_blocks.vllm.geometry.Geometry`, and raises ``InvalidArgumentError`` for sizes
         that do not fit each other.
 
@@ -356,7 +356,7 @@ class RustKVCacheManager:
         """Return whether a request holds blocks, no other does, and it cannot grow with them."""
 
     def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
-        """Have a request's blocks zeroed again, from a token on that starts a block.
+        """Let a request's blocks be zeroed again, from a token on that starts a block.
 
         Raises:
             InvalidArgumentError: It does not.
@@ -369,7 +369,7 @@ class RustKVCacheManager:
         """Return the states at the end of a finished request: ``(group, block, tokens)``."""
 
     def new_step_starts(self) -> None:
-        """Note that what the last step computed is there."""
+        """Note that the results of the last step are there."""
 
     def _free(self, request_id: str) -> None: ...
     def _pause(self, request_id: str) -> None: ...
@@ -447,7 +447,7 @@ class DecodeBatch:
         """
 
     def advance(self, drafts: list[int], step_number: int, fence: int | None) -> None:
-        """Count what was scheduled as computed, and as in flight.
+        """Count the scheduled tokens as computed, and as in flight.
 
         ``drafts`` stand for those of the next step where steps are scheduled ahead. ``fence`` is
         noted on requests whose blocks may not be freed before that step has ended.
@@ -462,23 +462,23 @@ class DecodeBatch:
         sampled: list[list[int]],
         extras: Any,
     ) -> TakenOutputs:
-        """Append what was sampled in a step, and end the requests whose last token it is.
+        """Append a step's sampled tokens, and end the requests that got their last one.
 
-        It ends before the first request that got anything but tokens. ``index_of`` gives a
-        request's position in ``sampled``; ``extras`` is a
-        :class:`hybrid_blocks.vllm.batching.Extras`. Requests that end are freed by ``scheduler``,
-        which is also told of tokens under a grammar and of images that are computed.
+        It ends before the first request that got more than tokens. ``index_of`` gives a request's
+        position in ``sampled``; ``extras`` is a :class:`hybrid_blocks.vllm.batching.Extras`.
+        ``scheduler`` frees requests that end. It also gets the tokens under a grammar and the
+        images that are computed.
 
         Raises:
             AssertionError: More drafts were accepted than the engine has.
         """
 
     def forget(self) -> None:
-        """Forget what is kept of requests between steps, because others schedule them now."""
+        """Forget all state of requests between steps, because other code schedules them now."""
 
 @final
 class ScheduledDecodes:
-    """What a step's output says of the requests that decode; lists are in their order."""
+    """A step's output for the requests that decode; lists are in their order."""
 
     @property
     def num_seen(self) -> int:
@@ -535,11 +535,11 @@ class TakenOutputs:
         """Requests that ended; they are freed but still among the running ones."""
     @property
     def spec_counts(self) -> SpecCounts:
-        """What became of their drafts."""
+        """How many of their drafts were accepted."""
 
 @final
 class SpecCounts:
-    """What vLLM's ``SpecDecodingStats`` counts, of the requests that one call dealt with."""
+    """The counts of vLLM's ``SpecDecodingStats``, of the requests that one call dealt with."""
 
     @property
     def num_drafts(self) -> int:
@@ -585,13 +585,13 @@ class RequestHasher:
     def __call__(self, request: Any) -> list[Any]:
         """Return the hashes of the blocks that became full since the last call.
 
-        Asks ``self._extra_keys(request, start, num_blocks)`` for what a request with images, LoRA,
-        a salt or embedded prompts has beside tokens.
+        ``self._extra_keys(request, start, num_blocks)`` gives the extra keys of a request with
+        images, LoRA, a salt or embedded prompts.
         """
 
 @final
 class RequestGetState:
-    """``__getstate__`` of vLLM's ``Request``: what a copy or a pickle is made of.
+    """``__getstate__`` of vLLM's ``Request``: the content of a copy or a pickle.
 
     It has the counts as they are at that time, and nothing of this package.
     """
@@ -600,10 +600,11 @@ class RequestGetState:
 
 @final
 class RequestState:
-    """What is kept of a request between calls, in its attribute ``_hybrid_blocks``.
+    """The state of a request between calls, in its attribute ``_hybrid_blocks``.
 
-    Its three counts, once :class:`RequestAttribute` shows them; how its block manager names it; and
-    digests on their way from a hasher to a manager. Of a copy's only the counts are taken over.
+    It holds the request's three counts, once :class:`RequestAttribute` shows them, and its block
+    manager's name for it. It also holds digests on their way from a hasher to a manager. A copy
+    takes over the counts alone.
     """
 
     def __new__(cls, counts: tuple[int, int, int] | None = None) -> Self:
@@ -614,7 +615,7 @@ class RequestAttribute:
     """An attribute of vLLM's ``Request`` that its :class:`RequestState` knows of.
 
     ``num_computed_tokens``, ``num_in_flight_tokens`` and ``num_output_placeholders``, in tokens,
-    are kept there. Of ``status`` it is noted that it was set.
+    are kept there. For ``status`` it counts how often it was set.
     """
 
     def __get__(self, request: Any, _class: type | None = None, /) -> Any: ...
