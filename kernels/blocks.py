@@ -21,7 +21,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DeviceTables:
-    """What a kernel reads to find every byte of a block.
+    """The tables by which a kernel finds every byte of a block.
 
     ``segments`` is int64 ``[num_segments, 4]``: the address of block 0, the block stride, the
     bytes of the run, and its offset in a staging record. ``units`` is int32 ``[num_units, 2]``:

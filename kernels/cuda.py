@@ -30,7 +30,7 @@ Parameter = tuple[str, Any, Any]  # name, dtype, value; None for what each call 
 
 
 class HasLaunches(Protocol):
-    """What a launch is laid out for: it keeps its launches and the tables they read."""
+    """An object with launches laid out for it: it keeps them and the tables that they read."""
 
     launches: dict[tuple[int, str], Any]
 

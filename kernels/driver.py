@@ -1,4 +1,4 @@
-"""What this package asks of CUDA, as CuPy offers it: modules, launches, events, uploads."""
+"""The parts of CUDA that this package uses, by CuPy: modules, launches, events, uploads."""
 
 from functools import cache
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What the Triton block kernels share: runs of bytes moved by one program."""
+"""Code that the Triton block kernels share: runs of bytes moved by one program."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""What was measured of a device and its link: how many SMs fill it, when the copy engine wins.
+"""Measurements of a device and its link: how many SMs fill it, when the copy engine wins.
 
 ``tuned.json`` holds an entry for each device that ``make bench-gpu`` ran on, under the driver's
 name for it. The entry ``predicted`` serves all others. Its figures come from the machine code and

@@ -25,8 +25,8 @@ def copy_blocks(
 ) -> None:
     """Copy block ``src[i]`` to block ``dst[i]`` in every tensor of ``group``, in one launch.
 
-    ``src`` and ``dst`` are int32 ``[n]``, on the host or on the group's device. What a host list
-    means where a block is on both sides is its ``order``:
+    ``src`` and ``dst`` are int32 ``[n]``, on the host or on the group's device. A block may be on
+    both sides of a host list. ``order`` says what the list means then:
 
     - ``"list"``: the copies are made one after another in list order, so that ordered batches
       are handed over as one concatenated list;

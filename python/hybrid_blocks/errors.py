@@ -1,4 +1,4 @@
-"""What the package raises."""
+"""The errors of the package."""
 
 
 class HybridBlocksError(Exception):

@@ -10,7 +10,7 @@ Counts = npt.NDArray[np.int32]
 
 
 class Manager(Protocol):
-    """What a continuous-batching scheduler calls, a handful of times a step."""
+    """The calls of a continuous-batching scheduler, a handful of times a step."""
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         """Register a request and return its handle.

@@ -1,4 +1,4 @@
-"""What commands need beside the package itself."""
+"""Packages that commands need next to this one."""
 
 from importlib.util import find_spec
 

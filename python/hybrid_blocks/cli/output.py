@@ -1,4 +1,4 @@
-"""What commands write beside their tables."""
+"""The output of commands next to their tables."""
 
 import os
 from importlib.util import find_spec

@@ -13,7 +13,7 @@ import msgspec
 
 
 class ClassDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one configuration class brings along."""
+    """The values that one configuration class brings along."""
 
     decoder: str | None = None
     aliases: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What sparse attention keeps beside its keys and values: an index, and an n-gram embedding."""
+"""Caches of sparse attention beside its keys and values: an index, and an n-gram embedding."""
 
 from typing import Final
 

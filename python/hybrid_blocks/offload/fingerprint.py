@@ -1,4 +1,4 @@
-"""What files hold, in few reads: the same wherever and whenever they were downloaded."""
+"""Fingerprints of files, in few reads: equal wherever and whenever they were downloaded."""
 
 import hashlib
 import os

@@ -17,7 +17,7 @@ ABSENT, PENDING, READY = range(3)
 class Host:
     """The core's `HostCache` with a count of its changes, metrics and events.
 
-    What was looked up holds while ``version`` is the same. ``pinned_bytes`` are kept from eviction,
+    A look-up is valid while ``version`` is the same. ``pinned_bytes`` are kept from eviction,
     counted once for each pin. ``num_releases`` counts what may have made room.
     """
 

@@ -1,4 +1,4 @@
-"""What decides the bytes that a model writes to its cache, beside the layout of the cache."""
+"""The facts that decide the bytes of a model's cache, beside the layout of the cache."""
 
 import hashlib
 import json
@@ -95,7 +95,7 @@ def _drafter(config: "SpeculativeConfig") -> object:
 
 
 def _length(config: "ModelConfig") -> object:
-    """What the longest length decides: which rotation positions have, or nothing."""
+    """Return the rotation that the longest length picks, or nothing."""
     own = list(_mappings(config.hf_config))
     architectures = getattr(config.hf_config, "architectures", None) or []
     if any(it in _LLAMA_4 for it in architectures):

@@ -14,7 +14,7 @@ _RESULTS = (LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.HIT)
 
 
 class Lookups:
-    """What requests can restore.
+    """Look-ups of the prefixes that requests can restore.
 
     A plan is a length at which every group has all that it needs. Of these lengths it is the one
     from which the request resumes soonest, by measured rates, or else the longest. The answers for

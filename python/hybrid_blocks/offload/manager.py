@@ -118,7 +118,7 @@ class HybridOffloadingManager(OffloadingManager):
         self._host.unpin(list(keys))
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        """Note that a request went on from these chunks."""
+        """Note that a request resumed from these chunks."""
         del req_context
         self.cache.touch(list(keys))
 

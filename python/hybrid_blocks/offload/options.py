@@ -61,7 +61,7 @@ class DiskOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a user asked for.
+    """The options of a user.
 
     ``host_bytes`` is the size of the region that all ranks share. ``objects`` is a URL, such as
     ``s3://bucket/prefix``. ``reads_longest`` stands for reading all that can be restored, whatever

@@ -1,4 +1,4 @@
-"""What the bytes are that ranks hold of a chunk: parts that tensor parallelism splits by head."""
+"""The bytes that ranks hold of a chunk: parts that tensor parallelism splits by head."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What became of transfers with the tiers below host memory."""
+"""Progress of transfers with the tiers below host memory."""
 
 import time
 from typing import Any, Final

@@ -19,7 +19,7 @@ _PATIENCE = 10.0
 
 
 class Promotions:
-    """Reads for requests. What one waits for stays in host memory until it is loaded."""
+    """Reads for requests. Their chunks stay in host memory until the requests load them."""
 
     def __init__(self, host: Host, below: TiersBelow) -> None:
         """Read from ``below`` to ``host``."""
@@ -105,7 +105,7 @@ class Promotions:
         return time.monotonic() - state.refused_since < _PATIENCE
 
     def end(self, tier: TierQueue[Any], keys: Sequence[bytes], ok: list[bool]) -> None:
-        """End a read. What arrived is held for who waits for it."""
+        """End a read. Chunks that arrived are held for the requests that wait for them."""
         self._given_up.difference_update(keys)
         good = [key for key, is_ok in zip(keys, ok, strict=True) if is_ok]
         bad = [key for key, is_ok in zip(keys, ok, strict=True) if not is_ok]

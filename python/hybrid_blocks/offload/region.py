@@ -29,7 +29,7 @@ _MOST_RANKS: Final = 4096
 
 @dataclass(frozen=True)
 class Header:
-    """What workers tell the scheduler: bytes of a block by group, and how they are laid out.
+    """The workers' message to the scheduler: bytes of a block by group, and their layout.
 
     Bytes are those of one rank; all ranks have the same. ``structures`` say by group what they are.
     """

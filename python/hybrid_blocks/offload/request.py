@@ -1,4 +1,4 @@
-"""What the manager keeps of a request while vLLM knows it."""
+"""The manager's state of a request while vLLM knows it."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""The structure of vLLM's pages, as far as it is certain. What is not keeps a layout by rank."""
+"""The structure of vLLM's pages, as far as it is certain. Other pages keep a layout by rank."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final

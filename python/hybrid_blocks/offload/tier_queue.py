@@ -278,7 +278,7 @@ class TierQueue(Generic[StoreT]):
             wait(jobs, timeout=min(1.0, self._patience / 4), return_when=FIRST_COMPLETED)
 
     def close(self) -> None:
-        """End the threads and let the tier finish what was stored, as far as it goes on."""
+        """End the threads and let the tier finish its stores, if it makes progress."""
         is_stuck = self.is_stuck
         self._readers.close(0.0 if is_stuck else self._patience)
         self._writers.close(0.0 if is_stuck else self._patience)

@@ -13,7 +13,7 @@ from hybrid_blocks.offload.tier_queue import TierQueue
 
 @dataclass
 class TiersBelow:
-    """What lies below host memory, the nearest first when iterated over."""
+    """The tiers below host memory; iteration begins with the nearest."""
 
     disk: TierQueue[DiskStore] | None = None
     objects: TierQueue[ObjectStore] | None = None

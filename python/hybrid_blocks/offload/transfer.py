@@ -1,4 +1,4 @@
-"""What the manager tells workers: where chunks lie in host memory."""
+"""The manager's message to workers: where chunks lie in host memory."""
 
 from collections.abc import Sequence
 

@@ -29,7 +29,7 @@ class _Left:
 
 
 class WriteBack:
-    """What ended requests left in host memory and a tier below does not have yet.
+    """Chunks of ended requests in host memory that a tier below does not have yet.
 
     At most a quarter of host memory is pinned for writes. A request with more is written in parts.
     """

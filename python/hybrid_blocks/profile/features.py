@@ -1,4 +1,4 @@
-"""What requests ask for beside tokens, and what a scheduler needs for it."""
+"""Features that requests use beside tokens, and the scheduler's parts for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

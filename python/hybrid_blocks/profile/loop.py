@@ -1,6 +1,6 @@
 """The engine's loop without a model: schedule, make up outputs, feed them back.
 
-What each step decided and said goes into a fingerprint, so that levels can be compared.
+Each step's decisions and outputs go into a fingerprint, so that levels can be compared.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What is measured: steps by the clock, and stopwatches around the parts inside them."""
+"""Measurements: steps by the clock, and stopwatches around the parts inside them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a profile finds at one level."""
+"""The findings of a profile at one level."""
 
 from collections import defaultdict
 
@@ -53,9 +53,9 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a level's process hands back: figures, and the steps and spans of the probed run.
+    """The result of a level's process: figures, and the steps and spans of the probed run.
 
-    ``decisions`` is a digest of all that was scheduled, and ``outputs`` of all that was told of it.
+    ``decisions`` is a digest of all schedules, and ``outputs`` of all outputs for clients.
     """
 
     result: LevelResult

@@ -1,4 +1,4 @@
-"""What a profile runs: its settings, and the requests of a steady load."""
+"""The workload of a profile: its settings, and the requests of a steady load."""
 
 from collections.abc import Iterator
 

@@ -20,7 +20,7 @@ VLLMS = "vLLM's own"
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine reaches: ``natural`` or, if that is refused, the level below it.
+    """The level that an engine reaches: ``natural`` or, if that is refused, the one below it.
 
     ``manager_level`` is what level ``manager``, the default, comes to.
     """

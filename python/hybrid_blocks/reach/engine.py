@@ -63,7 +63,7 @@ _MODEL = {
 
 
 class Engine:
-    """What an engine core knows of a model before it makes its scheduler.
+    """An engine core's view of a model before it makes its scheduler.
 
     ``specs`` are the layers' with the blocks of their kernels, as workers report them at level
     ``natural``; ``kv_cache_config`` is vLLM's own plan.

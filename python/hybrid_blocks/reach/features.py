@@ -1,4 +1,4 @@
-"""What an engine is started with, beside its model."""
+"""The features of an engine, beside its model."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

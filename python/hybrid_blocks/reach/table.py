@@ -1,4 +1,4 @@
-"""What every built-in model reaches with every feature, a row each."""
+"""The level of every built-in model with every feature, a row each."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType

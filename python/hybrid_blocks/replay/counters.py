@@ -1,4 +1,4 @@
-"""What a replay counts."""
+"""The counters of a replay."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a replay."""
+"""The errors of a replay."""
 
 from hybrid_blocks.errors import HybridBlocksError
 

@@ -1,4 +1,4 @@
-"""What computing a prefix again would cost."""
+"""The cost of computing a prefix again."""
 
 import re
 from dataclasses import dataclass

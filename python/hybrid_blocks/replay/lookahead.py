@@ -1,4 +1,4 @@
-"""What a policy that knows the future would keep."""
+"""The worth of content to a policy that knows the future."""
 
 import numpy as np
 import numpy.typing as npt

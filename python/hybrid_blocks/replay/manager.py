@@ -1,4 +1,4 @@
-"""What the engine asks of a manager beyond the interface that all managers offer."""
+"""The engine's calls to a manager beyond the interface that all managers offer."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -39,7 +39,7 @@ class ReplayManager(Manager, Protocol):
 
     @property
     def unit(self) -> BlockUnit:
-        """What ``num_blocks`` and ``num_free_blocks`` count."""
+        """The unit of ``num_blocks`` and ``num_free_blocks``."""
 
     @property
     def num_live_blocks(self) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ What clients say of their sessions counts wherever it saves anything."""
 
 
 class PolicyName(StrEnum):
-    """What a policy is called on the command line."""
+    """The names of policies on the command line."""
 
     LRU = "lru"
     FLOP = "flop"

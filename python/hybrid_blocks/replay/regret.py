@@ -50,7 +50,7 @@ class Regret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phases(num_requests: int, changes: Sequence[int] = ()) -> tuple[Phase, ...]:
-    """Return what is left of the parts of a load once a placement has had time to learn each."""
+    """Return the rest of each part of a load after a placement had time to learn it."""
     starts = (0, *changes)
     return tuple(
         Phase(first=start + LEARNING, end=end)

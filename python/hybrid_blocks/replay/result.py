@@ -75,7 +75,7 @@ def served_by(trace: Trace, cache: Cache, config: EngineConfig) -> dict[str, Any
 
 
 class Result(Served, frozen=True, kw_only=True):
-    """What one replay measured; the field names are those of ``--json``.
+    """The figures of one replay; the field names are those of ``--json``.
 
     Attributes:
         trace: name of the trace.
@@ -184,7 +184,7 @@ class Result(Served, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> BlockUnit:
-        """What ``blocks_total`` counts."""
+        """The unit of ``blocks_total``."""
         return BlockUnit(name=self.block_unit, tokens=self.block_tokens, num_bytes=self.block_bytes)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What happened when."""
+"""Samples of a replay over virtual time."""
 
 from array import array
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a manager counts its memory in."""
+"""The unit in which a manager counts its memory."""
 
 import msgspec
 

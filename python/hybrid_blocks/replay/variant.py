@@ -1,4 +1,4 @@
-"""What is put side by side: a manager and its settings."""
+"""A variant of a comparison: a manager and its settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """What to call it in a report."""
+        """Its name in a report."""
         if self.manager is ManagerName.RUST:
             told = "" if self.signal is None else f" signal {self.signal:g}"
             return f"{self.manager} {self.placement} {self.policy}{told}"

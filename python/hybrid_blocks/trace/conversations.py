@@ -1,6 +1,7 @@
 """Coding-agent conversations: one JSON object a line, prompts as delta-coded 64-token block ids.
 
-Source: github.com/callanjfox/kv-cache-tester. What the file leaves open is settled here:
+Source: github.com/callanjfox/kv-cache-tester. The file leaves some questions open. This module
+answers them:
 
 - Every conversation records its own time from 0. Conversation ``k`` of the file starts ``k`` x
   `CONVERSATION_GAP` seconds after the first.

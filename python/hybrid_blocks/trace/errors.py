@@ -1,4 +1,4 @@
-"""What can be wrong with a trace."""
+"""The errors of a trace."""
 
 from pathlib import Path
 

@@ -33,10 +33,10 @@ class Shape:
 def generate_trace(seed: int = 0, shape: Shape | None = None) -> Trace:
     """Make a workload; equal seeds and shapes make equal workloads.
 
-    A conversation opens with one of the system prompts, chosen by a Zipf law; conversations open
-    as a Poisson process. Each turn sends everything before it and a new message. After a turn the
-    conversation goes on with probability ``more_turns`` unless it would pass ``max_tokens``. With
-    probability ``branch`` it goes on twice: two continuations share one history.
+    A conversation opens with one of the system prompts, chosen by a Zipf law; conversations open as
+    a Poisson process. Each turn sends everything before it and a new message. After a turn the
+    conversation continues with probability ``more_turns`` unless it would pass ``max_tokens``. With
+    probability ``branch`` it continues twice: two continuations share one history.
     """
     return Conversations(np.random.default_rng(seed), shape or Shape()).run(
         f"generated, seed {seed}"

@@ -59,8 +59,8 @@ def read_trace(path: Path, trace_format: str = AUTO, on_error: OnError = "raise"
     """Read a trace file, gzip-compressed or not.
 
     ``trace_format`` is a key of `FORMATS`, or ``"auto"`` to tell it by the first line.
-    ``on_error="skip"`` goes on after a damaged line and names it in ``skipped``, and takes of a
-    compressed file that was cut off what comes before; ``"raise"`` stops with `DamagedLineError`.
+    ``on_error="skip"`` continues after a damaged line and names it in ``skipped``. Of a compressed
+    file that was cut off it takes the lines before. ``"raise"`` stops with `DamagedLineError`.
     Raises ``TraceError`` where no format has the name or the mark, and for a file that cannot be
     read.
     """

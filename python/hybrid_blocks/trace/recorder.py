@@ -29,7 +29,7 @@ _DIGEST_BYTES: Final = 12
 
 
 class Finished(NamedTuple):
-    """What the engine's thread notes of a request; digests are made on the other thread."""
+    """The engine thread's notes on a request; the other thread makes the digests."""
 
     arrival: float
     block_tokens: int

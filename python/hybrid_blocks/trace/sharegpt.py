@@ -1,7 +1,7 @@
 """ShareGPT: conversations as text, a JSON list of them or one a line.
 
-Source: the files that ``vllm bench serve --dataset-name sharegpt`` reads. What they leave open is
-settled here:
+Source: the files that ``vllm bench serve --dataset-name sharegpt`` reads. They leave some questions
+open. This module answers them:
 
 - There are no tokens. A token stands for `BYTES_PER_TOKEN` bytes of UTF-8, about what tokenizers
   make of English. Text is cut into pieces of `PIECE_TOKENS` tokens, and equal pieces have equal
@@ -28,7 +28,7 @@ _ANSWERS = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model"})
 
 
 class Message(msgspec.Struct):
-    """Who said what."""
+    """One message and its sender."""
 
     sender: str = msgspec.field(name="from")
     value: str

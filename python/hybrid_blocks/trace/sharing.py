@@ -1,4 +1,4 @@
-"""What the requests of a trace have in common, whatever serves them."""
+"""The prefixes that requests of a trace have in common, whatever serves them."""
 
 from dataclasses import dataclass
 

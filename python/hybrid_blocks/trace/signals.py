@@ -1,4 +1,4 @@
-"""What a client could say of a request's session, told from the future of a trace."""
+"""Signals that a client could give on a request's session, from the future of a trace."""
 
 from enum import IntEnum
 
@@ -28,10 +28,10 @@ def session_signals(
 ) -> Signals:
     """Return a `Signal` for each request, shape ``[n]``, right in a share ``accuracy`` of cases.
 
-    A session goes on if a later request belongs to it; where a trace names no sessions, if a later
-    request repeats more of the prompt than earlier ones had computed. It is paused if the next
-    request of the session waits for this one and comes within `PAUSED_SECONDS` of its end. A wrong
-    signal says done of what goes on, and that what is done goes on.
+    A session continues if a later request belongs to it. In a trace without sessions it does if a
+    later request repeats more of the prompt than earlier ones had computed. It is paused if the
+    next request of the session waits for this one and comes within `PAUSED_SECONDS` of its end. A
+    wrong signal reports a finished session as continuing, or the reverse.
 
     Raises:
         TraceError: ``accuracy`` is not between 0 and 1.

@@ -125,7 +125,7 @@ def last(scheduled: dict[str, int], count: int) -> dict[str, int]:
 
 
 class Extras(NamedTuple):
-    """What a model's output says of requests beside their tokens; ``None`` is for nothing."""
+    """Parts of a model's output for requests beside their tokens; ``None`` stands for nothing."""
 
     spec_tokens: dict[str, list[int]]
     num_invalid: dict[str, int] | None

@@ -22,8 +22,8 @@ logger = init_logger("vllm.hybrid_blocks")
 class BlockPool(VllmBlockPool):
     """A drop-in for vLLM's pool: same decisions, same events, no Python object per block.
 
-    What vLLM's class does in terms of other members (partial hits, events) is inherited; what it
-    does block by block happens in one call here. ``blocks`` makes its members when they are asked
+    It inherits calls that vLLM's class makes by other members (partial hits, events). Work that
+    vLLM does block by block takes one call here. ``blocks`` makes its members when they are asked
     for, and always the same ones.
     """
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Described(NamedTuple):
-    """What stands for a runner's tensors: ``group``, or ``reason`` where none can."""
+    """A description of a runner's tensors: ``group``, or the ``reason`` why there is none."""
 
     tensors: "tuple[ref[torch.Tensor], ...]"
     num_blocks: int

@@ -1,4 +1,4 @@
-"""What vLLM's coordinator worked out about its groups, as the core wants it."""
+"""The groups that vLLM's coordinator worked out, as the core needs them."""
 
 from dataclasses import dataclass
 from math import gcd

@@ -14,7 +14,7 @@ MOST_NAMED: Final = 8
 
 
 class Grant(NamedTuple):
-    """What runs, and how the installed vLLM differs from what the rest needs."""
+    """The level that runs, and how the installed vLLM differs from the needs of higher ones."""
 
     level: Level
     differences: tuple[str, ...] = ()

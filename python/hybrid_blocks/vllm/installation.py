@@ -1,4 +1,4 @@
-"""What takes the place of what."""
+"""The swap of vLLM's classes for ours."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What stands for vLLM's ``KVCacheManager``, at the level that the environment asks for."""
+"""The class in place of vLLM's ``KVCacheManager``, at the level of the environment variable."""
 
 from typing import Any, ClassVar, Self
 

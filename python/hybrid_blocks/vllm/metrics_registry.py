@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows: vLLM's registry, with the figures of engines."""
+"""The registry of ``/metrics``: vLLM's own, with the figures of engines."""
 
 from prometheus_client import CollectorRegistry
 from vllm.v1.metrics import prometheus

@@ -86,7 +86,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What must be known of a group to tell which of its blocks a request still reads."""
+    """The facts of a group that tell which of its blocks a request still reads."""
 
     number: int
     pool: int
@@ -111,7 +111,7 @@ class Group:
 
 @dataclass(eq=False, slots=True)
 class Content:
-    """What a block holds: the part of a life's tokens at ``column`` of its table.
+    """The content of a block: the part of a life's tokens at ``column`` of its table.
 
     A state that was copied to a slot of its own is that after ``length`` tokens.
     """
@@ -123,7 +123,7 @@ class Content:
 
 
 def group_of(config: KVCacheConfig, number: int) -> Group:
-    """Return what is known of a group of a configuration, over blocks or over slabs."""
+    """Return the facts of a group of a configuration, over blocks or over slabs."""
     spec: Any = config.kv_cache_groups[number].kv_cache_spec
     slabs: Any = config if hasattr(config, "blocks_per_slab_of") else None
     return Group(

@@ -100,7 +100,7 @@ class Scheduler(VllmScheduler):
         return self._schedule_rest(ahead, throttle_prefills)
 
     def _schedule_rest(self, ahead: ScheduledDecodes, throttle_prefills: bool) -> SchedulerOutput:
-        """Show vLLM's code what is left: of running requests, and of what the step may hold."""
+        """Show vLLM's code the rest: of the running requests, and of the step's budget."""
         running = Running(self.running[: ahead.num_seen], self.running[ahead.num_seen :])
         config, connector = self.scheduler_config, self.ec_connector
         self._ahead, self._rest = ahead, None

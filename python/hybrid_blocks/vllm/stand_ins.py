@@ -1,4 +1,4 @@
-"""What stands for objects of vLLM while its code sees only the rest of a step."""
+"""Stand-ins for objects of vLLM while its code sees only the rest of a step."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What all attention caches with separate keys and values share."""
+"""The common part of all attention caches with separate keys and values."""
 
 import msgspec
 

@@ -7,7 +7,7 @@ from hybrid_blocks.model.rank import Rank, shard
 
 
 class KimiDeltaAttention(State, frozen=True, kw_only=True, tag="kda", tag_field="kind"):
-    """A (heads, dim, dim) tensor, float32 unless told otherwise, and q, k, v convolutions."""
+    """A (heads, dim, dim) tensor, float32 by default, and q, k, v convolutions."""
 
     family: ClassVar[str] = "kda"
     heads: int

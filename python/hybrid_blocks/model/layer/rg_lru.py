@@ -7,7 +7,7 @@ from hybrid_blocks.model.rank import Rank, shard
 
 
 class RgLru(State, frozen=True, kw_only=True, tag="rg_lru", tag_field="kind"):
-    """A vector of ``width``, float32 unless told otherwise, and kernel - 1 convolution columns."""
+    """A vector of ``width``, float32 by default, and kernel - 1 convolution columns."""
 
     family: ClassVar[str] = "rg_lru"
     width: int

@@ -1,4 +1,4 @@
-"""What all recurrent layers share: a state of fixed size, made of a few tensors."""
+"""The common part of all recurrent layers: a state of fixed size, made of a few tensors."""
 
 from math import prod
 from typing import ClassVar, Literal

@@ -1,4 +1,4 @@
-"""What a geometry holds.
+"""The capacity of a geometry.
 
 Requests are counted whole: N requests of a length fit if all pools together, each rounded up to
 whole slabs, need no more slabs than there are. The fraction behind the point, for comparison with

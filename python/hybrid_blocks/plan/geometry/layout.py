@@ -35,7 +35,7 @@ GROUP_COST: Final = 0.0005
 
 
 class CachedLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the layout asks of a layer.
+    """A layer, as far as the layout needs it.
 
     Layers of one ``identity`` behave alike and have pages of one size; they may share a group. A
     page holds ``block_tokens`` tokens, or one state. A request takes ``slots`` states of a layer

@@ -45,7 +45,7 @@ MOST_BLOCKS: Final = 100_000
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What a group asks of the slab.
+    """The demand of a group on the slab.
 
     ``block_bytes`` is the room that a block takes, and ``typical_bytes`` the bytes of a typical
     request in the group. ``content_bytes`` is the used part of a block, by default all of it. A

@@ -1,4 +1,4 @@
-"""What a plan tells its reader: figures, warnings, formulas, tables."""
+"""The report of a plan: figures, warnings, formulas, tables."""
 
 from hybrid_blocks.plan.report.report import Report, make_report
 

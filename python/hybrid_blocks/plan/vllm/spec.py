@@ -1,4 +1,4 @@
-"""What vLLM knows of one layer's cache, and how many blocks of it one request may hold.
+"""vLLM's description of one layer's cache, and how many blocks of it one request may hold.
 
 Follows ``vllm/v1/kv_cache_interface.py`` (0.33).
 """

@@ -11,7 +11,7 @@ from hybrid_blocks.replay.managers.vllm_manager import VllmOptions, make_vllm
 
 
 class ManagerName(StrEnum):
-    """What a manager is called on the command line."""
+    """The names of managers on the command line."""
 
     RUST = "rust"
     VLLM = "vllm"

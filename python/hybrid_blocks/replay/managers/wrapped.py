@@ -1,4 +1,4 @@
-"""What a manager that stands around another passes on."""
+"""A manager around another one: it passes calls on."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ class WrappedManager:
 
     @property
     def unit(self) -> BlockUnit:
-        """What blocks are counted in."""
+        """The unit in which blocks are counted."""
         return self._inner.unit
 
     @property

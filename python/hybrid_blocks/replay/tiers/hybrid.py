@@ -29,7 +29,7 @@ from hybrid_blocks.replay.tiers.sizes import TierBytes
 
 
 class ScaledQueue(TierQueue[DiskStore]):
-    """Transfers with a scaled disk, done when they are asked for. What the bytes are is all one."""
+    """Transfers with a scaled disk, done at once. Their bytes do not matter."""
 
     def __init__(
         self, store: DiskStore, chunk_bytes: list[int], scale: Scale, ledger: Ledger
@@ -137,7 +137,7 @@ def _disk(
 
 
 def _watch_evictions(manager: HybridOffloadingManager, ledger: Ledger) -> None:
-    """Note what promotions evict too, which the scheduler is not told."""
+    """Note evictions by promotions too; the scheduler does not see them."""
     host = manager._host
     begin_store = host.begin_store
 

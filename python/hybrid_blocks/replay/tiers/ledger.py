@@ -1,4 +1,4 @@
-"""What came to a tier and left it."""
+"""The chunks that came to a tier and left it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -6,7 +6,7 @@ from hybrid_blocks.replay.result import Served
 
 
 class TierFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tier served and moved; the field names are those of ``--json``.
+    """The figures of one tier; the field names are those of ``--json``.
 
     Attributes:
         tier: ``device``, ``host`` or ``disk``.
@@ -30,7 +30,7 @@ class TierFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TieredResult(Served, frozen=True, kw_only=True):
-    """What one replay with tiers measured; the field names are those of ``--json``.
+    """The figures of one replay with tiers; the field names are those of ``--json``.
 
     Attributes:
         trace: name of the trace.

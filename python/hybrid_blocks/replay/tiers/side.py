@@ -21,7 +21,7 @@ class Side(StrEnum):
 
     @property
     def label(self) -> str:
-        """What to call it in a report."""
+        """Its name in a report."""
         ours = {Side.HYBRID: "hybrid_blocks", Side.LAZY: "hybrid_blocks lazy"}
         return ours.get(self, f"vllm {self}")
 

@@ -73,7 +73,7 @@ class Lookups(FsAsyncLookupManager):
 class Files(FileSystemTierManager):
     """The file system tier on a disk of bounded size. Transfers and look-ups end within their step.
 
-    vLLM evicts no file. What finds the disk full is not written, as on a real one.
+    vLLM evicts no file. A chunk that finds the disk full is not written, as on a real one.
     """
 
     ledger: Ledger

@@ -11,9 +11,9 @@ from hybrid_blocks.trace.workloads.sessions import Prefixes, Source
 class Chats:
     """A turn repeats everything before it and adds a message.
 
-    Chat templates end a prompt with words that the history leaves out. A third of the clients
-    leave the answers of earlier turns out too. A conversation goes on the more likely the longer
-    it has been: ``(turns + 1) / (turns + 4)``, in every turn.
+    Chat templates end a prompt with words that the history leaves out. A third of the clients leave
+    the answers of earlier turns out too. The longer a conversation has been, the likelier it
+    continues: ``(turns + 1) / (turns + 4)``, in every turn.
     """
 
     sessions_per_second: float = 1.2

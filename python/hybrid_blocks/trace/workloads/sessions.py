@@ -1,4 +1,4 @@
-"""What a kind of generated session is."""
+"""The interface of a kind of generated session."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from hybrid_blocks.trace.workloads.schedule import Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """What sessions begin with: system prompts, preambles, schemas of tools.
+    """The prefixes with which sessions begin: system prompts, preambles, schemas of tools.
 
     Attributes:
         number: how many there are.
@@ -35,7 +35,7 @@ class Kind(Protocol):
 
     @property
     def prefixes(self) -> Prefixes:
-        """What sessions begin with."""
+        """The prefixes with which sessions begin."""
 
     def source(self, draw: Draw) -> "Source[Any]":
         """Make what all sessions share, and what opens them."""

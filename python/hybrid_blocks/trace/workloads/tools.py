@@ -1,4 +1,4 @@
-"""Branching tools: one history goes on in several ways at once."""
+"""Branching tools: one history continues in several ways at once."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from hybrid_blocks.trace.workloads.sessions import Prefixes, Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchingTools:
-    """A task is worked on as a tree: every step tries several tool calls, and goes on with some.
+    """A task is worked on as a tree: every step tries several tool calls, and continues with some.
 
     Half of the tools get the answer too. The others get the prompt without its last 10 to 600
     tokens, which ask for the choice of a tool. So they leave the earlier prompt before its end.

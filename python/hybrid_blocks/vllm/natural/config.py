@@ -1,4 +1,4 @@
-"""What level ``natural`` tells scheduler and workers of the arena."""
+"""The configuration of the arena that level ``natural`` gives to scheduler and workers."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a request's client says of its session: which one it is, and how it goes on."""
+"""The client's hints on a request's session: its name, and how it continues."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ ARGUMENT = "session_hint"
 def said_of(request: Any) -> tuple[str | None, str | None]:
     """Return the session of a request and the hint that came with it, as far as there are any.
 
-    Whatever cannot be understood is left out, and a warning says so: no client can stop an engine.
+    A hint that cannot be understood is left out with a warning: no client can stop an engine.
     """
     session = getattr(request, "session_id", None)
     return session if isinstance(session, str) and session else None, _hint(request)

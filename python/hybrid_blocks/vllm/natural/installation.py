@@ -1,4 +1,4 @@
-"""What takes the place of what at level ``natural``, beside the managers."""
+"""The swap of vLLM's functions for ours at level ``natural``, beside the managers."""
 
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.natural import chunks, loads, planning, sessions

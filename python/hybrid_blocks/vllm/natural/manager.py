@@ -21,7 +21,7 @@ from hybrid_blocks.vllm.natural.slab_pool import SlabPool
 
 
 class NaturalKVCacheManager(NativeKVCacheManager):
-    """vLLM's protocol over slabs. What vLLM counts in blocks is counted in slabs.
+    """vLLM's protocol over slabs: vLLM's counts of blocks are counts of slabs.
 
     Ids are each group's own: attention blocks by number, state slots by slab. A state stays in the
     slab that its request got first; forks and checkpoints are copies of slabs.

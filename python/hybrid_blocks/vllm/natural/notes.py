@@ -1,4 +1,4 @@
-"""What an engine's log says of its plan."""
+"""The lines of an engine's log on its plan."""
 
 from vllm.config import VllmConfig
 from vllm.logger import init_logger

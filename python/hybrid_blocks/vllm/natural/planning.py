@@ -1,4 +1,4 @@
-"""What of vLLM's planning is replaced at level ``natural``."""
+"""The parts of vLLM's planning that level ``natural`` replaces."""
 
 from typing import Any
 

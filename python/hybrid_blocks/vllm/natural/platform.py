@@ -1,4 +1,4 @@
-"""What workers do before memory is planned: they size blocks, and mark what cannot be served."""
+"""The workers' part before memory is planned: they size blocks, and mark refused layers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What vLLM asks of its ``BlockPool``, answered for several pools over one arena of slabs."""
+"""The calls of vLLM's ``BlockPool``, answered for several pools over one arena of slabs."""
 
 from collections.abc import Iterable
 from typing import Any, Self

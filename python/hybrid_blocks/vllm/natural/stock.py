@@ -1,4 +1,4 @@
-"""What vLLM would have planned with the same bytes, for comparison."""
+"""The plan that vLLM would have made of the same bytes, for comparison."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What differs between the releases of vLLM that this package is tested inside, a module each.
+"""The differences between the tested releases of vLLM, a module each.
 
 Everything else in the adapter is the same in all of them. A new release gets a module whose class
 derives from the one before and overrides what changed.

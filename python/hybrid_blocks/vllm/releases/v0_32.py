@@ -20,7 +20,7 @@ ExtraKeysOf = Callable[[Request, int, int, int], tuple[Any, int]]
 
 
 class Release:
-    """What the adapter asks of a release."""
+    """The questions of the adapter to a release."""
 
     name = "0.32"
 

@@ -1,4 +1,4 @@
-"""What the adapter needs of vLLM, recorded, and how the installed vLLM differs from it."""
+"""The recorded needs of the adapter in vLLM, and how the installed vLLM differs from them."""
 
 from hybrid_blocks.vllm.surface.compare import Tier, differences, offload_differences
 

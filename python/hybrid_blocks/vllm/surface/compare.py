@@ -13,7 +13,7 @@ from hybrid_blocks.vllm.surface.recorded import Surface
 
 
 class Tier(StrEnum):
-    """What part of the adapter needs something of vLLM; each tier needs those before it."""
+    """The parts of the adapter by their needs of vLLM; each tier needs those before it."""
 
     POOL = "pool"
     MANAGER = "manager"
@@ -99,7 +99,7 @@ def _attributes(surface: Surface) -> Iterator[tuple[str, str]]:
 
 
 def _find(owner: str) -> Any:
-    """What ``module:name`` stands for, the module for ``module:``, or nothing."""
+    """Return the object of ``module:name``, the module of ``module:``, or nothing."""
     module, _, name = owner.partition(":")
     try:
         found = import_module(module)

@@ -9,7 +9,7 @@ from hybrid_blocks.vllm import support
 
 
 class Surface:
-    """What the adapter needs of one release.
+    """The adapter's needs in one release.
 
     Owners are written ``module:Class``, or ``module:`` for a module's own functions.
     """
