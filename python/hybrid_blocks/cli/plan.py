@@ -18,6 +18,7 @@ from hybrid_blocks.cli.output import (
     write_json,
 )
 from hybrid_blocks.cli.pasted import pasted, refuse_pasted
+from hybrid_blocks.cli.plan_gpu import check_gpu, memory_of_gpu, with_all_cards
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
@@ -42,6 +43,12 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Free KV memory of each GPU, for example 13.61GiB.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Estimate it: 2xH100-80GB, H200, 48GiB ...")
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float | None, typer.Option(help="Share of each card of --gpu; 0.92 as in vLLM.")
     ] = None,
     tp: Annotated[
         int, typer.Option("--tp", "--tensor-parallel-size", help="Tensor parallel size.")
@@ -121,10 +128,11 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         refuse_same_file(layers=layers, trace=trace, json=json, plot=plot_file, html=html)
         if sweep_axis:
             given.refuse(
-                *("lengths", "trace", "json", "plot_file", "html", "explain", "why_figure"),
+                *("lengths", "trace", "json", "plot_file", "html", "explain", "why_figure", "gpu"),
                 why="beside --sweep: a sweep prints a row for each combination, for the maximum "
                 "length; leave it out, or plan one combination",
             )
+        check_gpu(memory, gpu, given)
         axes = (
             [parse_axis(text) for text in (*(sweep_axis or ()), *extra_axes)] if sweep_axis else []
         )
@@ -137,10 +145,9 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         if (command := pasted(context)) is not None:
             from hybrid_blocks.cli.plan_pasted import plan_of_command  # noqa: PLC0415
 
-            chosen, memory_bytes, deployment = plan_of_command(command, source, memory, given)
+            chosen, memory_bytes, deployment = plan_of_command(command, source, memory, gpu, given)
         else:
             chosen = _model(source, layers)
-            memory_bytes = _memory(memory, axes)
             deployment = Deployment(
                 tp=tp,
                 pp=pp,
@@ -153,6 +160,12 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 mamba_cache_mode=mamba_cache_mode,  # type: ignore[arg-type]
                 block_size=block_size,
                 in_flight_batches=in_flight_batches,
+            )
+            deployment = with_all_cards(deployment, gpu, given)
+            chosen, memory_bytes = (
+                (chosen, _memory(memory, axes))
+                if gpu is None
+                else memory_of_gpu(gpu, chosen, deployment, gpu_memory_utilization)
             )
         wanted = [] if lengths is None else [parse_tokens(text) for text in lengths.split(",")]
         each_once("--lengths", wanted)
@@ -248,7 +261,10 @@ def _memory(text: str | None, axes: Sequence[Axis]) -> int:
     if text is None and swept:
         return int(swept[0])
     if text is None:
-        raise PlanError("--memory is needed: the free KV memory of each GPU, for example 24GiB")
+        raise PlanError(
+            "--memory is needed: the free KV memory of each GPU, for example 24GiB; --gpu "
+            "2xH100-80GB estimates it"
+        )
     return parse_memory(text)
 
 

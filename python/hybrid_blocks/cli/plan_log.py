@@ -52,7 +52,17 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
 
     """
     given.refuse(
-        *("lengths", "trace", "plot_file", "html", "explain", "sweep_axis", "layers", "why_figure"),
+        *(
+            "lengths",
+            "trace",
+            "plot_file",
+            "html",
+            "explain",
+            "sweep_axis",
+            "layers",
+            "why_figure",
+            "gpu",
+        ),
         why="beside --log, which prints the plan of the log's own length; leave it out",
     )
     refuse_pasted(context, "beside --log: both give an engine's options")

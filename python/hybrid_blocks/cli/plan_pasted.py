@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hybrid_blocks.cli.given import Given
+from hybrid_blocks.cli.plan_gpu import memory_of_gpu
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted.command import read_command
 from hybrid_blocks.plan.deployment import Deployment
@@ -15,12 +16,16 @@ from hybrid_blocks.units import parse_memory
 _OF_COMMAND = (
     *("tp", "pp", "kv_cache_dtype", "mamba_ssm_dtype", "max_model_len", "max_num_batched_tokens"),
     *("max_num_seqs", "num_speculative_tokens", "mamba_cache_mode", "block_size", "layers"),
-    "in_flight_batches",
+    *("in_flight_batches", "gpu_memory_utilization"),
 )
 
 
 def plan_of_command(
-    words: Sequence[str], source: str | None, memory: str | None, given: Given
+    words: Sequence[str],
+    source: str | None,
+    memory: str | None,
+    gpu: str | None,
+    given: Given,
 ) -> tuple[Model, int, Deployment]:
     """Return the model, the memory and the deployment of a pasted command.
 
@@ -32,6 +37,11 @@ def plan_of_command(
     given.refuse(*_OF_COMMAND, why="beside a pasted command: write it as vLLM's option there")
     command = read_command(words, source)
     memory_bytes = command.memory_bytes
+    if gpu is not None and memory_bytes is not None:
+        raise PlanError(
+            f"--gpu {gpu} beside --kv-cache-memory-bytes {memory_bytes}: the command says what is "
+            "free; leave --gpu out"
+        )
     if memory is not None and memory_bytes is not None:
         raise PlanError(
             f"--memory {memory} beside --kv-cache-memory-bytes {memory_bytes}: both are the memory "
@@ -39,14 +49,19 @@ def plan_of_command(
         )
     if memory is not None:
         memory_bytes = parse_memory(memory)
+    model = command.model
+    if memory_bytes is None and gpu is not None:
+        utilization = command.options.get("gpu_memory_utilization")
+        model, memory_bytes = memory_of_gpu(gpu, model, command.deployment, utilization)
     if memory_bytes is None:
         raise PlanError(
             "the command does not say how much memory is free: give --memory before --, the "
-            "'Available KV cache memory' of vLLM's log, for example --memory 24GiB"
+            "'Available KV cache memory' of vLLM's log, for example --memory 24GiB; or the cards, "
+            "for example --gpu 2xH100-80GB, for an estimate"
         )
     if command.fits:
-        return _fitted(command.model, memory_bytes, command.deployment)
-    return command.model, memory_bytes, command.deployment
+        return _fitted(model, memory_bytes, command.deployment)
+    return model, memory_bytes, command.deployment
 
 
 def _fitted(

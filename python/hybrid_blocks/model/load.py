@@ -19,6 +19,7 @@ from hybrid_blocks.model.layer import (
     Mamba2,
 )
 from hybrid_blocks.model.model import Layer, Model, Verified
+from hybrid_blocks.model.weights import weights_of
 
 _SPARSE: Final = "qwen4_exp"
 _ON_HOPPER: Final = (
@@ -144,6 +145,7 @@ def from_config(
         max_model_len=_max_model_len(config),
         verified=verified,
         notes=(*notes, _ON_HOPPER) if _is_sparse(layers) else notes,
+        weights=weights_of(config, layers, model_type, fields, built_in=verified != "config"),
     )
 
 

@@ -18,6 +18,27 @@ class Layer(msgspec.Struct, frozen=True):
     draft: bool = False
 
 
+class Weights(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of the embeddings, of all experts, and of the rest.
+
+    ``bits`` are those of a quantized parameter with its scales, None in the model's own format.
+    With ``only_experts`` nothing else is quantized.
+    """
+
+    embeddings: int
+    experts: int
+    rest: int
+    hidden_size: int
+    bits: float | None
+    only_experts: bool
+    source: str
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return self.embeddings + self.experts + self.rest
+
+
 class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Layers in order of depth.
 
@@ -26,7 +47,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     read from a file of the user's. ``max_model_len`` is None where the source does not say, and
     ``kv_cache_dtype`` where the checkpoint leaves the format of the cache to the model's own.
     ``rotary_share`` is the part of a key that is rotated. With ``index`` all full layers are sparse
-    ones; ``convolutions`` keep one state more at their depth.
+    ones; ``convolutions`` keep one state more at their depth. ``weights`` is None where
+    their number is not known.
     """
 
     name: str
@@ -42,6 +64,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     verified: Verified = "config"
     notes: tuple[str, ...] = ()
+    weights: Weights | None = None
 
     def active_layers(self, num_speculative_tokens: int) -> tuple[Layer, ...]:
         """Layers that hold a cache while ``num_speculative_tokens`` are drafted."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model.weights import bits_of_name, with_bits
 from hybrid_blocks.pasted import effects, speculative
 from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.pasted.model import find_model
@@ -88,6 +89,7 @@ def of_options(
     overrides = _overrides(options)
     model, notes = find_model(source, overrides)
     model = _with_dtype(model, options.get("dtype", "auto"))
+    model = _with_weights(model, options.get("quantization"))
     drafts = speculative.read(options, model, name)
     if drafts is not None and not drafts.of_model:
         model = msgspec.structs.replace(model, draft_layers=())
@@ -102,6 +104,14 @@ def of_options(
         level=None,
         options=options,
     )
+
+
+def _with_weights(model: Model, quantization: str | None) -> Model:
+    """Store weights as ``--quantization`` says, where the checkpoint does not say it already."""
+    if quantization is None or model.weights is None or model.weights.bits is not None:
+        return model
+    weights = with_bits(model.weights, bits_of_name(quantization))
+    return msgspec.structs.replace(model, weights=weights)
 
 
 def _check_planned(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:

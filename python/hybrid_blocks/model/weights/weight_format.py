@@ -1,0 +1,77 @@
+"""Bits of a parameter in each format of a checkpoint, scales included."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+_SCALE: Final = 16
+_GROUP: Final = 128
+_BITS: Final = {
+    "fp8": 8.0,
+    "modelopt": 8.0,
+    "fbgemm_fp8": 8.0,
+    "ptpc_fp8": 8.0,
+    "mxfp4": 4.25,
+    "gpt_oss_mxfp4": 4.25,
+    "nvfp4": 4.5,
+    "modelopt_fp4": 4.5,
+    "bitsandbytes": 4.5,
+    "mxfp8": 8.25,
+}
+_NAMED: Final = (
+    (re.compile(r"nvfp4|fp4", re.IGNORECASE), 4.5),
+    (re.compile(r"mxfp4", re.IGNORECASE), 4.25),
+    (re.compile(r"fp8|int8|w8a8|w8a16|8bit", re.IGNORECASE), 8.0),
+    (re.compile(r"int4|awq|gptq|w4a16|4bit|autoround|bnb", re.IGNORECASE), 4.15),
+)
+
+
+def bits_of_config(quantized: Mapping[str, Any]) -> float | None:
+    """Bits that ``quantization_config`` names, None where it is not known."""
+    method = str(quantized.get("quant_method") or "").lower().replace("-", "_")
+    inner = quantized.get("quantization")
+    algorithm = str(
+        quantized.get("quant_algo")
+        or (inner.get("quant_algo") if isinstance(inner, Mapping) else "")
+        or ""
+    ).upper()
+    if algorithm:
+        return 4.5 if "FP4" in algorithm else 8.0 if "8" in algorithm else 4.15
+    if method == "compressed_tensors":
+        return _of_groups(quantized)
+    if (bits := quantized.get("bits") or quantized.get("w_bit")) is not None:
+        group = quantized.get("group_size") or quantized.get("q_group_size") or _GROUP
+        return _with_scales(float(bits), int(group))
+    if quantized.get("load_in_8bit"):
+        return 8.0
+    return _BITS.get(method)
+
+
+def bits_of_name(name: str) -> float | None:
+    """Bits that the name of a checkpoint, or of an option, tells."""
+    if (known := _BITS.get(name.lower())) is not None:
+        return known
+    if re.search("mxfp4", name, re.IGNORECASE):
+        return _BITS["mxfp4"]
+    return next((bits for pattern, bits in _NAMED if pattern.search(name)), None)
+
+
+def _of_groups(quantized: Mapping[str, Any]) -> float | None:
+    groups = quantized.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        of_weights = group.get("weights") if isinstance(group, Mapping) else None
+        if not isinstance(of_weights, Mapping) or not of_weights.get("num_bits"):
+            continue
+        bits = float(of_weights["num_bits"])
+        if bits == 4 and of_weights.get("type") == "float":
+            return _BITS["nvfp4"]
+        size = of_weights.get("group_size")
+        return _with_scales(bits, int(size)) if size and int(size) > 0 else bits
+    return None
+
+
+def _with_scales(bits: float, group: int) -> float:
+    """Add a scale, and for packed integers a zero point, for each group of weights."""
+    if group <= 0 or bits >= 8:
+        return bits
+    return bits + (_SCALE + bits) / group

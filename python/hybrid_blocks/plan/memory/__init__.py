@@ -1,0 +1,6 @@
+"""The free memory of a card, estimated where it was not measured."""
+
+from hybrid_blocks.plan.memory.card import Cards, parse_cards
+from hybrid_blocks.plan.memory.estimate import UTILIZATION, Estimate, estimate
+
+__all__ = ["UTILIZATION", "Cards", "Estimate", "estimate", "parse_cards"]

@@ -1,0 +1,106 @@
+"""``plan --gpu``: the free memory of cards, estimated."""
+
+import json
+import re
+
+import estimate_error
+import pytest
+from hybrid_blocks.cli import app
+from hybrid_blocks.plan.memory.card import GIB, parse_cards
+from typer.testing import CliRunner
+
+
+def _run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert not isinstance(result.exception, Exception), result.exception
+    return result.exit_code, result.output
+
+
+def _note(*arguments: str) -> str:
+    code, out = _run(*arguments)
+    assert code == 0, out
+    (note,) = re.findall(r"^note: (.* are an estimate: .*)$", out, re.MULTILINE)
+    return note
+
+
+def test_an_estimate_says_so_and_shows_its_parts() -> None:
+    note = _note("Qwen3.5-27B", "--gpu", "H100-80GB", "--max-model-len", "8k")
+    assert "0.92 x 79.11 GiB of H100-80GB = 72.78 GiB" in note
+    assert "less 50.29 GiB of weights (27.0 billion parameters, by its name)" in note
+    assert "--memory gives it exactly" in note
+
+
+def test_the_parts_add_up_to_the_memory_that_is_planned() -> None:
+    _, out = _run("Qwen3.5-27B", "--gpu", "2xL40S", "--max-model-len", "8k", "--json", "-")
+    report = json.loads(out)
+    assert report["deployment"]["tp"] == 2
+    (note,) = (note for note in report["notes"] if "estimate" in note)
+    free, _, _, usable, weights, _, besides = map(float, re.findall(r"\d+\.\d+", note)[:7])
+    assert usable - weights - besides == pytest.approx(free, abs=0.03)
+    assert report["memory_bytes"] / 2**30 == pytest.approx(free, abs=0.006)
+
+
+def test_a_pasted_command_gives_ranks_share_and_format() -> None:
+    command = ("vllm", "serve", "Qwen/Qwen3.5-27B-FP8", "-tp", "2", "--max-model-len", "8192")
+    note = _note("--gpu", "2xH100", "--", *command, "--gpu-memory-utilization", "0.85")
+    assert "0.85 x 79.11 GiB" in note
+    weights = re.search(r"less (\d+\.\d+) GiB of weights", note)
+    assert weights is not None
+    assert 12.5 < float(weights[1]) < 15
+
+
+def test_weights_in_fewer_bits_leave_more() -> None:
+    command = ("vllm", "serve", "Qwen/Qwen3.5-27B", "--max-model-len", "8192")
+    free = [
+        float(_note("--gpu", "H100", "--", *command, *more).split()[0])
+        for more in ((), ("--quantization", "fp8"))
+    ]
+    assert free[1] > free[0] + 15
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "count"),
+    [
+        ("2xH100-80GB", "H100-80GB", 2),
+        ("H100", "H100-80GB", None),
+        ("nvidia rtx 4090", "RTX-4090", None),
+        ("8 x B200", "B200", 8),
+        ("4×H200", "H200", 4),  # noqa: RUF001
+    ],
+)
+def test_cards_are_known_by_several_names(text: str, name: str, count: int | None) -> None:
+    cards = parse_cards(text)
+    assert (cards.name, cards.count) == (name, count)
+    assert cards.total_bytes == int(GIB[name] * 2**30)
+
+
+def test_a_card_may_be_given_by_its_size() -> None:
+    assert parse_cards("2x48GiB").total_bytes == 48 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("Qwen3.5-27B", "--gpu", "H100", "--memory", "24GiB"), "leave one out"),
+        (("Qwen3.5-27B", "--gpu", "H1000"), "no such card"),
+        (("Qwen3.5-27B", "--gpu", "0xH100"), "write a card such as"),
+        (("Qwen3.5-27B", "--gpu", "2xH100", "--tp", "4"), "make 4 ranks"),
+        (("Qwen3.5-27B", "--gpu", "2xL4"), "nothing is left for the cache"),
+        (("Kimi-K3", "--gpu", "8xB200"), "number of parameters of Kimi-K3 is not known"),
+        (("Qwen3.5-27B", "--memory", "9GiB", "--gpu-memory-utilization", "0.9"), "without --gpu"),
+        (("Qwen3.5-27B", "--gpu", "H100", "--gpu-memory-utilization", "1.5"), "at most 1"),
+        (("Qwen3.5-27B", "--gpu", "H100", "--sweep", "tp=1,2"), "beside --sweep"),
+        (("--gpu", "H100", "--log", "-"), "beside --log"),
+    ],
+)
+def test_a_mistake_is_named(arguments: tuple[str, ...], told: str) -> None:
+    code, out = _run(*arguments)
+    assert code == 2
+    assert told in out
+
+
+def test_estimates_come_near_what_engines_logged() -> None:
+    """Bounds of docs/planner.md; rows do not tell the share of the card that they may use."""
+    errors = estimate_error.errors()
+    assert max(abs(share) for share in errors["in 16 bits"]) < 0.06
+    assert sorted(abs(share) for share in errors["quantized"])[len(errors["quantized"]) // 2] < 0.15
