@@ -340,7 +340,7 @@ impl PyHashChain {
     }
 }
 
-/// What the block manager needs of a hasher.
+/// The part of a hasher that the block manager needs.
 impl PyBlockHasher {
     /// Tokens a block, the algorithm, and the digest before a first block's.
     ///

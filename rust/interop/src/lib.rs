@@ -1,4 +1,5 @@
-//! What the bindings share: errors, the guard against panics, token ids, hints, and block hashing.
+//! Code that the bindings share: errors, the guard against panics, token ids, hints, and block
+//! hashing.
 #![deny(unsafe_code)]
 
 mod count;

@@ -40,7 +40,7 @@ struct IntObject {
 const ONE_DIGIT: Range<i64> = 257..1 << 30;
 const SOME_ONE_DIGIT: i64 = 1 << 20;
 
-/// What these integers have as their `size`.
+/// The `size` of these integers.
 #[derive(Clone, Copy, PartialEq)]
 struct OneDigit(usize);
 

@@ -16,7 +16,7 @@ pub enum Error {
     /// The operating system refused a file operation.
     #[error("{action} {path}: {source}", path = path.display())]
     Io {
-        /// What was tried.
+        /// The call that failed.
         action: &'static str,
         /// On which file or folder.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum Error {
     NoLocks {
         /// The folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }

@@ -16,7 +16,7 @@ use crate::layout::LayoutVersion;
 pub struct StoredKey {
     /// Digest of all tokens up to the chunk's end, and group.
     pub key: Key,
-    /// What the chunk's bytes mean.
+    /// The meaning of the chunk's bytes.
     pub layout: LayoutVersion,
 }
 

@@ -27,7 +27,7 @@ pub enum WarningKind {
 pub struct Warning {
     /// Its kind.
     pub kind: WarningKind,
-    /// What happened and what follows.
+    /// The event and its consequence.
     pub message: String,
     /// Warnings of this kind that were left out since the last one.
     pub num_left_out: u64,

@@ -230,7 +230,7 @@ fn a_copy_that_fails_is_never_found() {
     cache.tier().check_integrity().expect("books agree");
 }
 
-/// What a request does next.
+/// The next action of a request.
 #[derive(Clone, Debug)]
 enum Op {
     /// Stores chunks of one group, `from..from + len` of a chat.

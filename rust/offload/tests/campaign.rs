@@ -95,7 +95,7 @@ fn damage(folder: &Folder, random: &mut Random) -> &'static str {
     }
 }
 
-/// Damages a folder between lives. What is read is right, and every life stores again.
+/// Damages a folder between lives. Every read is right, and every life stores again.
 fn faults_on_files(seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut random = Random(seed);

@@ -1,4 +1,4 @@
-//! What one size of tensor parallelism stores, another loads.
+//! One size of tensor parallelism loads the chunks of another.
 
 use hybrid_blocks::{Digest, GroupId, Key};
 use hybrid_blocks_offload::layout::{

@@ -50,7 +50,7 @@ fn contains(objects: &Objects, chunk: &Chunk) -> bool {
     objects.tier().find(&chunk.key, Previous::default()).is_some()
 }
 
-/// How many of the chunks are read. Whatever is read has the right bytes.
+/// How many of the chunks are read. All chunks that are read have the right bytes.
 fn check_all(objects: &Objects, chunks: &[Chunk]) -> usize {
     let keys: Vec<_> = chunks.iter().map(|chunk| chunk.key).collect();
     let mut into: Vec<_> = chunks.iter().map(|chunk| vec![0; chunk.bytes.len() + 5]).collect();

@@ -42,7 +42,7 @@ fn digests(chat: u64, num_blocks: u32, shared: u32) -> Vec<Digest> {
         .collect()
 }
 
-/// What a model computes for a key.
+/// The bytes that a model computes for a key.
 fn content(key: &Key) -> Vec<u8> {
     let seed = key.digest.prefix() ^ u64::from(key.group.0);
     (0..CHUNK_BYTES[key.group.index()])

@@ -177,7 +177,7 @@ impl Case {
         order
     }
 
-    /// The restorable length from which the request goes on soonest; of equals the longest.
+    /// The restorable length from which the request resumes soonest; of equals the longest.
     fn naive_soonest(&self, planner: &Planner) -> Plan {
         let mut plans = self.restorable(planner, &self.naive_order(planner));
         let Some(longest) = plans.first().map(|plan| plan.num_tokens) else { return self.empty() };

@@ -1,4 +1,4 @@
-//! What is stored is for one user alone, and nothing but regular files is opened.
+//! Files are for one user alone, and only regular files are opened.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What a start finds of a life that ended amid writes and seals.
+//! A start after a life that ended amid writes and seals.
 
 mod common;
 

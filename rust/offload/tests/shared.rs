@@ -151,7 +151,7 @@ fn a_window_that_an_earlier_turn_brought_in_is_owned_by_the_next() {
     assert_eq!(found(&cache, 1, 6), 6);
 }
 
-/// What requests do.
+/// The actions of requests.
 #[derive(Clone, Debug)]
 enum Op {
     /// Offer the next chunks of a chat, and then maybe the state at their end.

@@ -14,7 +14,7 @@ use hybrid_blocks_offload::disk::{Disk, DiskConfig, DiskTier, OsStorage, Storage
 use hybrid_blocks_offload::io::{BlockIo, OnRead, ReadOp, Ring, Threads, WriteOp};
 use hybrid_blocks_offload::plan::{Previous, Tier};
 
-/// What a shim does at each step with a file.
+/// The behaviour of a shim at each step with a file.
 type OnStep = dyn Fn(&'static str) -> io::Result<()> + Send + Sync;
 
 /// A file system that asks before each step.

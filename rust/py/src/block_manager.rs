@@ -351,7 +351,7 @@ impl BlockManager {
         self.manager.with(py, |manager| manager.store().memory_bytes())
     }
 
-    /// Panics inside the core, so that tests can see what is left of the manager.
+    /// Panics inside the core, so that tests can see the manager's state afterwards.
     #[cfg(feature = "fault-injection")]
     fn _panic(&self, py: Python<'_>) -> PyResult<()> {
         self.manager.with(py, |_| panic!("asked to"))

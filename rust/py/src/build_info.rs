@@ -1,4 +1,4 @@
-//! What this extension was built as.
+//! The build of this extension.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -1,4 +1,4 @@
-//! What clients say of their requests, as arguments.
+//! Hints of clients on their requests, as arguments.
 
 use hybrid_blocks::BlockManager;
 use hybrid_blocks_interop::invalid_argument;

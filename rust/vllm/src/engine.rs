@@ -8,7 +8,7 @@ use hybrid_blocks_interop::{caught, core_error, integrity_error};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 
-/// What the Python classes of one vLLM engine share.
+/// State that the Python classes of one vLLM engine share.
 ///
 /// A panic becomes an `IntegrityError` that names the request, and so does every later call: the
 /// state is unknown. The lock is never held while a Python object is made or Python code runs.

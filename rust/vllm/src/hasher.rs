@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyList, PyModule, PyTuple};
 
 use crate::request::{Named, RequestView, span};
 
-/// What a hash takes as `bytes` of 32 in a tuple. Those of 16 take less.
+/// The memory of a hash as `bytes` of 32 in a tuple. Those of 16 take less.
 const HASH_BYTES: usize = 80 + 8;
 
 /// Hashes the blocks of requests that became full; a Python subclass knows their extra keys.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::io::PAGE;
 
-/// What a disk tier may use.
+/// The limits of a disk tier.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// The folder; each namespace has its own below it.

@@ -25,7 +25,7 @@ pub(super) struct Folder {
     lock: File,
 }
 
-/// What a segment file's name says.
+/// The meaning of a segment file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) number: u64,

@@ -17,7 +17,7 @@ const BATCH_HEAD: usize = 32;
 const CHECKSUM: usize = 4;
 const _: () = assert!(MOST_ENTRIES == 63);
 
-/// What a segment's header says.
+/// The content of a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) namespace: [u8; 32],
@@ -123,7 +123,7 @@ pub(super) fn encode_footer(header: Header, start: u64, entries: &[Entry]) -> Al
     footer
 }
 
-/// What the last page of a sealed segment says.
+/// The content of the last page of a sealed segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trailer {
     pub(super) header: Header,

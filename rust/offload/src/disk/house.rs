@@ -68,7 +68,7 @@ impl Disk {
         if is_made { Ok(()) } else { Err(TryAgain(may_try_again)) }
     }
 
-    /// Moves what is kept, as far as the current segment has room, and removes the rest.
+    /// Moves the kept chunks, as far as the current segment has room, and removes the rest.
     fn evict(&self, eviction: &Eviction) {
         let mut rest = &eviction.moved[..];
         while let Some(&(.., first, _)) = rest.first() {

@@ -153,7 +153,7 @@ impl ReadFile {
 }
 
 impl ReadJob {
-    /// What is read, in the order of the buffers.
+    /// The chunks that are read, in the order of the buffers.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.chunks.iter().map(|(_, entry)| entry)
     }

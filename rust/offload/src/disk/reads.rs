@@ -19,7 +19,8 @@ const OPEN_FILES: usize = 64;
 /// Tries after which a chunk that cannot be read is forgotten, so that it can be stored again.
 const MOST_TRIES: u32 = 3;
 
-/// What a read let go of. Closing a file may wait for the disk, so it is dropped without the tier's lock.
+/// The resources that a read let go of. Closing a file may wait for the disk, so it is dropped
+/// without the tier's lock.
 #[derive(Debug, Default)]
 #[allow(dead_code, reason = "held until it is dropped")]
 pub struct Closed {

@@ -1,4 +1,4 @@
-//! What a folder holds when it is opened.
+//! The content of a folder when it is opened.
 
 use std::fs;
 use std::io;

@@ -17,7 +17,7 @@ pub(super) struct Segment {
     pub(super) is_stuck: bool,
 }
 
-/// What a segment that is not sealed has beside its entries.
+/// The state of an open segment beside its entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Writer {
     /// Where the next batch goes.

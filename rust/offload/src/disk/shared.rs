@@ -11,7 +11,7 @@ use super::tier::DiskTier;
 use super::writes::WritePlan;
 use crate::io::BlockIo;
 
-/// What became of the chunks of a [`Disk::store`].
+/// The outcome for the chunks of a [`Disk::store`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreReport {
     /// Chunks that were written.

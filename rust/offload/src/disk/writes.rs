@@ -12,7 +12,7 @@ use super::seal::SealJob;
 use super::tier::DiskTier;
 use crate::io::PAGE;
 
-/// What a write of chunks needs first.
+/// The next need of a write of chunks.
 #[derive(Debug)]
 pub enum WritePlan {
     /// Nothing: run this.

@@ -18,7 +18,7 @@ use crate::plan::{Load, OffloadGroup, Plan, Planner, Previous, Tier};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u64);
 
-/// What the cache knows of a chunk.
+/// The presence of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// Nothing.
@@ -122,7 +122,7 @@ impl HostCache {
         self.copies.num_pending()
     }
 
-    /// What is known of a chunk.
+    /// The presence of a chunk here.
     #[must_use]
     pub fn presence(&self, key: &Key) -> Presence {
         if self.tier.find(key, Previous::default()).is_some() {
@@ -192,8 +192,9 @@ impl HostCache {
         }
     }
 
-    /// Takes slots for those of `chunks` (names, and the tokens they stand for) that are neither here nor on
-    /// their way. What does not fit beside what is pinned is left out. `None` if nothing of it fits.
+    /// Takes slots for those of `chunks` (names, and the tokens they stand for) that are neither
+    /// here nor on their way. Chunks that do not fit next to pinned ones are left out. `None` if
+    /// none fits.
     pub fn begin_store(
         &mut self,
         request: RequestId,

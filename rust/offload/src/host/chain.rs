@@ -116,7 +116,7 @@ impl Chain {
         self.way.iter_mut().for_each(|(_, is_owned)| *is_owned = false);
     }
 
-    /// The unit that a step goes on with, unless it begins a new one.
+    /// The unit that a step continues, unless it begins a new one.
     pub(super) fn unit_for(&self, step: &Step) -> Option<UnitId> {
         let is_within = match (self.end, step.length) {
             (None, _) => true,

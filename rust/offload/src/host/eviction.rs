@@ -5,7 +5,7 @@ use hybrid_blocks::Store;
 use super::tier::HostTier;
 use super::unit::{Slots, Unit, Use};
 
-/// What an eviction changed in the forest.
+/// A change of the forest by an eviction.
 #[derive(Debug)]
 pub(super) enum Change {
     /// A unit went.

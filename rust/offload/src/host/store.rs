@@ -8,7 +8,8 @@ use super::eviction::Eviction;
 use super::tier::HostTier;
 use super::unit::{Path, Slots, UnitId};
 
-/// What is stored, and evicted, together. Each key comes with the tokens that it stands for.
+/// Chunks that are stored, and evicted, together. Each key comes with the tokens that it stands
+/// for.
 #[derive(Clone, Copy, Debug)]
 pub struct UnitContent<'a> {
     /// The unit from whose length this one continues; see [`HostTier::deepest`].
@@ -69,8 +70,8 @@ impl HostTier {
         ticket
     }
 
-    /// As [`HostTier::prepare_store`] for a unit that is there already: its path goes on by `path`, and
-    /// `end` is added to its end. `None` also if the unit is gone.
+    /// As [`HostTier::prepare_store`] for a unit that is there already: its path continues by
+    /// `path`, and `end` is added to its end. `None` also if the unit is gone.
     pub fn extend_store(
         &mut self,
         unit: UnitId,

@@ -238,8 +238,9 @@ impl Tier for HostTier {
         self.store.prefix_index(pool).get_after(previous.cursor(), key)
     }
 
-    /// What follows a chunk that is not here mostly is not here either. So behind the first such one all are
-    /// looked at together first: none of them waits for memory then until the one before is done.
+    /// Chunks behind one that is not here are mostly not here either. So behind the first such one
+    /// all are looked at together first: none of them waits for memory then until the one before is
+    /// done.
     fn find_row(&self, row: &mut [Load], tier: u8, previous: &mut Previous) -> usize {
         let group = row.first().map(|load| load.key.group.index());
         let Some(pool) = group.and_then(|group| self.geometry.pool_of(group)) else { return 0 };

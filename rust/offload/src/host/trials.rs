@@ -30,7 +30,7 @@ const MEMORY: f64 = 1024.0;
 /// Conversations that a trial remembers, at most.
 const MOST_KEPT: usize = 1 << 16;
 
-/// What a conversation keeps, from its latest request.
+/// The content of a conversation, from its latest request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     pub(super) bytes: u64,

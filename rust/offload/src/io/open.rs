@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 
 use crate::private;
 
-/// What a file is opened for.
+/// The purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Reading.

@@ -48,7 +48,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// What is left of the operation, for the kernel.
+    /// The rest of the operation, for the kernel.
     fn entry(&self, at: usize) -> squeue::Entry {
         let len = (self.len - self.num_done).min(MOST_BYTES) as u32;
         let offset = self.offset + self.num_done as u64;
@@ -128,7 +128,7 @@ impl Ring {
         transfers.iter().enumerate().filter(|(_, it)| !it.is_finished).map(|(at, _)| at).collect()
     }
 
-    /// What takes over, once the ring is broken.
+    /// The backend that takes over, once the ring is broken.
     fn threads(&self) -> Option<Threads> {
         let is_broken = self.ring.lock().unwrap_or_else(PoisonError::into_inner).is_none();
         is_broken.then(|| Threads::new(self.depth.min(MOST_THREADS)))

@@ -3,11 +3,11 @@
 use super::StateFormat;
 use crate::error::Error;
 
-/// What the bytes of a part are. The numbers are part of [`LayoutVersion`](super::LayoutVersion).
+/// The kind of a part's bytes. The numbers are part of [`LayoutVersion`](super::LayoutVersion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartKind {
-    /// Keys and values of attention heads. What is inside a head is the attention backend's.
+    /// Keys and values of attention heads. The attention backend decides what a head holds.
     KeyValue = 1,
     /// Bytes that every rank holds alike, such as latent vectors of MLA. They count as one head.
     Replicated = 2,
@@ -24,7 +24,7 @@ pub enum PartKind {
 /// Bytes `[row][head][byte]` that tensor-parallel ranks split by head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What the bytes are.
+    /// The kind of the bytes.
     pub kind: PartKind,
     /// How often all heads follow one another, such as once a token.
     pub rows: u32,

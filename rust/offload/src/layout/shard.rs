@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Part, PartKind};
 use crate::error::Error;
 
-/// What a rank holds of a part.
+/// A rank's share of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// The heads that it holds.

@@ -9,7 +9,7 @@ use super::GroupLayout;
 /// Changes whenever the order of bytes in a chunk does.
 const FORMAT: u32 = 2;
 
-/// What a chunk's content depends on beside the tokens and the layout.
+/// The facts that a chunk's content depends on beside the tokens and the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelIdentity<'a> {
     /// The model, such as a name or the digest of its configuration.

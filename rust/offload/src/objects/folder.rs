@@ -108,7 +108,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// The next files; `None` at the end. What cannot be read is passed over, but for the folder itself.
+    /// The next files; `None` at the end. Files that cannot be read are passed over, but not the
+    /// folder itself.
     fn next(&mut self) -> io::Result<Option<Vec<Path>>> {
         let mut found = Vec::new();
         while found.len() < BATCH {
@@ -145,7 +146,7 @@ impl Walk {
     }
 }
 
-/// What a listing tells of a file. Its size is read with the file.
+/// A file of a listing. Its size is read with the file.
 fn listed(location: Path) -> ObjectMeta {
     let last_modified = SystemTime::UNIX_EPOCH.into();
     ObjectMeta { location, last_modified, size: 0, e_tag: None, version: None }

@@ -3,7 +3,7 @@
 use hybrid_blocks::{Digest, Key};
 use rustc_hash::FxHashMap as HashMap;
 
-/// What is known of an object.
+/// The known state of an object.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// It is there. The number of the last listing that saw it, or began after it was written.

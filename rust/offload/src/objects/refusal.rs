@@ -1,4 +1,4 @@
-//! What an error of a store says of: one object, or the store.
+//! The scope of an error of a store: one object, or the store.
 
 use std::error::Error;
 use std::io;

@@ -25,12 +25,12 @@ use crate::warning::{Warning, Warnings};
 /// Transfers under way at a time, in each direction.
 const TRANSFERS: usize = 16;
 
-/// What a store of objects may use.
+/// The limits of a store of objects.
 #[derive(Clone, Debug)]
 pub struct ObjectConfig {
     /// Where objects are kept.
     pub location: Location,
-    /// Bytes that may wait for their upload. What comes then is not stored.
+    /// Bytes that may wait for their upload. Chunks beyond them are not stored.
     pub queue_bytes: u64,
     /// How long one read, one write or one page of a listing may take, with all tries.
     pub timeout: Duration,
@@ -54,7 +54,7 @@ impl ObjectConfig {
     }
 }
 
-/// What callers and the runtime share.
+/// State that callers and the runtime share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) location: Location,
@@ -241,7 +241,8 @@ impl Objects {
 }
 
 impl Drop for Objects {
-    /// What still waits for its upload is lost: waiting here could hold up the end of a process.
+    /// Chunks that still wait for their upload are lost: waiting here could hold up the end of a
+    /// process.
     fn drop(&mut self) {
         let runtime = self.runtime.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = runtime.take() {

@@ -2,7 +2,7 @@
 
 use super::search::MAX_TIERS;
 
-/// What a read from a tier is expected to take.
+/// The expected time of a read from a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReadCost {
     /// Seconds that do not depend on the size: the tier's latency, and what is read before.
@@ -11,7 +11,7 @@ pub struct ReadCost {
     pub per_byte: f64,
 }
 
-/// What a look-up weighs. Tiers without a measured cost count as if a read took no time.
+/// The costs that a look-up weighs. Tiers without a measured cost count as if a read took no time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs<'a> {
     /// By tier; missing ones are not measured.

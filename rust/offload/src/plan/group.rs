@@ -7,7 +7,7 @@ use crate::error::Error;
 /// A group of layers whose blocks go down to other tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadGroup {
-    /// What its layers keep.
+    /// The kind of its layers.
     pub kind: GroupKind,
     /// Tokens a block, a multiple of the hash block.
     pub block_size: u32,
@@ -18,7 +18,7 @@ pub struct OffloadGroup {
     pub use_eagle: bool,
 }
 
-/// What a group must hold so that a request can resume from a length.
+/// The chunks that a group must hold so that a request can resume from a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Every chunk from the start.

@@ -29,8 +29,8 @@ pub struct Plan {
     /// Tokens beyond it, or beyond what the device holds, that could be restored as well and are sooner
     /// computed.
     pub num_passed_by: u32,
-    /// What to load, by group, first chunk first. No chunk is there that the device holds or that
-    /// nothing looks at.
+    /// The chunks to load, by group, first chunk first. No chunk is there that the device holds or
+    /// that nothing looks at.
     pub loads: Vec<Vec<Load>>,
 }
 

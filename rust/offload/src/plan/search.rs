@@ -40,7 +40,7 @@ impl<'a> Search<'a> {
         Self { planner, tiers, order: [0; MAX_TIERS], digests, num_computed, known }
     }
 
-    /// The length of at most `limit` tokens from which the request goes on soonest.
+    /// The length of at most `limit` tokens from which the request resumes soonest.
     pub(super) fn run(&mut self, costs: &Costs<'_>, limit: u32) -> Plan {
         let limit = limit.min(self.known);
         self.order = costs.order(self.tiers.len(), self.bytes_up_to(limit));
@@ -159,7 +159,8 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// What a window must load for a length. If a chunk is missing, the error is as in [`Self::extend`].
+    /// The chunks that a window must load for a length. If a chunk is missing, the error is as in
+    /// [`Self::extend`].
     pub(super) fn window(&self, window: &Stored, length: u32) -> Result<Vec<Load>, u32> {
         let mut run = self.run_of(window);
         run.next = run.next.max(window.first_needed(length));

@@ -19,7 +19,7 @@ use super::objects::ObjectStore;
 /// Host memory in a plan, whose tiers are numbered in order of preference.
 const HOST: u8 = 0;
 
-/// What one look-up found.
+/// The result of one look-up.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.offload")]
 pub(crate) struct Lookup {
     num_tokens: u32,

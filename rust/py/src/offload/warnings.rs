@@ -9,7 +9,7 @@ use hybrid_blocks_offload::disk::Warning;
 pub(super) struct WarningLog(Arc<Mutex<Vec<String>>>);
 
 impl WarningLog {
-    /// What a tier calls.
+    /// The callback of a tier.
     pub(super) fn callback(&self) -> impl Fn(&Warning) + Send + 'static {
         let log = self.clone();
         move |warning| {

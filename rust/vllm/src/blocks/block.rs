@@ -138,7 +138,7 @@ impl Block {
         Blocks::neighbour(self.blocks.bind(py), Some(self.id), false)
     }
 
-    /// What `isinstance` asks for: vLLM's own class.
+    /// The class for `isinstance`: vLLM's own.
     #[getter(__class__)]
     fn class<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyAny> {
         let py = slf.py();

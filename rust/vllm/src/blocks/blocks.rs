@@ -20,7 +20,7 @@ const PAGE: usize = 256;
 
 type Page = Box<[Option<Py<Block>>]>;
 
-/// What the Python side bindings to the blocks: its pool, the ends of its free queue, vLLM's class.
+/// The Python objects bound to the blocks: their pool, the ends of its free queue, vLLM's class.
 #[derive(Default)]
 struct Bindings {
     owner: Option<Py<PyAny>>,
@@ -37,7 +37,7 @@ pub(crate) struct Blocks {
     bindings: Mutex<Bindings>,
     len: u32,
     keep_evicted: bool,
-    /// What was written to `num_free` from outside, less what it was.
+    /// The value that was written to `num_free` from outside, less its value before.
     free_offset: AtomicI64,
 }
 

@@ -8,7 +8,7 @@ use super::core::Core;
 use super::methods::RustKVCacheManager;
 use crate::request::RequestView;
 
-/// What an allocation came to.
+/// The outcome of an allocation.
 pub(crate) enum Room {
     /// There was room, and nothing else to do.
     Unchanged,

@@ -1,4 +1,4 @@
-//! What the client of a request says of its session.
+//! The hints of a request's client on its session.
 
 use hybrid_blocks::{Error, Hint};
 use hybrid_blocks_interop::optional_hint;
@@ -9,7 +9,7 @@ use super::methods::RustKVCacheManager;
 use crate::engine::Manager;
 use crate::request::RequestView;
 
-/// The session of a request, and how it goes on after it.
+/// The session of a request, and how it continues after the request.
 pub(super) struct Said {
     session_id: Option<String>,
     hint: Hint,

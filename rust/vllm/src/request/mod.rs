@@ -1,4 +1,4 @@
-//! vLLM's `Request`: how it is read, and what is kept of it between calls.
+//! vLLM's `Request`: how it is read, and its state between calls.
 
 mod attributes;
 mod state;

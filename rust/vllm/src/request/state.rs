@@ -1,4 +1,4 @@
-//! [`RequestState`]: what is kept of a request between calls.
+//! [`RequestState`]: the state of a request between calls.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering::Relaxed};
@@ -50,9 +50,9 @@ struct Kept {
     digests: Vec<Digest>,
 }
 
-/// What is kept of a request between calls, on the request itself: its counts, once they are not in
-/// its dictionary any more; how its block manager names it; and digests on their way from the hasher
-/// to the manager.
+/// The state of a request between calls, on the request itself: its counts, once they are not in
+/// its dictionary any more; how its block manager names it; and digests on their way from the
+/// hasher to the manager.
 ///
 /// A copy of a request has the state of its original, and takes over only the counts.
 #[pyclass(frozen, module = "hybrid_blocks._core.vllm")]

@@ -214,7 +214,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
         self.attributes.set_item(intern!(self.object.py(), "last_sched_seq"), step)
     }
 
-    /// What a decode step is judged by.
+    /// The counts that a decode step is judged by.
     pub(crate) fn progress(&self) -> PyResult<RequestProgress> {
         progress(self.num_computed()?, self.num_in_flight()?, self.num_prompt()?)
     }
@@ -250,7 +250,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
         Ok(found.and_then(|found| found.cast_into::<RequestState>().ok()))
     }
 
-    /// What is kept of the request between calls, if anything is.
+    /// The state of the request between calls, if there is any.
     #[inline]
     pub(crate) fn state(&self) -> PyResult<Option<Bound<'py, RequestState>>> {
         Ok(self.found_state()?.filter(|state| state.get().owner == address(self.object)))

@@ -47,7 +47,7 @@ pub(super) struct Rules {
     pub(super) detailed_spec_metrics: bool,
 }
 
-/// What of the engine decides how its requests decode, and what is kept of them between steps.
+/// The facts of the engine that decide how its requests decode, and their state between steps.
 #[pyclass(frozen, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct DecodeBatch {
     pub(super) manager: Py<RustKVCacheManager>,

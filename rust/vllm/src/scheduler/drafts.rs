@@ -1,4 +1,4 @@
-//! What became of drafts.
+//! The outcome of drafts.
 
 use pyo3::exceptions::PyAssertionError;
 use pyo3::intern;
@@ -11,7 +11,7 @@ use super::batch::Rules;
 use super::extras::Extras;
 use super::row::Row;
 
-/// What vLLM's `SpecDecodingStats` counts, of one step.
+/// The counts of vLLM's `SpecDecodingStats`, of one step.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_field_names, reason = "vLLM's names")]

@@ -10,7 +10,7 @@ use super::stop::StopRule;
 use crate::hasher::RequestHasher;
 use crate::request::{Counts, RequestState, RequestView, span};
 
-/// What hashes the blocks of a request.
+/// The hasher of a request's blocks.
 pub(super) enum Hasher {
     None,
     Ours(Py<RequestHasher>),
@@ -32,7 +32,7 @@ impl Hasher {
     }
 }
 
-/// What a step makes room for, of one request.
+/// The tokens of one request that a step makes room for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scheduled {
     /// Tokens, those that were drafted included.
@@ -70,7 +70,7 @@ pub(super) struct Row {
     pub(super) has_cached_inputs: bool,
     /// When its output ends; `None` where more than its tokens decides.
     pub(super) stop: Option<StopRule>,
-    /// What the step that is being scheduled makes room for.
+    /// The tokens that the step being scheduled makes room for.
     pub(super) scheduled: Scheduled,
     /// The step that made room for it last, as vLLM numbers steps; -1 for none known.
     pub(super) last_step: i64,

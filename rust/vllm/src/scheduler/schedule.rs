@@ -10,7 +10,7 @@ use crate::request::{Counts, RequestView, count, progress};
 use super::batch::{DecodeBatch, Rules};
 use super::row::{Row, Rows, Scheduled};
 
-/// What the step's output says of them, by request in the order of the running.
+/// The step's output for them, by request in the order of the running.
 #[pyclass(frozen, get_all, module = "hybrid_blocks._core.vllm")]
 pub(crate) struct ScheduledDecodes {
     /// Running requests that are dealt with. Some have nothing to do in this step.
@@ -33,7 +33,7 @@ pub(crate) struct ScheduledDecodes {
     drafts_unused: bool,
 }
 
-/// What a step may hold, and its number.
+/// The limits of a step, and its number.
 pub(super) struct Limits {
     pub(super) token_budget: i64,
     /// Tokens and drafters' own slots.
@@ -43,7 +43,7 @@ pub(super) struct Limits {
     pub(super) leaves_last: bool,
 }
 
-/// What a running request does in this step.
+/// The action of a running request in this step.
 enum Action {
     /// It waits for outputs or for its turn.
     Idle,
@@ -65,7 +65,7 @@ struct Step<'a, 'py> {
     spec_tokens: Bound<'py, PyDict>,
     all_token_ids: Bound<'py, PyDict>,
     num_tokens: i64,
-    /// What is taken of the input budget.
+    /// The used part of the input budget.
     num_inputs: i64,
     ids: Vec<Bound<'py, PyString>>,
     new_blocks: Vec<Option<Bound<'py, PyTuple>>>,
@@ -205,7 +205,7 @@ fn bring_up(
     Ok(true)
 }
 
-/// What was drafted for a request, or stands for it.
+/// The drafts of a request, or their placeholders.
 fn drafts<'py>(
     rules: &Rules,
     request: &RequestView<'_, 'py>,

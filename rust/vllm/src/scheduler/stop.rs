@@ -13,11 +13,11 @@ pub(super) enum Stop {
     Length,
 }
 
-/// What ends a request's output.
+/// The rule that ends a request's output.
 pub(super) enum StopRule {
     /// These tokens, or its length.
     Tokens { end_of_text: Option<i64>, others: Vec<i64> },
-    /// What vLLM's code says of each token.
+    /// The answer of vLLM's code for each token.
     Asked,
 }
 

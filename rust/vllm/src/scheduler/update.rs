@@ -1,4 +1,4 @@
-//! What the model made of a step: tokens of each request, and who is done.
+//! The model's output of a step: tokens of each request, and which are done.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -23,11 +23,11 @@ pub(crate) struct TakenOutputs {
     outputs: Py<PyDict>,
     /// Requests that ended, and that the scheduler must take from its running ones.
     stopped: Py<PyList>,
-    /// What became of their drafts.
+    /// The outcome of their drafts.
     spec_counts: SpecCounts,
 }
 
-/// What the scheduler and the model say of a step.
+/// The inputs from the scheduler and the model on a step.
 pub(super) struct Step<'a, 'py> {
     pub(super) scheduler: &'a Bound<'py, PyAny>,
     pub(super) requests: &'a Bound<'py, PyDict>,
@@ -36,7 +36,7 @@ pub(super) struct Step<'a, 'py> {
     pub(super) extras: &'a Extras<'py>,
 }
 
-/// Who an output is for.
+/// The receiver of an output.
 enum Recipient {
     /// The row at this index.
     Row(usize),
@@ -52,7 +52,7 @@ enum Recipient {
     Unusual,
 }
 
-/// What a step brought a request.
+/// The result of a step for a request.
 enum Outcome<'py> {
     Nothing,
     Tokens(Sampled<'py>),
@@ -60,7 +60,7 @@ enum Outcome<'py> {
     Unusual,
 }
 
-/// What was sampled for a request: its place in the batch, and its tokens.
+/// The sampled tokens of a request, and its place in the batch.
 struct Sampled<'py> {
     index: usize,
     list: Bound<'py, PyList>,
@@ -85,7 +85,7 @@ impl<'py> Places<'py> {
     }
 }
 
-/// What a row says after an output.
+/// The state of a row after an output.
 struct After {
     counts: Counts,
     is_new: bool,
