@@ -11,6 +11,7 @@ import vllm
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import (
+    engine_labels,
     grant,
     installation,
     kv_cache_manager,
@@ -84,15 +85,23 @@ def test_a_subclass_made_earlier_stands_on_our_pool() -> None:
     assert SharedEventQueueBlockPool.__bases__ == (VllmBlockPool,)
 
 
-def test_the_engine_hashes_requests_with_our_hasher() -> None:
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("get_request_block_hasher", request_hasher.get_request_block_hasher),
+        # It tells whose figures an engine's are.
+        ("resolve_kv_cache_block_sizes", engine_labels.resolve_kv_cache_block_sizes),
+    ],
+)
+def test_the_engine_calls_our_functions(name: str, ours: object) -> None:
     from vllm.v1.engine import core  # noqa: PLC0415 - it takes long, and no other test needs it
 
     names = vars(core)
-    vllms = names["get_request_block_hasher"]
+    vllms = names[name]
     installation.install()
-    assert names["get_request_block_hasher"] is request_hasher.get_request_block_hasher
+    assert names[name] is ours
     installation.uninstall()
-    assert names["get_request_block_hasher"] is vllms
+    assert names[name] is vllms
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.1+cpu", "0.33"])
