@@ -77,10 +77,20 @@ _decoder = msgspec.json.Decoder(Conversation)
 def parse(line: bytes) -> Conversation:
     """Read one line; a ``ValueError`` says what is wrong with it."""
     conversation = _decoder.decode(line)
+    check(conversation)
+    return conversation
+
+
+def check(conversation: Conversation) -> None:
+    """Check that ids and lengths agree.
+
+    Raises:
+        ValueError: they do not; says which.
+
+    """
     if conversation.block_size != TOKENS_PER_ID:
         raise ValueError(f"block_size is {conversation.block_size}; only {TOKENS_PER_ID} is known")
     _check(conversation.requests)
-    return conversation
 
 
 def build(name: str, records: Sequence[Conversation]) -> TraceBuilder:

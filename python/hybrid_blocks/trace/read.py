@@ -8,12 +8,16 @@ from typing import Any, Final
 from hybrid_blocks.trace import (
     aiperf,
     azure,
+    bailian,
+    burstgpt,
     conversations,
     kvcache_simulator,
     llmservingsim,
     mooncake,
     recorded,
     sharegpt,
+    tracelab,
+    weka,
 )
 from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
@@ -45,6 +49,11 @@ FORMATS = {
     "llmservingsim": Format(b'"input_tok_ids"', llmservingsim.parse, llmservingsim.build),
     "azure": Format(azure.HEADER, azure.parse, azure.build),
     "recorded": Format(recorded.MARK, recorded.parse, recorded.build),
+    "weka": Format(b'"requests"', weka.parse, conversations.build, also=b'"hash_ids"'),
+    "bailian": Format(b'"hash_ids"', bailian.parse, bailian.build, also=b'"chat_id"'),
+    "tracelab": Format(b'"newly_append_tokens"', tracelab.parse, tracelab.build),
+    "tracelab-csv": Format(tracelab.HEADER, tracelab.parse_csv, tracelab.build),
+    "burstgpt": Format(burstgpt.HEADER, burstgpt.parse, burstgpt.build),
     "aiperf": Format(b'"input_length"', aiperf.parse, aiperf.build, also=b'"session_id"'),
     "kvcache-simulator": Format(
         b'"hash_ids"', kvcache_simulator.parse, kvcache_simulator.build, also=b'"block_size"'
