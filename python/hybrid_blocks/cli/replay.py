@@ -63,6 +63,7 @@ from hybrid_blocks.trace import (
     WORKLOADS,
     OnError,
     Trace,
+    generate_clients,
     generate_trace,
     generate_workload,
     measure_sharing,
@@ -75,6 +76,7 @@ DEFAULT_MODEL = "Granite-4.0-Micro"
 DEFAULT_MEMORY = "24GiB"
 DEFAULT_BLOCK_SIZE = 16
 NUM_REQUESTS = 2000
+MOST_CLIENTS_ASK = 4000
 MOST_GENERATED = 1_000_000
 """Requests of a workload: more would hold more tokens than ids can tell apart."""
 MOST_RUNNING = 2**16
@@ -85,12 +87,18 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     trace: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[TRACE]", exists=True, dir_okay=False, help="Trace file, may be gzipped."
+            metavar="[TRACE]",
+            exists=True,
+            help="Trace file, may be gzipped; or a folder of ServeGen's clients.",
         ),
     ] = None,
     trace_format: Annotated[
         str, typer.Option("--format", help=f"Format of TRACE: {', '.join((AUTO, *FORMATS))}.")
     ] = AUTO,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="tokenizer.json, for a TRACE that holds text."),
+    ] = None,
     model: Annotated[
         str, typer.Option(help="Model that plans the cache: a name or a config.json.")
     ] = DEFAULT_MODEL,
@@ -251,7 +259,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             check_block_size(deployment)
             cache = model_cache(model, memory, deployment)
         requests = (
-            _read(trace, trace_format, on_error, limit)
+            _read(trace, trace_format, on_error, limit, tokenizer)
             if trace is not None
             else _generate(workload, seed, limit, seats)
         )
@@ -311,7 +319,10 @@ def _refuse_ignored(
     else:
         if workload != SEATS:
             given.refuse("seats", why="without --workload seats, the only one that has seats")
-        given.refuse("trace_format", why="without TRACE: a generated workload has no file")
+        given.refuse(
+            *("trace_format", "tokenizer"),
+            why="without TRACE: a generated workload has no file",
+        )
     if "host" in given:
         given.refuse(
             *("num_blocks", "manager", "policy", "placement", "checkpoint_every", "signal"),
@@ -371,8 +382,18 @@ def _check_served(results: Sequence[Result | TieredResult]) -> None:
         raise ReplayError(f"every request was left out, nothing was replayed: {'; '.join(reasons)}")
 
 
-def _read(path: Path, trace_format: str, on_error: OnError, limit: int | None) -> Trace:
-    trace = read_trace(path, trace_format, on_error)
+def _read(
+    path: Path,
+    trace_format: str,
+    on_error: OnError,
+    limit: int | None,
+    tokenizer: Path | None,
+) -> Trace:
+    if path.is_dir():
+        if trace_format != AUTO or tokenizer is not None:
+            raise ReplayError(f"{path} is a folder of clients: it has no --format and no text")
+        return generate_clients(path, limit or MOST_CLIENTS_ASK)
+    trace = read_trace(path, trace_format, on_error, tokenizer)
     return trace if limit is None else trace.head(limit)
 
 

@@ -4,6 +4,7 @@ from hybrid_blocks.trace.errors import DamagedLineError, TraceError
 from hybrid_blocks.trace.generate import generate_trace
 from hybrid_blocks.trace.lines import OnError
 from hybrid_blocks.trace.read import AUTO, FORMATS, read_trace
+from hybrid_blocks.trace.servegen import generate_clients
 from hybrid_blocks.trace.sharing import (
     SharedPrefixes,
     Sharing,
@@ -25,6 +26,7 @@ __all__ = [
     "Sharing",
     "Trace",
     "TraceError",
+    "generate_clients",
     "generate_trace",
     "generate_workload",
     "measure_sharing",

@@ -1,6 +1,6 @@
 """Reads a trace file in any known format."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from hybrid_blocks.trace import (
     kvcache_simulator,
     llmservingsim,
     mooncake,
+    openai_log,
     recorded,
     sharegpt,
     tracelab,
@@ -34,18 +35,20 @@ class Format:
         parse: makes a record of a line; ``ValueError`` for a damaged one.
         build: makes requests of records.
         also: what the record contains besides, where another format has the same mark.
+        has_text: whether ``build`` takes a tokenizer too.
     """
 
     mark: bytes
     parse: Callable[[bytes], Any]
-    build: Callable[[str, Sequence[Any]], TraceBuilder]
+    build: Callable[..., TraceBuilder]
     also: bytes = b""
+    has_text: bool = False
 
 
 FORMATS = {
     "mooncake": Format(b'"hash_ids"', mooncake.parse, mooncake.build),
     "conversations": Format(b'"requests"', conversations.parse, conversations.build),
-    "sharegpt": Format(b'"conversations"', sharegpt.parse, sharegpt.build),
+    "sharegpt": Format(b'"conversations"', sharegpt.parse, sharegpt.build, has_text=True),
     "llmservingsim": Format(b'"input_tok_ids"', llmservingsim.parse, llmservingsim.build),
     "azure": Format(azure.HEADER, azure.parse, azure.build),
     "recorded": Format(recorded.MARK, recorded.parse, recorded.build),
@@ -54,6 +57,7 @@ FORMATS = {
     "tracelab": Format(b'"newly_append_tokens"', tracelab.parse, tracelab.build),
     "tracelab-csv": Format(tracelab.HEADER, tracelab.parse_csv, tracelab.build),
     "burstgpt": Format(burstgpt.HEADER, burstgpt.parse, burstgpt.build),
+    "openai": Format(b'"messages"', openai_log.parse, openai_log.build, has_text=True),
     "aiperf": Format(b'"input_length"', aiperf.parse, aiperf.build, also=b'"session_id"'),
     "kvcache-simulator": Format(
         b'"hash_ids"', kvcache_simulator.parse, kvcache_simulator.build, also=b'"block_size"'
@@ -64,9 +68,15 @@ FORMATS = {
 AUTO: Final = "auto"
 
 
-def read_trace(path: Path, trace_format: str = AUTO, on_error: OnError = "raise") -> Trace:
+def read_trace(
+    path: Path,
+    trace_format: str = AUTO,
+    on_error: OnError = "raise",
+    tokenizer: Path | None = None,
+) -> Trace:
     """Read a trace file, gzip-compressed or not.
 
+    ``tokenizer`` is a ``tokenizer.json`` for a format that holds text.
     ``trace_format`` is a key of `FORMATS`, or ``"auto"`` to tell it by the first line.
     ``on_error="skip"`` continues after a damaged line and names it in ``skipped``. Of a compressed
     file that was cut off it takes the lines before. ``"raise"`` stops with `DamagedLineError`.
@@ -78,9 +88,13 @@ def read_trace(path: Path, trace_format: str = AUTO, on_error: OnError = "raise"
             f"{trace_format!r} is no trace format; known are {AUTO}, {', '.join(FORMATS)}"
         )
     reader = LineReader(path, on_error)
-    known = FORMATS[detect_format(path) if trace_format == AUTO else trace_format]
+    found = detect_format(path) if trace_format == AUTO else trace_format
+    known = FORMATS[found]
+    if tokenizer is not None and not known.has_text:
+        raise TraceError(f"--tokenizer {tokenizer}: a trace in the format {found} holds no text")
     records = list(reader.parse(known.parse))
-    return known.build(printable(path.name), records).build(
+    more = {"tokenizer": tokenizer} if known.has_text else {}
+    return known.build(printable(path.name), records, **more).build(
         skipped=tuple(damaged.line for damaged in reader.damaged),
         cut_off_after=reader.cut_off_after,
     )

@@ -3,24 +3,22 @@
 Source: the files that ``vllm bench serve --dataset-name sharegpt`` reads. They leave some questions
 open. This module answers them:
 
-- There are no tokens. A token stands for `BYTES_PER_TOKEN` bytes of UTF-8, about what tokenizers
-  make of English. Text is cut into pieces of `PIECE_TOKENS` tokens, and equal pieces have equal
-  ids: prompts share the pieces that they begin with alike.
+- There are no tokens. A tokenizer makes them (``--tokenizer``), or `hybrid_blocks.trace.text`
+  without one. Prompts share what they begin with alike.
 - There are no times. A conversation opens each `CONVERSATION_GAP` seconds, and a person answers
   after `PAUSE` seconds.
 - Each answer of the model is a request whose prompt is the conversation before it. Messages without
   an answer make no request, and neither does an answer without a message before it.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from hybrid_blocks.trace.builder import Span, TraceBuilder
+from hybrid_blocks.trace.text import encoding_of
 
-BYTES_PER_TOKEN = 4
-PIECE_TOKENS = 64
 CONVERSATION_GAP = 1.0
 PAUSE = 15.0
 
@@ -53,16 +51,18 @@ def parse(line: bytes) -> Conversation:
     return _decoder.decode(line)
 
 
-def build(name: str, records: Sequence[Conversation]) -> TraceBuilder:
+def build(
+    name: str, records: Sequence[Conversation], tokenizer: Path | None = None
+) -> TraceBuilder:
     """Turn each answer into a request that follows the one before it."""
-    builder = TraceBuilder(name)
-    pieces = _Pieces(builder)
+    encoding = encoding_of(tokenizer)
+    builder = TraceBuilder(name, num_reserved=encoding.num_reserved)
     for index, conversation in enumerate(records):
         history: list[Span] = []
         prompt_tokens, follows = 0, -1
         session = builder.new_session()
         for message in conversation.conversations:
-            spans = pieces.of(message.value)
+            spans = encoding.spans(message.value, builder)
             num_tokens = sum(count for _, count in spans)
             history += spans
             if message.is_answer and prompt_tokens and num_tokens:
@@ -76,28 +76,3 @@ def build(name: str, records: Sequence[Conversation]) -> TraceBuilder:
                 )
             prompt_tokens += num_tokens
     return builder
-
-
-class _Pieces:
-    """Spans of token ids, the same for the same text."""
-
-    def __init__(self, builder: TraceBuilder) -> None:
-        self._builder = builder
-        self._known: dict[bytes, Span] = {}
-
-    def of(self, text: str) -> list[Span]:
-        """Return the spans of a message."""
-        return [self._span(piece) for piece in _cut(text.encode(errors="surrogatepass"))]
-
-    def _span(self, piece: bytes) -> Span:
-        span = self._known.get(piece)
-        if span is None:
-            span = self._known[piece] = self._builder.fresh(-(-len(piece) // BYTES_PER_TOKEN))
-        return span
-
-
-def _cut(text: bytes) -> Iterator[bytes]:
-    size = PIECE_TOKENS * BYTES_PER_TOKEN
-    ends = [*range(0, len(text), size), len(text)]
-    for start, end in pairwise(ends):
-        yield text[start:end]

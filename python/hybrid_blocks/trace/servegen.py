@@ -1,0 +1,174 @@
+"""ServeGen's clients: a folder of rates and length distributions, from which requests are drawn.
+
+Source: github.com/alibaba/ServeGen, for example its ``data/language/m-large``. Each client has
+``chunk-N-trace.csv``, a line for each ten minutes: second, requests a second, deviation, Gamma or
+Weibull, shape, scale. Its ``chunk-N-dataset.json`` holds the share of requests with each number of
+tokens, from a second on. There are no prefix ids: nothing is shared.
+
+Requests are drawn from the window in which all clients together send most, and from those behind
+it. A client's gaps have the recorded shape and rate.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
+from hybrid_blocks.trace.errors import TraceError
+from hybrid_blocks.trace.lines import LineReader
+from hybrid_blocks.trace.trace import Trace
+
+NUM_REQUESTS: Final = 4000
+_SHARE: Final = re.compile(r"(\d+)(?:\.0)?: ([0-9.e+-]+)")
+_INPUT, _OUTPUT = "input_tokens", "output_tokens"
+
+Floats = npt.NDArray[np.float64]
+
+
+class Window(msgspec.Struct, frozen=True):
+    """How often a client asks from a second on; gaps have a law and its shape."""
+
+    begins: float
+    rate: float
+    law: str
+    shape: float
+
+
+class Lengths(msgspec.Struct, frozen=True):
+    """Numbers of tokens, and how often each occurs."""
+
+    tokens: npt.NDArray[np.int64]
+    shares: Floats
+
+
+class Client(msgspec.Struct, frozen=True):
+    """One client: its windows by their beginning, and its lengths of prompts and answers."""
+
+    windows: dict[float, Window]
+    lengths: dict[float, tuple[Lengths, Lengths]]
+
+    def lengths_at(self, second: float) -> tuple[Lengths, Lengths] | None:
+        """Return the last distributions that begin before a second."""
+        known = [begins for begins in self.lengths if begins <= second]
+        return self.lengths[max(known)] if known else None
+
+
+def generate_clients(folder: Path, num_requests: int = NUM_REQUESTS, seed: int = 0) -> Trace:
+    """Draw requests of all clients of a folder.
+
+    Raises:
+        TraceError: the folder holds no client, a client is damaged, or none ever asks.
+
+    """
+    clients = [_read(file) for file in sorted(folder.glob("chunk-*-trace.csv"))]
+    begins = sorted({second for client in clients for second in client.windows})
+    if len(begins) < 2:
+        raise TraceError(f"{folder} holds no ServeGen client: chunk-N-trace.csv with two windows")
+    rates = [sum(_rate(client, second) for client in clients) for second in begins]
+    start = max(range(len(begins)), key=lambda at: rates[at])
+    rng = np.random.default_rng(seed)
+    drawn: list[tuple[float, int, int]] = []
+    for index in range(start, len(begins)):
+        end = (
+            begins[index + 1] if index + 1 < len(begins) else 2 * begins[index] - begins[index - 1]
+        )
+        for client in clients:
+            drawn += _requests(client, begins[index], end, rng)
+        if len(drawn) >= num_requests:
+            break
+    if not drawn:
+        raise TraceError(f"{folder}: no client asks for anything")
+    drawn.sort()
+    builder = TraceBuilder(folder.name)
+    for second, prompt, output in drawn[:num_requests]:
+        builder.add(
+            [builder.fresh(prompt + output)],
+            arrival=second - drawn[0][0],
+            prompt_tokens=prompt,
+            output_tokens=output,
+        )
+    return builder.build()
+
+
+def _rate(client: Client, second: float) -> float:
+    window = client.windows.get(second)
+    return window.rate if window is not None and client.lengths_at(second) is not None else 0.0
+
+
+def _requests(
+    client: Client, begins: float, end: float, rng: np.random.Generator
+) -> Iterator[tuple[float, int, int]]:
+    window, lengths = client.windows.get(begins), client.lengths_at(begins)
+    if window is None or lengths is None or not window.rate:
+        return
+    # The window opens somewhere within a gap.
+    second = begins + _gap(window, rng) * rng.random()
+    while second < end:
+        prompt, output = (int(rng.choice(one.tokens, p=one.shares)) for one in lengths)
+        yield second, max(prompt, 1), max(output, 1)
+        second += _gap(window, rng)
+
+
+def _gap(window: Window, rng: np.random.Generator) -> float:
+    if window.law == "Gamma":
+        return float(rng.gamma(window.shape)) / window.shape / window.rate
+    mean = math.gamma(1 + 1 / window.shape)
+    return float(rng.weibull(window.shape)) / mean / window.rate
+
+
+def _read(file: Path) -> Client:
+    windows = {
+        window.begins: window for window in LineReader(file, "raise").parse(_window) if window
+    }
+    beside = file.with_name(file.name.replace("-trace.csv", "-dataset.json"))
+    try:
+        fields = msgspec.json.decode(beside.read_bytes(), type=dict[str, dict[str, str]])
+        lengths = dict(_lengths(fields))
+    except OSError as error:
+        raise TraceError(f"{beside}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise TraceError(f"{beside}: {error}") from None
+    return Client(windows, lengths)
+
+
+def _window(line: bytes) -> Window | None:
+    """Read one line; a ``ValueError`` says what is wrong with it."""
+    fields = line.decode().strip().split(",")
+    if len(fields) != 6:
+        raise ValueError(f"second,rate,deviation,law,shape,scale are expected, not {len(fields)}")
+    begins, rate, _, law, shape, _ = fields
+    window = Window(float(begins), float(rate), law, float(shape))
+    if not 0 <= window.rate < 1e6 or not math.isfinite(window.begins):
+        raise ValueError(f"{rate} requests a second from {begins} on")
+    if window.rate and (law not in {"Gamma", "Weibull"} or not 0.01 <= window.shape < 1e6):
+        raise ValueError(f"gaps by {law or 'no law'} of shape {shape}; Gamma and Weibull are known")
+    return window
+
+
+def _lengths(
+    fields: Mapping[str, Mapping[str, str]],
+) -> Iterator[tuple[float, tuple[Lengths, Lengths]]]:
+    for begins, texts in fields.items():
+        if _INPUT not in texts or _OUTPUT not in texts:
+            raise ValueError(f"second {begins} lacks {_INPUT} or {_OUTPUT}")
+        prompt, output = (_shares(texts[field], begins) for field in (_INPUT, _OUTPUT))
+        if prompt is not None and output is not None:
+            yield float(begins), (prompt, output)
+
+
+def _shares(text: str, begins: str) -> Lengths | None:
+    """Read ``{tokens: share, ...}``; None of an empty one."""
+    found = _SHARE.findall(text)
+    tokens = np.array([int(number) for number, _ in found], dtype=np.int64)
+    shares = np.array([float(share) for _, share in found])
+    if not len(found) or not shares.sum():
+        return None
+    if tokens.max() > MAX_TOKEN_ID or shares.min() < 0:
+        raise ValueError(f"second {begins} has {tokens.max():,} tokens or a negative share")
+    return Lengths(tokens, shares / shares.sum())
