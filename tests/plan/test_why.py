@@ -92,3 +92,40 @@ def test_a_question_that_has_no_answer_is_one_clear_line(
     assert out == ""
     assert complaint in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("state slots", "- 153,944,064 of a slot of padding) / 153,944,064 bytes of a state) = 78"),
+        ("requests of 1366", "min(15 that may run, 207,645 tokens / 1,366) = 15.00"),
+        ("tokens", "= 207,645; min(15 that may run, 207,645 tokens / 262,144) = 0.79"),
+        ("longest request", "min(207,645 tokens of the pool, 262,144 that an engine takes)"),
+        ("slots a request", "extra_buffer keeps 5 for each running request"),
+        (
+            "most running requests",
+            "min(floor(78 state slots / 5), 207,645 tokens / 2, max_num_seqs",
+        ),
+        ("tokens of the pool", "/ 65,536 bytes of a token) = 207,645"),
+        ("best ratio for 1366", "145 slots, 50,262 tokens; the default of 0.9 runs 15.00"),
+    ],
+)
+def test_figures_of_sglang_are_explained(name: str, told: str) -> None:
+    code, out, _ = _run("Qwen3.5-27B", "--memory", "24GiB", "--why", name)
+    assert code == 0
+    (line,) = (line for line in out.splitlines() if line.startswith("SGLang: "))
+    assert told in line
+    assert "source: SGLang 0.5.23" in out
+
+
+def test_drafts_and_windows_stand_in_sglangs_formulas() -> None:
+    drafts = ("--num-speculative-tokens", "3", "--why", "state slots")
+    assert "(1 + 4 to verify a draft / 5)" in _run("Qwen3.5-27B", "--memory", "24GiB", *drafts)[1]
+    windows = _run("gpt-oss-20b", "--memory", "24GiB", "--why", "requests of 4k")[1]
+    assert "tokens of windows / 258) = " in windows
+
+
+def test_a_model_without_sglang_has_no_such_figure() -> None:
+    code, _, error = _run("Jamba-1.5-Mini", "--memory", "40GiB", "--why", "slots a request")
+    assert code == 2
+    assert "has no such figure" in error

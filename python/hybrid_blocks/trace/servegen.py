@@ -11,7 +11,7 @@ it. A client's gaps have the recorded shape and rate.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -73,23 +73,47 @@ def generate_clients(folder: Path, num_requests: int = NUM_REQUESTS, seed: int =
     rates = [sum(_rate(client, second) for client in clients) for second in begins]
     start = max(range(len(begins)), key=lambda at: rates[at])
     rng = np.random.default_rng(seed)
-    drawn: list[tuple[float, int, int]] = []
+    times: list[Floats] = []
+    askers: list[npt.NDArray[np.int64]] = []
+    drawn = 0
     for index in range(start, len(begins)):
         end = (
             begins[index + 1] if index + 1 < len(begins) else 2 * begins[index] - begins[index - 1]
         )
-        for client in clients:
-            drawn += _requests(client, begins[index], end, rng)
-        if len(drawn) >= num_requests:
+        for number, client in enumerate(clients):
+            found = _arrivals(client, begins[index], end, rng)
+            times.append(found)
+            askers.append(np.full(len(found), number))
+            drawn += len(found)
+        if drawn >= num_requests:
             break
     if not drawn:
         raise TraceError(f"{folder}: no client asks for anything")
-    drawn.sort()
-    builder = TraceBuilder(folder.name)
-    for second, prompt, output in drawn[:num_requests]:
+    second, asker = np.concatenate(times), np.concatenate(askers)
+    order = np.argsort(second, kind="stable")[:num_requests]
+    return _trace(folder.name, clients, second[order], asker[order], rng)
+
+
+def _trace(
+    name: str,
+    clients: Sequence[Client],
+    second: Floats,
+    asker: npt.NDArray[np.int64],
+    rng: np.random.Generator,
+) -> Trace:
+    """Draw a prompt and an answer for each arrival."""
+    sizes = np.ones((len(second), 2), dtype=np.int64)
+    for number, client in enumerate(clients):
+        for begins, lengths in client.lengths.items():
+            later = [other for other in client.lengths if other > begins]
+            own = (asker == number) & (second >= begins) & (second < min(later, default=math.inf))
+            for column, one in enumerate(lengths):
+                sizes[own, column] = rng.choice(one.tokens, np.count_nonzero(own), p=one.shares)
+    builder = TraceBuilder(name)
+    for when, (prompt, output) in zip(second, np.maximum(sizes, 1).tolist(), strict=True):
         builder.add(
             [builder.fresh(prompt + output)],
-            arrival=second - drawn[0][0],
+            arrival=float(when - second[0]),
             prompt_tokens=prompt,
             output_tokens=output,
         )
@@ -101,25 +125,29 @@ def _rate(client: Client, second: float) -> float:
     return window.rate if window is not None and client.lengths_at(second) is not None else 0.0
 
 
-def _requests(
-    client: Client, begins: float, end: float, rng: np.random.Generator
-) -> Iterator[tuple[float, int, int]]:
-    window, lengths = client.windows.get(begins), client.lengths_at(begins)
-    if window is None or lengths is None or not window.rate:
-        return
-    # The window opens somewhere within a gap.
-    second = begins + _gap(window, rng) * rng.random()
-    while second < end:
-        prompt, output = (int(rng.choice(one.tokens, p=one.shares)) for one in lengths)
-        yield second, max(prompt, 1), max(output, 1)
-        second += _gap(window, rng)
+def _arrivals(client: Client, begins: float, end: float, rng: np.random.Generator) -> Floats:
+    """Draw the times at which a client asks in one window."""
+    window = client.windows.get(begins)
+    if window is None or client.lengths_at(begins) is None or not window.rate:
+        return np.empty(0)
+    parts: list[Floats] = []
+    last = begins
+    while last < end:
+        gaps = _gaps(window, math.ceil((end - last) * window.rate) + 8, rng)
+        if not parts:
+            # The window opens somewhere within a gap.
+            gaps[0] *= rng.random()
+        parts.append(last + np.cumsum(gaps))
+        last = float(parts[-1][-1])
+    found = np.concatenate(parts)
+    return found[found < end]
 
 
-def _gap(window: Window, rng: np.random.Generator) -> float:
+def _gaps(window: Window, count: int, rng: np.random.Generator) -> Floats:
     if window.law == "Gamma":
-        return float(rng.gamma(window.shape)) / window.shape / window.rate
+        return rng.gamma(window.shape, size=count) / (window.shape * window.rate)
     mean = math.gamma(1 + 1 / window.shape)
-    return float(rng.weibull(window.shape)) / mean / window.rate
+    return rng.weibull(window.shape, size=count) / (mean * window.rate)
 
 
 def _read(file: Path) -> Client:

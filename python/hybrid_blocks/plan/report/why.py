@@ -10,8 +10,10 @@ import msgspec
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import plan_natural
+from hybrid_blocks.plan.report import why_sglang
 from hybrid_blocks.plan.report.plan_report import PlanReport
 from hybrid_blocks.plan.report.report import Report, make_report
+from hybrid_blocks.plan.report.sglang_report import RELEASE
 from hybrid_blocks.plan.report.why_formulas import PARTS, formulas
 from hybrid_blocks.plan.vllm import plan_vllm
 from hybrid_blocks.units import human, parse_tokens
@@ -30,6 +32,7 @@ _FIELDS: Final = {
 _SOURCES: Final = {
     "natural": "docs/planner.md, The natural geometry",
     "vLLM": "vLLM 0.33, vllm/v1/core/kv_cache_planning.py and kv_cache_manager.py",
+    "SGLang": f"SGLang {RELEASE}, sglang/srt/mem_cache/kv_cache_configurator.py",
 }
 
 
@@ -45,7 +48,8 @@ def why(
     name, length = _resolved(name, deployment.length(model))
     wanted = [*lengths, length]
     report = make_report(model, memory_bytes, deployment, wanted)
-    values = _values(report, name, length)
+    case = (model, memory_bytes, deployment)
+    values = _values(report, case, name, length)
     if not any(value is not None for value in values.values()):
         raise PlanError(f"--why {name!r}: {model.name} has no such figure")
     geometry = plan_natural(model, memory_bytes, deployment)
@@ -54,11 +58,12 @@ def why(
     for side, formula in formulas(name, geometry, plan, length):
         lines.append(f"{side}: {formula}")
         lines.append(f"  source: {_SOURCES[side]}")
+    if (of_sglang := why_sglang.formula(name, *case, length)) is not None:
+        lines += [f"SGLang: {of_sglang}", f"  source: {_SOURCES['SGLang']}"]
     if name.startswith(REQUESTS) and any(
         deployment.max_num_seqs <= value for value in values.values() if value is not None
     ):
         lines.append(f"max_num_seqs {deployment.max_num_seqs:,} caps it")
-    case = (model, memory_bytes, deployment)
     lines.append(_changed_most(name, length, values, case))
     return lines
 
@@ -71,20 +76,33 @@ def _resolved(name: str, limit: int) -> tuple[str, int]:
         return f"{REQUESTS}{length:,}", length
     if text.startswith(_LOGGED.lower()):
         return _LOGGED, limit
-    known = {known.lower(): known for known in (*_FIELDS, *PARTS)}
+    if text.startswith(why_sglang.BEST):
+        length = parse_tokens(text.removeprefix(why_sglang.BEST))
+        return f"{why_sglang.BEST}{length:,}", length
+    known = {known.lower(): known for known in (*_FIELDS, *PARTS, *why_sglang.NAMES)}
     if text in known:
         return known[text], limit
     near = get_close_matches(text, known, n=1)
     meant = f"; did you mean {known[near[0]]!r}?" if near else ""
-    every = ", ".join((*_FIELDS, f"{REQUESTS}N", _LOGGED, *PARTS))
+    every = ", ".join(
+        (*_FIELDS, f"{REQUESTS}N", _LOGGED, *PARTS, *why_sglang.NAMES, f"{why_sglang.BEST}N")
+    )
     raise PlanError(f"--why {name!r}: figures are {every}{meant}")
 
 
-def _values(report: Report, name: str, length: int) -> dict[str, float | None]:
-    plans = {"natural": report.natural, "vLLM": report.vllm}
-    return {
-        side: None if plan is None else _value(plan, name, length) for side, plan in plans.items()
-    }
+def _values(
+    report: Report, case: tuple[Model, int, Deployment], name: str, length: int
+) -> dict[str, float | None]:
+    values: dict[str, float | None] = {}
+    if name not in why_sglang.NAMES and not name.startswith(why_sglang.BEST):
+        plans = {"natural": report.natural, "vLLM": report.vllm}
+        values = {
+            side: None if plan is None else _value(plan, name, length)
+            for side, plan in plans.items()
+        }
+    if (of_sglang := why_sglang.figure(name, *case, length)) is not None:
+        values["SGLang"] = of_sglang
+    return values
 
 
 def _value(plan: PlanReport, name: str, length: int) -> float | None:
@@ -106,7 +124,9 @@ def _text(name: str, value: float | None) -> str:
         return "-"
     if name in PARTS:
         return human(int(value))
-    is_count = name in _FIELDS
+    if name.startswith(why_sglang.BEST):
+        return f"{value:g}"
+    is_count = name in _FIELDS or name in why_sglang.NAMES
     return f"{value:,}" if is_count else f"{value:,.2f}x"
 
 
@@ -120,10 +140,11 @@ def _changed_most(
     most, told = 0.0, "no single input of those tried changes it"
     for text, memory, other in _changes(*case):
         try:
-            found = _values(make_report(case[0], memory, other, [length]), name, length)
+            changed = (case[0], memory, other)
+            found = _values(make_report(*changed, [length]), changed, name, length)
         except PlanError:
             continue
-        moved = max(_moved(values[side], found[side]) for side in values)
+        moved = max(_moved(values[side], found.get(side)) for side in values)
         if moved > most:
             most = moved
             told = f"changed most by {text}: {_both(name, found)}"

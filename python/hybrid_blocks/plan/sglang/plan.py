@@ -63,9 +63,13 @@ class SglangPlan(msgspec.Struct, frozen=True, kw_only=True):
     def concurrency(self, length: int) -> float:
         """Requests of ``length`` tokens that the pools hold."""
         held = self.tokens / length
-        if self.costs.window is not None and self.window_tokens is not None:
-            held = min(held, self.window_tokens / min(length, self.costs.window + _FREED_EACH + 2))
+        if self.window_tokens is not None:
+            held = min(held, self.window_tokens / self.window_held(length))
         return held if self.state_cap is None else min(held, self.state_cap)
+
+    def window_held(self, length: int) -> int:
+        """Tokens of the windows' pool that a request of ``length`` tokens holds."""
+        return min(length, (self.costs.window or length) + _FREED_EACH + 2)
 
     def running(self, length: int) -> float:
         """Return `concurrency`, within the cap."""
