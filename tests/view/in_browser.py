@@ -1,6 +1,7 @@
 """Pages in a real browser; run by ``make test-pages``, which leaves pictures in ``build/pages``."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,14 @@ from typing import Any
 import pytest
 from chromium import Browser, browser
 from hybrid_blocks.cli import app
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from typer.testing import CliRunner
 
 PICTURES = Path("build/pages")
+TOOLS = (
+    *("replay", "--workload", "tools", "--limit", "200", "--max-num-seqs", "16"),
+    *("--model", "Qwen3.5-27B", "--memory", "12GiB", "--placement", "learned,every:2048"),
+)
 QWEN = ("plan", "Qwen3.5-27B", "--memory", "24GiB", "--lengths", "8k")
 
 
@@ -55,6 +61,64 @@ def test_a_plan_shows_the_figures_of_its_table_at_each_length(
         for name, one in (("vllm", theirs), ("natural", full)):
             tiles = page.data(f"{name} map")
             assert drawn(tiles, "read") == pytest.approx(one["budget"]["live"] / 2**20, rel=0.1)
+
+
+POINT = """
+const plot = Bokeh.documents[0].get_model_by_name(arguments[0])
+const view = Bokeh.index.find_one(plot)
+view.el.scrollIntoView({block: 'center'})
+const box = view.canvas_view.el.getBoundingClientRect(), frame = view.frame
+const x = frame.x_scale.compute(arguments[1]), y = frame.y_scale.compute(arguments[2])
+return [box.left + x, box.top + y]
+"""
+
+SHOWN = """
+const found = []
+const walk = node => {
+  for (const child of node.querySelectorAll('*')) {
+    const text = child.innerText || child.shadowRoot?.textContent
+    if (child.classList.contains('bk-tooltip')) found.push(text)
+    if (child.shadowRoot) walk(child.shadowRoot)
+  }
+}
+walk(document)
+return found.join(' ')
+"""
+
+
+def test_a_replay_plays_and_tells_of_a_miss(page: Browser, tmp_path: Path) -> None:
+    path, figures = tmp_path / "replay.html", tmp_path / "figures.json"
+    run(*TOOLS, "--html", path, "--json", figures)
+    results: list[dict[str, Any]] = json.loads(figures.read_text())
+    page.open(path.as_uri())
+    page.picture(PICTURES / "replay.png", 2050)
+
+    page.set("time", 399)
+    words = page.text("now")
+    for result in results:
+        assert f"<b>{result['variant']}</b>" in words
+        assert f"{100 * result['hit_rate']:.1f} % of prompt tokens found so far" in words
+    before = page.data("tiles 0")["color"]
+    page.set("time", 0)
+    assert page.data("tiles 0")["color"] != before
+
+    page.run("Bokeh.documents[0].get_model_by_name('play').active = true")
+    page.wait(lambda: page.run("return Bokeh.documents[0].get_model_by_name('time').value > 5"))
+    page.run("Bokeh.documents[0].get_model_by_name('play').active = false")
+    stopped = page.run("return Bokeh.documents[0].get_model_by_name('time').value")
+    time.sleep(0.3)
+    assert page.run("return Bokeh.documents[0].get_model_by_name('time').value") == stopped
+
+    requests = page.data("requests 0")
+    misses = [at for at, text in enumerate(requests["story"]) if "attention was there" in text]
+    missed = max(misses, key=lambda at: requests["again"][at] - requests["hit"][at])
+    middle = (requests["again"][missed] + requests["hit"][missed]) / 2
+    plot = f"prompts of {results[0]['variant']}"
+    left, top = page.run(POINT, plot, requests["seconds"][missed], middle)
+    pointer = ActionBuilder(page.driver)
+    pointer.pointer_action.move_to_location(int(left), int(top))
+    pointer.perform()
+    page.wait(lambda: requests["story"][missed] in page.run(SHOWN))
 
 
 def drawn(tiles: dict[str, list[Any]], what: str) -> float:

@@ -151,14 +151,14 @@ def test_the_slider_reaches_the_lengths_asked_for_and_the_longest() -> None:
     assert make_plan_picture(model, memory, short, report).lengths == (100,)
 
 
-@pytest.mark.parametrize("command", ["plan"])
+@pytest.mark.parametrize("command", ["plan", "replay"])
 def test_a_page_that_cannot_be_written_is_refused_first(tmp_path: Path, command: str) -> None:
     missing = tmp_path / "none" / "page.html"
     assert f"--html {missing}: there is no folder" in run(command, "--html", missing, expect=2)
     assert f"--html {tmp_path}: a folder" in run(command, "--html", tmp_path, expect=2)
 
 
-@pytest.mark.parametrize("command", ["plan"])
+@pytest.mark.parametrize("command", ["plan", "replay"])
 def test_without_bokeh_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

@@ -16,6 +16,7 @@ from hybrid_blocks.cli.output import (
     fail,
     refuse_same_file,
     to_draw,
+    to_page,
     to_write,
     warn,
     write_json,
@@ -215,6 +216,10 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         Path | None,
         typer.Option(callback=to_write, help="Write the figures to this file; - is stdout."),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(callback=to_page, help="Write a page that plays the replay in a browser."),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -238,7 +243,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         tiers = TierBytes.parse(host, disk)
         managers = each_once("--manager", manager or [DEFAULT_MANAGER])
         _refuse_ignored(given, managers, policies, workload)
-        refuse_same_file(trace=trace, json=json, plot=plot)
+        refuse_same_file(trace=trace, json=json, plot=plot, html=html)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -275,23 +280,53 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             _check_served(tiered)
             return
         variants = _variants(managers, placements, policies, kept, signal)
+        runs: Runs = []
         if shares is not None:
             results = _compare_shares(requests, cache, variants, config, shares)
-            _warn_of_defaults(given, memory)
-            _show(json, results, make_hits_table(results), make_places_table(results))
+            tables = (make_hits_table(results), make_places_table(results))
         else:
-            runs = _compare(requests, cache, variants, config, verify_data=verify_data)
+            runs = _compare(
+                requests,
+                cache,
+                variants,
+                config,
+                verify_data=verify_data,
+                with_film=html is not None,
+            )
             results = [result for result, _ in runs]
-            _warn_of_defaults(given, memory)
-            _show(json, results, make_table(results))
+            tables = (make_table(results), None)
+        _warn_of_defaults(given, memory)
+        _show(json, results, *tables)
         if plot is not None:
-            if shares is not None:
-                plot_hits(plot, results)
-            else:
-                draw(plot, runs)
+            _draw(plot, results, runs)
         _check_served(results)
+        if html is not None:
+            _write_page(html, requests, cache, results, runs)
     except (HybridBlocksError, PlanError, OSError) as error:
         fail(error)
+
+
+def _draw(path: Path, results: Sequence[Result], runs: Runs) -> None:
+    """Draw runs, or hits over memory where there are none."""
+    if runs:
+        draw(path, runs)
+    else:
+        plot_hits(path, results)
+
+
+def _write_page(
+    path: Path, trace: Trace, cache: Cache, results: Sequence[Result], runs: Runs
+) -> None:
+    """Write the page of runs, or of results at several sizes where there are no runs."""
+    from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
+    from hybrid_blocks.view.replay_page import ReplayPage  # noqa: PLC0415
+    from hybrid_blocks.view.replay_picture import make_replay_picture  # noqa: PLC0415
+    from hybrid_blocks.view.share_page import share_page  # noqa: PLC0415
+
+    if runs:
+        write(ReplayPage(make_replay_picture(trace, cache, runs)).document(), path)
+    else:
+        write(share_page(results), path)
 
 
 def _warn_of_defaults(given: Given, memory: str) -> None:
@@ -326,7 +361,7 @@ def _refuse_ignored(
     if "host" in given:
         given.refuse(
             *("num_blocks", "manager", "policy", "placement", "checkpoint_every", "signal"),
-            *("share", "verify_data", "plot"),
+            *("share", "verify_data", "plot", "html"),
             why="beside --host: a replay with tiers runs vLLM's scheduler and its manager of the "
             "device; leave it out",
         )
@@ -436,6 +471,7 @@ def _compare(
     config: EngineConfig,
     *,
     verify_data: bool,
+    with_film: bool,
 ) -> Runs:
     with make_progress() as progress:
         measuring = progress.add_task("measure sharing", total=1)
@@ -448,6 +484,7 @@ def _compare(
             config,
             sharing=sharing,
             verify_data=verify_data,
+            with_film=with_film,
             on_progress=_Tasks(progress, len(trace)),
         )
 

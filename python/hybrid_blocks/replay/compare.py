@@ -30,6 +30,7 @@ def compare(
     sharing: Sharing | None = None,
     prefixes: SharedPrefixes | None = None,
     verify_data: bool = False,
+    with_film: bool = False,
     on_progress: OnProgress = lambda *_: None,
 ) -> Runs:
     """Replay a trace with each variant over caches of the same bytes.
@@ -61,6 +62,7 @@ def compare(
                     limits=limits,
                     refused=refused,
                     verify_data=verify_data,
+                    with_film=with_film,
                     on_progress=partial(on_progress, variant),
                 )
             except RefusedRequestError as error:

@@ -6,7 +6,7 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.manager import Counts
+from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.replay.admission import Admission
 from hybrid_blocks.replay.arrivals import Arrivals
 from hybrid_blocks.replay.batch import Batch
@@ -64,6 +64,7 @@ class Engine:
         limits: Sequence[RequestLimit] = (),
         refused: Sequence[Refusal] = (),
         on_hit: Callable[[int, int], None] = lambda *_: None,
+        on_sample: Callable[[float, Handles], None] = lambda *_: None,
     ) -> None:
         self.now = 0.0
         self.counters = Counters()
@@ -72,6 +73,7 @@ class Engine:
         self.full_load = FullLoad()
         self._live = LiveBytes(cache.geometry)
         self._manager = manager
+        self._on_sample = on_sample
         self.config = config
         self._num_requests = len(trace)
         self._has_idled = False
@@ -244,6 +246,7 @@ class Engine:
     def _sample(self) -> None:
         used = self._manager.num_blocks - self._manager.num_free_blocks
         self.timeline.add(self.now, used, len(self._batch), len(self._admission))
+        self._on_sample(self.now, self._batch.handle)
 
     # --- stretches of equal steps -----------------------------------------
 

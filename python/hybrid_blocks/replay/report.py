@@ -25,7 +25,7 @@ LIMITS = (
 def make_table(results: Sequence[Result]) -> Table:
     """Make a table with one column of figures a manager, or a variant of it."""
     names = [result.variant or result.manager for result in results]
-    return side_by_side(f"replay of {results[0].trace}", names, [_figures(one) for one in results])
+    return side_by_side(f"replay of {results[0].trace}", names, [figures(one) for one in results])
 
 
 def engine_text(result: Served, *, has_memory: bool = True) -> str:
@@ -49,8 +49,9 @@ def side_by_side(title: str, names: Sequence[str], columns: Sequence[dict[str, s
     return table
 
 
-def _figures(result: Result) -> dict[str, str]:
-    figures = {
+def figures(result: Result) -> dict[str, str]:
+    """Return the rows of a column, by name."""
+    shown = {
         "requests": f"{result.requests:,}",
         "prompt tokens": f"{result.prompt_tokens:,}",
         "output tokens": f"{result.output_tokens:,}",
@@ -73,8 +74,8 @@ def _figures(result: Result) -> dict[str, str]:
         "wall time": f"{result.wall_seconds:.1f} s",
     }
     if result.verified_reads is not None:
-        figures["verified reads"] = f"{result.verified_reads:,} blocks"
-    return figures | not_served(result)
+        shown["verified reads"] = f"{result.verified_reads:,} blocks"
+    return shown | not_served(result)
 
 
 def not_served(result: Served) -> dict[str, str]:

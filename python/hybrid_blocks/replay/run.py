@@ -15,6 +15,7 @@ from hybrid_blocks.replay.managers import (
     VllmOptions,
     make_manager,
 )
+from hybrid_blocks.replay.managers.filmed import FilmedManager
 from hybrid_blocks.replay.places import PlaceCounter
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.replay.timeline import Timeline
@@ -57,6 +58,7 @@ def replay(
     limits: Sequence[RequestLimit] = (),
     refused: Sequence[Refusal] = (),
     verify_data: bool = False,
+    with_film: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Result, Timeline]:
     """Run a trace through a new manager of a cache.
@@ -66,18 +68,32 @@ def replay(
     are those that one of them ``refused``. ``prefixes``, at the cache's block size, have the
     checkpoints of the Rust manager counted by their place. ``sharing`` gives the result's
     sequential hit rate. ``on_progress`` gets the number of finished requests. With ``verify_data``
-    the copies are run and the reads checked.
+    the copies are run and the reads checked. ``with_film`` keeps a film of the Rust manager in the
+    timeline.
     """
     places = PlaceCounter.of(trace, prefixes, cache.geometry) if prefixes else None
     if places is not None:
         rust = replace(rust or RustOptions(), places=places)
+    with_film = with_film and manager_name is ManagerName.RUST
+    if with_film:
+        rust = replace(rust or RustOptions(), with_film=True)
     manager = make_manager(
         manager_name, cache, config, rust=rust, vllm=vllm, verify_data=verify_data
     )
+    filmed = manager if isinstance(manager, FilmedManager) else None
     if not limits:
         limits = (_limit(manager_name, manager),)
     on_hit = places.use if places is not None else _ignore
-    engine = Engine(trace, manager, cache, config, limits=limits, refused=refused, on_hit=on_hit)
+    engine = Engine(
+        trace,
+        manager,
+        cache,
+        config,
+        limits=limits,
+        refused=refused,
+        on_hit=on_hit,
+        on_sample=_ignore if filmed is None else filmed.sample,
+    )
     start = perf_counter()
     engine.run(on_progress)
     result = Result.of(
@@ -90,8 +106,10 @@ def replay(
         places=places if manager_name is ManagerName.RUST else None,
         wall_seconds=perf_counter() - start,
     )
+    if filmed is not None:
+        engine.timeline.film = filmed.film
     return result, engine.timeline
 
 
-def _ignore(request: int, hit_tokens: int) -> None:
-    del request, hit_tokens
+def _ignore(*_: object) -> None:
+    pass

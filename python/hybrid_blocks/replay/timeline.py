@@ -3,6 +3,8 @@
 from array import array
 from dataclasses import dataclass, field
 
+from hybrid_blocks.replay.film import Film
+
 
 @dataclass(slots=True)
 class Timeline:
@@ -19,6 +21,8 @@ class Timeline:
         waiting: requests that have arrived and hold nothing.
         admitted: requests of the trace in the order of their first admission.
         hit_tokens: prompt tokens that each of them found in the cache.
+        admitted_at: when each of them first ran.
+        film: the arena and the look-ups, where a film was wanted.
     """
 
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
@@ -27,6 +31,8 @@ class Timeline:
     waiting: "array[int]" = field(default_factory=lambda: array("q"))
     admitted: "array[int]" = field(default_factory=lambda: array("q"))
     hit_tokens: "array[int]" = field(default_factory=lambda: array("q"))
+    admitted_at: "array[float]" = field(default_factory=lambda: array("d"))
+    film: Film | None = None
 
     def add(self, seconds: float, used_blocks: int, running: int, waiting: int) -> None:
         """Append a sample."""
@@ -39,3 +45,4 @@ class Timeline:
         """Note the first admission of a request."""
         self.admitted.append(request)
         self.hit_tokens.append(hit_tokens)
+        self.admitted_at.append(self.seconds[-1] if self.seconds else 0.0)

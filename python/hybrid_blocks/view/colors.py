@@ -38,3 +38,9 @@ def hatched(color: str, lines: str) -> str:
 def dotted(color: str, dots: str) -> str:
     """Return the style of a square with dots."""
     return f"background:radial-gradient({dots} 1px,{color} 1.5px) 0 0/5px 5px"
+
+
+def pale(color: str) -> str:
+    """Return a color mixed with white, for what no running request holds."""
+    parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - 0.4 * (255 - part)):02x}" for part in parts)

@@ -6,6 +6,7 @@ from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.manager import ReplayManager
+from hybrid_blocks.replay.managers.filmed import FilmedManager
 from hybrid_blocks.replay.managers.rust import RustOptions, make_rust
 from hybrid_blocks.replay.managers.vllm_manager import VllmOptions, make_vllm
 
@@ -38,7 +39,9 @@ def make_manager(
         return _make_verified(name, cache, config, rust or RustOptions())
     match name:
         case ManagerName.RUST:
-            return make_rust(cache, config, rust or RustOptions())
+            made = make_rust(cache, config, rust or RustOptions())
+            is_filmed = rust is not None and rust.with_film
+            return FilmedManager(made, cache.geometry) if is_filmed else made
         case ManagerName.VLLM:
             return make_vllm(cache, config, vllm or VllmOptions())
 

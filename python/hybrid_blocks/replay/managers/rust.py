@@ -30,6 +30,7 @@ class RustOptions:
         placement: where states are kept; None for the default.
         signals: what the client of each request of the trace says of its session, if it says it.
         places: counts checkpoints by their place; of one run only.
+        with_film: keep a film, see `FilmedManager`.
     """
 
     policy: str | FlopModel = "lru"
@@ -37,6 +38,7 @@ class RustOptions:
     placement: CheckpointPolicy | None = None
     signals: Signals | None = None
     places: PlaceCounter | None = None
+    with_film: bool = False
 
 
 class RustManager:
@@ -164,7 +166,7 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         policy=policy,
         placement=options.placement,
         max_chunk=config.max_num_batched_tokens,
-        enable_events=options.places is not None,
+        enable_events=options.places is not None or options.with_film,
         **sizes,  # type: ignore[arg-type]
     )
     return RustManager(

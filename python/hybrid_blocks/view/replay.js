@@ -1,0 +1,36 @@
+// Shows a replay at the time of the slider: tiles, lines of now, and counts.
+const at = moments[Math.round(slider.value)]
+for (const line of lines) line.location = at
+const last = times => {
+  let low = 0, high = times.length
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (times[middle] <= at) low = middle + 1
+    else high = middle
+  }
+  return low - 1
+}
+const counted = i => {
+  const samples = sampled[i].data, requests = asked[i].data
+  const s = last(samples.seconds), r = last(requests.seconds)
+  const share = r < 0 ? 0 : requests.share[r]
+  const running = s < 0 ? 0 : samples.running[s], waiting = s < 0 ? 0 : samples.waiting[s]
+  return `${running} running, ${waiting} waiting, ${share.toFixed(1)} % of prompt tokens found so far`
+}
+const told = names.map((name, i) => {
+  const film = films[i]
+  if (film === null) return `<p><b>${name}</b>: ${counted(i)}</p>`
+  const frame = Math.max(last(film.frames.data.seconds), 0)
+  const codes = film.codes.data.codes, tiles = film.tiles, counts = film.owners.map(() => 0)
+  const color = Array(tiles), owner = Array(tiles)
+  for (let tile = 0; tile < tiles; tile += 1) {
+    const code = codes[frame * tiles + tile]
+    color[tile] = film.colors[code]
+    owner[tile] = film.owners[code]
+    counts[code] += 1
+  }
+  film.map.data = {...film.map.data, color, owner}
+  const shares = film.owners.map((words, code) => `${words} ${(100 * counts[code] / tiles).toFixed(0)} %`)
+  return `<p><b>${name}</b>: ${counted(i)}</p><p>slabs: ${shares.join(', ')}</p>`
+})
+now.text = `<h2>${at.toLocaleString('en-US', {maximumFractionDigits: 1})} s of ${moments.at(-1).toLocaleString('en-US', {maximumFractionDigits: 1})} s</h2>${told.join('')}`

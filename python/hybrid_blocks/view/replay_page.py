@@ -1,0 +1,313 @@
+"""The page of a replay: slabs change hands, and prompts are found or computed again."""
+
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any, Final
+
+import numpy as np
+from bokeh.document import Document
+from bokeh.layouts import column, row
+from bokeh.models import (
+    ColumnDataSource,
+    CustomJS,
+    CustomJSTickFormatter,
+    HoverTool,
+    LayoutDOM,
+    NumeralTickFormatter,
+    Range1d,
+)
+from bokeh.models.annotations import Span
+from bokeh.models.widgets import Slider, Toggle
+from bokeh.plotting import figure
+
+from hybrid_blocks.view import colors
+from hybrid_blocks.view.page import WIDTH, document, legend, read, safe, text
+from hybrid_blocks.view.replay_picture import Arena, ReplayPicture, Run
+
+MOMENTS: Final = 400
+ROWS: Final = 10
+
+LINES: Final = ("#2a6f4e", "#7b5ea7", "#b8860b", "#c2185b", "#1b6ca8", "#8a8f98")
+FOUND: Final = "#2a6f4e"
+AGAIN: Final = "#c62828"
+NEW: Final = "#c3c8cf"
+
+_TOLD: Final = [
+    ("request", "@request{0,0}"),
+    ("found", "@hit{0,0} of @prompt{0,0} tokens"),
+    ("", "@story"),
+]
+
+
+class ReplayPage:
+    """The models of a page, and the script that shows it at a time."""
+
+    def __init__(self, picture: ReplayPicture) -> None:
+        self._picture = picture
+        self._x_range = Range1d(start=0, end=picture.seconds)
+        self._lines: list[Span] = []
+        moments = np.linspace(0, picture.seconds, MOMENTS).tolist()
+        slider = Slider(
+            start=0,
+            end=MOMENTS - 1,
+            value=MOMENTS // 2,
+            step=1,
+            title="Virtual time, seconds",
+            format=CustomJSTickFormatter(
+                code="return moments[Math.round(tick)].toFixed(1)", args={"moments": moments}
+            ),
+            width=WIDTH - 140,
+            name="time",
+        )
+        button = Toggle(label="▶ Play", width=100, name="play")
+        button.js_on_change(
+            "active", CustomJS(args={"slider": slider, "button": button}, code=read("play.js"))
+        )
+        self._samples = [ColumnDataSource(dict(run.samples)) for run in picture.runs]
+        self._requests = [
+            ColumnDataSource(run.requests, name=f"requests {index}")
+            for index, run in enumerate(picture.runs)
+        ]
+        now = text(name="now")
+        films = [
+            None if run.arena is None else _film(run.arena, f"tiles {index}")
+            for index, run in enumerate(picture.runs)
+        ]
+        prompts = [
+            self._prompts(run, source)
+            for run, source in zip(picture.runs, self._requests, strict=True)
+        ]
+        shown = [self._pool(), self._load(), self._hits(), *prompts]
+        self.script = CustomJS(
+            args={
+                "slider": slider,
+                "moments": moments,
+                "lines": self._lines,
+                "sampled": self._samples,
+                "asked": self._requests,
+                "names": [safe(run.name) for run in picture.runs],
+                "films": films,
+                "now": now,
+            },
+            code=read("replay.js"),
+        )
+        slider.js_on_change("value", self.script)
+        marks = legend({"found": FOUND_MARK, "computed again": AGAIN_MARK, "new": NEW_MARK})
+        maps = [
+            part
+            for run, film in zip(picture.runs, films, strict=True)
+            if run.arena is not None and film is not None
+            for part in (text(_map_legend(run, film)), _map(film))
+        ]
+        self.root = column(
+            text(_head(picture)),
+            row(button, slider),
+            now,
+            *maps,
+            text("<h2>Use of the memory, requests, and prompt tokens found</h2>"),
+            *shown[:3],
+            text(f"<h2>Each prompt, when it first runs</h2>{marks}"),
+            *shown[3:],
+            text(_table(picture)),
+            styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
+        )
+
+    def document(self) -> Document:
+        """Return a document that shows the page."""
+        return document(self.root, self.script, f"Replay of {self._picture.trace}")
+
+    def _figure(self, height: int, label: str, **options: Any) -> Any:
+        plot = figure(
+            width=WIDTH,
+            height=height,
+            x_range=self._x_range,
+            tools="xpan,xwheel_zoom,xbox_zoom,reset",
+            active_drag=None,
+            y_axis_label=label,
+            output_backend="canvas",
+            **options,
+        )
+        plot.toolbar.logo = None
+        plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
+        plot.yaxis.formatter = NumeralTickFormatter(format="0,0")
+        line = Span(dimension="height", line_color="#1b1f24", line_dash="dashed", level="overlay")
+        plot.add_layout(line)
+        self._lines.append(line)
+        return plot
+
+    def _each(self) -> Any:
+        return zip(self._picture.runs, self._samples, self._requests, line_colors(), strict=False)
+
+    def _pool(self) -> LayoutDOM:
+        plot = self._figure(200, "blocks in use, %", y_range=Range1d(start=0, end=103))
+        for run, samples, _, color in self._each():
+            plot.step("seconds", "use", source=samples, color=color, legend_label=run.name)
+        return _placed(plot)
+
+    def _load(self) -> LayoutDOM:
+        plot = self._figure(200, "requests")
+        for run, samples, _, color in self._each():
+            name = f"{run.name}: running"
+            plot.step("seconds", "running", source=samples, color=color, legend_label=name)
+            plot.step(
+                *("seconds", "waiting"),
+                source=samples,
+                color=color,
+                line_dash="dotted",
+                legend_label=f"{run.name}: waiting",
+            )
+        return _placed(plot)
+
+    def _hits(self) -> LayoutDOM:
+        plot = self._figure(220, "found so far, %", y_range=Range1d(start=0, end=101))
+        for run, _, requests, color in self._each():
+            plot.line(
+                *("seconds", "share"),
+                source=requests,
+                color=color,
+                line_width=2,
+                legend_label=f"{run.name}: {run.hit_rate}",
+            )
+        if self._picture.bound is not None:
+            bound, end = 100 * self._picture.bound, self._picture.seconds
+            plot.line(
+                [0, end],
+                [bound, bound],
+                color="#1b1f24",
+                line_dash="dotted",
+                legend_label=f"attention alone, nothing evicted: {self._picture.bound:.1%}",
+            )
+        return _placed(plot)
+
+    def _prompts(self, run: Run, source: ColumnDataSource) -> LayoutDOM:
+        plot = self._figure(230, "tokens", title=run.name, name=f"prompts of {run.name}")
+        width = max(1.0, min(6.0, 0.6 * WIDTH / max(len(run.requests["request"]), 1)))
+        drawn = [
+            plot.segment(
+                *("seconds", low, "seconds", high),
+                source=source,
+                color=color,
+                line_width=width,
+            )
+            for low, high, color in (
+                ("again", "prompt", NEW),
+                ("hit", "again", AGAIN),
+                (0, "hit", FOUND),
+            )
+        ]
+        plot.add_tools(HoverTool(renderers=drawn, tooltips=_TOLD))
+        plot.xaxis.axis_label = "virtual time, seconds"
+        plot.y_range.start = 0
+        return plot
+
+
+FOUND_MARK: Final = colors.swatch(FOUND)
+AGAIN_MARK: Final = colors.swatch(AGAIN)
+NEW_MARK: Final = colors.swatch(NEW)
+
+
+def line_colors() -> Iterator[str]:
+    """Return the colors of runs, in their order, again and again."""
+    return cycle(LINES)
+
+
+def _placed(plot: Any) -> LayoutDOM:
+    """Put the legend beside the plot's lines, in one row above them."""
+    plot.legend.orientation = "horizontal"
+    plot.legend.location = "top_left"
+    plot.legend.label_text_font_size = "12px"
+    plot.add_layout(plot.legend[0], "above")
+    made: LayoutDOM = plot
+    return made
+
+
+def _film(arena: Arena, name: str) -> dict[str, Any]:
+    tiles = arena.codes.shape[1]
+    columns = -(-tiles // ROWS)
+    place = np.arange(tiles)
+    left, top = place % columns, ROWS - place // columns
+    return {
+        "frames": ColumnDataSource({"seconds": arena.seconds}),
+        "codes": ColumnDataSource({"codes": arena.codes.ravel()}),
+        "tiles": tiles,
+        "owners": list(arena.owners),
+        "colors": [_color(owner) for owner in arena.owners],
+        "map": ColumnDataSource(
+            {
+                "left": left,
+                "right": left + 0.9,
+                "bottom": top - 0.9,
+                "top": top,
+                "color": ["#ffffff"] * tiles,
+                "owner": [""] * tiles,
+            },
+            name=name,
+        ),
+    }
+
+
+def _color(owner: str) -> str:
+    kind = owner.partition(" of running")[0].partition(",")[0]
+    if owner == "checkpoint":
+        return colors.pale(colors.OWNERS["states"])
+    if kind not in colors.OWNERS:
+        return colors.UNUSED
+    color = colors.OWNERS[kind]
+    return color if "running" in owner else colors.pale(color)
+
+
+def _map_legend(run: Run, film: dict[str, Any]) -> str:
+    marks = dict(zip(film["owners"], map(colors.swatch, film["colors"]), strict=True))
+    assert run.arena is not None
+    return (
+        f"<h2>The arena of {safe(run.name)}: who holds each slab</h2>"
+        f"{legend(marks)}<p>{safe(run.arena.tile)}. A slab without a running request keeps what "
+        "its pool left, until another pool takes it.</p>"
+    )
+
+
+def _map(film: dict[str, Any]) -> LayoutDOM:
+    plot: Any = figure(
+        width=WIDTH,
+        height=210,
+        y_range=Range1d(start=0, end=ROWS + 0.1),
+        tools="",
+        toolbar_location=None,
+    )
+    plot.x_range.range_padding = 0.002
+    plot.quad(
+        "left", "right", "bottom", "top", source=film["map"], fill_color="color", line_color=None
+    )
+    plot.add_tools(HoverTool(tooltips=[("", "@owner")]))
+    plot.axis.visible = False
+    plot.grid.visible = False
+    plot.background_fill_color = "#e9ebef"
+    plot.outline_line_color = "#c9ced6"
+    made: LayoutDOM = plot
+    return made
+
+
+def _head(picture: ReplayPicture) -> str:
+    runs = "".join(
+        f'<div class="side">{safe(run.name)}<br><b>{run.hit_rate}</b> of prompt tokens found<br>'
+        f"{safe(run.figures['peak running'])} at once at most; "
+        f"preemptions: {safe(run.figures['preemptions'])}</div>"
+        for run in picture.runs
+    )
+    return (
+        f"<h1>Replay of {safe(picture.trace)}</h1><p>{safe(picture.engine)}</p>"
+        "<p>These are the figures of <code>hybrid-blocks replay</code>, in virtual time.</p>"
+        f'<div class="sides">{runs}</div>'
+    )
+
+
+def _table(picture: ReplayPicture) -> str:
+    names = max((list(run.figures) for run in picture.runs), key=len)
+    head = "".join(f"<th>{safe(run.name)}</th>" for run in picture.runs)
+    rows = "".join(
+        f"<tr><td>{safe(name)}</td>"
+        + "".join(f"<td>{safe(run.figures.get(name, ''))}</td>" for run in picture.runs)
+        + "</tr>"
+        for name in names
+    )
+    return f"<h2>All figures</h2><table><tr><th></th>{head}</tr>{rows}</table>"

@@ -1,0 +1,214 @@
+"""The page of ``replay --html``: its figures are those of ``replay``, and so are its stories."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hybrid_blocks.cli import app
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.replay import EngineConfig, ManagerName, model_cache
+from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.compare import Runs, compare
+from hybrid_blocks.replay.film import MOST_FRAMES, Lookup
+from hybrid_blocks.replay.variant import Variant
+from hybrid_blocks.trace import Trace, generate_workload, measure_sharing
+from hybrid_blocks.view.page import html_of
+from hybrid_blocks.view.replay_page import ReplayPage
+from hybrid_blocks.view.replay_picture import MOST_TILES, make_replay_picture, story
+from typer.testing import CliRunner
+
+ASKED = ("--workload", "tools", "--limit", 40, "--model", "Qwen3.5-27B", "--memory", "8GiB")
+MOST_BYTES = 10_000_000
+
+
+def run(*arguments: object, expect: int = 0) -> str:
+    result = CliRunner().invoke(app, ["replay", *map(str, arguments)])
+    assert not isinstance(result.exception, Exception), result.exception
+    assert result.exit_code == expect, result.output
+    return result.stderr if expect else result.stdout
+
+
+class References(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [f"{tag} {value}" for name, value in attrs if name in {"src", "href"}]
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[Trace, Cache, Runs]:
+    """Requests that find no checkpoint, in a memory that is soon full."""
+    cache = model_cache("Qwen3.5-27B", "8GiB", Deployment(in_flight_batches=1))
+    trace = generate_workload("tools", 0, 120, 16)
+    runs = compare(
+        trace,
+        cache,
+        [Variant(), Variant(placement="none")],
+        EngineConfig(max_num_seqs=8),
+        sharing=measure_sharing(trace, cache.geometry.hash_block_size),
+        with_film=True,
+    )
+    return trace, cache, runs
+
+
+def test_a_film_changes_nothing(case: tuple[Trace, Cache, Runs]) -> None:
+    trace, cache, runs = case
+    ((plain, _),) = compare(trace, cache, [Variant()], EngineConfig(max_num_seqs=8))
+    filmed = runs[0][0]
+    for field in plain.__struct_fields__:
+        is_time = field.startswith("manager_") or field == "wall_seconds"
+        if not is_time and field != "sequential_hit_rate":
+            assert getattr(filmed, field) == getattr(plain, field), field
+
+
+def test_a_film_says_of_each_request_what_ended_its_hit(case: tuple[Trace, Cache, Runs]) -> None:
+    trace, _, runs = case
+    for result, timeline in runs:
+        assert timeline.film is not None
+        lookups = timeline.film.lookups
+        assert set(lookups) == set(timeline.admitted) == set(range(len(trace)))
+        ended = [lookup.limit for lookup in lookups.values()]
+        for limit in set(ended):
+            assert ended.count(limit) == getattr(result, f"limit_{limit}")
+        assert ended.count("no_checkpoint") > 0
+        hits = dict(zip(timeline.admitted, timeline.hit_tokens, strict=True))
+        for request, lookup in lookups.items():
+            if lookup.limit == "no_checkpoint":
+                assert lookup.attention_tokens is not None
+                assert hits[request] < lookup.attention_tokens < trace.prompt_tokens[request]
+            else:
+                assert lookup.attention_tokens is None
+
+
+def test_frames_show_who_holds_each_slab(case: tuple[Trace, Cache, Runs]) -> None:
+    _, cache, runs = case
+    for result, timeline in runs:
+        assert timeline.film is not None
+        film = timeline.film
+        assert 10 < len(film.slabs) <= 2 * MOST_FRAMES
+        used = dict(zip(timeline.seconds, timeline.used_blocks, strict=True))
+        held_for_copies = []
+        for seconds, slabs in zip(film.seconds, film.slabs, strict=True):
+            assert len(slabs) == cache.geometry.usable_slabs == result.blocks_total
+            held = int(np.count_nonzero(slabs % 2))
+            held_for_copies.append(used[seconds] - held)
+        # The source of a copy has an owner until the next step, and maybe no request holds it.
+        assert min(held_for_copies) == 0
+        assert np.median(held_for_copies) == 0
+        assert max(held_for_copies) <= 8 * len(cache.geometry.groups)
+    learned = runs[0][1].film
+    assert learned is not None
+    assert {2, 4} < set(learned.slabs[-1].tolist())
+
+
+def test_a_page_holds_the_figures_of_the_replay(
+    case: tuple[Trace, Cache, Runs],
+) -> None:
+    trace, cache, runs = case
+    picture = make_replay_picture(trace, cache, runs)
+    for one, (result, timeline) in zip(picture.runs, runs, strict=True):
+        assert one.hit_rate == f"{result.hit_rate:.1%}"
+        assert one.requests["share"][-1] == pytest.approx(100 * result.hit_rate)
+        assert one.requests["hit"].sum() == result.hit_tokens
+        assert one.requests["prompt"].sum() == result.prompt_tokens
+        assert one.samples["running"].max() == result.peak_running
+        assert np.all(np.diff(one.requests["seconds"]) >= 0)
+        assert one.requests["seconds"][-1] <= picture.seconds
+        assert len(one.requests["story"]) == len(timeline.admitted)
+        assert one.arena is not None
+        assert one.arena.codes.max() < len(one.arena.owners)
+        assert one.arena.codes.shape[1] <= MOST_TILES
+    html = html_of(ReplayPage(picture).document())
+    for text in (picture.runs[0].hit_rate, picture.runs[1].figures["peak running"]):
+        assert text in html
+    assert "attention was there for" in html
+
+
+def test_a_miss_says_how_far_attention_and_states_reached() -> None:
+    missed = Lookup("no_checkpoint", 9216)
+    told = "attention was there for 9,216 tokens, the last state at 6,272"
+    assert story(missed, 6272, 9216) == told
+    assert story(missed, 0, 9216) == "attention was there for 9,216 tokens, but no state"
+    assert story(Lookup("unseen", None), 512, 512) == "what follows had not been computed"
+    assert story(None, 0, 1024) == "earlier requests of the trace have 1,024 of its tokens"
+
+
+def test_the_command_writes_a_page_that_needs_no_network(tmp_path: Path) -> None:
+    page = tmp_path / "replay.html"
+    figures = tmp_path / "figures.json"
+    run(*ASKED, "--html", page, "--json", figures)
+    html = page.read_text()
+    result = json.loads(figures.read_text())
+    assert f"<b>{result['hit_rate']:.1%}</b> of prompt tokens found" in json_text(html)
+    references = References()
+    references.feed(html)
+    assert not references.fetched
+    assert "default-src 'none'" in html
+
+
+def json_text(html: str) -> str:
+    """The texts of a page, without the marks that keep them from being HTML."""
+    found = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', html, re.DOTALL)
+    assert found
+    return found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def test_shares_are_drawn_as_hits_over_memory(tmp_path: Path) -> None:
+    page = tmp_path / "shares.html"
+    asked = [argument for argument in ASKED if argument not in {"--memory", "8GiB"}]
+    run(*asked, "--share", "10%,unbounded", "--html", page, "--json", tmp_path / "figures.json")
+    results: list[dict[str, Any]] = json.loads((tmp_path / "figures.json").read_text())
+    text = json_text(page.read_text())
+    for result in results:
+        assert f"{result['hit_rate']:.2%}" in text
+    assert f"nothing evicted: {results[0]['sequential_hit_rate']:.2%}" in text
+
+
+def test_a_page_without_a_film_has_no_arena(case: tuple[Trace, Cache, Runs]) -> None:
+    trace, cache, runs = case
+    result, timeline = runs[0]
+    other = msgspec.structs.replace(
+        result, manager=str(ManagerName.VLLM), variant="vllm default", checkpoints=None
+    )
+    picture = make_replay_picture(trace, cache, [runs[0], (other, replace(timeline, film=None))])
+    assert picture.runs[1].arena is None
+    assert "earlier requests of the trace have" in picture.runs[1].requests["story"][5]
+    assert "vllm default" in html_of(ReplayPage(picture).document())
+
+
+def test_ten_thousand_requests_stay_a_small_file(case: tuple[Trace, Cache, Runs]) -> None:
+    trace, cache, runs = case
+    picture = make_replay_picture(trace, cache, runs)
+    many = 10_000 // len(trace) + 1
+    larger = [
+        replace(
+            one,
+            requests={
+                name: list(values) * many if name == "story" else np.tile(values, many)
+                for name, values in one.requests.items()
+            },
+            samples={name: np.resize(values, 2000) for name, values in one.samples.items()},
+            arena=replace(
+                one.arena,
+                codes=np.resize(one.arena.codes, (MOST_FRAMES, MOST_TILES)),
+                seconds=np.resize(one.arena.seconds, MOST_FRAMES),
+            ),
+        )
+        for one in picture.runs
+        if one.arena is not None
+    ]
+    html = html_of(ReplayPage(replace(picture, runs=tuple(larger))).document())
+    assert len(html.encode()) < MOST_BYTES
+
+
+def test_tiers_have_no_page(tmp_path: Path) -> None:
+    error = run("--host", "1GiB", "--html", tmp_path / "page.html", expect=2)
+    assert "--html beside --host" in error
