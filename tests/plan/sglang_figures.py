@@ -33,8 +33,18 @@ ARCHITECTURES: Final = {
     "mistral": "MistralForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
+    "kimi_k3": "KimiK3ForConditionalGeneration",
+    "bailing_moe_linear": "BailingMoeV2_5ForCausalLM",
+    "gemma4_text": "Gemma4ForConditionalGeneration",
+    "llama4_text": "Llama4ForConditionalGeneration",
 }
 """SGLang's class for each type of the built-in table."""
+
+AROUND: Final = {"kimi_k3": "kimi_k3", "gemma4_text": "gemma4", "llama4_text": "llama4"}
+"""Types whose decoder stands in ``text_config``, and the type around it."""
+
+OTHER_NAMES: Final = {"kimi_k3": "kimi_linear", "bailing_moe_linear": "bailing_hybrid"}
+"""What SGLang's classes call some types."""
 
 CASES: Final[dict[str, dict[str, Any]]] = {
     "plain": {},
@@ -72,11 +82,10 @@ def main() -> None:
 
     rows = []
     for name, entry in entries().items():
-        config = _filled(fields(entry)[0])
-        if (architecture := ARCHITECTURES.get(str(config["model_type"]))) is None:
-            continue
-        config["architectures"] = [architecture]
         model = load_model(name)
+        if model.model_type not in ARCHITECTURES or len(model.layers) < model.num_layers // 2:
+            continue
+        config = _filled(fields(entry)[0])
         draft_layers = len(model.draft_layers)
         for case, given in CASES.items():
             if case in OF_STATES and not model.is_hybrid:
@@ -109,7 +118,19 @@ def _filled(fields: dict[str, Any]) -> dict[str, Any]:
         layers = [depth + 1 for depth in depths if depth + 1 not in linear["full_attn_layers"]]
         config["linear_attn_config"] = {**linear, "kda_layers": layers}
         config |= {"qk_nope_head_dim": 128, "v_head_dim": 128}
-    return config
+    if (pattern := config.get("sliding_window_pattern")) and "layer_types" not in config:
+        is_full = [(depth + 1) % pattern == 0 or depth == depths[-1] for depth in depths]
+        config["layer_types"] = [f"{'full' if full else 'sliding'}_attention" for full in is_full]
+    return _wrapped(config)
+
+
+def _wrapped(config: dict[str, Any]) -> dict[str, Any]:
+    """Name SGLang's class, around the decoder where it wants one there."""
+    model_type = config["model_type"]
+    config["model_type"] = OTHER_NAMES.get(model_type, model_type)
+    if model_type in AROUND:
+        config = {"model_type": AROUND[model_type], "text_config": config, "dtype": "bfloat16"}
+    return {**config, "architectures": [ARCHITECTURES[model_type]]}
 
 
 if __name__ == "__main__":

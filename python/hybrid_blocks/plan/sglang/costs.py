@@ -1,5 +1,6 @@
 """Bytes that SGLang keeps of a state, and of a token, on one rank."""
 
+from math import prod
 from typing import Final
 
 import msgspec
@@ -36,16 +37,19 @@ def costs(model: Model, deployment: Deployment) -> Costs:
 
     """
     _check(model, deployment)
-    rank, apart = _rank(deployment, model), model.model_type in WINDOWS_APART
+    apart = model.model_type in WINDOWS_APART
+    rank = Rank(
+        tp=deployment.tp, kv_dtype=deployment.kv_dtype(model), rotary_share=model.rotary_share
+    )
     state_bytes = token_bytes = window_bytes = layers = 0
     window = None
     for layer in model.layers:
         cache = layer.cache
         if isinstance(cache, State):
-            state_bytes += cache.state_bytes(_rank(deployment, model, cache))
-        elif isinstance(cache, SlidingWindow) and apart:
+            state_bytes += _state_bytes(cache, rank, deployment)
+        elif isinstance(cache, SlidingWindow | ChunkedAttention) and apart:
             window_bytes += cache.token_bytes(rank)
-            window = cache.window
+            window = cache.window if isinstance(cache, SlidingWindow) else cache.chunk
         elif isinstance(cache, _TOKENS):
             token_bytes += cache.token_bytes(rank)
             layers += 1
@@ -56,23 +60,22 @@ def costs(model: Model, deployment: Deployment) -> Costs:
     )
 
 
-def _rank(deployment: Deployment, model: Model, state: State | None = None) -> Rank:
-    """Describe a rank of SGLang's: convolutions in bfloat16, states in float32 by default."""
+def _state_bytes(state: State, rank: Rank, deployment: Deployment) -> int:
+    """Bytes of one state: convolutions in bfloat16, the rest in float32 by default."""
     asked = deployment.mamba_ssm_dtype
     if asked == "auto":
-        asked = (state and state.ssm_dtype) or "float32"
-    return Rank(
-        tp=deployment.tp,
-        model_dtype="bfloat16",
-        kv_dtype=deployment.kv_dtype(model),
-        ssm_dtype=dtype.canonical(asked),
-        rotary_share=model.rotary_share,
-    )
+        asked = state.ssm_dtype or "float32"
+    sizes = {"conv": dtype.size("bfloat16"), "recurrent": dtype.size(asked)}
+    return sum(prod(tensor.shape) * sizes[tensor.role] for tensor in state.tensors(rank))
 
 
 def _check(model: Model, deployment: Deployment) -> None:
     if model.model_type not in SERVED or model.index is not None:
         raise PlanError(f"{model.model_type} models are not planned for SGLang")
+    if len({layer.depth for layer in model.layers}) < model.num_layers and (
+        model.model_type in WINDOWS_APART
+    ):
+        raise PlanError("layers that share another layer's cache are not planned for SGLang")
     if deployment.pp > 1:
         raise PlanError("pipeline stages are not planned for SGLang")
     if (kv_dtype := deployment.kv_dtype(model)) not in _FORMATS:

@@ -17,7 +17,7 @@ _SPARE: Final = frozenset(
     {
         *("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"),
         *("falcon_h1", "nemotron_h", "granitemoehybrid"),
-        *("kimi_linear", "bailing_hybrid"),
+        *("kimi_linear", "kimi_k3", "bailing_hybrid", "bailing_moe_linear"),
     }
 )
 """Models with states that take spare slots, as SGLang's scheduler wants by default."""
@@ -30,8 +30,8 @@ _PLAIN: Final = frozenset(
     }
 )
 
-WINDOWS_APART: Final = frozenset({"gpt_oss"})
-"""Models whose windows have a pool of their own."""
+WINDOWS_APART: Final = frozenset({"gpt_oss", "gemma4_text", "llama4_text"})
+"""Models whose windows, or chunks, have a pool of their own."""
 
 SERVED: Final = _SPARE | _PLAIN | WINDOWS_APART
 """Types of models whose pools were compared with SGLang's own arithmetic."""
