@@ -190,13 +190,13 @@ SGLANG = """\
 [2026-11-20 10:00:00] server_args=ServerArgs(model_path='Qwen/Qwen3.5-27B', tokenizer_path='x', \
 context_length=None, tp_size=1, pp_size=1, kv_cache_dtype='auto', max_running_requests=None, \
 speculative_num_steps=None, mamba_ssm_dtype='float32')
-[2026-11-20 10:00:09 TP0] Mamba Cache is allocated. max_mamba_cache_size: 79, conv_state size: \
-0.44GB, ssm_state size: 11.09GB
-[2026-11-20 10:00:09 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 206955, K size: \
-6.32 GB, V size: 6.32 GB
+[2026-11-20 10:00:09 TP0] Mamba Cache is allocated. max_mamba_cache_size: 78, conv_state size: \
+0.22GB, ssm_state size: 11.11GB
+[2026-11-20 10:00:09 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 207645, K size: \
+6.34 GB, V size: 6.34 GB
 [2026-11-20 10:00:09 TP0] max_running_requests is capped to 15 by the mamba state cache \
-(max_mamba_cache_size=79, 5 state slots per request). To raise it: increase
-[2026-11-20 10:00:10 TP0] max_total_num_tokens=206955, chunked_prefill_size=8192, \
+(max_mamba_cache_size=78, 5 state slots per request). To raise it: increase
+[2026-11-20 10:00:10 TP0] max_total_num_tokens=207645, chunked_prefill_size=8192, \
 max_prefill_tokens=16384, max_running_requests=15, context_len=262144, available_gpu_mem=3.1 GB
 [2026-11-20 10:00:20 TP0] Decode batch. #running-req: 15, #token: 2102, token usage: 0.51, \
 gen throughput (token/s): 93.51, #queue-req: 17
@@ -209,18 +209,35 @@ def test_a_log_of_sglang_is_planned_for_the_same_bytes() -> None:
     assert "--lengths beside --log" in error
     code, out, _ = _run("--log", "-", text=SGLANG)
     assert code == 0
-    assert out.startswith("log of SGLang (no release logged): Qwen3.5-27B, 24.17 GiB as logged")
+    assert out.startswith("log of SGLang (no release logged): Qwen3.5-27B, 24.01 GiB as logged")
     rows = [" ".join(line.split()) for line in out.splitlines()]
     for row in (
-        "state slots 79 -",
-        "state slots a request 5 -",
-        "tokens of attention 206,955 -",
-        "requests at once 15 -",
+        "state slots 78 78",
+        "state slots a request 5 5",
+        "tokens of attention 207,645 207,645",
+        "requests at once 15 15",
     ):
         assert row in rows
     assert "at work: up to 15 requests running and 17 waiting, 0 preemptions" in out
+    assert "its figures are those of the split that the planner expects" in out
     assert "SGLang runs 15 requests at once" in out
     assert "requests of 262,144" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("mamba_full_memory_ratio=0.5, ", "another split of the same bytes (state slots"),
+        ("mamba_radix_cache_strategy='no_buffer', ", "(state slots a request, requests at once)"),
+        ("pp_size=2, ", "SGLang splits its memory for good"),
+    ],
+)
+def test_other_options_of_sglang_give_another_split(options: str, told: str) -> None:
+    text = SGLANG.replace("tp_size=1, pp_size=1, ", f"tp_size=1, {options}")
+    code, out, _ = _run("--log", "-", text=text)
+    assert code == 0
+    assert told in out
+    assert "that the planner expects; " not in out
 
 
 @pytest.mark.parametrize(

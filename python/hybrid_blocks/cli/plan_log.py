@@ -111,10 +111,19 @@ def _print(report: LogReport, console: Console) -> None:
         console.print(f"no plan: {report.refusal}", soft_wrap=True)
 
 
+def _sglang_verdict(report: LogReport) -> str:
+    known = [figure for figure in report.figures.figures if figure.planned is not None]
+    if not known:
+        return ""
+    if differing := ", ".join(figure.name for figure in known if not figure.agrees):
+        return f"the planner expects another split of the same bytes ({differing}); "
+    return "its figures are those of the split that the planner expects; "
+
+
 def _verdict(report: LogReport) -> str:
     figures = report.figures
     if report.engine == "SGLang":
-        return (
+        return _sglang_verdict(report) + (
             "SGLang splits its memory for good: states that are full do not take what attention "
             "leaves free; below is what vLLM and level natural hold of the same bytes"
         )

@@ -97,7 +97,7 @@ def _report_sglang(
     figures = Figures(
         memory_bytes=memory_bytes or sglang.memory_of(log),
         is_memory_logged=True,
-        figures=tuple(sglang.figures_of(log)),
+        figures=tuple(sglang.figures_of(log, model, deployment)),
         explanation=None,
     )
     return _report("SGLang", log, model, deployment, figures)

@@ -11,6 +11,10 @@ from hybrid_blocks.pasted.log_figures import Figure
 from hybrid_blocks.pasted.log_lines import Logged
 from hybrid_blocks.pasted.model import find_model
 from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.sglang import SglangPlan, plan_sglang
+from hybrid_blocks.plan.sglang.costs import costs
+from hybrid_blocks.plan.sglang.plan import RATIO
+from hybrid_blocks.plan.sglang.strategy import SLOTS
 
 _POOLS: Final = ("conv", "ssm", "draft_conv", "draft_ssm", "keys", "values")
 _GIB: Final = 2**30
@@ -64,17 +68,42 @@ def deployment_of(log: Logged, source: str | None) -> tuple[Model, Deployment]:
     )
 
 
-def figures_of(log: Logged) -> Iterator[Figure]:
-    """What SGLang logs of its pools."""
-    for name, fact in (
-        ("state slots", "slots"),
-        ("state slots a request", "slots_each"),
-        ("tokens of attention", "sglang_tokens"),
-        ("requests at once", "at_once"),
+def figures_of(log: Logged, model: Model, deployment: Deployment) -> Iterator[Figure]:
+    """Figures that SGLang logs of its pools, next to those of its split of their bytes."""
+    plan = _planned(log, model, deployment)
+    for name, fact, planned in (
+        ("state slots", "slots", plan and plan.state_slots),
+        ("state slots a request", "slots_each", plan and plan.slots_per_request),
+        ("tokens of attention", "sglang_tokens", plan and plan.tokens),
+        ("requests at once", "at_once", plan and plan.max_running),
     ):
         value = log.last(fact)
         if value is not None:
-            yield Figure(name=name, logged=f"{int(value):,}", planned=None)
+            yield Figure(
+                name=name,
+                logged=f"{int(value):,}",
+                planned=None if planned is None else f"{planned:,}",
+            )
+
+
+def _planned(log: Logged, model: Model, deployment: Deployment) -> SglangPlan | None:
+    """Split the bytes of the logged pools again; None where they, or the split, are not known."""
+    slots, tokens = log.last("slots"), log.last("sglang_tokens")
+    options = log.first("sglang_options") or ""
+    named = _option(options, "mamba_radix_cache_strategy")
+    strategy = next((known for known in SLOTS if known == named), None)
+    ratio = float(_option(options, "mamba_full_memory_ratio") or RATIO)
+    if tokens is None or (slots is None and model.is_hybrid):
+        return None
+    if _option(options, "disable_radix_cache") == "True":
+        deployment = msgspec.structs.replace(deployment, mamba_cache_mode="none")
+    try:
+        each = costs(model, deployment)
+        states = (int(slots) + 1) * each.state_bytes if slots is not None else 0
+        held = states + int(tokens) * each.token_bytes
+        return plan_sglang(model, held, deployment, strategy=strategy, ratio=ratio)
+    except (PlanError, ValueError):
+        return None
 
 
 def _option(options: str, name: str) -> str | None:
