@@ -9,6 +9,7 @@ from typing import Any
 
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
 
 FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
@@ -22,7 +23,7 @@ MODEL = "Bokeh.documents[0].get_model_by_name(arguments[0])"
 class Browser:
     """One window. Every page that it opens must fetch nothing and log no error."""
 
-    def __init__(self, driver: Chrome) -> None:
+    def __init__(self, driver: Any) -> None:
         self.driver = driver
 
     def open(self, address: str) -> None:
@@ -60,7 +61,7 @@ class Browser:
 
     def errors(self) -> list[str]:
         """Return what the console reports above a piece of news."""
-        logged = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        logged = self.driver.get_log("browser")
         return [entry["message"] for entry in logged if entry["level"] in {"SEVERE", "WARNING"}]
 
     def fetched(self) -> list[str]:
@@ -69,6 +70,13 @@ class Browser:
             "return performance.getEntriesByType('resource').map(e => e.name)"
         )
         return names
+
+    def point(self, left: float, top: float) -> None:
+        """Move the pointer to a place of the window, from beside it."""
+        actions: Any = ActionBuilder(self.driver)
+        actions.pointer_action.move_to_location(round(left) - 3, round(top))
+        actions.pointer_action.move_to_location(round(left), round(top))
+        actions.perform()
 
     def picture(self, path: Path, height: int) -> None:
         """Save the upper ``height`` pixels of the page as a PNG."""

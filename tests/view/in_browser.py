@@ -1,6 +1,8 @@
 """Pages in a real browser; run by ``make test-pages``, which leaves pictures in ``build/pages``."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,6 @@ from typing import Any
 import pytest
 from chromium import Browser, browser
 from hybrid_blocks.cli import app
-from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from typer.testing import CliRunner
 
 PICTURES = Path("build/pages")
@@ -76,8 +77,7 @@ SHOWN = """
 const found = []
 const walk = node => {
   for (const child of node.querySelectorAll('*')) {
-    const text = child.innerText || child.shadowRoot?.textContent
-    if (child.classList.contains('bk-tooltip')) found.push(text)
+    if (child.classList.contains('bk-tooltip-content')) found.push(child.textContent)
     if (child.shadowRoot) walk(child.shadowRoot)
   }
 }
@@ -115,10 +115,29 @@ def test_a_replay_plays_and_tells_of_a_miss(page: Browser, tmp_path: Path) -> No
     middle = (requests["again"][missed] + requests["hit"][missed]) / 2
     plot = f"prompts of {results[0]['variant']}"
     left, top = page.run(POINT, plot, requests["seconds"][missed], middle)
-    pointer = ActionBuilder(page.driver)
-    pointer.pointer_action.move_to_location(int(left), int(top))
-    pointer.perform()
+    page.point(left, top)
     page.wait(lambda: requests["story"][missed] in page.run(SHOWN))
+
+
+def test_a_served_page_plans_what_its_controls_say(window: Browser) -> None:
+    code = "from hybrid_blocks.cli import app; app()"
+    serve = [sys.executable, "-u", "-c", code, "view", "--port", "0"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().split()[0]
+            window.errors()
+            window.open(address)
+            window.picture(PICTURES / "view.png", 1420)
+            window.set("memory", "30GiB")
+            asked = ("Qwen3.5-27B", "--memory", "30GiB", "--lengths", "8k", "--json", "-")
+            report: dict[str, Any] = json.loads(run("plan", *asked))
+            wanted = f"<b>{report['natural']['lengths'][1]['running']:,.2f}x</b>"
+            window.wait(lambda: wanted in window.text("head"))
+            assert all(name.startswith(address) for name in window.fetched())
+            assert not window.errors()
+        finally:
+            server.terminate()
 
 
 def drawn(tiles: dict[str, list[Any]], what: str) -> float:

@@ -17,6 +17,7 @@ FUNCTIONS = {
     "profile": "profile_command",
     "replay": "replay_command",
     "top": "top_command",
+    "view": "view_command",
 }
 """Each command's function in the module of its name."""
 

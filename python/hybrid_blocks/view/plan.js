@@ -78,8 +78,18 @@ const layouts = plan.sides.map(side => {
 })
 const widest = Math.max(...layouts.map(layout => layout.row))
 let longest = 0
-plan.sides.forEach((side, i) => {
-  const {merged, tile, row} = layouts[i]
+// Without a plan of vLLM's, its place stays empty.
+const slots = plan.sides.map((_, i) => i + 2 - plan.sides.length)
+const columns = Object.keys(maps[0].data)
+const nothing = () => Object.fromEntries(columns.map(name => [name, []]))
+if (plan.sides.length === 1) {
+  maps[0].data = nothing()
+  requests[0].data = nothing()
+  captions[0].text = ''
+  curves[0].data = {length: [], running: [], held: [], shown: [], binds: []}
+}
+plan.sides.forEach((side, index_of_side) => {
+  const {merged, tile, row} = layouts[index_of_side], i = slots[index_of_side]
   maps[i].data = quads(segments(side, null), tile, row, ROWS, 0.9)
   x_maps[i].end = widest / MIB
   const each = merged === 1 ? `a tile is one ${side.unit} of ${side.unit_text}` : `a tile is ${merged} ${side.unit}s of ${side.unit_text}`
@@ -129,7 +139,7 @@ bytes.text = '<table><tr><th></th><th></th>' + plan.sides.map(side => `<th colsp
   `</tr>${rows.join('')}</table>`
 
 plan.sides.forEach((side, i) => {
-  curves[i].data = {
+  curves[slots[i]].data = {
     length: plan.lengths,
     running: side.at.map(at => at.running),
     held: side.at.map(at => at.concurrency),
