@@ -153,3 +153,24 @@ points.data = {
   running: plan.sides.map(side => side.at[index].running),
 }
 cap.data = {length: [plan.lengths[0], plan.lengths.at(-1)], most: [plan.max_num_seqs, plan.max_num_seqs]}
+
+pools_box.visible = plan.pools !== null
+if (plan.pools !== null) {
+  const full = plan.pools.at[index], drawn = {left: [], right: [], color: [], what: []}
+  const shares = []
+  let edge = 0, owner = ''
+  for (const [name, nbytes] of full.parts) {
+    const is_idle = name === 'idle'
+    owner = is_idle ? owner : name
+    const size = nbytes / 2 ** 30, what = `${owner}${is_idle ? ', idle' : ''}: ${size.toFixed(2)} GiB`
+    drawn.left.push(edge)
+    drawn.right.push(edge += size)
+    drawn.color.push(is_idle ? colors.pale[owner] : colors.owners[owner])
+    drawn.what.push(what)
+    shares.push(what)
+  }
+  pools.data = drawn
+  x_pools.end = plan.memory_bytes / 2 ** 30
+  pools_told.text = `<h2>Two pools in the same bytes</h2><p>${plan.pools.name}: <b>${full.shown}</b> requests of ` +
+    `${length} tokens at once; ${full.binds}. ${shares.join('; ')}.</p>`
+}

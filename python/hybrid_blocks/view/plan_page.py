@@ -112,6 +112,7 @@ class PlanPage:
         self._head, self._bytes = text(name="head"), text()
         self._args: dict[str, object] = {}
         maps, strip, curves = self._maps(), self._strip(), self._curves()
+        pools = self._pools()
         self.script = CustomJS(
             args={
                 **self._args,
@@ -127,6 +128,7 @@ class PlanPage:
                     "null": colors.NULL,
                     "unused": colors.UNUSED,
                     "tail": colors.TAIL,
+                    "pale": {owner: colors.pale(it) for owner, it in colors.OWNERS.items()},
                 },
             },
             code=read("plan.js"),
@@ -140,6 +142,7 @@ class PlanPage:
             self._head,
             self._legend,
             maps,
+            pools,
             text("<h2>One request, to scale</h2>"),
             strip,
             text("<h2>Requests at once, by their length</h2>"),
@@ -221,6 +224,37 @@ class PlanPage:
         plot.outline_line_color = "#c9ced6"
         self._args |= {"requests": sources, "x_request": x_range}
         return plot
+
+    def _pools(self) -> LayoutDOM:
+        told, x_range = text(name="pools told"), Range1d(start=0, end=1)
+        source = ColumnDataSource(
+            {"left": [], "right": [], "color": [], "what": []}, name="pools of SGLang"
+        )
+        plot: Any = figure(
+            width=WIDTH,
+            height=100,
+            x_range=x_range,
+            y_range=Range1d(start=0, end=1),
+            tools="",
+            toolbar_location=None,
+            x_axis_label="GiB",
+        )
+        plot.hbar(
+            y=0.5,
+            height=0.8,
+            left="left",
+            right="right",
+            source=source,
+            fill_color="color",
+            line_color="#ffffff",
+        )
+        plot.add_tools(HoverTool(tooltips=[("", "@what")]))
+        plot.yaxis.visible = False
+        plot.grid.visible = False
+        plot.outline_line_color = "#c9ced6"
+        box = column(told, plot)
+        self._args |= {"pools": source, "pools_told": told, "pools_box": box, "x_pools": x_range}
+        return box
 
     def _curves(self) -> LayoutDOM:
         plot = figure(

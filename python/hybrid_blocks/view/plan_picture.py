@@ -14,6 +14,7 @@ from hybrid_blocks.plan.report.tables import concurrency, title_text
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
 from hybrid_blocks.units import human
 from hybrid_blocks.view.held import Run, held_in_blocks, held_in_slabs
+from hybrid_blocks.view.two_pools import TwoPools, two_pools
 
 SHORTEST: Final = 128
 """Tokens of the shortest request that a page shows."""
@@ -64,7 +65,7 @@ class PlanPicture(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the page of a plan draws.
 
     ``lengths`` are those that its slider reaches, ``start`` the first one shown. ``sides`` are
-    vLLM's plan, if there is one, and the natural one.
+    vLLM's plan, if there is one, and the natural one. ``pools`` are SGLang's, if it has two.
     """
 
     model: str
@@ -74,6 +75,7 @@ class PlanPicture(msgspec.Struct, frozen=True, kw_only=True):
     lengths: tuple[int, ...]
     start: int
     sides: tuple[Side, ...]
+    pools: TwoPools | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -106,6 +108,7 @@ def make_plan_picture(
         lengths=tuple(lengths),
         start=start,
         sides=tuple(sides),
+        pools=two_pools(model, memory_bytes, deployment, every, lengths),
         notes=report.notes,
         warnings=report.warnings,
     )

@@ -41,7 +41,7 @@ def plan(model: str, memory: str, deployment: Deployment) -> PlanPicture:
 
 
 class Controls:
-    """Fields above the page. What cannot be planned is said, and the last plan stays."""
+    """Fields above the page. A mistake becomes a line of text, and the last plan stays."""
 
     def __init__(self, model: str, memory: str) -> None:
         self._picture = plan(model, memory, Deployment())
@@ -122,7 +122,7 @@ def _select(title: str, name: str, *options: str) -> Select:
 
 
 def serve(model: str, memory: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve pages until the process is told to end; ``on_ready`` gets the address.
+    """Serve pages until a signal ends the process; ``on_ready`` gets the address.
 
     Raises:
         HybridBlocksError: the first plan cannot be made.
