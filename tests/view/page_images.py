@@ -5,15 +5,16 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
+SHOWN = ("plan", "replay")
 COLORS = 160
 
 
 def main() -> None:
     """Write each screenshot with few colors, so that its file is small."""
-    for path in sorted((ROOT / "build/pages").glob("*.png")):
-        with Image.open(path) as image:
+    for name in SHOWN:
+        with Image.open(ROOT / f"build/pages/{name}.png") as image:
             small = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
-            small.save(ROOT / f"docs/images/page-{path.name}", optimize=True)
+            small.save(ROOT / f"docs/images/page-{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -133,8 +133,9 @@ def serve(model: str, memory: str, port: int, on_ready: Callable[[str], None]) -
     with socket.create_server((ADDRESS, port)):
         pass  # where the port is taken, Tornado would leave a socket open
     server = make_server(model, memory, port)
+    server.start()
     on_ready(f"http://localhost:{server.port}/")
-    server.run_until_shutdown()
+    server.io_loop.start()  # a signal ends the process as any other command
 
 
 def make_server(model: str, memory: str, port: int) -> Server:
