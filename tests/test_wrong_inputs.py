@@ -110,6 +110,7 @@ def base(command: str, folder: Path) -> list[str]:
         "profile": [],
         "replay": [str(trace), "--model", "Granite-4.0-Micro", "--memory", "1GiB"],
         "top": ["localhost:8000", "--once"],
+        "view": ["Granite-4.0-Micro", "--memory", "24GiB"],
     }[command]
 
 
