@@ -68,6 +68,7 @@ NEED_VLLM = [
     "offload/test_rates.py",
     "offload/test_replacement.py",
     "offload/test_second_runner.py",
+    "offload/test_slab_worker.py",
     "offload/test_standing_still.py",
     "offload/test_surface_of_offload.py",
     "offload/test_tensor_parallel.py",

@@ -70,6 +70,10 @@ def _main(task: dict[str, Any]) -> None:
 
     model = Path(task["model"])
     options: dict[str, Any] = task["options"]
+    if "speculative_config" in options:
+        import state_columns  # noqa: PLC0415 - as above
+
+        state_columns.install()
     if task["offload"] is not None:
         options["kv_transfer_config"] = {
             "kv_connector": "OffloadingConnector",

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]  # three engines star
 # starts only where the longest request fits, windows with all tokens that may be on their way.
 FEW = {"qwen3_next": 28, "granitemoehybrid": 28, "gemma3_text": 60}
 MANY = 200
+FEW_SLABS = {"qwen3_next": 12, "granitemoehybrid": 12, "drafter": 16}
 CHATS = 6
 
 
@@ -70,6 +71,82 @@ def test_hits_below_the_device_are_those_of_level_manager_too(
     assert sum(result.cached) >= sum(plain(kind).cached) > 0
     assert result.metrics["vllm:external_prefix_cache_hits"] > 0
     assert is_scheduled_in_one_call(result.log) is bool(options)
+
+
+@cache
+def natural(kind: str) -> Result:
+    """Level ``natural`` without offload, over slabs that hold everything."""
+    model = models.build(kind, BUILD)
+    options = options_of(kind)
+    return run(
+        model, num_chats=CHATS, num_blocks=MANY, offload=None, level="natural", options=options
+    )
+
+
+@pytest.mark.parametrize("options", [{}, ONE_CALL])
+@pytest.mark.parametrize("kind", ["qwen3_next", "granitemoehybrid"])
+def test_hits_below_the_device_are_those_of_level_natural_too(
+    kind: str, options: dict[str, Any]
+) -> None:
+    """Attention in blocks of 16 tokens, and states wherever a checkpoint is."""
+    model = models.build(kind, BUILD)
+    result = run(
+        model,
+        num_chats=CHATS,
+        num_blocks=FEW_SLABS[kind],
+        offload=config(host="256MiB"),
+        level="natural",
+        options=options_of(kind) | options,
+    )
+    assert "level natural" in result.log
+    assert result.answers == natural(kind).answers
+    assert sum(result.cached) >= 0.99 * sum(natural(kind).cached) > 0
+    assert result.metrics["vllm:external_prefix_cache_hits"] > 0
+    assert is_scheduled_in_one_call(result.log) is bool(options)
+
+
+def test_hits_beside_a_drafter_with_a_layer_of_its_own_are_those_of_a_large_device() -> None:
+    """Of the drafter's blocks one more must be there than is loaded."""
+    model = models.build_with_draft_head(BUILD)
+    # Steps of one hash block end at the same tokens, whatever was found, so sums are rounded alike.
+    options = {
+        "max_num_batched_tokens": 32,
+        "speculative_config": {"method": "mtp", "num_speculative_tokens": 2},
+    }
+
+    def served(num_slabs: int) -> Result:
+        return run(
+            model,
+            num_chats=CHATS,
+            num_blocks=num_slabs,
+            offload=config(host="256MiB"),
+            level="natural",
+            options=dict(options),
+        )
+
+    ours, large = served(FEW_SLABS["drafter"]), served(MANY)
+    assert "level natural" in ours.log
+    assert ours.cached == large.cached
+    assert ours.metrics["vllm:external_prefix_cache_hits"] == sum(ours.cached) > 0
+    assert ours.answers == large.answers
+
+
+def test_a_restart_keeps_the_hits_of_level_natural_that_are_on_disk(tmp_path: Path) -> None:
+    """Host memory holds half of the chats; the disk holds all, also for the next process."""
+    kind = "qwen3_next"
+    model = models.build(kind, BUILD)
+    options: dict[str, Any] = {
+        "num_chats": CHATS,
+        "num_blocks": FEW_SLABS[kind],
+        "offload": config(host="1MiB", disk=f"{tmp_path}:1GiB"),
+        "level": "natural",
+    }
+    first = run(model, **options)
+    assert first.answers == natural(kind).answers
+    last = (NUM_TURNS - 1) * CHATS
+    again = run(model, first_turn=NUM_TURNS - 1, **options)
+    assert again.answers == natural(kind).answers[last:]
+    assert sum(again.cached) >= 0.99 * sum(natural(kind).cached[last:])
 
 
 def test_a_restart_keeps_the_hits_that_are_on_disk(tmp_path: Path) -> None:

@@ -42,9 +42,12 @@ def check(first: Result, again: Result) -> None:
 LAST = {"first_turn": NUM_TURNS - 1}
 
 
-def test_a_disk_of_a_killed_process_gives_all_hits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", ["off", "natural"])
+def test_a_disk_of_a_killed_process_gives_all_hits(level: str, tmp_path: Path) -> None:
     offload = config(disk=f"{tmp_path}:1GiB")
-    check(talk(offload, kill_once_quiet=tmp_path), talk(offload, **LAST))
+    first = talk(offload, kill_once_quiet=tmp_path, level=level)
+    assert ("level natural" in first.log) is (level == "natural")
+    check(first, talk(offload, level=level, **LAST))
 
 
 @pytest.mark.full

@@ -1,9 +1,14 @@
 """The variable that replaces vLLM's spec by ours."""
 
 import pytest
+import vllm
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload import HybridOffloadingSpec
-from hybrid_blocks.offload.replacement import VARIABLE, replace_spec
+from hybrid_blocks.offload.replacement import VARIABLE, replace_spec, serve_slabs
+from hybrid_blocks.offload.slabs import connector
+from hybrid_blocks.vllm.surface import offload_differences
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
@@ -33,3 +38,19 @@ def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "yes")
     with pytest.raises(InvalidArgumentError, match="HYBRID_BLOCKS_OFFLOAD is 0 or 1, not 'yes'"):
         replace_spec()
+
+
+def test_vllms_connector_serves_slabs_once_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KVConnectorFactory, "_registry", dict(KVConnectorFactory._registry))
+    connector.uninstall()  # the plugin may have been registered in this process
+    vllms = OffloadingConnector.__init__
+    serve_slabs()
+    assert OffloadingConnector.__init__ is vllms
+    try:
+        found = KVConnectorFactory.get_connector_class_by_name("OffloadingConnector")
+        assert found is OffloadingConnector
+        assert OffloadingConnector.__init__ is not vllms
+        assert offload_differences(vllm.__version__) == []
+    finally:
+        connector.uninstall()
+    assert OffloadingConnector.__init__ is vllms

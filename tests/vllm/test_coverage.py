@@ -155,9 +155,9 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("wide")
 def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
-    options = ["--model", "Qwen3.5-27B", "--connector", "offloading"]
+    options = ["--model", "Qwen3.5-27B", "--connector", "nixl"]
     output = CliRunner().invoke(app, ["doctor", *options]).output
-    assert "natural        no: a KV connector" in output
+    assert "natural        no: the KV connector NixlConnector" in output
     assert "manager        yes" in output
     assert "HYBRID_BLOCKS=natural reaches level manager" in output
 

@@ -66,14 +66,16 @@ class HostCache:
         chunk_tokens: Sequence[int],
         chunk_bytes: Sequence[int],
         windows: Sequence[int | None],
+        drafters: Sequence[int] = (),
         is_written_back: bool = False,
     ) -> HostCache:
         """Cut ``num_bytes`` into slots for chunks of each group, by group number.
 
         ``windows`` counts the chunks that the next token needs: 1 for a state, ``None`` for all.
         ``chunk_tokens`` are multiples of ``hash_block_size``; 0 stands for a group that is not
-        stored. With ``is_written_back`` the caller writes a request's chunks elsewhere once it
-        ends; until then they are evicted last.
+        stored. A drafter reads the groups ``drafters``: a chunk of theirs counts only if the next
+        one is there too, as its last entry depends on the next token. With ``is_written_back`` the
+        caller writes a request's chunks elsewhere once it ends; until then they are evicted last.
 
         Raises ``InvalidArgumentError`` where sizes make no sense or the region is too small.
         """

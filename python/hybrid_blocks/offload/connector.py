@@ -16,6 +16,8 @@ from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.lazy import LazyScheduler
 from hybrid_blocks.offload.options import STORE, read_store
+from hybrid_blocks.offload.slabs.config import is_slabbed, offloading_config
+from hybrid_blocks.offload.slabs.connector import over_slabs
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -39,11 +41,17 @@ class HybridOffloadingConnector(OffloadingConnector):
             HybridBlocksError: this vLLM lacks something that offload needs.
 
         """
-        KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
-        config = build_offloading_config(vllm_config, kv_cache_config)
+        in_slabs = is_slabbed(kv_cache_config)
+        read = offloading_config if in_slabs else build_offloading_config
+        config = read(vllm_config, kv_cache_config)
         options: dict[str, Any] = dict(config.extra_config)
         is_lazy = read_store(options.pop(STORE, "eager")) == "lazy"
-        spec = _spec(replace(config, extra_config=options))
+        config = replace(config, extra_config=options)
+        if in_slabs:
+            over_slabs(self, vllm_config, role, kv_cache_config, config)
+            return
+        KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
+        spec = _spec(config)
         self._canonical_layout = config.canonical_layout
         self.connector_scheduler = None
         self.connector_worker = None

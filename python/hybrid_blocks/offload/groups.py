@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ class Group:
 
     ``number`` is vLLM's number of the group, ``tokens`` the tokens of a chunk, ``rank_bytes`` the
     bytes of a chunk that one rank holds. ``window`` counts the chunks that the next token needs;
-    ``None`` stands for all of them. ``parts`` say what these bytes are, layer by layer, and
+    ``None`` stands for all of them. A drafter reads a group that ``is_drafter``: its chunk is found
+    only if the next one is there too. ``parts`` say what these bytes are, layer by layer, and
     ``depths`` where the layers stand; without them nothing is known.
     """
 
@@ -27,6 +28,7 @@ class Group:
     tokens: int
     rank_bytes: int
     window: int | None = None
+    is_drafter: bool = False
     parts: tuple[Part, ...] = ()
     depths: tuple[tuple[int, ...], ...] = ()
 
@@ -75,8 +77,12 @@ def groups_of(
     rank_bytes: Sequence[int],
     structures: Sequence[Structure] = (),
     state_format: str | None = None,
+    drafters: Collection[int] = (),
 ) -> Groups:
-    """Return the groups of vLLM's configuration, with a rank's bytes of a chunk of each."""
+    """Return the groups of vLLM's configuration, with a rank's bytes of a chunk of each.
+
+    ``drafters`` are the numbers of groups whose look-ups need one chunk more than they load.
+    """
     known = list(structures) or [Structure([], [], [])] * len(rank_bytes)
     return Groups(
         all=tuple(
@@ -85,6 +91,7 @@ def groups_of(
                 tokens=group.tokens_per_block,
                 rank_bytes=num_bytes,
                 window=group.sliding_window_size_in_chunks,
+                is_drafter=group.group_id in drafters,
                 parts=tuple(structure.parts()),
                 depths=tuple(map(tuple, structure.depths)),
             )

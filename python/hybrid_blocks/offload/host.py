@@ -42,6 +42,7 @@ class Host:
             chunk_tokens=[group.tokens if group else 0 for group in numbered],
             chunk_bytes=self._chunk_bytes,
             windows=[group.window if group else None for group in numbered],
+            drafters=[group.number for group in groups.all if group.is_drafter],
             is_written_back=is_written_back,
         )
         self.version = 0

@@ -73,6 +73,24 @@ class Lookups:
         is_given_up = presence == PENDING and self._promotions.is_given_up(key)
         return LookupResult.MISS if is_given_up else _RESULTS[presence]
 
+    def restorable(
+        self, state: RequestState, num_computed: int, limit: int, context: ReqContext
+    ) -> int | None:
+        """Return the length to restore; ``None`` while chunks of it are on their way."""
+        if state.waiting or self._promotions.is_held_back(state):
+            return None
+        state.num_computed = state.num_reached = num_computed
+        found = self._find(state, limit, context)
+        state.num_tokens = max(found.num_tokens, num_computed)
+        state.num_passed_by = found.num_passed_by
+        if self._read(state, found, context):
+            return None
+        if found.is_pending:
+            # What a tier that stands still was to bring is not waited for.
+            is_given_up = any(map(self._promotions.is_given_up, found.on_host))
+            return num_computed if is_given_up else None
+        return state.num_tokens
+
     def _defer(self, key: OffloadKey, state: RequestState, context: ReqContext) -> LookupResult:
         """Put a question off, and end the scan that it belongs to.
 

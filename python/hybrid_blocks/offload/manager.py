@@ -94,6 +94,19 @@ class HybridOffloadingManager(OffloadingManager):
             self._progress.take_for(state, key)
         return self._lookups.answer(key, state, req_context)
 
+    def restorable(self, req_context: ReqContext, num_computed: int, limit: int) -> int | None:
+        """Return the tokens from which a request goes on soonest, ``limit`` at most.
+
+        The device has the first ``num_computed``. ``None`` asks the caller to come back, as chunks
+        are on their way. One call answers for all keys that ``req_context`` names.
+        """
+        if self._progress.is_void:
+            return num_computed
+        state = self._state(req_context)
+        if state.waiting:
+            self._progress.take_for(state, OffloadKey(b""))
+        return self._lookups.restorable(state, num_computed, limit, req_context)
+
     def get_load_source(self, key: OffloadKey, req_context: ReqContext) -> CacheHitSource:
         """Say which tier a chunk came from."""
         return self._state(req_context).promoted.get(key, CacheHitSource.HOST)

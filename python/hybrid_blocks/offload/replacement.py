@@ -1,7 +1,7 @@
 """``HYBRID_BLOCKS_OFFLOAD=1``: the spec instead of vLLM's own."""
 
 import os
-from typing import Final
+from typing import Any, Final
 
 from hybrid_blocks.errors import InvalidArgumentError
 
@@ -29,3 +29,17 @@ def replace_spec() -> None:
 
     # The factory refuses a second registration of a name.
     OffloadingSpecFactory._registry[_REPLACED] = load
+
+
+def serve_slabs() -> None:
+    """Let ``OffloadingConnector`` serve engines whose blocks lie in slabs, once it is needed."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import (  # noqa: PLC0415 - as above
+        KVConnectorFactory,
+    )
+
+    def load() -> Any:
+        from hybrid_blocks.offload.slabs import connector  # noqa: PLC0415 - imports a connector
+
+        return connector.install()
+
+    KVConnectorFactory._registry["OffloadingConnector"] = load

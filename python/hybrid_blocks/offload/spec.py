@@ -88,6 +88,8 @@ class HybridOffloadingSpec(OffloadingSpec):
                     f"{name} {size}: HybridOffloadingSpec supports 1, as a chunk holds all layers "
                     "and tokens of its block; use tensor parallelism"
                 )
+        # vLLM's scheduler side asks for one chunk more of these groups by itself.
+        self.drafters: frozenset[int] = frozenset()
         self._manager: HybridOffloadingManager | None = None
         self._worker: OffloadingWorker | None = None
 
@@ -105,6 +107,7 @@ class HybridOffloadingSpec(OffloadingSpec):
                 header.rank_bytes,
                 header.structures,
                 self._options.compress_states,
+                self.drafters,
             )
             below = self._below(groups, header, region)
             if not any(below):

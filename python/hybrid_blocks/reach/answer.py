@@ -51,7 +51,7 @@ def reach(model: Model, features: Features) -> Reach:
         if level is not Level.MANAGER:
             why_not_manager = grant.grant(Level.MANAGER).reason or _uncovered(engine, probe)
         natural = why_not_manager or grant.grant(Level.NATURAL).reason
-        natural = natural or refusal.reason(engine.config, engine.specs)
+        natural = natural or refusal.reason(engine.asked, engine.specs)
         return Reach(
             level=level if natural else Level.NATURAL,
             why_not_natural=natural,

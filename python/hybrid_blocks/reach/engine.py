@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -98,6 +99,20 @@ class Engine:
         )
         self.kv_cache_config = self._planned(self.specs)
         self.config.cache_config.num_gpu_blocks = NUM_BLOCKS
+
+    @property
+    def asked(self) -> VllmConfig:
+        """The configuration as a user gives it, this package's connector among it."""
+        if self.features.connector_class != _OURS:
+            return self.config
+        config = copy(self.config)
+        config.kv_transfer_config = KVTransferConfig(
+            kv_connector=_OURS,
+            kv_connector_module_path="hybrid_blocks.offload.connector",
+            kv_role="kv_both",
+            kv_connector_extra_config={"spec_name": "HybridOffloadingSpec"},
+        )
+        return config
 
     def scheduler(self, scheduler_cls: Callable[..., Scheduler]) -> Scheduler:
         """Make a scheduler as the engine core does.

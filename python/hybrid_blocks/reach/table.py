@@ -25,6 +25,7 @@ FEATURES: Mapping[str, Features] = MappingProxyType(
         "drafts of a custom class, 4": Features(speculative=Speculative("custom_class", 4)),
         "extracted hidden states": Features(speculative=Speculative("extract_hidden_states", 1)),
         "offloading connector": Features(connector="offloading"),
+        "offloading by this package": Features(connector="hybrid-offloading"),
         "NIXL connector": Features(connector="nixl"),
         "encoder cache connector": Features(encoder_connector=True),
         "LoRA": Features(lora=True),
@@ -40,6 +41,9 @@ FEATURES: Mapping[str, Features] = MappingProxyType(
         "no prefix caching": Features(prefix_caching=False),
         "MTP, LoRA, images, offloading": Features(
             speculative=Speculative("mtp", 2), lora=True, images=True, connector="offloading"
+        ),
+        "MTP, LoRA, images, offloading by this package": Features(
+            speculative=Speculative("mtp", 2), lora=True, images=True, connector="hybrid-offloading"
         ),
     }
 )

@@ -5,7 +5,7 @@ import os
 import vllm
 from vllm.logger import init_logger
 
-from hybrid_blocks.offload.replacement import replace_spec
+from hybrid_blocks.offload.replacement import replace_spec, serve_slabs
 from hybrid_blocks.vllm import grant, support
 from hybrid_blocks.vllm.level import VARIABLE, Level, requested
 
@@ -47,4 +47,6 @@ def register() -> None:
         return
     from hybrid_blocks.vllm import installation  # noqa: PLC0415 - imports what off never needs
 
+    if granted.level is Level.NATURAL:
+        serve_slabs()
     installation.install(granted.level)

@@ -45,8 +45,29 @@ class PackedBackend(Backend):
     layouts = (KVCacheLayout.LBHNC, KVCacheLayout.BLHNC)
 
 
+def connector(name: str, module: str | None = None, **extra: Any) -> Any:
+    """What ``--kv-transfer-config`` says of a connector."""
+    return SimpleNamespace(
+        has_connector=lambda _: False,
+        kv_connector=name,
+        kv_connector_module_path=module,
+        kv_connector_extra_config=extra,
+    )
+
+
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "a KV connector": {"kv_transfer_config": SimpleNamespace(has_connector=lambda _: False)},
+    "the KV connector NixlConnector": {"kv_transfer_config": connector("NixlConnector")},
+    "the KV connector OffloadingConnector with CPUOffloadingSpec": {
+        "kv_transfer_config": connector("OffloadingConnector")
+    },
+    "the KV connector HybridOffloadingConnector that stores lazily": {
+        "kv_transfer_config": connector(
+            "HybridOffloadingConnector",
+            "hybrid_blocks.offload.connector",
+            spec_name="HybridOffloadingSpec",
+            store="lazy",
+        )
+    },
     "auxiliary outputs": {"aux_output_config__enable_return_routed_experts": True},
     "ReplaySSM": {"cache_config__use_replayssm": True},
     "KV-cache residency metrics": {"observability_config__kv_cache_metrics": True},
@@ -204,3 +225,11 @@ def test_more_requests_than_slabs_are_warned_of_with_the_number(
     assert "--max-num-seqs 169" in said
     assert "slabs of 145" in said
     assert "vLLM would log" in said
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5-27B", "Gemma-3-27B"])
+def test_own_offload_is_laid_out_in_slabs(name: str) -> None:
+    own = connector("OffloadingConnector", spec_name="HybridOffloadingSpec")
+    engine = Engine(load_model(name), DEPLOYMENT, MEMORY, kv_transfer_config=own)
+    assert refusal.reason_to_plan(engine.config, engine.specs) is None
+    assert isinstance(engine.kv_cache_config, NaturalKVCacheConfig)

@@ -1,5 +1,6 @@
 """vLLM's ``KVCacheManager`` at level ``natural``: several pools over one arena of slabs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -29,6 +30,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
 
     hybrid_blocks_level = Level.NATURAL
     kv_cache_config: NaturalKVCacheConfig
+    _states: list[tuple[str, int, int]] | None = None
+    """States that got a key: request, group and tokens; None where no connector stores them."""
 
     @classmethod
     def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
@@ -65,7 +68,37 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             retention_interval=interval if places_checkpoints else None,
             places_checkpoints=places_checkpoints,
             zeroes_blocks=self.kv_cache_config.zeroes_single_blocks,
+            enable_events=geometry.enable_events or self._states is not None,
         )
+
+    def note_states(self, let_go: Callable[[], None]) -> None:
+        """Note from now on which states get a key. No request has come yet.
+
+        ``let_go`` gives up copies that blocks are owned for; a reset calls it.
+        """
+        self._states = []
+        self._let_go = let_go
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks; running requests prevent it. Return whether it was done."""
+        if self._states is not None:
+            self._let_go()
+        return super().reset_prefix_cache()
+
+    def take_states(self) -> list[tuple[str, int, int]]:
+        """Return the request, the group and the tokens of states that got a key, once each."""
+        states, self._states = self._states or [], []
+        return states
+
+    def _note_events(self, request: Request | None, changes: list[tuple[Any, ...]]) -> None:
+        if self._states is not None and request is not None:
+            self._states += [
+                (request.request_id, change[1], change[2])
+                for change in changes
+                if change[0] == "tail"
+            ]
+        if self.enable_kv_cache_events:
+            super()._note_events(request, changes)
 
     @property
     def has_states(self) -> bool:
@@ -94,6 +127,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
 
     def _emit_hit(self, request: Request, blocks: AllocatedBlocks, num_tokens: int) -> None:
         pool: Any = self.block_pool
+        if not self.enable_kv_cache_events:
+            return
         groups = self.kv_cache_config.kv_cache_groups
         for number, (group, found) in enumerate(zip(groups, blocks.blocks, strict=True)):
             if not found:

@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from hybrid_blocks.vllm.natural import connectors
 from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
 
 ATTENTION = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
@@ -57,11 +58,12 @@ def mark(backend: type[AttentionBackend], spec: AttentionSpec) -> AttentionSpec:
 def _of_config(config: VllmConfig) -> str | None:
     parallel, cache, model = config.parallel_config, config.cache_config, config.model_config
     observability = getattr(config, "observability_config", None)
+    connector = connectors.refused(config)
     refused = {
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "context parallelism": parallel.decode_context_parallel_size > 1
         or parallel.prefill_context_parallel_size > 1,
-        "a KV connector": config.kv_transfer_config is not None,
+        str(connector): connector is not None,
         "auxiliary outputs": config.aux_output_config.enabled,
         "HiSparse": config.attention_config.hisparse_config is not None,
         "ReplaySSM": cache.use_replayssm,

@@ -94,7 +94,8 @@ impl HostCache {
 impl HostCache {
     #[new]
     #[pyo3(signature = (
-        num_bytes, *, hash_block_size, chunk_tokens, chunk_bytes, windows, is_written_back = false
+        num_bytes, *, hash_block_size, chunk_tokens, chunk_bytes, windows, drafters = vec![],
+        is_written_back = false
     ))]
     fn new(
         num_bytes: u64,
@@ -102,6 +103,7 @@ impl HostCache {
         chunk_tokens: Vec<u32>,
         chunk_bytes: Vec<u64>,
         windows: Vec<Option<u32>>,
+        drafters: Vec<usize>,
         is_written_back: bool,
     ) -> PyResult<Self> {
         if chunk_tokens.len() != chunk_bytes.len() || chunk_tokens.len() != windows.len() {
@@ -112,19 +114,22 @@ impl HostCache {
                 windows.len()
             )));
         }
-        let group = |((&tokens, &bytes), &window): ((&u32, &u64), &Option<u32>)| OffloadGroup {
-            kind: match window {
-                None => GroupKind::Full,
-                // What only the last chunk is needed of is a state to whoever looks it up.
-                Some(0..=1) => GroupKind::State { slots: 1 },
-                Some(chunks) => GroupKind::sliding_window(chunks.saturating_mul(tokens)),
-            },
-            block_size: tokens,
-            block_bytes: bytes,
-            use_eagle: false,
-        };
+        let group =
+            |(number, ((&tokens, &bytes), &window)): (usize, ((&u32, &u64), &Option<u32>))| {
+                OffloadGroup {
+                    kind: match window {
+                        None => GroupKind::Full,
+                        // What only the last chunk is needed of is a state to whoever looks it up.
+                        Some(0..=1) => GroupKind::State { slots: 1 },
+                        Some(chunks) => GroupKind::sliding_window(chunks.saturating_mul(tokens)),
+                    },
+                    block_size: tokens,
+                    block_bytes: bytes,
+                    use_eagle: drafters.contains(&number),
+                }
+            };
         let groups: Vec<_> =
-            chunk_tokens.iter().zip(&chunk_bytes).zip(&windows).map(group).collect();
+            chunk_tokens.iter().zip(&chunk_bytes).zip(&windows).enumerate().map(group).collect();
         let num_groups = groups.len();
         let cache =
             host::HostCache::new(num_bytes, &groups, hash_block_size, chunk_tokens, &chunk_bytes)

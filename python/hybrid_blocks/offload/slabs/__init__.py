@@ -1,0 +1,1 @@
+"""Offload where the device's blocks lie in slabs: ids of several spaces, states in one slot."""
