@@ -20,7 +20,7 @@ def _note(*arguments: str) -> str:
     code, out = _run(*arguments)
     assert code == 0, out
     (note,) = re.findall(r"^note: (.* are an estimate: .*)$", out, re.MULTILINE)
-    return note
+    return str(note)
 
 
 def test_an_estimate_says_so_and_shows_its_parts() -> None:

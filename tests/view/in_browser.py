@@ -143,8 +143,9 @@ def test_a_served_page_plans_what_its_controls_say(window: Browser) -> None:
 def drawn(tiles: dict[str, list[Any]], what: str) -> float:
     """MiB of the tiles that show something; a tenth of each is a gap."""
     edges = zip(*(tiles[name] for name in ("left", "right", "bottom", "top", "what")), strict=True)
-    return sum(
+    area: float = sum(
         (right - left) / 0.92 * (top - bottom) / 0.9
         for left, right, bottom, top, words in edges
         if words.startswith(what)
     )
+    return area
