@@ -41,7 +41,7 @@ class Browser:
 
     def text(self, name: str) -> str:
         """Return the HTML of a box of text."""
-        return str(self.run(f"return {MODEL}.text", name))
+        return str(self.run(f"return Bokeh.index.find_one({MODEL}).markup_el.innerHTML", name))
 
     def data(self, name: str) -> dict[str, list[Any]]:
         """Return the columns of a source."""

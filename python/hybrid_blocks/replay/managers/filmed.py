@@ -28,6 +28,7 @@ class FilmedManager(WrappedManager):
         self._attention = next(growing, None)
         self._cached: Counter[bytes] = Counter()
         self._prompts: dict[int, tuple[int, npt.NDArray[np.int32]]] = {}
+        self._digests: dict[int, list[bytes]] = {}
         self._slabs = np.zeros(geometry.num_slabs, dtype=np.uint8)
         self.add = inner.add_request
         self.can_admit = inner.can_admit
@@ -57,11 +58,11 @@ class FilmedManager(WrappedManager):
         """Return how many leading tokens the cache holds, and note why not more."""
         matched = self._core.match_prefix(handle)
         if handle in self._prompts:
-            request, prompt = self._prompts[handle]
+            request = self._prompts[handle][0]
             limit, attention = self._core.match_limit(handle), None
             if limit == NO_CHECKPOINT and self._attention is not None:
                 self._read(self._core.take_events())
-                attention = max(self._attention_tokens(prompt), matched)
+                attention = max(self._attention_tokens(handle), matched)
             self.film.lookups[request] = Lookup(limit, attention)
         return matched
 
@@ -70,6 +71,7 @@ class FilmedManager(WrappedManager):
         served = self._inner.allocate(handles, num_new_tokens)
         for handle in handles[:served].tolist():
             self._prompts.pop(handle, None)
+            self._digests.pop(handle, None)
         return served
 
     def sample(self, seconds: float, handles: Handles) -> None:
@@ -93,9 +95,11 @@ class FilmedManager(WrappedManager):
                 if self._cached[event[1]] <= 0:
                     del self._cached[event[1]]
 
-    def _attention_tokens(self, prompt: npt.NDArray[np.int32]) -> int:
+    def _attention_tokens(self, handle: int) -> int:
+        if handle not in self._digests:
+            self._digests[handle] = self._hasher.hash_blocks(self._prompts[handle][1][:-1])
         found = 0
-        for digest in self._hasher.hash_blocks(prompt[:-1]):
+        for digest in self._digests[handle]:
             if digest not in self._cached:
                 break
             found += 1
