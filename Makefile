@@ -196,7 +196,7 @@ test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH
 
 .PHONY: test-pages page-images
 test-pages: $(LIGHT) ## The pages of the extra view in a real browser: Debian's chromium and chromium-driver
-	@command -v chromium chromedriver > /dev/null || \
+	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
 	  { echo "no browser: apt-get install chromium chromium-driver"; exit 2; }
 	$(UV) pip install --quiet --python $(VENV)/bin/python --group page-tests
 	$(IN_LIGHT) $(call pytest-in,$(VENV)) -W 'ignore:hybrid_blocks was built' tests/view/in_browser.py $(ARGS)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import EngineConfig, ManagerName, model_cache
+from hybrid_blocks.replay import EngineConfig, ManagerName, block_cache, model_cache
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.compare import Runs, compare
 from hybrid_blocks.replay.film import MOST_FRAMES, Lookup
@@ -212,3 +212,14 @@ def test_ten_thousand_requests_stay_a_small_file(case: tuple[Trace, Cache, Runs]
 def test_tiers_have_no_page(tmp_path: Path) -> None:
     error = run("--host", "1GiB", "--html", tmp_path / "page.html", expect=2)
     assert "--html beside --host" in error
+
+
+def test_a_cache_of_blocks_has_no_bytes_to_name() -> None:
+    cache = block_cache(900, 16)
+    trace = generate_workload("single", 0, 5, 16)
+    picture = make_replay_picture(
+        trace, cache, compare(trace, cache, [Variant()], EngineConfig(), with_film=True)
+    )
+    arena = picture.runs[0].arena
+    assert arena is not None
+    assert arena.tile == "a tile is one block"

@@ -7,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.plan import ArenaPlan
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.film import MOST_FRAMES, NO_CHECKPOINT, Film, Lookup
 from hybrid_blocks.replay.report import engine_text, figures
@@ -108,7 +107,7 @@ def _run(
         hit_rate=f"{result.hit_rate:.1%}",
         samples=_samples(result, timeline),
         requests=_requests(trace, seen, timeline),
-        arena=None if timeline.film is None else _arena(cache.geometry, timeline.film),
+        arena=None if timeline.film is None else _arena(cache, timeline.film),
     )
 
 
@@ -166,7 +165,8 @@ def _spread(seconds: Floats) -> Floats:
     return seconds + np.repeat(gaps, counts) * place / np.repeat(counts, counts)
 
 
-def _arena(geometry: ArenaPlan, film: Film) -> Arena:
+def _arena(cache: Cache, film: Film) -> Arena:
+    geometry = cache.geometry
     frames = np.unique(np.linspace(0, len(film.slabs) - 1, MOST_FRAMES).astype(int))
     every = -(-geometry.usable_slabs // MOST_TILES)
     owners = ["not used yet"]
@@ -175,10 +175,11 @@ def _arena(geometry: ArenaPlan, film: Film) -> Arena:
         name = ", ".join(sorted(held))
         kept = "checkpoint" if held == {"states"} else f"{name}, kept or free"
         owners += [f"{name} of running requests", kept]
+    unit = "block" if cache.model is None else f"slab of {human(geometry.slab_bytes)}"
     shown = "" if every == 1 else f"; one of {every} is shown"
     return Arena(
         seconds=np.array(film.seconds)[frames],
         codes=np.stack([film.slabs[frame][::every] for frame in frames]),
         owners=tuple(owners),
-        tile=f"a tile is one slab of {human(geometry.slab_bytes)}{shown}",
+        tile=f"a tile is one {unit}{shown}",
     )
