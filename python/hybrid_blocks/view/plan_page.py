@@ -8,12 +8,10 @@ import msgspec
 from bokeh.document import Document
 from bokeh.layouts import column, row
 from bokeh.models import (
-    CDSView,
     ColumnDataSource,
     CustomJS,
     CustomJSTickFormatter,
     FixedTicker,
-    GroupFilter,
     HoverTool,
     LayoutDOM,
     Range1d,
@@ -25,6 +23,7 @@ from bokeh.plotting import figure
 from hybrid_blocks.view import colors
 from hybrid_blocks.view.page import WIDTH, document, legend, read, safe, text
 from hybrid_blocks.view.plan_picture import PlanPicture
+from hybrid_blocks.view.tiles import draw, quads
 
 PARTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -56,32 +55,6 @@ return length === undefined ? '' : length.toLocaleString('en-US')
 """
 
 _COMMAS: Final = "return tick.toLocaleString('en-US')"
-
-_EDGES: Final[dict[str, Any]] = {
-    "left": "left",
-    "right": "right",
-    "bottom": "bottom",
-    "top": "top",
-    "line_color": None,
-}
-
-_HATCHES: Final[dict[str, dict[str, Any]]] = {
-    "solid": {"fill_color": "color"},
-    "rounding": {
-        "fill_color": colors.ROUNDED,
-        "hatch_pattern": "dot",
-        "hatch_color": colors.ROUNDING,
-        "hatch_scale": 6,
-    },
-    "padding": {
-        "fill_color": colors.PADDED,
-        "hatch_pattern": "right_diagonal_line",
-        "hatch_color": colors.PADDING,
-        "hatch_scale": 6,
-        "hatch_weight": 1,
-    },
-}
-"""How quads of each kind look. One hatch for all of a kind: one for each quad is slow to draw."""
 
 
 class PlanPage:
@@ -179,7 +152,7 @@ class PlanPage:
     def _maps(self) -> LayoutDOM:
         sources, ranges, captions, plots = [], [], [], []
         for name in ("vllm map", "natural map"):
-            source, x_range = _quads(name), Range1d(start=0, end=1)
+            source, x_range = quads(name), Range1d(start=0, end=1)
             caption = Title(text="", text_font_size="13px", text_font_style="normal")
             plot = figure(
                 width=WIDTH // 2 - 10,
@@ -190,7 +163,7 @@ class PlanPage:
                 toolbar_location=None,
                 title=caption,
             )
-            _draw(plot, source)
+            draw(plot, source)
             plot.add_tools(_hover())
             plot.axis.visible = False
             plot.grid.visible = False
@@ -214,9 +187,9 @@ class PlanPage:
             toolbar_location=None,
             x_axis_label="MiB",
         )
-        sources = [_quads("vllm request"), _quads("natural request")]
+        sources = [quads("vllm request"), quads("natural request")]
         for source in sources:
-            _draw(plot, source)
+            draw(plot, source)
         plot.add_tools(_hover())
         plot.yaxis.ticker = FixedTicker(ticks=[0.6, 1.6])
         plot.yaxis.major_label_overrides = {0.6: "natural", 1.6: "vLLM"}
@@ -296,17 +269,6 @@ class PlanPage:
 def encode(picture: PlanPicture) -> str:
     """Return a picture as the JSON that the script reads."""
     return msgspec.json.encode(picture).decode()
-
-
-def _quads(name: str) -> ColumnDataSource:
-    columns = ("left", "right", "bottom", "top", "color", "kind", "owner", "what")
-    return ColumnDataSource({column: [] for column in columns}, name=name)
-
-
-def _draw(plot: Any, source: ColumnDataSource) -> None:
-    for kind, look in _HATCHES.items():
-        view = CDSView(filter=GroupFilter(column_name="kind", group=kind))
-        plot.quad(source=source, view=view, **_EDGES, **look)
 
 
 def _curve() -> ColumnDataSource:

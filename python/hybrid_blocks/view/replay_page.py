@@ -23,6 +23,7 @@ from bokeh.plotting import figure
 from hybrid_blocks.view import colors
 from hybrid_blocks.view.page import WIDTH, document, legend, read, safe, text
 from hybrid_blocks.view.replay_picture import Arena, ReplayPicture, Run
+from hybrid_blocks.view.replay_text import head, table
 
 MOMENTS: Final = 400
 ROWS: Final = 10
@@ -100,7 +101,7 @@ class ReplayPage:
             for part in (text(_map_legend(run, film)), _map(film))
         ]
         self.root = column(
-            text(_head(picture)),
+            text(head(picture)),
             row(button, slider),
             now,
             *maps,
@@ -108,7 +109,7 @@ class ReplayPage:
             *shown[:3],
             text(f"<h2>Each prompt, when it first runs</h2>{marks}"),
             *shown[3:],
-            text(_table(picture)),
+            text(table(picture)),
             styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
         )
 
@@ -285,29 +286,3 @@ def _map(film: dict[str, Any]) -> LayoutDOM:
     plot.outline_line_color = "#c9ced6"
     made: LayoutDOM = plot
     return made
-
-
-def _head(picture: ReplayPicture) -> str:
-    runs = "".join(
-        f'<div class="side">{safe(run.name)}<br><b>{run.hit_rate}</b> of prompt tokens found<br>'
-        f"{safe(run.figures['peak running'])} at once at most; "
-        f"preemptions: {safe(run.figures['preemptions'])}</div>"
-        for run in picture.runs
-    )
-    return (
-        f"<h1>Replay of {safe(picture.trace)}</h1><p>{safe(picture.engine)}</p>"
-        "<p>These are the figures of <code>hybrid-blocks replay</code>, in virtual time.</p>"
-        f'<div class="sides">{runs}</div>'
-    )
-
-
-def _table(picture: ReplayPicture) -> str:
-    names = max((list(run.figures) for run in picture.runs), key=len)
-    head = "".join(f"<th>{safe(run.name)}</th>" for run in picture.runs)
-    rows = "".join(
-        f"<tr><td>{safe(name)}</td>"
-        + "".join(f"<td>{safe(run.figures.get(name, ''))}</td>" for run in picture.runs)
-        + "</tr>"
-        for name in names
-    )
-    return f"<h2>All figures</h2><table><tr><th></th>{head}</tr>{rows}</table>"

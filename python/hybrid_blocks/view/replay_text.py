@@ -1,0 +1,32 @@
+"""What the page of a replay says in words."""
+
+from hybrid_blocks.view.page import safe
+from hybrid_blocks.view.replay_picture import ReplayPicture
+
+
+def head(picture: ReplayPicture) -> str:
+    """Say what was replayed, and what came of it."""
+    runs = "".join(
+        f'<div class="side">{safe(run.name)}<br><b>{run.hit_rate}</b> of prompt tokens found<br>'
+        f"{safe(run.figures['peak running'])} at once at most; "
+        f"preemptions: {safe(run.figures['preemptions'])}</div>"
+        for run in picture.runs
+    )
+    return (
+        f"<h1>Replay of {safe(picture.trace)}</h1><p>{safe(picture.engine)}</p>"
+        "<p>These are the figures of <code>hybrid-blocks replay</code>, in virtual time.</p>"
+        f'<div class="sides">{runs}</div>'
+    )
+
+
+def table(picture: ReplayPicture) -> str:
+    """Return the table of ``replay``."""
+    names = max((list(run.figures) for run in picture.runs), key=len)
+    names_row = "".join(f"<th>{safe(run.name)}</th>" for run in picture.runs)
+    rows = "".join(
+        f"<tr><td>{safe(name)}</td>"
+        + "".join(f"<td>{safe(run.figures.get(name, ''))}</td>" for run in picture.runs)
+        + "</tr>"
+        for name in names
+    )
+    return f"<h2>All figures</h2><table><tr><th></th>{names_row}</tr>{rows}</table>"
