@@ -199,7 +199,8 @@ class ReplayPage:
         plot.add_tools(HoverTool(renderers=drawn, tooltips=_TOLD))
         plot.xaxis.axis_label = "virtual time, seconds"
         plot.y_range.start = 0
-        return plot
+        drawing: LayoutDOM = plot
+        return drawing
 
 
 FOUND_MARK: Final = colors.swatch(FOUND)

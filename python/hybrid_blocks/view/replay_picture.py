@@ -162,7 +162,8 @@ def _spread(seconds: Floats) -> Floats:
     times, first, counts = np.unique(seconds, return_index=True, return_counts=True)
     gaps = np.diff(times, append=times[-1:])
     place = np.arange(len(seconds)) - np.repeat(first, counts)
-    return seconds + np.repeat(gaps, counts) * place / np.repeat(counts, counts)
+    spread: Floats = seconds + np.repeat(gaps, counts) * place / np.repeat(counts, counts)
+    return spread
 
 
 def _arena(cache: Cache, film: Film) -> Arena:
