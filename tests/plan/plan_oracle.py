@@ -153,8 +153,7 @@ class Oracle:
                 ), dtype.short_conv_state_dtype(model_dtype, "auto")
             case RgLru():
                 # vLLM has no such layer any more; a Mamba-1 with one state column is the same size.
-                conv, recurrent = shape.mamba1_state_shape(tp, cache.width, 1, cache.conv_kernel)
-                return ((conv[0] + spec, conv[1]), recurrent), mamba
+                return shape.mamba1_state_shape(tp, cache.width, 1, cache.conv_kernel + spec), mamba
         raise AssertionError(cache)
 
     def _spec(self, layer: Layer) -> KVCacheSpec:
