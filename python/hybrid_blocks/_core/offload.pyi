@@ -66,7 +66,7 @@ class HostCache:
         chunk_tokens: Sequence[int],
         chunk_bytes: Sequence[int],
         windows: Sequence[int | None],
-        drafters: Sequence[int] = (),
+        drafters: Sequence[int] = ...,
         is_written_back: bool = False,
     ) -> HostCache:
         """Cut ``num_bytes`` into slots for chunks of each group, by group number.
