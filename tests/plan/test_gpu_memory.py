@@ -6,7 +6,7 @@ import re
 import estimate_error
 import pytest
 from hybrid_blocks.cli import app
-from hybrid_blocks.plan.memory.card import GIB, parse_cards
+from hybrid_blocks.plan.memory.card import GIB, SOLD, parse_cards
 from typer.testing import CliRunner
 
 
@@ -76,6 +76,27 @@ def test_cards_are_known_by_several_names(text: str, name: str, count: int | Non
 
 def test_a_card_may_be_given_by_its_size() -> None:
     assert parse_cards("2x48GiB").total_bytes == 48 * 2**30
+
+
+def test_gb_are_what_cards_are_sold_with() -> None:
+    for gigabytes, names in SOLD.items():
+        cards = parse_cards(f"2x{gigabytes}GB")
+        assert cards.total_bytes == int(min(GIB[name] for name in names) * 2**30)
+    assert {name for names in SOLD.values() for name in names} == set(GIB)
+    assert parse_cards("50GB").total_bytes == 50 * 10**9
+    assert parse_cards("80GiB").note is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "told"),
+    [
+        ("80GB", "note: --gpu 80GB is read as 79.11 GiB, the least of the cards sold with it ("),
+        ("2x70 GB", "note: --gpu 70 GB is read as 65.19 GiB: no known card is sold with it"),
+    ],
+)
+def test_a_note_says_how_gb_are_read(gpu: str, told: str) -> None:
+    _, out = _run("Qwen3.5-27B", "--gpu", gpu, "--max-model-len", "8k")
+    assert told in out
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,10 @@ def memory_of_gpu(
         PlanError: as `parse_cards` and `estimate`.
 
     """
-    found = estimate(model, deployment, parse_cards(gpu), utilization or UTILIZATION)
-    return msgspec.structs.replace(model, notes=(*model.notes, found.line)), found.free
+    cards = parse_cards(gpu)
+    found = estimate(model, deployment, cards, utilization or UTILIZATION)
+    notes = (*model.notes, found.line, *filter(None, (cards.note,)))
+    return msgspec.structs.replace(model, notes=notes), found.free
 
 
 def check_gpu(memory: str | None, gpu: str | None, given: Given) -> None:

@@ -36,6 +36,21 @@ GIB: Final = {
 It is less than what the card is sold with. Machines of one card differ by 0.1 GiB.
 """
 
+SOLD: Final = {
+    16: ("T4",),
+    24: ("L4", "A10", "RTX-4090", "RTX-3090"),
+    32: ("RTX-5090", "V100-32GB"),
+    40: ("A100-40GB",),
+    48: ("L40S", "RTX-A6000", "RTX-6000-Ada"),
+    80: ("H100-80GB", "A100-80GB"),
+    94: ("H100-94GB",),
+    96: ("RTX-PRO-6000",),
+    141: ("H200",),
+    180: ("B200",),
+    192: ("MI300X",),
+}
+"""Cards by the GB that they are sold with, the one with the least memory first."""
+
 _OTHER_NAMES: Final = {
     "A10G": "A10",
     "A100": "A100-80GB",
@@ -50,18 +65,23 @@ _OTHER_NAMES: Final = {
     "MI300X-192GB": "MI300X",
 }
 _FORM: Final = re.compile(r"(?:(\d+)\s*[x×*]\s*)?(.+)", re.IGNORECASE)  # noqa: RUF001 -- people write it
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B)", re.IGNORECASE)
 
 
 class Cards(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal cards. ``count`` is None where only the kind was given."""
+    """Equal cards. ``count`` is None where only the kind was given; ``note`` says how it was read.
+
+    A kind such as ``80GB`` has no exact size: it stands on cards of several sizes.
+    """
 
     name: str
     total_bytes: int
     count: int | None
+    note: str | None = None
 
 
 def parse_cards(text: str) -> Cards:
-    """Read ``2xH100-80GB``, ``H200`` or ``2x48GiB``.
+    """Read ``2xH100-80GB``, ``H200``, ``2x48GiB`` or ``80GB``, which is what cards are sold with.
 
     Raises:
         PlanError: neither a card of the table nor a size.
@@ -80,12 +100,28 @@ def parse_cards(text: str) -> Cards:
         if alias in known:
             name = known[alias]
             return Cards(name=name, total_bytes=int(GIB[name] * _GIB), count=count)
-    if re.match(r"\d+(\.\d+)?\s*[KMGT]i?B$", match[2].strip(), re.IGNORECASE):
-        return Cards(
-            name=match[2].strip(), total_bytes=parse_memory(match[2], "--gpu"), count=count
-        )
+    if (size := _SIZE.fullmatch(match[2].strip())) is not None:
+        return _of_size(match[2].strip(), size, count)
     near = get_close_matches(named, known, n=1)
     meant = f"; did you mean {known[near[0]]}?" if near else ""
     raise PlanError(
         f"--gpu {text}: no such card; known are {', '.join(GIB)}, or give its GiB: 48GiB{meant}"
     )
+
+
+def _of_size(text: str, size: re.Match[str], count: int | None) -> Cards:
+    """Take GiB as they are, and GB as the least that a card sold with them has."""
+    total = parse_memory(text, "--gpu")
+    if size[2].upper() != "GB":
+        return Cards(name=text, total_bytes=total, count=count)
+    names = SOLD.get(int(float(size[1])), ()) if float(size[1]).is_integer() else ()
+    if not names:
+        note = f"--gpu {text} is read as {total / _GIB:.2f} GiB: no known card is sold with it"
+        return Cards(name=text, total_bytes=total, count=count, note=note)
+    each = ", ".join(f"{name} {GIB[name]:.2f}" for name in names)
+    least = GIB[names[0]]
+    note = (
+        f"--gpu {text} is read as {least:.2f} GiB, the least of the cards sold with it ({each}); "
+        "name the card, or give its GiB"
+    )
+    return Cards(name=text, total_bytes=int(least * _GIB), count=count, note=note)
