@@ -132,6 +132,54 @@ def test_tools_and_calls_are_part_of_the_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "response",
+    [
+        ANSWER,
+        {"text": ANSWER},
+        {"body": ANSWER},
+        {"body": {"text": ANSWER}},
+        {"choices": [{"text": ANSWER}]},
+        FIRST["response"],
+        {"status_code": 200, "body": FIRST["response"]},
+    ],
+)
+def test_a_response_is_a_text_or_what_the_api_returned(tmp_path: Path, response: Any) -> None:
+    trace = read_trace(write(tmp_path, [FIRST | {"response": response}, SECOND]))
+    assert trace.output_tokens[0] == -(-len(ANSWER) // 4)
+    assert trace.guessed_answers == 0
+    assert tokens(trace, 1)[: len(tokens(trace, 0))] == tokens(trace, 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "guessed", "output"),
+    [
+        ({}, 1, 1),
+        ({"response": {"error": "busy"}}, 1, 1),
+        ({"response": ["a piece", "of a stream"], "max_tokens": 9}, 1, 9),
+        ({"max_tokens": 9}, 0, 9),
+        ({"response": {"usage": {"completion_tokens": 0}}}, 0, 1),
+        ({"response": ""}, 0, 1),
+    ],
+)
+def test_an_answer_of_unknown_length_is_counted(
+    tmp_path: Path, more: dict[str, Any], guessed: int, output: int
+) -> None:
+    trace = read_trace(write(tmp_path, [{"messages": [ASKS], **more}, SECOND]))
+    assert (trace.guessed_answers, trace.output_tokens[0]) == (guessed, output)
+
+
+def test_the_replay_warns_of_answers_of_unknown_length(tmp_path: Path) -> None:
+    lines = [PLAIN, FIRST | {"response": {"error": "busy"}}, SECOND]
+    options = ["--num-blocks", "unbounded", "--limit", "1"]
+    result = CliRunner().invoke(app, ["replay", str(write(tmp_path, lines)), *options])
+    assert result.exit_code == 0, result.output
+    assert (
+        "warning: 2 lines do not tell the length of the answer: it counts max_tokens, or else 1 "
+        'token. response is a text, {"text": …}, or what the API returned'
+    ) in result.stderr
+
+
+@pytest.mark.parametrize(
     ("line", "reason"),
     [
         ('{"messages": []}', "missing or empty"),

@@ -429,6 +429,12 @@ def _read(
             raise ReplayError(f"{path} is a folder of clients: it has no --format and no text")
         return generate_clients(path, limit or MOST_CLIENTS_ASK)
     trace = read_trace(path, trace_format, on_error, tokenizer)
+    if guessed := trace.guessed_answers:
+        lines = "1 line does" if guessed == 1 else f"{guessed:,} lines do"
+        warn(
+            f"{lines} not tell the length of the answer: it counts max_tokens, or else 1 token. "
+            'response is a text, {"text": …}, or what the API returned'
+        )
     return trace if limit is None else trace.head(limit)
 
 

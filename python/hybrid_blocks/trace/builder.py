@@ -19,9 +19,13 @@ class TraceBuilder:
     """Grows a `Trace` request by request.
 
     Token ids below ``num_reserved`` belong to the format; `fresh` hands out the ones above.
+
+    Attributes:
+        guessed_answers: requests added whose source does not tell the length of their answer.
     """
 
     def __init__(self, name: str, num_reserved: int = 0) -> None:
+        self.guessed_answers = 0
         self._name = name
         self._next_fresh = num_reserved
         self._arrival = array("d")
@@ -99,6 +103,7 @@ class TraceBuilder:
             span_count=np.array(self._span_count, dtype=np.int32),
             skipped=skipped,
             cut_off_after=cut_off_after,
+            guessed_answers=self.guessed_answers,
         )
 
 

@@ -1,7 +1,7 @@
 """Logs of OpenAI-style requests: JSON lines with ``messages``, as proxies and batches keep them.
 
-A line is the body of a request, or holds it under ``request`` or ``body``; an answer may stand
-under ``response``. What the lines leave open is settled here:
+A line is the body of a request, or holds it under ``request`` or ``body``. ``response`` is a text,
+``{"text": …}``, or what the API returned. What the lines leave open is settled here:
 
 - Text becomes tokens by a tokenizer (``--tokenizer``), or 4 bytes count as one without it.
 - ChatML stands for the model's own template: a mark before and after each message. Tools come
@@ -29,11 +29,15 @@ _MILLISECONDS = 1e11
 
 
 class Record(msgspec.Struct):
-    """One request: texts of its prompt in order, and what is known of its answer."""
+    """One request: texts of its prompt in order, and what is known of its answer.
+
+    ``is_guessed`` where the line does not tell the length of the answer.
+    """
 
     texts: list[str]
     answer: str | None
     output_tokens: int
+    is_guessed: bool
     time: float | None
     session: str | None
 
@@ -45,14 +49,15 @@ def parse(line: bytes) -> Record:
     """Read one line; a ``ValueError`` says what is wrong with it."""
     fields = _decoder.decode(line)
     body = next((fields[key] for key in _BODIES if isinstance(fields.get(key), dict)), fields)
-    answer = fields.get("response")
-    answer = answer if isinstance(answer, dict) else {}
-    answer = answer["body"] if isinstance(answer.get("body"), dict) else answer
+    response = _as_returned(fields.get("response"))
+    answer, counted, asked = _answer(response), _counted(body, response), _asked(body)
+    has_length = answer is not None or counted is not None
     around = {**body, **fields}
     return Record(
         texts=list(_prompt(body)),
-        answer=_answer(answer),
-        output_tokens=_output_tokens(body, answer),
+        answer=answer,
+        output_tokens=_tokens(counted, asked),
+        is_guessed=not has_length and (fields.get("response") is not None or asked is None),
         time=next((_time(around[key]) for key in _TIMES if around.get(key) is not None), None),
         session=next((str(around[key]) for key in _SESSIONS if around.get(key)), None),
     )
@@ -84,6 +89,7 @@ def build(name: str, records: Sequence[Record], tokenizer: Path | None = None) -
             output_tokens=_count(answer),
             session=session,
         )
+        builder.guessed_answers += record.is_guessed
     return builder
 
 
@@ -126,8 +132,18 @@ def _content(message: Mapping[str, Any]) -> Iterator[str]:
         yield msgspec.json.encode(message["tool_calls"]).decode()
 
 
-def _answer(answer: Mapping[str, Any]) -> str | None:
-    choices = answer.get("choices")
+def _as_returned(response: object) -> Mapping[str, Any]:
+    """Give a response the form in which the API returns it; nothing if its form is not known."""
+    if isinstance(response, dict) and response.get("body"):
+        return _as_returned(response["body"])
+    text = response.get("text") if isinstance(response, dict) else response
+    if isinstance(text, str):
+        return {"choices": [{"text": text}]}
+    return response if isinstance(response, dict) else {}
+
+
+def _answer(response: Mapping[str, Any]) -> str | None:
+    choices = response.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return None
     message = choices[0].get("message")
@@ -137,17 +153,19 @@ def _answer(answer: Mapping[str, Any]) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _output_tokens(body: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
-    usage = answer.get("usage") or body.get("usage")
-    counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    tokens = next(
-        (
-            number
-            for number in (counted, body.get("max_completion_tokens"), body.get("max_tokens"))
-            if number is not None
-        ),
-        1,
-    )
+def _counted(body: Mapping[str, Any], response: Mapping[str, Any]) -> object:
+    usage = response.get("usage") or body.get("usage")
+    return usage.get("completion_tokens") if isinstance(usage, dict) else None
+
+
+def _asked(body: Mapping[str, Any]) -> object:
+    most = body.get("max_completion_tokens")
+    return body.get("max_tokens") if most is None else most
+
+
+def _tokens(*given: object) -> int:
+    """Return the first number of tokens that is given, at least 1."""
+    tokens = next((number for number in given if number is not None), 1)
     if not isinstance(tokens, int) or not 0 <= tokens <= MAX_TOKEN_ID:
         raise ValueError(f"{tokens!r} tokens of an answer")
     return max(tokens, 1)

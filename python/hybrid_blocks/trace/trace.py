@@ -34,6 +34,7 @@ class Trace:
         span_count: shape ``[m]``, number of tokens of a span.
         skipped: the lines of the file that were damaged and skipped, by number from 1.
         cut_off_after: the last line that could be unpacked of a file that was cut off.
+        guessed_answers: lines of the file that do not tell the length of their answer.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Trace:
     session: Int32s
     skipped: tuple[int, ...] = ()
     cut_off_after: int | None = None
+    guessed_answers: int = 0
 
     def __len__(self) -> int:
         return len(self.arrival)
