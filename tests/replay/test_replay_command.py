@@ -146,7 +146,9 @@ def test_a_damaged_line_stops_the_replay_unless_it_is_skipped(tmp_path: Path, tr
     lines = trace.read_text().splitlines()
     lines[4] = lines[4][:30]
     trace.write_text("\n".join(lines))
-    assert f"{trace}:5: " in run(trace, expect=2)
+    output = run(trace, expect=2)
+    assert output.startswith(f"error: {trace}:5: ")
+    assert output.endswith(". Leave out damaged lines with --on-error skip\n")
     assert "1 skipped: 5\n" in run(trace, "--on-error", "skip")
     result = figures(tmp_path, trace, "--on-error", "skip")
     assert result["requests"] == 19

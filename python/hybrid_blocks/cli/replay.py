@@ -62,6 +62,7 @@ from hybrid_blocks.trace import (
     FORMATS,
     SEATS,
     WORKLOADS,
+    DamagedLineError,
     OnError,
     Trace,
     generate_clients,
@@ -428,7 +429,10 @@ def _read(
         if trace_format != AUTO or tokenizer is not None:
             raise ReplayError(f"{path} is a folder of clients: it has no --format and no text")
         return generate_clients(path, limit or MOST_CLIENTS_ASK)
-    trace = read_trace(path, trace_format, on_error, tokenizer)
+    try:
+        trace = read_trace(path, trace_format, on_error, tokenizer)
+    except DamagedLineError as error:
+        raise ReplayError(f"{error}. Leave out damaged lines with --on-error skip") from None
     if guessed := trace.guessed_answers:
         lines = "1 line does" if guessed == 1 else f"{guessed:,} lines do"
         warn(
