@@ -308,7 +308,55 @@ def test_azure_requests_start_at_zero_and_share_nothing(tmp_path: Path) -> None:
 def test_a_file_in_no_known_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text('{"question": 42}\n')
-    with pytest.raises(TraceError, match=r"no known format.*mooncake, conversations"):
+    with pytest.raises(TraceError, match=r"no known format.*mooncake, conversations") as caught:
+        read_trace(path)
+    text = str(caught.value)
+    assert text.startswith(
+        f'{path} is in no known format: its first line begins {{"question": 42}}. It has no field '
+        "of one. docs/replay.md lists"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "nearest"),
+    [
+        (
+            '{"timestamp": 1, "input_length": 600, "output_length": 4}',
+            "The nearest is mooncake, without hash_ids",
+        ),
+        (
+            '{"arrival_time_ns": 1, "input_toks": 600}',
+            "The nearest is llmservingsim, without output_toks, input_tok_ids",
+        ),
+        ('{"input_length": 600}', "The nearest is aiperf, without session_id"),
+        ('{"input_length": 600, "timest', "The nearest is aiperf, without session_id"),
+        ('{"response": "so"}', "The nearest is openai, without messages"),
+        (
+            "TIMESTAMP,ContextTokens,Model",
+            "The nearest is azure, without GeneratedTokens",
+        ),
+        ("Timestamp,Model,Request tokens", "The nearest is burstgpt, without Response tokens"),
+        (
+            "ContextTokens,GeneratedTokens,TIMESTAMP",
+            "The nearest is azure, in this order: TIMESTAMP,ContextTokens,GeneratedTokens",
+        ),
+        ("id,input_len", "The nearest is tracelab-csv, without output_len, arrival_time"),
+    ],
+)
+def test_a_file_in_no_known_format_is_compared_with_the_nearest(
+    tmp_path: Path, line: str, nearest: str
+) -> None:
+    path = tmp_path / "trace"
+    path.write_text(f"{line}\n")
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    assert nearest in str(caught.value)
+
+
+def test_bytes_of_a_file_in_no_known_format_are_shown_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(b"\xff\x00pickled, not text\n")
+    with pytest.raises(TraceError, match=r"begins \\xff\\x00pickled, not text\. It has no field"):
         read_trace(path)
 
 

@@ -18,12 +18,14 @@ from typing import Any
 import msgspec
 
 from hybrid_blocks.trace.builder import MAX_TOKEN_ID, Span, TraceBuilder
+from hybrid_blocks.trace.nearest import Fields
 from hybrid_blocks.trace.text import encoding_of
 
 GAP = 1.0
 _BODIES = ("request", "body")
 _TIMES = ("timestamp", "created", "time", "created_at")
 _SESSIONS = ("session_id", "conversation_id", "user")
+FIELDS = Fields(("messages",), (*_BODIES, "response", "prompt", *_TIMES, *_SESSIONS))
 _MILLISECONDS = 1e11
 """Times above this are not in seconds: as such they would lie 3,000 years ahead."""
 

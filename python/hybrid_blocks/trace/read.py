@@ -1,7 +1,7 @@
 """Reads a trace file in any known format."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from hybrid_blocks.trace import (
 from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
 from hybrid_blocks.trace.lines import LineReader, OnError
+from hybrid_blocks.trace.nearest import Fields, beginning, columns, describe_nearest
 from hybrid_blocks.trace.trace import Trace
 
 
@@ -36,6 +37,7 @@ class Format:
         build: makes requests of records.
         also: what the record contains besides, where another format has the same mark.
         has_text: whether ``build`` takes a tokenizer too.
+        fields: names in a line or the header; the error of a file in no format compares them.
     """
 
     mark: bytes
@@ -43,24 +45,78 @@ class Format:
     build: Callable[..., TraceBuilder]
     also: bytes = b""
     has_text: bool = False
+    fields: Fields = field(default_factory=Fields)
 
 
 FORMATS = {
-    "mooncake": Format(b'"hash_ids"', mooncake.parse, mooncake.build),
-    "conversations": Format(b'"requests"', conversations.parse, conversations.build),
-    "sharegpt": Format(b'"conversations"', sharegpt.parse, sharegpt.build, has_text=True),
-    "llmservingsim": Format(b'"input_tok_ids"', llmservingsim.parse, llmservingsim.build),
-    "azure": Format(azure.HEADER, azure.parse, azure.build),
-    "recorded": Format(recorded.MARK, recorded.parse, recorded.build),
-    "weka": Format(b'"requests"', weka.parse, conversations.build, also=b'"hash_ids"'),
-    "bailian": Format(b'"hash_ids"', bailian.parse, bailian.build, also=b'"chat_id"'),
-    "tracelab": Format(b'"newly_append_tokens"', tracelab.parse, tracelab.build),
-    "tracelab-csv": Format(tracelab.HEADER, tracelab.parse_csv, tracelab.build),
-    "burstgpt": Format(burstgpt.HEADER, burstgpt.parse, burstgpt.build),
-    "openai": Format(b'"messages"', openai_log.parse, openai_log.build, has_text=True),
-    "aiperf": Format(b'"input_length"', aiperf.parse, aiperf.build, also=b'"session_id"'),
+    "mooncake": Format(
+        b'"hash_ids"', mooncake.parse, mooncake.build, fields=Fields.of(mooncake.Record)
+    ),
+    "conversations": Format(
+        b'"requests"',
+        conversations.parse,
+        conversations.build,
+        fields=Fields.of(conversations.Conversation),
+    ),
+    "sharegpt": Format(
+        b'"conversations"',
+        sharegpt.parse,
+        sharegpt.build,
+        has_text=True,
+        fields=Fields.of(sharegpt.Conversation),
+    ),
+    "llmservingsim": Format(
+        b'"input_tok_ids"',
+        llmservingsim.parse,
+        llmservingsim.build,
+        fields=Fields.of(llmservingsim.Record),
+    ),
+    "azure": Format(azure.HEADER, azure.parse, azure.build, fields=columns(azure.HEADER)),
+    "recorded": Format(
+        recorded.MARK, recorded.parse, recorded.build, fields=Fields.of(recorded.Record)
+    ),
+    "weka": Format(
+        b'"requests"',
+        weka.parse,
+        conversations.build,
+        also=b'"hash_ids"',
+        fields=Fields.of(weka.Record, "hash_ids"),
+    ),
+    "bailian": Format(
+        b'"hash_ids"',
+        bailian.parse,
+        bailian.build,
+        also=b'"chat_id"',
+        fields=Fields.of(bailian.Record),
+    ),
+    "tracelab": Format(
+        b'"newly_append_tokens"',
+        tracelab.parse,
+        tracelab.build,
+        fields=Fields.of(tracelab.Record),
+    ),
+    "tracelab-csv": Format(
+        tracelab.HEADER, tracelab.parse_csv, tracelab.build, fields=columns(tracelab.HEADER)
+    ),
+    "burstgpt": Format(
+        burstgpt.HEADER, burstgpt.parse, burstgpt.build, fields=columns(burstgpt.HEADER)
+    ),
+    "openai": Format(
+        b'"messages"', openai_log.parse, openai_log.build, has_text=True, fields=openai_log.FIELDS
+    ),
+    "aiperf": Format(
+        b'"input_length"',
+        aiperf.parse,
+        aiperf.build,
+        also=b'"session_id"',
+        fields=Fields.of(aiperf.Record, "session_id"),
+    ),
     "kvcache-simulator": Format(
-        b'"hash_ids"', kvcache_simulator.parse, kvcache_simulator.build, also=b'"block_size"'
+        b'"hash_ids"',
+        kvcache_simulator.parse,
+        kvcache_simulator.build,
+        also=b'"block_size"',
+        fields=Fields.of(kvcache_simulator.Record),
     ),
 }
 """All formats by the name of ``--format``; a new one is a file and a row here."""
@@ -117,7 +173,9 @@ def detect_format(path: Path) -> str:
     ]
     if found:
         return min(found, key=lambda one: one[0])[1]
+    nearest = describe_nearest(first, {name: known.fields for name, known in FORMATS.items()})
     raise TraceError(
-        f"{path} is in no known format: its first line begins {first[:60]!r}. "
-        f"Name the format if that line is damaged: {', '.join(FORMATS)}"
+        f"{path} is in no known format: its first line begins {beginning(first)}. {nearest}. "
+        "docs/replay.md lists the fields of each, and examples/replay_own_traffic.py replays a log "
+        f"of your own. If that line is damaged, name the --format: {', '.join(FORMATS)}"
     )
