@@ -1,5 +1,6 @@
 """``hybrid-blocks plan -- vllm serve …``: a command as people have it."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,13 @@ def test_a_plan_of_a_command_is_the_plan_of_its_options() -> None:
         *("--max-model-len", "262144", "--max-num-seqs", "64", "--in-flight-batches", "1"),
         *("--max-num-batched-tokens", "8192"),
     )
-    assert pasted == own
+    assert (pasted[0], own[0]) == (0, 0)
+    planned, alone = json.loads(pasted[1]), json.loads(own[1])
+    assert planned.pop("notes") == [
+        "HYBRID_BLOCKS=natural: this command gets the figures of natural"
+    ]
+    assert alone.pop("notes") == []
+    assert planned == alone
     assert pasted[0] == 0
 
 
@@ -151,6 +158,42 @@ def test_a_length_that_fits_is_found_for_auto() -> None:
     assert "--max-model-len auto: " in out
     length = out.split("--max-model-len auto: ")[1].split(" ")[0]
     assert f"max length {length}" in out
+
+
+_OFFLOAD = "--kv-transfer-config.kv_connector OffloadingConnector"
+_EXTRA = "--kv-transfer-config.kv_connector_extra_config"
+_OURS = (
+    "--kv-transfer-config.kv_connector HybridOffloadingConnector "
+    "--kv-transfer-config.kv_connector_module_path hybrid_blocks.offload.connector "
+    f"{_EXTRA}.spec_name HybridOffloadingSpec"
+)
+_STAY = "add HYBRID_BLOCKS_OFFLOAD=1 to stay at natural"
+_TO_MANAGER = "HYBRID_BLOCKS=natural reaches level manager here, because of the KV connector "
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "told"),
+    [
+        ("natural", "", "HYBRID_BLOCKS=natural: this command gets the figures of natural"),
+        ("natural", "--kv-offloading-size 64", f"{_TO_MANAGER}OffloadingConnector with CPUOff"),
+        ("natural", "--kv-offloading-size 64", f"gets the figures of vLLM; {_STAY}"),
+        ("natural HYBRID_BLOCKS_OFFLOAD=1", "--kv-offloading-size 64", "the figures of natural"),
+        ("natural", f"{_OFFLOAD} {_EXTRA}.store lazy", "OffloadingConnector with CPUOff"),
+        ("natural", f"{_OFFLOAD} {_EXTRA}.spec_name HybridOffloadingSpec", "gets the figures of n"),
+        ("natural", "--kv-transfer-config.kv_connector NixlConnector", f"{_TO_MANAGER}NixlConn"),
+        ("natural", _OURS, "with the KV connector HybridOffloadingConnector: this command gets"),
+        ("natural", f"{_OURS} {_EXTRA}.store lazy", f"{_TO_MANAGER}HybridOffloadingConnector that"),
+        ("pool", "", "HYBRID_BLOCKS is pool: this command gets the figures of vLLM; with HYBRID"),
+        ("manager", "--kv-offloading-size 64", "HYBRID_BLOCKS_OFFLOAD=1 gets those of natural"),
+        ("manager", "--kv-transfer-config.kv_connector NixlConnector", "reaches level manager, b"),
+    ],
+)
+def test_a_note_says_whose_figures_a_command_gets(variables: str, options: str, told: str) -> None:
+    command = f"HYBRID_BLOCKS={variables} vllm serve Phi-4 {options}"
+    (note,) = (note for note in read_command([command]).model.notes if "HYBRID_BLOCKS" in note)
+    assert told in note
+    is_hopeless = "Nixl" in options or "lazy" in options or "HYBRID_BLOCKS_OFFLOAD" in variables
+    assert not (is_hopeless and _STAY in note)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import msgspec
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.weights import bits_of_name, with_bits
 from hybrid_blocks.pasted import effects, speculative
+from hybrid_blocks.pasted.connector import connector_of, figures_of
 from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.pasted.model import find_model
 from hybrid_blocks.pasted.options import recorded
@@ -60,11 +61,7 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
         for flag in parsed.removed
     ]
     level = level_of(found.environment)
-    if level != "natural":
-        notes.append(
-            f"HYBRID_BLOCKS is {level or 'not set'}: this command gets the figures of vLLM; with "
-            "HYBRID_BLOCKS=natural it gets those of natural"
-        )
+    notes.append(figures_of(level, connector_of(parsed.values), found.environment))
     command = of_options(parsed.values, parsed.model, found.environment, source)
     model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
     return msgspec.structs.replace(command, model=model, level=level)
@@ -274,6 +271,4 @@ def _notes(
         )
     if (replicas := options.get("data_parallel_size", 1)) > 1:
         notes.append(f"figures are of one of {replicas} data-parallel engines")
-    if options.get("kv_transfer_config") or options.get("kv_offloading_size"):
-        notes.append("natural: doctor says which level an engine with a KV connector reaches")
     return notes

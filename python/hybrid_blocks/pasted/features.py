@@ -1,19 +1,18 @@
 """A pasted command as the features that ``doctor`` asks about."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted import speculative
+from hybrid_blocks.pasted.connector import connector_of
 from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.pasted.model import find_model
 from hybrid_blocks.pasted.parse import parse
 from hybrid_blocks.pasted.words import find_arguments
 from hybrid_blocks.reach.features import METHODS, Features, Speculative
-
-_OFFLOADING: Final = {"native": "OffloadingConnector", "lmcache": "LMCacheConnectorV1"}
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +38,13 @@ def read_features(words: Sequence[str], source: str | None = None) -> Asked:
     if name is None:
         raise PlanError("the command names no model: vllm serve MODEL …")
     overrides = options.get("hf_overrides")
+    connector = connector_of(options)
     model, _ = find_model(name, overrides if isinstance(overrides, dict) else None)
     return Asked(
         model=model,
         features=Features(
             speculative=_drafts(options, model, parsed.model),
-            connector=_connector(options),
+            connector=None if connector is None else connector.name,
             encoder_connector=options.get("ec_transfer_config") is not None,
             lora=bool(options.get("enable_lora")),
             priorities=options.get("scheduling_policy") == "priority",
@@ -73,12 +73,3 @@ def _drafts(options: Mapping[str, Any], model: Model, name: str | None) -> Specu
             f"--speculative-config method {method} is not known; known are {', '.join(METHODS)}"
         )
     return Speculative(method, speculative.tokens_of(config, None))
-
-
-def _connector(options: Mapping[str, Any]) -> str | None:
-    config = options.get("kv_transfer_config")
-    if isinstance(config, dict) and config.get("kv_connector"):
-        return str(config["kv_connector"])
-    if options.get("kv_offloading_size"):
-        return _OFFLOADING.get(options.get("kv_offloading_backend", "native"))
-    return None

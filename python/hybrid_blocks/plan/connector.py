@@ -1,0 +1,47 @@
+"""Which KV connectors level ``natural`` serves: those that know blocks in slabs."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+REPLACES_SPEC: Final = "HYBRID_BLOCKS_OFFLOAD"
+"""Variable that puts this package's spec in the place of vLLM's."""
+
+_SPEC: Final = "HybridOffloadingSpec"
+_STOCK_SPEC: Final = "CPUOffloadingSpec"
+_OURS: Final = "hybrid_blocks.offload.connector"
+
+
+class Connector(msgspec.Struct, frozen=True):
+    """A KV connector by the fields of vLLM's ``KVTransferConfig``."""
+
+    name: str | None
+    module: str | None
+    extra: Mapping[str, Any]
+
+    @property
+    def has_stock_spec(self) -> bool:
+        """Whether it is vLLM's own offload, whose spec a variable replaces."""
+        return self._knows_slabs and self._spec == _STOCK_SPEC
+
+    def refused(self, environment: Mapping[str, str]) -> str | None:
+        """Return why level ``natural`` refuses it under these variables; None if it does not."""
+        if not self._knows_slabs:
+            return f"the KV connector {self.name}"
+        replaces = environment.get(REPLACES_SPEC) == "1" and self._spec == _STOCK_SPEC
+        if self._spec != _SPEC and not replaces:
+            return f"the KV connector {self.name} with {self._spec}"
+        if self.extra.get("store", "eager") != "eager":
+            return f"the KV connector {self.name} that stores lazily"
+        return None
+
+    @property
+    def _knows_slabs(self) -> bool:
+        if self.name == "OffloadingConnector":
+            return self.module is None
+        return self.name == "HybridOffloadingConnector" and self.module == _OURS
+
+    @property
+    def _spec(self) -> Any:
+        return self.extra.get("spec_name", _STOCK_SPEC)
