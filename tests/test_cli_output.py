@@ -5,7 +5,7 @@ from pathlib import Path
 import hybrid_blocks
 import pytest
 import typer
-from hybrid_blocks.cli import app, installed
+from hybrid_blocks.cli import app, installed, replay
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import STDOUT, fail, write_json
 from hybrid_blocks.errors import InvalidArgumentError
@@ -75,11 +75,20 @@ def test_options_count_as_given_only_on_the_command_line() -> None:
     )
 
 
-@pytest.mark.parametrize("command", [["profile"], ["doctor", "--model", "Phi-4"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["profile"],
+        ["doctor", "--model", "Phi-4"],
+        ["replay", "--manager", "rust", "--manager", "vllm"],
+        ["replay", "--host", "1GiB"],
+    ],
+)
 def test_what_runs_in_vllm_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.setattr(installed, "find_spec", lambda _: None)
+    monkeypatch.setattr(replay, "_generate", lambda *_: pytest.fail("it began to work"))
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
     assert "error: vLLM is not installed; pip install vllm" in result.output

@@ -11,6 +11,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from hybrid_blocks.cli.given import Given
+from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.output import (
     STDOUT,
     fail,
@@ -243,7 +244,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         each_once("--share", [share_text(one) for one in shares or ()])
         tiers = TierBytes.parse(host, disk)
         managers = each_once("--manager", manager or [DEFAULT_MANAGER])
-        _refuse_ignored(given, managers, policies, workload)
+        _check_options(given, managers, policies, workload)
         refuse_same_file(trace=trace, json=json, plot=plot, html=html)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,
@@ -338,16 +339,16 @@ def _warn_of_defaults(given: Given, memory: str) -> None:
         )
 
 
-def _refuse_ignored(
+def _check_options(
     given: Given,
     managers: Sequence[ManagerName],
     policies: Sequence[PolicyName],
     workload: str,
 ) -> None:
-    """Refuse options that would say nothing beside the others.
+    """Refuse options that would say nothing beside the others, or that need vLLM without it.
 
     Raises:
-        InvalidArgumentError: there is one; says beside or without which.
+        InvalidArgumentError: there is one; says beside or without which, or what to install.
 
     """
     if "trace" in given:
@@ -366,6 +367,7 @@ def _refuse_ignored(
             why="beside --host: a replay with tiers runs vLLM's scheduler and its manager of the "
             "device; leave it out",
         )
+        need_vllm(", or leave out --host")
         return
     given.refuse("tiering", why="without --host: there are no tiers below the device")
     if "num_blocks" in given:
@@ -387,6 +389,8 @@ def _refuse_ignored(
         given.refuse("placement", why="beside --checkpoint-every, which is --placement every:N")
     if PolicyName.FLOP not in policies:
         given.refuse("signal", why="without --policy flop, the only one that listens to clients")
+    if ManagerName.VLLM in managers:
+        need_vllm(", or leave out --manager vllm")
 
 
 def _show(
