@@ -132,6 +132,7 @@ def test_figures_of_engines_are_added_unless_one_is_asked_for(tmp_path: Path) ->
     assert parse(both, 0.0).total("hybrid_blocks_slabs") == 2 * 663
     assert parse(both, 0.0, "1").total("hybrid_blocks_slabs") == 663
     assert parse(both, 0.0, "2").total("hybrid_blocks_slabs") == 0
+    assert parse(both, 0.0, "2").engines == {"0", "1"}
 
 
 @pytest.mark.parametrize("text", ["<html>no</html>", "a{b=", "hybrid_blocks_slabs{} many"])

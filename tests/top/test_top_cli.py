@@ -76,6 +76,17 @@ def test_an_engine_that_does_not_answer_is_an_error_with_once(served: Served) ->
     assert f"error: http://{served.address}/metrics: it answers 503" in result.output
 
 
+def test_an_engine_that_is_not_there_is_named_with_those_that_are(
+    served: Served, tmp_path: Path
+) -> None:
+    served.text = shown(tmp_path, "off") + shown(tmp_path, "natural", engine="2")
+    result = CliRunner().invoke(app, ["top", served.address, "--once", "--engine", "2"])
+    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, ["top", served.address, "--once", "--engine", "1"])
+    assert result.exit_code == 2
+    assert f"error: http://{served.address}/metrics: no engine 1; engines: 0, 2" in result.output
+
+
 def test_the_view_needs_a_terminal(served: Served) -> None:
     result = CliRunner().invoke(app, ["top", served.address])
     assert result.exit_code == 2

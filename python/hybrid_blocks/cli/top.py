@@ -39,7 +39,11 @@ def top_command(
     address = metrics_url(url)
 
     def read() -> Reading:
-        return parse(fetch(address, TIMEOUT_S), time.monotonic(), engine)
+        reading = parse(fetch(address, TIMEOUT_S), time.monotonic(), engine)
+        if engine is not None and reading.engines and engine not in reading.engines:
+            there = sorted(reading.engines, key=lambda label: (len(label), label))
+            raise GoneError(f"no engine {engine}; engines: {', '.join(there)}")
+        return reading
 
     console = make_console()
     if once:

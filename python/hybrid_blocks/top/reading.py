@@ -19,13 +19,23 @@ class Sample:
 
 
 class Reading:
-    """What an engine's ``/metrics`` said at a time, in seconds of a clock that never goes back."""
+    """What a server's ``/metrics`` said at a time, in seconds of a clock that never goes back.
 
-    def __init__(self, at: float, samples: Iterable[Sample]) -> None:
+    Attributes:
+        at: the time.
+        engines: labels of all engines of the server.
+    """
+
+    def __init__(self, at: float, samples: Iterable[Sample], engine: str | None = None) -> None:
         self.at = at
+        self.engines: set[str] = set()
         self._samples: dict[str, list[Sample]] = defaultdict(list)
         for sample in samples:
-            if not math.isnan(sample.value):
+            label = sample.labels.get("engine")
+            if label is not None:
+                self.engines.add(label)
+            is_shown = engine is None or label in {None, engine}
+            if is_shown and not math.isnan(sample.value):
                 self._samples[sample.name].append(sample)
 
     def of(self, name: str, **labels: str) -> list[Sample]:
@@ -93,10 +103,9 @@ def parse(text: str, at: float, engine: str | None = None) -> Reading:
     def samples() -> Iterator[Sample]:
         for family in text_string_to_metric_families(text):
             for found in family.samples:
-                if engine is None or found.labels.get("engine", engine) == engine:
-                    yield Sample(found.name, found.labels, found.value)
+                yield Sample(found.name, found.labels, found.value)
 
     try:
-        return Reading(at, samples())
+        return Reading(at, samples(), engine)
     except (ValueError, IndexError, KeyError) as error:
         raise GoneError(f"its answer is no text of Prometheus: {error}") from None
