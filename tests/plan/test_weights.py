@@ -24,6 +24,33 @@ def test_the_count_is_what_is_published(row: dict[str, Any]) -> None:
     assert weights.parameters / 1e9 == pytest.approx(row["billions"], rel=0.005)
 
 
+def _gemma(**fields: object) -> dict[str, object]:
+    """Gemma-3-4B as its publisher describes it: only what its class does not have."""
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, **fields}
+    text |= {"model_type": "gemma3_text", "sliding_window": 1024}
+    return {"model_type": "gemma3", "text_config": text}
+
+
+def test_a_class_tells_the_vocabulary_and_whether_it_is_shared() -> None:
+    weights = from_config(_gemma(), "Gemma-3-4B").weights
+    assert weights is not None
+    assert weights.embeddings == 262_208 * 2560
+    assert weights.parameters / 1e9 == pytest.approx(3.88, rel=0.005)
+    own = from_config(_gemma(vocab_size=1000, tie_word_embeddings=False), "ours").weights
+    assert own is not None
+    assert own.embeddings == 2 * 1000 * 2560
+
+
+def test_only_fields_that_are_missing_are_named() -> None:
+    config = {"model_type": "exaone", "num_hidden_layers": 2, "num_attention_heads": 4}
+    config |= {"num_key_value_heads": 2, "head_dim": 64, "hidden_size": 256}
+    model = from_config(config, "ours")
+    assert model.weights is None
+    assert model.weights_unknown == "config.json lacks vocab_size, intermediate_size"
+    model = from_config({**config, "intermediate_size": 512}, "ours")
+    assert model.weights_unknown == "config.json lacks vocab_size"
+
+
 def test_built_in_models_have_the_parameters_of_their_names() -> None:
     found = {name: load_model(name).weights for name in entries()}
     assert {name for name, weights in found.items() if weights is None} == UNKNOWN

@@ -131,6 +131,7 @@ def from_config(
     index, convolutions = (
         qwen.sparse_parts(config) if model_type.startswith(_SPARSE) else (None, ())
     )
+    weights = weights_of(config, layers, model_type, fields, built_in=verified != "config")
     return Model(
         name=name,
         model_type=model_type,
@@ -145,7 +146,8 @@ def from_config(
         max_model_len=_max_model_len(config),
         verified=verified,
         notes=(*notes, _ON_HOPPER) if _is_sparse(layers) else notes,
-        weights=weights_of(config, layers, model_type, fields, built_in=verified != "config"),
+        weights=None if isinstance(weights, str) else weights,
+        weights_unknown=weights if isinstance(weights, str) else "",
     )
 
 

@@ -48,7 +48,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     ``kv_cache_dtype`` where the checkpoint leaves the format of the cache to the model's own.
     ``rotary_share`` is the part of a key that is rotated. With ``index`` all full layers are sparse
     ones; ``convolutions`` keep one state more at their depth. ``weights`` is None where
-    their number is not known.
+    their number is not known, and ``weights_unknown`` then says why.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     verified: Verified = "config"
     notes: tuple[str, ...] = ()
     weights: Weights | None = None
+    weights_unknown: str = "layers by hand tell no weights"
 
     def active_layers(self, num_speculative_tokens: int) -> tuple[Layer, ...]:
         """Layers that hold a cache while ``num_speculative_tokens`` are drafted."""

@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 
 from hybrid_blocks.model.config import Config
-from hybrid_blocks.model.errors import PlanError
 from hybrid_blocks.model.layer import (
     Attention,
     Cache,
@@ -20,9 +19,18 @@ from hybrid_blocks.model.layer import (
     ShortConv,
 )
 from hybrid_blocks.model.model import Layer
+from hybrid_blocks.model.weights.embedding import embedding_of
 
 _GATED_ATTENTION: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
 """Types whose queries bring a gate of the output with them."""
+
+_WIDTHS: Final = (
+    "intermediate_size",
+    "shared_intermediate_size",
+    "block_ff_dim",
+    "moe_intermediate_size",
+)
+"""Names of the width of a feed-forward network."""
 
 _ONE_PART: Final = ("nemotron_h",)
 """Types in which a layer is a mixer or a feed-forward network, and its network has no gate."""
@@ -42,22 +50,20 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         return self.embeddings + self.experts + self.rest
 
 
-def count_parameters(
-    config: Config, layers: tuple[Layer, ...], model_type: str
-) -> Parameters | None:
+def count_parameters(config: Config, layers: tuple[Layer, ...], model_type: str) -> Parameters:
     """Count large matrices; norms, biases, vision and draft layers are left out.
 
-    None where the file does not say how wide they are.
+    Raises:
+        PlanError: the file does not say how wide they are; names each field that is missing.
+
     """
-    try:
-        return _count(config, layers, model_type)
-    except PlanError:
-        return None
-
-
-def _count(config: Config, layers: tuple[Layer, ...], model_type: str) -> Parameters:
+    embedding = embedding_of(config, model_type)
+    missing: tuple[str, ...] = () if embedding.vocab_size else ("vocab_size",)
+    if config.optional("intermediate_size_mlp", *_WIDTHS) is None:
+        missing += _WIDTHS[:1]
+    config.require("hidden_size", *missing)
     hidden = config.positive("hidden_size")
-    copies = 1 if config.flag("tie_word_embeddings") else 2
+    copies = 1 if embedding.tie_word_embeddings else 2
     mixers = sum(_mixer(config, layer.cache, hidden, model_type) for layer in layers)
     experts, dense = 0, mixers
     with_caches = {layer.depth for layer in layers}
@@ -67,7 +73,7 @@ def _count(config: Config, layers: tuple[Layer, ...], model_type: str) -> Parame
         of_experts, others = _network(config, depth, hidden, model_type)
         experts, dense = experts + of_experts, dense + others
     return Parameters(
-        embeddings=copies * config.positive("vocab_size") * hidden,
+        embeddings=copies * (embedding.vocab_size or 0) * hidden,
         experts=experts,
         rest=dense,
         hidden_size=hidden,
@@ -98,9 +104,7 @@ def _network(config: Config, depth: int, hidden: int, model_type: str) -> tuple[
 
 
 def _dense_width(config: Config) -> int:
-    width = config.optional("intermediate_size_mlp") or config.positive(
-        "intermediate_size", "shared_intermediate_size", "block_ff_dim", "moe_intermediate_size"
-    )
+    width = config.optional("intermediate_size_mlp") or config.positive(*_WIDTHS)
     if config.flag("block_auto_adjust_ff_dim"):
         step = config.positive("block_multiple_of", default=256)
         width = -(-(2 * width // 3) // step) * step

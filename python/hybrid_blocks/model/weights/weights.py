@@ -8,6 +8,7 @@ import msgspec
 
 from hybrid_blocks.model import dtype
 from hybrid_blocks.model.config import Config
+from hybrid_blocks.model.errors import PlanError
 from hybrid_blocks.model.model import Layer, Weights
 from hybrid_blocks.model.weights.parameters import Parameters, count_parameters
 from hybrid_blocks.model.weights.weight_format import bits_of_config
@@ -53,20 +54,25 @@ def weights_of(
     fields: Mapping[str, object],
     *,
     built_in: bool,
-) -> Weights | None:
-    """Return a model's weights; None where neither its fields nor its name tell their number."""
+) -> Weights | str:
+    """Return a model's weights, or why neither its fields nor its name tell their number."""
     quantized = fields.get("quantization_config")
     if not isinstance(quantized, Mapping):
         quantized = {}
-    counted, source = count_parameters(config, layers, model_type), "counted from config.json"
-    bits = bits_of_config(quantized)
+    counted: Parameters | None = None
+    source, unknown, bits = "counted from config.json", "", bits_of_config(quantized)
+    try:
+        counted = count_parameters(config, layers, model_type)
+    except PlanError as error:
+        unknown = str(error).removeprefix(f"{config.name}: ")
     only_experts = quantized.get("quant_method") == "mxfp4"
     if counted is None and built_in:
         counted, source = _published(config)
+        unknown = "its publisher names none"
         bits = _EXPERTS[config.name][1] if config.name in _EXPERTS else _BITS.get(config.name)
         only_experts = config.name in _EXPERTS
     if counted is None:
-        return None
+        return unknown
     return Weights(
         embeddings=counted.embeddings,
         experts=counted.experts,

@@ -73,8 +73,8 @@ def estimate(
         raise PlanError(f"--gpu-memory-utilization {utilization}: a number above 0, at most 1")
     if model.weights is None:
         raise PlanError(
-            f"--gpu: the number of parameters of {model.name} is not known; give its config.json "
-            "with vocab_size and intermediate_size, or --memory"
+            f"--gpu: the number of parameters of {model.name} is not known: "
+            f"{model.weights_unknown}; give --memory, or a config.json that tells it"
         )
     found = Estimate(
         card=cards.name,
