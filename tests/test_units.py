@@ -2,7 +2,7 @@
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.units import parse_count, parse_memory, parse_tokens
+from hybrid_blocks.units import parse_count, parse_memory, parse_tokens, short_tokens
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,12 @@ def test_a_count_may_have_signs_and_spaces() -> None:
         7,
         10,
     ]
+
+
+@pytest.mark.parametrize("tokens", [1, 512, 1023, 1024, 1366, 59_392, 262_144, 2**20])
+def test_short_tokens_are_read_again(tokens: int) -> None:
+    assert parse_tokens(short_tokens(tokens).replace(",", "")) == tokens
+
+
+def test_tokens_are_short_only_where_that_is_exact() -> None:
+    assert [short_tokens(n) for n in (1000, 1024, 16_384, 2**20)] == ["1,000", "1k", "16k", "1M"]

@@ -88,6 +88,14 @@ def parse_tokens(text: str) -> int:
     return tokens
 
 
+def short_tokens(tokens: int) -> str:
+    """Tokens as `parse_tokens` takes them: ``16k`` where that is exact, else ``1,366``."""
+    for unit, size in (("M", 2**20), ("k", 2**10)):
+        if tokens >= size and tokens % size == 0:
+            return f"{tokens // size:,}{unit}"
+    return f"{tokens:,}"
+
+
 def gib(nbytes: int) -> str:
     """Bytes as GiB with two digits, as vLLM logs them."""
     return f"{nbytes / 2**30:.2f} GiB"

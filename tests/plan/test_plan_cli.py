@@ -397,6 +397,8 @@ def test_a_state_described_without_its_format_is_told(
             ("Qwen3.5-27B", "--memory", "24GiB", "--json", "-", "--explain"),
             "--explain beside --json",
         ),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--json", "-", "--all"), "--all beside --json"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "tp=1", "--all"), "--all beside --sweep"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--plot", "/"), "--plot /: a folder"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--plot", "plan"), "the ending names the format"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--json", "/"), "--json /: a folder"),
@@ -451,6 +453,12 @@ def test_max_num_seqs_caps_what_runs_and_a_warning_says_so() -> None:
     assert warning == (
         "max_num_seqs 256 caps requests of 512; memory holds 361.27x (natural), 304.50x (vLLM): "
         "raise --max-num-seqs to run more"
+    )
+    few = _report("Qwen3.5-27B", "--memory", "24GiB", "--max-num-seqs", "8")
+    (warning,) = (line for line in few["warnings"] if "caps" in line)
+    assert warning == (
+        "max_num_seqs 8 caps requests of 1,024, 4,096, 16,384; memory holds 115.71x (natural), "
+        "99.40x (vLLM) of 1,024: raise --max-num-seqs to run more"
     )
     _, out, _ = _run(*options, "--num-speculative-tokens", "2", "--lengths", "512")
     assert out.count("256.00x (max_num_seqs)") == 2

@@ -103,10 +103,12 @@ def _run(*arguments: str) -> str:
 
 
 def test_the_plan_shows_sglang_next_to_vllm() -> None:
-    out = _run("Qwen3.5-27B", "--memory", "24GiB", "--lengths", "1366")
-    rows = [" ".join(line.split()) for line in out.splitlines()]
-    assert "natural vLLM SGLang" in rows
-    assert "requests of 1,366 104.83x 99.40x 15.00x" in rows
+    options = ("Qwen3.5-27B", "--memory", "24GiB", "--lengths", "1366")
+    rows = [" ".join(line.split()) for line in _run(*options).splitlines()]
+    assert "natural vLLM gain SGLang" in rows
+    assert "requests of 1,366 104.83x 99.40x +5 % 15.00x" in rows
+    assert not any(row.startswith("slots a request") for row in rows)
+    rows = [" ".join(line.split()) for line in _run(*options, "--all").splitlines()]
     assert "slots a request 5 4 3" in rows
     assert "requests at it 29.00x 36.00x 46.00x" in rows
 

@@ -75,12 +75,18 @@ def test_a_figure_of_a_pasted_command_is_explained() -> None:
     assert "widest group's block" in out
 
 
+def test_lengths_say_nothing_of_one_figure_and_are_left_aside() -> None:
+    asked = ("Qwen3.5-27B", "--memory", "24GiB", "--why", "requests of 4k")
+    assert _run(*asked, "--lengths", "512,8k") == _run(*asked)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("--why", "bloks"), "did you mean 'blocks'?"),
         (("--why", "requests of many"), "no number of tokens"),
         (("--why", "tokens", "--explain"), "--explain beside --why"),
+        (("--why", "tokens", "--all"), "--all beside --why"),
         (("--why", "tokens", "--sweep", "tp=1"), "--why beside --sweep"),
     ],
 )

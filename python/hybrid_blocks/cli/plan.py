@@ -19,6 +19,7 @@ from hybrid_blocks.cli.output import (
 )
 from hybrid_blocks.cli.pasted import pasted, refuse_pasted
 from hybrid_blocks.cli.plan_gpu import check_gpu, memory_of_gpu, with_all_cards
+from hybrid_blocks.cli.plan_lengths import asked_lengths, trace_lengths
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
@@ -77,7 +78,9 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         typer.Option(help="Batches a window holds: --pp + 1 (2 without) on GPUs, --pp on CPUs."),
     ] = None,
     layers: Annotated[Path | None, typer.Option(help="Layers described by hand.")] = None,
-    lengths: Annotated[str | None, typer.Option(help="More lengths, for example 512,4k.")] = None,
+    lengths: Annotated[
+        str | None, typer.Option(help="Other lengths than 1k,4k,16k: 512,8k.")
+    ] = None,
     trace: Annotated[Path | None, typer.Option(help="A trace of requests for its lengths.")] = None,
     json: Annotated[
         Path | None, typer.Option(callback=to_write, help="Write everything here; - is stdout.")
@@ -91,6 +94,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     log: Annotated[
         Path | None, typer.Option("--log", help="A log of vLLM's start; - is standard input.")
     ] = None,
+    whole: Annotated[bool, typer.Option("--all", help="Show every table.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show each formula.")] = False,
     why_figure: Annotated[
         str | None, typer.Option("--why", help="Explain one figure: tokens, requests of 32k, …")
@@ -129,6 +133,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         if sweep_axis:
             given.refuse(
                 *("lengths", "trace", "json", "plot_file", "html", "explain", "why_figure", "gpu"),
+                "whole",
                 why="beside --sweep: a sweep prints a row for each combination, for the maximum "
                 "length; leave it out, or plan one combination",
             )
@@ -140,7 +145,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             from hybrid_blocks.cli.plan_log import log_options, plan_of_log  # noqa: PLC0415
 
             fields = log_options(given, context)
-            plan_of_log(log, source, memory, fields, json=json)
+            plan_of_log(log, source, memory, fields, json=json, whole=whole)
             return
         if (command := pasted(context)) is not None:
             from hybrid_blocks.cli.plan_pasted import plan_of_command  # noqa: PLC0415
@@ -167,10 +172,9 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 if gpu is None
                 else memory_of_gpu(gpu, chosen, deployment, gpu_memory_utilization)
             )
-        wanted = [] if lengths is None else [parse_tokens(text) for text in lengths.split(",")]
-        each_once("--lengths", wanted)
+        wanted = asked_lengths(lengths, trace, deployment.length(chosen))
         if json == STDOUT and not sweep_axis:
-            given.refuse("explain", why="beside --json -, which holds the formulas; leave it out")
+            given.refuse("whole", "explain", why="beside --json -, which holds it; leave it out")
         if sweep_axis:
             _refuse_axes(axes, given)
             _sweep(chosen, memory_bytes, deployment, axes)
@@ -179,10 +183,15 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         if why_figure is not None:
             _print_why(why_figure, chosen, memory_bytes, deployment, given)
             return
-        report = make_report(chosen, memory_bytes, deployment, wanted, _trace_lengths(trace))
-        _show(report, json, plot_file, explained=explain)
+        mix = trace_lengths(trace)
+        report = make_report(chosen, memory_bytes, deployment, wanted, mix)
+        num_bytes = 1 if lengths is None else len(wanted)
+        _show(report, json, plot_file, num_bytes=num_bytes, whole=whole, explained=explain)
         if html is not None:
-            _write_page(html, chosen, memory_bytes, deployment, report)
+            # Where nobody asks for lengths the page starts at one of its own.
+            asked = wanted if lengths is not None else []
+            of_page = make_report(chosen, memory_bytes, deployment, asked, mix)
+            _write_page(html, chosen, memory_bytes, deployment, of_page)
     except HybridBlocksError as error:
         fail(error)
 
@@ -196,7 +205,7 @@ def _print_why(
     figure: str, model: Model, memory_bytes: int, deployment: Deployment, given: Given
 ) -> None:
     given.refuse(
-        *("lengths", "trace", "json", "plot_file", "html", "explain"),
+        *("trace", "json", "plot_file", "html", "explain", "whole"),
         why="beside --why, which explains one figure; leave it out",
     )
     from hybrid_blocks.plan.report.why import why  # noqa: PLC0415 - asked for seldom
@@ -205,10 +214,18 @@ def _print_why(
         make_console().print(line, soft_wrap=True)
 
 
-def _show(report: Report, json: Path | None, plot_file: Path | None, *, explained: bool) -> None:
+def _show(
+    report: Report,
+    json: Path | None,
+    plot_file: Path | None,
+    *,
+    num_bytes: int,
+    whole: bool,
+    explained: bool,
+) -> None:
     """Print the tables, unless the figures go to standard output, and write the files."""
     if json != STDOUT:
-        render(report, make_console(), explained=explained)
+        render(report, make_console(), num_bytes=num_bytes, whole=whole, explained=explained)
     if json is not None:
         write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
     if plot_file is not None:
@@ -266,15 +283,3 @@ def _memory(text: str | None, axes: Sequence[Axis]) -> int:
             "2xH100-80GB estimates it"
         )
     return parse_memory(text)
-
-
-def _trace_lengths(path: Path | None) -> list[int]:
-    if path is None:
-        return []
-    from hybrid_blocks.trace import read_trace  # noqa: PLC0415 - wants numpy
-
-    try:
-        lengths: list[int] = read_trace(path).total_tokens.tolist()
-    except OSError as error:
-        raise PlanError(f"--trace {path}: {error.strerror or error}") from None
-    return lengths

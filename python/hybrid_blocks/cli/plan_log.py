@@ -28,6 +28,7 @@ def plan_of_log(
     given: Mapping[str, Any],
     *,
     json: Path | None,
+    whole: bool = False,
 ) -> None:
     """Print what a log tells, and the plan of the same bytes.
 
@@ -41,7 +42,7 @@ def plan_of_log(
     if json is not None:
         write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
     if json != STDOUT:
-        _print(report, make_console())
+        _print(report, make_console(), whole=whole)
 
 
 def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def _read(file: Path) -> Logged:
         raise PlanError(f"--log {file}: {error.strerror or error}") from None
 
 
-def _print(report: LogReport, console: Console) -> None:
+def _print(report: LogReport, console: Console, *, whole: bool) -> None:
     figures = report.figures
     version = f"{report.engine} {report.version or '(no release logged)'}"
     is_logged = "as logged" if figures.is_memory_logged else "solved from the tokens"
@@ -106,7 +107,7 @@ def _print(report: LogReport, console: Console) -> None:
     console.print(f"{report.num_read:,} lines were read, {unknown:,} say nothing of the cache")
     console.print()
     if report.report is not None:
-        render(report.report, console)
+        render(report.report, console, whole=whole)
     else:
         console.print(f"no plan: {report.refusal}", soft_wrap=True)
 

@@ -28,7 +28,10 @@ def advise(
     warnings = [
         *_about_model(model, deployment),
         *_about_natural(deployment, geometry, deployment.length(model)),
-        *_about_engines(model, deployment, geometry),
+        *(
+            f"natural: vLLM runs at level manager ({refusal})"
+            for refusal in level_refusals(model, deployment, geometry)
+        ),
     ]
     if vllm is None:
         return (*warnings, f"vLLM cannot serve this model: {refusal}")
@@ -98,7 +101,7 @@ def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> 
     return warnings
 
 
-def _about_engines(model: Model, deployment: Deployment, geometry: ArenaPlan) -> list[str]:
+def level_refusals(model: Model, deployment: Deployment, geometry: ArenaPlan) -> list[str]:
     """What keeps vLLM from running at level natural: the plan then holds for the replay only."""
     states = {group.block_bytes // len(group.page_bytes) for group in _states(geometry)}
     refused = {
@@ -108,11 +111,7 @@ def _about_engines(model: Model, deployment: Deployment, geometry: ArenaPlan) ->
         "recurrent states of several shapes": len(states) > 1,
         "compressed attention": model.index is not None,
     }
-    return [
-        f"natural: vLLM runs at level manager ({name})"
-        for name, applies in refused.items()
-        if applies
-    ]
+    return [name for name, applies in refused.items() if applies]
 
 
 def _states(geometry: ArenaPlan) -> list[GroupPlan]:

@@ -19,23 +19,33 @@ def advise_on_lengths(
         for length in dict.fromkeys(lengths)
         if length > limit
     ]
-    plans = {"natural": natural} | ({"vLLM": vllm} if vllm else {})
-    mixes: dict[str, AtLength] = {name: plan.trace for name, plan in plans.items() if plan.trace}
-    rows: list[tuple[str, dict[str, AtLength]]] = [
-        (f"requests of {ours.length:,}", {n: plan.lengths[at] for n, plan in plans.items()})
-        for at, ours in enumerate(natural.lengths)
-    ]
-    for what, found in (*rows, *([("requests of the trace", mixes)] if mixes else [])):
-        warnings += _capped(what, found, max_num_seqs)
+    theirs = [None] * len(natural.lengths) if vllm is None else vllm.lengths
+    per_length = [_held(*pair) for pair in zip(natural.lengths, theirs, strict=True)]
+    caps = {
+        ours.length: held for ours, held in zip(natural.lengths, per_length, strict=True) if held
+    }
+    if caps:
+        shortest, *longer = sorted(caps)
+        what = ", ".join(f"{length:,}" for length in (shortest, *longer))
+        told = caps[shortest] + (f" of {shortest:,}" if longer else "")
+        warnings.append(_capped(f"requests of {what}", told, max_num_seqs))
+    if held := _held(natural.trace, None if vllm is None else vllm.trace):
+        warnings.append(_capped("requests of the trace", held, max_num_seqs))
     return warnings
 
 
-def _capped(what: str, found: dict[str, AtLength], max_num_seqs: int) -> list[str]:
-    held = {name: one.concurrency for name, one in found.items() if one.concurrency > one.running}
-    if not held:
-        return []
-    told = ", ".join(f"{concurrency:,.2f}x ({name})" for name, concurrency in held.items())
-    return [
+def _held(natural: AtLength | None, vllm: AtLength | None) -> str:
+    """Return what memory holds where it is more than runs, else ""."""
+    sides = {"natural": natural, "vLLM": vllm}
+    return ", ".join(
+        f"{one.concurrency:,.2f}x ({name})"
+        for name, one in sides.items()
+        if one is not None and one.concurrency > one.running
+    )
+
+
+def _capped(what: str, told: str, max_num_seqs: int) -> str:
+    return (
         f"max_num_seqs {max_num_seqs:,} caps {what}; memory holds {told}: raise --max-num-seqs to "
         "run more"
-    ]
+    )

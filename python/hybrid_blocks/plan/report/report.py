@@ -12,7 +12,7 @@ from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.geometry.natural import plan_natural
-from hybrid_blocks.plan.report.advice import advise
+from hybrid_blocks.plan.report.advice import advise, level_refusals
 from hybrid_blocks.plan.report.capped import advise_on_lengths
 from hybrid_blocks.plan.report.explain import explain
 from hybrid_blocks.plan.report.plan_report import (
@@ -22,6 +22,7 @@ from hybrid_blocks.plan.report.plan_report import (
     report_vllm,
 )
 from hybrid_blocks.plan.report.sglang_report import SglangReport, try_sglang
+from hybrid_blocks.plan.report.verdict import Verdict, judge
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
 from hybrid_blocks.units import human
@@ -32,6 +33,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     ``vllm`` is None where vLLM cannot serve the model at all; a warning says why. ``sglang`` is
     None where it is not planned, and ``sglang_refusal`` says why.
+    ``verdict`` compares both plans; reports of earlier versions have none.
     ``kv_cache_dtype`` is what the option, the checkpoint or the model names.
     """
 
@@ -51,6 +53,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     explanation: tuple[str, ...]
     sglang: SglangReport | None = None
     sglang_refusal: str | None = None
+    verdict: Verdict | None = None
 
 
 def make_report(
@@ -106,6 +109,7 @@ def make_report(
         explanation=explain(model, deployment, geometry, vllm),
         sglang=sglang,
         sglang_refusal=sglang_refusal,
+        verdict=judge(natural, theirs, level_refusals(model, deployment, geometry), most),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import groupby
+from typing import Final
 
 import msgspec
 from rich.console import Console
@@ -11,26 +12,48 @@ from rich.text import Text
 from hybrid_blocks.plan.report.plan_report import AtLength, GroupReport, PlanReport
 from hybrid_blocks.plan.report.report import Report
 from hybrid_blocks.plan.report.sglang_table import sglang_table
+from hybrid_blocks.plan.report.verdict import Gain, percent
 from hybrid_blocks.terminal import grid, print_table
 from hybrid_blocks.units import gib, human
 
+_VERDICT: Final = "verdict:"
 
-def render(report: Report, console: Console, *, explained: bool = False) -> None:
-    """Print everything a report says; the formulas only if asked for."""
+
+def render(
+    report: Report,
+    console: Console,
+    *,
+    num_bytes: int = 1,
+    whole: bool = False,
+    explained: bool = False,
+) -> None:
+    """Print what a report says, the answer first; the formulas only if asked for.
+
+    ``num_bytes`` lengths besides the maximum have their bytes shown. ``whole`` shows them for all
+    lengths, and the groups and SGLang's strategies.
+    """
+    for index, line in enumerate(report.verdict.lines if report.verdict else ()):
+        head = " " * len(_VERDICT) if index else _VERDICT
+        console.print(Text.assemble((head, "bold green"), f" {line}"), soft_wrap=True)
     title = Text(title_text(report))
     title.stylize("bold", 0, len(report.model))
     console.print(title, soft_wrap=True)
-    tables = [_groups("natural", report.natural)]
-    if report.vllm is not None:
-        tables.append(_groups("vLLM", report.vllm))
-    tables.append(_capacity(report))
-    if report.sglang is not None:
-        tables.append(sglang_table(report.sglang))
-    tables += [_bytes(report, index) for index in range(len(report.natural.lengths))]
+    tables = [_capacity(report)]
+    if whole:
+        tables.append(_groups("natural", report.natural))
+        if report.vllm is not None:
+            tables.append(_groups("vLLM", report.vllm))
+        if report.sglang is not None:
+            tables.append(sglang_table(report.sglang))
+    indexes = range(len(report.natural.lengths))
+    shown = indexes if whole else indexes[1 : 1 + num_bytes] or indexes[:1]
+    tables += [_bytes(report, index) for index in shown]
     for table in tables:
         console.print()
         print_table(console, table)
     console.print()
+    if not whole:
+        console.print("--all shows groups, SGLang's strategies, and the bytes of each length")
     notes = (*report.notes, *filter(None, (report.sglang_refusal,)))
     for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
@@ -95,11 +118,16 @@ def _alike(groups: tuple[GroupReport, ...]) -> list[tuple[GroupReport, int]]:
 
 def _capacity(report: Report) -> Table:
     pools = None if report.sglang is None else report.sglang.strategies[0]
-    table = grid("capacity", "", "natural", "vLLM", *(() if pools is None else ("SGLang",)))
+    engines = () if pools is None else ("SGLang",)
+    table = grid("capacity", "", "natural", "vLLM", "gain", *engines)
 
-    def row(name: str, show: Callable[[PlanReport], str], sglang: str = "") -> None:
+    def row(
+        name: str, show: Callable[[PlanReport], str], sglang: str = "", gain: Gain | None = None
+    ) -> None:
         theirs = "-" if report.vllm is None else show(report.vllm)
-        table.add_row(name, show(report.natural), theirs, *(() if pools is None else (sglang,)))
+        more = "" if gain is None else percent(gain.share)
+        cells = (show(report.natural), theirs, more, *(sglang for _ in engines))
+        table.add_row(name, *cells)
 
     row(
         "slabs",
@@ -114,11 +142,14 @@ def _capacity(report: Report) -> Table:
         lambda plan: f"{plan.tokens:,}",
         "" if pools is None else f"{pools.lengths[0].tokens:,}",
     )
-    for index, at_length in enumerate(report.natural.lengths):
+    verdict = report.verdict
+    lengths = [at_length.length for at_length in report.natural.lengths]
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         row(
-            f"requests of {at_length.length:,}",
+            f"requests of {lengths[index]:,}",
             lambda plan, index=index: concurrency(plan.lengths[index]),  # type: ignore[misc]
             "" if pools is None else f"{pools.lengths[index].running:,.2f}x",
+            None if verdict is None else verdict.gains[index],
         )
     if report.vllm is not None:
         table.add_row(f"vLLM logs for {report.max_model_len:,}", "", logged(report.vllm))
@@ -128,6 +159,7 @@ def _capacity(report: Report) -> Table:
             f"requests of the trace (mean {mean:,})",
             lambda plan: concurrency(plan.trace),
             "" if pools is None or pools.trace is None else f"{pools.trace.running:,.2f}x",
+            None if verdict is None else verdict.trace,
         )
     row(
         "longest request",

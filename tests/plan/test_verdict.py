@@ -1,0 +1,153 @@
+"""What a plan answers first: whether level ``natural`` runs more requests than vLLM."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hybrid_blocks.cli import app
+from hybrid_blocks.model import load_model
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.report import Report, make_report
+from hybrid_blocks.plan.report.verdict import percent, typical_lengths
+from typer.testing import CliRunner
+
+LLAMA = (
+    '{"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, '
+    '"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072}'
+)
+QWEN = ("Qwen3.5-27B", "--memory", "24GiB")
+
+
+def _run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["plan", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def _verdict(*arguments: str) -> dict[str, Any]:
+    verdict: dict[str, Any] = json.loads(_run(*arguments, "--json", "-"))["verdict"]
+    return verdict
+
+
+def test_a_plan_begins_with_what_it_gains() -> None:
+    first, second, *others = _run(*QWEN).splitlines()
+    assert first == (
+        "verdict: level natural runs more requests at once than vLLM: +16 % of 1k, +10 % of 4k, "
+        "+1 % of 16k, +1 % of 256k tokens"
+    )
+    assert second.strip() == (
+        "vLLM rounds and pads 14.0 % of a request of 1k and 0.2 % of one of 256k; the rest is live"
+    )
+    rows = [" ".join(line.split()) for line in others]
+    requests = [row for row in rows if row.startswith("requests of ")]
+    assert requests == [
+        "requests of 1,024 115.71x 99.40x +16 % 15.00x",
+        "requests of 4,096 60.72x 55.22x +10 % 15.00x",
+        "requests of 16,384 20.93x 20.71x +1 % 12.67x",
+        "requests of 262,144 1.48x 1.47x +1 % 0.79x",
+    ]
+    assert sum(row.startswith("bytes, full of") for row in rows) == 1
+
+
+def test_tables_that_few_read_are_asked_for() -> None:
+    short, whole = _run(*QWEN), _run(*QWEN, "--all")
+    for title in ("natural: groups", "vLLM: groups", "SGLang 0.5.23, same bytes"):
+        assert title not in short
+        assert title in whole
+    assert whole.count("bytes, full of requests of") == 4
+    asked = _run(*QWEN, "--lengths", "2k,8k")
+    assert asked.count("bytes, full of requests of") == 2
+    assert "bytes, full of requests of 2,048 tokens" in asked
+
+
+def test_data_has_the_gain_of_each_length() -> None:
+    report = json.loads(_run(*QWEN, "--lengths", "4k,1k", "--json", "-"))
+    gains = report["verdict"]["gains"]
+    assert [gain["length"] for gain in gains] == [262_144, 4096, 1024]
+    for gain, ours, theirs in zip(
+        gains, report["natural"]["lengths"], report["vllm"]["lengths"], strict=True
+    ):
+        assert gain["share"] == ours["running"] / theirs["running"] - 1
+
+
+def test_a_trace_comes_first(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-01 10:00:00.0000000,1000,24\n"
+    )
+    verdict = _verdict(*QWEN, "--trace", str(path))
+    assert "than vLLM: +16 % of the trace, +1 % of 256k tokens" in verdict["lines"][0]
+    assert percent(verdict["trace"]["share"]) == "+16 %"
+
+
+def test_full_attention_has_nothing_to_gain(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(LLAMA)
+    verdict = _verdict(str(path), "--memory", "80GiB")
+    assert verdict["lines"] == [
+        "nothing to gain in memory: both sides run as many requests; level natural saves scheduler "
+        "time alone",
+        "vLLM rounds and pads 0.0 % of a request; the rest is live; max_num_seqs 256 caps both "
+        "sides at 1k",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            (*QWEN, "--pp", "2"),
+            ["nothing to gain in memory: vLLM runs at level manager (pipeline parallelism), "],
+        ),
+        (
+            (*QWEN, "--max-num-seqs", "4", "--lengths", "1k", "--max-model-len", "16k"),
+            [
+                "level natural runs no more requests at once: max_num_seqs 4 caps both sides at "
+                "1k, 16k; memory holds +16 % of 1k, +1 % of 16k tokens",
+                "hybrid-blocks replay says how many more prompt tokens it finds",
+            ],
+        ),
+        (
+            ("gpt-oss-20b", "--memory", "40GiB", "--lengths", "16k"),
+            [
+                "level natural runs no more requests at once: 0 % of 16k, 0 % of 128k tokens",
+                "hybrid-blocks replay says",
+            ],
+        ),
+        (
+            ("Qwen3.5-27B", "--memory", "3.95GiB", "--max-model-len", "58k"),
+            [
+                "vLLM does not start with a max length of 59,392, level natural does",
+                "level natural runs more requests at once than vLLM: +21 % of 1k, ",
+                "vLLM rounds and pads ",
+            ],
+        ),
+    ],
+    ids=["another level", "few sequences", "windows", "vLLM does not start"],
+)
+def test_a_verdict_says_what_caps_it(arguments: tuple[str, ...], told: list[str]) -> None:
+    lines = _verdict(*arguments)["lines"]
+    assert len(lines) == len(told)
+    for line, words in zip(lines, told, strict=True):
+        assert line.startswith(words)
+
+
+def test_no_gain_is_told_where_no_engine_runs_the_natural_plan() -> None:
+    verdict = _verdict(*QWEN, "--pp", "2")
+    assert {gain["share"] for gain in verdict["gains"]} == {None}
+    assert percent(None) == "-"
+
+
+def test_lengths_that_nobody_can_ask_for_are_left_out() -> None:
+    assert typical_lengths(8192) == [1024, 4096]
+    assert typical_lengths(1024) == []
+    assert "1M" not in _verdict(*QWEN, "--lengths", "1k,1M")["lines"][0]
+
+
+def test_reports_without_a_verdict_are_read() -> None:
+    report = make_report(load_model("Qwen3.5-27B"), 24 * 2**30, Deployment(max_model_len=4096))
+    fields = json.loads(msgspec.json.encode(report))
+    del fields["verdict"]
+    assert msgspec.convert(fields, Report).verdict is None
