@@ -60,6 +60,24 @@ def test_a_trace_ends_in_a_table(trace: Path) -> None:
     assert "one at a time, unbounded" in output
 
 
+def test_memory_that_was_never_full_is_said_with_a_remedy(trace: Path) -> None:
+    model = ("--model", "Granite-4.0-Micro", "--memory")
+    never = "\nmemory was never full, so no request waited for it: try "
+    assert f"{never}--saturate or less --memory\n" in run(trace, *model, "1GiB")
+    assert f"{never}less --memory\n" in run(trace, *model, "1GiB", "--saturate")
+    seats = ("--saturate", "--max-num-seqs", "2")
+    assert f"{never}more --max-num-seqs or less --memory\n" in run(trace, *model, "1GiB", *seats)
+    assert never not in run(trace, *model, "100MiB", "--saturate")
+    assert never not in run(trace, "--num-blocks", "unbounded")
+
+
+def test_a_row_without_a_figure_is_left_out(trace: Path) -> None:
+    model = ("--model", "Granite-4.0-Micro", "--memory")
+    row = "memory / live bytes of one"
+    assert row not in run(trace, *model, "1GiB")
+    assert row in run(trace, *model, "100MiB", "--saturate")
+
+
 def test_the_figures_have_their_stable_names(tmp_path: Path, trace: Path) -> None:
     result = figures(tmp_path, trace)
     assert set(result) >= NAMES

@@ -47,7 +47,12 @@ from hybrid_blocks.replay.placement import EVERY, LEARNED, PLACEMENTS, read_plac
 from hybrid_blocks.replay.plot import plot as draw
 from hybrid_blocks.replay.plot import plot_hits
 from hybrid_blocks.replay.policy import PolicyName, read_policy
-from hybrid_blocks.replay.report import engine_text, left_out_text, make_table
+from hybrid_blocks.replay.report import (
+    engine_text,
+    left_out_text,
+    make_table,
+    never_full_text,
+)
 from hybrid_blocks.replay.share_report import make_hits_table, make_places_table
 from hybrid_blocks.replay.shares import SharedCache, read_shares, share_text
 from hybrid_blocks.replay.tiers.report import make_tiers_table
@@ -298,7 +303,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             results = [result for result, _ in runs]
             tables = (make_table(results), None)
         _warn_of_defaults(given, memory)
-        _show(json, results, *tables)
+        _show(json, results, *tables, hint=never_full_text(runs, is_saturated=saturate))
         if plot is not None:
             _draw(plot, results, runs)
         _check_served(results)
@@ -394,7 +399,10 @@ def _check_options(
 
 
 def _show(
-    json: Path | None, results: Sequence[Result | TieredResult], *tables: Table | None
+    json: Path | None,
+    results: Sequence[Result | TieredResult],
+    *tables: Table | None,
+    hint: str | None = None,
 ) -> None:
     """Print tables, unless the figures go to standard output, and write the figures."""
     if json != STDOUT:
@@ -403,6 +411,8 @@ def _show(
         console.print(engine_text(results[0], has_memory=one_size), soft_wrap=True)
         for table in filter(None, tables):
             print_table(console, table)
+        if hint is not None:
+            console.print(hint, soft_wrap=True)
     if json is not None:
         rows = [msgspec.to_builtins(result) for result in results]
         # One object, or a list of them if several managers ran.

@@ -1,6 +1,6 @@
 """The table at the end of a replay."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
@@ -42,11 +42,32 @@ def engine_text(result: Served, *, has_memory: bool = True) -> str:
 
 
 def side_by_side(title: str, names: Sequence[str], columns: Sequence[dict[str, str]]) -> Table:
-    """Make a table of named columns. The longest says which figures there are."""
+    """Make a table of named columns."""
     table = grid(title, "", *names)
-    for figure in max(columns, key=len):
-        table.add_row(figure, *(column.get(figure, "") for column in columns))
+    for figure, cells in rows(columns):
+        table.add_row(figure, *cells)
     return table
+
+
+def rows(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the figures of the longest column, each with its cells; none without any."""
+    for figure in max(columns, key=len):
+        cells = [column.get(figure, "") for column in columns]
+        if any(cells):
+            yield figure, cells
+
+
+def never_full_text(runs: Sequence[tuple[Result, object]], *, is_saturated: bool) -> str | None:
+    """Say how to fill a model's memory that no request waited for, or nothing if one did."""
+    results = [result for result, _ in runs]
+    if not results or any(one.full_load_steps or one.model is None for one in results):
+        return None
+    remedies = ["less --memory"]
+    if any(one.peak_running == one.max_num_seqs for one in results):
+        remedies.insert(0, "more --max-num-seqs")
+    if not is_saturated:
+        remedies.insert(0, "--saturate")
+    return f"memory was never full, so no request waited for it: try {' or '.join(remedies)}"
 
 
 def figures(result: Result) -> dict[str, str]:
@@ -112,7 +133,7 @@ def left_out_text(left_out: LeftOut) -> str:
 
 def _efficiency(result: Result) -> str:
     if result.memory_efficiency is None:
-        return "nobody waited for memory"
+        return "no request waited for memory"
     return f"{result.memory_efficiency:.1%} over {result.full_load_steps:,} full steps"
 
 

@@ -1,5 +1,6 @@
 """What the page of a replay says in words."""
 
+from hybrid_blocks.replay.report import rows
 from hybrid_blocks.view.page import safe
 from hybrid_blocks.view.replay_picture import ReplayPicture
 
@@ -21,12 +22,9 @@ def head(picture: ReplayPicture) -> str:
 
 def table(picture: ReplayPicture) -> str:
     """Return the table of ``replay``."""
-    names = max((list(run.figures) for run in picture.runs), key=len)
     names_row = "".join(f"<th>{safe(run.name)}</th>" for run in picture.runs)
-    rows = "".join(
-        f"<tr><td>{safe(name)}</td>"
-        + "".join(f"<td>{safe(run.figures.get(name, ''))}</td>" for run in picture.runs)
-        + "</tr>"
-        for name in names
+    lines = "".join(
+        f"<tr><td>{safe(name)}</td>{''.join(f'<td>{safe(cell)}</td>' for cell in cells)}</tr>"
+        for name, cells in rows([run.figures for run in picture.runs])
     )
-    return f"<h2>All figures</h2><table><tr><th></th>{names_row}</tr>{rows}</table>"
+    return f"<h2>All figures</h2><table><tr><th></th>{names_row}</tr>{lines}</table>"
