@@ -62,6 +62,19 @@ def test_the_input_that_changes_a_figure_most_changes_it_as_told() -> None:
     assert told[3] == f"{report['vllm']['state_slots']:,}"
 
 
+def test_another_number_of_cards_has_another_memory() -> None:
+    """Two cards hold half of the weights each, so their cache more than doubles."""
+    long = ("Qwen3.5-27B", "--max-num-seqs", "1024", "--max-model-len", "8k", "--lengths", "4k")
+    _, out, _ = _run(*long[:-2], "--gpu", "H100", "--why", "requests of 4k")
+    told = re.search(r"changed most by --gpu 2xH100-80GB: ([\d.]+)x \(natural\)", out)
+    assert told is not None, out
+    at = _report(*long, "--gpu", "2xH100")["natural"]["lengths"]
+    assert f"{next(one for one in at if one['length'] == 4096)['running']:.2f}" == told[1]
+    command = ("vllm", "serve", "Qwen3.5-27B", "--max-model-len", "8192", "-tp", "2")
+    _, out, _ = _run("--gpu", "2xL40S", "--why", "tokens", "--", *command)
+    assert "changed most by --gpu 4xL40S: " in out
+
+
 def test_a_cap_on_what_runs_is_named() -> None:
     _, out, _ = _run(*QWEN, "--max-num-seqs", "8", "--why", "requests of 512")
     assert "max_num_seqs 8 caps it" in out

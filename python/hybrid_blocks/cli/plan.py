@@ -24,6 +24,7 @@ from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.memory import Gpu
 from hybrid_blocks.plan.report.compare import compare, read_report
 from hybrid_blocks.plan.report.plot import plot
 from hybrid_blocks.plan.report.report import Report, make_report
@@ -150,7 +151,9 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         if (command := pasted(context)) is not None:
             from hybrid_blocks.cli.plan_pasted import plan_of_command  # noqa: PLC0415
 
-            chosen, memory_bytes, deployment = plan_of_command(command, source, memory, gpu, given)
+            chosen, memory_bytes, deployment, card = plan_of_command(
+                command, source, memory, gpu, given
+            )
         else:
             chosen = _model(source, layers)
             deployment = Deployment(
@@ -167,8 +170,8 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 in_flight_batches=in_flight_batches,
             )
             deployment = with_all_cards(deployment, gpu, given)
-            chosen, memory_bytes = (
-                (chosen, _memory(memory, axes))
+            chosen, memory_bytes, card = (
+                (chosen, _memory(memory, axes), None)
                 if gpu is None
                 else memory_of_gpu(gpu, chosen, deployment, gpu_memory_utilization)
             )
@@ -181,7 +184,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             return
         _check_one_model(extra_axes)
         if why_figure is not None:
-            _print_why(why_figure, chosen, memory_bytes, deployment, given)
+            _print_why(why_figure, chosen, memory_bytes, deployment, given, card=card)
             return
         mix = trace_lengths(trace)
         report = make_report(chosen, memory_bytes, deployment, wanted, mix)
@@ -202,7 +205,13 @@ def _check_one_model(words: Sequence[str]) -> None:
 
 
 def _print_why(
-    figure: str, model: Model, memory_bytes: int, deployment: Deployment, given: Given
+    figure: str,
+    model: Model,
+    memory_bytes: int,
+    deployment: Deployment,
+    given: Given,
+    *,
+    card: Gpu | None,
 ) -> None:
     given.refuse(
         *("trace", "json", "plot_file", "html", "explain", "whole"),
@@ -210,7 +219,7 @@ def _print_why(
     )
     from hybrid_blocks.plan.report.why import why  # noqa: PLC0415 - asked for seldom
 
-    for line in why(figure, model, memory_bytes, deployment):
+    for line in why(figure, model, memory_bytes, deployment, gpu=card):
         make_console().print(line, soft_wrap=True)
 
 

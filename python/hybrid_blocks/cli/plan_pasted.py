@@ -10,6 +10,7 @@ from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted.command import read_command
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity, plan_natural
+from hybrid_blocks.plan.memory import Gpu
 from hybrid_blocks.plan.vllm import plan_vllm
 from hybrid_blocks.units import parse_memory
 
@@ -26,8 +27,8 @@ def plan_of_command(
     memory: str | None,
     gpu: str | None,
     given: Given,
-) -> tuple[Model, int, Deployment]:
-    """Return the model, the memory and the deployment of a pasted command.
+) -> tuple[Model, int, Deployment, Gpu | None]:
+    """Return the model, the memory and the deployment of a pasted command, and its card.
 
     Raises:
         PlanError: as `read_command`; or there is no memory, or it is given twice.
@@ -49,10 +50,10 @@ def plan_of_command(
         )
     if memory is not None:
         memory_bytes = parse_memory(memory)
-    model = command.model
+    model, card = command.model, None
     if memory_bytes is None and gpu is not None:
         utilization = command.options.get("gpu_memory_utilization")
-        model, memory_bytes = memory_of_gpu(gpu, model, command.deployment, utilization)
+        model, memory_bytes, card = memory_of_gpu(gpu, model, command.deployment, utilization)
     if memory_bytes is None:
         raise PlanError(
             "the command does not say how much memory is free: give --memory before --, the "
@@ -60,8 +61,8 @@ def plan_of_command(
             "for example --gpu 2xH100-80GB, for an estimate"
         )
     if command.fits:
-        return _fitted(model, memory_bytes, command.deployment)
-    return model, memory_bytes, command.deployment
+        return *_fitted(model, memory_bytes, command.deployment), card
+    return model, memory_bytes, command.deployment, card
 
 
 def _fitted(

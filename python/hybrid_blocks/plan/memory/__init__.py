@@ -2,5 +2,6 @@
 
 from hybrid_blocks.plan.memory.card import Cards, parse_cards
 from hybrid_blocks.plan.memory.estimate import UTILIZATION, Estimate, estimate
+from hybrid_blocks.plan.memory.gpu import Gpu
 
-__all__ = ["UTILIZATION", "Cards", "Estimate", "estimate", "parse_cards"]
+__all__ = ["UTILIZATION", "Cards", "Estimate", "Gpu", "estimate", "parse_cards"]

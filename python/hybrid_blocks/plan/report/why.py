@@ -10,6 +10,7 @@ import msgspec
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import plan_natural
+from hybrid_blocks.plan.memory import Gpu
 from hybrid_blocks.plan.report import why_sglang
 from hybrid_blocks.plan.report.plan_report import PlanReport
 from hybrid_blocks.plan.report.report import Report, make_report
@@ -37,9 +38,17 @@ _SOURCES: Final = {
 
 
 def why(
-    name: str, model: Model, memory_bytes: int, deployment: Deployment, lengths: Sequence[int] = ()
+    name: str,
+    model: Model,
+    memory_bytes: int,
+    deployment: Deployment,
+    lengths: Sequence[int] = (),
+    *,
+    gpu: Gpu | None = None,
 ) -> list[str]:
     """Lines that explain the figure of a name, as the tables of a plan have it.
+
+    Where ``gpu`` gives the memory, another deployment finds another memory.
 
     Raises:
         PlanError: no figure has this name, or this plan has no such figure; or as `make_report`.
@@ -64,7 +73,7 @@ def why(
         deployment.max_num_seqs <= value for value in values.values() if value is not None
     ):
         lines.append(f"max_num_seqs {deployment.max_num_seqs:,} caps it")
-    lines.append(_changed_most(name, length, values, case))
+    lines.append(_changed_most(name, length, values, case, gpu))
     return lines
 
 
@@ -135,19 +144,23 @@ def _changed_most(
     length: int,
     values: dict[str, float | None],
     case: tuple[Model, int, Deployment],
+    gpu: Gpu | None,
 ) -> str:
     """Return the input whose change, one at a time, moves the figure most."""
     most, told = 0.0, "no single input of those tried changes it"
     for text, memory, other in _changes(*case):
+        if gpu is not None and memory != case[1]:
+            continue
         try:
-            changed = (case[0], memory, other)
+            changed = (case[0], memory if gpu is None else gpu.free(case[0], other), other)
             found = _values(make_report(*changed, [length]), changed, name, length)
         except PlanError:
             continue
         moved = max(_moved(values[side], found.get(side)) for side in values)
         if moved > most:
             most = moved
-            told = f"changed most by {text}: {_both(name, found)}"
+            by = gpu.option(other) if gpu and other.tp != case[2].tp else text
+            told = f"changed most by {by}: {_both(name, found)}"
     return told
 
 
