@@ -71,6 +71,21 @@ def test_memory_that_was_never_full_is_said_with_a_remedy(trace: Path) -> None:
     assert never not in run(trace, "--num-blocks", "unbounded")
 
 
+def test_the_ends_of_hits_stand_beside_the_tokens_that_were_lost(
+    tmp_path: Path, trace: Path
+) -> None:
+    path = tmp_path / "figures.json"
+    output = run(trace, "--model", "Qwen3.5-27B", "--memory", "24GiB", "--json", path)
+    counts = [
+        int(count) for count in re.findall(r"hits ended: [a-z ]+ (\d+) of 20 admissions", output)
+    ]
+    assert len(counts) == 6
+    assert sum(counts) == 20
+    result = json.loads(path.read_bytes())
+    lost = round(result["sequential_hit_rate"] * result["prompt_tokens"]) - result["hit_tokens"]
+    assert f" points, {lost:,} tokens more\n" in output
+
+
 def test_a_row_without_a_figure_is_left_out(trace: Path) -> None:
     model = ("--model", "Granite-4.0-Micro", "--memory")
     row = "memory / live bytes of one"

@@ -149,14 +149,19 @@ def _states(result: Result) -> dict[str, str]:
     if result.checkpoints is not None:
         figures["checkpoints"] = f"{result.checkpoints:,} left, {result.forks:,} resumed"
         figures["compactions"] = f"{result.compactions:,}"
-        for limit in LIMITS:
-            count = getattr(result, f"limit_{limit}")
-            figures[f"hits ended: {limit.replace('_', ' ')}"] = f"{count:,}"
+        counts = {limit: getattr(result, f"limit_{limit}") for limit in LIMITS}
+        for limit, count in counts.items():
+            figures[f"hits ended: {limit.replace('_', ' ')}"] = (
+                f"{count:,} of {sum(counts.values()):,} admissions"
+            )
     return figures
 
 
 def _sequential(result: Result) -> str:
     if result.sequential_hit_rate is None:
         return "not measured"
-    lower = 100 * (result.sequential_hit_rate - result.hit_rate)
-    return f"{result.sequential_hit_rate:.1%} of tokens: {lower:.2f} points more"
+    lower = result.sequential_hit_rate - result.hit_rate
+    return (
+        f"{result.sequential_hit_rate:.1%} of tokens: {100 * lower:.2f} points, "
+        f"{round(lower * result.prompt_tokens):,} tokens more"
+    )
