@@ -30,7 +30,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def estimates() -> Iterator[tuple[Row, Estimate]]:
     """Rows, each with its estimate."""
     for row in msgspec.json.decode(ROWS.read_bytes(), type=list[Row]):
-        model, _ = find_model(row.model)
+        model = find_model(row.model)
         cards = parse_cards(row.gpu)
         deployment = Deployment(tp=cards.count or 1, max_num_batched_tokens=row.batched_tokens)
         yield row, estimate(model, deployment, cards, row.utilization or UTILIZATION)

@@ -58,6 +58,15 @@ def test_weights_in_fewer_bits_leave_more() -> None:
     assert free[1] > free[0] + 15
 
 
+def test_the_ending_of_a_name_tells_the_format_without_a_command_too() -> None:
+    plain = _note("Qwen/Qwen3.5-27B-FP8", "--gpu", "H100", "--max-num-seqs", "1024")
+    assert plain == _note("--gpu", "H100", "--", "vllm", "serve", "Qwen/Qwen3.5-27B-FP8")
+    _, out = _run("Qwen3.5-27B-FP8", "--gpu", "H100")
+    assert "note: Qwen3.5-27B-FP8 is planned as Qwen3.5-27B: other weights" in out
+    code, out = _run("Unheard-27B-FP8", "--gpu", "H100")
+    assert (code, "neither a file" in out) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("text", "name", "count"),
     [

@@ -19,7 +19,7 @@ from hybrid_blocks.model.layer import (
     Mamba2,
 )
 from hybrid_blocks.model.model import Layer, Model, Verified
-from hybrid_blocks.model.weights import weights_of
+from hybrid_blocks.model.weights import bits_of_name, weights_of, with_bits, without_format
 
 _SPARSE: Final = "qwen4_exp"
 _ON_HOPPER: Final = (
@@ -62,6 +62,7 @@ LENGTHS: Final = (
 def load_model(source: str, overrides: Mapping[str, object] | None = None) -> Model:
     """Model of a ``config.json`` file, a directory that holds one, or a name of the table.
 
+    An ending such as ``-FP8`` of a name chooses the format of the weights, with a note.
     ``overrides`` take the place of its fields, also within its sections.
 
     Raises:
@@ -82,9 +83,38 @@ def load_model(source: str, overrides: Mapping[str, object] | None = None) -> Mo
         return from_config(_merged(fields, overrides), source)
     if path.suffix == ".json":
         raise PlanError(f"{source}: no such file")
-    name, entry = table.find(source)
+    try:
+        return _built_in(source, overrides)
+    except PlanError as error:
+        return _with_other_weights(path.name, overrides, error)
+
+
+def _built_in(name: str, overrides: Mapping[str, object] | None) -> Model:
+    name, entry = table.find(name)
     config, notes = table.fields(entry)
     return from_config(_merged(config, overrides), name, verified=entry.status, notes=notes)
+
+
+def _with_other_weights(
+    name: str, overrides: Mapping[str, object] | None, error: PlanError
+) -> Model:
+    """Return the built-in model of a quantized checkpoint's name."""
+    base = without_format(name)
+    if base == name:
+        raise error
+    try:
+        model = _built_in(base, overrides)
+    except PlanError:
+        raise error from None
+    note = (
+        f"{name} is planned as {model.name}: other weights over the same layers; give "
+        "--kv-cache-dtype if its config.json chooses a type for the cache"
+    )
+    return msgspec.structs.replace(
+        model,
+        weights=with_bits(model.weights, bits_of_name(name.removeprefix(base))),
+        notes=(*model.notes, note),
+    )
 
 
 def load_layers(source: str) -> Model:

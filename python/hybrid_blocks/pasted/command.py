@@ -84,7 +84,7 @@ def of_options(
     if source is None:
         raise PlanError("the command names no model: vllm serve MODEL …")
     overrides = _overrides(options)
-    model, notes = find_model(source, overrides)
+    model = find_model(source, overrides)
     model = _with_dtype(model, options.get("dtype", "auto"))
     model = _with_weights(model, options.get("quantization"))
     drafts = speculative.read(options, model, name)
@@ -92,7 +92,7 @@ def of_options(
         model = msgspec.structs.replace(model, draft_layers=())
     _check_model(model, options)
     deployment = _deployment(options, model, drafts)
-    notes += _notes(options, model, deployment, environment)
+    notes = _notes(options, model, deployment, environment)
     return Command(
         model=msgspec.structs.replace(model, notes=(*model.notes, *notes)),
         deployment=deployment,

@@ -39,7 +39,7 @@ def read_features(words: Sequence[str], source: str | None = None) -> Asked:
         raise PlanError("the command names no model: vllm serve MODEL …")
     overrides = options.get("hf_overrides")
     connector = connector_of(options)
-    model, _ = find_model(name, overrides if isinstance(overrides, dict) else None)
+    model = find_model(name, overrides if isinstance(overrides, dict) else None)
     return Asked(
         model=model,
         features=Features(

@@ -52,12 +52,12 @@ def deployment_of(log: Logged, source: str | None) -> tuple[Model, Deployment]:
     name = source or log.first("sglang_model")
     if name is None:
         raise PlanError("the log does not name its model: put the model before --log")
-    model, notes = find_model(name)
+    model = find_model(name)
     options = log.first("sglang_options") or ""
     kv_dtype = _option(options, "kv_cache_dtype") or "auto"
     steps = _number(options, "speculative_num_steps")
     context = log.last("context")
-    return msgspec.structs.replace(model, notes=(*model.notes, *notes)), Deployment(
+    return model, Deployment(
         tp=_number(options, "tp_size") or 1,
         pp=_number(options, "pp_size") or 1,
         kv_cache_dtype=kv_dtype,

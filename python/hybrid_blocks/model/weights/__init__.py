@@ -1,7 +1,7 @@
 """How many bytes a model's weights take: an estimate."""
 
 from hybrid_blocks.model.weights.parameters import Parameters, count_parameters
-from hybrid_blocks.model.weights.weight_format import bits_of_name
+from hybrid_blocks.model.weights.weight_format import bits_of_name, without_format
 from hybrid_blocks.model.weights.weights import weight_bytes, weights_of, with_bits
 
 __all__ = [
@@ -11,4 +11,5 @@ __all__ = [
     "weight_bytes",
     "weights_of",
     "with_bits",
+    "without_format",
 ]

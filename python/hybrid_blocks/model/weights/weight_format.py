@@ -26,6 +26,18 @@ _NAMED: Final = (
 )
 
 
+_ENDING: Final = re.compile(
+    r"[-_.](?:fp8|nvfp4|mxfp4|fp4|int[48]|awq|gptq|w\d+a\d+|bnb|gguf|quantized|autoround|qat|exl\d|"
+    r"\dbit|mlx|dynamic)\b.*",
+    re.IGNORECASE,
+)
+
+
+def without_format(name: str) -> str:
+    """Return the name of a checkpoint without the ending that tells the format of its weights."""
+    return _ENDING.sub("", name)
+
+
 def bits_of_config(quantized: Mapping[str, Any]) -> float | None:
     """Bits that ``quantization_config`` names, None where it is not known."""
     method = str(quantized.get("quant_method") or "").lower().replace("-", "_")
