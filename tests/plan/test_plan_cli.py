@@ -103,8 +103,10 @@ def test_more_sequences_than_vllm_captures_graphs_for_are_warned_of() -> None:
     assert natural["cuda_graph_batch"] == natural["num_slabs"] == 813
     assert vllm["state_slots"] == 613 // 3
     for warning in (
-        "vLLM: max_num_seqs 1024 exceeds the 614 blocks: CUDA graph capture fails",
-        "natural: max_num_seqs 1024 exceeds the 813 slabs: CUDA graph capture fails",
+        "vLLM: max_num_seqs 1024 exceeds the 614 blocks: CUDA graph capture fails; use "
+        "--max-num-seqs 614",
+        "natural: max_num_seqs 1024 exceeds the 813 slabs: CUDA graph capture fails; use "
+        "--max-num-seqs 813",
     ):
         assert warning in report["warnings"]
     fewer = _report("Qwen3.6-27B", "--memory", "29.4GiB", "--max-num-seqs", "813")
@@ -120,8 +122,27 @@ def test_a_model_without_states_has_no_bound_by_cuda_graphs() -> None:
 def test_all_blocks_of_the_shortest_request_are_named() -> None:
     report = _report("Qwen3.5-27B", "--memory", "24GiB")
     assert report["vllm"]["num_blocks"] == 501
-    (warning,) = (line for line in report["warnings"] if "however short" in line)
-    assert "3 state blocks and at least 1 attention block, so at most 125 of" in warning
+    (note,) = (line for line in report["notes"] if "however short" in line)
+    assert "3 state blocks and at least 1 attention block, so at most 125 of" in note
+
+
+def test_what_calls_for_nothing_is_a_note() -> None:
+    report = _report("Qwen3.5-27B", "--memory", "24GiB")
+    for words in (
+        "natural: max_num_seqs 256 exceeds the 165 sequences whose states fit",
+        "vLLM: pages of mamba layers padded by 0.13 % to 3,211,264 bytes",
+    ):
+        assert words in report["notes"]
+    assert not any("sequences" in line or "padded" in line for line in report["warnings"])
+    padded = _report("Kimi-Linear-48B-A3B", "--memory", "24GiB", "--kv-cache-dtype", "fp8")
+    assert [line for line in padded["warnings"] if "padded by" in line]
+
+
+def test_bytes_fill_the_memory_whatever_max_num_seqs_is() -> None:
+    options = ("Qwen3.5-27B", "--memory", "24GiB", "--lengths", "1k", "--max-num-seqs", "8")
+    _, out, _ = _run(*options)
+    assert re.search(r"requests of 1,024 +8\.00x \(max_num_seqs\)", out)
+    assert re.search(r"memory holds +115 +99", out)
 
 
 @pytest.mark.parametrize(("pp", "batches"), [("1", "2"), ("2", "3")])

@@ -80,15 +80,13 @@ def test_vllms_manager_takes_the_planned_requests_and_not_one_more(
     ("name", "speculative"), [("Qwen3.5-27B", 0), ("Qwen3.5-27B", 2), ("Nemotron-H-8B", 0),
                               ("Granite-4.0-H-Small", 0), ("Kimi-Linear-48B-A3B", 0)],
 )  # fmt: skip
-def test_the_shortest_requests_run_as_often_as_the_warning_says(
-    name: str, speculative: int
-) -> None:
+def test_the_shortest_requests_run_as_often_as_the_note_says(name: str, speculative: int) -> None:
     """Replayed with vLLM's own manager, more of them than can run at once."""
     options = Deployment(max_model_len=8192, max_num_seqs=4096, num_speculative_tokens=speculative)
     model, memory = load_model(name), 12 * 2**30
     planned = plan_vllm(model, memory, options).requests(1)
-    warnings = " ".join(make_report(model, memory, options).warnings)
-    assert f"at most {planned} of max_num_seqs 4096 run" in warnings
+    notes = " ".join(make_report(model, memory, options).notes)
+    assert f"at most {planned} of max_num_seqs 4096 run" in notes
     builder = TraceBuilder("short")
     for _ in range(2 * planned):
         builder.add([builder.fresh(8)], arrival=0, prompt_tokens=8 - OUTPUTS, output_tokens=OUTPUTS)

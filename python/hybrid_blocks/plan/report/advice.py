@@ -1,4 +1,4 @@
-"""Warnings that a person acts on."""
+"""Warnings that a person acts on, and notes that explain a figure."""
 
 from collections import Counter
 from typing import Final
@@ -15,6 +15,9 @@ from hybrid_blocks.units import human
 
 SHORTEST: Final = 1
 """Tokens of the request that takes the fewest blocks."""
+
+_SLIGHT: Final = 0.01
+"""Share of a page whose padding needs no warning."""
 
 
 def advise(
@@ -38,10 +41,29 @@ def advise(
     return (
         *warnings,
         *_about_blocks(deployment, vllm),
-        *_about_states(model, deployment, vllm),
-        *_about_padding(vllm),
+        *_about_states(deployment, vllm),
+        *_about_padding_layers(vllm),
+        *_about_padded_pages(vllm, slight=False),
         *_about_length(vllm),
     )
+
+
+def remark(
+    model: Model, deployment: Deployment, geometry: ArenaPlan, vllm: VllmPlan | None
+) -> tuple[str, ...]:
+    """Return what explains figures and calls for nothing."""
+    notes = []
+    slots = capacity.state_slots(geometry)
+    if slots is not None and deployment.max_num_seqs > slots // geometry.decode_tokens:
+        notes.append(
+            f"natural: max_num_seqs {deployment.max_num_seqs} exceeds the "
+            f"{slots // geometry.decode_tokens} sequences whose states fit"
+        )
+    if vllm is None:
+        return tuple(notes)
+    notes += _about_shortest(model, deployment, vllm)
+    notes += _about_padded_pages(vllm, slight=True)
+    return tuple(notes)
 
 
 def _about_model(model: Model, deployment: Deployment) -> list[str]:
@@ -85,15 +107,9 @@ def _about_described_states(model: Model, deployment: Deployment) -> list[str]:
 
 def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> list[str]:
     warnings = []
-    slots = capacity.state_slots(geometry)
-    if slots is not None and deployment.max_num_seqs > slots // geometry.decode_tokens:
-        warnings.append(
-            f"natural: max_num_seqs {deployment.max_num_seqs} exceeds the "
-            f"{slots // geometry.decode_tokens} sequences whose states fit"
-        )
     batch = capacity.cuda_graph_batch(geometry)
     if batch is not None and deployment.max_num_seqs > batch:
-        warnings.append(_no_graphs("natural", deployment, f"{batch:,} slabs"))
+        warnings.append(_no_graphs("natural", deployment, batch, "slabs"))
     fits = capacity.longest(geometry, length)
     if fits < length:
         need = capacity.needed_bytes(geometry, length)
@@ -136,28 +152,30 @@ def _about_blocks(deployment: Deployment, vllm: VllmPlan) -> list[str]:
     return warnings
 
 
-def _about_states(model: Model, deployment: Deployment, vllm: VllmPlan) -> list[str]:
+def _about_states(deployment: Deployment, vllm: VllmPlan) -> list[str]:
     batch = vllm.cuda_graph_batch
-    if batch is None:
+    if batch is None or deployment.max_num_seqs <= batch:
         return []
-    warnings = []
-    if deployment.max_num_seqs > batch:
-        warnings.append(_no_graphs("vLLM", deployment, f"{batch:,} blocks"))
+    return [_no_graphs("vLLM", deployment, batch, "blocks")]
+
+
+def _about_shortest(model: Model, deployment: Deployment, vllm: VllmPlan) -> list[str]:
+    most = vllm.requests(SHORTEST)
+    if vllm.cuda_graph_batch is None or not model.is_hybrid or deployment.max_num_seqs <= most:
+        return []
     states = sum(group.spec.states or 0 for group in vllm.groups)
     attention = vllm.decode_blocks(SHORTEST) - states
-    if model.is_hybrid and deployment.max_num_seqs > vllm.requests(SHORTEST):
-        warnings.append(
-            f"vLLM: each request takes {_count(states, 'state block')} and at least "
-            f"{_count(attention, 'attention block')}, so at most {vllm.requests(SHORTEST)} of "
-            f"max_num_seqs {deployment.max_num_seqs} run, however short they are"
-        )
-    return warnings
+    return [
+        f"vLLM: each request takes {_count(states, 'state block')} and at least "
+        f"{_count(attention, 'attention block')}, so at most {most} of "
+        f"max_num_seqs {deployment.max_num_seqs} run, however short they are"
+    ]
 
 
-def _no_graphs(who: str, deployment: Deployment, pool: str) -> str:
+def _no_graphs(who: str, deployment: Deployment, batch: int, pool: str) -> str:
     return (
-        f"{who}: max_num_seqs {deployment.max_num_seqs} exceeds the {pool}: CUDA graph capture "
-        "fails"
+        f"{who}: max_num_seqs {deployment.max_num_seqs} exceeds the {batch:,} {pool}: CUDA graph "
+        f"capture fails; use --max-num-seqs {batch}"
     )
 
 
@@ -165,7 +183,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _about_padding(vllm: VllmPlan) -> list[str]:
+def _about_padding_layers(vllm: VllmPlan) -> list[str]:
     warnings = []
     by_kind: dict[str, tuple[int, int]] = {}
     for group in vllm.groups:
@@ -180,14 +198,19 @@ def _about_padding(vllm: VllmPlan) -> list[str]:
                 f"vLLM: {padding} padding layers waste {100 * padding / layers:.2f} % beside "
                 f"{layers} {kind} layers"
             )
+    return warnings
+
+
+def _about_padded_pages(vllm: VllmPlan, *, slight: bool) -> list[str]:
+    told = []
     for spec in {member.spec for group in vllm.groups for member in group.members}:
-        if spec.page_bytes > spec.unpadded_bytes:
-            share = spec.page_bytes / spec.unpadded_bytes - 1
-            warnings.append(
+        share = spec.page_bytes / spec.unpadded_bytes - 1
+        if share > 0 and (share < _SLIGHT) == slight:
+            told.append(
                 f"vLLM: pages of {spec.kind} layers padded by {100 * share:.2f} % to "
                 f"{spec.page_bytes:,} bytes"
             )
-    return warnings
+    return told
 
 
 def _about_length(vllm: VllmPlan) -> list[str]:

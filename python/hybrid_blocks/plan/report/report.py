@@ -12,7 +12,7 @@ from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.geometry.natural import plan_natural
-from hybrid_blocks.plan.report.advice import advise, level_refusals
+from hybrid_blocks.plan.report.advice import advise, level_refusals, remark
 from hybrid_blocks.plan.report.capped import advise_on_lengths
 from hybrid_blocks.plan.report.explain import explain
 from hybrid_blocks.plan.report.plan_report import (
@@ -93,7 +93,7 @@ def make_report(
         model=model.name,
         model_type=model.model_type,
         verified=model.verified,
-        notes=model.notes,
+        notes=(*model.notes, *remark(model, deployment, geometry, vllm)),
         layers=_count_layers(model, spec_tokens),
         deployment=deployment,
         kv_cache_dtype=deployment.kv_dtype(model),

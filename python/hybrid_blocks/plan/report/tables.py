@@ -198,7 +198,7 @@ def _bytes(report: Report, index: int) -> Table:
         budgets["vLLM"] = report.vllm.lengths[index].budget
     length = report.natural.lengths[index].length
     table = grid(f"bytes, full of requests of {length:,} tokens", "", *budgets)
-    table.add_row("requests", *(f"{budget.requests:,}" for budget in budgets.values()))
+    table.add_row("memory holds", *(f"{budget.requests:,}" for budget in budgets.values()))
     for part in budgets["natural"].parts:
         shares = ((budget.parts[part], budget.total) for budget in budgets.values())
         table.add_row(
