@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hybrid_blocks import __version__, build_info
 from hybrid_blocks.cli import app, doctor
@@ -103,4 +105,16 @@ def test_a_vllm_is_usable_where_it_has_what_the_adapter_needs(
 def test_the_extras_are_those_that_the_project_can_use() -> None:
     # CuPy has a distribution for each major version of CUDA.
     names = {extra.distribution.partition("-cuda")[0] for extra in EXTRAS}
-    assert names == {"torch", "triton", "cupy", "vllm", "matplotlib"}
+    assert names == {
+        *("torch", "triton", "cupy", "vllm"),
+        *("matplotlib", "bokeh", "prometheus-client"),
+    }
+
+
+def test_the_extras_that_commands_draw_with_are_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = [extra for extra in EXTRAS if extra.distribution in {"bokeh", "prometheus-client"}]
+    output = diagnose(monkeypatch, *drawn)
+    assert re.search(
+        r"bokeh +\S+ +yes: pages can be drawn +plan --html, replay --html, view *\n", output
+    )
+    assert re.search(r"prometheus-client +\S+ +yes: metrics can be read +top *\n", output)

@@ -182,10 +182,20 @@ def _check_matplotlib(_: Any) -> str:
     return "figures can be drawn"
 
 
+def _check_bokeh(_: Any) -> str:
+    return "pages can be drawn"
+
+
+def _check_prometheus(_: Any) -> str:
+    return "metrics can be read"
+
+
 EXTRAS = (
     Extra("torch", "torch", "kernels, vLLM adapter", _check_torch),
     Extra("triton", "triton", "kernels", _check_triton),
     Extra(_wheel_of_cupy(), "cupy", "kernels", _check_cupy),
     Extra("vllm", "vllm", "vLLM adapter", check_vllm, ON_CPU),
-    Extra("matplotlib", "matplotlib", "replay --plot", _check_matplotlib),
+    Extra("matplotlib", "matplotlib", "plan --plot, replay --plot", _check_matplotlib),
+    Extra("bokeh", "bokeh", "plan --html, replay --html, view", _check_bokeh),
+    Extra("prometheus-client", "prometheus_client", "top", _check_prometheus),
 )
