@@ -82,6 +82,16 @@ def test_a_log_is_printed_with_its_verdict_and_the_plan_of_the_same_bytes(tmp_pa
     assert "7 lines were read, 1 say nothing of the cache" in out
 
 
+def test_the_plan_of_a_log_says_what_level_natural_gains() -> None:
+    log = "".join(write_log(QWEN))
+    code, out, _ = _run("--log", "-", text=log)
+    assert code == 0
+    assert "verdict: level natural runs more requests at once than vLLM: +" in out
+    assert " of 1k, " in out
+    assert "natural: groups" not in out
+    assert "natural: groups" in _run("--log", "-", "--all", text=log)[1]
+
+
 def test_a_log_is_read_from_standard_input_and_written_as_data() -> None:
     code, out, _ = _run("--log", "-", "--json", "-", text="".join(write_log(QWEN)))
     assert code == 0
@@ -207,6 +217,7 @@ def test_a_log_of_sglang_is_planned_for_the_same_bytes() -> None:
     code, out, error = _run("--log", "-", "--lengths", "512", text=SGLANG)
     assert code == 2
     assert "--lengths beside --log" in error
+    assert "--all beside --json -" in _run("--log", "-", "--json", "-", "--all", text=SGLANG)[2]
     code, out, _ = _run("--log", "-", text=SGLANG)
     assert code == 0
     assert out.startswith("log of SGLang (no release logged): Qwen3.5-27B, 24.01 GiB as logged")

@@ -139,6 +139,8 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 "length; leave it out, or plan one combination",
             )
         check_gpu(memory, gpu, given)
+        if json == STDOUT and not sweep_axis:
+            given.refuse("whole", "explain", why="beside --json -, which holds it; leave it out")
         axes = (
             [parse_axis(text) for text in (*(sweep_axis or ()), *extra_axes)] if sweep_axis else []
         )
@@ -176,8 +178,6 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 else memory_of_gpu(gpu, chosen, deployment, gpu_memory_utilization)
             )
         wanted = asked_lengths(lengths, trace, deployment.length(chosen))
-        if json == STDOUT and not sweep_axis:
-            given.refuse("whole", "explain", why="beside --json -, which holds it; leave it out")
         if sweep_axis:
             _refuse_axes(axes, given)
             _sweep(chosen, memory_bytes, deployment, axes)

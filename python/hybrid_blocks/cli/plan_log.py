@@ -64,7 +64,7 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
             "why_figure",
             "gpu",
         ),
-        why="beside --log, which prints the plan of the log's own length; leave it out",
+        why="beside --log, which prints one plan of the log's own memory; leave it out",
     )
     refuse_pasted(context, "beside --log: both give an engine's options")
     fields = {name: context.params[name] for name in Deployment.__struct_fields__ if name in given}

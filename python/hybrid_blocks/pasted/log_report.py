@@ -19,6 +19,7 @@ from hybrid_blocks.pasted.log_lines import Logged
 from hybrid_blocks.pasted.log_options import options_of
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report import Report, make_report
+from hybrid_blocks.plan.report.verdict import typical_lengths
 
 _COUNTS_REQUESTS: Final = (0, 22)
 _BATCHES_IN_FLIGHT: Final = (0, 26)
@@ -112,7 +113,8 @@ def _report(
 ) -> LogReport:
     report, refusal = None, None
     try:
-        report = make_report(model, figures.memory_bytes, deployment)
+        lengths = typical_lengths(deployment.length(model))
+        report = make_report(model, figures.memory_bytes, deployment, lengths)
     except PlanError as error:
         refusal = str(error)
     return LogReport(
