@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import hybrid_blocks
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
@@ -90,6 +91,32 @@ def test_a_page_needs_no_network(html: str) -> None:
     assert references.policies[0].startswith("default-src 'none'")
     assert "http" not in references.policies[0]
     assert not re.search(r"@import|url\(\s*['\"]?https?:", html)
+
+
+def test_a_page_says_how_it_was_made_and_what_its_words_mean(html: str, tmp_path: Path) -> None:
+    assert "hybrid-blocks plan Qwen3.5-27B --memory 24GiB --lengths 512,8k --html " in html
+    assert f"hybrid-blocks {hybrid_blocks.__version__}: " in html
+    assert "Level natural is vLLM with this package and HYBRID_BLOCKS=natural" in html
+    assert "48 Gated DeltaNet and 16 full-attention layers, sizes verified" in html
+    assert "level natural runs more requests at once than vLLM" in html
+    page = tmp_path / "estimated.html"
+    command = ("vllm", "serve", "Qwen/Qwen3.5-27B-FP8", "--api-key", "sesame", "--port", "80")
+    run("plan", "--gpu", "80GB", "--html", page, "--", "HF_TOKEN=hf_sesame", *command)
+    words = page.read_text()
+    assert "sesame" not in words
+    assert "(estimate for 80GB), tp 1" in words
+    assert "-- HF_TOKEN=*** vllm serve Qwen/Qwen3.5-27B-FP8 --api-key *** --port 80" in words
+
+
+def test_a_model_of_a_file_goes_by_its_architecture(tmp_path: Path) -> None:
+    fields = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64}
+    fields |= {"num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 512}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(fields))
+    run("plan", config, "--memory", "64MiB", "--html", tmp_path / "page.html")
+    picture = picture_in((tmp_path / "page.html").read_text())
+    assert picture["model"] == "LlamaForCausalLM, 3 layers"
+    assert picture["layers"] == f"3 full-attention layers, read from {config}"
 
 
 def test_text_of_others_is_no_html(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from hybrid_blocks.cli.command_line import Written
 from hybrid_blocks.cli.output import print_error
 from hybrid_blocks.cli.pasted import Pasting
 from hybrid_blocks.errors import HybridBlocksError
@@ -44,7 +45,7 @@ class Commands(TyperGroup):
             return None
         module = import_module(f"hybrid_blocks.cli.{cmd_name}")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        kept = Pasting if cmd_name in PASTED else None
+        kept = Pasting if cmd_name in PASTED else Written
         alone.command(cmd_name, cls=kept)(getattr(module, FUNCTIONS[cmd_name]))
         return typer.main.get_command(alone)
 

@@ -5,8 +5,8 @@ from pathlib import PurePath
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand
 
+from hybrid_blocks.cli.command_line import Written, keep
 from hybrid_blocks.errors import InvalidArgumentError
 
 _KEY: Final = "hybrid_blocks.pasted"
@@ -14,16 +14,18 @@ _STARTS: Final = (("vllm", "serve"), ("docker", "run"), ("podman", "run"))
 _WITHIN: Final = re.compile(r"\b(vllm\s+serve|(docker|podman|nerdctl)\s+run|openai\.api_server)\s")
 
 
-class Pasting(TyperCommand):
+class Pasting(Written):
     """A command that keeps what stands behind ``--`` apart from its own options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Cut off a pasted command; ``vllm serve`` needs no ``--`` before it."""
         place, width = _place(args)
-        if place is not None and _is_command(args[place + width :]):
-            ctx.meta[_KEY] = args[place + width :]
-            args = args[:place]
-        return super().parse_args(ctx, args)
+        if place is None or not _is_command(args[place + width :]):
+            return super().parse_args(ctx, args)
+        ctx.meta[_KEY] = args[place + width :]
+        rest = super().parse_args(ctx, args[:place])
+        keep(ctx, args)
+        return rest
 
 
 def pasted(context: typer.Context) -> list[str] | None:

@@ -20,6 +20,7 @@ from hybrid_blocks.cli.output import (
 from hybrid_blocks.cli.pasted import pasted, refuse_pasted
 from hybrid_blocks.cli.plan_gpu import check_gpu, memory_of_gpu, with_all_cards
 from hybrid_blocks.cli.plan_lengths import asked_lengths, trace_lengths
+from hybrid_blocks.cli.plan_page import write_page
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
@@ -194,7 +195,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             # Where nobody asks for lengths the page starts at one of its own.
             asked = wanted if lengths is not None else []
             of_page = make_report(chosen, memory_bytes, deployment, asked, mix)
-            _write_page(html, chosen, memory_bytes, deployment, of_page)
+            write_page(html, (chosen, memory_bytes, deployment), of_page, card, context)
     except HybridBlocksError as error:
         fail(error)
 
@@ -239,16 +240,6 @@ def _show(
         write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
     if plot_file is not None:
         plot(report, plot_file)
-
-
-def _write_page(
-    path: Path, model: Model, memory_bytes: int, deployment: Deployment, report: Report
-) -> None:
-    from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
-    from hybrid_blocks.view.plan_page import PlanPage  # noqa: PLC0415
-    from hybrid_blocks.view.plan_picture import make_plan_picture  # noqa: PLC0415
-
-    write(PlanPage(make_plan_picture(model, memory_bytes, deployment, report)).document(), path)
 
 
 def _refuse_axes(axes: Sequence[Axis], given: Given) -> None:

@@ -174,11 +174,18 @@ def from_config(
         kv_cache_dtype=quantization.kv_cache_dtype(fields, name),
         rotary_share=_rotary_share(config, model_type),
         max_model_len=_max_model_len(config),
+        architecture=_architecture(fields),
         verified=verified,
         notes=(*notes, _ON_HOPPER) if _is_sparse(layers) else notes,
         weights=None if isinstance(weights, str) else weights,
         weights_unknown=weights if isinstance(weights, str) else "",
     )
+
+
+def _architecture(fields: Mapping[str, object]) -> str | None:
+    named = fields.get("architectures")
+    first = named[0] if isinstance(named, list) and named else None
+    return first if isinstance(first, str) else None
 
 
 def _is_sparse(layers: tuple[Layer, ...]) -> bool:

@@ -43,12 +43,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Layers in order of depth.
 
     ``draft_layers`` belong to the model's multi-token-prediction head and exist only while it
-    speculates. ``verified`` says how far the sizes were checked; ``config`` means that they were
-    read from a file of the user's. ``max_model_len`` is None where the source does not say, and
-    ``kv_cache_dtype`` where the checkpoint leaves the format of the cache to the model's own.
-    ``rotary_share`` is the part of a key that is rotated. With ``index`` all full layers are sparse
-    ones; ``convolutions`` keep one state more at their depth. ``weights`` is None where
-    their number is not known, and ``weights_unknown`` then says why.
+    speculates. ``architecture`` is the class that a ``config.json`` names. ``verified`` says how
+    far the sizes were checked; ``config`` means that they were read from a file of the user's.
+    ``max_model_len`` is None where the source does not say, and ``kv_cache_dtype`` where the
+    checkpoint leaves the format of the cache to the model's own. ``rotary_share`` is the part of a
+    key that is rotated. With ``index`` all full layers are sparse ones; ``convolutions`` keep one
+    state more at their depth. ``weights`` is None where their number is not known, and
+    ``weights_unknown`` then says why.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     index: SparseIndex | None = None
     convolutions: tuple[TokenConvolution, ...] = ()
     max_model_len: int | None = None
+    architecture: str | None = None
     verified: Verified = "config"
     notes: tuple[str, ...] = ()
     weights: Weights | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jinja2
 from bokeh.document import Document
@@ -24,6 +24,18 @@ POLICY: Final = (
 """With it a browser refuses any request that a script of the page might make."""
 
 WIDTH: Final = 1160
+
+_LEVEL: Final = (
+    "Level natural is vLLM with this package and HYBRID_BLOCKS=natural: attention and states share "
+    "slabs of one memory, in blocks of their own sizes."
+)
+
+
+class MadeBy(NamedTuple):
+    """The version and the command that made a page."""
+
+    version: str
+    command: str
 
 
 def read(name: str) -> str:
@@ -50,6 +62,14 @@ def legend(styles: Mapping[str, str]) -> str:
     """Return a line of swatches with their names."""
     marks = (f'<span><i style="{style}"></i>{safe(name)}</span>' for name, style in styles.items())
     return f'<div class="legend">{"".join(marks)}</div>'
+
+
+def footer(made_by: MadeBy | None) -> Div:
+    """Return the foot of a page: what made it, and what its words mean."""
+    told = ""
+    if made_by is not None:
+        told = f"hybrid-blocks {safe(made_by.version)}: <code>{safe(made_by.command)}</code><br>"
+    return text(f'<p class="foot">{told}{_LEVEL}</p>', name="foot")
 
 
 def document(root: LayoutDOM, script: CustomJS, title: str) -> Document:

@@ -21,7 +21,7 @@ from bokeh.models.widgets import Slider
 from bokeh.plotting import figure
 
 from hybrid_blocks.view import colors
-from hybrid_blocks.view.page import WIDTH, document, legend, read, safe, text
+from hybrid_blocks.view.page import WIDTH, MadeBy, document, footer, legend, read, safe, text
 from hybrid_blocks.view.plan_picture import PlanPicture
 from hybrid_blocks.view.tiles import draw, quads
 
@@ -68,7 +68,9 @@ class PlanPage:
 
     """
 
-    def __init__(self, picture: PlanPicture, *above: LayoutDOM) -> None:
+    def __init__(
+        self, picture: PlanPicture, *above: LayoutDOM, made_by: MadeBy | None = None
+    ) -> None:
         self.state = ColumnDataSource({"json": [encode(picture)]}, name="state")
         self.slider = Slider(
             start=0,
@@ -123,6 +125,7 @@ class PlanPage:
             text("<h2>Where each byte goes</h2>"),
             self._bytes,
             self._notes,
+            footer(made_by),
             styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
         )
 
@@ -133,10 +136,10 @@ class PlanPage:
     def tell(self, picture: PlanPicture) -> None:
         """Say what was planned, and what to know of it."""
         self._model = picture.model
-        first, _, rest = picture.title.partition("\n")
+        verdict = "".join(f"<p><b>{safe(line)}</b></p>" for line in picture.verdict)
         self._title.text = (
             f"<h1>{safe(picture.model)}</h1>"
-            f"<p>{safe(first.removeprefix(picture.model).lstrip(': '))}</p><p>{safe(rest)}</p>"
+            f"<p>{safe(picture.layers)}</p><p>{safe(picture.deployment)}</p>{verdict}"
             "<p>These are the figures of <code>hybrid-blocks plan</code>, for memory that is full "
             "of decoding requests of one length.</p>"
         )

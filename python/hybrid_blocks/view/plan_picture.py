@@ -10,10 +10,12 @@ from hybrid_blocks.plan.geometry import plan_natural
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.report.plan_report import FullOf, PlanReport
 from hybrid_blocks.plan.report.report import Report, make_report
-from hybrid_blocks.plan.report.tables import concurrency, title_text
+from hybrid_blocks.plan.report.tables import concurrency
+from hybrid_blocks.plan.report.verdict import typical_lengths
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
 from hybrid_blocks.units import human
 from hybrid_blocks.view.held import Run, held_in_blocks, held_in_slabs
+from hybrid_blocks.view.plan_text import deployment_text, layers_text, name_text
 from hybrid_blocks.view.two_pools import TwoPools, two_pools
 
 SHORTEST: Final = 128
@@ -69,7 +71,9 @@ class PlanPicture(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    title: str
+    layers: str
+    deployment: str
+    verdict: tuple[str, ...]
     memory_bytes: int
     max_num_seqs: int
     lengths: tuple[int, ...]
@@ -81,9 +85,15 @@ class PlanPicture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan_picture(
-    model: Model, memory_bytes: int, deployment: Deployment, report: Report
+    model: Model,
+    memory_bytes: int,
+    deployment: Deployment,
+    report: Report,
+    card: str | None = None,
 ) -> PlanPicture:
     """Plan the lengths of a slider beside those of a report.
+
+    The memory is an estimate for ``card``, where there is one.
 
     The slider starts at the first length of ``--lengths``, else at 8,192 tokens.
 
@@ -101,8 +111,10 @@ def make_plan_picture(
     if every.vllm is not None:
         sides.insert(0, _vllm(plan_vllm(model, memory_bytes, deployment), every.vllm, lengths))
     return PlanPicture(
-        model=report.model,
-        title=title_text(report),
+        model=name_text(model),
+        layers=layers_text(model, report),
+        deployment=deployment_text(report, card),
+        verdict=_verdict(model, memory_bytes, deployment, report),
         memory_bytes=memory_bytes,
         max_num_seqs=deployment.max_num_seqs,
         lengths=tuple(lengths),
@@ -112,6 +124,16 @@ def make_plan_picture(
         notes=report.notes,
         warnings=report.warnings,
     )
+
+
+def _verdict(
+    model: Model, memory_bytes: int, deployment: Deployment, report: Report
+) -> tuple[str, ...]:
+    """Return the verdict on the lengths of a report, or on typical ones if it has none."""
+    if len(report.natural.lengths) == 1:
+        typical = typical_lengths(report.max_model_len)
+        report = make_report(model, memory_bytes, deployment, typical)
+    return report.verdict.lines if report.verdict else ()
 
 
 def _steps(longest: int) -> list[int]:
