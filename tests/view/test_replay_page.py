@@ -21,6 +21,7 @@ from hybrid_blocks.trace import Trace, generate_workload, measure_sharing
 from hybrid_blocks.view.page import html_of
 from hybrid_blocks.view.replay_page import ReplayPage
 from hybrid_blocks.view.replay_picture import MOST_TILES, make_replay_picture, story
+from hybrid_blocks.view.replay_text import head
 from typer.testing import CliRunner
 
 ASKED = ("--workload", "tools", "--limit", 40, "--model", "Qwen3.5-27B", "--memory", "8GiB")
@@ -170,6 +171,23 @@ def test_shares_are_drawn_as_hits_over_memory(tmp_path: Path) -> None:
     for result in results:
         assert f"{result['hit_rate']:.2%}" in text
     assert f"nothing evicted: {results[0]['sequential_hit_rate']:.2%}" in text
+
+
+def test_a_page_says_that_vllm_was_not_replayed(case: tuple[Trace, Cache, Runs]) -> None:
+    trace, cache, runs = case
+    missing = "vLLM was not replayed: <code>--manager rust --manager vllm</code>"
+    alone = head(make_replay_picture(trace, cache, runs[:1]))
+    assert alone.count('<div class="side">') == 2
+    assert missing in alone
+    assert "120 requests, " in alone
+    result, timeline = runs[0]
+    vllm = msgspec.structs.replace(result, manager=str(ManagerName.VLLM), variant="vllm")
+    both = head(make_replay_picture(trace, cache, [runs[0], (vllm, timeline)]))
+    assert both.count('<div class="side">') == 2
+    assert missing not in both
+    # A cache of blocks has no model whose plan vLLM could make.
+    blocks = [(msgspec.structs.replace(result, model=None), timeline)]
+    assert missing not in head(make_replay_picture(trace, cache, blocks))
 
 
 def test_a_page_without_a_film_has_no_arena(case: tuple[Trace, Cache, Runs]) -> None:

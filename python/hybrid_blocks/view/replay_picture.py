@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from hybrid_blocks.replay import ManagerName
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.film import MOST_FRAMES, NO_CHECKPOINT, Film, Lookup
 from hybrid_blocks.replay.report import engine_text, figures
@@ -72,12 +73,22 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPicture:
-    """Everything that the page of a replay draws. ``bound`` is the share without evictions."""
+    """Everything that the page of a replay draws.
+
+    Attributes:
+        trace: its name.
+        engine: which engine served it.
+        seconds: the longest of the runs.
+        bound: share of prompt tokens found without evictions.
+        lacks_vllm: vLLM's manager could have run too, but did not.
+        runs: one for each manager.
+    """
 
     trace: str
     engine: str
     seconds: float
     bound: float | None
+    lacks_vllm: bool
     runs: tuple[Run, ...]
 
 
@@ -94,7 +105,15 @@ def make_replay_picture(
         engine=engine_text(first),
         seconds=max(result.virtual_seconds for result, _ in runs),
         bound=first.sequential_hit_rate,
+        lacks_vllm=lacks_vllm([result for result, _ in runs]),
         runs=tuple(_run(trace, cache, seen, result, timeline) for result, timeline in runs),
+    )
+
+
+def lacks_vllm(results: Sequence[Result]) -> bool:
+    """Return whether vLLM's manager, which needs a model, was left out."""
+    return results[0].model is not None and not any(
+        result.manager == ManagerName.VLLM for result in results
     )
 
 

@@ -1,8 +1,14 @@
 """What the page of a replay says in words."""
 
+from typing import Final
+
 from hybrid_blocks.replay.report import rows
 from hybrid_blocks.view.page import safe
 from hybrid_blocks.view.replay_picture import ReplayPicture
+
+WITHOUT_VLLM: Final = (
+    "vLLM was not replayed: <code>--manager rust --manager vllm</code> replays its manager too."
+)
 
 
 def head(picture: ReplayPicture) -> str:
@@ -13,9 +19,13 @@ def head(picture: ReplayPicture) -> str:
         f"preemptions: {safe(run.figures['preemptions'])}</div>"
         for run in picture.runs
     )
+    if picture.lacks_vllm:
+        runs += f'<div class="side">{WITHOUT_VLLM}</div>'
+    served = picture.runs[0].figures
     return (
         f"<h1>Replay of {safe(picture.trace)}</h1><p>{safe(picture.engine)}</p>"
-        "<p>These are the figures of <code>hybrid-blocks replay</code>, in virtual time.</p>"
+        f"<p>{safe(served['requests'])} requests, {safe(served['prompt tokens'])} prompt tokens. "
+        "These are the figures of <code>hybrid-blocks replay</code>, in virtual time.</p>"
         f'<div class="sides">{runs}</div>'
     )
 

@@ -12,6 +12,8 @@ from hybrid_blocks.replay.report import engine_text
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.view.page import WIDTH, document, safe, text
 from hybrid_blocks.view.replay_page import line_colors
+from hybrid_blocks.view.replay_picture import lacks_vllm
+from hybrid_blocks.view.replay_text import WITHOUT_VLLM
 
 
 def share_page(results: Sequence[Result]) -> Document:
@@ -60,6 +62,7 @@ def share_page(results: Sequence[Result]) -> Document:
         text(
             f"<h1>Hits of {safe(first.trace)}</h1>"
             f"<p>{safe(engine_text(first, has_memory=False))}</p>"
+            f"{f'<p>{WITHOUT_VLLM}</p>' if lacks_vllm(results) else ''}"
         ),
         plot,
         text(_table(results)),
