@@ -57,8 +57,8 @@ def test_a_plan_shows_the_figures_of_its_table_at_each_length(
         theirs = report["vllm"]["lengths"][at]
         page.set("length", lengths.index(full["length"]))
         words = page.text("head")
-        assert f"<b>{theirs['running']:,.2f}x</b> requests of {full['length']:,} tokens" in words
-        assert f"<b>{full['running']:,.2f}x</b>" in words
+        assert f"<b>{int(theirs['running']):,}</b> requests of {full['length']:,} tokens" in words
+        assert f"<b>{int(full['running']):,}</b>" in words
         for name, one in (("vllm", theirs), ("natural", full)):
             tiles = page.data(f"{name} map")
             assert drawn(tiles, "read") == pytest.approx(one["budget"]["live"] / 2**20, rel=0.1)
@@ -132,7 +132,7 @@ def test_a_served_page_plans_what_its_controls_say(window: Browser) -> None:
             window.set("memory", "30GiB")
             asked = ("Qwen3.5-27B", "--memory", "30GiB", "--lengths", "8k", "--json", "-")
             report: dict[str, Any] = json.loads(run("plan", *asked))
-            wanted = f"<b>{report['natural']['lengths'][1]['running']:,.2f}x</b>"
+            wanted = f"<b>{int(report['natural']['lengths'][1]['running']):,}</b>"
             window.wait(lambda: wanted in window.text("head"))
             assert all(name.startswith(address) for name in window.fetched())
             assert not window.errors()

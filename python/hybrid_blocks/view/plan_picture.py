@@ -10,7 +10,6 @@ from hybrid_blocks.plan.geometry import plan_natural
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.report.plan_report import FullOf, PlanReport
 from hybrid_blocks.plan.report.report import Report, make_report
-from hybrid_blocks.plan.report.tables import concurrency
 from hybrid_blocks.plan.report.verdict import typical_lengths
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
 from hybrid_blocks.units import human
@@ -32,7 +31,7 @@ NATURAL, VLLM = "level natural", "vLLM 0.33"
 class Full(msgspec.Struct, frozen=True, kw_only=True):
     """A memory full of requests of one length.
 
-    ``shown`` is how many run at once, as the tables have it; ``binds`` says what keeps more out.
+    ``shown`` is how many whole requests run at once; ``binds`` says what keeps more out.
     ``runs`` are those of one request, ``parts`` bytes as the tables have them, and ``shares`` the
     same as shares of the memory.
     """
@@ -188,7 +187,7 @@ def _full(full: FullOf, runs: tuple[Run, ...]) -> Full:
         requests=budget.requests,
         concurrency=full.concurrency,
         running=full.running,
-        shown=concurrency(full),
+        shown=_whole(full),
         binds=_binds(full, runs),
         runs=runs,
         parts={name: human(nbytes) for name, nbytes in budget.parts.items()},
@@ -196,10 +195,16 @@ def _full(full: FullOf, runs: tuple[Run, ...]) -> Full:
     )
 
 
+def _whole(full: FullOf) -> str:
+    """Return how many whole requests run, and whether an option caps them."""
+    capped = " (max_num_seqs)" if full.running < full.concurrency else ""
+    return f"{int(full.running):,}{capped}"
+
+
 def _binds(full: FullOf, runs: tuple[Run, ...]) -> str:
     """Say what keeps one more request out, and who takes most of a request's memory."""
     if full.running < full.concurrency:
-        return f"max_num_seqs binds: memory would hold {full.concurrency:,.2f}x"
+        return f"max_num_seqs binds: memory would hold {int(full.concurrency):,}"
     held: dict[str, int] = {}
     for run in runs:
         held[run.owner] = held.get(run.owner, 0) + run.total

@@ -59,7 +59,7 @@ def _full(pools: SglangPools, at: SglangAtLength, token_bytes: int, max_num_seqs
     else:
         binds = f"the pool of {'states' if at.running >= cap else 'tokens'} binds"
     return PoolsFull(
-        shown=f"{at.running:,.2f}x",
+        shown=f"{int(at.running):,}",
         binds=binds,
         parts=(
             ("states", used),
