@@ -10,10 +10,12 @@ from typing import Any
 
 import hybrid_blocks
 import pytest
+from bokeh.models.widgets import Div
 from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.report import make_report
+from hybrid_blocks.view.plan_page import PlanPage
 from hybrid_blocks.view.plan_picture import PlanPicture, make_plan_picture
 from typer.testing import CliRunner
 
@@ -119,6 +121,14 @@ def test_a_model_of_a_file_goes_by_its_architecture(tmp_path: Path) -> None:
     assert picture["layers"] == f"3 full-attention layers, read from {config}"
 
 
+def test_a_page_says_where_there_is_no_difference() -> None:
+    for model, is_same in (("Phi-4", True), ("DeepSeek-V3", True), ("Qwen3.5-27B", False)):
+        picture = picture_of(model, Deployment(max_model_len=8192))
+        assert picture.is_same is is_same
+        assert ("There is no difference in memory" in words_of(picture)) is is_same
+    assert "nothing to gain in memory" in picture_of("Phi-4", Deployment()).verdict[0]
+
+
 def test_text_of_others_is_no_html(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(
@@ -146,6 +156,11 @@ def test_text_of_others_is_no_html(tmp_path: Path) -> None:
 def picture_of(model: str, deployment: Deployment) -> PlanPicture:
     loaded, memory = load_model(model), 48 * 2**30
     return make_plan_picture(loaded, memory, deployment, make_report(loaded, memory, deployment))
+
+
+def words_of(picture: PlanPicture) -> str:
+    boxes: Any = PlanPage(picture).root.select({"type": Div})
+    return " ".join(box.text for box in boxes)
 
 
 @pytest.mark.parametrize("model", MODELS)

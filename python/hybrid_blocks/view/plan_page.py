@@ -49,6 +49,10 @@ HATCHED: Final[Mapping[str, str]] = MappingProxyType(
 LINES: Final = ("#8a8f98", "#2a6f4e")
 """Of vLLM's plan, and of the natural one."""
 
+_SAME: Final = (
+    "There is no difference in memory for this model: both maps are alike, and both curves are one."
+)
+
 _FORMAT: Final = """
 const length = JSON.parse(state.data.json[0]).lengths[Math.round(tick)]
 return length === undefined ? '' : length.toLocaleString('en-US')
@@ -150,7 +154,8 @@ class PlanPage:
         owners = {name: colors.swatch(color) for name, color in colors.OWNERS.items()}
         shown = {name: style for name, style in owners.items() if name in held}
         content = legend({**shown, **HATCHED})
-        self._legend.text = f"<h2>The memory to scale, full of these requests</h2>{content}"
+        same = "" if not picture.is_same else f"<p>{_SAME}</p>"
+        self._legend.text = f"<h2>The memory to scale, full of these requests</h2>{same}{content}"
 
     def _maps(self) -> LayoutDOM:
         sources, ranges, captions, plots = [], [], [], []
@@ -246,9 +251,10 @@ class PlanPage:
         sources = [_curve(), _curve()]
         cap = ColumnDataSource({"length": [1, 2], "most": [1, 2]})
         plot.line("length", "most", source=cap, color=colors.PADDING, legend_label="max_num_seqs")
-        for source, color, name in zip(sources, LINES, ("vLLM", "level natural"), strict=True):
+        names = ("vLLM", "level natural")
+        for source, color, name, width in zip(sources, LINES, names, (7, 3), strict=True):
             line = plot.line(
-                "length", "running", source=source, color=color, line_width=3, legend_label=name
+                "length", "running", source=source, color=color, line_width=width, legend_label=name
             )
             plot.line("length", "held", source=source, color=color, line_dash="dotted")
             plot.add_tools(

@@ -22,6 +22,9 @@ SHORTEST: Final = 128
 
 STEPS_PER_DOUBLING: Final = 4
 
+_SAME: Final = 0.005
+"""A smaller share of the requests is no difference."""
+
 TYPICAL: Final = 8192
 """Tokens of the request that a page shows first."""
 
@@ -66,13 +69,15 @@ class PlanPicture(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the page of a plan draws.
 
     ``lengths`` are those that its slider reaches, ``start`` the first one shown. ``sides`` are
-    vLLM's plan, if there is one, and the natural one. ``pools`` are SGLang's, if it has two.
+    vLLM's plan, if there is one, and the natural one; ``is_same`` if they hold the same requests.
+    ``pools`` are SGLang's, if it has two.
     """
 
     model: str
     layers: str
     deployment: str
     verdict: tuple[str, ...]
+    is_same: bool
     memory_bytes: int
     max_num_seqs: int
     lengths: tuple[int, ...]
@@ -114,6 +119,7 @@ def make_plan_picture(
         layers=layers_text(model, report),
         deployment=deployment_text(report, card),
         verdict=_verdict(model, memory_bytes, deployment, report),
+        is_same=_is_same(every),
         memory_bytes=memory_bytes,
         max_num_seqs=deployment.max_num_seqs,
         lengths=tuple(lengths),
@@ -133,6 +139,17 @@ def _verdict(
         typical = typical_lengths(report.max_model_len)
         report = make_report(model, memory_bytes, deployment, typical)
     return report.verdict.lines if report.verdict else ()
+
+
+def _is_same(report: Report) -> bool:
+    """Return whether both plans hold as many requests at every length."""
+    if report.vllm is None:
+        return False
+    pairs = zip(report.natural.lengths, report.vllm.lengths, strict=True)
+    return all(
+        abs(ours.concurrency - theirs.concurrency) <= _SAME * theirs.concurrency
+        for ours, theirs in pairs
+    )
 
 
 def _steps(longest: int) -> list[int]:
