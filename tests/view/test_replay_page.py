@@ -180,6 +180,9 @@ def test_a_page_says_that_vllm_was_not_replayed(case: tuple[Trace, Cache, Runs])
     assert alone.count('<div class="side">') == 2
     assert missing in alone
     assert "120 requests, " in alone
+    several = head(make_replay_picture(trace, cache, runs))
+    assert several.count('<div class="side">') == 2
+    assert missing in several
     result, timeline = runs[0]
     vllm = msgspec.structs.replace(result, manager=str(ManagerName.VLLM), variant="vllm")
     both = head(make_replay_picture(trace, cache, [runs[0], (vllm, timeline)]))

@@ -19,13 +19,18 @@ def head(picture: ReplayPicture) -> str:
         f"preemptions: {safe(run.figures['preemptions'])}</div>"
         for run in picture.runs
     )
-    if picture.lacks_vllm:
+    without = ""
+    if picture.lacks_vllm and len(picture.runs) == 1:
+        # The figures of one manager leave half of the line empty.
         runs += f'<div class="side">{WITHOUT_VLLM}</div>'
+    elif picture.lacks_vllm:
+        without = f"<p>{WITHOUT_VLLM}</p>"
     served = picture.runs[0].figures
     return (
         f"<h1>Replay of {safe(picture.trace)}</h1><p>{safe(picture.engine)}</p>"
         f"<p>{safe(served['requests'])} requests, {safe(served['prompt tokens'])} prompt tokens. "
         "These are the figures of <code>hybrid-blocks replay</code>, in virtual time.</p>"
+        f"{without}"
         f'<div class="sides">{runs}</div>'
     )
 
