@@ -10,7 +10,9 @@ from typing import Any
 
 import hybrid_blocks
 import pytest
+from bokeh.models import Row
 from bokeh.models.widgets import Div
+from bokeh.plotting import figure
 from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
@@ -127,6 +129,16 @@ def test_a_page_says_where_there_is_no_difference() -> None:
         assert picture.is_same is is_same
         assert ("There is no difference in memory" in words_of(picture)) is is_same
     assert "nothing to gain in memory" in picture_of("Phi-4", Deployment()).verdict[0]
+
+
+def test_a_narrow_window_stacks_the_two_sides(html: str) -> None:
+    """Only the maps have a row of their own; a browser shows the rest as wide as its window."""
+    page = PlanPage(picture_of("Qwen3.5-27B", Deployment(max_model_len=8192)))
+    plots: Any = page.root.select({"type": figure})
+    assert {plot.sizing_mode for plot in plots} == {"stretch_width"}
+    assert "max-width: 800px" in html
+    (maps,) = page.root.select({"type": Row})
+    assert "flex-direction: column" in str(maps.properties_with_values()["stylesheets"][0].css)
 
 
 def test_text_of_others_is_no_html(tmp_path: Path) -> None:

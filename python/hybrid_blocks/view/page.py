@@ -25,6 +25,15 @@ POLICY: Final = (
 
 WIDTH: Final = 1160
 
+FLUID: Final[dict[str, Any]] = {"sizing_mode": "stretch_width", "max_width": WIDTH}
+"""Sizes of a part that is as wide as its page, and narrower in a narrow window."""
+
+STACKED: Final = (
+    "@media (max-width: 800px) { :host { flex-direction: column !important; } "
+    ".bk-Figure { flex: none !important; } }"
+)
+"""Style of a row whose parts lie one below the other in a narrow window."""
+
 _LEVEL: Final = (
     "Level natural is vLLM with this package and HYBRID_BLOCKS=natural: attention and states share "
     "slabs of one memory, in blocks of their own sizes."
@@ -48,7 +57,7 @@ def text(content: str = "", **options: Any) -> Div:
     return Div(
         text=content,
         stylesheets=[InlineStyleSheet(css=read("parts.css"))],
-        width=WIDTH,
+        **FLUID,
         **options,
     )
 

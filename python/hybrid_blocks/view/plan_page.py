@@ -13,6 +13,7 @@ from bokeh.models import (
     CustomJSTickFormatter,
     FixedTicker,
     HoverTool,
+    InlineStyleSheet,
     LayoutDOM,
     Range1d,
 )
@@ -21,7 +22,18 @@ from bokeh.models.widgets import Slider
 from bokeh.plotting import figure
 
 from hybrid_blocks.view import colors
-from hybrid_blocks.view.page import WIDTH, MadeBy, document, footer, legend, read, safe, text
+from hybrid_blocks.view.page import (
+    FLUID,
+    STACKED,
+    WIDTH,
+    MadeBy,
+    document,
+    footer,
+    legend,
+    read,
+    safe,
+    text,
+)
 from hybrid_blocks.view.plan_picture import PlanPicture
 from hybrid_blocks.view.tiles import draw, quads
 
@@ -83,8 +95,8 @@ class PlanPage:
             step=1,
             title="Request length, tokens",
             format=CustomJSTickFormatter(code=_FORMAT, args={"state": self.state}),
-            width=WIDTH - 20,
             name="length",
+            **FLUID,
         )
         self._title, self._legend, self._notes = text(), text(), text()
         self.tell(picture)
@@ -130,6 +142,7 @@ class PlanPage:
             self._bytes,
             self._notes,
             footer(made_by),
+            sizing_mode="stretch_width",
             styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
         )
 
@@ -163,7 +176,7 @@ class PlanPage:
             source, x_range = quads(name), Range1d(start=0, end=1)
             caption = Title(text="", text_font_size="13px", text_font_style="normal")
             plot = figure(
-                width=WIDTH // 2 - 10,
+                sizing_mode="stretch_width",
                 height=330,
                 x_range=x_range,
                 y_range=Range1d(start=0, end=14),
@@ -182,12 +195,12 @@ class PlanPage:
             captions.append(caption)
             plots.append(plot)
         self._args |= {"maps": sources, "x_maps": ranges, "captions": captions}
-        return row(*plots)
+        return row(*plots, **FLUID, stylesheets=[InlineStyleSheet(css=STACKED)])
 
     def _strip(self) -> LayoutDOM:
         x_range = Range1d(start=0, end=1)
         plot = figure(
-            width=WIDTH,
+            **FLUID,
             height=180,
             x_range=x_range,
             y_range=Range1d(start=0, end=2.1),
@@ -212,7 +225,7 @@ class PlanPage:
             {"left": [], "right": [], "color": [], "what": []}, name="pools of SGLang"
         )
         plot: Any = figure(
-            width=WIDTH,
+            **FLUID,
             height=100,
             x_range=x_range,
             y_range=Range1d(start=0, end=1),
@@ -233,13 +246,13 @@ class PlanPage:
         plot.yaxis.visible = False
         plot.grid.visible = False
         plot.outline_line_color = "#c9ced6"
-        box = column(told, plot)
+        box = column(told, plot, **FLUID)
         self._args |= {"pools": source, "pools_told": told, "pools_box": box, "x_pools": x_range}
         return box
 
     def _curves(self) -> LayoutDOM:
         plot = figure(
-            width=WIDTH,
+            **FLUID,
             height=340,
             x_axis_type="log",
             y_axis_type="log",
