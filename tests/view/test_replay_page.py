@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import hybrid_blocks
 import msgspec
 import numpy as np
 import pytest
@@ -153,6 +154,9 @@ def test_the_command_writes_a_page_that_needs_no_network(tmp_path: Path) -> None
     references.feed(html)
     assert not references.fetched
     assert "default-src 'none'" in html
+    made_by = f"hybrid-blocks {hybrid_blocks.__version__}: <code>hybrid-blocks replay --"
+    assert made_by in json_text(html)
+    assert "Manager rust is the core of this package" in html
 
 
 def json_text(html: str) -> str:
@@ -170,6 +174,7 @@ def test_shares_are_drawn_as_hits_over_memory(tmp_path: Path) -> None:
     text = json_text(page.read_text())
     for result in results:
         assert f"{result['hit_rate']:.2%}" in text
+    assert "<code>hybrid-blocks replay --" in text
     assert f"nothing evicted: {results[0]['sequential_hit_rate']:.2%}" in text
 
 

@@ -2,10 +2,15 @@
 
 import re
 import shlex
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand
+
+import hybrid_blocks
+
+if TYPE_CHECKING:
+    from hybrid_blocks.view.page import MadeBy
 
 _KEY: Final = "hybrid_blocks.command_line"
 _SECRET: Final = re.compile(
@@ -27,6 +32,9 @@ def keep(ctx: Any, args: list[str]) -> None:
     ctx.meta[_KEY] = shlex.join(["hybrid-blocks", str(ctx.info_name), *args])
 
 
-def command_line(context: typer.Context) -> str:
-    """Return the command line; of a key or a token only the name, as pages are passed on."""
-    return _SECRET.sub(r"\1\2***", str(context.meta[_KEY]))
+def made_by(context: typer.Context) -> "MadeBy":
+    """Return the version and the command line; of a key or a token only the name."""
+    from hybrid_blocks.view.page import MadeBy  # noqa: PLC0415 - optional, slow
+
+    command = _SECRET.sub(r"\1\2***", str(context.meta[_KEY]))
+    return MadeBy(hybrid_blocks.__version__, command)

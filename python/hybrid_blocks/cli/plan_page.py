@@ -4,8 +4,7 @@ from pathlib import Path
 
 import typer
 
-import hybrid_blocks
-from hybrid_blocks.cli.command_line import command_line
+from hybrid_blocks.cli.command_line import made_by
 from hybrid_blocks.model import Model
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.memory import Gpu
@@ -25,11 +24,10 @@ def write_page(
         InvalidArgumentError: the file cannot be written.
 
     """
-    from hybrid_blocks.view.page import MadeBy, write  # noqa: PLC0415 - optional, slow
+    from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
     from hybrid_blocks.view.plan_page import PlanPage  # noqa: PLC0415
     from hybrid_blocks.view.plan_picture import make_plan_picture  # noqa: PLC0415
 
     estimated = None if card is None else card.cards.name
     picture = make_plan_picture(*case, report, estimated)
-    made_by = MadeBy(hybrid_blocks.__version__, command_line(context))
-    write(PlanPage(picture, made_by=made_by).document(), path)
+    write(PlanPage(picture, made_by=made_by(context)).document(), path)

@@ -10,6 +10,7 @@ import typer
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
+from hybrid_blocks.cli.command_line import made_by
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.output import (
@@ -308,7 +309,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             _draw(plot, results, runs)
         _check_served(results)
         if html is not None:
-            _write_page(html, requests, cache, results, runs)
+            _write_page(html, requests, cache, results, runs, context)
     except (HybridBlocksError, PlanError, OSError) as error:
         fail(error)
 
@@ -321,8 +322,13 @@ def _draw(path: Path, results: Sequence[Result], runs: Runs) -> None:
         plot_hits(path, results)
 
 
-def _write_page(
-    path: Path, trace: Trace, cache: Cache, results: Sequence[Result], runs: Runs
+def _write_page(  # noqa: PLR0917 -- as the run has them
+    path: Path,
+    trace: Trace,
+    cache: Cache,
+    results: Sequence[Result],
+    runs: Runs,
+    context: typer.Context,
 ) -> None:
     """Write the page of runs, or of results at several sizes where there are no runs."""
     from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
@@ -331,9 +337,10 @@ def _write_page(
     from hybrid_blocks.view.share_page import share_page  # noqa: PLC0415
 
     if runs:
-        write(ReplayPage(make_replay_picture(trace, cache, runs)).document(), path)
+        picture = make_replay_picture(trace, cache, runs)
+        write(ReplayPage(picture, made_by(context)).document(), path)
     else:
-        write(share_page(results), path)
+        write(share_page(results, made_by(context)), path)
 
 
 def _warn_of_defaults(given: Given, memory: str) -> None:

@@ -34,11 +34,6 @@ STACKED: Final = (
 )
 """Style of a row whose parts lie one below the other in a narrow window."""
 
-_LEVEL: Final = (
-    "Level natural is vLLM with this package and HYBRID_BLOCKS=natural: attention and states share "
-    "slabs of one memory, in blocks of their own sizes."
-)
-
 
 class MadeBy(NamedTuple):
     """The version and the command that made a page."""
@@ -73,12 +68,12 @@ def legend(styles: Mapping[str, str]) -> str:
     return f'<div class="legend">{"".join(marks)}</div>'
 
 
-def footer(made_by: MadeBy | None) -> Div:
+def footer(made_by: MadeBy | None, meaning: str) -> Div:
     """Return the foot of a page: what made it, and what its words mean."""
     told = ""
     if made_by is not None:
         told = f"hybrid-blocks {safe(made_by.version)}: <code>{safe(made_by.command)}</code><br>"
-    return text(f'<p class="foot">{told}{_LEVEL}</p>', name="foot")
+    return text(f'<p class="foot">{told}{safe(meaning)}</p>', name="foot")
 
 
 def document(root: LayoutDOM, script: CustomJS, title: str) -> Document:

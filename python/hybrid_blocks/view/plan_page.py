@@ -35,6 +35,7 @@ from hybrid_blocks.view.page import (
     text,
 )
 from hybrid_blocks.view.plan_picture import PlanPicture
+from hybrid_blocks.view.plan_text import LEVEL
 from hybrid_blocks.view.tiles import draw, quads
 
 PARTS: Final[Mapping[str, str]] = MappingProxyType(
@@ -141,7 +142,7 @@ class PlanPage:
             text("<h2>Where each byte goes</h2>"),
             self._bytes,
             self._notes,
-            footer(made_by),
+            footer(made_by, LEVEL),
             sizing_mode="stretch_width",
             styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
         )

@@ -26,6 +26,11 @@ _SIZES: Final = {
     "unverified": ", sizes not verified",
 }
 
+LEVEL: Final = (
+    "Level natural is vLLM with this package and HYBRID_BLOCKS=natural: attention and states share "
+    "slabs of one memory, in blocks of their own sizes."
+)
+
 
 def name_text(model: Model) -> str:
     """Return a model's name; one that a file describes goes by its architecture."""

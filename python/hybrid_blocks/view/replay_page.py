@@ -21,9 +21,9 @@ from bokeh.models.widgets import Slider, Toggle
 from bokeh.plotting import figure
 
 from hybrid_blocks.view import colors
-from hybrid_blocks.view.page import WIDTH, document, legend, read, safe, text
+from hybrid_blocks.view.page import WIDTH, MadeBy, document, footer, legend, read, safe, text
 from hybrid_blocks.view.replay_picture import Arena, ReplayPicture, Run
-from hybrid_blocks.view.replay_text import head, table
+from hybrid_blocks.view.replay_text import MANAGER, head, table
 
 MOMENTS: Final = 400
 ROWS: Final = 10
@@ -43,7 +43,7 @@ _TOLD: Final = [
 class ReplayPage:
     """The models of a page, and the script that shows it at a time."""
 
-    def __init__(self, picture: ReplayPicture) -> None:
+    def __init__(self, picture: ReplayPicture, made_by: MadeBy | None = None) -> None:
         self._picture = picture
         self._x_range = Range1d(start=0, end=picture.seconds)
         self._lines: list[Span] = []
@@ -110,6 +110,7 @@ class ReplayPage:
             text(f"<h2>Each prompt, when it first runs</h2>{marks}"),
             *shown[3:],
             text(table(picture)),
+            footer(made_by, MANAGER),
             styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
         )
 

@@ -10,6 +10,11 @@ WITHOUT_VLLM: Final = (
     "vLLM was not replayed: <code>--manager rust --manager vllm</code> replays its manager too."
 )
 
+MANAGER: Final = (
+    "Manager rust is the core of this package; vLLM runs it at level natural. Manager vllm is "
+    "vLLM's own."
+)
+
 
 def head(picture: ReplayPicture) -> str:
     """Say what was replayed, and what came of it."""

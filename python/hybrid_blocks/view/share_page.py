@@ -10,13 +10,13 @@ from bokeh.plotting import figure
 
 from hybrid_blocks.replay.report import engine_text
 from hybrid_blocks.replay.result import Result
-from hybrid_blocks.view.page import WIDTH, document, safe, text
+from hybrid_blocks.view.page import WIDTH, MadeBy, document, footer, safe, text
 from hybrid_blocks.view.replay_page import line_colors
 from hybrid_blocks.view.replay_picture import lacks_vllm
-from hybrid_blocks.view.replay_text import WITHOUT_VLLM
+from hybrid_blocks.view.replay_text import MANAGER, WITHOUT_VLLM
 
 
-def share_page(results: Sequence[Result]) -> Document:
+def share_page(results: Sequence[Result], made_by: MadeBy | None = None) -> Document:
     """Return a document that shows the hits of each variant at each size of the memory."""
     first = results[0]
     plot: Any = figure(
@@ -66,6 +66,7 @@ def share_page(results: Sequence[Result]) -> Document:
         ),
         plot,
         text(_table(results)),
+        footer(made_by, MANAGER),
         styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
     )
     return document(root, CustomJS(code=""), f"Hits of {first.trace}")
