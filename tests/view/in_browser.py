@@ -49,7 +49,7 @@ def test_a_plan_shows_the_figures_of_its_table_at_each_length(
     run(*QWEN, "--html", path)
     report: dict[str, Any] = json.loads(run(*QWEN, "--json", "-"))
     page.open(path.as_uri())
-    page.picture(PICTURES / "plan.png", 1640)
+    page.picture(PICTURES / "plan.png", 1570)
     lengths = page.run(
         "return JSON.parse(Bokeh.documents[0].get_model_by_name('state').data.json[0]).lengths"
     )
