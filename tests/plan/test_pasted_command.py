@@ -198,6 +198,27 @@ def test_a_note_says_whose_figures_a_command_gets(variables: str, options: str, 
 
 
 @pytest.mark.parametrize(
+    ("variables", "options", "connector"),
+    [
+        ("", "--kv-offloading-size 64", "OffloadingConnector"),
+        ("HYBRID_BLOCKS_OFFLOAD=1", "--kv-offloading-size 64", "HybridOffloadingConnector"),
+        ("", f"{_OFFLOAD} {_EXTRA}.spec_name HybridOffloadingSpec", "HybridOffloadingConnector"),
+        ("", "--kv-offloading-size 64 --kv-offloading-backend lmcache", "LMCacheMPConnector"),
+        (
+            "",
+            "--kv-offloading-size 64 --kv-transfer-config.kv_connector NixlConnector",
+            "OffloadingConnector",
+        ),
+    ],
+)
+def test_doctor_gets_the_connector_that_vllm_makes(
+    variables: str, options: str, connector: str
+) -> None:
+    asked = read_features([f"{variables} vllm serve Phi-4 {options}"])
+    assert asked.features.connector == connector
+
+
+@pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--", "vllm", "serve", "Phi-4"], "does not say how much memory is free"),

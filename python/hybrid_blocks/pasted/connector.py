@@ -5,20 +5,31 @@ from typing import Any, Final
 
 from hybrid_blocks.plan.connector import REPLACES_SPEC, Connector
 
-_OFFLOADING: Final = {"native": "OffloadingConnector", "lmcache": "LMCacheConnectorV1"}
+_OFFLOADING: Final = {"native": "OffloadingConnector", "lmcache": "LMCacheMPConnector"}
 
 
 def connector_of(options: Mapping[str, Any]) -> Connector | None:
-    """Return the connector that vLLM's options configure, None without one."""
+    """Return the connector that vLLM's options configure, None without one.
+
+    As in vLLM, ``--kv-offloading-size`` replaces the name of another one.
+    """
     config = options.get("kv_transfer_config")
     fields = config if isinstance(config, dict) else {}
     name = fields.get("kv_connector")
-    if not name and options.get("kv_offloading_size"):
+    if options.get("kv_offloading_size") is not None:
         name = _OFFLOADING.get(options.get("kv_offloading_backend", "native"))
     if not name:
         return None
     module, extra = fields.get("kv_connector_module_path"), fields.get("kv_connector_extra_config")
     return Connector(str(name), module, extra if isinstance(extra, dict) else {})
+
+
+def feature_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    """Return the name that ``doctor`` has for the connector: this package's, or its own."""
+    connector = connector_of(options)
+    if connector is None:
+        return None
+    return connector.name if connector.refused(environment) else "HybridOffloadingConnector"
 
 
 def figures_of(

@@ -7,7 +7,7 @@ import msgspec
 
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted import speculative
-from hybrid_blocks.pasted.connector import connector_of
+from hybrid_blocks.pasted.connector import feature_of
 from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.pasted.model import find_model
 from hybrid_blocks.pasted.parse import parse
@@ -38,13 +38,12 @@ def read_features(words: Sequence[str], source: str | None = None) -> Asked:
     if name is None:
         raise PlanError("the command names no model: vllm serve MODEL …")
     overrides = options.get("hf_overrides")
-    connector = connector_of(options)
     model = find_model(name, overrides if isinstance(overrides, dict) else None)
     return Asked(
         model=model,
         features=Features(
             speculative=_drafts(options, model, parsed.model),
-            connector=None if connector is None else connector.name,
+            connector=feature_of(options, found.environment),
             encoder_connector=options.get("ec_transfer_config") is not None,
             lora=bool(options.get("enable_lora")),
             priorities=options.get("scheduling_policy") == "priority",
