@@ -182,7 +182,9 @@ _TO_MANAGER = "HYBRID_BLOCKS=natural reaches level manager here, because of the 
         ("natural", f"{_OFFLOAD} {_EXTRA}.store lazy", "OffloadingConnector with CPUOff"),
         ("natural", f"{_OFFLOAD} {_EXTRA}.spec_name HybridOffloadingSpec", "gets the figures of n"),
         ("natural", "--kv-transfer-config.kv_connector NixlConnector", f"{_TO_MANAGER}NixlConn"),
-        ("natural", _OURS, "with the KV connector HybridOffloadingConnector: this command gets"),
+        ("natural", _OURS, "HYBRID_BLOCKS=natural: this command gets the figures of natural"),
+        ("natural", "-pp 2", "reaches level manager here, because of pipeline parallelism"),
+        ("natural", "--kv-cache-metrics", "manager here, because of KV-cache residency metrics"),
         ("natural", f"{_OURS} {_EXTRA}.store lazy", f"{_TO_MANAGER}HybridOffloadingConnector that"),
         ("pool", "", "HYBRID_BLOCKS is pool: this command gets the figures of vLLM; with HYBRID"),
         ("manager", "--kv-offloading-size 64", "HYBRID_BLOCKS_OFFLOAD=1 gets those of natural"),
@@ -195,6 +197,19 @@ def test_a_note_says_whose_figures_a_command_gets(variables: str, options: str, 
     assert told in note
     is_hopeless = "Nixl" in options or "lazy" in options or "HYBRID_BLOCKS_OFFLOAD" in variables
     assert not (is_hopeless and _STAY in note)
+
+
+def test_the_verdict_knows_what_keeps_a_command_from_level_natural() -> None:
+    command = "vllm serve Qwen3.5-27B --max-model-len 8192"
+    for options, is_gain in (
+        ("--kv-transfer-config.kv_connector NixlConnector", False),
+        ("--kv-offloading-size 64", True),  # a variable helps, and a note names it
+        ("", True),
+    ):
+        _, out, _ = _run("--memory", "24GiB", "--", f"{command} {options}")
+        verdict = next(line for line in out.splitlines() if line.startswith("verdict:"))
+        assert ("runs more requests at once than vLLM" in verdict) is is_gain
+        assert ("level manager (the KV connector NixlConnector)" in verdict) is not is_gain
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import msgspec
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.weights import bits_of_name, with_bits
 from hybrid_blocks.pasted import effects, speculative
-from hybrid_blocks.pasted.connector import connector_of, figures_of
-from hybrid_blocks.pasted.level import level_of
+from hybrid_blocks.pasted.level import figures_of, level_of, refusal_of
 from hybrid_blocks.pasted.model import find_model
 from hybrid_blocks.pasted.options import recorded
 from hybrid_blocks.pasted.parse import parse
@@ -61,8 +60,9 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
         for flag in parsed.removed
     ]
     level = level_of(found.environment)
-    notes.append(figures_of(level, connector_of(parsed.values), found.environment))
     command = of_options(parsed.values, parsed.model, found.environment, source)
+    refusal = refusal_of(parsed.values, found.environment)
+    notes.append(figures_of(level, refusal, command.model, command.deployment))
     model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
     return msgspec.structs.replace(command, model=model, level=level)
 
@@ -91,7 +91,7 @@ def of_options(
     if drafts is not None and not drafts.of_model:
         model = msgspec.structs.replace(model, draft_layers=())
     _check_model(model, options)
-    deployment = _deployment(options, model, drafts)
+    deployment = _deployment(options, model, drafts, environment)
     notes = _notes(options, model, deployment, environment)
     return Command(
         model=msgspec.structs.replace(model, notes=(*model.notes, *notes)),
@@ -190,8 +190,12 @@ def _check_model(model: Model, options: Mapping[str, Any]) -> None:
 
 
 def _deployment(
-    options: Mapping[str, Any], model: Model, drafts: speculative.Drafts | None
+    options: Mapping[str, Any],
+    model: Model,
+    drafts: speculative.Drafts | None,
+    environment: Mapping[str, str],
 ) -> Deployment:
+    refusal = refusal_of(options, environment)
     length = options.get("max_model_len")
     caching = options.get("enable_prefix_caching")
     kv_dtype = options.get("kv_cache_dtype", "auto")
@@ -206,6 +210,7 @@ def _deployment(
         mamba_cache_mode="none" if caching is False else "align",
         block_size=options.get("block_size"),
         in_flight_batches=_batches(options, drafts),
+        level_refusal=None if refusal is None or refusal.remedy else refusal.reason,
     )
     return msgspec.structs.replace(
         deployment, max_num_batched_tokens=_batched_tokens(options, deployment.length(model))

@@ -1,11 +1,23 @@
-"""The level that the variables of a command ask for."""
+"""The level that a command asks for, and what keeps its engine from it."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from hybrid_blocks.model import PlanError
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted.connector import connector_of
+from hybrid_blocks.plan.connector import REPLACES_SPEC
+from hybrid_blocks.plan.deployment import Deployment
 
 LEVELS: Final = ("off", "pool", "manager", "natural")
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why an engine does not reach level ``natural``, and a variable that helps, if one does."""
+
+    reason: str
+    remedy: str | None = None
 
 
 def level_of(environment: Mapping[str, str]) -> str | None:
@@ -19,3 +31,56 @@ def level_of(environment: Mapping[str, str]) -> str | None:
     if level is not None and level not in LEVELS:
         raise PlanError(f"HYBRID_BLOCKS={level} names no level; use {', '.join(LEVELS)}")
     return level
+
+
+def refusal_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Refusal | None:
+    """Return which option keeps an engine from level ``natural``, None where none does."""
+    refused = {
+        "auxiliary outputs": options.get("enable_return_routed_experts"),
+        "KV-cache residency metrics": options.get("kv_cache_metrics"),
+        "no hybrid KV cache manager": options.get("disable_hybrid_kv_cache_manager"),
+    }
+    for reason, applies in refused.items():
+        if applies:
+            return Refusal(reason)
+    connector = connector_of(options)
+    why = None if connector is None else connector.refused(environment)
+    if connector is None or why is None:
+        return None
+    helps = connector.refused({**environment, REPLACES_SPEC: "1"}) is None
+    return Refusal(why, f"{REPLACES_SPEC}=1" if helps else None)
+
+
+def figures_of(
+    level: str | None, refusal: Refusal | None, model: Model, deployment: Deployment
+) -> str:
+    """Say whose figures a command gets that asks for a level."""
+    refusal = _of_plan(model, deployment) or refusal
+    asked = f"HYBRID_BLOCKS is {level or 'not set'}: this command gets the figures of vLLM; "
+    if refusal is None:
+        if level == "natural":
+            return "HYBRID_BLOCKS=natural: this command gets the figures of natural"
+        return f"{asked}with HYBRID_BLOCKS=natural it gets those of natural"
+    if level == "natural":
+        told = (
+            f"HYBRID_BLOCKS=natural reaches level manager here, because of {refusal.reason}: this "
+            "command gets the figures of vLLM"
+        )
+        return f"{told}; add {refusal.remedy} to stay at natural" if refusal.remedy else told
+    if refusal.remedy:
+        return (
+            f"{asked}because of {refusal.reason}, only HYBRID_BLOCKS=natural {refusal.remedy} gets "
+            "those of natural"
+        )
+    return f"{asked}HYBRID_BLOCKS=natural reaches level manager, because of {refusal.reason}"
+
+
+def _of_plan(model: Model, deployment: Deployment) -> Refusal | None:
+    kinds = {layer.cache.kind for layer in model.layers}
+    refused = {
+        "pipeline parallelism": deployment.pp > 1,
+        "cross attention": "cross" in kinds,
+        "no attention layer": kinds == {"state"},
+        "compressed attention": model.index is not None,
+    }
+    return next((Refusal(reason) for reason, applies in refused.items() if applies), None)

@@ -127,7 +127,8 @@ def level_refusals(model: Model, deployment: Deployment, geometry: ArenaPlan) ->
         "recurrent states of several shapes": len(states) > 1,
         "compressed attention": model.index is not None,
     }
-    return [name for name, applies in refused.items() if applies]
+    named = [name for name, applies in refused.items() if applies]
+    return [*named, *filter(None, (deployment.level_refusal,))]
 
 
 def _states(geometry: ArenaPlan) -> list[GroupPlan]:
