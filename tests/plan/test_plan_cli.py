@@ -378,6 +378,7 @@ def test_a_state_described_without_its_format_is_told(
         (("Qwen3.5-27B", "--memory", "24GiB", "--lengths", "4q"), "no number of tokens"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--trace", "missing.csv"), "missing.csv"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "colour=1"), "is no axis"),
+        (("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "level-refusal=1"), "is no axis"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--sweep", "tp=one"), "no whole number"),
         (("Qwen3.5-27B", "gpt-oss-20b", "--memory", "24GiB"), "one model at a time"),
         (

@@ -14,6 +14,9 @@ from hybrid_blocks.plan.report.tables import concurrency, logged
 from hybrid_blocks.terminal import grid
 from hybrid_blocks.units import parse_memory, parse_tokens
 
+_NO_OPTION: Final = "level_refusal"
+"""A field of a deployment that follows from options of other kinds."""
+
 _ALIASES: Final = {
     "kv_dtype": "kv_cache_dtype",
     "ssm_dtype": "mamba_ssm_dtype",
@@ -42,7 +45,7 @@ def parse_axis(text: str) -> Axis:
     name, equals, values = text.partition("=")
     option = name.strip().lstrip("-").replace("-", "_")
     option = _ALIASES.get(option, option)
-    known = ("memory", *Deployment.__struct_fields__)
+    known = ("memory", *(it for it in Deployment.__struct_fields__ if it != _NO_OPTION))
     if not equals or option not in known or not values:
         raise PlanError(
             f"--sweep {text!r} is no axis; write for example tp=1,2,4 (known: {', '.join(known)})"
