@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import hybrid_blocks.model.weights
 from hybrid_blocks.model.architecture import READERS
-from transformers.models.auto.configuration_auto import (
+from transformers.models.auto.configuration_auto import (  # type: ignore[attr-defined, unused-ignore]
     CONFIG_MAPPING_NAMES,
     model_type_to_module_name,
 )
