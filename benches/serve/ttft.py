@@ -46,7 +46,7 @@ class Measured(NamedTuple):
 
     @property
     def cell(self) -> str:
-        """The median, and the share of the prompts' tokens that were found."""
+        """Return the median time."""
         return f"{median(self.seconds) * 1000:,.0f} ms"
 
 
@@ -181,7 +181,7 @@ def _main(task: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    # The child is told its task; a user gives options.
+    # This program starts itself as the child, with a task in JSON; a user gives options.
     if len(sys.argv) == 2 and sys.argv[1].startswith("{"):
         _main(json.loads(sys.argv[1]))
     else:

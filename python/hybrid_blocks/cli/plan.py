@@ -192,7 +192,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         num_bytes = 1 if lengths is None else len(wanted)
         _show(report, json, plot_file, num_bytes=num_bytes, whole=whole, explained=explain)
         if html is not None:
-            # Where nobody asks for lengths the page starts at one of its own.
+            # Without --lengths the page starts at a length of its own.
             asked = wanted if lengths is not None else []
             of_page = make_report(chosen, memory_bytes, deployment, asked, mix)
             write_page(html, (chosen, memory_bytes, deployment), of_page, card, context)

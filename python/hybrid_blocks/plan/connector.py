@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 REPLACES_SPEC: Final = "HYBRID_BLOCKS_OFFLOAD"
-"""Variable that puts this package's spec in the place of vLLM's."""
+"""The variable that replaces vLLM's spec by this package's."""
 
 _SPEC: Final = "HybridOffloadingSpec"
 _STOCK_SPEC: Final = "CPUOffloadingSpec"

@@ -12,6 +12,7 @@ from hybrid_blocks.trace import (
     burstgpt,
     conversations,
     kvcache_simulator,
+    lengths,
     llmservingsim,
     mooncake,
     openai_log,
@@ -71,7 +72,7 @@ FORMATS = {
         llmservingsim.build,
         fields=Fields.of(llmservingsim.Record),
     ),
-    "azure": Format(azure.HEADER, azure.parse, azure.build, fields=columns(azure.HEADER)),
+    "azure": Format(azure.HEADER, azure.parse, lengths.build, fields=columns(azure.HEADER)),
     "recorded": Format(
         recorded.MARK, recorded.parse, recorded.build, fields=Fields.of(recorded.Record)
     ),
@@ -99,7 +100,7 @@ FORMATS = {
         tracelab.HEADER, tracelab.parse_csv, tracelab.build, fields=columns(tracelab.HEADER)
     ),
     "burstgpt": Format(
-        burstgpt.HEADER, burstgpt.parse, burstgpt.build, fields=columns(burstgpt.HEADER)
+        burstgpt.HEADER, burstgpt.parse, lengths.build, fields=columns(burstgpt.HEADER)
     ),
     "openai": Format(
         b'"messages"', openai_log.parse, openai_log.build, has_text=True, fields=openai_log.FIELDS

@@ -105,7 +105,7 @@ class SlabScheduler:
             if group not in self._groups:
                 continue
             if group in self._states:
-                # It is never where a checkpoint is, which others may go on from.
+                # This slot is the request's own: no checkpoint lies in it that others read.
                 places = [(last, table[0])]
             else:
                 # Of a window, what lies before it is not there.

@@ -9,7 +9,7 @@ from hybrid_blocks.plan.report.plan_report import AtLength, PlanReport
 from hybrid_blocks.units import short_tokens
 
 TYPICAL: Final = (1024, 4096, 16_384)
-"""Tokens of requests that a plan shows besides the longest where nobody asks for others."""
+"""Lengths in tokens that a plan without ``--lengths`` shows, besides the longest."""
 
 _WORTH_A_WORD: Final = 0.005
 _HITS: Final = "hybrid-blocks replay says how many more prompt tokens it finds in the cache"

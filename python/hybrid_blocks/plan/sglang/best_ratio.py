@@ -8,7 +8,7 @@ from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.sglang.plan import SglangPlan, draft_states, split
 
 _STEPS: Final = 10_000
-"""Ratios between 0 and 1 that are told apart: four digits."""
+"""Steps between 0 and 1: a ratio has four digits."""
 
 _LARGEST: Final = 1_000
 
