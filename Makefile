@@ -210,8 +210,8 @@ ON_GPU := PYTHONPATH=python $(GPU_PYTHON)
 
 .PHONY: test-gpu bench-gpu
 test-gpu: ## The kernel tests on a CUDA device (GPU_PYTHON=path, ARGS)
-	HYBRID_BLOCKS_TEST_DEVICE=cuda $(ON_GPU) -m pytest -W default --confcutdir=tests/kernels \
-	  tests/kernels tests/kernels/on_device.py $(ARGS)
+	HYBRID_BLOCKS_TEST_DEVICE=cuda $(ON_GPU) -m pytest -c /dev/null --rootdir . -q --confcutdir=tests/kernels \
+	  -o python_files='test_*.py on_device.py' tests/kernels $(ARGS)
 
 bench-gpu: ## Kernels against the device's copy rate, 8 minutes; writes benches/record/ (GPU_PYTHON, ARGS)
 	$(ON_GPU) benches/kernels $(ARGS)

@@ -24,8 +24,6 @@ INLINE_PAIRS = INLINE_IDS // 2
 IDS = np.dtype([("listed", "u8"), ("inlined", "i4", (INLINE_IDS,))])
 PAIRS = np.dtype([("src", "u8"), ("dst", "u8"), ("inlined", "i4", (INLINE_IDS,))])
 
-_allowed: dict[tuple[int, int | None], int] = {}  # shared bytes, by kernel and device
-
 Parameter = tuple[str, Any, Any]  # name, dtype, value; None for what each call sets
 
 
@@ -62,7 +60,6 @@ class Launch:
         self._addresses = addressof(self._pointers)
         #: Pieces of work a block is cut into, for the kernels that move blocks.
         self.num_units = next((value for field, _, value in parameters if field == "num_units"), 0)
-        self.shared_bytes_allowed = 0
         self._views: dict[str, Any] = {field: self._values[field] for field, _, _ in parameters}
         for field, kind, _ in parameters:
             if kind is IDS or kind is PAIRS:
@@ -71,29 +68,16 @@ class Launch:
                 names = [name for name in kind.names or () if name != "inlined"]
                 self._listed = [self._lists[name] for name in names]
 
-    def allow_shared_bytes(self, num_bytes: int) -> None:
-        """Let calls take ``num_bytes`` of shared memory a thread block.
-
-        The limit belongs to the kernel, whatever it is launched for later, so it only grows.
-        """
-        key = (self.function, self.queue.device.index)
-        with self.queue.activate():
-            if num_bytes > _allowed.get(key, 0):
-                self.queue.driver.allow_shared_bytes(self.function, num_bytes)
-                _allowed[key] = num_bytes
-        self.shared_bytes_allowed = num_bytes
-
     def __call__(
         self,
         lists: tuple[IdList, ...],
         grid: tuple[int, int],
-        shared_bytes: int = 0,
         **values: int,
     ) -> None:
         """Launch ``grid`` (blocks, threads a block) over ``lists``, with the call's ``values``."""
         if not self.queue.is_current_device():
             with self.queue.activate():
-                self(lists, grid, shared_bytes, **values)
+                self(lists, grid, **values)
             return
         with self.queue.lock:
             if lists:
@@ -101,7 +85,7 @@ class Launch:
             for field, value in values.items():
                 self._views[field][0] = value
             blocks, threads = grid
-            where = (shared_bytes, self.queue.handle, self._addresses, 0)
+            where = (0, self.queue.handle, self._addresses, 0)
             try:
                 self._launch(self.function, blocks, 1, 1, threads, 1, 1, *where)
             except RuntimeError:  # perhaps only because this thread has no current context yet
@@ -169,9 +153,3 @@ def kernel(operation: str, name: str, device: "torch.device") -> int:
 @cache
 def _module(operation: str, ordinal: int) -> Any:  # noqa: ARG001 - a module for each device
     return drivers.driver().module(source_of(operation))
-
-
-@cache
-def attribute(ordinal: int, which: int) -> int:
-    """Return an attribute of a device."""
-    return drivers.driver().attribute(ordinal, which)

@@ -9,12 +9,6 @@ if TYPE_CHECKING:
     from cupy.cuda import Event
 
 _CAPTURE_IMPLICIT = 906
-_MAX_DYNAMIC_SHARED_BYTES = 8  # the attribute's number
-
-# Device attributes, by the numbers that driver and runtime share.
-SM_COUNT = 16
-SHARED_BYTES_AN_SM = 81
-SHARED_BYTES_A_BLOCK = 97  # with the opt-in
 
 
 class Driver:
@@ -40,15 +34,6 @@ class Driver:
         """Return a kernel of a module, loaded on the current device."""
         address: int = module.get_function(name).kernel.ptr
         return address
-
-    def attribute(self, ordinal: int, which: int) -> int:
-        """Return an attribute of a device."""
-        value: int = self._runtime.deviceGetAttribute(which, ordinal)
-        return value
-
-    def allow_shared_bytes(self, function: int, num_bytes: int) -> None:
-        """Let ``function`` be launched with up to ``num_bytes`` of dynamic shared memory."""
-        self._cupy.cuda.driver.funcSetAttribute(function, _MAX_DYNAMIC_SHARED_BYTES, num_bytes)
 
     def upload(self, target: int, source: int, num_bytes: int, stream: int) -> None:
         """Enqueue a copy from pinned host memory."""

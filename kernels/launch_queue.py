@@ -53,6 +53,8 @@ class LaunchQueue:
         """The stream as torch knows it."""
         import torch  # noqa: PLC0415
 
+        if self.handle == 0:  # for which ExternalStream makes a new stream, in no order with it
+            return torch.cuda.default_stream(self.device)
         return torch.cuda.ExternalStream(self.handle, device=self.device)
 
     def activate(self) -> "AbstractContextManager[Any]":

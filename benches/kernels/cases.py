@@ -17,10 +17,9 @@ from hybrid_blocks.kernels import (
     scatter_blocks,
     zero_blocks,
 )
-from peers import BatchedCopies, indexed_copy, vllm_copies, vllm_swap
+from peers import BatchedCopies, indexed_copy, vllm_copies, vllm_step, vllm_swap
 
-# Qwen3.5-27B: 48 GatedDeltaNet layers, 48 value heads of 128 x 128 and 3 convolution columns.
-LAYERS, HEADS, HEAD, CONV_CHANNELS, CONV_COLUMNS = 48, 48, 128, 10240, 3
+HEAD = 128  # of every model here: a head's state is 128 x 128 floats
 FAST: tuple[Backend, ...] = ("cupy", "triton")
 SETS = 20
 
@@ -111,7 +110,7 @@ def block_copies(
 ) -> Case:
     """Copy ``count`` random blocks of a group to other random blocks."""
     group = BlockTensors(tensors)
-    sets = max(2, min(SETS, group.num_blocks // (2 * count)))
+    sets = max(1, min(SETS, group.num_blocks // (2 * count)))
     order = np.random.default_rng(0).permutation(group.num_blocks)[: sets * 2 * count]
     pairs = order.reshape(sets, 2, count).astype(np.int32)
     lists = [(on_device(src), on_device(dst)) for src, dst in pairs]
@@ -169,12 +168,37 @@ def replayed_copy(tensors: list[torch.Tensor]) -> Case:
     return case
 
 
-def states(slots: int) -> list[torch.Tensor]:
-    """Return the convolution and recurrent states of ``slots`` requests, all layers."""
-    bf16 = {"dtype": torch.bfloat16, "device": "cuda"}
-    conv = [torch.empty(slots, CONV_COLUMNS, CONV_CHANNELS, **bf16) for _ in range(LAYERS)]  # type: ignore[arg-type]
-    recurrent = [torch.empty(slots, HEADS, HEAD, HEAD, device="cuda") for _ in range(LAYERS)]
-    return [random_fill(tensor) for tensor in conv + recurrent]
+@dataclass(frozen=True)
+class States:
+    """The GatedDeltaNet states of a model: layers, value heads, and the convolution's window."""
+
+    layers: int
+    heads: int
+    conv_channels: int
+    conv_columns: int
+
+    def of(self, slots: int) -> list[torch.Tensor]:
+        """Return the convolution and recurrent states of ``slots`` requests, all layers."""
+        conv = (slots, self.conv_columns, self.conv_channels)
+        recurrent = (slots, self.heads, HEAD, HEAD)
+        made = [torch.empty(conv, dtype=torch.bfloat16, device="cuda") for _ in range(self.layers)]
+        made += [torch.empty(recurrent, device="cuda") for _ in range(self.layers)]
+        return [random_fill(tensor) for tensor in made]
+
+
+QWEN_27B = States(48, 48, 10240, 3)  # Qwen3.5-27B
+QWEN_9B = States(24, 32, 8192, 5)  # Qwen3.5-9B with two drafts: 49.88 MiB a request
+
+
+def step_of_slabs(count: int = 17, slab_bytes: int = 37 << 20) -> Case:
+    """Copy slabs of one arena: a step of Qwen3.5-27B at level natural with 256 requests running."""
+    arena = random_fill(torch.empty(6 * count, slab_bytes, dtype=torch.uint8, device="cuda"))
+    name = f"{count} slabs of {slab_bytes >> 20} MiB in one arena"
+    case = block_copies(name, [arena], count)
+    order = np.random.default_rng(0).permutation(len(arena)).reshape(-1, 2, count)
+    wide = [(on_device(src).long(), on_device(dst).long()) for src, dst in order]
+    case.calls["torch"] = lambda i: vllm_step(arena, *wide[i % len(wide)])
+    return case
 
 
 def odd_pages(count: int = 2048, size: int = 33_333) -> Case:
@@ -312,10 +336,11 @@ class Offload:
 
 def conversions(slots: int = 12) -> Iterator[Case]:
     """Convert one request's recurrent state to each format and back."""
-    state = [torch.randn(slots, HEADS, HEAD, HEAD, device="cuda") for _ in range(LAYERS)]
+    layers, heads = QWEN_27B.layers, QWEN_27B.heads
+    state = [torch.randn(slots, heads, HEAD, HEAD, device="cuda") for _ in range(layers)]
     host = [np.array([slot], np.int32) for slot in range(slots)]
     lists = [on_device(ids) for ids in host]
-    elements = LAYERS * HEADS * HEAD * HEAD
+    elements = layers * heads * HEAD * HEAD
     for dtype, encoding in (
         (torch.int8, "82 to 90 / 78 to 87 %"),
         (torch.float8_e4m3fn, "82 to 90 / 78 to 87 %"),
@@ -323,12 +348,12 @@ def conversions(slots: int = 12) -> Iterator[Case]:
     ):
         scaled = dtype != torch.bfloat16
         packed = [torch.zeros(s.shape, dtype=dtype, device="cuda") for s in state]
-        scales = [torch.zeros(slots, HEADS, device="cuda") for _ in state]
+        scales = [torch.zeros(slots, heads, device="cuda") for _ in state]
         codec = StateCodec(
             BlockTensors(state), BlockTensors(packed), BlockTensors(scales) if scaled else None
         )
         name = str(dtype).removeprefix("torch.")
-        floor = elements * (4 + dtype.itemsize) + (LAYERS * HEADS * 4 if scaled else 0)
+        floor = elements * (4 + dtype.itemsize) + (layers * heads * 4 if scaled else 0)
         for direction, outputs in (
             ("encode", packed + (scales if scaled else [])),
             ("decode", state),
@@ -364,14 +389,18 @@ PAGES = (8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
 
 def all_cases() -> Iterator[Case]:
     """Yield the rows one at a time, the most telling first, so that few buffers are alive."""
-    tensors = states(64)  # 10 GB
+    tensors = QWEN_27B.of(64)  # 10 GB
     name = "copy 1 request's state, all layers"
     yield block_copies(name, tensors, 1, target=0.85, prediction="91 to 95 / 88 to 93 %")
     yield replayed_copy(tensors)
     for count in (8, 16):
         name = f"copy {count} requests' states"
         yield block_copies(name, tensors, count, target=0.93, prediction="96 to 101 / 96 to 101 %")
+    tensors = QWEN_9B.of(256)  # 13 GB
+    for count in (1, 16, 128):
+        yield block_copies(f"Qwen3.5-9B, copy {count} states of 49.88 MiB", tensors, count)
     del tensors
+    yield step_of_slabs()
     pages = random_fill(torch.empty(4096 * 16, 32 << 10, dtype=torch.uint8, device="cuda"))
     name = "4,096 attention pages of 32 KiB, random ids"
     yield block_copies(name, [pages], 4096, target=0.9, prediction="90 to 95 / 88 to 93 %")

@@ -29,15 +29,20 @@ def indexed_copy(tensors: Sequence[torch.Tensor], src: torch.Tensor, dst: torch.
         tensor.index_copy_(0, dst, tensor.index_select(0, src))
 
 
+def vllm_step(arena: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None:
+    """Copy slabs as vLLM's ``copy_kv_cache_blocks_inplace`` does for one storage."""
+    arena[dst] = arena[src]
+
+
 def vllm_copies(copies: Copies) -> Callable[[], None] | None:
     """Return vLLM's kernel for copies of states on the device; None where vLLM is missing."""
     try:
-        from vllm.v1.worker.mamba_utils import batch_memcpy  # noqa: PLC0415
+        from vllm_tiles import copy_all  # noqa: PLC0415
     except ImportError:
         return None
     columns = zip(*copies, strict=True)
     targets, sources, sizes = (torch.tensor(c, dtype=torch.int64, device="cuda") for c in columns)
-    return lambda: batch_memcpy(sources, targets, sizes)
+    return lambda: copy_all(sources, targets, sizes)
 
 
 def vllm_swap(copies: Copies, run_bytes: int) -> Callable[[], None] | None:

@@ -2,8 +2,8 @@
 #include "convert_state/formats.cuh"
 
 // A thread block converts one head after another. The 8-bit formats need a head's largest
-// magnitude before its first value can be written: the heads wait in shared memory meanwhile, so
-// that device memory is read once, and the next ones are on their way while one is encoded.
+// magnitude before its first value can be written: the head waits in registers meanwhile, so that
+// device memory is read once.
 
 struct Layer {
     i64 heads, elements;
@@ -51,62 +51,11 @@ struct Work {
 
 #define WORK Work{layers, heads, pairs, num_heads, num_items, num_slots, num_blocks}
 
-// --- a head waits in shared memory ---------------------------------------------------------------
-//
-// Every thread fetches, measures and encodes the same values, so a stage needs no barrier of its
-// own; the threads meet once a head, for its largest magnitude.
-
-__device__ __forceinline__ void fetch16(float4* shared, const float4* global) {
-#ifdef __CUDA_ARCH__
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-#else
-    *shared = *global;
-#endif
-}
-
-__device__ __forceinline__ void fetch_commit() {
-#ifdef __CUDA_ARCH__
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Waits until at most `pending` of this thread's latest groups are still on their way.
-__device__ __forceinline__ void fetch_wait(int pending) {
-#ifdef __CUDA_ARCH__
-    switch (pending) {
-        case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
-        case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-        default: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-    }
-#endif
-}
-
-__device__ __forceinline__ void fetch_head(const Place& at, float* stage, bool vectorised) {
-    const int count = static_cast<int>(at.layer->elements);
-    if (vectorised) {
-        const float4* from = reinterpret_cast<const float4*>(at.state);
-        float4* to = reinterpret_cast<float4*>(stage);
-        for (int i = threadIdx.x; i < count / 4; i += blockDim.x) fetch16(to + i, from + i);
-    } else {
-        const float* from = reinterpret_cast<const float*>(at.state);
-        for (int i = threadIdx.x; i < count; i += blockDim.x) stage[i] = load_value(from + i);
-    }
-}
-
-// Reads a head where it lies: in shared memory, or in device memory.
-template <bool STASHED>
-struct Reader {
-    template <class T>
-    __device__ __forceinline__ T operator()(const T* p) const {
-        if constexpr (STASHED) return *p;
-        return load_value(p);
-    }
-};
+// --- a head waits in registers -------------------------------------------------------------------
 
 // Calls use(i, from[i]) for the values of this thread; each round reads four before it uses one.
-template <class In, class Read, class Use>
-__device__ __forceinline__ void in_rounds(const In* from, int count, Read read, Use use) {
+template <class In, class Use>
+__device__ __forceinline__ void in_rounds(const In* from, int count, Use use) {
     constexpr int ROUND = 4;
     const int threads = blockDim.x;
     int i = threadIdx.x;
@@ -114,12 +63,12 @@ __device__ __forceinline__ void in_rounds(const In* from, int count, Read read, 
     for (; i + (ROUND - 1) * threads < count; i += ROUND * threads) {
         In held[ROUND];
 #pragma unroll
-        for (int k = 0; k < ROUND; ++k) held[k] = read(from + i + k * threads);
+        for (int k = 0; k < ROUND; ++k) held[k] = load_value(from + i + k * threads);
 #pragma unroll
         for (int k = 0; k < ROUND; ++k) use(i + k * threads, held[k]);
     }
 #pragma unroll 1
-    for (; i < count; i += threads) use(i, read(from + i));
+    for (; i < count; i += threads) use(i, load_value(from + i));
 }
 
 // The larger magnitude; NaN where either is.
@@ -134,17 +83,8 @@ __device__ __forceinline__ float larger(float peak, float x) {
 #endif
 }
 
-template <bool STASHED>
-__device__ __forceinline__ float peak_of(const float* values, int count, bool vectorised) {
-    const Reader<STASHED> read;
-    float peak = 0.0f;
-    if (vectorised)
-        in_rounds(reinterpret_cast<const float4*>(values), count / 4, read, [&](int, float4 x) {
-            peak = larger(larger(larger(larger(peak, x.x), x.y), x.z), x.w);
-        });
-    else
-        in_rounds(values, count, read, [&](int, float x) { peak = larger(peak, x); });
-    return peak;
+__device__ __forceinline__ float larger(float peak, float4 x) {
+    return larger(larger(larger(larger(peak, x.x), x.y), x.z), x.w);
 }
 
 // Without a sign the bit pattern orders floats by magnitude, NaN above infinity. `parity` keeps the
@@ -158,13 +98,10 @@ __device__ __forceinline__ unsigned largest_in_block(float mine, int parity) {
     return __reduce_max_sync(0xffffffffu, used ? of_warp[parity][lane_id()] : 0u);
 }
 
-template <class Format, bool STASHED>
-__device__ __forceinline__ void encode_head(const Place& at, const float* values, bool vectorised,
-                                            int parity) {
-    using Stored = typename Format::Stored;
-    const Reader<STASHED> read;
-    const int count = static_cast<int>(at.layer->elements);
-    const unsigned peak_bits = largest_in_block(peak_of<STASHED>(values, count, vectorised), parity);
+// Writes the scale of a head by its largest magnitude; returns the factor of its values, 0 if they
+// are stored as zeros.
+template <class Format>
+__device__ __forceinline__ float scale_head(const Place& at, unsigned peak_bits) {
     const float peak = __uint_as_float(peak_bits);
     const bool finite = peak_bits < INFINITE;
     const bool usable = finite && peak >= SMALLEST_HEAD;
@@ -173,82 +110,75 @@ __device__ __forceinline__ void encode_head(const Place& at, const float* values
         store_value(reinterpret_cast<float*>(at.scale),
                     usable ? __fdiv_rn(peak, Format::LARGEST) : empty);
     }
-    const float factor = usable ? __fdiv_rn(Format::LARGEST, peak) : 0.0f;
-    if (vectorised) {
-        const float4* fours = reinterpret_cast<const float4*>(values);
-        Four<Stored>* to = reinterpret_cast<Four<Stored>*>(at.packed);
-        if (usable)
-            in_rounds(fours, count / 4, read, [=](int i, float4 x) {
-                store_value(to + i, Format::encode_four(x, factor));
-            });
-        else
-            for (int i = threadIdx.x; i < count / 4; i += blockDim.x)
-                store_value(to + i, Four<Stored>{});
-    } else {
-        Stored* to = reinterpret_cast<Stored*>(at.packed);
-        in_rounds(values, count, read, [=](int i, float x) {
-            store_value(to + i, usable ? Format::encode(__fmul_rn(x, factor)) : Stored{});
-        });
-    }
+    return usable ? __fdiv_rn(Format::LARGEST, peak) : 0.0f;
 }
 
-// `stages` heads of at most `stage_bytes` are in shared memory or on their way there; with none,
-// for heads that do not fit, they are read from memory and a second time from L2.
+constexpr int HELD = 8;  // vectors of four values that a thread holds of a head
+
 template <class Format>
-__device__ __forceinline__ void encode_heads(const Work& work, bool vectorised, int stages,
-                                             int stage_bytes) {
-    DYNAMIC_SHARED(float, stash);
-    const i64 total = work.total();
+__device__ __forceinline__ void encode_held(const Place& at, int parity) {
+    using Stored = typename Format::Stored;
+    const int count = static_cast<int>(at.layer->elements) / 4;
+    const float4* from = reinterpret_cast<const float4*>(at.state) + threadIdx.x;
+    Four<Stored>* to = reinterpret_cast<Four<Stored>*>(at.packed) + threadIdx.x;
+    const int threads = blockDim.x;
+    const int mine = count - static_cast<int>(threadIdx.x);
+    float4 held[HELD];
+#pragma unroll
+    for (int k = 0; k < HELD; ++k)
+        held[k] = k * threads < mine ? load_value(from + k * threads) : float4{};
+    float peak = 0.0f;
+#pragma unroll
+    for (int k = 0; k < HELD; ++k) peak = larger(peak, held[k]);
+    const float factor = scale_head<Format>(at, largest_in_block(peak, parity));
+#pragma unroll
+    for (int k = 0; k < HELD; ++k)
+        if (k * threads < mine)
+            store_value(to + k * threads,
+                        factor > 0.0f ? Format::encode_four(held[k], factor) : Four<Stored>{});
+}
+
+// A head that registers do not hold, or whose addresses are odd, is read a second time, from L2.
+template <class Format>
+__device__ __forceinline__ void encode_twice_read(const Place& at, int parity) {
+    using Stored = typename Format::Stored;
+    const int count = static_cast<int>(at.layer->elements);
+    const float* from = reinterpret_cast<const float*>(at.state);
+    Stored* to = reinterpret_cast<Stored*>(at.packed);
+    float peak = 0.0f;
+    in_rounds(from, count, [&](int, float x) { peak = larger(peak, x); });
+    const float factor = scale_head<Format>(at, largest_in_block(peak, parity));
+    for (int i = threadIdx.x; i < count; i += blockDim.x)
+        store_value(to + i, factor > 0.0f ? Format::encode(__fmul_rn(load_value(from + i), factor))
+                                          : Stored{});
+}
+
+template <class Format>
+__device__ __forceinline__ void encode_heads(const Work& work, bool vectorised) {
+    const int most = HELD * 4 * static_cast<int>(blockDim.x);
     int parity = 0;
-    if (stages == 0) {
-        for (i64 at = blockIdx.x; at < total; at += gridDim.x) {
-            const Place place = work[at];
-            if (!place.valid) continue;
-            encode_head<Format, false>(place, reinterpret_cast<const float*>(place.state),
-                                vectorised, parity);
-            parity ^= 1;
-        }
-        return;
-    }
-    const auto fetch = [&](i64 at, int stage) {
-        if (at < total) {
-            const Place place = work[at];
-            if (place.valid)
-                fetch_head(place, stash + static_cast<i64>(stage) * (stage_bytes / 4), vectorised);
-        }
-        fetch_commit();  // also without a head: the count of groups is what is waited for
-    };
-    i64 next = blockIdx.x;
-    for (int stage = 0; stage < stages; ++stage, next += gridDim.x) fetch(next, stage);
-    int stage = 0;
-    for (i64 at = blockIdx.x; at < total; at += gridDim.x, next += gridDim.x) {
-        fetch_wait(stages - 1);
+    for (i64 at = blockIdx.x; at < work.total(); at += gridDim.x) {
         const Place place = work[at];
-        if (place.valid) {
-            encode_head<Format, true>(place, stash + static_cast<i64>(stage) * (stage_bytes / 4),
-                                vectorised, parity);
-            parity ^= 1;
-        }
-        fetch(next, stage);
-        stage = stage + 1 == stages ? 0 : stage + 1;
+        if (!place.valid) continue;
+        if (vectorised && place.layer->elements <= most)
+            encode_held<Format>(place, parity);
+        else
+            encode_twice_read<Format>(place, parity);
+        parity ^= 1;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, 1)
-encode_int8(HEAD_ARGUMENTS, int stages, int stage_bytes) {
-    encode_heads<Int8>(WORK, vectorised, stages, stage_bytes);
-}
+encode_int8(HEAD_ARGUMENTS) { encode_heads<Int8>(WORK, vectorised); }
 
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, 1)
-encode_float8_e4m3fn(HEAD_ARGUMENTS, int stages, int stage_bytes) {
-    encode_heads<E4m3>(WORK, vectorised, stages, stage_bytes);
-}
+encode_float8_e4m3fn(HEAD_ARGUMENTS) { encode_heads<E4m3>(WORK, vectorised); }
 
 // --- no scale has to be found: values stream through registers -----------------------------------
 
 template <class In, class Out, class Convert>
 __device__ __forceinline__ void stream(const In* from, Out* to, int count, Convert convert) {
-    in_rounds(from, count, Reader<false>(), [=](int i, In x) { store_value(to + i, convert(x)); });
+    in_rounds(from, count, [=](int i, In x) { store_value(to + i, convert(x)); });
 }
 
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, 1)

@@ -43,8 +43,10 @@ def quantize(state: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, tor
     peak = flat.abs().amax(dim=1)
     finite = peak.isfinite()
     usable = finite & (peak >= SMALLEST_HEAD)
-    inverse = torch.where(usable, largest / peak, 0.0)
-    scale = torch.where(usable, peak / largest, torch.where(finite, 0.0, torch.nan))
+    # A tensor, for torch's CUDA kernels multiply by the reciprocal of a number.
+    most = torch.full_like(peak, largest)
+    inverse = torch.where(usable, most / peak, 0.0)
+    scale = torch.where(usable, peak / most, torch.where(finite, 0.0, torch.nan))
     scaled = (torch.where(usable[:, None], flat, 0.0) * inverse[:, None]).clamp(-largest, largest)
     if dtype == torch.int8:
         scaled = scaled.round()

@@ -55,7 +55,7 @@ __device__ __forceinline__ void walk_list(i64 base, i64 stride, int bytes, const
             if (apart) {  // nothing in the batch reads what the batch writes: all loads may lead
                 V held[BATCH];
 #pragma unroll
-                for (int k = 0; k < BATCH; ++k) held[k] = load_written(place(from[k]));
+                for (int k = 0; k < BATCH; ++k) held[k] = load(place(from[k]));
 #pragma unroll
                 for (int k = 0; k < BATCH; ++k) store(place(to[k]), held[k]);
                 i += BATCH;
@@ -64,8 +64,8 @@ __device__ __forceinline__ void walk_list(i64 base, i64 stride, int bytes, const
             const int source = pairs.from(i);
             V* const target = place(pairs.to(i));
             V* const origin = place(source < 0 ? -1 - source : source);
-            const V value = load_written(origin);
-            if (source < 0) store(origin, load_written(target));
+            const V value = load(origin);
+            if (source < 0) store(origin, load(target));
             store(target, value);
             ++i;
         }

@@ -52,13 +52,10 @@ struct Block {
     ucontext_t scheduler;
     std::vector<Fiber> fibers;
     std::vector<unsigned> offered;  // what each thread gave to the reduction in progress
-    std::vector<float4> shared;
     std::function<void()> body;
 };
 
 inline Block* block = nullptr;
-
-inline void* dynamic_shared() { return block->shared.data(); }
 
 inline void __syncthreads() {
     swapcontext(&block->fibers[threadIdx.x].context, &block->scheduler);
@@ -97,8 +94,7 @@ inline void run_block(unsigned threads) {
     }
 }
 
-inline void launch(bool barriers, unsigned grid, unsigned threads, unsigned shared_bytes,
-                   std::function<void()> body) {
+inline void launch(bool barriers, unsigned grid, unsigned threads, std::function<void()> body) {
     Block state;
     state.body = body;
     state.fibers.resize(barriers ? threads : 0);
@@ -108,7 +104,6 @@ inline void launch(bool barriers, unsigned grid, unsigned threads, unsigned shar
     gridDim = {grid, 1, 1};
     for (unsigned b = 0; b < grid; ++b) {
         blockIdx = {b, 0, 0};
-        state.shared.assign((shared_bytes + 15) / 16, {NAN, NAN, NAN, NAN});
         if (barriers) {
             run_block(threads);
             continue;
@@ -122,11 +117,10 @@ inline void launch(bool barriers, unsigned grid, unsigned threads, unsigned shar
 
 // Runs a kernel on arguments given by address, as a launch passes them.
 template <class... A>
-void run(void (*kernel)(A...), bool barriers, unsigned grid, unsigned threads,
-         unsigned shared_bytes, void** values) {
+void run(void (*kernel)(A...), bool barriers, unsigned grid, unsigned threads, void** values) {
     [&]<size_t... I>(std::index_sequence<I...>) {
         auto arguments = std::make_tuple(*static_cast<std::remove_const_t<A>*>(values[I])...);
-        launch(barriers, grid, threads, shared_bytes, [&] { std::apply(kernel, arguments); });
+        launch(barriers, grid, threads, [&] { std::apply(kernel, arguments); });
     }(std::index_sequence_for<A...>{});
 }
 

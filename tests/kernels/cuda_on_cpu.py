@@ -54,8 +54,8 @@ def host_library(text: str) -> Path:
     assert names, "the source has no kernel"
     barriers = "true" if "__syncthreads" in text else "false"
     runs = "\n".join(
-        f'extern "C" void run_{name}(unsigned grid, unsigned threads, unsigned shared_bytes, '
-        f"void** values) {{ run({name}, {barriers}, grid, threads, shared_bytes, values); }}\n"
+        f'extern "C" void run_{name}(unsigned grid, unsigned threads, void** values) '
+        f"{{ run({name}, {barriers}, grid, threads, values); }}\n"
         f'extern "C" int parameters_{name}(size_t* sizes) '
         f"{{ return parameter_bytes({name}, sizes); }}"
         for name in names
@@ -100,16 +100,6 @@ class FakeDriver:
         while not describe(c_void_p(function), c_size_t(len(sizes)), byref(offset), byref(size)):
             sizes.append(size.value)
         return sizes
-
-    def attribute(self, ordinal: int, which: int) -> int:
-        """Return an attribute of the fake device."""
-        value = c_int()
-        self._call("cuDeviceGetAttribute", byref(value), c_int(which), c_int(ordinal))
-        return value.value
-
-    def allow_shared_bytes(self, function: int, num_bytes: int) -> None:
-        """Raise a kernel's limit."""
-        self._call("cuFuncSetAttribute", c_void_p(function), c_int(8), c_int(num_bytes))
 
     def upload(self, target: int, source: int, num_bytes: int, stream: int) -> None:
         """Copy at once."""

@@ -13,12 +13,10 @@
 namespace {
 
 constexpr int INVALID = 1, NOT_FOUND = 500, NOT_READY = 600;
-constexpr unsigned FREE_SHARED_BYTES = 48 << 10;
 
 struct Function {
-    void (*run)(unsigned, unsigned, unsigned, void**);
+    void (*run)(unsigned, unsigned, void**);
     std::vector<size_t> parameters;
-    unsigned shared_limit = FREE_SHARED_BYTES;
 };
 
 struct Event {
@@ -35,15 +33,6 @@ unsigned fake_last_grid = 0, fake_last_threads = 0;
 int fake_runs_kernels = 1;   // 0: a launch is counted and nothing more
 int fake_device_is_behind = 0;  // 1: an event is done only once the host waited for it
 int fake_capturing = 0;
-
-int cuDeviceGetAttribute(int* value, int attribute, int) {
-    switch (attribute) {
-        case 16: *value = 2; return 0;        // multiprocessors
-        case 81: *value = 233472; return 0;   // shared memory of an SM, as an H100
-        case 97: *value = 232448; return 0;   // of a block, with the opt-in
-        default: return INVALID;
-    }
-}
 
 int cuModuleLoadData(void** module, const char* path) {
     *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -76,19 +65,13 @@ int cuFuncGetParamInfo(Function* function, size_t index, size_t* offset, size_t*
     return 0;
 }
 
-int cuFuncSetAttribute(Function* function, int attribute, int value) {
-    if (attribute != 8 || value > 232448) return INVALID;
-    function->shared_limit = value;
-    return 0;
-}
-
 int cuLaunchKernel(Function* function, unsigned grid, unsigned, unsigned, unsigned threads, unsigned,
                    unsigned, unsigned shared_bytes, void*, void** parameters, void**) {
-    if (!grid || !threads || threads > 1024 || shared_bytes > function->shared_limit) return INVALID;
+    if (!grid || !threads || threads > 1024 || shared_bytes) return INVALID;
     ++fake_launches;
     fake_last_grid = grid;
     fake_last_threads = threads;
-    if (fake_runs_kernels) function->run(grid, threads, shared_bytes, parameters);
+    if (fake_runs_kernels) function->run(grid, threads, parameters);
     return 0;
 }
 

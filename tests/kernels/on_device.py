@@ -19,7 +19,7 @@ from hybrid_blocks.kernels import (
 )
 from hybrid_blocks.kernels.launch_queue import queue_of
 from hybrid_blocks.kernels.sources import whole
-from kernel_cases import DEVICE, FAST, int32s, raw
+from kernel_cases import BACKENDS, DEVICE, FAST, int32s, raw
 
 
 def group_of(blocks: int = 64, *, layers: int = 3) -> BlockTensors:
@@ -64,6 +64,23 @@ def test_host_lists_are_refused_while_a_graph_is_captured(backend: Backend) -> N
         torch.cuda.graph(graph),
     ):
         copy_blocks(group, int32s(0), int32s(1), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_copy_waits_for_what_its_stream_does_before(backend: Backend, own: bool) -> None:
+    group = group_of()
+    stream = torch.cuda.Stream(DEVICE) if own else torch.cuda.default_stream(DEVICE)
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        for tensor in group.tensors:
+            tensor[3] = 7
+        copy_blocks(group, int32s(3), int32s(9), backend=backend)
+        for tensor in group.tensors:
+            tensor[9] += 1  # and what comes after waits for the copy
+    stream.synchronize()
+    for tensor in group.tensors:
+        assert (tensor[9] == 8).all()
 
 
 @pytest.mark.parametrize("backend", FAST)

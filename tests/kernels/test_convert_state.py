@@ -3,7 +3,7 @@ from importlib import import_module
 import pytest
 import torch
 from hybrid_blocks.kernels import Backend, BlockTensors, StateCodec, convert_state
-from hybrid_blocks.kernels.convert_state.cupy import shape_for
+from hybrid_blocks.kernels.convert_state.cupy import grid_of
 from hybrid_blocks.kernels.launch_queue import queue_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,7 +154,7 @@ def test_a_head_that_is_not_finite_comes_back_as_nan_and_spares_its_neighbours(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_heads_larger_than_shared_memory_are_converted(backend: Backend) -> None:
+def test_heads_larger_than_a_block_holds_are_converted(backend: Backend) -> None:
     state = torch.randn(1, 1, 250, 256, device=DEVICE)  # 250 KiB
     codec = codec_for([state], torch.int8, 1)
     with running(backend):
@@ -175,28 +175,19 @@ def test_a_large_head_is_converted_again_after_a_small_one(backend: Backend) -> 
 
 
 @pytest.mark.parametrize(
-    ("elements", "block_bytes", "stages", "threads", "blocks_an_sm"),
+    ("elements", "values", "threads"),
     [
-        (128 * 128, 232448, 3, 1024, 1),  # 64 KiB on an H100
-        (128 * 128, 166912, 2, 1024, 1),  # on an A100
-        (64 * 64, 232448, 3, 256, 4),
-        (50_000, 232448, 1, 1024, 1),
-        (60_000, 232448, 0, 1024, 2),
-        (16, 232448, 3, 64, 32),
+        (128 * 128, 32, 512),
+        (128 * 128, 16, 1024),
+        (64 * 64, 32, 128),
+        (60_000, 32, 1024),
+        (16, 32, 64),
     ],
 )
-def test_as_many_heads_are_in_flight_as_shared_memory_holds(
-    elements: int, block_bytes: int, stages: int, threads: int, blocks_an_sm: int
-) -> None:
-    sm_bytes = block_bytes + 1024
-    shape = shape_for(
-        elements, staged=True, num_sms=132, block_bytes=block_bytes, sm_bytes=sm_bytes
-    )
-    assert (shape.stages, shape.threads, shape.blocks_an_sm) == (stages, threads, blocks_an_sm)
-    assert shape.shared_bytes <= block_bytes - 1024
-    assert blocks_an_sm * (shape.shared_bytes + 1024) <= sm_bytes
-    assert shape.grid(2304, None)[0] == min(2304, 132 * blocks_an_sm)
-    assert shape.grid(2304, 8) == (8, threads)
+def test_a_head_has_a_thread_block_that_holds_it(elements: int, values: int, threads: int) -> None:
+    assert grid_of(2304, elements, values, None) == (2304, threads)
+    assert grid_of(2304, elements, values, 8) == (8, threads)
+    assert grid_of(3, elements, values, 8) == (3, threads)
 
 
 def test_a_padded_list_skips_heads_between_others() -> None:

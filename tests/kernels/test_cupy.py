@@ -33,11 +33,9 @@ def test_cupys_functions_take_what_the_launcher_gives() -> None:
     assert driver.upload_kind == 1
     runtime, error = cupy.cuda.runtime, cupy.cuda.runtime.CUDARuntimeError
     calls = (
-        lambda: driver.attribute(0, 16),
         lambda: driver.upload(0, 0, 0, 0),
         lambda: driver.record(0, None),
         lambda: driver.is_capturing(0),
-        lambda: driver.allow_shared_bytes(0, 1024),
         lambda: driver.launch(0, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0),
     )
     try:

@@ -41,6 +41,17 @@ def queue() -> LaunchQueue:
     return LaunchQueue(CPU, 99)
 
 
+def test_the_default_stream_is_torchs_own_and_not_a_new_one() -> None:
+    cuda_device = torch.device("cuda", 0)
+    with (
+        mock.patch.object(torch.cuda, "default_stream") as default,
+        mock.patch.object(torch.cuda, "ExternalStream") as external,
+    ):
+        assert LaunchQueue(cuda_device, 0).stream is default.return_value
+        assert LaunchQueue(cuda_device, 99).stream is external.return_value
+    external.assert_called_once_with(99, device=cuda_device)
+
+
 def zeroing() -> int:
     return cuda.kernel("zero_blocks", "zero_blocks", CPU)
 

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import hybrid_blocks
 import pytest
+from kernel_cases import DEVICE
 
 SCRIPT = Path(__file__).with_name("compile_triton.py")
 COPIERS = ("copy_blocks", "zero_blocks", "gather_scatter")
 MOVERS = (*COPIERS, "convert_state")
 
-
 full = pytest.mark.full
+# The assembler of another Triton takes other registers.
+pytestmark = pytest.mark.skipif(
+    DEVICE.type != "cpu", reason="reads what the Triton of the tests' own environment makes"
+)
 
 
 @pytest.mark.parametrize("arch", [pytest.param(80, marks=full), 90, pytest.param(100, marks=full)])
