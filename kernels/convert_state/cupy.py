@@ -6,8 +6,7 @@ from hybrid_blocks.kernels.ids import IdList
 from hybrid_blocks.kernels.launch import MAX_GRID, WARP
 from hybrid_blocks.kernels.launch_queue import LaunchQueue
 
-VALUES_A_THREAD = 16
-VALUES_HELD = 32  # by a thread of an encoder that needs a scale: 4 HELD in convert_state.cu
+VALUES_A_THREAD = 32  # 4 HELD in convert_state.cu; decoders too are quickest so
 MIN_THREADS, MAX_THREADS = 64, 1024
 
 
@@ -15,15 +14,14 @@ def encode(
     queue: LaunchQueue, codec: StateCodec, src: IdList, dst: IdList, max_sms: int | None
 ) -> None:
     """Launch float32 to packed."""
-    values = VALUES_A_THREAD if codec.scales is None else VALUES_HELD
-    _launch(queue, codec, f"encode_{codec.format}", (src, dst), values, max_sms)
+    _launch(queue, codec, f"encode_{codec.format}", (src, dst), max_sms)
 
 
 def decode(
     queue: LaunchQueue, codec: StateCodec, src: IdList, dst: IdList, max_sms: int | None
 ) -> None:
     """Launch packed to float32."""
-    _launch(queue, codec, f"decode_{codec.format}", (dst, src), VALUES_A_THREAD, max_sms)
+    _launch(queue, codec, f"decode_{codec.format}", (dst, src), max_sms)
 
 
 def _launch(
@@ -31,23 +29,17 @@ def _launch(
     codec: StateCodec,
     name: str,
     lists: tuple[IdList, IdList],
-    values: int,
     max_sms: int | None,
 ) -> None:
     run = cuda.prepared(codec, queue, "convert_state", name, _parameters)
     count = len(lists[0])
-    grid = grid_of(len(codec.heads) * count, codec.head_elements, values, max_sms)
+    grid = grid_of(len(codec.heads) * count, codec.head_elements, max_sms)
     run(lists, grid, num_items=count)
 
 
-def grid_of(
-    num_heads: int, head_elements: int, values: int, max_sms: int | None
-) -> tuple[int, int]:
-    """Return (blocks, threads a block): a block for each head, or for each of ``max_sms`` SMs.
-
-    ``values`` is how many a thread converts of a head of ``head_elements``.
-    """
-    warps = -(-head_elements // (values * WARP))
+def grid_of(num_heads: int, head_elements: int, max_sms: int | None) -> tuple[int, int]:
+    """Return (blocks, threads a block): a block for each head, or for each of ``max_sms`` SMs."""
+    warps = -(-head_elements // (VALUES_A_THREAD * WARP))
     threads = min(max(WARP * warps, MIN_THREADS), MAX_THREADS)
     return min(num_heads, max_sms or MAX_GRID), threads
 

@@ -1,5 +1,6 @@
 from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -51,6 +52,17 @@ def test_naive_equals_torch_indexing_in_list_order(
     copy_blocks(group.blocks, int32s(*src), int32s(*dst), backend="naive")
     for tensor, wanted in zip(group.tensors, expected, strict=True):
         assert torch.equal(raw(tensor), raw(wanted))
+
+
+def test_the_reference_gathers_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(naive.MAX_GATHERED, DEVICE.type, 1024)
+    state = torch.zeros(16, 4096, dtype=torch.uint8, device=DEVICE)
+    src, dst = np.arange(8, dtype=np.int32), np.arange(8, 16, dtype=np.int32)
+    kept = torch.Tensor.split
+    with mock.patch.object(torch.Tensor, "split", autospec=True, side_effect=kept) as split:
+        copy_blocks(BlockTensors([state]), src, dst, order="gather_then_scatter", backend="naive")
+    words, step = split.call_args.args
+    assert 8 * step * words.element_size() <= 1024
 
 
 @pytest.mark.parametrize("most", [1, 100, 1 << 22])

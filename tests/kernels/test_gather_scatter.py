@@ -1,6 +1,12 @@
 import pytest
 import torch
-from hybrid_blocks.kernels import Backend, BlockTensors, gather_blocks, scatter_blocks
+from hybrid_blocks.kernels import (
+    Backend,
+    BlockTensors,
+    gather_blocks,
+    gather_scatter,
+    scatter_blocks,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import BACKENDS, DEVICE, FAST, FEW, OddGroup, int32s, odd_groups, raw, running
@@ -36,6 +42,20 @@ def test_records_are_the_same_as_those_of_naive(backend: Backend, max_sms: int |
         assert (got[len(expected) :] == POISON).all()
 
     check()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_list_of_several_launches_fills_one_record_after_another(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = BlockTensors([torch.randn(9, 40, device=DEVICE)])
+    ids = int32s(8, 1, 5, 0, 7, 3, 2)
+    whole, parts = staging_for(group, len(ids)), staging_for(group, len(ids))
+    gather_blocks(group, ids, whole, backend="naive")
+    monkeypatch.setattr(gather_scatter, "MAX_LIST", 3)
+    with running(backend):
+        gather_blocks(group, ids, parts, backend=backend)
+    assert torch.equal(parts, whole)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

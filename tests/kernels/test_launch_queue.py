@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 from unittest import mock
 
@@ -137,6 +138,20 @@ def test_a_pinned_buffer_lives_until_the_device_is_done_with_it(queue: LaunchQue
     fake_driver().wait(queue._kept[0][0])
     queue.keep(torch.zeros(1))
     assert alive() is None
+
+
+def test_a_pinned_buffer_is_guarded_but_not_in_a_capture() -> None:
+    pinned, queue = torch.zeros(4), LaunchQueue(torch.device("cuda", 0), 99)
+    vars(queue)["driver"] = fake_driver()
+    with mock.patch.object(LaunchQueue, "activate", return_value=nullcontext()):
+        queue.guard(pinned, own_stream=False)
+        assert queue._kept[-1][1] is pinned
+        queue._kept.clear()
+        with mock.patch.object(LaunchQueue, "is_capturing", return_value=True):
+            queue.guard(pinned, own_stream=False)
+            assert not queue._kept
+            queue.guard(pinned, own_stream=False, may_capture=False)
+            assert queue._kept
 
 
 def test_a_slab_group_dies_with_its_arena() -> None:

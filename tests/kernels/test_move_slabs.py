@@ -28,6 +28,15 @@ def test_slabs_move_in_list_order(backend: Backend, max_sms: int | None) -> None
     check()
 
 
+def test_an_arena_that_moved_is_described_anew() -> None:
+    arena = torch.zeros(128, dtype=torch.uint8, device=DEVICE)
+    move_slabs(arena, 64, int32s(0), int32s(1))
+    arena.data = torch.arange(128, dtype=torch.uint8, device=DEVICE)
+    move_slabs(arena, 64, int32s(0), int32s(1))
+    assert torch.equal(arena[64:], arena[:64])
+    assert arena[64:].any()
+
+
 def test_arenas_and_lists_that_do_not_fit_are_refused() -> None:
     arena = torch.zeros(100, dtype=torch.uint8, device=DEVICE)
     with pytest.raises(ValueError, match="slab_bytes is 30; it must divide 100 arena bytes"):

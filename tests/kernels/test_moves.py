@@ -5,7 +5,7 @@ from cuda_on_cpu import fake_driver
 from hybrid_blocks.kernels import Backend, BlockTensors, copy_blocks, move_slabs
 from hybrid_blocks.kernels.ids import FEW as FEW_IDS
 from hybrid_blocks.kernels.ids import IdChecks
-from hybrid_blocks.kernels.moves import Order, in_order
+from hybrid_blocks.kernels.moves import Moves, Order, in_order
 from hybrid_blocks.kernels.upload import MAX_LIST
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,6 +116,16 @@ def test_a_compaction_of_any_length_is_one_launch(count: int, order: Order) -> N
         move_slabs(arena, 64, ids + np.int32(1), ids, order=order, backend="cupy")
     assert fake_driver().count("launches") == before + 1
     assert torch.equal(arena.view(count + 1, 64), expected)
+
+
+def test_every_part_of_a_long_chain_keeps_its_order() -> None:
+    ids = np.arange(MAX_LIST + 10, dtype=np.int32)
+    checks = IdChecks(len(ids) + 1)
+    moves = Moves(ids + np.int32(1), ids, checks, order="list", device=DEVICE)
+    assert [(len(src), ordered) for src, _, ordered in moves.launches()] == [
+        (MAX_LIST, MAX_LIST),
+        (10, 10),
+    ]
 
 
 @on_cpu
