@@ -4,7 +4,7 @@
 //!   on, and content is evicted by what it is worth.
 //! - `vllm`: vLLM's rules, so that every decision is the one that vLLM would take.
 //!
-//! Both may place checkpoints by a `CheckpointPolicy`, where `Traffic` has learned that they are used, and
+//! Both place `Checkpoints` in the same way (`slabs`), where `Traffic` has learned that they are used, and
 //! tell why a hit ends where it does. Both ask a `Keeper` for how long content is kept, which listens to
 //! what clients say of their `Sessions`.
 
@@ -14,6 +14,7 @@ pub(crate) mod hit;
 mod keeper;
 pub(crate) mod natural;
 pub(crate) mod sessions;
+mod slabs;
 mod traffic;
 pub mod vllm;
 mod windows;

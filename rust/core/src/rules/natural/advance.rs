@@ -3,7 +3,6 @@
 use super::{BlockManager, READ_AHEAD};
 use crate::engine::requests::known_row;
 use crate::error::Error;
-use crate::rules::windows::Places;
 
 impl BlockManager {
     /// Record that `num_tokens[i]` more tokens of each request were computed. Blocks that became
@@ -60,7 +59,7 @@ impl BlockManager {
             let (request, tables) = (&requests.rows[row], requests.tables(row));
             let num_computed = requests.progress(row).num_computed;
             let ahead = self.engine.cache.read_ahead(&request.digests, tables, num_computed);
-            fetched ^ request.rest.plan.num_taken ^ ahead
+            fetched ^ request.rest.trail.plan().num_taken ^ ahead
         });
         std::hint::black_box(fetched);
     }
@@ -72,8 +71,8 @@ impl BlockManager {
         let handle = self.engine.requests.handle(row);
         let cache = &mut self.engine.cache;
         let (request, tables) = self.engine.requests.split_mut(row);
-        let (plan, start) = (request.rest.plan, request.rest.start);
-        let places = Places { plan, start, end: self.keeper.traffic.end(num_computed) };
+        let trail = &mut request.rest.trail;
+        let places = trail.places(self.keeper.traffic.end(num_computed));
         for (group, table) in tables.iter_mut().enumerate() {
             if cache.groups[group].kind().is_constant() {
                 continue;
@@ -82,13 +81,10 @@ impl BlockManager {
                 let end = num_computed / cache.groups[group].spec.block_size;
                 let start = table.num_cached().unwrap_or(0);
                 let new = table.blocks.get(start as usize..end as usize).unwrap_or_default();
-                let (traffic, plan) = (&mut self.keeper.traffic, &request.rest.plan);
-                traffic.on_computed(group, new, plan);
-                let num_turns = request.rest.num_turns;
-                traffic.on_windows(&cache.groups[group], start, new, plan, num_turns);
+                trail.compute(&mut self.keeper.traffic, &cache.groups[group], start, new);
                 cache.commit_full(handle, group, &request.digests, table, end, None)?;
             }
-            let windows = &mut request.rest.windows;
+            let windows = &mut trail.windows;
             windows.release_skipped(cache, group, table, num_computed, &places)?;
         }
         self.leave_checkpoint(row)

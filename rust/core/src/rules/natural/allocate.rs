@@ -133,13 +133,12 @@ impl BlockManager {
         self.stats.limits[hit.limit as usize] += 1;
         let plan = self.checkpoint_plan(row, hit);
         self.observe(row, plan.class, hit);
-        let request = &mut self.engine.requests.rows[row].rest;
-        request.plan = plan;
-        request.start = hit.num_tokens;
+        let trail = &mut self.engine.requests.rows[row].rest.trail;
+        trail.plan = Some(plan);
+        trail.start = hit.num_tokens;
         self.fork(row);
         self.note_windows_used(row);
-        let request = &mut self.engine.requests.rows[row].rest;
-        request.matched = None;
+        self.engine.requests.rows[row].rest.matched = None;
         Ok(0)
     }
 

@@ -1,11 +1,13 @@
 //! Checkpoints: copies of recurrent states that later requests go on from.
 
 use super::BlockManager;
+use super::request::Request;
 use crate::engine::{BlockCopy, CacheEvent};
 use crate::error::Error;
 use crate::group::{Group, state};
 use crate::ids::BlockId;
 use crate::rules::checkpoint_history::Origin;
+use crate::rules::slabs::Reason;
 use crate::store::Store;
 
 impl BlockManager {
@@ -32,12 +34,12 @@ impl BlockManager {
         let request = &self.engine.requests.rows[row].rest;
         let progress = self.engine.requests.progress(row);
         let (plan, start) = if progress.running {
-            (request.plan, progress.num_computed)
+            (request.trail.plan(), progress.num_computed)
         } else {
             let hit = request.matched.as_ref().map(|it| it.hit).unwrap_or_default();
             (self.checkpoint_plan(row, hit), hit.num_tokens)
         };
-        Ok(self.config.checkpoints.next(&plan, start, self.lengths.alignment))
+        Ok(self.checkpoints().next(&plan, start))
     }
 
     /// Have the adopted checkpoint copied into the request's own slot.
@@ -54,13 +56,10 @@ impl BlockManager {
             self.engine.held.push((group.spec.pool, src));
             self.stats.forks += 1;
             if self.keeper.traffic.counts(group.id.index()) {
-                if let Some(origin) = self.keeper.traffic.on_used(src, num_computed) {
+                let (trail, traffic) = (&mut request.rest.trail, &mut self.keeper.traffic);
+                if let Some(origin) = trail.resume_state(traffic, src, num_computed) {
                     self.stats.origins[origin as usize].used += 1;
                 }
-                request
-                    .rest
-                    .checkpoints
-                    .extend([self.keeper.traffic.history.spare(src), num_computed]);
             }
             is_used = true;
         }
@@ -71,18 +70,10 @@ impl BlockManager {
 
     /// Note that an admitted request resumes from windows, where those are checkpoints.
     pub(super) fn note_windows_used(&mut self, row: usize) {
-        let Some(group) = self.keeper.traffic.counted() else { return };
-        let request = &mut self.engine.requests.rows[row].rest;
-        let (group, start) = (self.engine.cache.groups[group], request.start);
-        if !group.is_placed || start == 0 {
-            return;
-        }
-        request.checkpoints.push(start);
-        let blocks = request.matched.as_ref().and_then(|it| it.blocks.get(group.id.index()));
-        if let Some(&block) = blocks.and_then(|it| it.last()).filter(|block| !block.is_null()) {
-            self.keeper.traffic.on_used(block, start);
-            request.checkpoints.push(self.keeper.traffic.history.spare(block));
-        }
+        let Request { trail, matched, .. } = &mut self.engine.requests.rows[row].rest;
+        let (traffic, groups) = (&mut self.keeper.traffic, &self.engine.cache.groups);
+        let blocks = matched.as_ref().map_or(&[][..], |matched| &matched.blocks);
+        trail.resume_windows(traffic, groups, blocks, trail.start);
     }
 
     /// Keep a copy of the state if the request has just reached a length where one is wanted and
@@ -92,17 +83,10 @@ impl BlockManager {
             return Ok(());
         }
         let num_computed = self.engine.requests.progress(row).num_computed;
-        let plan = self.engine.requests.rows[row].rest.plan;
-        let (policy, alignment) = (self.config.checkpoints, self.lengths.alignment);
-        let follows = policy.follows(&plan, num_computed, alignment);
-        let mut has_followed = false;
-        if follows {
-            has_followed = self.drop_following(row);
-        } else if num_computed == 0
-            || policy.next(&plan, num_computed - 1, alignment) != Some(num_computed)
-        {
-            return Ok(());
-        }
+        let trail = &self.engine.requests.rows[row].rest.trail;
+        let Some(reason) = self.checkpoints().reason(trail, num_computed) else { return Ok(()) };
+        let follows = reason == Reason::Follow;
+        let has_followed = follows && self.drop_following(row);
         let missing = self.missing_checkpoints(row);
         let cache = &mut self.engine.cache;
         cache.demand.fill(0);
@@ -112,12 +96,14 @@ impl BlockManager {
         if cache.reserve().is_err() {
             return Ok(());
         }
-        let request = &mut self.engine.requests.rows[row].rest;
-        request.checkpoints.push(num_computed);
-        if !follows {
-            request.plan.num_taken += 1;
-        } else if !missing.is_empty() {
-            request.plan.following = num_computed;
+        let trail = &mut self.engine.requests.rows[row].rest.trail;
+        trail.lengths.push(num_computed);
+        if let Some(plan) = &mut trail.plan {
+            if !follows {
+                plan.num_taken += 1;
+            } else if !missing.is_empty() {
+                plan.following = num_computed;
+            }
         }
         // All are taken before any is given up, so that none takes the place of another.
         let mut taken = Vec::with_capacity(missing.len());
@@ -145,12 +131,10 @@ impl BlockManager {
     /// Give up the copy that followed the generation so far, unless somebody went on from it. Says
     /// whether there was one.
     fn drop_following(&mut self, row: usize) -> bool {
-        let request = &mut self.engine.requests.rows[row];
-        let num_tokens = std::mem::take(&mut request.rest.plan.following);
-        if num_tokens == 0 {
-            return false;
-        }
-        request.rest.checkpoints.retain(|&other| other != num_tokens);
+        let trail = &mut self.engine.requests.rows[row].rest.trail;
+        let following = trail.plan.as_mut().map(|plan| std::mem::take(&mut plan.following));
+        let Some(num_tokens) = following.filter(|&it| it > 0) else { return false };
+        trail.give_up(num_tokens);
         for group in self.engine.cache.state_groups() {
             let digests = &self.engine.requests.rows[row].digests;
             if let Some(key) = group.key_at(digests, num_tokens) {
@@ -164,11 +148,10 @@ impl BlockManager {
     /// Keep the slot of a request that ends, if its length allows it.
     pub(super) fn keep_final_state(&mut self, row: usize) {
         let progress = *self.engine.requests.progress(row);
-        if !self.engine.requests.rows[row].rest.plan.end
-            || !self.keeps_states()
+        let plan = self.engine.requests.rows[row].rest.trail.plan();
+        if !self.keeps_states()
             || !progress.running
-            || progress.num_computed == 0
-            || !progress.num_computed.is_multiple_of(self.lengths.alignment)
+            || !self.checkpoints().keeps_end(&plan, progress.num_computed)
         {
             return;
         }
@@ -177,7 +160,7 @@ impl BlockManager {
             return;
         }
         let has_followed = self.drop_following(row);
-        self.engine.requests.rows[row].rest.checkpoints.push(progress.num_computed);
+        self.engine.requests.rows[row].rest.trail.lengths.push(progress.num_computed);
         for group in missing {
             if let Some(slot) = state::slot(self.engine.requests.table(row, group.id)) {
                 self.insert_state(row, &group, slot, has_followed);
@@ -223,8 +206,7 @@ impl BlockManager {
         let Some(key) = group.key_at(&request.digests, num_tokens) else { return };
         self.engine.cache.store.insert_key(group.spec.pool, block, &key, num_tokens);
         if self.keeper.traffic.counts(group.id.index()) {
-            let (plan, num_turns) = (&request.rest.plan, request.rest.num_turns);
-            let origin = self.keeper.traffic.on_left(block, plan, num_tokens, num_turns);
+            let origin = request.rest.trail.leave(&mut self.keeper.traffic, block, num_tokens);
             self.stats.origins[origin as usize].written += u64::from(!has_followed);
         }
         let handle = self.engine.requests.handle(row);

@@ -240,7 +240,7 @@ impl BlockManager {
         self.keep_final_state(row);
         self.score_released(row, is_over);
         self.engine.release(row)?;
-        self.engine.requests.rows[row].rest.windows.clear();
+        self.engine.requests.rows[row].rest.trail.windows.clear();
         self.engine.requests.rows[row].rest.matched = None;
         self.unfinished.retain(|&other| other as usize != row);
         let progress = self.engine.requests.progress_mut(row);

@@ -1,60 +1,53 @@
 //! Where requests leave checkpoints, and what is learned for it.
 
 use super::BlockManager;
-use crate::placement::{Beginning, Prompt, PromptClass};
+use crate::placement::PromptClass;
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
-use crate::rules::traffic::Shared;
+use crate::rules::slabs::{Checkpoints, Differences, Resumed};
 
 impl BlockManager {
+    /// The rules by which checkpoints are left.
+    pub(super) fn checkpoints(&self) -> Checkpoints {
+        let mut groups = self.config.groups.iter();
+        Checkpoints {
+            policy: self.config.checkpoints,
+            grain: self.lengths.alignment,
+            has_drafts: groups.any(|group| group.kind.num_speculative() > 0),
+            differences: Differences::OF_BLOCK_MANAGER,
+        }
+    }
+
     /// Where a request that goes on from `hit` leaves checkpoints.
     pub(super) fn checkpoint_plan(&self, row: usize, hit: Hit) -> CheckpointPlan {
-        let prompt_tokens = self.engine.requests.progress(row).num_tokens;
+        let num_tokens = self.engine.requests.progress(row).num_tokens;
         if !self.keeps_checkpoints() {
-            return CheckpointPlan { prompt_tokens, ..CheckpointPlan::default() };
+            return CheckpointPlan { prompt_tokens: num_tokens, ..CheckpointPlan::default() };
         }
-        let client = self.engine.requests.rows[row].rest.client;
-        let shared = self.shared(row, hit);
-        let prompt = Prompt {
-            start: hit.num_tokens,
-            num_tokens: prompt_tokens,
-            branch: hit.branch,
-            num_left: self.keeper.traffic.num_left(&shared),
-            class: PromptClass { client, beginning: self.beginning(row, hit) },
-        };
-        self.keeper.traffic.plan(&self.config.checkpoints, prompt)
+        let (traffic, request) = (&self.keeper.traffic, &self.engine.requests.rows[row]);
+        let resumed = self.resumed(row, hit);
+        let shared = resumed.shared(traffic, &self.engine.cache, &request.digests);
+        let last = num_tokens.saturating_sub(1) / self.lengths.alignment * self.lengths.alignment;
+        let prompt = (request.rest.trail.client, num_tokens, last);
+        self.checkpoints().plan(traffic, prompt, &resumed, traffic.num_left(&shared))
     }
 
     /// Take note of where a prompt that is admitted for the first time leaves the ones before it.
     pub(super) fn observe(&mut self, row: usize, class: PromptClass, hit: Hit) {
         let request = &mut self.engine.requests.rows[row];
-        if std::mem::replace(&mut request.rest.is_known, true) {
+        let is_first = request.rest.trail.arrive(&mut self.keeper, &request.digests);
+        if !is_first || !self.keeps_checkpoints() {
             return;
         }
-        request.rest.num_turns = self.keeper.on_arrival(request.rest.session, &request.digests);
-        if !self.keeps_checkpoints() {
-            return;
-        }
-        let digests = &self.engine.requests.rows[row].digests;
-        let (cache, shared) = (&self.engine.cache, self.shared(row, hit));
-        let traffic = &mut self.keeper.traffic;
-        let departure = traffic.departure(cache, digests, shared, hit.limit, class.beginning);
-        traffic.on_prompt(class, departure);
+        let (cache, digests) = (&self.engine.cache, &self.engine.requests.rows[row].digests);
+        let traffic = &self.keeper.traffic;
+        let departure = self.resumed(row, hit).departure(traffic, cache, digests, hit.limit);
+        self.keeper.traffic.on_prompt(class, departure);
     }
 
-    /// How far the prompt of a request that goes on from `hit` shares blocks.
-    fn shared(&self, row: usize, hit: Hit) -> Shared {
-        let digests = &self.engine.requests.rows[row].digests;
-        let matched = hit.num_tokens.max(hit.branch);
-        self.keeper.traffic.shared(&self.engine.cache, digests, hit.num_tokens, matched)
-    }
-
-    /// How the prompt of a request begins that goes on from `hit`.
-    fn beginning(&self, row: usize, hit: Hit) -> Beginning {
+    fn resumed(&self, row: usize, hit: Hit) -> Resumed<'_> {
         let matched = self.engine.requests.rows[row].rest.matched.as_ref();
-        let counted = self.keeper.traffic.counted().zip(matched);
-        let checkpoint = counted.and_then(|(group, matched)| matched.blocks.get(group)?.last());
-        let checkpoint = checkpoint.copied().filter(|block| !block.is_null());
-        self.keeper.traffic.beginning(hit.branch, checkpoint)
+        let blocks = matched.map_or(&[][..], |matched| &matched.blocks);
+        Resumed { num_tokens: hit.num_tokens, branch: hit.branch, blocks }
     }
 }

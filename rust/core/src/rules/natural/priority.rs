@@ -2,13 +2,12 @@
 
 use super::BlockManager;
 use super::policy::Policy;
-use super::request::NaturalRequest;
-use crate::engine::requests::Requests;
+use crate::engine::Engine;
+use crate::engine::requests::Row;
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
-use crate::rules::keeper::{Chances, Visit};
-use crate::rules::sessions::{Hint, WorthClass};
+use crate::rules::keeper::Chances;
 use crate::store::{EvictionOrder, Store};
 
 impl BlockManager {
@@ -47,15 +46,15 @@ impl BlockManager {
         if !self.config.enable_caching || !self.engine.requests.progress(row).running {
             return;
         }
-        let mut lengths = std::mem::take(&mut self.engine.requests.rows[row].rest.checkpoints);
         if self.config.policy == Policy::Explicit {
             self.score_as_said(row);
-        } else {
-            let visit = visit(&self.engine.requests, row, is_over);
-            self.keeper.on_left(&mut self.engine.cache, &visit, &mut lengths, is_over);
+            self.engine.requests.rows[row].rest.trail.lengths.clear();
+            return;
         }
-        lengths.clear();
-        self.engine.requests.rows[row].rest.checkpoints = lengths;
+        let num_computed = self.engine.requests.progress(row).num_computed;
+        let Self { keeper, engine: Engine { cache, requests, .. }, .. } = self;
+        let (Row { digests, rest, .. }, tables) = requests.split_mut(row);
+        rest.trail.score_left(keeper, cache, (tables, digests), num_computed, is_over);
     }
 
     /// Give what a request holds, and its checkpoints, the priorities that were said.
@@ -91,9 +90,9 @@ impl BlockManager {
             }
             return;
         }
-        let visit = visit(&self.engine.requests, row, false);
-        let lengths = &self.engine.requests.rows[row].rest.checkpoints;
-        self.keeper.score_checkpoint(&mut self.engine.cache, &visit, lengths, num_tokens);
+        let Self { keeper, engine: Engine { cache, requests, .. }, .. } = self;
+        let (Row { digests, rest, .. }, tables) = requests.split_mut(row);
+        rest.trail.score_checkpoint(keeper, cache, (tables, digests), num_tokens, num_tokens);
     }
 
     /// The checkpoint of a group after `num_tokens` tokens of a request, if there is one.
@@ -137,21 +136,6 @@ impl Policy {
             Self::FlopAware(model) => Some(Chances::All(model.alpha)),
             Self::Lru | Self::Explicit => None,
         }
-    }
-}
-
-/// A request, as a keeper sees it. What was said of its conversation counts once it is over.
-fn visit(requests: &Requests<NaturalRequest>, row: usize, is_over: bool) -> Visit<'_> {
-    let request = &requests.rows[row];
-    let hint = if is_over { request.rest.hint } else { Hint::None };
-    Visit {
-        tables: requests.tables(row),
-        digests: &request.digests,
-        plan: request.rest.plan,
-        start: request.rest.start,
-        num_computed: requests.progress(row).num_computed,
-        class: WorthClass::new(request.rest.num_turns, hint),
-        session: request.rest.session,
     }
 }
 

@@ -3,10 +3,8 @@
 use crate::engine::GroupBlocks;
 use crate::engine::requests::RequestState;
 use crate::hash::HashChain;
-use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::hit::Hit;
-use crate::rules::sessions::Hint;
-use crate::rules::windows::Windows;
+use crate::rules::slabs::Trail;
 
 /// Marks the requests of these rules.
 #[derive(Debug)]
@@ -39,23 +37,8 @@ pub(crate) struct Progress {
 pub(crate) struct Request {
     /// The chain that makes the digests, if the request was given as tokens.
     pub(crate) chain: Option<HashChain<i64>>,
-    pub(crate) plan: CheckpointPlan,
-    /// Tokens that it went on from.
-    pub(crate) start: u32,
-    /// Whether it was admitted before, so that its prompt was taken note of.
-    pub(crate) is_known: bool,
-    /// A number of its client, 0 if none is known.
-    pub(crate) client: u16,
-    /// Earlier turns of its conversation, as far as they are remembered.
-    pub(crate) num_turns: u8,
-    /// A number of its session, 0 if none is known.
-    pub(crate) session: u64,
-    /// What was said of its conversation.
-    pub(crate) hint: Hint,
-    /// Lengths of the checkpoints that the request went on from and left.
-    pub(crate) checkpoints: Vec<u32>,
-    /// What left its windows.
-    pub(crate) windows: Windows,
+    /// What it uses and leaves.
+    pub(crate) trail: Trail,
     /// The priority of the content of each hash block, as far as it was said.
     pub(crate) priorities: Vec<u64>,
     /// The match found last.

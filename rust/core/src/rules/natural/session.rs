@@ -13,7 +13,7 @@ impl BlockManager {
     /// [`Error::UnknownRequest`].
     pub fn set_session(&mut self, handle: u64, session_id: &str) -> Result<(), Error> {
         let row = self.engine.requests.row(handle)?;
-        self.engine.requests.rows[row].rest.session = number_of(session_id);
+        self.engine.requests.rows[row].rest.trail.session = number_of(session_id);
         Ok(())
     }
 
@@ -30,7 +30,7 @@ impl BlockManager {
                 Self::MAX_CLIENTS
             )));
         }
-        self.engine.requests.rows[row].rest.client = client;
+        self.engine.requests.rows[row].rest.trail.client = client;
         Ok(())
     }
 
@@ -43,7 +43,7 @@ impl BlockManager {
     /// [`Error::UnknownRequest`].
     pub fn set_hint(&mut self, handle: u64, hint: Hint) -> Result<(), Error> {
         let row = self.engine.requests.row(handle)?;
-        self.engine.requests.rows[row].rest.hint = hint;
+        self.engine.requests.rows[row].rest.trail.hint = hint;
         Ok(())
     }
 
@@ -57,7 +57,7 @@ impl BlockManager {
         let rows: Vec<usize> = requests.rows_in_use().collect();
         let mut is_known = false;
         for row in rows {
-            let request = &mut requests.rows[row].rest;
+            let request = &mut requests.rows[row].rest.trail;
             if request.session == session {
                 request.hint = hint;
                 is_known = true;

@@ -32,7 +32,7 @@ impl<S: Store> Call<'_, S> {
             };
         }
         let (num_local, num_external) = (counts.num_local, args.num_external);
-        self.request.start = num_local + num_external;
+        self.request.trail.start = num_local + num_external;
         for group in groups.clone() {
             let hit = if self.is_replaced(group, counts) { &[] } else { hit(group) };
             self.adopt(group, hit, num_local, num_external)?;
@@ -43,7 +43,7 @@ impl<S: Store> Call<'_, S> {
             let has_room = all.is_none_or(|all| self.fits(None, all, kept));
             if !has_room || !self.fits(None, counts, kept) {
                 self.cache.undo_adopt(self.tables);
-                self.request.start = 0;
+                self.request.trail.start = 0;
                 return Ok(false);
             }
         }
@@ -51,7 +51,10 @@ impl<S: Store> Call<'_, S> {
             let zero = !args.unzeroed_groups.contains(&(group as u32));
             self.take_external(group, num_local + num_external, num_external, zero)?;
         }
-        self.note_windows_used(args.computed, num_local);
+        if let Some((keeper, hit)) = self.keeper.as_deref_mut().zip(args.computed) {
+            let (trail, groups) = (&mut self.request.trail, &self.cache.groups);
+            trail.resume_windows(&mut keeper.traffic, groups, hit, num_local);
+        }
         Ok(true)
     }
 

@@ -17,10 +17,8 @@ use super::progress::RequestProgress;
 use crate::engine::GroupBlocks;
 use crate::error::Error;
 use crate::group::{Group, GroupKind};
-use crate::ids::BlockId;
-use crate::rules::hit::HitLimit;
 use crate::rules::keeper::Keeper;
-use crate::rules::traffic::Shared;
+use crate::rules::slabs::Resumed;
 use crate::store::Store;
 
 impl<S: Store> KvCacheManager<S> {
@@ -39,7 +37,10 @@ impl<S: Store> KvCacheManager<S> {
         let row = self.engine.requests.row(handle)?;
         let (mut hit, ended_by) = self.explained_hit(handle, limit);
         self.engine.requests.rows[row].rest.ended_by = Some(ended_by);
-        let departure = self.departure(row, &hit, ended_by);
+        let departure = self.placing_keeper().and_then(|keeper| {
+            let (cache, digests) = (&self.engine.cache, &self.engine.requests.rows[row].digests);
+            resumed(&hit).departure(&keeper.traffic, cache, digests, ended_by)
+        });
         while hit.num_tokens > 0 && !self.finishes_with(&hit.blocks, progress.num_tokens) {
             self.stats.shortened += 1;
             (hit, _) = self.explained_hit(handle, hit.num_tokens / 2);
@@ -49,10 +50,9 @@ impl<S: Store> KvCacheManager<S> {
         }
         let request = &mut self.engine.requests.rows[row].rest;
         request.shared = departure;
-        request.is_known = progress.was_preempted;
-        let (branch, checkpoint) = self.beginning_of(&hit);
-        self.plan_checkpoints(row, progress.num_prompt, hit.num_tokens, branch, checkpoint);
-        let plan = &self.engine.requests.rows[row].rest.plan;
+        request.trail.is_known = progress.was_preempted;
+        self.plan_from(row, progress.num_prompt, &resumed(&hit));
+        let plan = &self.engine.requests.rows[row].rest.trail.plan;
         if plan.is_none_or(|plan| plan.branch == 0) || !self.config.has_states() {
             hit.num_uncached = 0;
         }
@@ -62,25 +62,6 @@ impl<S: Store> KvCacheManager<S> {
     /// What is learned of requests, where it decides where they leave checkpoints.
     fn placing_keeper(&self) -> Option<&Keeper> {
         self.keeper.as_deref().filter(|_| self.config.checkpoints.is_some())
-    }
-
-    /// Where a request with such a hit, which `ended_by` ended, leaves an earlier one, if that is known.
-    fn departure(&self, row: usize, hit: &ComputedBlocks, ended_by: HitLimit) -> Option<Shared> {
-        let traffic = &self.placing_keeper()?.traffic;
-        let (branch, checkpoint) = self.beginning_of(hit);
-        let (cache, digests) = (&self.engine.cache, &self.engine.requests.rows[row].digests);
-        let matched = hit.num_tokens + hit.num_uncached;
-        let shared = traffic.shared(cache, digests, hit.num_tokens, matched);
-        traffic.departure(cache, digests, shared, ended_by, traffic.beginning(branch, checkpoint))
-    }
-
-    /// The tokens up to which attention blocks go on without checkpoints, 0 if they do not, and the checkpoint that ends a
-    /// hit.
-    fn beginning_of(&self, hit: &ComputedBlocks) -> (u32, Option<BlockId>) {
-        let branch = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
-        let counted = self.placing_keeper().and_then(|keeper| keeper.traffic.counted());
-        let last = counted.and_then(|group| hit.blocks[group].last().copied());
-        (branch, last.filter(|block| !block.is_null()))
     }
 
     /// Whether a request of `num_tokens` known tokens that starts with these blocks comes to its end
@@ -190,4 +171,10 @@ impl<S: Store> KvCacheManager<S> {
     pub(super) fn holds_blocks(&self, row: usize) -> bool {
         self.engine.requests.tables(row).iter().any(|table| !table.blocks.is_empty())
     }
+}
+
+/// A hit, as what a prompt resumes from. Where attention blocks go on behind it, no checkpoint is there.
+fn resumed(hit: &ComputedBlocks) -> Resumed<'_> {
+    let branch = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
+    Resumed { num_tokens: hit.num_tokens, branch, blocks: &hit.blocks }
 }

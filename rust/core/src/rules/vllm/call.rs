@@ -13,7 +13,6 @@ use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::prefix_index::Key;
 use crate::rules::keeper::Keeper;
-use crate::rules::windows::Places;
 use crate::store::Store;
 
 /// A block of a recurrent group that holds the state at a boundary.
@@ -78,9 +77,8 @@ impl<S: Store> Call<'_, S> {
     /// Give back what the request need not keep once `num_processed` tokens are computed for good.
     pub(super) fn release_skipped(&mut self, num_processed: u32) -> Result<(), Error> {
         let end = self.keeper.as_deref().map_or(0, |keeper| keeper.traffic.end(num_processed));
-        let places =
-            Places { plan: self.request.plan.unwrap_or_default(), start: self.request.start, end };
-        let windows = &mut self.request.windows;
+        let places = self.request.trail.places(end);
+        let windows = &mut self.request.trail.windows;
         for (group, table) in self.tables.iter_mut().enumerate() {
             windows.release_skipped(self.cache, group, table, num_processed, &places)?;
         }

@@ -67,12 +67,10 @@ impl<S: Store> Call<'_, S> {
             return Ok(());
         }
         let mask = mask(self.config, &config, config.use_eagle, (start, end), Some(&self.progress));
-        if let (Some(keeper), Some(plan)) = (self.keeper.as_deref_mut(), &self.request.plan) {
+        if let Some(keeper) = self.keeper.as_deref_mut() {
             let new = self.tables[group].blocks.get(start as usize..end as usize);
-            let new = new.unwrap_or_default();
-            keeper.traffic.on_computed(group, new, plan);
-            let num_turns = self.request.num_turns;
-            keeper.traffic.on_windows(&self.cache.groups[group], start, new, plan, num_turns);
+            let (traffic, new) = (&mut keeper.traffic, new.unwrap_or_default());
+            self.request.trail.compute(traffic, &self.cache.groups[group], start, new);
         }
         let (digests, table) = (self.digests, &mut self.tables[group]);
         self.cache.commit_full(self.handle, group, digests, table, end, mask.as_deref())

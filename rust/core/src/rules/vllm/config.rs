@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::group::{GroupKind, GroupSpec};
 use crate::ids::PoolId;
 use crate::rules::checkpoint_policy::CheckpointPolicy;
+use crate::rules::slabs::{Checkpoints, Differences};
 
 /// One group.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +185,16 @@ impl ManagerConfig {
             watermark_blocks: 0,
             checkpoints: None,
         }
+    }
+
+    /// The rules by which checkpoints are left, if they are.
+    pub(super) fn checkpoint_rules(&self) -> Option<Checkpoints> {
+        self.checkpoints.map(|policy| Checkpoints {
+            policy,
+            grain: self.hit_alignment(),
+            has_drafts: self.has_drafts(),
+            differences: Differences::OF_VLLM,
+        })
     }
 
     /// Whether prefixes are kept.

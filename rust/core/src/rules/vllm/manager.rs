@@ -229,9 +229,11 @@ impl<S: Store> KvCacheManager<S> {
         if self.must_wait(row) {
             return Ok(None);
         }
-        if self.config.checkpoints.is_some() && self.engine.requests.rows[row].rest.plan.is_none() {
+        if self.config.checkpoints.is_some()
+            && self.engine.requests.rows[row].rest.trail.plan.is_none()
+        {
             let start = progress.num_computed + args.num_new_computed;
-            self.plan_checkpoints(row, progress.num_prompt, start, 0, None);
+            self.plan_checkpoints(row, progress.num_prompt, start);
         }
         let next_checkpoint = self.engine.requests.rows[row].rest.next_checkpoint.take();
         let new = self.try_allocate(handle, progress, args)?;
@@ -317,7 +319,7 @@ impl<S: Store> KvCacheManager<S> {
         }
         if args.num_external > 0 && args.delay_commit {
             call.request.is_loading = true;
-            call.request.loaded = num_computed;
+            call.request.trail.loaded = num_computed;
         }
         call.stats.no_room += num_cancelled;
         if let Some(ended_by) = call.request.ended_by.take() {
@@ -450,10 +452,9 @@ impl<S: Store> KvCacheManager<S> {
         }
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         let (Row { digests, rest: request, .. }, tables) = self.engine.requests.split_mut(row);
-        let mut lengths = std::mem::take(&mut request.checkpoints);
-        let visit = request.visit(tables, digests, request.num_computed, is_over);
-        keeper.on_left(&mut self.engine.cache, &visit, &mut lengths, is_over);
-        request.windows.clear();
+        let (cache, num_computed) = (&mut self.engine.cache, request.num_computed);
+        request.trail.score_left(keeper, cache, (tables, digests), num_computed, is_over);
+        request.trail.windows.clear();
     }
 
     fn forget(&mut self, row: usize) {

@@ -93,7 +93,7 @@ impl<S: Store> Call<'_, S> {
                 {
                     return NoChangeUntil::default();
                 }
-                if let Some(plan) = &self.request.plan {
+                if let Some(plan) = &self.request.trail.plan {
                     until.main_room = self.config.next_move(plan, num_next);
                 }
                 if has_checkpoint_blocks {

@@ -10,39 +10,26 @@ use super::config::ManagerConfig;
 use super::progress::RequestProgress;
 use crate::error::Error;
 use crate::ids::BlockId;
-use crate::placement::{Prompt, PromptClass};
 use crate::rules::checkpoint_policy::CheckpointPlan;
+use crate::rules::slabs::{Reason, Resumed};
 use crate::store::{EvictionOrder, Store};
 
 impl<S: Store> KvCacheManager<S> {
-    /// Plan where a request leaves checkpoints that goes on from `start` tokens, and whose attention
-    /// blocks are there up to `branch`, 0 if no further. `checkpoint` is the one that it goes on from.
-    pub(super) fn plan_checkpoints(
-        &mut self,
-        row: usize,
-        num_prompt: u32,
-        start: u32,
-        branch: u32,
-        checkpoint: Option<BlockId>,
-    ) {
-        let Some((policy, keeper)) = self.config.checkpoints.as_ref().zip(self.keeper.as_ref())
-        else {
+    /// Plan where a request leaves checkpoints that starts after `start` tokens without a look-up.
+    pub(super) fn plan_checkpoints(&mut self, row: usize, num_prompt: u32, start: u32) {
+        self.plan_from(row, num_prompt, &Resumed { num_tokens: start, ..Resumed::default() });
+    }
+
+    /// Plan where a request leaves checkpoints that resumes from a hit.
+    pub(super) fn plan_from(&mut self, row: usize, num_prompt: u32, resumed: &Resumed<'_>) {
+        let Some((rules, keeper)) = self.config.checkpoint_rules().zip(self.keeper.as_ref()) else {
             return;
         };
-        let traffic = &keeper.traffic;
-        let class = PromptClass { client: 0, beginning: traffic.beginning(branch, checkpoint) };
-        let shared = self.engine.requests.rows[row].rest.shared.as_ref();
-        let num_left = shared.map_or(0, |shared| traffic.num_left(shared));
-        let prompt = Prompt { start, num_tokens: num_prompt, branch, num_left, class };
-        let mut plan = traffic.plan(policy, prompt);
-        // What the same prompt, sent again, cannot hit is of no use.
-        let most = self.config.checkpoint_position(num_prompt, self.config.hit_alignment());
-        let planned = std::mem::take(&mut plan.lengths);
-        for &length in planned.as_slice() {
-            plan.lengths.insert(length.min(most));
-        }
-        plan.end &= !self.config.has_drafts();
-        self.engine.requests.rows[row].rest.plan = Some(plan);
+        let (traffic, request) = (&keeper.traffic, &mut self.engine.requests.rows[row].rest);
+        let num_left = request.shared.as_ref().map_or(0, |shared| traffic.num_left(shared));
+        let last = self.config.checkpoint_position(num_prompt, rules.grain);
+        let plan = rules.plan(traffic, (request.trail.client, num_prompt, last), resumed, num_left);
+        request.trail.plan = Some(plan);
     }
 
     /// Where a chunk of a prefill from `start` on has to end that could end at `end`: where a
@@ -62,21 +49,20 @@ impl<S: Store> KvCacheManager<S> {
         self.engine.requests.rows[row].rest.next_checkpoint = None;
         let prefill_end = progress.num_prompt.max(progress.num_tokens.saturating_sub(1));
         // Windows need no copy, and so no chunk that ends before it.
-        let policy = self.config.checkpoints.filter(|_| self.config.has_states());
-        let Some(policy) = policy.filter(|_| start < prefill_end) else { return Ok(end) };
-        let grain = self.config.hit_alignment();
+        let rules = self.config.checkpoint_rules().filter(|_| self.config.has_states());
+        let Some(rules) = rules.filter(|_| start < prefill_end) else { return Ok(end) };
+        let grain = rules.grain;
         // A drafter that looks ahead computes the last tokens of a prompt in one chunk: what would stop among
         // them would stop for good. Nor could the same prompt, sent again, hit it.
         let most = self.config.last_checkpoint(progress);
-        if self.engine.requests.rows[row].rest.plan.is_none() {
-            self.plan_checkpoints(row, progress.num_prompt, start, 0, None);
+        if self.engine.requests.rows[row].rest.trail.plan.is_none() {
+            self.plan_checkpoints(row, progress.num_prompt, start);
         }
-        let mut plan = self.engine.requests.rows[row].rest.plan.unwrap_or_default();
+        let mut plan = self.engine.requests.rows[row].rest.trail.plan();
         // The one at `start` is taken when the step that is asked for writes on.
-        let is_due =
-            progress.num_computed > 0 && policy.next(&plan, start - 1, grain) == Some(start);
+        let is_due = progress.num_computed > 0 && rules.next(&plan, start - 1) == Some(start);
         plan.num_taken += u32::from(is_due);
-        let next = policy.next(&plan, start, grain).filter(|&stop| stop <= most);
+        let next = rules.next(&plan, start).filter(|&stop| stop <= most);
         self.engine.requests.rows[row].rest.next_checkpoint = next.map(|stop| (start, stop));
         if let Some(stop) = next.filter(|&stop| stop < end) {
             return Ok(stop);
@@ -134,7 +120,8 @@ impl ManagerConfig {
         self.groups.iter().any(|group| group.kind.is_aligned())
     }
 
-    fn has_drafts(&self) -> bool {
+    /// Whether some group keeps states for drafts.
+    pub(super) fn has_drafts(&self) -> bool {
         self.groups.iter().any(|group| group.kind.num_speculative() > 0)
     }
 
@@ -157,26 +144,14 @@ impl ManagerConfig {
     }
 }
 
-/// Why a copy is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
-    /// The prompt leaves a checkpoint here.
-    Prompt,
-    /// It follows the generation.
-    Follow,
-    /// Others computed it, and the next step overwrites it.
-    Loaded,
-}
-
 impl<S: Store> Call<'_, S> {
     /// Take note of where the prompt of a request that is being admitted leaves earlier ones.
     pub(super) fn observe(&mut self) {
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
-        if std::mem::replace(&mut self.request.is_known, true) {
-            return;
-        }
-        self.request.num_turns = keeper.on_arrival(self.request.session, self.digests);
-        if let Some(plan) = &self.request.plan {
+        let trail = &mut self.request.trail;
+        if trail.arrive(keeper, self.digests)
+            && let Some(plan) = &trail.plan
+        {
             keeper.traffic.on_prompt(plan.class, self.request.shared.take());
         }
     }
@@ -184,8 +159,8 @@ impl<S: Store> Call<'_, S> {
     /// Whether what the next step writes on is a state worth a copy. The copy is a part of the
     /// call's demand then.
     pub(super) fn plan_copies(&mut self) -> Option<Reason> {
-        let (policy, plan) = self.config.checkpoints.as_ref().zip(self.request.plan.as_ref())?;
-        let (at, grain) = (self.progress.num_computed, self.config.hit_alignment());
+        let rules = self.config.checkpoint_rules()?;
+        let at = self.progress.num_computed;
         if !self.config.has_states()
             || !self.cache.enable_caching
             || !self.is_running()
@@ -193,15 +168,7 @@ impl<S: Store> Call<'_, S> {
         {
             return None;
         }
-        let reason = if policy.next(plan, at - 1, grain) == Some(at) {
-            Reason::Prompt
-        } else if policy.follows(plan, at, grain) {
-            Reason::Follow
-        } else if at == self.request.loaded {
-            Reason::Loaded
-        } else {
-            return None;
-        };
+        let reason = rules.reason(&self.request.trail, at)?;
         let mut is_missing = false;
         for group in 0..self.tables.len() {
             if let Some(state) = self.state_without_key(group, at) {
@@ -242,7 +209,7 @@ impl<S: Store> Call<'_, S> {
     /// Let the states be found that are about to be copied; the copies take the keys over.
     pub(super) fn key_copies(&mut self, reason: Reason) -> Result<(), Error> {
         let at = self.progress.num_computed;
-        if let Some(plan) = &mut self.request.plan {
+        if let Some(plan) = &mut self.request.trail.plan {
             plan.num_taken += u32::from(reason == Reason::Prompt);
         }
         for group in 0..self.tables.len() {
@@ -265,12 +232,13 @@ impl<S: Store> Call<'_, S> {
     /// A state is kept in a block from now on.
     pub(super) fn note_left(&mut self, group: usize, block: BlockId) {
         let at = self.progress.num_computed;
-        let (Some(keeper), Some(plan)) = (self.keeper.as_deref_mut(), &self.request.plan) else {
+        let trail = &mut self.request.trail;
+        let Some(keeper) = self.keeper.as_deref_mut().filter(|_| trail.plan.is_some()) else {
             return;
         };
         if keeper.traffic.counts(group) {
-            keeper.traffic.on_left(block, plan, at, self.request.num_turns);
-            self.request.checkpoints.push(at);
+            trail.leave(&mut keeper.traffic, block, at);
+            trail.lengths.push(at);
         }
         self.checkpoint = Some(at);
     }
@@ -280,25 +248,9 @@ impl<S: Store> Call<'_, S> {
         let num_tokens = self.tables[group].moving().last_kept;
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         if keeper.traffic.counts(group) {
-            keeper.traffic.on_used(block, num_tokens);
-            let spare = keeper.traffic.history.spare(block);
-            self.request.checkpoints.extend([spare, num_tokens]);
+            self.request.trail.resume_state(&mut keeper.traffic, block, num_tokens);
         }
         self.checkpoint = Some(num_tokens);
-    }
-
-    /// A request that is being admitted resumes from windows before `num_tokens` tokens, where those are checkpoints.
-    pub(super) fn note_windows_used(&mut self, hit: Option<&[Vec<BlockId>]>, num_tokens: u32) {
-        let Some((keeper, hit)) = self.keeper.as_deref_mut().zip(hit) else { return };
-        let Some(group) = keeper.traffic.counted().filter(|&it| self.cache.groups[it].is_placed)
-        else {
-            return;
-        };
-        self.request.checkpoints.push(num_tokens);
-        if let Some(&block) = hit[group].last().filter(|block| !block.is_null()) {
-            keeper.traffic.on_used(block, num_tokens);
-            self.request.checkpoints.push(keeper.traffic.history.spare(block));
-        }
     }
 
     /// Give the checkpoint that the call uses or leaves its priority, if it does either.
@@ -306,15 +258,14 @@ impl<S: Store> Call<'_, S> {
         let (Some(keeper), Some(at)) = (self.keeper.as_deref(), self.checkpoint.take()) else {
             return;
         };
-        let at_now = self.progress.num_computed;
-        let visit = self.request.visit(self.tables, self.digests, at_now, false);
-        keeper.score_checkpoint(self.cache, &visit, &self.request.checkpoints, at);
+        let (trail, num_computed) = (&self.request.trail, self.progress.num_computed);
+        trail.score_checkpoint(keeper, self.cache, (self.tables, self.digests), num_computed, at);
     }
 
     /// Give up the copy that followed the generation so far, unless somebody goes on from it.
     fn drop_following(&mut self, group: usize) {
         let following = std::mem::take(&mut self.tables[group].moving_mut().following);
-        self.request.checkpoints.retain(|&length| length != following);
+        self.request.trail.give_up(following);
         if following > 0
             && let Ok(key) = self.key(group, following)
         {
@@ -352,11 +303,12 @@ impl<S: Store> Call<'_, S> {
     /// is computed is exact: a step in flight ends before anybody reads them.
     pub(super) fn keep_states(&mut self) -> Result<(), Error> {
         let at = self.progress.num_computed;
-        if self.config.checkpoints.is_none()
-            || !self.config.has_states()
+        let Some(rules) = self.config.checkpoint_rules() else { return Ok(()) };
+        if !self.config.has_states()
             || !self.cache.enable_caching
             || !self.is_running()
             || at > self.progress.num_tokens
+            || !rules.keeps_end(&self.request.trail.plan(), at)
             || !self.is_state_at(at)
         {
             return Ok(());

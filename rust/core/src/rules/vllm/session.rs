@@ -28,9 +28,9 @@ impl<S: Store> KvCacheManager<S> {
         }
         let row = &mut self.engine.requests.rows[row];
         row.rest.is_named = session_id.is_some() || hint != Hint::None;
-        row.rest.hint = hint;
+        row.rest.trail.hint = hint;
         if let Some(keeper) = self.keeper.as_deref_mut().filter(|_| row.rest.is_named) {
-            row.rest.session = number_of(session_id.unwrap_or(&row.id));
+            row.rest.trail.session = number_of(session_id.unwrap_or(&row.id));
             keeper.chances.get_or_insert(CHANCES);
         }
         Ok(())
@@ -61,8 +61,8 @@ impl<S: Store> KvCacheManager<S> {
             && let Some(keeper) = self.keeper.as_deref_mut()
         {
             let rest = &self.engine.requests.rows[row].rest;
-            if rest.is_named && rest.hint != Hint::None {
-                keeper.on_hint(&mut self.engine.cache.store, rest.session, rest.hint);
+            if rest.is_named && rest.trail.hint != Hint::None {
+                keeper.on_hint(&mut self.engine.cache.store, rest.trail.session, rest.trail.hint);
             }
         }
         self.give_back(handle, true)

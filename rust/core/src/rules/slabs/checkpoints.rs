@@ -1,0 +1,127 @@
+//! [`Checkpoints`]: at which lengths a request leaves checkpoints.
+
+use super::{Differences, Resumed, Trail};
+use crate::placement::{Prompt, PromptClass};
+use crate::rules::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
+use crate::rules::traffic::Traffic;
+
+/// A policy, for groups that can all be resumed at multiples of a grain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checkpoints {
+    pub(crate) policy: CheckpointPolicy,
+    /// Tokens.
+    pub(crate) grain: u32,
+    /// Whether some group keeps states for drafts.
+    pub(crate) has_drafts: bool,
+    pub(crate) differences: Differences,
+}
+
+/// Why a checkpoint is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It is a place of the prompt, or a periodic one.
+    Prompt,
+    /// It follows the answer.
+    Follow,
+    /// Others computed it, and the next step overwrites it.
+    Loaded,
+}
+
+impl Checkpoints {
+    /// Where a prompt of `num_tokens` tokens leaves checkpoints, which earlier ones left where it leaves them
+    /// `num_left` times. The same prompt, sent again, can hit `last` tokens.
+    pub(crate) fn plan(
+        &self,
+        traffic: &Traffic,
+        (client, num_tokens, last): (u16, u32, u32),
+        resumed: &Resumed<'_>,
+        num_left: u8,
+    ) -> CheckpointPlan {
+        let class = PromptClass { client, beginning: resumed.beginning(traffic) };
+        let Resumed { num_tokens: start, branch, .. } = *resumed;
+        let mut plan =
+            traffic.plan(&self.policy, Prompt { start, num_tokens, branch, num_left, class });
+        if self.differences.clamps_places {
+            for &length in std::mem::take(&mut plan.lengths).as_slice() {
+                plan.lengths.insert(length.min(last));
+            }
+        }
+        plan.end &= self.differences.follows_drafts || !self.has_drafts;
+        plan
+    }
+
+    /// The first length after `num_computed` at which a checkpoint of the prompt is wanted.
+    pub(crate) fn next(&self, plan: &CheckpointPlan, num_computed: u32) -> Option<u32> {
+        self.policy.next(plan, num_computed, self.grain)
+    }
+
+    /// Why a request leaves a checkpoint after `num_computed` tokens, if it does.
+    pub(crate) fn reason(&self, trail: &Trail, num_computed: u32) -> Option<Reason> {
+        let (plan, before) = trail.plan.as_ref().zip(num_computed.checked_sub(1))?;
+        let follows = self.policy.follows(plan, num_computed, self.grain);
+        if follows && self.differences.follows_first {
+            Some(Reason::Follow)
+        } else if self.next(plan, before) == Some(num_computed) {
+            Some(Reason::Prompt)
+        } else if follows {
+            Some(Reason::Follow)
+        } else {
+            (num_computed == trail.loaded).then_some(Reason::Loaded)
+        }
+    }
+
+    /// Whether the state of a request that ends after `num_computed` tokens is kept.
+    pub(crate) fn keeps_end(&self, plan: &CheckpointPlan, num_computed: u32) -> bool {
+        (plan.end || self.differences.keeps_any_end)
+            && num_computed > 0
+            && num_computed.is_multiple_of(self.grain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::Lengths;
+
+    const RULES: [Differences; 2] = [Differences::OF_BLOCK_MANAGER, Differences::OF_VLLM];
+
+    fn checkpoints(differences: Differences) -> Checkpoints {
+        let policy = CheckpointPolicy::default();
+        Checkpoints { policy, grain: 16, has_drafts: false, differences }
+    }
+
+    #[test]
+    fn a_request_leaves_its_places_what_follows_its_answer_and_what_was_loaded() {
+        let lengths = Lengths::from([320, 992]);
+        let plan = CheckpointPlan {
+            lengths,
+            prompt_tokens: 1_000,
+            end: true,
+            ..CheckpointPlan::default()
+        };
+        let trail = Trail { plan: Some(plan), loaded: 336, ..Trail::default() };
+        for rules in RULES.map(checkpoints) {
+            let found = (0..1_100).filter_map(|at| Some((at, rules.reason(&trail, at)?)));
+            let expected = [
+                (320, Reason::Prompt),
+                (336, Reason::Loaded),
+                (992, Reason::Prompt),
+                (1_024, Reason::Follow),
+                (1_088, Reason::Follow),
+            ];
+            assert_eq!(found.collect::<Vec<_>>(), expected);
+            assert_eq!(rules.reason(&Trail::default(), 320), None, "nothing is planned");
+        }
+    }
+
+    #[test]
+    fn an_end_is_kept_on_the_grain_only() {
+        let plan = CheckpointPlan { end: true, ..CheckpointPlan::default() };
+        for rules in RULES.map(checkpoints) {
+            assert_eq!(
+                [0, 8, 16, 24, 32].map(|at| rules.keeps_end(&plan, at)),
+                [false, false, true, false, true]
+            );
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! [`Resumed`]: the hit that a prompt resumes from, and how the prompt begins because of that.
+
+use crate::digest::Digest;
+use crate::engine::cache::Cache;
+use crate::ids::BlockId;
+use crate::placement::Beginning;
+use crate::rules::hit::HitLimit;
+use crate::rules::traffic::{Shared, Traffic};
+use crate::store::Store;
+
+/// The hit that a prompt resumes from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Resumed<'a> {
+    /// Its tokens.
+    pub(crate) num_tokens: u32,
+    /// Attention blocks go on up to here, but no checkpoint is there; 0 if that is not so.
+    pub(crate) branch: u32,
+    /// Its blocks by group; none where nothing was found.
+    pub(crate) blocks: &'a [Vec<BlockId>],
+}
+
+impl Resumed<'_> {
+    /// How the prompt begins.
+    pub(crate) fn beginning(&self, traffic: &Traffic) -> Beginning {
+        let checkpoint = traffic.counted().and_then(|group| self.blocks.get(group)?.last());
+        traffic.beginning(self.branch, checkpoint.copied().filter(|block| !block.is_null()))
+    }
+
+    /// How far the prompt shares blocks with earlier ones.
+    pub(crate) fn shared<S: Store>(
+        &self,
+        traffic: &Traffic,
+        cache: &Cache<S>,
+        digests: &[Digest],
+    ) -> Shared {
+        traffic.shared(cache, digests, self.num_tokens, self.num_tokens.max(self.branch))
+    }
+
+    /// Where the prompt leaves an earlier one, if that is known although `ended_by` ended the hit.
+    pub(crate) fn departure<S: Store>(
+        &self,
+        traffic: &Traffic,
+        cache: &Cache<S>,
+        digests: &[Digest],
+        ended_by: HitLimit,
+    ) -> Option<Shared> {
+        let shared = self.shared(traffic, cache, digests);
+        traffic.departure(cache, digests, shared, ended_by, self.beginning(traffic))
+    }
+}
