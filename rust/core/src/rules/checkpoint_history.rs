@@ -36,7 +36,6 @@ impl Origin {
 #[derive(Clone, Copy, Debug, Default)]
 struct Checkpoint {
     num_uses: u8,
-    num_turns: u8,
     is_used: bool,
     origin: Origin,
     /// When the last request that used or left it ended, in lives of cached content.
@@ -56,24 +55,18 @@ impl CheckpointHistory {
         Self { of: vec![Checkpoint::default(); num_ids as usize] }
     }
 
-    /// A new checkpoint, left in the turn `num_turns` of a conversation. At a branch, two requests
-    /// have come by already.
-    pub(crate) fn leave(&mut self, block: BlockId, num_turns: u8, origin: Origin, now: f64) {
+    /// A new checkpoint. At a branch, two requests have come by already.
+    pub(crate) fn leave(&mut self, block: BlockId, origin: Origin, now: f64) {
         let num_uses = if origin == Origin::Branch { SHARED } else { 0 };
         self.of[block.index()] =
-            Checkpoint { num_uses, num_turns, origin, is_used: false, last_used: now, spare: 0 };
+            Checkpoint { num_uses, origin, is_used: false, last_used: now, spare: 0 };
     }
 
-    /// A request goes on from a checkpoint. Returns which turn of a conversation that is: 0 unless the
-    /// request is the first to go on from there.
-    pub(crate) fn go_on(&mut self, block: BlockId) -> u8 {
+    /// A request resumes from a checkpoint.
+    pub(crate) fn resume(&mut self, block: BlockId) {
         let checkpoint = &mut self.of[block.index()];
         checkpoint.is_used = true;
         checkpoint.num_uses = checkpoint.num_uses.saturating_add(1);
-        if checkpoint.num_uses > 1 {
-            return 0;
-        }
-        checkpoint.num_turns.saturating_add(1)
     }
 
     /// A request ended and keeps a checkpoint of `num_tokens` beside this one.
@@ -128,17 +121,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_count_up_along_a_conversation_and_start_anew_where_it_branches() {
-        let mut history = CheckpointHistory::new(4);
-        let (prefix, first, second) = (BlockId(1), BlockId(2), BlockId(3));
-        history.leave(prefix, 0, Origin::Branch, 0.0);
-        assert_eq!(history.go_on(prefix), 0);
-        history.leave(first, 0, Origin::Prompt, 0.0);
-        assert_eq!(history.go_on(first), 1);
-        history.leave(second, 1, Origin::End, 0.0);
-        assert_eq!(history.go_on(second), 2);
-        assert_eq!(history.go_on(first), 0, "the conversation branches");
-        assert!(history.is_shared(prefix) && history.is_shared(first));
-        assert!(!history.is_shared(second));
+    fn a_checkpoint_is_shared_by_two_requests_and_a_branch_by_the_first() {
+        let mut history = CheckpointHistory::new(3);
+        let (branch, prompt) = (BlockId(1), BlockId(2));
+        history.leave(branch, Origin::Branch, 0.0);
+        history.leave(prompt, Origin::Prompt, 0.0);
+        assert!(history.is_shared(branch) && history.unused(branch) == Some(Origin::Branch));
+        for is_shared in [false, true] {
+            history.resume(prompt);
+            assert_eq!(history.is_shared(prompt), is_shared);
+            assert!(history.is_used(prompt) && history.unused(prompt).is_none());
+        }
     }
 }

@@ -248,31 +248,28 @@ impl Traffic {
         }
     }
 
-    /// A request in the turn `num_turns` of a conversation computed blocks of a group, from position `first` on. Where
-    /// windows are checkpoints, one ends with each.
+    /// A request computed blocks of a group, from position `first` on. Where windows are checkpoints, one ends with each.
     pub(crate) fn on_windows(
         &mut self,
         group: &Group,
         first: u32,
         blocks: &[BlockId],
         plan: &CheckpointPlan,
-        num_turns: u8,
     ) {
         if group.is_placed && self.counts(group.id.index()) {
             let ends = (first + 1..).map(|position| position * group.spec.block_size);
             for (end, &block) in ends.zip(blocks) {
-                self.on_left(block, plan, end, num_turns);
+                self.on_left(block, plan, end);
             }
         }
     }
 
-    /// A checkpoint was left after `num_tokens` tokens, in the turn `num_turns` of a conversation.
+    /// A checkpoint was left after `num_tokens` tokens.
     pub(crate) fn on_left(
         &mut self,
         block: BlockId,
         plan: &CheckpointPlan,
         num_tokens: u32,
-        num_turns: u8,
     ) -> Origin {
         let origin = if plan.branch == num_tokens {
             Origin::Branch
@@ -281,7 +278,7 @@ impl Traffic {
         } else {
             Origin::Prompt
         };
-        self.history.leave(block, num_turns, origin, self.pressure.now());
+        self.history.leave(block, origin, self.pressure.now());
         origin
     }
 
@@ -290,7 +287,7 @@ impl Traffic {
     pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32) -> Option<Origin> {
         self.pressure.on_hit(self.history.last_used(block), self.costs.of(num_tokens));
         let origin = self.history.unused(block);
-        self.history.go_on(block);
+        self.history.resume(block);
         origin
     }
 

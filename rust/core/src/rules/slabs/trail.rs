@@ -93,13 +93,13 @@ impl Trail {
     ) {
         if let Some(plan) = &self.plan {
             traffic.on_computed(group.id.index(), blocks, plan);
-            traffic.on_windows(group, first, blocks, plan, self.num_turns);
+            traffic.on_windows(group, first, blocks, plan);
         }
     }
 
     /// Note that a state after `num_tokens` tokens is kept in a block of the counted group. Returns its origin.
     pub(crate) fn leave(&self, traffic: &mut Traffic, block: BlockId, num_tokens: u32) -> Origin {
-        traffic.on_left(block, &self.plan(), num_tokens, self.num_turns)
+        traffic.on_left(block, &self.plan(), num_tokens)
     }
 
     /// Note that the request gave up its checkpoint of a length.
