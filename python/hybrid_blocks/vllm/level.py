@@ -8,6 +8,7 @@ from hybrid_blocks.units import parse_memory
 
 VARIABLE = "HYBRID_BLOCKS"
 CHECK = "HYBRID_BLOCKS_CHECK"
+EVENTS = "HYBRID_BLOCKS_EVENTS"
 KNOWN_PROMPTS = "HYBRID_BLOCKS_KNOWN_PROMPTS"
 
 
@@ -40,6 +41,17 @@ def requested() -> Level:
 def is_checked() -> bool:
     """Return whether the environment asks for a check of where each block's content comes from."""
     return os.environ.get(CHECK, "0") not in ("", "0")
+
+
+def publishes_usable_only() -> bool:
+    """Return whether KV-cache events are to name only attention that a hit can use.
+
+    Raises ``InvalidArgumentError`` for a value that is neither ``all`` nor ``usable``.
+    """
+    value = os.environ.get(EVENTS) or "all"
+    if value not in ("all", "usable"):
+        raise InvalidArgumentError(f"{EVENTS}={value!r} names no choice of events; use all, usable")
+    return value == "usable"
 
 
 def max_known_bytes() -> int:

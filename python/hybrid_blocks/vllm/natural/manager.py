@@ -5,7 +5,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
+from vllm.distributed.kv_events import KVCacheEvent
+from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy, get_group_id
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 from vllm.v1.request import Request
 
@@ -19,6 +20,7 @@ from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hybrid_blocks.vllm.natural import hints
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.slab_pool import SlabPool
+from hybrid_blocks.vllm.natural.usable_events import UsableEvents
 
 
 class NaturalKVCacheManager(NativeKVCacheManager):
@@ -97,8 +99,26 @@ class NaturalKVCacheManager(NativeKVCacheManager):
                 for change in changes
                 if change[0] == "tail"
             ]
-        if self.enable_kv_cache_events:
-            super()._note_events(request, changes)
+        if not self.enable_kv_cache_events:
+            return
+        if self._usable_events is not None:
+            changes = [one for one in changes if one[0] != "removed" or not self._holds(one[1])]
+        super()._note_events(request, changes)
+
+    def _holds(self, key: Any) -> bool:
+        """Whether another block still has the content of one that was evicted."""
+        pool: Any = self.block_pool
+        found = pool.pools[self.kv_cache_config.pools[get_group_id(key)]].get(key)
+        return found is not None
+
+    @cached_property
+    def _usable_events(self) -> UsableEvents | None:
+        return UsableEvents.of(self._geometry()) if self._publishes_usable_only else None
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """Return the KV-cache events since the last call, as the environment asks for them."""
+        plain = super().take_events()
+        return plain if self._usable_events is None else self._usable_events.turn(plain)
 
     @property
     def has_states(self) -> bool:
