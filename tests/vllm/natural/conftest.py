@@ -5,6 +5,14 @@ from collections.abc import Iterator
 import pytest
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import VARIABLE, Level
+from quick_swap import quick_swap
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_modules_are_searched() -> Iterator[None]:
+    """Let the plugin come and go quickly."""
+    with quick_swap():
+        yield
 
 
 @pytest.fixture

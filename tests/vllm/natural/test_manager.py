@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from examples import examples
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.metrics.engine import ENDS
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
@@ -492,7 +493,7 @@ def _decided(output: Any) -> str:
 def test_every_request_reads_what_its_own_tokens_wrote(
     num_slabs: int, cls: type[Scheduler]
 ) -> None:
-    for seed in range(4):
+    for seed in range(examples(4)):
         _life(Engine(num_slabs, cls), seed)
 
 
@@ -502,13 +503,13 @@ def test_who_is_preempted_for_a_higher_priority_leaves_nothing_unwritten(
     num_slabs: int, cls: type[Scheduler]
 ) -> None:
     """It may have been scheduled in the same step, and its blocks entered beforehand."""
-    for seed in range(8):
+    for seed in range(examples(8)):
         _life(Engine(num_slabs, cls, has_priorities=True), seed, 40)
 
 
 @pytest.mark.parametrize("num_slabs", [9, 60])
 def test_scheduling_in_one_call_decides_the_same(num_slabs: int) -> None:
-    for seed in range(4):
+    for seed in range(examples(4)):
         one_by_one, at_once = Engine(num_slabs), Engine(num_slabs, BatchedScheduler)
         _life(one_by_one, seed)
         _life(at_once, seed)
