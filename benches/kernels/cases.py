@@ -107,6 +107,7 @@ def block_copies(
     *,
     target: float | None = None,
     prediction: str = "—",
+    by_torch: Callable[[list[torch.Tensor], torch.Tensor, torch.Tensor], None] = indexed_copy,
 ) -> Case:
     """Copy ``count`` random blocks of a group to other random blocks."""
     group = BlockTensors(tensors)
@@ -125,7 +126,7 @@ def block_copies(
     ]
 
     def indexed(i: int) -> None:
-        indexed_copy(tensors, *wide[i % sets])
+        by_torch(tensors, *wide[i % sets])
 
     case = Case(name, tensors, indexed, 2 * count * group.block_bytes)
     case.target, case.prediction = target, prediction
@@ -194,11 +195,7 @@ def step_of_slabs(count: int = 17, slab_bytes: int = 37 << 20) -> Case:
     """Copy slabs of one arena: a step of Qwen3.5-27B at level natural with 256 requests running."""
     arena = random_fill(torch.empty(6 * count, slab_bytes, dtype=torch.uint8, device="cuda"))
     name = f"{count} slabs of {slab_bytes >> 20} MiB in one arena"
-    case = block_copies(name, [arena], count)
-    order = np.random.default_rng(0).permutation(len(arena)).reshape(-1, 2, count)
-    wide = [(on_device(src).long(), on_device(dst).long()) for src, dst in order]
-    case.calls["torch"] = lambda i: vllm_step(arena, *wide[i % len(wide)])
-    return case
+    return block_copies(name, [arena], count, by_torch=vllm_step)
 
 
 def odd_pages(count: int = 2048, size: int = 33_333) -> Case:

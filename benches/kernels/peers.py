@@ -29,9 +29,10 @@ def indexed_copy(tensors: Sequence[torch.Tensor], src: torch.Tensor, dst: torch.
         tensor.index_copy_(0, dst, tensor.index_select(0, src))
 
 
-def vllm_step(arena: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> None:
-    """Copy slabs as vLLM's ``copy_kv_cache_blocks_inplace`` does for one storage."""
-    arena[dst] = arena[src]
+def vllm_step(tensors: Sequence[torch.Tensor], src: torch.Tensor, dst: torch.Tensor) -> None:
+    """Copy blocks as vLLM's ``copy_kv_cache_blocks_inplace`` does, storage by storage."""
+    for tensor in tensors:
+        tensor[dst] = tensor[src]
 
 
 def vllm_copies(copies: Copies) -> Callable[[], None] | None:
