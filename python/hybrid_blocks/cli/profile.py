@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from hybrid_blocks.cli.command_line import made_by
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.output import (
@@ -12,6 +13,7 @@ from hybrid_blocks.cli.output import (
     fail,
     refuse_same_file,
     to_draw,
+    to_page,
     to_write,
     write_json,
 )
@@ -116,6 +118,9 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     plot: Annotated[
         Path | None, typer.Option(callback=to_draw, help="Draw the parts of a step.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(callback=to_page, help="Write a page that a browser opens.")
+    ] = None,
     perfetto: Annotated[
         Path | None,
         typer.Option(callback=to_write, help="Write a timeline that ui.perfetto.dev opens."),
@@ -149,7 +154,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         for name in wanted:
             level_of(name)
         _refuse_ignored(Given(context), settings, shared_tokens)
-        refuse_same_file(trace=trace, json=json, plot=plot, perfetto=perfetto)
+        refuse_same_file(trace=trace, json=json, plot=plot, html=html, perfetto=perfetto)
         if trace is not None:
             read_trace(trace)
         need_vllm()
@@ -162,6 +167,11 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
             write_json(json, to_json(settings, findings))
         if plot is not None:
             draw(plot, results)
+        if html is not None:
+            from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
+            from hybrid_blocks.view.profile_page import profile_page  # noqa: PLC0415
+
+            write(profile_page(settings, findings, gpu_step_ms, made_by(context)), html)
         if perfetto is not None:
             write_timeline(perfetto, findings)
     except (HybridBlocksError, OSError) as error:

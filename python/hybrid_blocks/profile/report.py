@@ -11,39 +11,55 @@ from hybrid_blocks.profile.result import PARTS, Findings, LevelResult
 from hybrid_blocks.profile.workload import FLOOR, Settings
 from hybrid_blocks.terminal import grid
 
+TITLE = "a scheduler step, in µs"
+
+
+Row = tuple[str, list[str]]
+"""A figure's name, and its text for each level."""
+
 
 def make_table(results: Mapping[str, LevelResult], gpu_step_ms: float) -> Table:
     """Return a table with one column a level."""
-    table = grid("a scheduler step, in µs", "", *results)
+    table = grid(TITLE, "", *results)
+    for section in sections(results, gpu_step_ms):
+        for name, texts in section:
+            table.add_row(name, *texts)
+        table.add_section()
+    return table
 
-    def row(name: str, values: list[str]) -> None:
-        table.add_row(name, *values)
 
+def sections(results: Mapping[str, LevelResult], gpu_step_ms: float) -> list[list[Row]]:
+    """Return the rows of the table: whole steps, their parts, and what comes of them."""
     found = list(results.values())
 
-    def beside_others(name: str, step_us: Callable[[LevelResult], float]) -> None:
-        row(name, [f"{step_us(one):,.0f}" for one in found])
+    def each(name: str, told: Callable[[LevelResult], str]) -> Row:
+        return name, [told(one) for one in found]
+
+    def beside_others(name: str, step_us: Callable[[LevelResult], float]) -> list[Row]:
+        rows = [each(name, lambda one: f"{step_us(one):,.0f}")]
         for beside, title in (("off", "faster than off"), (FLOOR, "times the floor")):
             if beside in results:
                 reference = step_us(results[beside])
-                row(title, [_ratio(step_us(one), reference, beside) for one in found])
+                rows.append((title, [_ratio(step_us(one), reference, beside) for one in found]))
+        return rows
 
-    beside_others("step p50", lambda one: one.step_us_p50)
+    whole = beside_others("step p50", lambda one: one.step_us_p50)
     if all(one.decode_us_p50 for one in found):
-        beside_others("step of decodes alone p50", lambda one: one.decode_us_p50)
-    row("step p99", [f"{one.step_us_p99:,.0f}" for one in found])
-    row("schedule p50", [f"{one.schedule_us_p50:,.0f}" for one in found])
-    row("update p50", [f"{one.update_us_p50:,.0f}" for one in found])
-    row("allocate p50, a request", [f"{one.allocate_us_p50:,.2f}" for one in found])
-    table.add_section()
-    for part in PARTS:
-        row(f"{part}, mean", [f"{one.parts_us[part]:,.0f}" for one in found])
-    table.add_section()
-    row("running", [f"{one.running:,.0f}" for one in found])
-    row("requests/s sustained", [f"{one.requests_per_second:,.1f}" for one in found])
-    hidden = [f"{one.hidden_share(gpu_step_ms):.0%}" for one in found]
-    row(f"hidden by a {gpu_step_ms:g} ms step", hidden)
-    return table
+        whole += beside_others("step of decodes alone p50", lambda one: one.decode_us_p50)
+    whole += [
+        each("step p99", lambda one: f"{one.step_us_p99:,.0f}"),
+        each("schedule p50", lambda one: f"{one.schedule_us_p50:,.0f}"),
+        each("update p50", lambda one: f"{one.update_us_p50:,.0f}"),
+        each("allocate p50, a request", lambda one: f"{one.allocate_us_p50:,.2f}"),
+    ]
+    parts = [(f"{part}, mean", [f"{one.parts_us[part]:,.0f}" for one in found]) for part in PARTS]
+    hidden = f"hidden by a {gpu_step_ms:g} ms step"
+    load = [
+        each("running", lambda one: f"{one.running:,.0f}"),
+        each("requests/s sustained", lambda one: f"{one.requests_per_second:,.1f}"),
+        each(hidden, lambda one: f"{one.hidden_share(gpu_step_ms):.0%}"),
+    ]
+    return [whole, parts, load]
 
 
 def _ratio(step: float, reference: float, beside: str) -> str:
