@@ -163,6 +163,20 @@ def test_virtual_time_is_the_sum_of_the_steps() -> None:
     assert engine.now == pytest.approx(2.0 + prefill + decode)
 
 
+def test_the_times_of_each_request_are_noted() -> None:
+    step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
+    config = EngineConfig(step_time=step_time, max_num_batched_tokens=16)
+    engine, _ = watched(made((17, 4, 0.0), (4, 1, 9.5)), 20, config)
+    latencies = engine.latencies
+    assert latencies.arrived.tolist() == [0, 9.5]
+    # The first prompt takes two steps; the last of its tokens is alone in the second.
+    assert latencies.first_token.tolist() == [2, 10.5]
+    assert latencies.finished.tolist() == [5, 10.5]
+    assert latencies.of("ttft").tolist() == [2, 1]
+    assert latencies.of("e2e").tolist() == [5, 1]
+    assert latencies.of("tpot").tolist() == [1]
+
+
 def test_a_request_that_arrives_joins_a_batch_that_decodes_without_delay() -> None:
     step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
     trace = made((4, 50, 0.0), (4, 2, 9.5))
@@ -196,6 +210,7 @@ def test_a_follower_arrives_after_its_leader_finished_and_the_pause() -> None:
     builder.add([builder.fresh(9)], arrival=3.0, prompt_tokens=6, output_tokens=3, follows=first)
     engine, _ = watched(builder.build(), 20, EngineConfig(step_time=step_time))
     assert engine.now == 5 + 3 + 3
+    assert engine.latencies.arrived.tolist() == [0, 5 + 3]
 
 
 def test_requests_larger_than_the_pool_are_refused_before_anything_runs() -> None:

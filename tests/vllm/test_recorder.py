@@ -91,6 +91,7 @@ def test_the_file_says_what_the_engine_found(recording: Path, name: str) -> None
         assert one["output_tokens"] == outputs[index]
         assert one["found_tokens"] == found[f"request-{index}"]
         assert one["block_tokens"] == 16
+        assert 0 <= one["first_token"] <= one["finished"]
     assert sum(one["found_tokens"] >= SHARED for one in recorded) > 10
     assert len({tuple(one["blocks"][:4]) for one in recorded}) == 1
     assert str(TOKEN) not in recording.read_text()
@@ -143,6 +144,18 @@ def test_the_engine_never_waits_for_the_file(recording: Path) -> None:
     for _ in range(MAX_WAITING + 5):
         one.put(finished)
     assert one.num_dropped == 5
+
+
+def test_times_are_written_after_the_arrival(recording: Path) -> None:
+    one = Recorder(recording, 1 << 30)
+    request = Finished(100.0, 16, 1, 1, None, [], None, None, 0, False)
+    one.put(request._replace(scheduled=100.25, first_token=100.5, finished=102.0))
+    one.put(request._replace(scheduled=99.5))
+    one.close()
+    told, early = lines(recording)
+    assert [told[name] for name in ("scheduled", "first_token", "finished")] == [0.25, 0.5, 2.0]
+    assert early["scheduled"] == 0, "clocks of two processes may disagree by a little"
+    assert "first_token" not in early
 
 
 @pytest.mark.parametrize("path", ["traffic.csv", "missing/traffic.jsonl"])

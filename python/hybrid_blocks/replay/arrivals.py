@@ -3,16 +3,23 @@
 import heapq
 from collections import defaultdict
 
+import numpy as np
+
 from hybrid_blocks.trace import Trace
 
 
 class Arrivals:
-    """The requests that have not arrived yet, by virtual time; equal times by trace order."""
+    """The requests that have not arrived yet, by virtual time; equal times by trace order.
+
+    Attributes:
+        due: when each request arrives, shape ``[n]``; NaN while nothing says so.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self._delay = trace.arrival.tolist()
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
         self._heap: list[tuple[float, int]] = []
+        self.due = np.where(trace.follows < 0, trace.arrival, np.nan)
         for request, leader in enumerate(trace.follows.tolist()):
             if leader < 0:
                 self._heap.append((self._delay[request], request))
@@ -35,4 +42,5 @@ class Arrivals:
     def finish(self, request: int, now: float) -> None:
         """Make the requests that follow this one due after their pause."""
         for follower in self._followers.pop(request, ()):
-            heapq.heappush(self._heap, (now + self._delay[follower], follower))
+            self.due[follower] = now + self._delay[follower]
+            heapq.heappush(self._heap, (self.due[follower], follower))

@@ -15,6 +15,7 @@ from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.counters import Counters
 from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.full_load import FullLoad
+from hybrid_blocks.replay.latencies import Latencies
 from hybrid_blocks.replay.limits import Refusal, RequestLimit, find_too_large
 from hybrid_blocks.replay.live_bytes import LiveBytes
 from hybrid_blocks.replay.manager import ReplayManager
@@ -50,6 +51,7 @@ class Engine:
         meter: the manager's time, step by step.
         timeline: samples over virtual time.
         full_load: how well memory is used while somebody waits for it.
+        latencies: when each request arrived, had its first token, and was finished.
         too_large: the requests that are left out: those over any of ``limits``, by default the
             manager's own, and those that a manager ``refused`` when it tried.
     """
@@ -91,6 +93,7 @@ class Engine:
             refused=refused,
         )
         self._arrivals = Arrivals(trace)
+        self.latencies = Latencies(trace.output_tokens)
         self._requests = Requests(trace, manager, self.meter)
         self._batch = Batch(config.max_num_seqs)
         self._admission = Admission(
@@ -125,6 +128,7 @@ class Engine:
                 self.counters.rejected += 1
                 self._arrivals.finish(request, self.now)
             else:
+                self.latencies.arrived[request] = self._arrivals.due[request]
                 self._admission.arrive(request)
 
     def _step(self) -> None:
@@ -225,6 +229,12 @@ class Engine:
             batch.known[sampling] += 1
             batch.next_token[sampling] += 1
             self.counters.output_tokens += len(sampling)
+            self._note_first_tokens(batch.request[sampling], self.now)
+
+    def _note_first_tokens(self, sampled: Rows, now: float) -> None:
+        """Note the time of requests that have sampled their first token."""
+        first = self.latencies.first_token
+        first[sampled[np.isnan(first[sampled])]] = now
 
     def _sample_memory(self, steps: int, *, needless: bool, preempted: bool = False) -> None:
         """Compare what is reserved with what is needed, if somebody lacks memory."""
@@ -237,6 +247,7 @@ class Engine:
         finished = self._batch.known == self._batch.final
         if finished.any():
             self.meter.call(self._manager.free, self._batch.handle[finished])
+            self.latencies.finished[self._batch.request[finished]] = self.now
             for request in self._batch.request[finished].tolist():
                 self._arrivals.finish(request, self.now)
             self.counters.finished += int(finished.sum())
@@ -289,6 +300,8 @@ class Engine:
             if refused and not self._admission.is_full:
                 break
         if done:
+            # The last chunk of a prompt may be a single token, as those of a decode step.
+            self._note_first_tokens(batch.request, float(ends[0]))
             self.now = float(ends[done - 1])
             batch.computed += done
             batch.known += done

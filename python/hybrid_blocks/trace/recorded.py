@@ -32,6 +32,10 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
         adapter: counts the LoRA adapters of the file, from 0; None without one.
         priority: the request's priority in vLLM.
         aborted: whether the client gave up.
+        scheduled: when it first ran, in seconds after its arrival. This and the next two are None
+            in files of engines that do not tell them.
+        first_token: when its first token was there, in the same seconds.
+        finished: when its last token was there.
     """
 
     number: Count = msgspec.field(name="hybrid_blocks_request")
@@ -45,6 +49,9 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     adapter: Count | None = None
     priority: int = 0
     aborted: bool = False
+    scheduled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
 
 
 _decoder = msgspec.json.Decoder(Record)

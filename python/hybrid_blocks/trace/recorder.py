@@ -41,6 +41,9 @@ class Finished(NamedTuple):
     adapter: str | None
     priority: int
     aborted: bool
+    scheduled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
 
 
 class Recorder:
@@ -135,6 +138,9 @@ class Recorder:
         def number(names: dict[str, int], name: str | None) -> int | None:
             return None if name is None else names.setdefault(name, len(names))
 
+        def after(moment: float | None) -> float | None:
+            return None if moment is None else round(max(0.0, moment - finished.arrival), 6)
+
         record = Record(
             number=self._num_requests,
             arrival=round(finished.arrival - self._start, 6),
@@ -147,6 +153,9 @@ class Recorder:
             adapter=number(self._adapters, finished.adapter),
             priority=finished.priority,
             aborted=finished.aborted,
+            scheduled=after(finished.scheduled),
+            first_token=after(finished.first_token),
+            finished=after(finished.finished),
         )
         self._num_requests += 1
         return msgspec.json.encode(record) + b"\n"

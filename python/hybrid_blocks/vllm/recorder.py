@@ -6,10 +6,12 @@ its own. The engine never waits for the file: a full queue drops the request and
 
 import os
 from pathlib import Path
+from time import monotonic, time
 from typing import Any, Final
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks.errors import InvalidArgumentError
@@ -21,7 +23,7 @@ logger = init_logger("vllm.hybrid_blocks")
 VARIABLE: Final = "HYBRID_BLOCKS_RECORD"
 LARGEST_FILE: Final = "HYBRID_BLOCKS_RECORD_BYTES"
 
-_FOUND: Final = "_hybrid_blocks_found"
+_FIRST_TOKEN: Final = "_hybrid_blocks_first_token"
 
 _vllm_free_request = Scheduler._free_request
 _vllm_take_prefill_stats = Request.take_prefill_stats
@@ -86,8 +88,17 @@ def _recorder() -> Recorder | None:
 def _take_prefill_stats(self: Any) -> Any:
     stats = _vllm_take_prefill_stats(self)
     if stats is not None:
-        setattr(self, _FOUND, stats.num_cached_tokens)
+        # Taken with the first token; the engine hands the events out right after.
+        setattr(self, _FIRST_TOKEN, (stats.num_cached_tokens, _scheduled(self), time()))
     return stats
+
+
+def _scheduled(request: Any) -> float | None:
+    """When the request first ran; None in an engine that keeps no statistics."""
+    for event in request.events:
+        if event.type == EngineCoreEventType.SCHEDULED:
+            return time() - monotonic() + float(event.timestamp)
+    return None
 
 
 def _free_request(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
@@ -99,15 +110,21 @@ def _free_request(self: Any, request: Any, *arguments: Any, **options: Any) -> A
 def _noted(scheduler: Any, request: Any) -> Finished:
     lora = request.lora_request
     stats = request.prefill_stats
+    found, scheduled, first_token = getattr(
+        request, _FIRST_TOKEN, (stats.num_cached_tokens if stats else None, None, None)
+    )
     return Finished(
         arrival=request.arrival_time,
         block_tokens=scheduler.hash_block_size,
         prompt_tokens=request.num_prompt_tokens,
         output_tokens=request.num_output_tokens,
-        found_tokens=getattr(request, _FOUND, stats.num_cached_tokens if stats else None),
+        found_tokens=found,
         hashes=request.block_hashes,
         session=getattr(request, "session_id", None),
         adapter=lora.name if lora else None,
         priority=request.priority,
         aborted=request.status == RequestStatus.FINISHED_ABORTED,
+        scheduled=scheduled,
+        first_token=first_token,
+        finished=time(),
     )
