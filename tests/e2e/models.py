@@ -5,6 +5,7 @@ differ enough between tokens that greedy decoding is decided by the prompt, not 
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +245,7 @@ def _scaled(name: str, weight: torch.Tensor, embedding: float) -> torch.Tensor:
     gain = 4.0 if "lm_head" in name else 1.0
     scaled: torch.Tensor = torch.randn_like(weight) * gain / fan_in**0.5
     return scaled.contiguous()
+
+
+if __name__ == "__main__":
+    print(build(sys.argv[1], Path(sys.argv[2])))

@@ -59,11 +59,15 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
             "the objects that any scheduler must make."
         ),
     ] = "off,pool,manager,batched,floor",
-    prompt_tokens: Annotated[int, typer.Option(min=1, max=MOST_TOKENS)] = DEFAULTS.prompt_tokens,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, max=MOST_TOKENS, help="Tokens of a prompt.")
+    ] = DEFAULTS.prompt_tokens,
     shared_tokens: Annotated[
         int, typer.Option(min=0, max=MOST_TOKENS, help="Leading tokens that four requests share.")
     ] = DEFAULTS.shared_tokens,
-    output_tokens: Annotated[int, typer.Option(min=1, max=MOST_TOKENS)] = DEFAULTS.output_tokens,
+    output_tokens: Annotated[
+        int, typer.Option(min=1, max=MOST_TOKENS, help="Tokens of an answer.")
+    ] = DEFAULTS.output_tokens,
     max_num_batched_tokens: Annotated[
         int, typer.Option(min=1, max=MOST, help="Tokens that a step may compute.")
     ] = DEFAULTS.max_num_batched_tokens,
@@ -72,8 +76,12 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         typer.Option(min=0, max=MOST_BLOCKS, help="Blocks in the pool; 0 for more than enough."),
     ] = DEFAULTS.num_blocks,
     steps: Annotated[int, typer.Option(min=2, max=MOST, help="Steps to time.")] = DEFAULTS.steps,
-    warmup_steps: Annotated[int, typer.Option(min=1, max=MOST)] = DEFAULTS.warmup_steps,
-    seed: Annotated[int, typer.Option(min=0, max=MOST)] = DEFAULTS.seed,
+    warmup_steps: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Steps before those that are timed.")
+    ] = DEFAULTS.warmup_steps,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST, help="Seed of tokens and acceptance.")
+    ] = DEFAULTS.seed,
     drafts: Annotated[
         int,
         typer.Option(

@@ -3,9 +3,10 @@
 import os
 from typing import Any, Final
 
+from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 
-VARIABLE: Final = "HYBRID_BLOCKS_OFFLOAD"
+VARIABLE: Final = variables.OFFLOAD.name
 _REPLACED: Final = "CPUOffloadingSpec"
 
 
@@ -14,7 +15,7 @@ def replace_spec() -> None:
 
     Raises ``InvalidArgumentError`` for a value other than 0 and 1.
     """
-    value = os.environ.get(VARIABLE, "0")
+    value = os.environ.get(VARIABLE, variables.OFFLOAD.default)
     if value not in {"0", "1"}:
         raise InvalidArgumentError(f"{VARIABLE} is 0 or 1, not {value!r}")
     if value == "0":

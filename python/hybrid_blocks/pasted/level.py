@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from hybrid_blocks import variables
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted.connector import connector_of
 from hybrid_blocks.plan.connector import REPLACES_SPEC
@@ -27,7 +28,7 @@ def level_of(environment: Mapping[str, str]) -> str | None:
         PlanError: it names no level.
 
     """
-    level = environment.get("HYBRID_BLOCKS")
+    level = environment.get(variables.LEVEL.name)
     if level is not None and level not in LEVELS:
         raise PlanError(f"HYBRID_BLOCKS={level} names no level; use {', '.join(LEVELS)}")
     return level

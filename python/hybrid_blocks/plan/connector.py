@@ -5,7 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
-REPLACES_SPEC: Final = "HYBRID_BLOCKS_OFFLOAD"
+from hybrid_blocks import variables
+
+REPLACES_SPEC: Final = variables.OFFLOAD.name
 """The variable that replaces vLLM's spec by this package's."""
 
 _SPEC: Final = "HybridOffloadingSpec"

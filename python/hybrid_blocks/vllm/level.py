@@ -3,13 +3,14 @@
 import os
 from enum import StrEnum
 
+from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.units import parse_memory
 
-VARIABLE = "HYBRID_BLOCKS"
-CHECK = "HYBRID_BLOCKS_CHECK"
-EVENTS = "HYBRID_BLOCKS_EVENTS"
-KNOWN_PROMPTS = "HYBRID_BLOCKS_KNOWN_PROMPTS"
+VARIABLE = variables.LEVEL.name
+CHECK = variables.CHECK.name
+EVENTS = variables.EVENTS.name
+KNOWN_PROMPTS = variables.KNOWN_PROMPTS.name
 
 
 class Level(StrEnum):
@@ -30,7 +31,7 @@ def requested() -> Level:
 
     Raises ``InvalidArgumentError`` for a value that names no level.
     """
-    value = os.environ.get(VARIABLE, Level.MANAGER)
+    value = os.environ.get(VARIABLE, variables.LEVEL.default)
     try:
         return Level(value)
     except ValueError:
@@ -48,7 +49,7 @@ def publishes_usable_only() -> bool:
 
     Raises ``InvalidArgumentError`` for a value that is neither ``all`` nor ``usable``.
     """
-    value = os.environ.get(EVENTS) or "all"
+    value = os.environ.get(EVENTS) or variables.EVENTS.default
     if value not in ("all", "usable"):
         raise InvalidArgumentError(f"{EVENTS}={value!r} names no choice of events; use all, usable")
     return value == "usable"
@@ -59,7 +60,7 @@ def max_known_bytes() -> int:
 
     Raises ``InvalidArgumentError`` for a value that is neither 0 nor a size.
     """
-    value = os.environ.get(KNOWN_PROMPTS, "256MiB")
+    value = os.environ.get(KNOWN_PROMPTS, variables.KNOWN_PROMPTS.default)
     if value == "0":
         return 0
     try:

@@ -21,9 +21,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from hybrid_blocks import variables
 from hybrid_blocks.metrics.figure import Sample
 
-FOLDER_VARIABLE = "HYBRID_BLOCKS_METRICS"
+FOLDER_VARIABLE = variables.METRICS.name
 _INTERVAL_S = 1.0
 
 

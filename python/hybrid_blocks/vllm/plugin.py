@@ -5,6 +5,7 @@ import os
 import vllm
 from vllm.logger import init_logger
 
+from hybrid_blocks import variables
 from hybrid_blocks.offload.replacement import replace_spec, serve_slabs
 from hybrid_blocks.vllm import grant, support
 from hybrid_blocks.vllm.level import VARIABLE, Level, requested
@@ -20,7 +21,7 @@ def register() -> None:
     """
     level = requested()
     replace_spec()
-    if os.environ.get("HYBRID_BLOCKS_RECORD"):
+    if os.environ.get(variables.RECORD.name):
         from hybrid_blocks.vllm import recorder  # noqa: PLC0415 - imports vLLM's scheduler
 
         recorder.install()

@@ -14,14 +14,15 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import Request, RequestStatus
 
+from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.trace.recorder import Finished, Recorder, split
 from hybrid_blocks.units import human, parse_memory
 
 logger = init_logger("vllm.hybrid_blocks")
 
-VARIABLE: Final = "HYBRID_BLOCKS_RECORD"
-LARGEST_FILE: Final = "HYBRID_BLOCKS_RECORD_BYTES"
+VARIABLE: Final = variables.RECORD.name
+LARGEST_FILE: Final = variables.RECORD_BYTES.name
 
 _FIRST_TOKEN: Final = "_hybrid_blocks_first_token"
 
@@ -61,7 +62,7 @@ def _path() -> Path:
 
 
 def _largest_file() -> int:
-    value = os.environ.get(LARGEST_FILE, "1GiB")
+    value = os.environ.get(LARGEST_FILE, variables.RECORD_BYTES.default)
     try:
         return parse_memory(value)
     except InvalidArgumentError as error:

@@ -1,0 +1,70 @@
+"""The environment variables that an engine with the plugin reads. Imports no vLLM."""
+
+from typing import Final
+
+import msgspec
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """A variable's name, the values that it takes, the value without it, and its effect."""
+
+    name: str
+    values: str
+    default: str
+    effect: str
+
+
+LEVEL: Final = Variable(
+    "HYBRID_BLOCKS",
+    "off, pool, manager, natural",
+    "manager",
+    "The level: how much of vLLM's block management the plugin replaces.",
+)
+CHECK: Final = Variable(
+    "HYBRID_BLOCKS_CHECK",
+    "0, 1",
+    "0",
+    "1 compares every hit, fork, copy and hand-out with what its block was written from.",
+)
+EVENTS: Final = Variable(
+    "HYBRID_BLOCKS_EVENTS",
+    "all, usable",
+    "all",
+    "The blocks that KV-cache events name: all, or at level natural those that a hit can use.",
+)
+KNOWN_PROMPTS: Final = Variable(
+    "HYBRID_BLOCKS_KNOWN_PROMPTS",
+    "a size such as 64MiB, 0",
+    "256MiB",
+    "Memory for the hashes of earlier prompts; 0 keeps none.",
+)
+OFFLOAD: Final = Variable(
+    "HYBRID_BLOCKS_OFFLOAD",
+    "0, 1",
+    "0",
+    "1 lets --kv-offloading-size use this package's offload instead of vLLM's, at every level.",
+)
+RECORD: Final = Variable(
+    "HYBRID_BLOCKS_RECORD",
+    "a file such as traffic.jsonl.gz",
+    "",
+    "The engine records its traffic without prompts into this file, at every level.",
+)
+RECORD_BYTES: Final = Variable(
+    "HYBRID_BLOCKS_RECORD_BYTES",
+    "a size such as 100MiB",
+    "1GiB",
+    "The most bytes of one such file; the next file gets a number.",
+)
+METRICS: Final = Variable(
+    "HYBRID_BLOCKS_METRICS",
+    "a folder",
+    "",
+    "The plugin sets it: engines leave their figures there for /metrics.",
+)
+
+VARIABLES: Final = (
+    *(LEVEL, CHECK, EVENTS, KNOWN_PROMPTS, OFFLOAD),
+    *(RECORD, RECORD_BYTES, METRICS),
+)
+"""All of them."""
