@@ -1,6 +1,7 @@
 """A hybrid model, served for real, answers the same with and without the plugin."""
 
 import asyncio
+import gzip
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import models
 import pytest
 import vllm
 from program import ONE_CALL, is_scheduled_in_one_call
+from recorded import hits_of_replay, kill_while_it_writes, lines_of, traces_of
 from scenario import PROMPTS, Record, live_through
 from server import MODEL, Server, serve
 from traffic import shortfalls
@@ -41,6 +43,7 @@ SHORTFALL_NATS = 0.1
 LEAST_TOKENS = 100  # one outlier in a short answer is no average
 
 _without: dict[str, Record] = {}
+_digests: dict[str, set[str]] = {}
 
 
 @contextmanager
@@ -52,19 +55,32 @@ def served(kind: str, level: str) -> Iterator[Server]:
     if kind in models.TOKENS_PER_STEP:
         options += ("--max-num-batched-tokens", str(models.TOKENS_PER_STEP[kind]))
     if level.endswith(BATCHED):
-        level = "natural" if is_natural(level) else "manager"
         options += ("--scheduler-cls", ONE_CALL["scheduler_cls"])
     if is_natural(level):
         # Else an admission leaves running requests what they need, and few are preempted.
         options += ("--no-scheduler-reserve-full-isl",)
-    check = {"HYBRID_BLOCKS_CHECK": "1"} if is_natural(level) else {}
-    with serve(model, level, log, *options, variables=check) as server:
+    variables = {"HYBRID_BLOCKS_CHECK": "1"} if is_natural(level) else {}
+    if level != "off":
+        traffic(kind, level).unlink(missing_ok=True)
+        variables["HYBRID_BLOCKS_RECORD"] = str(traffic(kind, level))
+    if level.endswith(BATCHED):
+        level = "natural" if is_natural(level) else "manager"
+    with serve(model, level, log, *options, variables=variables) as server:
         yield server
+
+
+def traffic(kind: str, level: str) -> Path:
+    """Where a server with the plugin records its requests; both endings that it may have."""
+    return BUILD / f"{kind}-{level}.traffic.jsonl{'.gz' if is_natural(level) else ''}"
 
 
 def record(kind: str, level: str) -> Record:
     with served(kind, level) as server:
-        return live_through(server)
+        one = live_through(server)
+        if level != "off":
+            path = traffic(kind, level)
+            asyncio.run(kill_while_it_writes(server, path, PROMPTS["pressed"]))
+    return one
 
 
 def is_natural(level: str) -> bool:
@@ -212,6 +228,61 @@ def test_one_line_of_the_log_says_what_is_active(
     without, with_plugin = records
     assert "hybrid_blocks" not in without.log
     lines = [line for line in with_plugin.log.splitlines() if "] hybrid_blocks " in line]
-    assert len(lines) == 1
+    assert [line for line in lines if str(traffic(*case)) in line] == lines[1:]
+    assert len(lines) == 2
     level = case[1].replace(BATCHED, "manager") if not is_natural(case[1]) else "natural"
     assert f"in vLLM {vllm.__version__.partition('+')[0]}: level {level};" in lines[0]
+
+
+def test_the_file_of_a_killed_engine_says_what_its_clients_saw(
+    records: tuple[Record, Record], case: tuple[str, str]
+) -> None:
+    _, one = records
+    lines = lines_of(traffic(*case))
+    answers = [answer for phase in PROMPTS for answer in getattr(one, phase)]
+    seen = [(len(answer.tokens), answer.cached_tokens) for answer in answers]
+    assert len(lines) > len(seen), "those under way when it was killed"
+    assert [(line.output_tokens, line.found_tokens) for line in lines[: len(seen)]] == seen
+    assert any(line.aborted for line in lines[len(seen) :]), "those that hung up"
+
+
+def test_a_replay_of_the_file_finds_what_the_engine_found(
+    records: tuple[Record, Record], case: tuple[str, str]
+) -> None:
+    if case not in QUICK:
+        pytest.skip("float32 and two kinds of layers are replayed in the CPU's block sizes")
+    _, one = records
+    kind, level = case
+    found = [answer.cached_tokens for phase in PROMPTS for answer in getattr(one, phase)]
+    units = NUM_SLABS if is_natural(level) else NUM_BLOCKS
+    model = models.build(kind, BUILD)
+    hits = hits_of_replay(model, traffic(kind, level), level, units, models.TOKENS_PER_STEP[kind])
+    assert hits[: len(found)] == found
+    assert sum(found) > 0
+
+
+@pytest.mark.usefixtures("records")
+def test_no_token_of_a_prompt_is_in_the_file(case: tuple[str, str]) -> None:
+    path = traffic(*case)
+    packed = path.read_bytes()
+    # Of a file that was cut off, what can be unpacked: its lines.
+    text = packed if path.suffix != ".gz" else b"".join(_whole_lines(path))
+    assert b'"hybrid_blocks_request"' in text
+    for prompt in (PROMPTS["first"][0], *PROMPTS["pressed"][:3], *PROMPTS["crowd"][:3]):
+        assert not [trace for trace in traces_of(prompt) if trace in text]
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    with gzip.open(path) as lines:
+        try:
+            yield from lines
+        except EOFError:
+            return
+
+
+@pytest.mark.usefixtures("records")
+def test_files_of_the_same_traffic_share_no_digest(case: tuple[str, str]) -> None:
+    kind, level = case
+    own = {digest for line in lines_of(traffic(kind, level)) for digest in line.blocks}
+    assert own.isdisjoint(_digests.get(kind, set()))
+    _digests.setdefault(kind, set()).update(own)

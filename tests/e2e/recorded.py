@@ -1,0 +1,106 @@
+"""What an engine records of its own traffic, beside what its clients saw."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from hybrid_blocks.model import load_model
+from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
+from hybrid_blocks.replay import Engine, EngineConfig, ManagerName, make_manager
+from hybrid_blocks.replay.cache import plan_cache
+from hybrid_blocks.replay.managers.vllm_adapter import VllmReplayAdapter
+from hybrid_blocks.trace import read_trace
+from hybrid_blocks.trace.lines import LineReader
+from hybrid_blocks.trace.recorded import Record, parse
+from server import Server
+from traffic import client, complete, encode
+
+# What the CPU's attention takes, and what vLLM inflates blocks in steps of there.
+_KERNEL_BLOCK, _ALIGNED_BLOCK = 32, 128
+_MAX_NUM_SEQS = 128  # vLLM's default on a CPU
+_LENGTH = 1024
+_ROOM = 2**30  # to plan with: the blocks of a plan are as large in any memory
+
+_PATIENCE_S = 120.0
+_SHORTEST_RUN = 9  # tokens in a row, more than those of "request"
+
+
+async def kill_while_it_writes(server: Server, path: Path, prompts: Sequence[str]) -> None:
+    """End the server as SIGKILL does, once some of the requests under way are in the file."""
+    size = path.stat().st_size
+    async with client(server) as api:
+        answers = [
+            asyncio.create_task(complete(api, prompt, 1 + 4 * number))
+            for number, prompt in enumerate(prompts)
+        ]
+        deadline = time.monotonic() + _PATIENCE_S
+        while path.stat().st_size == size and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        server.kill()
+        ended = await asyncio.gather(*answers, return_exceptions=True)
+    assert any(isinstance(one, Exception) for one in ended), "the server was killed too late"
+
+
+def traces_of(prompt: str) -> Iterator[bytes]:
+    """Yield what a file would hold if some of a prompt's tokens were in it, as text or numbers."""
+    tokens = encode(prompt)
+    for start in range(0, len(tokens) - _SHORTEST_RUN, _SHORTEST_RUN):
+        run = tokens[start : start + _SHORTEST_RUN]
+        yield prompt[start : start + _SHORTEST_RUN].encode()
+        yield ",".join(map(str, run)).encode()
+        yield ", ".join(map(str, run)).encode()
+        for width in (2, 4, 8):
+            packed = b"".join(token.to_bytes(width, "little") for token in run)
+            yield packed
+            yield packed.hex().encode()
+            yield base64.b64encode(packed)[:-2]
+
+
+def lines_of(traffic: Path) -> list[Record]:
+    """Return the whole lines of a file, in the order in which their requests arrived."""
+    lines = LineReader(traffic, "skip").parse(parse)
+    return sorted(lines, key=lambda line: line.arrival)
+
+
+def hits_of_replay(
+    model: Path, traffic: Path, level: str, num_units: int, tokens_per_step: int
+) -> list[int]:
+    """Return the prompt tokens that a replay finds of each request, in as many blocks or slabs."""
+    dtype = json.loads((model / "config.json").read_text())["dtype"]
+    layers = msgspec.structs.replace(load_model(str(model)), dtype=dtype)
+    is_natural = level == "natural"
+    deployment = Deployment(
+        max_model_len=_LENGTH,
+        max_num_batched_tokens=tokens_per_step,
+        max_num_seqs=_MAX_NUM_SEQS,
+        in_flight_batches=1,
+        block_size=_KERNEL_BLOCK if is_natural else _ALIGNED_BLOCK,
+    )
+    config = EngineConfig(
+        max_num_seqs=_MAX_NUM_SEQS, max_num_batched_tokens=tokens_per_step, watermark=0.0
+    )
+    if is_natural:
+        unit_bytes = plan_natural(layers, _ROOM, deployment).slab_bytes
+    else:
+        unit_bytes = plan_vllm(layers, _ROOM, deployment).block_bytes
+    cache = plan_cache(layers, num_units * unit_bytes, deployment)
+    # `make_manager` plans vLLM's blocks as CUDA takes them.
+    manager = (
+        make_manager(ManagerName.RUST, cache, config)
+        if is_natural
+        else VllmReplayAdapter(
+            plan_vllm(layers, cache.memory_bytes, deployment),
+            deployment,
+            config,
+            retention=0,
+            spare_calls=True,
+        )
+    )
+    trace = read_trace(traffic, on_error="skip")
+    hits = [0] * len(trace)
+    Engine(trace, manager, cache, config, on_hit=hits.__setitem__).run()
+    return hits

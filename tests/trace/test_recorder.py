@@ -1,0 +1,129 @@
+"""Files of recorded traffic: killed at any moment, and read by somebody who must not know it."""
+
+import gzip
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hybrid_blocks.trace import read_trace
+from hybrid_blocks.trace.lines import LineReader
+from hybrid_blocks.trace.recorded import Record, parse
+from hybrid_blocks.trace.recorder import ENDINGS, Finished, Recorder
+
+BLOCK = 16
+LARGEST = 1 << 30
+
+# Writes requests without end, and says how many bytes were asked for in the meantime.
+ENDLESS = """
+import sys, time
+from pathlib import Path
+from test_recorder import finished, LARGEST
+from hybrid_blocks.trace.recorder import Recorder
+one = Recorder(Path(sys.argv[1]), LARGEST)
+for number in range(10**9):
+    one.put(finished(number))
+    if number % 64 == 0:
+        print(number, flush=True)
+        time.sleep(0.001)
+"""
+
+
+def finished(number: int, blocks: int = 5) -> Finished:
+    """A request whose first blocks are those of every third one."""
+    hashes = [b"%d-%d" % (number % 3, block) for block in range(blocks)]
+    return Finished(
+        arrival=float(number),
+        block_tokens=BLOCK,
+        prompt_tokens=BLOCK * (blocks - 1) + 7,
+        output_tokens=9,
+        found_tokens=0,
+        hashes=hashes,
+        session=f"session {number % 2}",
+        adapter="an adapter's name",
+        priority=0,
+        aborted=False,
+    )
+
+
+def written(path: Path, count: int = 50) -> list[Record]:
+    recorder = Recorder(path, LARGEST)
+    for number in range(count):
+        recorder.put(finished(number))
+    recorder.close()
+    return records(path)
+
+
+def records(path: Path) -> list[Record]:
+    return list(LineReader(path, "skip").parse(parse))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_of_a_killed_process_is_read_up_to_its_last_whole_line(
+    tmp_path: Path, ending: str
+) -> None:
+    path = tmp_path / f"traffic{ending}"
+    folders = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", ENDLESS, str(path)],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": folders},
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) >= 512 and path.stat().st_size > 1 << 14:
+                break
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    found = records(path)
+    assert [one.number for one in found] == list(range(len(found)))
+    assert len(found) > 50
+    trace = read_trace(path, on_error="skip")
+    assert len(trace) == len(found)
+    assert len(trace.skipped) <= 1
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_cut_off_anywhere_keeps_the_lines_before(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"traffic{ending}"
+    whole = written(path)
+    data, cut = path.read_bytes(), tmp_path / f"cut{ending}"
+    for size in range(0, len(data), 97):
+        cut.write_bytes(data[:size])
+        found = records(cut)
+        assert found == whole[: len(found)]
+        if ending == ENDINGS[0]:
+            assert len(found) in {data[:size].count(b"\n"), data[: size + 1].count(b"\n")}
+
+
+def test_two_files_of_the_same_traffic_share_no_digest(tmp_path: Path) -> None:
+    first, second = written(tmp_path / "a.jsonl"), written(tmp_path / "b.jsonl.gz")
+    digests = [{it for one in each for it in one.blocks} for each in (first, second)]
+    assert [len(each) for each in digests] == [15, 15]
+    assert digests[0].isdisjoint(digests[1])
+    for one, other in zip(first, second, strict=True):
+        assert (one.number, one.prompt_tokens) == (other.number, other.prompt_tokens)
+        assert len(one.blocks) == len(other.blocks)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_holds_numbers_and_digests_alone(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"traffic{ending}"
+    written(path)
+    text = path.read_bytes() if ending == ENDINGS[0] else gzip.decompress(path.read_bytes())
+    for secret in (b"session 1", b"an adapter", b"0-0", b"2-4"):
+        assert secret not in text
+    words = {word for word in text.split(b'"') if word[:1].isalpha()} - {b"", b","}
+    names = {name.encode() for name in Record.__struct_encode_fields__}
+    assert words - names <= {digest.encode() for one in records(path) for digest in one.blocks}
+
+
+def test_a_digest_is_that_of_its_block_alone(tmp_path: Path) -> None:
+    """Blocks are told apart as the engine tells them, and by nothing else."""
+    found = written(tmp_path / "traffic.jsonl")
+    for one, other in itertools.combinations(found[:6], 2):
+        assert (one.blocks == other.blocks) == (one.number % 3 == other.number % 3)
