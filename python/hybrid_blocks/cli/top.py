@@ -1,6 +1,5 @@
 """``hybrid-blocks top``: a live view of an engine in a terminal."""
 
-import time
 from typing import Annotated
 
 import typer
@@ -10,14 +9,14 @@ from hybrid_blocks.cli.output import one_line
 from hybrid_blocks.cli.values import finite
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.terminal import UNBOUNDED_WIDTH, make_console
-from hybrid_blocks.top.address import fetch, metrics_url
+from hybrid_blocks.top.address import metrics_url
 from hybrid_blocks.top.errors import GoneError
 from hybrid_blocks.top.frame import View, frame
 from hybrid_blocks.top.keys import keys
-from hybrid_blocks.top.reading import Reading, parse
+from hybrid_blocks.top.read import read_engine
+from hybrid_blocks.top.reading import Reading
 from hybrid_blocks.top.watch import watch
 
-TIMEOUT_S = 5.0
 WIDTH_WITHOUT_TERMINAL = 80
 
 
@@ -39,11 +38,7 @@ def top_command(
     address = metrics_url(url)
 
     def read() -> Reading:
-        reading = parse(fetch(address, TIMEOUT_S), time.monotonic(), engine)
-        if engine is not None and reading.engines and engine not in reading.engines:
-            there = sorted(reading.engines, key=lambda label: (len(label), label))
-            raise GoneError(f"no engine {engine}; engines: {', '.join(there)}")
-        return reading
+        return read_engine(address, engine)
 
     console = make_console()
     if once:

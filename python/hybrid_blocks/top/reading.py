@@ -97,7 +97,7 @@ def parse(text: str, at: float, engine: str | None = None) -> Reading:
         from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
     except ImportError:
         raise InvalidArgumentError(
-            "top needs prometheus_client: pip install 'hybrid-blocks[top]'"
+            "figures of an engine need prometheus_client: pip install 'hybrid-blocks[top]'"
         ) from None
 
     def samples() -> Iterator[Sample]:
