@@ -35,9 +35,9 @@ class Browser:
         """Run a function's body in the page."""
         return self.driver.execute_script(script, *arguments)
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: Any, what: str = "value") -> None:
         """Move a control, by the name of its model."""
-        self.run(f"{MODEL}.value = arguments[1]", name, value)
+        self.run(f"{MODEL}[arguments[2]] = arguments[1]", name, value, what)
 
     def text(self, name: str) -> str:
         """Return the HTML of a box of text."""

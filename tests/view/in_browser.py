@@ -3,17 +3,21 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chromium import Browser, browser
 from hybrid_blocks.cli import app
+from hybrid_blocks.top.reading import parse
 from typer.testing import CliRunner
 
 PICTURES = Path("build/pages")
+SCRAPED = Path(__file__).parents[1] / "top/scraped"
 TOOLS = (
     *("replay", "--workload", "tools", "--limit", "200", "--max-num-seqs", "16"),
     *("--model", "Qwen3.5-27B", "--memory", "12GiB", "--placement", "learned,every:2048"),
@@ -119,25 +123,127 @@ def test_a_replay_plays_and_tells_of_a_miss(page: Browser, tmp_path: Path) -> No
     page.wait(lambda: requests["story"][missed] in page.run(SHOWN))
 
 
-def test_a_served_page_plans_what_its_controls_say(window: Browser) -> None:
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
     code = "from hybrid_blocks.cli import app; app()"
     serve = [sys.executable, "-u", "-c", code, "view", "--port", "0"]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            address = server.stdout.readline().split()[0]
-            window.errors()
-            window.open(address)
-            window.picture(PICTURES / "view.png", 1420)
-            window.set("memory", "30GiB")
-            asked = ("Qwen3.5-27B", "--memory", "30GiB", "--lengths", "8k", "--json", "-")
-            report: dict[str, Any] = json.loads(run("plan", *asked))
-            wanted = f"<b>{int(report['natural']['lengths'][1]['running']):,}</b>"
-            window.wait(lambda: wanted in window.text("head"))
-            assert all(name.startswith(address) for name in window.fetched())
-            assert not window.errors()
+            yield server.stdout.readline().split()[0]
         finally:
             server.terminate()
+
+
+@pytest.fixture
+def served(window: Browser, address: str) -> Iterator[Browser]:
+    """A window whose pages fetch from their own server alone."""
+    window.errors()
+    yield window
+    assert not window.errors()
+    assert all(name.startswith(address) for name in window.fetched())
+
+
+def says(page: Browser, box: str, words: str) -> None:
+    """Wait until a box of text holds some words."""
+    page.wait(lambda: words in page.text(box))
+
+
+MOVED = (
+    ("memory", "30GiB", ("--memory", "30GiB")),
+    ("model", "Qwen3-Next-80B-A3B", ()),
+    ("tp", "4", ("--tp", "4")),
+    ("format", "fp8", ("--kv-cache-dtype", "fp8")),
+    ("drafts", 2, ("--num-speculative-tokens", "2")),
+    ("most", "64", ("--max-num-seqs", "64")),
+    ("longest", "32k", ("--max-model-len", "32k")),
+)
+"""Each control of the plan, a value for it, and the same as options of ``plan``."""
+
+
+def test_a_served_page_plans_what_its_controls_say(served: Browser, address: str) -> None:
+    served.open(address)
+    served.picture(PICTURES / "view.png", 1420)
+    asked: dict[str, tuple[str, ...]] = {"memory": ("--memory", "24GiB")}
+    model = "Qwen3.5-27B"
+    for name, value, options in MOVED:
+        model = str(value) if name == "model" else model
+        asked[name] = options
+        served.set(name, value)
+        if name == "drafts":  # a page asks once the slider is let go
+            served.set(name, value, "value_throttled")
+        words = [word for one in asked.values() for word in one]
+        report: dict[str, Any] = json.loads(
+            run("plan", model, *words, "--lengths", "8k", "--json", "-")
+        )
+        for side in ("vllm", "natural"):
+            (full,) = (one for one in report[side]["lengths"] if one["length"] == 8192)
+            wanted = f"<b>{int(full['running']):,}"
+            says(served, "head", wanted)
+
+
+def test_a_rollout_says_what_plan_says(served: Browser, address: str) -> None:
+    served.open(f"{address}rollout")
+    served.picture(PICTURES / "rollout.png", 1300)
+    command = "docker run IMAGE vllm serve Qwen/Qwen3.5-27B-FP8 --max-num-seqs 96"
+    served.set("command", command)
+    served.set("length", "1k")
+    served.set("users", "500")
+    report: dict[str, Any] = json.loads(
+        run("plan", "--memory", "24GiB", "--lengths", "1k", "--json", "-", "--", command)
+    )
+    for side in ("vllm", "natural"):
+        (full,) = (one for one in report[side]["lengths"] if one["length"] == 1024)
+        replicas = -(-500 // int(full["running"]))
+        wanted = f"<b>{replicas}</b>"
+        says(served, "answer", wanted)
+    assert "docker run -e HYBRID_BLOCKS=natural IMAGE" in served.text("answer")
+    served.set("memory", "much")
+    says(served, "error", "is no size")
+
+
+class Scraped(ThreadingHTTPServer):
+    """Answers as an engine that was recorded: counters go on between the two scrapes."""
+
+    texts = tuple((SCRAPED / name).read_text() for name in ("before.txt", "now.txt"))
+    asked = 0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Scraped
+
+    def do_GET(self) -> None:
+        content = self.server.texts[min(self.server.asked, 1)].encode()
+        self.server.asked += 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_live_page_follows_an_engine_until_it_goes(served: Browser, address: str) -> None:
+    with Scraped(("127.0.0.1", 0), _Handler) as engine:
+        thread = threading.Thread(target=engine.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        served.open(f"{address}live")
+        assert "Name an engine" in served.text("told")
+        served.set("address", f"127.0.0.1:{engine.server_port}")
+        served.wait(lambda: len(served.data("readings")["seconds"]) >= 6)
+        served.picture(PICTURES / "live.png", 1500)
+        shown = served.data("readings")
+        now = parse(engine.texts[1], 0.0)
+        for name in ("running", "waiting"):
+            assert shown[name][-1] == now.total(f"vllm:num_requests_{name}")
+        for owner, slabs in now.by("owner", "hybrid_blocks_slabs").items():
+            assert shown[owner][-1] == slabs
+        assert sum(value or 0 for value in shown["written"]) > 0
+        engine.shutdown()
+        thread.join()
+    says(served, "told", "waiting for the engine")
+    assert "slabs" in served.text("frame")
 
 
 def drawn(tiles: dict[str, list[Any]], what: str) -> float:

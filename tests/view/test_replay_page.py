@@ -235,6 +235,27 @@ def test_ten_thousand_requests_stay_a_small_file(case: tuple[Trace, Cache, Runs]
     assert len(html.encode()) < MOST_BYTES
 
 
+@pytest.mark.vllm
+def test_vllms_own_manager_has_its_column() -> None:
+    cache = model_cache("Qwen3.5-27B", "8GiB", Deployment(in_flight_batches=1))
+    trace = generate_workload("tools", 0, 40, 16)
+    variants = [Variant(), Variant(manager=ManagerName.VLLM)]
+    runs = compare(trace, cache, variants, EngineConfig(max_num_seqs=8), with_film=True)
+    picture = make_replay_picture(trace, cache, runs)
+    ours, theirs = picture.runs
+    assert not picture.lacks_vllm
+    assert (ours.arena is None, theirs.arena is None) == (False, True)
+    for one, (result, _) in zip(picture.runs, runs, strict=True):
+        assert one.requests["hit"].sum() == result.hit_tokens
+        assert one.requests["prompt"].sum() == trace.prompt_tokens.sum()
+        assert one.samples["running"].max() == result.peak_running
+    assert theirs.requests["hit"].sum() > 0
+    words = head(picture)
+    assert f"<b>{ours.hit_rate}</b>" in words
+    assert f"vllm<br><b>{theirs.hit_rate}</b>" in words.replace(theirs.name, "vllm")
+    assert f"{theirs.name}: running" in html_of(ReplayPage(picture).document())
+
+
 def test_tiers_have_no_page(tmp_path: Path) -> None:
     error = run("--host", "1GiB", "--html", tmp_path / "page.html", expect=2)
     assert "--html beside --host" in error

@@ -18,14 +18,14 @@ from hybrid_blocks.cli.output import (
     write_json,
 )
 from hybrid_blocks.cli.pasted import pasted, refuse_pasted
-from hybrid_blocks.cli.plan_gpu import check_gpu, memory_of_gpu, with_all_cards
+from hybrid_blocks.cli.plan_gpu import check_gpu, with_all_cards
 from hybrid_blocks.cli.plan_lengths import asked_lengths, trace_lengths
 from hybrid_blocks.cli.plan_page import write_page
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.memory import Gpu
+from hybrid_blocks.plan.memory import Gpu, memory_of_gpu
 from hybrid_blocks.plan.report.compare import compare, read_report
 from hybrid_blocks.plan.report.plot import plot
 from hybrid_blocks.plan.report.report import Report, make_report

@@ -3,9 +3,9 @@
 import msgspec
 
 from hybrid_blocks.cli.given import Given
-from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.memory import UTILIZATION, Gpu, estimate, parse_cards
+from hybrid_blocks.plan.memory import parse_cards
 
 
 def with_all_cards(deployment: Deployment, gpu: str | None, given: Given) -> Deployment:
@@ -13,22 +13,6 @@ def with_all_cards(deployment: Deployment, gpu: str | None, given: Given) -> Dep
     if gpu is None or "tp" in given or "pp" in given:
         return deployment
     return msgspec.structs.replace(deployment, tp=parse_cards(gpu).count or 1)
-
-
-def memory_of_gpu(
-    gpu: str, model: Model, deployment: Deployment, utilization: float | None
-) -> tuple[Model, int, Gpu]:
-    """Return the model with a note on the estimate, the free memory of each card, and the card.
-
-    Raises:
-        PlanError: as `parse_cards` and `estimate`.
-
-    """
-    cards, share = parse_cards(gpu), utilization or UTILIZATION
-    found = estimate(model, deployment, cards, share)
-    notes = (*model.notes, found.line, *filter(None, (cards.note,)))
-    estimated = Gpu(cards=cards, utilization=share)
-    return msgspec.structs.replace(model, notes=notes), found.free, estimated
 
 
 def check_gpu(memory: str | None, gpu: str | None, given: Given) -> None:

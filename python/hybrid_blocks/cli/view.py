@@ -1,4 +1,4 @@
-"""``hybrid-blocks view``: the page of a plan with controls, in a browser of this machine."""
+"""``hybrid-blocks view``: pages with controls, in a browser of this machine."""
 
 from typing import Annotated
 
@@ -6,6 +6,7 @@ import typer
 
 from hybrid_blocks.cli.output import fail, need_bokeh
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.top.address import metrics_url
 
 MOST_PORT = 65_535
 
@@ -19,20 +20,31 @@ def view_command(
         int, typer.Option(min=0, max=MOST_PORT, help="Port on 127.0.0.1; 0 is a free one.")
     ] = 5006,
     *,
+    live: Annotated[
+        str, typer.Option(help="Engine of the live page, such as localhost:8000.")
+    ] = "",
     browser: Annotated[bool, typer.Option(help="Open the page in a browser too.")] = False,
 ) -> None:
-    """Plan models in a browser: change the model, the memory and the deployment, see what fits."""
+    """Plan models in a browser, prepare a rollout, and watch an engine.
+
+    Its pages are /, /rollout and /live.
+    """
     try:
+        if live:
+            metrics_url(live)
         need_bokeh("view")
         from hybrid_blocks.view.server import serve  # noqa: PLC0415 - optional, slow
 
         def ready(address: str) -> None:
-            typer.echo(f"{address} shows the plan; Ctrl-C ends it")
+            typer.echo(
+                f"{address} shows the plan, {address}rollout a rollout, and {address}live an "
+                "engine; Ctrl-C ends it"
+            )
             if browser:
                 typer.launch(address)
 
         try:
-            serve(model, memory, port, ready)
+            serve(model, memory, port, ready, live)
         except OSError as error:
             raise InvalidArgumentError(f"--port {port}: {error.strerror or error}") from None
     except HybridBlocksError as error:

@@ -8,7 +8,13 @@ import msgspec
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.weights import bits_of_name, with_bits
 from hybrid_blocks.pasted import effects, speculative
-from hybrid_blocks.pasted.level import figures_of, level_of, refusal_of
+from hybrid_blocks.pasted.level import (
+    Refusal,
+    figures_of,
+    level_of,
+    refusal_of,
+    refusal_of_plan,
+)
 from hybrid_blocks.pasted.model import find_model
 from hybrid_blocks.pasted.options import recorded
 from hybrid_blocks.pasted.parse import parse
@@ -33,7 +39,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """A command of vLLM's server, as far as a plan depends on it.
 
     ``memory_bytes`` is what the command itself gives the cache, if it does. With ``fits`` the
-    maximum length is the longest that fits. ``level`` is that of ``HYBRID_BLOCKS``.
+    maximum length is the longest that fits. ``level`` is that of ``HYBRID_BLOCKS``, and ``refusal``
+    what keeps the engine from level ``natural``.
     """
 
     model: Model
@@ -42,6 +49,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool
     level: str | None
     options: dict[str, Any]
+    refusal: Refusal | None = None
 
 
 def read_command(words: Sequence[str], source: str | None = None) -> Command:
@@ -61,10 +69,11 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
     ]
     level = level_of(found.environment)
     command = of_options(parsed.values, parsed.model, found.environment, source)
-    refusal = refusal_of(parsed.values, found.environment)
-    notes.append(figures_of(level, refusal, command.model, command.deployment))
+    refusal = refusal_of_plan(command.model, command.deployment)
+    refusal = refusal or refusal_of(parsed.values, found.environment)
+    notes.append(figures_of(level, refusal))
     model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
-    return msgspec.structs.replace(command, model=model, level=level)
+    return msgspec.structs.replace(command, model=model, level=level, refusal=refusal)
 
 
 def of_options(

@@ -52,11 +52,8 @@ def refusal_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Re
     return Refusal(why, f"{REPLACES_SPEC}=1" if helps else None)
 
 
-def figures_of(
-    level: str | None, refusal: Refusal | None, model: Model, deployment: Deployment
-) -> str:
+def figures_of(level: str | None, refusal: Refusal | None) -> str:
     """Say whose figures a command gets that asks for a level."""
-    refusal = _of_plan(model, deployment) or refusal
     asked = f"HYBRID_BLOCKS is {level or 'not set'}: this command gets the figures of vLLM; "
     if refusal is None:
         if level == "natural":
@@ -76,7 +73,8 @@ def figures_of(
     return f"{asked}HYBRID_BLOCKS=natural reaches level manager, because of {refusal.reason}"
 
 
-def _of_plan(model: Model, deployment: Deployment) -> Refusal | None:
+def refusal_of_plan(model: Model, deployment: Deployment) -> Refusal | None:
+    """Return what of a model or of how it is split keeps it from level ``natural``."""
     kinds = {layer.cache.kind for layer in model.layers}
     refused = {
         "pipeline parallelism": deployment.pp > 1,

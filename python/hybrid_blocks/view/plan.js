@@ -154,23 +154,28 @@ points.data = {
 }
 cap.data = {length: [plan.lengths[0], plan.lengths.at(-1)], most: [plan.max_num_seqs, plan.max_num_seqs]}
 
-pools_box.visible = plan.pools !== null
+map_of_pools.visible = pools_told.visible = plan.pools !== null
 if (plan.pools !== null) {
-  const full = plan.pools.at[index], drawn = {left: [], right: [], color: [], what: []}
-  const shares = []
-  let edge = 0, owner = ''
+  // The same scale as the other maps; idle parts of a pool are pale.
+  const full = plan.pools.at[index], pieces = [], shares = []
+  let owner = '', used = 0
   for (const [name, nbytes] of full.parts) {
     const is_idle = name === 'idle'
     owner = is_idle ? owner : name
-    const size = nbytes / 2 ** 30, what = `${owner}${is_idle ? ', idle' : ''}: ${size.toFixed(2)} GiB`
-    drawn.left.push(edge)
-    drawn.right.push(edge += size)
-    drawn.color.push(is_idle ? colors.pale[owner] : colors.owners[owner])
-    drawn.what.push(what)
-    shares.push(what)
+    const what = owner + (is_idle ? ', idle' : '')
+    if (is_idle) FILL[what] = colors.pale[owner]
+    const live = is_idle ? 0 : 1
+    if (nbytes > 0) pieces.push({owner: is_idle ? what : owner, bytes: nbytes, live, rounding: 0, padding: 0})
+    shares.push(`${what} ${(nbytes / 2 ** 30).toFixed(2)} GiB`)
+    used += nbytes
   }
-  pools.data = drawn
-  x_pools.end = plan.memory_bytes / 2 ** 30
-  pools_told.text = `<h2>Two pools in the same bytes</h2><p>${plan.pools.name}: <b>${full.shown}</b> requests of ` +
-    `${length} tokens at once; ${full.binds}. ${shares.join('; ')}.</p>`
+  if (plan.memory_bytes > used) pieces.push({owner: 'tail', bytes: plan.memory_bytes - used, live: 0, rounding: 0, padding: 0})
+  const {tile, row} = layouts.at(-1)
+  maps[2].data = quads(pieces, tile, row, ROWS, 0.9)
+  x_maps[2].end = widest / MIB
+  captions[2].text = `SGLang: two pools, to the same scale`
+  pools_told.text = `<p>${plan.pools.name}: <b>${full.shown}</b> requests of ` +
+    `${length} tokens at once; ${full.binds}. ${shares.join('; ')}. Pale parts are idle.</p>`
+} else {
+  maps[2].data = nothing()
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from bokeh.document import Document
@@ -104,7 +104,8 @@ class PlanPage:
         self._head, self._bytes = text(name="head"), text()
         self._args: dict[str, object] = {}
         maps, strip, curves = self._maps(), self._strip(), self._curves()
-        pools = self._pools()
+        pools = text(name="pools told")
+        self._args["pools_told"] = pools
         self.script = CustomJS(
             args={
                 **self._args,
@@ -173,7 +174,7 @@ class PlanPage:
 
     def _maps(self) -> LayoutDOM:
         sources, ranges, captions, plots = [], [], [], []
-        for name in ("vllm map", "natural map"):
+        for name in ("vllm map", "natural map", "sglang map"):
             source, x_range = quads(name), Range1d(start=0, end=1)
             caption = Title(text="", text_font_size="13px", text_font_style="normal")
             plot = figure(
@@ -196,6 +197,7 @@ class PlanPage:
             captions.append(caption)
             plots.append(plot)
         self._args |= {"maps": sources, "x_maps": ranges, "captions": captions}
+        self._args["map_of_pools"] = plots[-1]
         return row(*plots, **FLUID, stylesheets=[InlineStyleSheet(css=STACKED)])
 
     def _strip(self) -> LayoutDOM:
@@ -219,37 +221,6 @@ class PlanPage:
         plot.outline_line_color = "#c9ced6"
         self._args |= {"requests": sources, "x_request": x_range}
         return plot
-
-    def _pools(self) -> LayoutDOM:
-        told, x_range = text(name="pools told"), Range1d(start=0, end=1)
-        source = ColumnDataSource(
-            {"left": [], "right": [], "color": [], "what": []}, name="pools of SGLang"
-        )
-        plot: Any = figure(
-            **FLUID,
-            height=100,
-            x_range=x_range,
-            y_range=Range1d(start=0, end=1),
-            tools="",
-            toolbar_location=None,
-            x_axis_label="GiB",
-        )
-        plot.hbar(
-            y=0.5,
-            height=0.8,
-            left="left",
-            right="right",
-            source=source,
-            fill_color="color",
-            line_color="#ffffff",
-        )
-        plot.add_tools(HoverTool(tooltips=[("", "@what")]))
-        plot.yaxis.visible = False
-        plot.grid.visible = False
-        plot.outline_line_color = "#c9ced6"
-        box = column(told, plot, **FLUID)
-        self._args |= {"pools": source, "pools_told": told, "pools_box": box, "x_pools": x_range}
-        return box
 
     def _curves(self) -> LayoutDOM:
         plot = figure(

@@ -46,6 +46,7 @@ def profile_page(
         _steps(findings),
         text(_table(results, gpu_step_ms), name="figures"),
         footer(made_by, _WORDS),
+        sizing_mode="stretch_width",
         styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
     )
     return document(root, CustomJS(code=""), "Profile of a scheduler step")
@@ -73,10 +74,11 @@ def _side(level: str, one: LevelResult, off: LevelResult | None) -> str:
     beside = ""
     if off is not None and level not in {"off", FLOOR}:
         ratio = off.step_us_p50 / one.step_us_p50
-        beside = f'<span class="{"gain" if ratio >= 1 else "loss"}">{ratio:.1f}x as fast</span>'
+        beside = f'<span class="{"gain" if ratio >= 1 else "loss"}">{ratio:.1f}x as fast</span><br>'
+    served = "" if level == FLOOR else f"{one.requests_per_second:,.1f} requests/s"
     return (
-        f'<div class="side">{safe(level)}<br><b>{one.step_us_p50:,.0f}</b>µs a step '
-        f"{beside}<br>{one.requests_per_second:,.1f} requests/s</div>"
+        f'<div class="side">{safe(level)}<br><b>{one.step_us_p50:,.0f}</b>µs a step<br>'
+        f"{beside}{served}</div>"
     )
 
 
@@ -111,6 +113,7 @@ def _parts(results: Mapping[str, LevelResult]) -> Any:
         plot.add_tools(HoverTool(renderers=[bars], tooltips=told))
         left = left + micros
     plot.x_range.start = 0
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
     plot.ygrid.visible = False
     return _placed(plot)
 
@@ -129,6 +132,7 @@ def _steps(findings: Mapping[str, Findings]) -> Any:
         told = [(level, "step @step{0,0}: @us{0,0} µs"), ("", "@running running, @what")]
         plot.add_tools(HoverTool(renderers=[line], tooltips=told, mode="vline"))
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
+    plot.yaxis.formatter = NumeralTickFormatter(format="0,0")
     return _placed(plot)
 
 

@@ -1,0 +1,94 @@
+"""A pasted command as a plan's model, memory and deployment."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted.command import read_command
+from hybrid_blocks.pasted.level import Refusal
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.geometry import capacity, plan_natural
+from hybrid_blocks.plan.memory import Gpu, memory_of_gpu
+from hybrid_blocks.plan.vllm import plan_vllm
+from hybrid_blocks.units import parse_memory
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan needs; ``card`` is set where the memory is an estimate.
+
+    ``level`` is that of ``HYBRID_BLOCKS``, and ``refusal`` keeps the engine from ``natural``.
+    """
+
+    model: Model
+    memory_bytes: int
+    deployment: Deployment
+    card: Gpu | None
+    level: str | None
+    refusal: Refusal | None
+
+
+def read_case(
+    words: Sequence[str], source: str | None, memory: str | None, gpu: str | None
+) -> Case:
+    """Read a pasted command beside its memory or its cards; ``source`` is a model's config.
+
+    Raises:
+        PlanError: as `read_command`; or there is no memory, or it is given twice.
+
+    """
+    command = read_command(words, source)
+    memory_bytes = command.memory_bytes
+    if gpu is not None and memory_bytes is not None:
+        raise PlanError(
+            f"--gpu {gpu} beside --kv-cache-memory-bytes {memory_bytes}: the command says what is "
+            "free; leave --gpu out"
+        )
+    if memory is not None and memory_bytes is not None:
+        raise PlanError(
+            f"--memory {memory} beside --kv-cache-memory-bytes {memory_bytes}: both are the memory "
+            "of the cache; leave one out"
+        )
+    if memory is not None:
+        memory_bytes = parse_memory(memory)
+    model, card = command.model, None
+    if memory_bytes is None and gpu is not None:
+        utilization = command.options.get("gpu_memory_utilization")
+        model, memory_bytes, card = memory_of_gpu(gpu, model, command.deployment, utilization)
+    if memory_bytes is None:
+        raise PlanError(
+            "the command does not say how much memory is free: give --memory before --, the "
+            "'Available KV cache memory' of vLLM's log, for example --memory 24GiB; or the cards, "
+            "for example --gpu 2xH100-80GB, for an estimate"
+        )
+    deployment = command.deployment
+    if command.fits:
+        model, deployment = _fitted(model, memory_bytes, deployment)
+    return Case(
+        model=model,
+        memory_bytes=memory_bytes,
+        deployment=deployment,
+        card=card,
+        level=command.level,
+        refusal=command.refusal,
+    )
+
+
+def _fitted(model: Model, memory_bytes: int, deployment: Deployment) -> tuple[Model, Deployment]:
+    """Cut the maximum length to what fits, as ``--max-model-len auto`` does."""
+    geometry = plan_natural(model, memory_bytes, deployment)
+    limit = deployment.length(model)
+    natural = capacity.longest(geometry, limit)
+    try:
+        longest = plan_vllm(model, memory_bytes, deployment).longest() or natural
+    except PlanError:
+        longest = natural
+    if not longest:
+        return model, deployment
+    note = f"--max-model-len auto: {longest:,} tokens fit"
+    if natural > longest:
+        note += f"; {natural:,} at level natural"
+    return (
+        msgspec.structs.replace(model, notes=(*model.notes, note)),
+        msgspec.structs.replace(deployment, max_model_len=longest),
+    )
