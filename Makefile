@@ -206,7 +206,7 @@ bench-pages: $(LIGHT) ## How long pages of replays take to open, and how fast th
 	$(UV) pip install --quiet --python $(VENV)/bin/python --group page-tests
 	PYTHONPATH=tests/view$(if $(IN_LIGHT),:$(CURDIR)/build/check) $(VENV)/bin/python benches/pages.py $(ARGS)
 
-page-images: test-pages ## Take the pictures of docs/view.md again
+page-images: test-pages ## Take the pictures of pages again, for docs/view.md and the README
 	$(VENV)/bin/python tests/view/page_images.py
 
 # These run from a checkout on a machine with a GPU: no build, no network, the Python that is there.
@@ -358,7 +358,7 @@ bench: build/.developed ## Check results, measure, print one table, write a reco
 	$(IN_BENCH) $(ARGS)
 
 .PHONY: figures
-figures: build/.installed ## Draw the README's pictures from the planner and the records
+figures: build/.installed page-images ## Draw the README's pictures: the planner, the records, pages in a browser
 	$(VENV)/bin/python benches/python/pictures.py
 
 BEFORE ?= HEAD~1

@@ -1,11 +1,11 @@
-"""``python tests/view/page_images.py``: pictures of ``docs/view.md``, from ``build/pages``."""
+"""``python tests/view/page_images.py``: pictures of ``docs/view.md`` and of the README, from ``build/pages``."""
 
 from pathlib import Path
 
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-SHOWN = ("plan", "replay")
+SHOWN = ("plan", "replay", "rollout", "live")
 COLORS = 160
 
 
