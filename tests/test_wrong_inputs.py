@@ -77,6 +77,7 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     for name in (
         *("profile.profile", "replay.compare_tiers", "replay.compare", "replay.SharedCache"),
+        "size.search",
         *("doctor._need_vllm", "doctor._print_installation", "top.fetch"),
     ):
         monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)
@@ -109,6 +110,10 @@ def base(command: str, folder: Path) -> list[str]:
         "plan": ["Granite-4.0-Micro", "--memory", "24GiB"],
         "profile": [],
         "replay": [str(trace), "--model", "Granite-4.0-Micro", "--memory", "1GiB"],
+        "size": [
+            *("--trace", str(trace), "--model", "Granite-4.0-Micro", "--slo", "ttft_p95<2s"),
+            *("--gpu", "L4"),
+        ],
         "top": ["localhost:8000", "--once"],
         "view": ["Granite-4.0-Micro", "--memory", "24GiB"],
     }[command]

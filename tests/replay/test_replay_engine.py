@@ -154,11 +154,15 @@ def test_a_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
 
 def test_virtual_time_is_the_sum_of_the_steps() -> None:
     step_time = StepTime(
-        fixed=1.0, per_prefill_token=0.1, per_sequence=0.01, per_context_token=0.001
+        fixed=1.0,
+        per_prefill_token=0.1,
+        per_sequence=0.01,
+        per_context_token=0.001,
+        per_prefill_pair=0.0001,
     )
     config = EngineConfig(step_time=step_time)
     engine, _ = watched(made((5, 4, 2.0)), 10, config)
-    prefill = 1 + 0.1 * 4 + 0.01 + 0.001 * 5
+    prefill = 1 + 0.1 * 4 + 0.01 + 0.001 * 5 + 0.0001 * 4 * 2.5
     decode = 3 * (1 + 0.01) + 0.001 * (6 + 7 + 8)
     assert engine.now == pytest.approx(2.0 + prefill + decode)
 

@@ -220,6 +220,7 @@ class Engine:
             prefill_tokens=int(chunks.sum()) - len(chunks),
             sequences=len(chunks),
             context_tokens=int(batch.computed[rows].sum()),
+            prefill_pairs=float((chunks - 1) @ (batch.computed[rows] - chunks / 2)),
         )
         self.meter.call(self._manager.advance, batch.handle[rows], chunks)
         sampling = rows[batch.computed[rows] == batch.known[rows]]

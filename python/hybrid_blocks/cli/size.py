@@ -1,0 +1,183 @@
+"""``hybrid-blocks size``: the cheapest cards that serve a trace."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from hybrid_blocks.cli.given import Given
+from hybrid_blocks.cli.output import STDOUT, fail, refuse_same_file, to_write, write_json
+from hybrid_blocks.cli.progress import make_progress
+from hybrid_blocks.cli.values import each_once
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.model import PlanError, load_model
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.plan.deployment import MOST
+from hybrid_blocks.plan.memory import UTILIZATION, parse_cards
+from hybrid_blocks.replay import EngineConfig, ReplayError
+from hybrid_blocks.sizing.candidate import (
+    Candidate,
+    card_of,
+    make_candidates,
+    parse_counts,
+    parse_prices,
+)
+from hybrid_blocks.sizing.errors import SizingError
+from hybrid_blocks.sizing.fit import Fit, fit
+from hybrid_blocks.sizing.question import Question
+from hybrid_blocks.sizing.report import make_table, notes, verdict
+from hybrid_blocks.sizing.search import Found, search
+from hybrid_blocks.sizing.served import read_served
+from hybrid_blocks.sizing.slo import parse_slo
+from hybrid_blocks.sizing.speed import SPEED
+from hybrid_blocks.terminal import make_console, print_table
+from hybrid_blocks.trace import AUTO, FORMATS, OnError, read_trace, shared_prefixes
+
+NONE_SERVES = 1
+"""The exit code if no deployment serves the trace."""
+
+_BLOCK = 16
+_MOST_RUNNING = 2**16
+
+
+def size_command(  # noqa: PLR0917 - typer reads the options from the signature
+    context: typer.Context,
+    trace: Annotated[Path, typer.Option(exists=True, help="Trace file, as replay takes it.")],
+    model: Annotated[str, typer.Option(help="A built-in name or a config.json.")],
+    slo: Annotated[str, typer.Option(help="Targets: ttft_p95<2s,tpot_p50<40ms; ttft, e2e, tpot.")],
+    gpu: Annotated[
+        str | None, typer.Option(metavar="CARD[,CARD]", help="Kinds of cards to try; all of them.")
+    ] = None,
+    tp: Annotated[
+        str, typer.Option("--tp", metavar="N[,N]", help="Numbers of cards to try.")
+    ] = "1,2,4,8",
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CARD=PRICE", help="Price of a card and hour; give it for each card."),
+    ] = None,
+    fit_file: Annotated[
+        Path | None,
+        typer.Option("--fit", exists=True, help="Fit the clock to this file of a served engine."),
+    ] = None,
+    fitted_on: Annotated[
+        str | None, typer.Option(metavar="2xCARD", help="Cards that recorded the file of --fit.")
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(help="Share of each card that the engine may use.")
+    ] = UTILIZATION,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
+    max_num_seqs: Annotated[
+        int, typer.Option(min=1, max=_MOST_RUNNING, help="Most running requests.")
+    ] = 256,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Most tokens computed in one step.")
+    ] = 8192,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Serve only the first N requests.")
+    ] = None,
+    trace_format: Annotated[
+        str, typer.Option("--format", help=f"Format of the trace: {', '.join((AUTO, *FORMATS))}.")
+    ] = AUTO,
+    on_error: Annotated[OnError, typer.Option(help="What a damaged line does.")] = "raise",
+    json: Annotated[
+        Path | None, typer.Option(callback=to_write, help="Write the rows here; - is stdout.")
+    ] = None,
+) -> None:
+    """Find the cheapest cards that serve a trace within targets of latency, in virtual time."""
+    try:
+        given = Given(context)
+        if fit_file is None:
+            given.refuse("fitted_on", why="without --fit, whose file it describes; leave it out")
+        refuse_same_file(trace=trace, json=json)
+        refuse_same_file(fit=fit_file, json=json)
+        targets = parse_slo(slo)
+        prices = parse_prices(price or [])
+        cards = [card_of(one) for one in gpu.split(",")] if gpu else list(prices or SPEED)
+        each_once("--gpu", cards)
+        counts = parse_counts(tp)
+        each_once("--tp", counts)
+        candidates = make_candidates(cards, counts, prices)
+        recorded_on = _fitted_on(fitted_on, candidates) if fit_file else None
+        chosen = load_model(model)
+        if chosen.weights is None:
+            raise PlanError(
+                f"--model {model}: its number of parameters is not known: "
+                f"{chosen.weights_unknown}; give a config.json that tells it"
+            )
+        config = EngineConfig(
+            max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
+        )
+        requests = read_trace(trace, trace_format, on_error)
+        requests = requests if limit is None else requests.head(limit)
+        found_fit: Fit | None = None
+        if fit_file is not None:
+            found_fit = fit(read_served(fit_file, on_error), config)
+        question = Question(
+            trace=requests,
+            prefixes=shared_prefixes(requests, _BLOCK),
+            model=chosen,
+            targets=targets,
+            deployment=Deployment(
+                kv_cache_dtype=kv_cache_dtype,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_num_seqs=max_num_seqs,
+                in_flight_batches=1,
+            ),
+            config=config,
+            utilization=gpu_memory_utilization,
+            fit=found_fit,
+            fitted_on=recorded_on,
+        )
+        found = _search(question, candidates)
+        _show(json, found, question, has_prices=bool(prices))
+    except (HybridBlocksError, PlanError, ReplayError, OSError) as error:
+        fail(error)
+    if found.best is None:
+        raise typer.Exit(NONE_SERVES)
+
+
+def _fitted_on(text: str | None, candidates: list[Candidate]) -> Candidate:
+    """Return the cards of ``--fitted-on``, or the only ones that are tried.
+
+    Raises:
+        PlanError: no such card.
+        SizingError: they are not given though several are tried, or a card of unknown speed.
+
+    """
+    if text is None:
+        if len(candidates) == 1:
+            return candidates[0]
+        raise SizingError(
+            "--fit beside several deployments: --fitted-on 1xH100-80GB says which cards recorded it"
+        )
+    cards = parse_cards(text)
+    card_of(cards.name, "--fitted-on")
+    return Candidate(card=cards.name, count=cards.count or 1, cost=0.0)
+
+
+def _search(question: Question, candidates: list[Candidate]) -> Found:
+    with make_progress() as progress:
+        task = progress.add_task("deployments", total=len(candidates))
+        return search(question, candidates, lambda done: progress.update(task, completed=done))
+
+
+def _show(json: Path | None, found: Found, question: Question, *, has_prices: bool) -> None:
+    """Print the verdict and the table, unless the rows go to standard output; write the rows."""
+    if json != STDOUT:
+        console = make_console()
+        console.print(verdict(found, question, has_prices=has_prices), soft_wrap=True)
+        print_table(console, make_table(found, question, has_prices=has_prices))
+        for note in notes(found, question, has_prices=has_prices):
+            console.print(note, soft_wrap=True)
+    if json is not None:
+        content = {
+            "trace": question.trace.name,
+            "model": question.model.name,
+            "slo": [str(target) for target in question.targets],
+            "serves": found.best.candidate.name if found.best else None,
+            "untried": found.untried,
+            "fit": question.fit,
+            "rows": found.rows,
+        }
+        write_json(json, msgspec.json.format(msgspec.json.encode(content), indent=1))

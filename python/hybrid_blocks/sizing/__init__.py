@@ -1,0 +1,1 @@
+"""The cheapest cards that serve a trace in virtual time."""
