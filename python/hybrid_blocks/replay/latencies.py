@@ -27,8 +27,8 @@ class Latencies:
     def of(self, kind: str) -> Seconds:
         """Return the seconds of each request that has them, by a name of `KINDS`.
 
-        ``ttft`` is the time to the first token, ``e2e`` to the last, and ``tpot`` the time of each
-        token after the first, of requests that have more than one.
+        ``ttft`` is the time to the first token, and ``e2e`` to the last. ``tpot`` is the time of
+        each token after the first; a request with one token has none.
         """
         match kind:
             case "ttft":

@@ -1,4 +1,4 @@
-"""What is asked: a trace, a model, targets, and the clock that is known of it."""
+"""A trace, a model and targets, and the clock of each candidate."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +23,7 @@ SCALED: Final = "estimate, scaled from the fit"
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What every candidate is asked.
+    """The question to every candidate.
 
     Attributes:
         trace: the requests.

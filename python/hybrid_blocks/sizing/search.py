@@ -33,7 +33,7 @@ def search(
 
     More memory or more cards need not be better: eviction and chunks fall differently. So a
     candidate is passed over for its own reasons alone. Its weights do not fit; or requests are late
-    even if each runs alone; or so many are late in its replay that the rest cannot mend it.
+    even if each runs alone; or more are late in its replay than a percentile allows.
     """
     rows: list[Row] = []
     for number, candidate in enumerate(candidates):
