@@ -1,7 +1,7 @@
 """The virtual clock beside a served engine: fitted to one load, and compared with it and another.
 
 A small hybrid is served on vLLM's CPU engine with its traffic recorded. The clock is fitted to the
-first load. Then both loads are served in virtual time, with the hits that the engine had.
+first load. Then both loads are served in virtual time.
 """
 
 import argparse
@@ -17,7 +17,6 @@ from hybrid_blocks.sizing.fit import error_line, errors_of, fit
 from hybrid_blocks.sizing.served import read_served
 from load import Request, send
 from server import serve
-from traffic import PREFIX
 
 FOLDER = Path("build") / "clock"
 MODEL_TOKENS = 4_096
@@ -65,21 +64,25 @@ def _serve(level: str, loads: list[list[Request]]) -> list[str]:
 
 
 def _load(num_requests: int, rate: float, seed: int) -> list[Request]:
-    """Requests of drawn lengths that arrive at random; every third begins as all of them do."""
+    """Requests of drawn lengths that arrive at random and share nothing.
+
+    Prompts are shorter than a step: a longer one waits until no other request decodes, as what they
+    leave of a step holds no whole block of states.
+    """
     draw = random.Random(seed)
     times = accumulate(draw.expovariate(rate) for _ in range(num_requests))
     made = []
-    for number, at in enumerate(times):
-        own = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz ", k=int(draw.uniform(30, 600))))
-        prompt = PREFIX + own if number % 3 == 0 else own
+    for at in times:
+        length = draw.randint(20, STEP_TOKENS - 32)
+        prompt = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz ", k=length))
         made.append(Request(prompt, draw.randint(8, 32), at))
     return made
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make clock", description=__doc__)
-    parser.add_argument("--requests", type=int, default=40, help="requests of each load")
-    parser.add_argument("--rates", default="1,1.5", help="requests a second; fitted to the first")
+    parser.add_argument("--requests", type=int, default=80, help="requests of each load")
+    parser.add_argument("--rates", default="2,4", help="requests a second; fitted to the first")
     parser.add_argument("--level", default="manager", help="level of the plugin")
     return parser.parse_args()
 

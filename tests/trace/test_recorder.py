@@ -123,7 +123,7 @@ def test_a_file_holds_numbers_and_digests_alone(tmp_path: Path, ending: str) -> 
 
 
 def test_a_digest_is_that_of_its_block_alone(tmp_path: Path) -> None:
-    """Blocks are told apart as the engine tells them, and by nothing else."""
+    """The file tells blocks apart as the engine does, and by nothing else."""
     found = written(tmp_path / "traffic.jsonl")
     for one, other in itertools.combinations(found[:6], 2):
         assert (one.blocks == other.blocks) == (one.number % 3 == other.number % 3)

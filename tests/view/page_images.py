@@ -1,4 +1,7 @@
-"""``python tests/view/page_images.py``: pictures of ``docs/view.md`` and of the README, from ``build/pages``."""
+"""``python tests/view/page_images.py``: pictures of ``docs/view.md`` and of the README.
+
+It takes them from the pages in ``build/pages``.
+"""
 
 from pathlib import Path
 
