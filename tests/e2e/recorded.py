@@ -34,7 +34,7 @@ async def kill_while_it_writes(server: Server, path: Path, prompts: Sequence[str
     size = path.stat().st_size
     async with client(server) as api:
         answers = [
-            asyncio.create_task(complete(api, prompt, 1 + 4 * number))
+            asyncio.create_task(complete(api, prompt, 1 + 30 * number))
             for number, prompt in enumerate(prompts)
         ]
         deadline = time.monotonic() + _PATIENCE_S

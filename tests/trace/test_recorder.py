@@ -24,7 +24,7 @@ from pathlib import Path
 from test_recorder import finished, LARGEST
 from hybrid_blocks.trace.recorder import Recorder
 one = Recorder(Path(sys.argv[1]), LARGEST)
-for number in range(10**9):
+for number in range(1_000_000):
     one.put(finished(number))
     if number % 64 == 0:
         print(number, flush=True)

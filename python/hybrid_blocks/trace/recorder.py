@@ -1,7 +1,7 @@
 """Writes the requests that an engine finished as a trace, without prompts."""
 
 import atexit
-import base64
+import binascii
 import gzip
 import hashlib
 import itertools
@@ -26,6 +26,8 @@ ENDINGS: Final = (".jsonl", ".jsonl.gz")
 MAX_WAITING: Final = 4096
 
 _DIGEST_BYTES: Final = 12
+_DIGEST_CHARACTERS: Final = 16
+_FLUSHED_EVERY_S: Final = 1.0
 
 
 class Finished(NamedTuple):
@@ -100,7 +102,9 @@ class Recorder:
                 continue
             raw = os.fdopen(descriptor, "wb")
             self._raw: IO[bytes] = raw
-            self._file: Any = gzip.GzipFile(fileobj=raw, mode="wb") if "gz" in path.name else raw
+            # Digests do not get smaller, whatever is spent on them.
+            is_packed = path.name.endswith(".gz")
+            self._file: Any = gzip.GzipFile("", "wb", 1, raw) if is_packed else raw
             self.path = path
             break
         self._start = time.time()
@@ -111,17 +115,35 @@ class Recorder:
 
     def _run(self) -> None:
         try:
-            while (finished := self._waiting.get()) is not None:
-                self._file.write(self._line(finished))
-                if self._waiting.empty():
-                    self._file.flush()
-                if self._raw.tell() > self._largest_file:
-                    self._close_file()
-                    self._open()
-            self._close_file()
+            self._write_all()
         except OSError as error:
             logger.warning("hybrid_blocks stops recording to %s: %s", self.path, error)
             self._has_failed = True
+
+    def _write_all(self) -> None:
+        """Write what comes; a process that is killed loses the lines of its last second."""
+        unflushed_since: float | None = None
+        while True:
+            try:
+                wait = None if unflushed_since is None else _FLUSHED_EVERY_S
+                finished = self._waiting.get(timeout=wait)
+            except queue.Empty:
+                self._file.flush()
+                unflushed_since = None
+                continue
+            if finished is None:
+                break
+            self._file.write(self._line(finished))
+            now = time.monotonic()
+            if unflushed_since is None:
+                unflushed_since = now
+            elif now - unflushed_since >= _FLUSHED_EVERY_S:
+                self._file.flush()
+                unflushed_since = None
+            if self._raw.tell() > self._largest_file:
+                self._close_file()
+                self._open()
+        self._close_file()
 
     def _close_file(self) -> None:
         self._file.close()
@@ -148,7 +170,7 @@ class Recorder:
             prompt_tokens=finished.prompt_tokens,
             output_tokens=finished.output_tokens,
             found_tokens=finished.found_tokens,
-            blocks=[self._digest(it) for it in finished.hashes],
+            blocks=self._digests(finished.hashes),
             session=number(self._sessions, finished.session),
             adapter=number(self._adapters, finished.adapter),
             priority=finished.priority,
@@ -160,9 +182,13 @@ class Recorder:
         self._num_requests += 1
         return msgspec.json.encode(record) + b"\n"
 
-    def _digest(self, block_hash: bytes) -> str:
-        digest = hashlib.blake2b(block_hash, digest_size=_DIGEST_BYTES, key=self._key).digest()
-        return base64.b64encode(digest).decode()
+    def _digests(self, block_hashes: Sequence[bytes]) -> list[str]:
+        # The key stands before each hash: BLAKE2 needs no more to be a keyed hash.
+        key, blake2b = self._key, hashlib.blake2b
+        digests = [blake2b(key + it, digest_size=_DIGEST_BYTES).digest() for it in block_hashes]
+        text = binascii.b2a_base64(b"".join(digests), newline=False).decode()
+        ends = range(0, len(text), _DIGEST_CHARACTERS)
+        return [text[start : start + _DIGEST_CHARACTERS] for start in ends]
 
 
 def split(path: Path) -> tuple[str, str]:

@@ -1,0 +1,107 @@
+"""Instructions that ``HYBRID_BLOCKS_RECORD`` adds to a step; needs Debian's valgrind.
+
+Two processes run vLLM's scheduler at level ``manager`` without a model, one of them records.
+Callgrind counts the same steps of both, once they are warm, and the writer's thread apart.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+
+COUNTER = "callgrind_control"
+NUM_RUNNING, PROMPT, SHARED, ANSWER = 256, 2000, 500, 200
+WARM_UP, STEPS = 210, 60
+
+
+def main() -> None:
+    """Count both, and print what a step takes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", default="hybrid", help="full or hybrid (default)")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        serve(arguments.groups)
+        return
+    plain, recorded = (counted(arguments.groups, records=it) for it in (False, True))
+    added = sum(recorded) - sum(plain)
+    per_step = [round(number / STEPS) for number in (sum(plain), added, sum(recorded[1:]))]
+    print(f"{NUM_RUNNING} running, {arguments.groups}; instructions a step of vLLM's scheduler:")
+    print(f"  without recording {per_step[0]:,}")
+    print(f"  recording adds {per_step[1]:,} = {added / sum(plain):.2%}")
+    print(f"  of these the thread that writes takes {per_step[2]:,}")
+
+
+def counted(groups: str, *, records: bool) -> list[int]:
+    """Return the instructions of the steps, by thread."""
+    with tempfile.TemporaryDirectory() as folder:
+        variables = os.environ | {"HYBRID_BLOCKS": "manager", "PYTHONHASHSEED": "0"}
+        variables.pop("HYBRID_BLOCKS_RECORD", None)
+        if records:
+            variables["HYBRID_BLOCKS_RECORD"] = f"{folder}/traffic.jsonl.gz"
+        subprocess.run(
+            [
+                *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"),
+                *(f"--callgrind-out-file={folder}/count", sys.executable, "-W", "ignore"),
+                *(__file__, "--child", "--groups", groups),
+            ],
+            env=variables,
+            check=True,
+        )
+        texts = [file.read_text() for file in sorted(Path(folder).glob("count-*"))]
+        return [
+            int(total[1]) for text in texts if (total := re.search(r"^totals: (\d+)", text, re.M))
+        ]
+
+
+def jobs() -> Iterator[tuple[list[int], int]]:
+    """Prompts that share their beginning, and answers of one length."""
+    draw = Random(0)
+    shared = [draw.randrange(100_000) for _ in range(SHARED)]
+    for number in count():
+        # The first ones end at different steps, as the later ones do.
+        output = 1 + ANSWER * number // NUM_RUNNING if number < NUM_RUNNING else ANSWER
+        yield shared + [draw.randrange(100_000) for _ in range(PROMPT - SHARED)], output
+
+
+def serve(groups: str) -> None:
+    """Run the steps in this process, which callgrind watches."""
+    from hybrid_blocks.profile.engine import Groups, make_hasher, scheduler_over  # noqa: PLC0415
+    from hybrid_blocks.profile.loop import Loop  # noqa: PLC0415
+    from hybrid_blocks.profile.workload import Settings  # noqa: PLC0415
+    from hybrid_blocks.vllm import plugin, recorder  # noqa: PLC0415
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: PLC0415
+
+    plugin.register()
+    kind = Groups(groups)
+    length = PROMPT + ANSWER + 1
+    num_blocks = 2 * NUM_RUNNING * len(kind.specs()) * (length // kind.block_size + 4)
+    scheduler = scheduler_over(
+        kind.config(num_blocks),
+        num_requests=NUM_RUNNING,
+        max_model_len=length,
+        max_num_batched_tokens=8192,
+        hash_block_size=kind.block_size,  # as vLLM hashes where all groups have blocks of one size
+        scheduler_cls=AsyncScheduler,
+    )
+    settings = Settings(level="manager", groups=groups, requests=NUM_RUNNING, prompt_tokens=PROMPT)
+    loop = Loop(scheduler, jobs(), make_hasher(kind.block_size), settings)
+    loop.run(WARM_UP)
+    _control("--instr=on")
+    loop.run(STEPS)
+    recorder.uninstall()  # writes what waits
+    _control("--instr=off")
+
+
+def _control(switch: str) -> None:
+    subprocess.run([COUNTER, switch, str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()
