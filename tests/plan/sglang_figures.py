@@ -56,6 +56,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
     "states in bfloat16": {"mamba_ssm_dtype": "bfloat16"},
     "speculating": {"draft_tokens": 4},
     "no prefix cache": {"disable_radix_cache": True},
+    "unified": {"enable_unified_memory": True},
 }
 OF_STATES: Final = ("lazy", "no buffer", "ratio 0.3", "states in bfloat16", "no prefix cache")
 MAX_RUNNING: Final = 256

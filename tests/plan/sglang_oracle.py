@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MethodType
 from typing import Any
 from unittest.mock import patch
 
@@ -19,11 +20,15 @@ from sglang.srt.arg_groups import overrides
 from sglang.srt.configs import hybrid_arch
 from sglang.srt.configs.model_config import AttentionArch, ModelConfig
 from sglang.srt.mem_cache import kv_cache_configurator as configurator
-from sglang.srt.model_executor import pool_configurator as pools
+from sglang.srt.mem_cache import unified_memory_pool as unified
+from sglang.srt.mem_cache.allocator.unified_sub_pool import MultiEndedAllocator
 
 _GIB = 2**30
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 _Object = types.SimpleNamespace
+_ASKED_OF_ITSELF = (
+    *("_calculate_mamba_ratio", "_apply_token_constraints", "_unified_swa_head_geometry"),
+)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,9 +43,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_running_requests: int | None = None
     draft_tokens: int = 0
     draft_layers: int = 0
+    enable_unified_memory: bool = False
 
 
-class Pools(msgspec.Struct, frozen=True, kw_only=True):
+class Buffer(msgspec.Struct, frozen=True, kw_only=True):
+    """The one buffer of unified memory, and what it holds at once."""
+
+    total_bytes: int
+    tokens: int
+    """Beside nothing else."""
+    others: int
+    """States, or tokens of windows, of which half the pool's own number is taken."""
+    tokens_beside: int
+
+
+class Pools(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What SGLang makes of a memory."""
 
     strategy: str | None
@@ -50,6 +67,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     window_tokens: int | None
     max_running: int
+    buffer: Buffer | None = None
 
 
 def sizes(fields: Mapping[str, Any], options: Options, memory_bytes: int) -> Pools:
@@ -75,10 +93,11 @@ def sizes(fields: Mapping[str, Any], options: Options, memory_bytes: int) -> Poo
         if states is not None:
             rest = configurator.KVCacheConfigurator._handle_max_mamba_cache(worker, rest)
             each = worker._calculate_mamba_ratio()
-        made = pools.create_memory_pool_configurator(worker).calculate_pool_sizes(
-            int(rest * _GIB), 1
-        )
+        budget = int(rest * _GIB)
+        made = configurator.KVCacheConfigurator.config_from_budget(worker, budget)
+        buffer = _buffer(worker, made, schedule) if options.enable_unified_memory else None
         return Pools(
+            buffer=buffer,
             strategy=strategy,
             state_bytes=0 if states is None else states.mamba2_cache_params.mamba_cache_per_req,
             state_slots=schedule.max_mamba_cache_size,
@@ -89,6 +108,64 @@ def sizes(fields: Mapping[str, Any], options: Options, memory_bytes: int) -> Poo
                 worker, made.max_total_num_tokens
             ),
         )
+
+
+class _TakenError(Exception):
+    """What SGLang would make its buffer of."""
+
+
+def _buffer(worker: Any, made: Any, schedule: Any) -> Buffer:
+    """Let SGLang make the buffer, without memory, and take half of the smaller pool's number."""
+
+    def take(**options: Any) -> None:
+        raise _TakenError(options["total_bytes"], options["sub_pool_specs"])
+
+    try:
+        with patch.object(unified, "UnifiedKVPool", take):
+            if worker.mambaish_config is not None:
+                others = schedule.max_mamba_cache_size
+                configurator.KVCacheConfigurator._init_unified_mamba_pools(
+                    worker,
+                    max_num_reqs=1,
+                    max_total_num_tokens=made.max_total_num_tokens,
+                    unified_total_bytes=made.unified_total_bytes,
+                )
+            else:
+                others = made.swa_max_total_num_tokens
+                configurator.KVCacheConfigurator._init_unified_swa_pools(
+                    worker,
+                    max_num_reqs=1,
+                    full_max_total_num_tokens=made.full_max_total_num_tokens,
+                    swa_max_total_num_tokens=made.swa_max_total_num_tokens,
+                    unified_memory_pool_bytes=made.unified_memory_pool_bytes,
+                    unified_total_bytes=made.unified_total_bytes,
+                )
+    except _TakenError as taken:
+        total_bytes, specs = taken.args
+    pool = unified.UnifiedKVPool(
+        total_bytes=total_bytes, sub_pool_specs=specs, device="meta", enable_memory_saver=False
+    )
+    ends = [
+        MultiEndedAllocator(
+            kvcache=None,
+            unified_buffer=pool,
+            sub_pool_name=spec.name,
+            device="cpu",
+            is_id_owner=True,
+        )
+        for spec in specs
+    ]
+    full, other = sorted(ends, key=lambda end: end.sub_pool_name != "full")
+    full.bind_peer(other)
+    other.bind_peer(full)
+    tokens = full.available_size()
+    assert other.take_physical(others // 2) is not None
+    return Buffer(
+        total_bytes=total_bytes,
+        tokens=tokens,
+        others=others // 2,
+        tokens_beside=full.available_size(),
+    )
 
 
 def _strategy(model: Any, options: Options) -> str | None:
@@ -128,6 +205,13 @@ def _worker(model: Any, states: Any, options: Options) -> Any:
         server_args=_Object(enable_hisparse=False),
         device="cuda",
         page_size=1,
+        forward_stream=None,
+        post_capture_kv_active=False,
+        is_hybrid_swa_compress=False,
+        # Without a drafter nothing is fused, and the pool of requests has no part in the bytes.
+        _fused_draft_for_mamba_factory=lambda: None,
+        _fused_draft_for_swa_factory=lambda: None,
+        _build_req_to_token_pool=lambda **_: None,
         sliding_window_size=getattr(text, "sliding_window", None),
         spec_algorithm=_Object(
             is_none=lambda: not drafts,
@@ -146,8 +230,8 @@ def _worker(model: Any, states: Any, options: Options) -> Any:
             full_attention_layer_ids=model.full_attention_layer_ids,
         ),
     )
-    own = configurator.KVCacheConfigurator
-    worker._calculate_mamba_ratio = lambda: own._calculate_mamba_ratio(worker)
+    for name in _ASKED_OF_ITSELF:
+        setattr(worker, name, MethodType(getattr(configurator.KVCacheConfigurator, name), worker))
     return worker
 
 
@@ -159,7 +243,7 @@ def _runtime(schedule: Any, strategy: str | None, options: Options) -> Iterator[
         "get_context": _Object(override=lambda _, **found: vars(schedule).update(found)),
         "get_memory": _Object(
             disable_radix_cache=options.disable_radix_cache,
-            enable_unified_memory=False,
+            enable_unified_memory=options.enable_unified_memory,
             enable_hisparse=False,
         ),
         "get_exec": _Object(
@@ -167,13 +251,15 @@ def _runtime(schedule: Any, strategy: str | None, options: Options) -> Iterator[
                 enable_mamba_extra_buffer=strategy in {"extra_buffer", "extra_buffer_lazy"},
                 enable_mamba_extra_buffer_lazy=strategy == "extra_buffer_lazy",
                 enable_linear_replayssm_spec=False,
-            )
+            ),
+            features=_Object(enable_memory_saver=False),
         ),
         "get_spec": _Object(speculative_num_draft_tokens=options.draft_tokens or None),
         "get_disagg": _Object(disaggregation_mode="null", enable_pd_role_switch=False),
         "get_parallel": _Object(
             attn_tp_size=options.tp,
             tp_size=options.tp,
+            pp_size=1,
             attn_dcp_size=1,
             enable_dsa_cache_layer_split=False,
         ),

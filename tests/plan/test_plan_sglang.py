@@ -9,7 +9,14 @@ import sglang_figures
 from hybrid_blocks.cli import app
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.sglang import SglangPlan, best_ratio, plan_sglang, strategies
+from hybrid_blocks.plan.sglang import (
+    SglangPlan,
+    Unified,
+    best_ratio,
+    plan_sglang,
+    plan_unified,
+    strategies,
+)
 from hybrid_blocks.plan.sglang.plan import split
 from typer.testing import CliRunner
 
@@ -36,6 +43,7 @@ def _deployment(case: str) -> Deployment:
 
 def _planned(row: sglang_figures.Case, model: Model) -> dict[str, Any] | None:
     given = sglang_figures.CASES[row.case]
+    buffer: dict[str, Any] = {}
     try:
         plan = plan_sglang(
             model,
@@ -44,6 +52,9 @@ def _planned(row: sglang_figures.Case, model: Model) -> dict[str, Any] | None:
             strategy=given.get("mamba_radix_cache_strategy"),
             ratio=given.get("mamba_full_memory_ratio", 0.9),
         )
+        if given.get("enable_unified_memory"):
+            unified = plan_unified(plan, _deployment(row.case))
+            plan, buffer = unified.split, _buffer(unified)
     except PlanError as error:
         if row.model in DO_NOT_DIVIDE and "does not divide" in str(error):
             return row.figures
@@ -57,6 +68,19 @@ def _planned(row: sglang_figures.Case, model: Model) -> dict[str, Any] | None:
         "tokens": plan.tokens,
         "window_tokens": plan.window_tokens,
         "max_running": plan.max_running,
+        **buffer,
+    }
+
+
+def _buffer(unified: Unified) -> dict[str, Any]:
+    others = (unified.split.state_slots or unified.split.window_tokens or 0) // 2
+    return {
+        "buffer": {
+            "total_bytes": unified.total_bytes,
+            "tokens": unified.tokens_beside(0),
+            "others": others,
+            "tokens_beside": unified.tokens_beside(others),
+        }
     }
 
 
@@ -83,6 +107,19 @@ def test_slots_a_request_cap_what_runs_and_another_ratio_runs_more(
     assert plan.max_running == running
     assert plan.running(1366) == running
     assert int(best_ratio(plan, Deployment(), 1366).running(1366)) == best
+
+
+def test_unified_memory_runs_more_long_requests_and_as_many_short_ones() -> None:
+    plan = _qwen()
+    unified = plan_unified(plan, Deployment())
+    assert unified.running(1024) == plan.running(1024) == 15
+    assert unified.running(16_384) > plan.running(16_384)
+    assert unified.running(262_144) >= 1 > plan.running(262_144)
+    with pytest.raises(PlanError, match="not planned with drafts"):
+        plan_unified(plan, Deployment(num_speculative_tokens=2))
+    dense = plan_sglang(load_model("Phi-4"), MEMORY, Deployment())
+    with pytest.raises(PlanError, match="unified memory wants states, or windows"):
+        plan_unified(dense, Deployment())
 
 
 @pytest.mark.parametrize("options", [{}, {"num_speculative_tokens": 3}, {"max_num_seqs": 20}])

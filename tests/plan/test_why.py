@@ -42,6 +42,27 @@ def test_every_figure_of_the_tables_is_explained(name: str, model: str) -> None:
     assert "chang" in lines[-1]
 
 
+def _printed(*arguments: str) -> list[str]:
+    """Names of the rows of all tables but those of groups, which have a figure in each column."""
+    names: dict[str, None] = {}
+    for table in _run(*arguments, "--all")[1].split("\n\n")[1:]:
+        title, _, rows = table.partition("\u2500\n")
+        if rows and "groups" not in title:
+            names |= dict.fromkeys(re.split(" {2,}", row.strip())[0] for row in rows.splitlines())
+    return list(names)
+
+
+@pytest.mark.parametrize("model", ["Qwen3.5-27B", "gpt-oss-20b"])
+def test_every_figure_that_is_printed_can_be_asked(model: str) -> None:
+    asked = (model, "--memory", "24GiB", "--max-model-len", "4k")
+    names = _printed(*asked, "--lengths", "512")
+    assert len(names) > 18
+    for name in names:
+        code, out, error = _run(*asked, "--why", name)
+        assert code == 0, error
+        assert "source: " in out
+
+
 def test_the_formula_gives_the_figure_of_the_tables() -> None:
     report = _report(*QWEN)
     _, out, _ = _run(*QWEN, "--why", "tokens")

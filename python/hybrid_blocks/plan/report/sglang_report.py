@@ -8,7 +8,14 @@ import msgspec
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.plan_report import AtLength
-from hybrid_blocks.plan.sglang import SglangPlan, Strategy, best_ratio, plan_sglang, strategies
+from hybrid_blocks.plan.sglang import (
+    SglangPlan,
+    Strategy,
+    best_ratio,
+    plan_sglang,
+    plan_unified,
+    strategies,
+)
 
 RELEASE: Final = "0.5.23"
 
@@ -17,12 +24,14 @@ class SglangAtLength(AtLength, frozen=True, kw_only=True):
     """Capacity for requests of one length.
 
     With ``best_ratio`` most of them run: ``best_running``. ``idle_bytes`` of the token pool stay
-    empty at the default ratio.
+    empty at the default ratio. In unified memory ``unified_running`` of them run, None where SGLang
+    has none or it is not planned.
     """
 
     idle_bytes: int
     best_ratio: float | None
     best_running: float | None
+    unified_running: float | None
 
 
 class SglangPools(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,12 +101,17 @@ def _pools(
 
 def _at(plan: SglangPlan, deployment: Deployment, length: int) -> SglangAtLength:
     best = None if plan.ratio is None else best_ratio(plan, deployment, length)
+    try:
+        unified = plan_unified(plan, deployment).running(length)
+    except PlanError:
+        unified = None
     fields = msgspec.structs.asdict(_at_mean(plan, length))
     return SglangAtLength(
         **fields,
         idle_bytes=plan.idle_bytes(length),
         best_ratio=None if best is None else best.ratio,
         best_running=None if best is None else best.running(length),
+        unified_running=unified,
     )
 
 

@@ -31,6 +31,8 @@ def sglang_table(report: SglangReport) -> Table:
         if first.best_ratio is not None:
             row("  best ratio", *(f"{one.best_ratio:g}" for one in at))
             row("  requests at it", *(f"{one.best_running:,.2f}x" for one in at))
+        if first.unified_running is not None:
+            row("  in unified memory", *(f"{one.unified_running:,.2f}x" for one in at))
     if pools[0].trace is not None:
         means = [one.trace.running for one in pools if one.trace is not None]
         row(

@@ -15,7 +15,7 @@ from hybrid_blocks.plan.report import why_sglang
 from hybrid_blocks.plan.report.plan_report import PlanReport
 from hybrid_blocks.plan.report.report import Report, make_report
 from hybrid_blocks.plan.report.sglang_report import RELEASE
-from hybrid_blocks.plan.report.why_formulas import PARTS, formulas
+from hybrid_blocks.plan.report.why_formulas import HOLDS, PARTS, formulas
 from hybrid_blocks.plan.vllm import plan_vllm
 from hybrid_blocks.units import human, parse_tokens
 
@@ -81,20 +81,27 @@ def _resolved(name: str, limit: int) -> tuple[str, int]:
     """Name of a figure as tables have it, and the length that it is of."""
     text = " ".join(name.replace(",", "").split()).lower()
     if text.startswith(REQUESTS):
-        length = parse_tokens(text.removeprefix(REQUESTS))
+        # As SGLang's table has it, with its ratio.
+        length = parse_tokens(text.removeprefix(REQUESTS).split(" ratio ")[0])
         return f"{REQUESTS}{length:,}", length
     if text.startswith(_LOGGED.lower()):
         return _LOGGED, limit
-    if text.startswith(why_sglang.BEST):
-        length = parse_tokens(text.removeprefix(why_sglang.BEST))
-        return f"{why_sglang.BEST}{length:,}", length
-    known = {known.lower(): known for known in (*_FIELDS, *PARTS, *why_sglang.NAMES)}
+    for start in why_sglang.AT_LENGTH:
+        if text == start.removesuffix(" for "):
+            return f"{start}{limit:,}", limit
+        if text.startswith(start):
+            length = parse_tokens(text.removeprefix(start))
+            return f"{start}{length:,}", length
+    known = {known.lower(): known for known in (*_FIELDS, HOLDS, *PARTS, *why_sglang.NAMES)}
     if text in known:
         return known[text], limit
     near = get_close_matches(text, known, n=1)
     meant = f"; did you mean {known[near[0]]!r}?" if near else ""
     every = ", ".join(
-        (*_FIELDS, f"{REQUESTS}N", _LOGGED, *PARTS, *why_sglang.NAMES, f"{why_sglang.BEST}N")
+        (
+            *(*_FIELDS, f"{REQUESTS}N", _LOGGED, HOLDS, *PARTS, *why_sglang.NAMES),
+            *(f"{start}N" for start in why_sglang.AT_LENGTH),
+        )
     )
     raise PlanError(f"--why {name!r}: figures are {every}{meant}")
 
@@ -103,7 +110,7 @@ def _values(
     report: Report, case: tuple[Model, int, Deployment], name: str, length: int
 ) -> dict[str, float | None]:
     values: dict[str, float | None] = {}
-    if name not in why_sglang.NAMES and not name.startswith(why_sglang.BEST):
+    if name not in why_sglang.NAMES and not name.startswith(why_sglang.AT_LENGTH):
         plans = {"natural": report.natural, "vLLM": report.vllm}
         values = {
             side: None if plan is None else _value(plan, name, length)
@@ -121,6 +128,8 @@ def _value(plan: PlanReport, name: str, length: int) -> float | None:
         value: float | None = getattr(plan, _FIELDS[name])
         return value
     full = next(one for one in plan.lengths if one.length == length)
+    if name == HOLDS:
+        return full.budget.requests
     return full.budget.parts[name] if name in PARTS else full.running
 
 
@@ -131,11 +140,11 @@ def _both(name: str, values: dict[str, float | None]) -> str:
 def _text(name: str, value: float | None) -> str:
     if value is None:
         return "-"
-    if name in PARTS:
+    if name in PARTS or name.startswith(why_sglang.BYTES):
         return human(int(value))
     if name.startswith(why_sglang.BEST):
         return f"{value:g}"
-    is_count = name in _FIELDS or name in why_sglang.NAMES
+    is_count = name in _FIELDS or name in why_sglang.NAMES or name == HOLDS
     return f"{value:,}" if is_count else f"{value:,.2f}x"
 
 

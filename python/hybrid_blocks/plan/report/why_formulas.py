@@ -21,6 +21,8 @@ PARTS: Mapping[str, str] = MappingProxyType(
 )
 """Where bytes go, in words."""
 
+HOLDS: Final = "memory holds"
+
 
 def formulas(
     name: str, geometry: ArenaPlan, plan: VllmPlan | None, length: int
@@ -174,6 +176,7 @@ _NATURAL: Final[Mapping[str, Callable[[ArenaPlan, int], str]]] = MappingProxyTyp
     {
         "slabs": _slabs,
         "requests of": _natural_requests,
+        HOLDS: _natural_requests,
         "tokens": _natural_tokens,
         "block tokens": _natural_block,
         "blocks": _natural_blocks,
@@ -185,6 +188,7 @@ _NATURAL: Final[Mapping[str, Callable[[ArenaPlan, int], str]]] = MappingProxyTyp
 _VLLM: Final[Mapping[str, Callable[[VllmPlan, int], str]]] = MappingProxyType(
     {
         "requests of": _vllm_requests,
+        HOLDS: lambda plan, length: f"the whole ones of {_vllm_requests(plan, length)}",
         "tokens": _vllm_tokens,
         "block tokens": _vllm_block,
         "blocks": _vllm_blocks,

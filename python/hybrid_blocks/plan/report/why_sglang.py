@@ -6,11 +6,18 @@ from typing import Final
 
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.sglang import SglangPlan, best_ratio, plan_sglang
+from hybrid_blocks.plan.sglang import SglangPlan, best_ratio, plan_sglang, plan_unified
 from hybrid_blocks.plan.sglang.plan import draft_states
 
 REQUESTS: Final = "requests of "
 BEST: Final = "best ratio for "
+_AT_BEST: Final = "requests at it for "
+_IDLE: Final = "token pool idle for "
+_UNIFIED: Final = "in unified memory for "
+BYTES: Final = (_IDLE,)
+AT_LENGTH: Final = (BEST, _AT_BEST, _IDLE, _UNIFIED)
+"""Figures that only SGLang has, of one length each."""
+
 _Case = tuple[SglangPlan, Deployment, int]
 
 
@@ -34,7 +41,7 @@ def formula(
 
 
 def _key(name: str) -> str:
-    return next((one for one in (REQUESTS, BEST) if name.startswith(one)), name)
+    return next((one for one in (REQUESTS, *AT_LENGTH) if name.startswith(one)), name)
 
 
 def _case(
@@ -122,6 +129,44 @@ def _best(plan: SglangPlan, deployment: Deployment, length: int) -> float | None
     return None if plan.ratio is None else best_ratio(plan, deployment, length).ratio
 
 
+def _at_best(plan: SglangPlan, deployment: Deployment, length: int) -> str:
+    best = best_ratio(plan, deployment, length)
+    return f"at the ratio {best.ratio:g}: {_requests(best, deployment, length)}"
+
+
+def _best_running(plan: SglangPlan, deployment: Deployment, length: int) -> float | None:
+    return None if plan.ratio is None else best_ratio(plan, deployment, length).running(length)
+
+
+def _idle(plan: SglangPlan, _deployment: Deployment, length: int) -> str:
+    return (
+        f"({plan.tokens:,} tokens - floor({plan.running(length):.2f}) requests x {length:,}) x "
+        f"{plan.costs.token_bytes:,} bytes of a token = {plan.idle_bytes(length):,}"
+    )
+
+
+def _windows(plan: SglangPlan, _deployment: Deployment, _length: int) -> str:
+    return f"floor({plan.tokens:,} tokens x 0.8) = {plan.window_tokens:,}"
+
+
+def _unified(plan: SglangPlan, deployment: Deployment, length: int) -> str:
+    unified = plan_unified(plan, deployment)
+    each = plan.slots_per_request or plan.window_held(length)
+    what = "states" if plan.slots_per_request else "tokens of windows"
+    return (
+        f"min({plan.max_running:,} that may run, {unified.tokens_beside(0):,} tokens of one buffer "
+        f"/ ({length:,} + {each:,} {what} x {unified.other_bytes:,} / {unified.token_bytes:,} "
+        f"bytes)) = {unified.running(length):.2f}"
+    )
+
+
+def _unified_running(plan: SglangPlan, deployment: Deployment, length: int) -> float | None:
+    try:
+        return plan_unified(plan, deployment).running(length)
+    except PlanError:
+        return None
+
+
 _FIGURES: Final[
     Mapping[
         str,
@@ -140,8 +185,15 @@ _FIGURES: Final[
         "longest request": (lambda plan, _, length: min(plan.tokens, length), _longest),
         REQUESTS: (lambda plan, _, length: plan.running(length), _requests),
         BEST: (_best, _ratio),
+        _AT_BEST: (_best_running, _at_best),
+        _IDLE: (lambda plan, _, length: plan.idle_bytes(length), _idle),
+        _UNIFIED: (_unified_running, _unified),
+        "tokens of the windows' pool": (lambda plan, _, __: plan.window_tokens, _windows),
     }
 )
 
-NAMES: Final = ("slots a request", "tokens of the pool", "most running requests")
-"""Figures that only SGLang has; `BEST` with a length is another."""
+NAMES: Final = (
+    *("slots a request", "tokens of the pool", "tokens of the windows' pool"),
+    "most running requests",
+)
+"""Figures that only SGLang has, whatever the length."""

@@ -17,7 +17,7 @@ from hybrid_blocks.units import human
 RATIO: Final = 0.9
 """Default of ``--mamba-full-memory-ratio``: bytes of states for each byte of tokens."""
 
-_WINDOW_RATIO: Final = 0.8
+WINDOW_RATIO: Final = 0.8
 """Default of ``--swa-full-tokens-ratio``: tokens of the windows' pool for each of the other."""
 
 _FREED_EACH: Final = 128
@@ -30,7 +30,7 @@ class SglangPlan(msgspec.Struct, frozen=True, kw_only=True):
     """SGLang's pools in ``memory_bytes`` of each GPU.
 
     ``strategy`` and what belongs to states are None for models without, ``window_tokens`` where
-    windows have no pool of their own.
+    windows have no pool of their own. ``token_budget`` are the bytes that the states' pool leaves.
     """
 
     costs: Costs
@@ -41,6 +41,7 @@ class SglangPlan(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     window_tokens: int | None
     max_num_seqs: int
+    token_budget: int
 
     @property
     def slots_per_request(self) -> int | None:
@@ -121,7 +122,7 @@ def split(
     rest, slots = memory_bytes / _GIB, None
     if strategy is not None:
         slots, rest = _state_pool(each.state_bytes, rest, deployment, strategy, ratio)
-    tokens = int(int(rest * _GIB) // (each.token_bytes + _WINDOW_RATIO * each.window_bytes))
+    tokens = int(int(rest * _GIB) // (each.token_bytes + WINDOW_RATIO * each.window_bytes))
     if tokens < 1 or (slots is not None and slots < 1):
         raise PlanError(f"{human(memory_bytes)} are too small for SGLang's pools")
     return SglangPlan(
@@ -131,8 +132,9 @@ def split(
         memory_bytes=memory_bytes,
         state_slots=slots,
         tokens=tokens,
-        window_tokens=None if each.window is None else int(tokens * _WINDOW_RATIO),
+        window_tokens=None if each.window is None else int(tokens * WINDOW_RATIO),
         max_num_seqs=deployment.max_num_seqs,
+        token_budget=int(rest * _GIB),
     )
 
 
