@@ -1,5 +1,6 @@
 """``hybrid-blocks plan --log``: the figures of an engine's start, found again by the planner."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted.log_lines import read_lines
 from hybrid_blocks.pasted.log_report import LogReport, report_log
 from log_writer import write_log
+from public_data import DATA
 from typer.testing import CliRunner
 
 HERE = Path(__file__).parent
 ROWS = json.loads((HERE / "logged_capacity.json").read_text())
 OTHERS = json.loads((HERE / "logged_other.json").read_text())
+LOGGED = DATA / "logged_capacity.csv"
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -60,6 +63,24 @@ def test_a_log_that_it_does_not_reproduce_says_why(row: dict[str, Any]) -> None:
         assert differing == []
     else:
         assert row["differs"] in differing
+
+
+@pytest.mark.skipif(not LOGGED.exists(), reason="the public rows are not at hand")
+def test_every_public_row_has_its_log() -> None:
+    """By its tokens, or by what it logs instead."""
+    logs = [*ROWS, *OTHERS]
+    with LOGGED.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) > 30
+    for row in rows:
+        told = {
+            "tokens": row["gpu_kv_cache_tokens"],
+            "gib": row["available_kv_gib_per_gpu"],
+            "block": row["logged_block_size"],
+            "state_blocks": row["logged_num_gpu_blocks"],
+        }
+        name, value = next((name, float(value)) for name, value in told.items() if value)
+        assert any(log.get(name) == value for log in logs), row
 
 
 def _report(row: dict[str, Any]) -> LogReport:

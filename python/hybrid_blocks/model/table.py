@@ -5,6 +5,7 @@ far they were verified. ``like`` takes the fields of another entry; ``counts`` g
 layers of each kind where their order is not known: they are then spread evenly.
 """
 
+import re
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -38,6 +39,9 @@ def entries() -> dict[str, Entry]:
 _OTHER_WEIGHTS: Final = ("-instruct", "-thinking", "-chat", "-base", "-base-8k", "-it", "-bf16")
 _MAKER: Final = "nvidia-"
 
+_HUB_FOLDER: Final = re.compile(r"models--[^/]+--([^/]+)/snapshots/")
+"""Where a hub's cache keeps a model."""
+
 
 def find(name: str) -> tuple[str, Entry]:
     """Row of a name, in any case and as a model hub has it.
@@ -51,7 +55,8 @@ def find(name: str) -> tuple[str, Entry]:
 
     """
     by_key = {known.lower(): known for known in entries()}
-    key = name.rsplit("/", 1)[-1].lower()
+    in_hub = _HUB_FOLDER.search(name)
+    key = (in_hub[1] if in_hub else name.rstrip("/").rsplit("/", 1)[-1]).lower()
     for alias in (key, key.removeprefix(_MAKER), _without_weights(key.removeprefix(_MAKER))):
         if alias in by_key:
             return by_key[alias], entries()[by_key[alias]]

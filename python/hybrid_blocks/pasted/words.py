@@ -23,7 +23,10 @@ _SCRIPT: Final = "api_server.py"
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
 _SHELLS: Final = ("bash", "sh", "zsh", "dash")
 _SEPARATORS: Final = ("|", "||", "&&", "&", ";")
-_CONTINUATION: Final = re.compile(r"[\\^`][ \t]*\r?\n")
+_CONTINUATION: Final = re.compile(r"[\\^`][ \t]*\r?\n|\\[ \t]+(?=-)")
+_LIST: Final = re.compile(r"^[ \t]*(?:- )?(?:command|args|CMD|ENTRYPOINT)\b:?[ \t]*", re.MULTILINE)
+_TYPESET: Final = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")
+_DASH: Final = re.compile(r"(?:(?<=\s)|^)[\u2013\u2014](?=[a-z])")
 _ASSIGNMENT: Final = re.compile(r"(?:-e|--env=)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _REDIRECTION: Final = re.compile(r"(?:\d|&)?>>?(&\d|.+)?")
 _VARIABLE: Final = re.compile(r"\$(?:\w+|\{\w+[^}]*\}|\([^)]*\)?)")
@@ -75,17 +78,29 @@ def find_arguments(words: Sequence[str]) -> Words:
 
 
 def _split(text: str) -> list[str]:
-    """Words as a shell makes them; of a list, as a container's ``args`` are, its items."""
+    """Words as a shell makes them; of a list, as a container's ``args`` are, its items.
+
+    What a word processor made of quotes and of two dashes is taken back.
+    """
+    text = _DASH.sub("--", text.translate(_TYPESET))
     if text.lstrip().startswith("["):
         with suppress(json.JSONDecodeError):
             return [str(word) for word in json.loads(text)]
-    lines = [line.strip() for line in text.strip().splitlines()]
-    if all(line.startswith("- ") for line in lines):
-        text = " ".join(line.removeprefix("- ") for line in lines)
+    lines = [line.strip() for line in _LIST.sub("", text).strip().splitlines()]
+    if _LIST.match(text) or all(line.startswith("- ") for line in lines):
+        text = " ".join(map(_of_list, lines))
     try:
         return shlex.split(_CONTINUATION.sub(" ", text), comments=True)
     except ValueError as error:
         raise PlanError(f"the command cannot be read as a shell would: {error}") from None
+
+
+def _of_list(line: str) -> str:
+    """Line of a list, or a list in one line, as a shell would have it."""
+    if line.startswith("["):
+        with suppress(json.JSONDecodeError):
+            return shlex.join(map(str, json.loads(line)))
+    return line.removeprefix("- ")
 
 
 def _segments(words: Sequence[str]) -> list[list[str]]:
