@@ -79,7 +79,7 @@ def test_options_count_as_given_only_on_the_command_line() -> None:
     "command",
     [
         ["profile"],
-        ["doctor", "--model", "Phi-4"],
+        ["doctor", "--table"],
         ["replay", "--manager", "rust", "--manager", "vllm"],
         ["replay", "--host", "1GiB"],
     ],

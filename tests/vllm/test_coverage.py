@@ -10,7 +10,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment
-from hybrid_blocks.reach.answer import ONE_CALL, at_level, reach
+from hybrid_blocks.reach.answer import at_level, reach
 from hybrid_blocks.reach.document import document
 from hybrid_blocks.reach.engine import Engine
 from hybrid_blocks.reach.features import (
@@ -20,8 +20,10 @@ from hybrid_blocks.reach.features import (
     is_served,
     parse_speculative,
 )
+from hybrid_blocks.reach.named import FEATURES
 from hybrid_blocks.reach.probe import NUM_REQUESTS, probed
-from hybrid_blocks.reach.table import FEATURES, MOST_SERVED, Row, rows, share
+from hybrid_blocks.reach.reached import ONE_CALL
+from hybrid_blocks.reach.table import MOST_SERVED, Row, rows, share
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
@@ -160,6 +162,7 @@ def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
     assert "natural        no: the KV connector NixlConnector" in output
     assert "manager        yes" in output
     assert "HYBRID_BLOCKS=natural reaches level manager" in output
+    assert "level manager (the KV connector NixlConnector); groups: …" in output
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,31 @@
 """``hybrid-blocks doctor``: what is installed, what can be used, and what stands in the way."""
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+import os
+from typing import Annotated, Literal
 
 import typer
 from msgspec.structs import replace
 
 from hybrid_blocks._core import build_info
+from hybrid_blocks.cli.doctor_reach import Wanted, print_reach, quietly
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.output import fail
 from hybrid_blocks.cli.pasted import pasted, refuse_pasted
 from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.model import Model, load_model
-from hybrid_blocks.pasted.features import Asked, read_features
+from hybrid_blocks.model import load_model
+from hybrid_blocks.pasted.features import read_features
 from hybrid_blocks.reach.features import (
     CONNECTORS,
     METHODS,
     Features,
-    check_model,
     parse_speculative,
 )
 from hybrid_blocks.reach.packages import EXTRAS, rows
 from hybrid_blocks.terminal import grid, make_console, print_table
-from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.units import parse_memory
+from hybrid_blocks.variables import VARIABLES
 
 
 def doctor(  # noqa: PLR0917 -- typer passes options by name
@@ -84,6 +83,15 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
     prefix_caching: Annotated[
         bool, typer.Option("--prefix-caching/--no-prefix-caching", help="As in vLLM.")
     ] = True,
+    level: Annotated[
+        Literal["off", "pool", "manager", "natural"] | None,
+        typer.Option(
+            help="The level that you want, by default HYBRID_BLOCKS; a lower one is exit code 3."
+        ),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option(help="Free KV memory of each GPU, for the cost of a level.")
+    ] = "24GiB",
     table: Annotated[
         bool, typer.Option("--table", help="Print docs/coverage.md: all models, all features.")
     ] = False,
@@ -104,13 +112,13 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
             return
         if (words := pasted(context)) is not None:
             given.refuse(
-                *given.all_but("model", "images", "logprobs"),
+                *given.all_but("model", "images", "logprobs", "memory"),
                 why="beside a pasted command: write it as vLLM's option there",
             )
             asked = read_features(words, model)
             features = replace(asked.features, images=images, logprobs=logprobs)
-            _print_reach(asked.model, features)
-            typer.echo(f"this command: {_asks(asked)}")
+            wanted = Wanted(level=asked.level, scheduler=asked.scheduler)
+            print_reach(asked.model, features, wanted, parse_memory(memory))
             return
         if model is None:
             given.refuse(
@@ -136,35 +144,10 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
             sampling_masks=sampling_masks,
             prefix_caching=prefix_caching,
         )
-        _print_reach(load_model(str(model)), features)
+        wanted = Wanted.of_environment() if level is None else Wanted(level=level)
+        print_reach(load_model(str(model)), features, wanted, parse_memory(memory))
     except HybridBlocksError as error:
         fail(error)
-
-
-def _asks(asked: Asked) -> str:
-    """Say what the command itself asks for."""
-    level = asked.level or "manager, as HYBRID_BLOCKS is not set"
-    return f"level {level}, scheduler {asked.scheduler or 'of vLLM'}"
-
-
-def _print_reach(model: Model, features: Features) -> None:
-    check_model(model, features)
-    _need_vllm()
-    from hybrid_blocks.reach.answer import ONE_CALL, reach  # noqa: PLC0415 - wants vLLM
-
-    with _quietly():
-        found = reach(model, features)
-    lines = [f"model          {model.name}"]
-    lines.append(_line("natural", found.level is Level.NATURAL, found.why_not_natural))
-    lines.append(_line("manager", found.manager_level is Level.MANAGER, found.why_not_manager))
-    lines.append(_line("one call", found.scheduler == ONE_CALL, found.why_not_one_call))
-    lines.append(f"HYBRID_BLOCKS=natural reaches level {found.level}")
-    lines.append(f"--scheduler-cls hybrid_blocks.vllm.Scheduler: {found.scheduler}")
-    typer.echo("\n".join(lines))
-
-
-def _line(what: str, is_reached: bool, reason: str | None) -> str:
-    return f"{what:15}{'yes' if is_reached else f'no: {reason}'}"
 
 
 def _print_table() -> None:
@@ -172,20 +155,9 @@ def _print_table() -> None:
     from hybrid_blocks.reach import table as coverage  # noqa: PLC0415
     from hybrid_blocks.reach.document import document  # noqa: PLC0415 - wants vLLM
 
-    with _quietly():
+    with quietly():
         table = document(list(coverage.rows()))
     typer.echo(table, nl=False)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Drop vLLM's log lines about engines that serve no request."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _need_vllm() -> None:
@@ -199,6 +171,9 @@ def _print_installation() -> None:
     console.print(f"hybrid_blocks {info['version']}")
     console.print(f"build         {info['profile']}, {info['os']} {info['arch']}")
     console.print(f"cpu features  {' '.join(info['cpu_features']) or 'none of those looked for'}")
+    for it in VARIABLES:
+        if value := os.environ.get(it.name):
+            console.print(f"{it.name}={value}: {it.effect}", soft_wrap=True, highlight=False)
     console.print()
     table = grid("", "package", "version", "usable", "for")
     for column in table.columns:

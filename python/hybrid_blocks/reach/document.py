@@ -5,8 +5,9 @@ from textwrap import fill
 
 import vllm
 
-from hybrid_blocks.reach.answer import ONE_CALL
-from hybrid_blocks.reach.table import FEATURES, MOST_SERVED, Row, share
+from hybrid_blocks.reach.named import FEATURES
+from hybrid_blocks.reach.reached import ONE_CALL
+from hybrid_blocks.reach.table import MOST_SERVED, Row, share
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.support import release_of
 
@@ -16,7 +17,7 @@ _HEAD = """\
 For users who ask which level and scheduler their engine reaches. A command makes this file, and a
 test compares the two:
 ```
-hybrid-blocks doctor --table > docs/coverage.md
+hybrid-blocks doctor --table > docs/coverage.md && make reference
 hybrid-blocks doctor --model Qwen3.5-27B --speculative mtp:2 --lora    # one engine
 ```
 Each engine was constructed with vLLM {release}, without weights: its configuration, its plan of the

@@ -1,53 +1,15 @@
 """The level of every built-in model with every feature, a row each."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.reach.answer import ONE_CALL, Reach, at_level, reach
-from hybrid_blocks.reach.features import Features, Speculative, is_served
+from hybrid_blocks.reach.answer import at_level, reach
+from hybrid_blocks.reach.features import Features, is_served
+from hybrid_blocks.reach.named import FEATURES
+from hybrid_blocks.reach.reached import ONE_CALL, Reach
 from hybrid_blocks.vllm.level import Level
-
-FEATURES: Mapping[str, Features] = MappingProxyType(
-    {
-        "plain": Features(),
-        "MTP, 2 drafts": Features(speculative=Speculative("mtp", 2)),
-        "EAGLE, 3 drafts": Features(speculative=Speculative("eagle", 3)),
-        "EAGLE-3, 3 drafts": Features(speculative=Speculative("eagle3", 3)),
-        "DFlash, 7 drafts": Features(speculative=Speculative("dflash", 7)),
-        "DSpark, 7 drafts": Features(speculative=Speculative("dspark", 7)),
-        "draft model, 3 drafts": Features(speculative=Speculative("draft_model", 3)),
-        "n-grams, 4 drafts": Features(speculative=Speculative("ngram", 4)),
-        "n-grams on the GPU, 4 drafts": Features(speculative=Speculative("ngram_gpu", 4)),
-        "suffixes, 4 drafts": Features(speculative=Speculative("suffix", 4)),
-        "drafts of a custom class, 4": Features(speculative=Speculative("custom_class", 4)),
-        "extracted hidden states": Features(speculative=Speculative("extract_hidden_states", 1)),
-        "offloading connector": Features(connector="offloading"),
-        "offloading by this package": Features(connector="hybrid-offloading"),
-        "NIXL connector": Features(connector="nixl"),
-        "encoder cache connector": Features(encoder_connector=True),
-        "LoRA": Features(lora=True),
-        "images": Features(images=True),
-        "log probabilities": Features(logprobs=True),
-        "priorities": Features(priorities=True),
-        "decode context parallelism 2": Features(dcp=2),
-        "prefill context parallelism 2": Features(pcp=2),
-        "pipeline parallelism 2": Features(pp=2),
-        "residency metrics": Features(residency_metrics=True),
-        "FLOP metrics": Features(flop_metrics=True),
-        "sampling masks": Features(sampling_masks=True),
-        "no prefix caching": Features(prefix_caching=False),
-        "MTP, LoRA, images, offloading": Features(
-            speculative=Speculative("mtp", 2), lora=True, images=True, connector="offloading"
-        ),
-        "MTP, LoRA, images, offloading by this package": Features(
-            speculative=Speculative("mtp", 2), lora=True, images=True, connector="hybrid-offloading"
-        ),
-    }
-)
-"""The rows of each model."""
 
 MOST_SERVED = (
     "Qwen3.5-27B",

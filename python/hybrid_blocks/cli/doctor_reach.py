@@ -1,0 +1,160 @@
+"""``hybrid-blocks doctor --model``: the level of an engine, its cost, and the line of the log."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import typer
+
+import hybrid_blocks
+from hybrid_blocks import variables
+from hybrid_blocks.cli.installed import has_vllm
+from hybrid_blocks.cli.without_gpu import allow_no_gpu
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted.level import level_of
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.report.report import make_report
+from hybrid_blocks.reach.features import Features, check_model
+from hybrid_blocks.reach.reached import ONE_CALL, Reach
+from hybrid_blocks.units import human
+from hybrid_blocks.vllm.level import Level
+
+LESS_THAN_ASKED = 3
+"""The exit code where the engine reaches less than the command or the options ask for."""
+
+_LENGTH = 8192
+_SCHEDULERS = ("hybrid_blocks.vllm.Scheduler", "hybrid_blocks.vllm.AsyncScheduler")
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The level and the scheduler that a command asks for; None stands for the defaults."""
+
+    level: str | None = None
+    scheduler: str | None = None
+
+    @classmethod
+    def of_environment(cls) -> "Wanted":
+        """Return what the environment of this process asks for."""
+        return cls(level=level_of(os.environ))
+
+    def __str__(self) -> str:
+        level = self.level or "manager, as HYBRID_BLOCKS is not set"
+        return f"level {level}, scheduler {self.scheduler or 'of vLLM'}"
+
+    def is_reached(self, found: Reach) -> bool:
+        """Return whether the engine reaches the level and the scheduler."""
+        levels = list(Level)
+        asked = Level(self.level or Level.MANAGER)
+        reached = found.level if asked is Level.NATURAL else found.manager_level
+        is_one_call = self.scheduler not in _SCHEDULERS or found.scheduler == ONE_CALL
+        return levels.index(reached) >= levels.index(asked) and is_one_call
+
+
+def print_reach(model: Model, features: Features, wanted: Wanted, memory_bytes: int) -> None:
+    """Print how far an engine gets, what that costs, and what its log will say.
+
+    Raises:
+        typer.Exit: it gets less than ``wanted``.
+
+    """
+    check_model(model, features)
+    found, source, release = _reach(model, features)
+    lines = [
+        f"model          {model.name}",
+        f"by             {source}",
+        _line("natural", found.level is Level.NATURAL, found.why_not_natural),
+        _line("manager", found.manager_level is Level.MANAGER, found.why_not_manager),
+        _line("one call", found.scheduler == ONE_CALL, found.why_not_one_call),
+        f"HYBRID_BLOCKS=natural reaches level {found.level}",
+        f"--scheduler-cls hybrid_blocks.vllm.Scheduler: {found.scheduler}",
+    ]
+    if cost := _cost(model, features, memory_bytes):
+        lines.append(f"cost           {cost}")
+    is_natural = (wanted.level or Level.MANAGER) == Level.NATURAL
+    lines.append(f"log            {_log_line(found, release, Level.NATURAL)}")
+    if not is_natural:
+        lines.append(f"log by default {_log_line(found, release, Level.MANAGER)}")
+    events = os.environ.get(variables.EVENTS.name) or variables.EVENTS.default
+    lines.append(f"events         {variables.EVENTS.name}={events}: {variables.EVENTS.effect}")
+    typer.echo("\n".join(lines))
+    typer.echo(f"this command: {wanted}")
+    if not wanted.is_reached(found):
+        typer.echo(f"the engine reaches less than that: exit code {LESS_THAN_ASKED}")
+        raise typer.Exit(LESS_THAN_ASKED)
+
+
+def _reach(model: Model, features: Features) -> tuple[Reach, str, str]:
+    """Return the answer of the installed vLLM or else of the table, its source and release."""
+    if has_vllm():
+        allow_no_gpu()
+        import vllm  # noqa: PLC0415
+
+        from hybrid_blocks.reach.answer import reach  # noqa: PLC0415 - wants vLLM
+        from hybrid_blocks.vllm.support import release_of  # noqa: PLC0415
+
+        with quietly():
+            found = reach(model, features)
+        return (
+            found,
+            "an engine of the installed vLLM, without weights",
+            release_of(vllm.__version__),
+        )
+    from hybrid_blocks.reach.recorded import look_up, recorded  # noqa: PLC0415
+
+    table = recorded()
+    source = f"the table of this package for vLLM {table.release}; vLLM is not installed"
+    return look_up(table, model, features), source, table.release
+
+
+def _log_line(found: Reach, release: str, asked: Level) -> str:
+    """Return the line with which the engine says at start what is active, without its sizes."""
+    if asked is Level.NATURAL:
+        level, reason = found.level, found.why_not_natural
+    else:
+        level, reason = found.manager_level, found.why_not_manager
+    why = f" ({reason})" if reason and level is not asked else ""
+    version = hybrid_blocks.__version__
+    return f"hybrid_blocks {version} in vLLM {release}: level {level}{why}; groups: …"
+
+
+def _cost(model: Model, features: Features, memory_bytes: int) -> str | None:
+    """Return how many requests of 8k tokens run at once at each level, None if it is not known."""
+    if features.dcp > 1 or features.pcp > 1:
+        return None
+    drafts = features.speculative
+    deployment = Deployment(
+        tp=max(features.tp, 1),
+        pp=features.pp,
+        num_speculative_tokens=drafts.num_tokens if drafts else 0,
+        mamba_cache_mode="align" if features.prefix_caching else "none",
+    )
+    try:
+        length = min(_LENGTH, deployment.length(model))
+        limited = msgspec.structs.replace(deployment, max_model_len=length)
+        report = make_report(model, memory_bytes, limited)
+    except PlanError:
+        return None
+    if report.vllm is None:
+        return None
+    natural, theirs = (int(it.lengths[0].concurrency) for it in (report.natural, report.vllm))
+    return (
+        f"in {human(memory_bytes)} {natural:,} requests of {length:,} tokens run at once at level "
+        f"natural, and {theirs:,} at the other levels"
+    )
+
+
+def _line(what: str, is_reached: bool, reason: str | None) -> str:
+    return f"{what:15}{'yes' if is_reached else f'no: {reason}'}"
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Drop vLLM's log lines about engines that serve no request."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
