@@ -88,7 +88,7 @@ def test_what_runs_in_vllm_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.setattr(installed, "find_spec", lambda _: None)
-    monkeypatch.setattr(replay, "_generate", lambda *_: pytest.fail("it began to work"))
+    monkeypatch.setattr(replay, "generate_requests", lambda *_: pytest.fail("it began to work"))
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
     assert "error: vLLM is not installed; pip install vllm" in result.output

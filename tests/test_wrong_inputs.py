@@ -76,8 +76,13 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise InvalidArgumentError("it would run")
 
     for name in (
-        *("profile.profile", "replay.compare_tiers", "replay.compare", "replay.SharedCache"),
         "size.search",
+        *(
+            "profile.profile",
+            "replay.compare_tiers",
+            "replay_run.compare",
+            "replay_run.SharedCache",
+        ),
         *("doctor._need_vllm", "doctor._print_installation", "top.fetch"),
     ):
         monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)
@@ -106,6 +111,7 @@ def base(command: str, folder: Path) -> list[str]:
     trace = folder / "trace.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-01 10:00:00.0,1000,24\n")
     return {
+        "completion": ["bash"],
         "doctor": ["--model", "Phi-4"],
         "plan": ["Granite-4.0-Micro", "--memory", "24GiB"],
         "profile": [],
@@ -142,14 +148,14 @@ def test_each_option_refuses_a_wrong_value_in_one_line(tmp_path: Path, command: 
     """Every fifth of all, and another fifth of each option's values."""
     tried = list(wrong(command))[::5]
     refused = sum(bool(check(command, *base(command, tmp_path), *words)) for words in tried)
-    assert refused > min(5, len(tried) // 2)
+    assert refused > min(5, len(tried) // 2) or not tried
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("command", FUNCTIONS)
 def test_all_wrong_values_are_refused_in_one_line(tmp_path: Path, command: str) -> None:
     refused = [bool(check(command, *base(command, tmp_path), *words)) for words in wrong(command)]
-    assert sum(refused) > len(refused) // 2
+    assert sum(refused) > len(refused) // 2 or not refused
 
 
 @pytest.mark.full

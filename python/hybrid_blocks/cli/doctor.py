@@ -47,7 +47,7 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
     encoder_connector: Annotated[
         bool, typer.Option("--encoder-connector", help="An encoder cache connector.")
     ] = False,
-    lora: Annotated[bool, typer.Option("--lora", help="LoRA adapters.")] = False,
+    lora: Annotated[bool, typer.Option("--lora", "--enable-lora", help="LoRA adapters.")] = False,
     images: Annotated[bool, typer.Option("--images", help="Requests with images.")] = False,
     logprobs: Annotated[
         bool, typer.Option("--logprobs", help="Requests that ask for log probabilities.")
@@ -74,14 +74,27 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
         typer.Option("--pp", "--pipeline-parallel-size", help="Ranks of pipeline parallelism."),
     ] = 1,
     residency_metrics: Annotated[
-        bool, typer.Option("--residency-metrics", help="KV-cache residency metrics.")
+        bool,
+        typer.Option(
+            "--residency-metrics", "--kv-cache-metrics", help="KV-cache residency metrics."
+        ),
     ] = False,
-    flop_metrics: Annotated[bool, typer.Option("--flop-metrics", help="FLOP metrics.")] = False,
+    flop_metrics: Annotated[
+        bool, typer.Option("--flop-metrics", "--enable-mfu-metrics", help="FLOP metrics.")
+    ] = False,
     sampling_masks: Annotated[
-        bool, typer.Option("--sampling-masks", help="Sampling masks are returned.")
+        bool,
+        typer.Option(
+            "--sampling-masks", "--return-sampling-mask", help="Sampling masks are returned."
+        ),
     ] = False,
     prefix_caching: Annotated[
-        bool, typer.Option("--prefix-caching/--no-prefix-caching", help="As in vLLM.")
+        bool,
+        typer.Option(
+            "--prefix-caching/--no-prefix-caching",
+            "--enable-prefix-caching/--no-enable-prefix-caching",
+            help="As in vLLM.",
+        ),
     ] = True,
     level: Annotated[
         Literal["off", "pool", "manager", "natural"] | None,

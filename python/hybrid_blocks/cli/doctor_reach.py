@@ -96,11 +96,8 @@ def _reach(model: Model, features: Features) -> tuple[Reach, str, str]:
 
         with quietly():
             found = reach(model, features)
-        return (
-            found,
-            "an engine of the installed vLLM, without weights",
-            release_of(vllm.__version__),
-        )
+        release = release_of(vllm.__version__) or vllm.__version__
+        return found, "an engine of the installed vLLM, without weights", release
     from hybrid_blocks.reach.recorded import look_up, recorded  # noqa: PLC0415
 
     table = recorded()

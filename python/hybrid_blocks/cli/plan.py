@@ -21,6 +21,7 @@ from hybrid_blocks.cli.pasted import pasted, refuse_pasted
 from hybrid_blocks.cli.plan_gpu import check_gpu, with_all_cards
 from hybrid_blocks.cli.plan_lengths import asked_lengths, trace_lengths
 from hybrid_blocks.cli.plan_page import write_page
+from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
@@ -69,6 +70,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens of one step.")] = 8192,
     max_num_seqs: Annotated[int, typer.Option(help="Most running requests.")] = 256,
     num_speculative_tokens: Annotated[int, typer.Option(help="Draft tokens of a step.")] = 0,
+    speculative: Option = None,
     mamba_cache_mode: Annotated[
         str, typer.Option(help="align with prefix caching, none without.")
     ] = "align",
@@ -112,18 +114,11 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
 
     A command of vLLM's server can be pasted behind --: plan --memory 24GiB -- vllm serve MODEL …
     """
-    console, given = make_console(), Given(context)
+    given = Given(context)
     words = model or []
     try:
         if compare_files is not None:
-            given.refuse(
-                *given.all_but("compare_files"),
-                why="beside --compare: both plans are read from their files; leave it out",
-            )
-            refuse_pasted(context, "beside --compare: both plans are read from their files")
-            first, second = compare_files
-            names = (first.name, second.name)
-            print_table(console, compare(read_report(first), read_report(second), names))
+            _compare(compare_files, given, context)
             return
         source = words[0] if words and "=" not in words[0] else None
         extra_axes = words[1:] if source else words
@@ -159,6 +154,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             )
         else:
             chosen = _model(source, layers)
+            drafts = draft_tokens(speculative, given, "num_speculative_tokens", chosen)
             deployment = Deployment(
                 tp=tp,
                 pp=pp,
@@ -167,7 +163,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 max_model_len=None if max_model_len is None else parse_tokens(max_model_len),
                 max_num_batched_tokens=max_num_batched_tokens,
                 max_num_seqs=max_num_seqs,
-                num_speculative_tokens=num_speculative_tokens,
+                num_speculative_tokens=drafts or num_speculative_tokens,
                 mamba_cache_mode=mamba_cache_mode,  # type: ignore[arg-type]
                 block_size=block_size,
                 in_flight_batches=in_flight_batches,
@@ -198,6 +194,17 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             write_page(html, (chosen, memory_bytes, deployment), of_page, card, context)
     except HybridBlocksError as error:
         fail(error)
+
+
+def _compare(files: tuple[Path, Path], given: Given, context: typer.Context) -> None:
+    given.refuse(
+        *given.all_but("compare_files"),
+        why="beside --compare: both plans are read from their files; leave it out",
+    )
+    refuse_pasted(context, "beside --compare: both plans are read from their files")
+    first, second = files
+    names = (first.name, second.name)
+    print_table(make_console(), compare(read_report(first), read_report(second), names))
 
 
 def _check_one_model(words: Sequence[str]) -> None:

@@ -63,6 +63,7 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
             "layers",
             "why_figure",
             "gpu",
+            "speculative",
         ),
         why="beside --log, which prints one plan of the log's own memory; leave it out",
     )

@@ -10,7 +10,14 @@ from hybrid_blocks.plan.memory import Gpu
 
 _OF_COMMAND = (
     *("tp", "pp", "kv_cache_dtype", "mamba_ssm_dtype", "max_model_len", "max_num_batched_tokens"),
-    *("max_num_seqs", "num_speculative_tokens", "mamba_cache_mode", "block_size", "layers"),
+    *(
+        "max_num_seqs",
+        "num_speculative_tokens",
+        "speculative",
+        "mamba_cache_mode",
+        "block_size",
+        "layers",
+    ),
     *("in_flight_batches", "gpu_memory_utilization"),
 )
 

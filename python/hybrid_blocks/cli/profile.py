@@ -17,6 +17,7 @@ from hybrid_blocks.cli.output import (
     to_write,
     write_json,
 )
+from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.cli.values import each_once, finite
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.plan.deployment import MAX_DRAFT_TOKENS, MOST
@@ -40,7 +41,14 @@ MOST_RANKS = 1024
 def profile_command(  # noqa: PLR0917 - typer reads the options from the signature
     context: typer.Context,
     requests: Annotated[
-        int, typer.Option(min=1, max=MOST_RUNNING, help="Requests that run at a time.")
+        int,
+        typer.Option(
+            "--requests",
+            "--max-num-seqs",
+            min=1,
+            max=MOST_RUNNING,
+            help="Requests that run at a time.",
+        ),
     ] = DEFAULTS.requests,
     groups: Annotated[
         Literal["full", "swa", "hybrid", "ring"], typer.Option(help="Cache groups of the model.")
@@ -73,7 +81,13 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     ] = DEFAULTS.max_num_batched_tokens,
     num_blocks: Annotated[
         int,
-        typer.Option(min=0, max=MOST_BLOCKS, help="Blocks in the pool; 0 for more than enough."),
+        typer.Option(
+            "--num-blocks",
+            "--num-gpu-blocks-override",
+            min=0,
+            max=MOST_BLOCKS,
+            help="Blocks in the pool; 0 for more than enough.",
+        ),
     ] = DEFAULTS.num_blocks,
     steps: Annotated[int, typer.Option(min=2, max=MOST, help="Steps to time.")] = DEFAULTS.steps,
     warmup_steps: Annotated[
@@ -85,9 +99,14 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     drafts: Annotated[
         int,
         typer.Option(
-            min=0, max=MAX_DRAFT_TOKENS, help="Draft tokens that a step verifies of each request."
+            "--drafts",
+            "--num-speculative-tokens",
+            min=0,
+            max=MAX_DRAFT_TOKENS,
+            help="Draft tokens that a step verifies of each request.",
         ),
     ] = DEFAULTS.num_drafts,
+    speculative: Option = None,
     acceptance: Annotated[
         float,
         typer.Option(
@@ -105,13 +124,27 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         bool, typer.Option("--grammar", help="A grammar for every fourth request.")
     ] = False,
     loras: Annotated[
-        int, typer.Option(min=0, max=MOST_LORAS, help="LoRA adapters that requests take turns in.")
+        int,
+        typer.Option(
+            "--loras",
+            "--max-loras",
+            min=0,
+            max=MOST_LORAS,
+            help="LoRA adapters that requests take turns in.",
+        ),
     ] = DEFAULTS.loras,
     connector: Annotated[
         bool, typer.Option("--connector", help="A KV connector with nothing to load.")
     ] = False,
     dcp: Annotated[
-        int, typer.Option(min=1, max=MOST_RANKS, help="Ranks of decode context parallelism.")
+        int,
+        typer.Option(
+            "--dcp",
+            "--decode-context-parallel-size",
+            min=1,
+            max=MOST_RANKS,
+            help="Ranks of decode context parallelism.",
+        ),
     ] = DEFAULTS.dcp,
     gpu_step_ms: Annotated[
         float,
@@ -148,7 +181,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         warmup_steps=warmup_steps,
         steps=steps,
         seed=seed,
-        num_drafts=drafts,
+        num_drafts=draft_tokens(speculative, Given(context), "drafts") or drafts,
         acceptance=acceptance,
         images=images,
         logprobs=logprobs,

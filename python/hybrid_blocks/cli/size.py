@@ -50,7 +50,10 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
         str | None, typer.Option(metavar="CARD[,CARD]", help="Kinds of cards to try; all of them.")
     ] = None,
     tp: Annotated[
-        str, typer.Option("--tp", metavar="N[,N]", help="Numbers of cards to try.")
+        str,
+        typer.Option(
+            "--tp", "--tensor-parallel-size", metavar="N[,N]", help="Numbers of cards to try."
+        ),
     ] = "1,2,4,8",
     price: Annotated[
         list[str] | None,

@@ -1,0 +1,94 @@
+"""Options of ``replay`` that say nothing beside others."""
+
+from collections.abc import Sequence
+
+from hybrid_blocks.cli.given import Given
+from hybrid_blocks.cli.installed import need_vllm
+from hybrid_blocks.cli.output import (
+    warn,
+)
+from hybrid_blocks.plan.deployment import MOST
+from hybrid_blocks.replay import (
+    ManagerName,
+    ReplayError,
+)
+from hybrid_blocks.replay.policy import PolicyName
+from hybrid_blocks.trace import (
+    SEATS,
+)
+from hybrid_blocks.units import parse_count
+
+DEFAULT_MODEL = "Granite-4.0-Micro"
+
+
+def check_options(
+    given: Given,
+    managers: Sequence[ManagerName],
+    policies: Sequence[PolicyName],
+    workload: str,
+) -> None:
+    """Refuse options that would say nothing beside the others, or that need vLLM without it.
+
+    Raises:
+        InvalidArgumentError: there is one; says beside or without which, or what to install.
+
+    """
+    if "trace" in given:
+        given.refuse("workload", "seed", "seats", why="beside TRACE, whose requests are replayed")
+    else:
+        if workload != SEATS:
+            given.refuse("seats", why="without --workload seats, the only one that has seats")
+        given.refuse(
+            *("trace_format", "tokenizer"),
+            why="without TRACE: a generated workload has no file",
+        )
+    if "host" in given:
+        given.refuse(
+            *("num_blocks", "manager", "policy", "placement", "checkpoint_every", "signal"),
+            *("share", "verify_data", "plot", "html"),
+            why="beside --host: a replay with tiers runs vLLM's scheduler and its manager of the "
+            "device; leave it out",
+        )
+        need_vllm(", or leave out --host")
+        return
+    given.refuse("tiering", why="without --host: there are no tiers below the device")
+    if "num_blocks" in given:
+        given.refuse(
+            *("model", "memory", "tp", "kv_cache_dtype", "num_speculative_tokens", "speculative"),
+            "share",
+            why="beside --num-blocks, which stands for a model and its memory; leave one out",
+        )
+    if "share" in given:
+        given.refuse("memory", why="beside --share, which says how much memory there is")
+        given.refuse("verify_data", why="beside --share, which compares hits alone")
+    if ManagerName.VLLM not in managers:
+        given.refuse("retention", why="without --manager vllm, the only one that it is for")
+    if ManagerName.RUST not in managers:
+        given.refuse(
+            *("policy", "placement", "checkpoint_every", "signal"),
+            why="without --manager rust, the only one that it is for",
+        )
+    if "checkpoint_every" in given:
+        given.refuse("placement", why="beside --checkpoint-every, which is --placement every:N")
+    if PolicyName.FLOP not in policies:
+        given.refuse("signal", why="without --policy flop, the only one that listens to clients")
+    if ManagerName.VLLM in managers:
+        need_vllm(", or leave out --manager vllm")
+
+
+def warn_of_defaults(given: Given, memory: str) -> None:
+    """Warn of a model that was not asked for."""
+    if not {"model", "num_blocks"} & given.all:
+        warn(
+            f"without --model this replays {DEFAULT_MODEL} in {memory}; give --model and --memory "
+            "of your engine"
+        )
+
+
+def read_retention(text: str) -> int | None:
+    """Return the tokens between states that vLLM keeps, None for all."""
+    if text == "dense":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise ReplayError(f"--retention {text!r} is neither a number of tokens nor dense")
+    return parse_count(text, "--retention", MOST, least=0)

@@ -1,0 +1,106 @@
+"""The runs of ``replay``, with a bar each."""
+
+from collections.abc import Sequence
+
+from rich.progress import Progress, TaskID
+
+from hybrid_blocks.cli.progress import make_progress
+from hybrid_blocks.cli.without_gpu import allow_no_gpu
+from hybrid_blocks.replay import (
+    Cache,
+    EngineConfig,
+    ManagerName,
+    Result,
+    VllmOptions,
+)
+from hybrid_blocks.replay.compare import Runs, compare
+from hybrid_blocks.replay.policy import PolicyName
+from hybrid_blocks.replay.shares import SharedCache, share_text
+from hybrid_blocks.replay.variant import Variant, make_variants
+from hybrid_blocks.trace import (
+    Trace,
+    measure_sharing,
+)
+
+
+def wanted_variants(
+    managers: Sequence[ManagerName],
+    placements: Sequence[str],
+    policies: Sequence[PolicyName],
+    retention: int | None,
+    signal: float | None,
+) -> tuple[Variant, ...]:
+    """Return each manager with each of its choices."""
+    if ManagerName.VLLM in managers:
+        allow_no_gpu()
+    return make_variants(managers, placements, policies, VllmOptions(retention=retention), signal)
+
+
+def compare_managers(
+    trace: Trace,
+    cache: Cache,
+    variants: Sequence[Variant],
+    config: EngineConfig,
+    *,
+    verify_data: bool,
+    with_film: bool,
+) -> Runs:
+    """Run each variant over one cache."""
+    with make_progress() as progress:
+        measuring = progress.add_task("measure sharing", total=1)
+        sharing = measure_sharing(trace, cache.geometry.hash_block_size)
+        progress.update(measuring, completed=1)
+        return compare(
+            trace,
+            cache,
+            variants,
+            config,
+            sharing=sharing,
+            verify_data=verify_data,
+            with_film=with_film,
+            on_progress=_Tasks(progress, len(trace)),
+        )
+
+
+def compare_shares(
+    trace: Trace,
+    cache: Cache,
+    variants: Sequence[Variant],
+    config: EngineConfig,
+    shares: Sequence[float],
+) -> list[Result]:
+    """Run each variant over shares of an unbounded cache."""
+    results: list[Result] = []
+    with make_progress() as progress:
+        measuring = progress.add_task("measure an unbounded cache", total=1)
+        unbounded = SharedCache(trace, cache)
+        progress.update(measuring, completed=1)
+        for share in shares:
+            runs = compare(
+                trace,
+                unbounded.at(share),
+                variants,
+                config,
+                share=share_text(share),
+                sharing=unbounded.sharing,
+                prefixes=unbounded.prefixes,
+                on_progress=_Tasks(progress, len(trace), f"{share_text(share)} "),
+            )
+            results += [result for result, _ in runs]
+    return results
+
+
+class _Tasks:
+    """A bar for every variant that has begun."""
+
+    def __init__(self, progress: Progress, total: int, prefix: str = "") -> None:
+        self._progress = progress
+        self._total = total
+        self._prefix = prefix
+        self._tasks: dict[Variant, TaskID] = {}
+
+    def __call__(self, variant: Variant, done: int) -> None:
+        if variant not in self._tasks:
+            title = f"replay ({self._prefix}{variant.name})"
+            self._tasks[variant] = self._progress.add_task(title, total=self._total)
+        self._progress.update(self._tasks[variant], completed=done)

@@ -1,0 +1,97 @@
+"""Tables, files and pages of ``replay``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import orjson
+import typer
+from rich.table import Table
+
+from hybrid_blocks.cli.command_line import made_by
+from hybrid_blocks.cli.output import (
+    STDOUT,
+    write_json,
+)
+from hybrid_blocks.replay import (
+    Cache,
+    ReplayError,
+    Result,
+)
+from hybrid_blocks.replay.compare import Runs
+from hybrid_blocks.replay.plot import plot as draw
+from hybrid_blocks.replay.plot import plot_hits
+from hybrid_blocks.replay.report import (
+    engine_text,
+    left_out_text,
+)
+from hybrid_blocks.replay.tiers.result import TieredResult
+from hybrid_blocks.terminal import make_console, print_table
+from hybrid_blocks.trace import (
+    Trace,
+)
+
+
+def show(
+    json: Path | None,
+    results: Sequence[Result | TieredResult],
+    *tables: Table | None,
+    hint: str | None = None,
+) -> None:
+    """Print tables, unless the figures go to standard output, and write the figures."""
+    if json != STDOUT:
+        console = make_console()
+        one_size = len({result.memory_bytes for result in results}) == 1
+        console.print(engine_text(results[0], has_memory=one_size), soft_wrap=True)
+        for table in filter(None, tables):
+            print_table(console, table)
+        if hint is not None:
+            console.print(hint, soft_wrap=True)
+    if json is not None:
+        rows = [msgspec.to_builtins(result) for result in results]
+        # One object, or a list of them if several managers ran.
+        content = rows[0] if len(rows) == 1 else rows
+        write_json(json, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def draw_runs(path: Path | None, results: Sequence[Result], runs: Runs) -> None:
+    """Draw runs, or hits over memory where there are none."""
+    if path is None:
+        return
+    if runs:
+        draw(path, runs)
+    else:
+        plot_hits(path, results)
+
+
+def write_page(  # noqa: PLR0917 -- as the run has them
+    path: Path,
+    trace: Trace,
+    cache: Cache,
+    results: Sequence[Result],
+    runs: Runs,
+    context: typer.Context,
+) -> None:
+    """Write the page of runs, or of results at several sizes where there are no runs."""
+    from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
+    from hybrid_blocks.view.replay_page import ReplayPage  # noqa: PLC0415
+    from hybrid_blocks.view.replay_picture import make_replay_picture  # noqa: PLC0415
+    from hybrid_blocks.view.share_page import share_page  # noqa: PLC0415
+
+    if runs:
+        picture = make_replay_picture(trace, cache, runs)
+        write(ReplayPage(picture, made_by(context)).document(), path)
+    else:
+        write(share_page(results, made_by(context)), path)
+
+
+def check_served(results: Sequence[Result | TieredResult]) -> None:
+    """Check that some replay had requests to serve.
+
+    Raises:
+        ReplayError: all were left out of all replays; says why.
+
+    """
+    if all(result.rejected_requests and not result.requests for result in results):
+        reasons = dict.fromkeys(left_out_text(why) for one in results for why in one.left_out)
+        raise ReplayError(f"every request was left out, nothing was replayed: {'; '.join(reasons)}")

@@ -1,0 +1,102 @@
+"""One vocabulary of options: vLLM's name works wherever a short one does; shells complete it."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hybrid_blocks.cli import app
+from hybrid_blocks.cli.commands import FUNCTIONS
+from typer.testing import CliRunner
+
+ALIASES = (
+    {"--tp", "--tensor-parallel-size"},
+    {"--pp", "--pipeline-parallel-size"},
+    {"--dcp", "--decode-context-parallel-size"},
+    {"--pcp", "--prefill-context-parallel-size"},
+    {"--mamba-ssm-dtype", "--mamba-ssm-cache-dtype"},
+    {"--retention", "--prefix-cache-retention-interval"},
+    {"--requests", "--max-num-seqs"},
+    {"--num-blocks", "--num-gpu-blocks-override"},
+    {"--drafts", "--num-speculative-tokens"},
+    {"--loras", "--max-loras"},
+    {"--lora", "--enable-lora"},
+    {"--prefix-caching", "--enable-prefix-caching"},
+    {"--residency-metrics", "--kv-cache-metrics"},
+    {"--flop-metrics", "--enable-mfu-metrics"},
+    {"--sampling-masks", "--return-sampling-mask"},
+)
+"""A short name and vLLM's."""
+
+
+def options(command: str) -> set[str]:
+    group: Any = typer.main.get_command(app)
+    parameters = group.get_command(None, command).params
+    return {name for it in parameters for name in it.opts if it.param_type_name == "option"}
+
+
+def complaint(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 2
+    return result.stderr
+
+
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_each_command_takes_vllms_name_where_it_has_a_short_one(command: str) -> None:
+    known = options(command)
+    for names in ALIASES:
+        short = min(names, key=len)
+        assert short not in known or names <= known, names
+
+
+@pytest.mark.parametrize("command", ["plan", "replay", "profile", "doctor"])
+def test_commands_about_an_engine_take_its_method_of_drafts(command: str) -> None:
+    assert "--speculative" in options(command)
+
+
+def test_drafts_are_planned_by_method_as_by_number() -> None:
+    words = ["plan", "Qwen3.5-27B", "--memory", "24GiB", "--json", "-"]
+    by_method = CliRunner().invoke(app, [*words, "--speculative", "mtp:2"])
+    by_number = CliRunner().invoke(app, [*words, "--num-speculative-tokens", "2"])
+    assert by_method.exit_code == 0
+    assert by_method.stdout == by_number.stdout
+
+
+@pytest.mark.parametrize("command", ["plan", "replay"])
+def test_drafts_that_cannot_be_are_refused(command: str) -> None:
+    words = (command, *(("Phi-4",) if command == "plan" else ("--model", "Phi-4")))
+    words += ("--memory", "24GiB")
+    both = ("--speculative", "ngram:2", "--num-speculative-tokens", "3")
+    assert "--num-speculative-tokens beside --speculative ngram:2" in complaint(*words, *both)
+    assert "Phi-4 has no draft head" in complaint(*words, "--speculative", "mtp:2")
+    assert "its drafter cannot be planned" in complaint(*words, "--speculative", "eagle:3")
+
+
+def completed(script: Path, *words: str) -> set[str]:
+    line = " ".join(f"'{word}'" for word in words)
+    commands = (
+        f"source {script}; COMP_WORDS=(hybrid-blocks {line}); COMP_CWORD={len(words)}; "
+        '_hybrid_blocks; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    found = subprocess.run(
+        ["bash", "-c", commands], check=True, capture_output=True, text=True, cwd=script.parent
+    )
+    return set(found.stdout.split())
+
+
+def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(CliRunner().invoke(app, ["completion", "bash"]).stdout)
+    assert completed(script, "re") == {"replay"}
+    assert completed(script, "plan", "--tens") == {"--tensor-parallel-size"}
+    assert completed(script, "doctor", "--no-p") == {"--no-prefix-caching"}
+    assert completed(script, "replay", "--on-error", "s") >= {"skip"}
+    assert completed(script, "replay", "--model", "Qwen3.5-27") == {"Qwen3.5-27B"}
+    assert completed(script, "plan", "scr") == {"script"}
+    assert completed(script, "completion", "z") == {"zsh"}
+
+
+def test_zsh_reads_the_same_script_by_its_own_emulation() -> None:
+    bash, zsh = (CliRunner().invoke(app, ["completion", shell]).stdout for shell in ("bash", "zsh"))
+    assert zsh == "autoload -U +X bashcompinit && bashcompinit\n" + bash
