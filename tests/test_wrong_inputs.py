@@ -83,7 +83,7 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "replay_run.compare",
             "replay_run.SharedCache",
         ),
-        *("doctor._need_vllm", "doctor._print_installation", "top.fetch"),
+        *("doctor._need_vllm", "doctor._print_installation", "top.read_engine"),
     ):
         monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)
     monkeypatch.setattr("hybrid_blocks.cli.profile.need_vllm", lambda: None)
