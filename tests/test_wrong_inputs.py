@@ -86,6 +86,8 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         *("doctor._need_vllm", "doctor._print_installation", "top.read_engine"),
     ):
         monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)
+    # What an empty address of an engine would start.
+    monkeypatch.setattr("hybrid_blocks.view.server.make_server", ran)
     monkeypatch.setattr("hybrid_blocks.cli.profile.need_vllm", lambda: None)
     monkeypatch.chdir(tmp_path)
 
