@@ -71,5 +71,11 @@ def test_the_services_of_the_compose_file_find_each_other() -> None:
 
 def test_the_page_lists_every_example() -> None:
     page = (EXAMPLES / "README.md").read_text()
-    for file in [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.csv"), *COMPOSE.glob("*.yaml")]:
+    scripts = EXAMPLES.glob("*.sh")
+    for file in [
+        *EXAMPLES.glob("*.py"),
+        *scripts,
+        *EXAMPLES.glob("*.csv"),
+        *COMPOSE.glob("*.yaml"),
+    ]:
         assert str(file.relative_to(EXAMPLES)) in page
