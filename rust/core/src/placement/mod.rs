@@ -53,7 +53,7 @@ impl TokenCosts {
 /// A prompt whose checkpoints are to be placed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Prompt {
-    /// Tokens that it goes on from.
+    /// Tokens that it resumes from.
     pub start: u32,
     /// Its tokens.
     pub num_tokens: u32,
@@ -65,15 +65,15 @@ pub struct Prompt {
     pub class: PromptClass,
 }
 
-/// How a prompt begins: that tells how likely others go on from it, and where.
+/// How a prompt begins. It tells how likely others resume from it, and where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Beginning {
-    /// With tokens that nobody had before.
+    /// With tokens that no prompt had before.
     #[default]
     Fresh,
-    /// From a checkpoint that nobody went on from before: it is the next turn of a conversation.
+    /// From a checkpoint that no prompt used before: it is the next turn of a conversation.
     Turn,
-    /// As others do: from a checkpoint that several go on from, or from a branch.
+    /// As others do: from a checkpoint that several prompts use, or from a branch.
     Shared,
 }
 
@@ -108,15 +108,15 @@ pub struct Plan {
 /// A step's fixed time in tokens: 4.83 ms by the replay's step times.
 pub const STEP_TOKENS: f64 = 149.0;
 
-/// Tokens that a checkpoint has to save beyond the price of its bytes, because the chunk that it
-/// ends costs a step its fixed time, of which a batch of 16 shares all but a small part.
+/// Tokens that a checkpoint has to save beyond the price of its bytes. The chunk that it ends costs
+/// a step its fixed time, and a batch of 16 shares all but a small part of that.
 const BOUNDARY_TOKENS: f64 = 16.0;
 
 /// Share of an answer's tokens that a copy which follows it costs: one every 64 tokens reads and
 /// writes 300 MB for a state of 150 MB, at 4.8 TB/s the time of 2 tokens.
 const FOLLOW_SHARE: f64 = 1.0 / 32.0;
 
-/// Where checkpoints go, learned as it is asked.
+/// Where checkpoints go. It learns with each call.
 #[derive(Clone, Debug)]
 pub struct Placement {
     costs: TokenCosts,
@@ -142,7 +142,7 @@ impl Placement {
     }
 
     /// A prompt of `class` was admitted, and leaves an earlier one. That counts for the earlier one if
-    /// nobody left it there before.
+    /// no prompt left it there before.
     pub fn on_prompt(&mut self, class: PromptClass, leaving: Option<Leaving>) {
         self.each(class, Departures::add_prompt);
         if let Some(Leaving { author, departure, num_before }) = leaving {

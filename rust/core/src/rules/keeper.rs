@@ -14,18 +14,18 @@ use crate::ids::BlockId;
 use crate::prefix_index::Key;
 use crate::store::{EvictionOrder, Store};
 
-/// Parts of a life that are told apart.
+/// Parts of a life that priorities distinguish.
 const PARTS_A_LIFE: f64 = 65_536.0;
 
 /// Bits of a priority below the parts of a life: ticks, for content of the same part.
 const TICK_BITS: u32 = 24;
 
-/// Lives for which attention is kept that nobody can go on from: what lies behind the last checkpoint of a request.
+/// Lives for which attention behind the last checkpoint of a request is kept. No prompt can resume from it.
 ///
 /// It saves nothing, but tells where later prompts leave this one. With a third instead of 1, hits save 3 % more FLOPs
-/// with `documents` and Mooncake's first 2,500 requests, 2.5 % more with `conversations` (mean of Qwen3.5-27B and
-/// Nemotron-H-8B at 5, 10, 20 and 40 % of an unbounded cache; a quarter and a half are alike). With 0 they save 3 %
-/// fewer with all of Mooncake's at 10 %, as too little is learned.
+/// with `documents` and Mooncake's first 2,500 requests, and 2.5 % more with `conversations`. These are means of
+/// Qwen3.5-27B and Nemotron-H-8B at 5, 10, 20 and 40 % of an unbounded cache; a quarter and a half are alike.
+/// With 0 they save 3 % fewer with all of Mooncake's at 10 %, as too little is learned.
 const LEAST_WORTH: f64 = 1.0 / 3.0;
 
 /// For how many lives content of mean worth is kept, by its chance to be gone on from: `1 + alpha * (chance - 1)`, at
@@ -34,7 +34,7 @@ const LEAST_WORTH: f64 = 1.0 / 3.0;
 pub(crate) enum Chances {
     /// All content, by such an `alpha`.
     All(f64),
-    /// Content of which something is said, by such an `alpha`; other content 1 life.
+    /// Content with a hint, by such an `alpha`; other content 1 life.
     Hinted(f64),
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Keeper {
     pub(crate) sessions: Sessions,
     /// `None` where all content has the same chance; then no turn is noted.
     pub(crate) chances: Option<Chances>,
-    /// Checkpoints that the request at hand leaves, and nobody else is known to need.
+    /// Checkpoints that the request at hand leaves, and that no other is known to need.
     scored: Vec<LeftBlock>,
 }
 
@@ -136,8 +136,8 @@ impl Keeper {
         self.sessions.turns.on_end(visit.class, visit.session, digests);
     }
 
-    /// Give the checkpoint after `num_tokens` tokens, which a request uses or leaves, its priority in all groups,
-    /// beside those that it used, left or is to leave. `lengths` are those of the first two.
+    /// Gives the checkpoint after `num_tokens` tokens its priority in all groups. A request uses or leaves it, next to
+    /// those that it used, left or is to leave. `lengths` are those of the first two.
     pub(crate) fn score_checkpoint<S: Store>(
         &self,
         cache: &mut Cache<S>,
@@ -194,7 +194,7 @@ impl Keeper {
         }
     }
 
-    /// Give attention at least its priority, by what it is [`needed_by`]. Returns the blocks that nobody but the
+    /// Give attention at least its priority, by what it is [`needed_by`]. Returns the blocks that only the
     /// request's session is known to need; none if it is not told what that has `given`.
     fn score_attention<S: Store>(
         &self,
@@ -453,7 +453,7 @@ fn is_attention(group: &Group) -> bool {
     !group.kind().is_constant() && !group.kind().is_recurrent() && !group.is_placed
 }
 
-/// The priority of what is to be kept for so many lives from a time on, in lives and in ticks.
+/// The priority of content to keep for a number of lives from a time on, in lives and in ticks.
 fn priority((now, tick): (f64, u64), lives: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,

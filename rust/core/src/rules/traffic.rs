@@ -57,7 +57,7 @@ const PROBES: u32 = 8;
 /// How far a prompt shares blocks with earlier ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shared {
-    /// Tokens that it goes on from.
+    /// Tokens that it resumes from.
     pub(crate) hit: u32,
     /// Tokens whose attention blocks are there.
     pub(crate) matched: u32,
@@ -155,7 +155,7 @@ impl Traffic {
         self.pressure.price().max(least) / self.survival.max(LEAST_SURVIVAL)
     }
 
-    /// How a prompt begins that goes on from `checkpoint`, and shares attention blocks up to `branch`
+    /// How a prompt begins that resumes from `checkpoint`, and shares attention blocks up to `branch`
     /// beyond it, 0 if it does not.
     pub(crate) fn beginning(&self, branch: u32, checkpoint: Option<BlockId>) -> Beginning {
         match checkpoint {
@@ -282,7 +282,7 @@ impl Traffic {
         origin
     }
 
-    /// A request goes on from a checkpoint of `num_tokens` tokens. Returns what it was left for, if the
+    /// A request resumes from a checkpoint of `num_tokens` tokens. Returns what it was left for, if the
     /// request is the first to do so.
     pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32) -> Option<Origin> {
         self.pressure.on_hit(self.history.last_used(block), self.costs.of(num_tokens));

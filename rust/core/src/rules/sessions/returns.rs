@@ -25,12 +25,12 @@ struct Place {
     is_used: bool,
 }
 
-/// The earlier turn that a prompt goes on from.
+/// The earlier turn that a prompt continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Earlier {
     pub(super) end: u64,
     pub(super) class: WorthClass,
-    /// Whether nobody went on from it before.
+    /// Whether no prompt continued it before.
     pub(super) is_first: bool,
 }
 
@@ -59,7 +59,7 @@ impl Returns {
         &mut self.buckets[tag as usize % NUM_BUCKETS]
     }
 
-    /// The request of `class` that is number `end` ended, and the next turn may go on from what `tag` names.
+    /// The request of `class` that is number `end` ended, and the next turn may resume from what `tag` names.
     pub(super) fn insert(&mut self, tag: u64, class: WorthClass, end: u64) {
         let bucket = self.bucket(tag);
         let known = bucket.iter().position(|place| place.tag == tag).unwrap_or(NUM_PLACES - 1);
@@ -75,7 +75,7 @@ impl Returns {
         }
     }
 
-    /// The request that a prompt goes on from: that of its `session`, else of the last of `digests` that is
+    /// The request that a prompt continues: that of its `session`, else of the last of `digests` that is
     /// remembered.
     pub(super) fn take(&mut self, session: u64, digests: &[Digest]) -> Option<Earlier> {
         let tags = [session].into_iter().chain(digests.iter().rev().map(tag_of));

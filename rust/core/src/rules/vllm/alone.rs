@@ -8,8 +8,8 @@
 //!   slabs, each the greater of what the hit spreads over and what the longest request fills, are no
 //!   more than there are.
 //! - A request may also be scattered by others that ran beside it and have ended. When it cannot grow
-//!   although nobody else holds anything, it is preempted, as vLLM does. Once it is admitted anew,
-//!   nobody is admitted beside it, until it waits for its client.
+//!   although no other holds a block, it is preempted, as vLLM does. Once it is admitted again, no
+//!   other is admitted next to it, until it waits for its client.
 
 use super::KvCacheManager;
 use super::lookup::ComputedBlocks;
@@ -106,7 +106,7 @@ impl<S: Store> KvCacheManager<S> {
         slabs.len() as u64
     }
 
-    /// Most slabs that a request of `num_tokens` tokens holds at once, if it starts on so many.
+    /// Most slabs that a request of `num_tokens` tokens holds at once, if it starts on that many.
     fn slabs_for(&self, num_tokens: u32, spread: &[u64]) -> u64 {
         let store = &self.engine.cache.store;
         let mut blocks = vec![0; spread.len()];
@@ -139,7 +139,7 @@ impl<S: Store> KvCacheManager<S> {
         }) && !self.holds_blocks(row)
     }
 
-    /// Note that a request could not grow. If nobody else holds blocks it runs alone from now on.
+    /// Note that a request could not grow. If no other holds blocks it runs alone from now on.
     pub(super) fn note_stuck(&mut self, row: usize) {
         if !self.store().is_slabbed() || !self.holds_blocks(row) {
             return;
@@ -149,7 +149,7 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
-    /// Note that a request waits for its client. It may do so for long, so nobody waits for it.
+    /// Note that a request waits for its client. It may do so for long, so no other waits for it.
     pub fn pause(&mut self, handle: u64) {
         let Some(row) = self.row(handle) else { return };
         self.take_back_promise(handle);
@@ -158,8 +158,8 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
-    /// Whether a request holds blocks, nobody else does, and it cannot grow with them. Where it waits,
-    /// nobody preempts it: it has to be freed, and admitted anew.
+    /// Whether a request alone holds blocks, and cannot grow with them. Where it waits, no step
+    /// preempts it: the caller frees it, and admits it again.
     #[must_use]
     pub fn is_stuck(&self, handle: u64) -> bool {
         self.row(handle).is_some_and(|row| {

@@ -189,7 +189,7 @@ impl<S: Store> Call<'_, S> {
             && (num_tokens <= self.progress.num_prompt || !self.config.has_drafts())
     }
 
-    /// A group's state, if nobody can go on from it yet.
+    /// A group's state, if no request can resume from it yet.
     fn state_without_key(&self, group: usize, num_tokens: u32) -> Option<BlockId> {
         if !self.config_of(group).kind.is_aligned() || self.tables[group].copy_source().is_some() {
             return None;
@@ -243,7 +243,7 @@ impl<S: Store> Call<'_, S> {
         self.checkpoint = Some(at);
     }
 
-    /// A request that is being admitted goes on from a copy of a block.
+    /// A request that is being admitted resumes from a copy of a block.
     pub(super) fn note_used(&mut self, group: usize, block: BlockId) {
         let num_tokens = self.tables[group].moving().last_kept;
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
@@ -262,7 +262,7 @@ impl<S: Store> Call<'_, S> {
         trail.score_checkpoint(keeper, self.cache, (self.tables, self.digests), num_computed, at);
     }
 
-    /// Give up the copy that followed the generation so far, unless somebody goes on from it.
+    /// Give up the copy that followed the generation so far, unless a request resumes from it.
     fn drop_following(&mut self, group: usize) {
         let following = std::mem::take(&mut self.tables[group].moving_mut().following);
         self.request.trail.give_up(following);
