@@ -91,7 +91,7 @@ def listen(replica: Replica, endpoint: str) -> None:
     """Read events of a replica until the process ends."""
     import zmq  # noqa: PLC0415 - vLLM brings it
 
-    socket = zmq.Context.instance().socket(zmq.SUB)
+    socket: Any = zmq.Context.instance().socket(zmq.SUB)
     socket.connect(endpoint)
     socket.subscribe("")
     while True:

@@ -7,11 +7,12 @@ from itertools import groupby
 from pathlib import Path
 
 from _record import Row
-from _served_model import Case, Served, Side, serving
+from _served_model import Case, Side, serving
 from _served_rows import GIB, MODELS, Cases, deployment, read
 from hits import MOONCAKE
 from hybrid_blocks.model import load_model
 from hybrid_blocks.trace import Trace, generate_workload
+from natural.served import Served
 from vllm.v1.core.sched.output import SchedulerOutput
 
 

@@ -4,9 +4,9 @@ No weights and no GPU: outputs are prescribed, not computed.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import gcd
 from typing import Any
@@ -18,14 +18,11 @@ from hybrid_blocks.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import VARIABLE, Level
 from natural.engine import Engine
+from natural.served import Served
 from plan_oracle import Oracle
-from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
-from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheConfig
-from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
 
 
 class Side(StrEnum):
@@ -47,64 +44,6 @@ class Case:
     deployment: Deployment
     num_requests: int
     retention: int | None = 0
-
-
-@dataclass
-class Served:
-    """A scheduler with prescribed outputs, in the loop of a synchronous engine."""
-
-    scheduler: Any
-    config: KVCacheConfig
-    hasher: Callable[[Request], Any]
-    num_hit_tokens: dict[str, int] = field(default_factory=dict)
-    """Tokens found in the cache, by request."""
-    _outputs: dict[str, Sequence[int]] = field(default_factory=dict)
-
-    def add(self, id_: str, prompt: list[int], outputs: Sequence[int]) -> None:
-        """Add a request that generates ``outputs``."""
-        self._outputs[id_] = outputs
-        sampling = SamplingParams(max_tokens=len(outputs), ignore_eos=True)
-        self.scheduler.add_request(
-            Request(
-                request_id=id_,
-                prompt_token_ids=prompt,
-                sampling_params=sampling,
-                pooling_params=None,
-                block_hasher=self.hasher,
-            )
-        )
-
-    def is_known(self, id_: str) -> bool:
-        """Whether a request waits or runs."""
-        return id_ in self.scheduler.requests
-
-    def step(self, watch: Callable[[SchedulerOutput], object] = lambda _: None) -> None:
-        """Schedule and give the outputs; ``watch`` sees the scheduled step before that."""
-        scheduled = self.scheduler.schedule()
-        for new in scheduled.scheduled_new_reqs:
-            self.num_hit_tokens.setdefault(new.req_id, new.num_computed_tokens)
-        watch(scheduled)
-        ids = list(scheduled.num_scheduled_tokens)
-        self.scheduler.update_from_output(
-            scheduled,
-            ModelRunnerOutput(
-                req_ids=ids,
-                req_id_to_index={id_: index for index, id_ in enumerate(ids)},
-                sampled_token_ids=[self._sampled(id_) for id_ in ids],
-            ),
-        )
-
-    def _sampled(self, id_: str) -> list[int]:
-        request = self.scheduler.requests[id_]
-        if request.num_computed_tokens < request.num_tokens:
-            return []
-        return [int(self._outputs[id_][request.num_output_tokens])]
-
-    @property
-    def reserved_blocks(self) -> int:
-        """Blocks, or slabs, that hold something of a request that runs."""
-        pool = self.scheduler.kv_cache_manager.block_pool
-        return self.config.num_blocks - 1 - int(pool.get_num_free_blocks())
 
 
 @contextmanager

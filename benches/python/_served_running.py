@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 from _record import Row
-from _served_model import Case, Served, Side, serving
+from _served_model import Case, Side, serving
 from _served_rows import GIB, Cases, deployment, pairs, read
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import ArenaPlan, plan_natural
 from hybrid_blocks.replay.live_bytes import LiveBytes
 from hybrid_blocks.trace import Trace
+from natural.served import Served
 
 NUM_REQUESTS = 400
 MEAN_REQUESTS, MEAN_TOKENS = 64, 1366

@@ -46,7 +46,7 @@ def test_a_newcomer_plans_serves_asks_and_watches(tmp_path: Path) -> None:
             return ["bash", "-eu", "-c", text]
 
         def run(commands: str) -> str:
-            return subprocess.run(written(commands), check=True, stdout=PIPE, **where).stdout
+            return str(subprocess.run(written(commands), check=True, stdout=PIPE, **where).stdout)
 
         assert run(PLAN).startswith("verdict: level natural runs more requests at once than vLLM")
         log = tmp_path / "log"

@@ -45,9 +45,7 @@ def made(*requests: tuple[int, int, float], shared: int = 0) -> Trace:
 def watched(
     trace: Trace, num_blocks: int, config: EngineConfig, block_size: int = 16
 ) -> tuple[Engine, WatchedManager]:
-    manager = WatchedManager(
-        num_blocks, block_size, config.max_num_seqs, config.max_num_batched_tokens
-    )
+    manager = WatchedManager(num_blocks, block_size, config)
     engine = Engine(trace, manager, block_cache(num_blocks, block_size), config)
     engine.run()
     assert manager.steps == len(engine.meter.steps)

@@ -24,10 +24,9 @@ from hybrid_blocks.replay import (
     model_cache,
     replay,
 )
-from hybrid_blocks.replay.managers.rust import RustManager, make_rust
+from hybrid_blocks.replay.managers.rust import make_rust
 from hybrid_blocks.replay.managers.verified import VerifiedManager
 from hybrid_blocks.replay.prefix_digests import PrefixDigests
-from hybrid_blocks.replay.unit import BlockUnit
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.builder import TraceBuilder
 from typer.testing import CliRunner
@@ -80,8 +79,8 @@ def verified(cache: Cache, trace: Trace | None = None) -> Result:
     return run(cache, trace, verify_data=True)
 
 
-def test_a_hybrid_model_reads_what_it_wrote_through_forks_evictions_and_compaction() -> None:
-    cache = made("Qwen3.5-27B", 2000, num_speculative_tokens=2)
+def test_a_hybrid_model_reads_what_it_wrote_through_forks_and_evictions() -> None:
+    cache = made("Qwen3.5-27B", 1300, num_speculative_tokens=2)
     result = verified(cache, turns(output_tokens=400))
     assert result.requests == 24
     for counted in (
@@ -89,7 +88,6 @@ def test_a_hybrid_model_reads_what_it_wrote_through_forks_evictions_and_compacti
         result.forks,
         result.limit_attention_evicted,
         result.preemptions,
-        result.compactions,
     ):
         assert counted is not None
         assert counted > 0
@@ -122,21 +120,21 @@ def test_checking_changes_nothing_but_the_times() -> None:
 
 
 class Faulty:
-    """A manager's core that loses the first copy out of a checkpoint, or shows a wrong block."""
+    """A manager's core that loses a copy out of a checkpoint, or shows a wrong block."""
 
     def __init__(self, core: BlockManager, *, lose_fork: bool = False, wrong_block: bool = False):
         self._core = core
         self._lose_fork = lose_fork
         self._wrong_block = wrong_block
-        self._copied: set[tuple[int, int]] = set()
+        self._num_forks = 0
 
     def take_copies(self) -> npt.NDArray[np.int32]:
         copies = self._core.take_copies()
-        for row, (group, src, dst) in enumerate(copies.tolist()):
-            if self._lose_fork and (group, src) in self._copied:
-                self._lose_fork = False
-                return np.delete(copies, row, axis=0)
-            self._copied.add((group, dst))
+        before, self._num_forks = self._num_forks, self._core.stats()["forks"]
+        if self._lose_fork and self._num_forks > before:
+            self._lose_fork = False
+            # A request that joins asks for its copies last.
+            return copies[:-1]
         return copies
 
     def block_ids(self, handle: int, group: int) -> npt.NDArray[np.int32]:
@@ -150,16 +148,15 @@ class Faulty:
 
 
 def broken(cache: Cache, **faults: Any) -> VerifiedManager:
-    core = cast("BlockManager", Faulty(make_rust(cache, CONFIG, RustOptions()).core, **faults))
-    inner = RustManager(
-        core, geometry=cache.geometry, unit=BlockUnit(), num_lookahead_tokens=0, lookahead=None
-    )
+    inner = make_rust(cache, CONFIG, RustOptions())
+    inner.core = cast("BlockManager", Faulty(inner.core, **faults))
     return VerifiedManager(inner, cache.geometry)
 
 
 def test_one_lost_copy_is_caught_with_request_group_and_position() -> None:
     cache = made("Nemotron-H-8B", 1400)
-    state = next(at for at, group in enumerate(cache.geometry.groups) if group.kind == "state")
+    kinds = [group.kind for group in cache.geometry.groups]
+    state = max(at for at, kind in enumerate(kinds) if kind == "state")
     engine = Engine(turns(), broken(cache, lose_fork=True), cache, CONFIG)
     with pytest.raises(ReplayError, match=rf"request \d+, group {state} .*position 0 .*holds tag"):
         engine.run()

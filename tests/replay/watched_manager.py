@@ -31,15 +31,14 @@ class Life:
 class WatchedManager(WrappedManager):
     """A manager of one group that keeps every token, its integrity checked after every call."""
 
-    def __init__(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int) -> None:
-        config = EngineConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
+    def __init__(self, num_blocks: int, block_size: int, config: EngineConfig) -> None:
         self.inner = make_rust(block_cache(num_blocks, block_size), config, RustOptions())
         super().__init__(self.inner)
         self.lives: dict[int, Life] = {}
         self.sampled: dict[str, list[int]] = {}
         self.names: dict[int, str] = {}
-        self.max_num_seqs = max_num_seqs
-        self.budget = budget
+        self.max_num_seqs = config.max_num_seqs
+        self.budget = config.max_num_batched_tokens
         self.steps = 0
 
     def begin_step(self) -> None:

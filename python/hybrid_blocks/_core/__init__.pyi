@@ -469,6 +469,193 @@ class BlockStore:
         """
 
 @final
+class ServedManager:
+    """The rules of level ``natural``, without vLLM: what :class:`BlockManager` is to its own rules.
+
+    The blocks come from one pool of ``num_blocks``, or from pools over ``num_slabs`` slabs, see
+    :class:`BlockManager`; states and windows are checkpoints over slabs alone. At most
+    ``max_in_flight_tokens`` are scheduled and not settled, which bounds what windowed groups hold.
+    Requests have up to ``max_request_tokens`` tokens, by default as many as fit alone.
+    ``watermark`` slabs or blocks stay free when a request is admitted beside others.
+
+    A step begins with :meth:`tick`. Running requests get room by :meth:`allocate`. For a waiting
+    request the scheduler calls :meth:`waits_for_checkpoint`, :meth:`match_prefix`, :meth:`chunk`
+    and :meth:`allocate`, in this order. Then the copies of :meth:`take_copies` run, and the forward
+    pass. :meth:`advance` ends the step. Handles and counts are arrays as in :class:`BlockManager`.
+
+    Raises:
+        InvalidArgumentError: Sizes that cannot be.
+    """
+
+    def __new__(
+        cls,
+        groups: Sequence[GroupSpec],
+        hasher: BlockHasher,
+        *,
+        num_blocks: int | None = None,
+        num_slabs: int | None = None,
+        blocks_per_slab: Sequence[int] | None = None,
+        enable_events: bool = False,
+        policy: str | FlopModel = ...,
+        placement: CheckpointPolicy | None = None,
+        max_in_flight_tokens: int,
+        max_request_tokens: int | None = None,
+        watermark: int = 0,
+    ) -> ServedManager: ...
+    def add_request(
+        self,
+        request_id: str,
+        tokens: _Tokens,
+        *,
+        session_id: str | None = None,
+        hint: str | None = None,
+    ) -> int:
+        """Register a request by its prompt, take no block, and return its handle.
+
+        Raises:
+            DuplicateRequestError: The id is in use.
+            RequestTooLargeError: The prompt would not fit into the empty cache.
+            InvalidArgumentError: Tokens that cannot be hashed.
+        """
+
+    def append_tokens(self, handles: _Handles, tokens: _Counts) -> None:
+        """Append one sampled token to each request.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+            InvalidArgumentError: The lengths differ, or a handle is given twice.
+        """
+
+    def waits_for_checkpoint(self, handle: int) -> bool:
+        """Return whether a waiting request had better be passed over in this step.
+
+        Another request leaves a checkpoint in it from which this one can resume.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def match_prefix(self, handle: int) -> int:
+        """Return how many leading tokens need not be computed, at most all but one.
+
+        It takes no block; the first :meth:`allocate` adopts the hit. 0 for a request that holds
+        blocks.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def match_limit(self, handle: int) -> str:
+        """Return why :meth:`match_prefix` gives no more, as :meth:`BlockManager.match_limit`.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def chunk(self, handle: int, start: int, most: int) -> int:
+        """Return how many tokens after ``start`` to compute in one step, at most ``most``.
+
+        A chunk ends where a checkpoint is to be taken.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:
+        """Make room for more tokens of each request, in order; return how many were served.
+
+        As :meth:`BlockManager.allocate`, with two differences. A request joins only if all its
+        known tokens have room. Full blocks of known tokens can be hit at once, because whatever
+        hits them is computed later.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+            RequestTooLargeError: A request would not fit into the empty cache.
+            InvalidArgumentError: The lengths differ, or a handle is given twice.
+        """
+
+    def take_copies(self) -> npt.NDArray[np.int32]:
+        """Return block copies to run before the next forward pass, shape ``[n, 3]``.
+
+        A row is ``(group, src, dst)``. No block is both read and written.
+        """
+
+    def advance(self, handles: _Handles, num_tokens: _Counts) -> None:
+        """Record that tokens were computed.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+            InvalidArgumentError: More tokens than exist, a request without blocks, different
+                lengths, or a handle given twice.
+        """
+
+    def preempt(self, handles: _Handles) -> None:
+        """Give back the blocks of requests; their tokens are kept, to be computed again.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+        """
+
+    def free(self, handles: _Handles) -> None:
+        """Give back the blocks of requests and forget the requests.
+
+        Raises:
+            UnknownRequestError: A handle names no request.
+        """
+
+    def tick(self) -> None:
+        """Begin a step."""
+
+    def block_ids(self, handle: int, group: int = 0) -> npt.NDArray[np.int32]:
+        """Return a request's block table in one group, 0 where nothing is kept.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def progress(self, handle: int) -> tuple[int, int]:
+        """Return a request's tokens: known and computed.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
+    def take_events(self) -> list[tuple[object, ...]]:
+        """Return the changes of the prefix cache, as :meth:`BlockManager.take_events`."""
+
+    def stats(self) -> dict[str, int]:
+        """Return counters since the start.
+
+        Tokens of ``queries`` and ``hits``; ``preemptions``, ``checkpoints`` left and ``forks`` from
+        them, one a group; admissions by what ended their hit, ``limit_*``.
+        """
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Tokens of the longest request that fits when it is alone."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that can be handed out; slabs where several pools share an arena."""
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks or slabs of ``num_blocks`` without an owner, cached ones included."""
+
+    def num_live_blocks(self, *, pool: int = 0) -> int:
+        """Return how many blocks of a pool have an owner.
+
+        Raises:
+            ValueError: There is no such pool.
+        """
+
+    def check_integrity(self) -> None:
+        """Walk everything; slow, for tests.
+
+        Raises:
+            IntegrityError: A promise is broken; the message says which.
+        """
+
 class BlockManager:
     """Requests, their block tables in every group, and the prefix cache between them.
 

@@ -21,7 +21,8 @@ class Admission:
     """Admits waiting requests, first come, first served; a preempted one comes before all.
 
     A request is admitted if there is room for all its known tokens beside the watermark. One that
-    is refused keeps all behind it waiting, and is looked at again once blocks were given back.
+    is refused keeps all behind it waiting, and is looked at again once blocks were given back. One
+    that waits for another's checkpoint is passed over, and keeps its place.
     """
 
     def __init__(
@@ -75,18 +76,23 @@ class Admission:
         return self._manager.could_hold(known, under_way) is True
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether a request waits and was not refused."""
+        return bool(self._waiting) and not self._is_refused and self.is_open
+
+    @property
     def is_open(self) -> bool:
         """Whether a request that arrives now, or waits already, could join the batch."""
         return not self.is_full and len(self._batch) < self._config.max_num_seqs
 
     @property
     def is_full(self) -> bool:
-        """Whether the first was refused and would be again.
+        """Whether the first was refused and would be again, as far as that is known without a try.
 
         No pool has fewer live blocks than then, and no blocks were promised to prompts under way.
         Such prompts may need fewer than were promised.
         """
-        if not self._is_refused or not self._live_when_refused:
+        if self._manager.looks_again or not self._is_refused or not self._live_when_refused:
             return False
         live = self._manager.num_live_blocks
         return all(now >= then for now, then in zip(live, self._live_when_refused, strict=True))
@@ -111,10 +117,14 @@ class Admission:
     def admit(self, budget: int) -> list[int]:
         """Admit what fits into ``budget`` tokens; return the first chunk of each request."""
         chunks: list[int] = []
+        passed_over: list[int] = []
         while self._waiting and budget > 0 and self.is_open:
             self._is_refused = False
             request = self._waiting[0]
             state = self._requests.register(request)
+            if self._meter.call(self._manager.waits_for_checkpoint, state.handle):
+                passed_over.append(self._waiting.popleft())
+                continue
             matched = self._meter.call(self._manager.match_prefix, state.handle)
             chunk = self._first_chunk(state, matched, budget)
             if chunk == 0:
@@ -131,6 +141,7 @@ class Admission:
             self._run(request, state, matched)
             chunks.append(chunk)
             budget -= chunk
+        self._waiting.extendleft(reversed(passed_over))
         self._counters.peak_running = max(self._counters.peak_running, len(self._batch))
         return chunks
 

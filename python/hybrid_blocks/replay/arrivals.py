@@ -42,5 +42,5 @@ class Arrivals:
     def finish(self, request: int, now: float) -> None:
         """Make the requests that follow this one due after their pause."""
         for follower in self._followers.pop(request, ()):
-            self.due[follower] = now + self._delay[follower]
-            heapq.heappush(self._heap, (self.due[follower], follower))
+            due = self.due[follower] = now + self._delay[follower]
+            heapq.heappush(self._heap, (due, follower))

@@ -132,32 +132,39 @@ class Engine:
                 self._admission.arrive(request)
 
     def _step(self) -> None:
-        served = None
+        served, admitted = None, None
         if self._is_steady():
-            served = self._decode_on()
+            served, admitted = self._decode_on()
             if served == len(self._batch):
                 self._sample()
                 self._finish()
                 return
         if served is None:
             self.meter.call(self._manager.begin_step)
-        preemptions = self.counters.preemptions
-        rows, chunks = self._schedule()
-        rows, chunks = self._make_room(rows, chunks, served or 0)
+        preemptions, running = self.counters.preemptions, len(self._batch) - len(admitted or ())
+        if admitted:
+            rows, chunks = np.arange(running), np.ones(running, dtype=np.int32)
+        else:
+            rows, chunks = self._make_room(*self._schedule(), served or 0)
         if self.counters.preemptions == preemptions:
-            running = len(self._batch)
-            budget = self.config.max_num_batched_tokens - int(chunks.sum())
-            admitted = self._admission.admit(budget)
+            if not admitted:
+                running = len(self._batch)
+                admitted = self._admission.admit(self._budget_beside(chunks))
             rows = np.concatenate((rows, np.arange(running, len(self._batch))))
             chunks = np.concatenate((chunks, np.array(admitted, dtype=np.int32)))
         scheduled = self._batch.computed.copy()
         scheduled[rows] += chunks
         needless = self._admission.waits_needlessly(scheduled)
         self._compute(rows, chunks)
-        self._sample_memory(1, needless=needless, preempted=self.counters.preemptions > preemptions)
+        has_preempted = self.counters.preemptions > preemptions
+        if has_preempted or self._admission.is_short_of_memory:
+            self._sample_memory(len(self._batch), 1, needless=needless)
         self._sample()
         self._finish()
         self.meter.end_step()
+
+    def _budget_beside(self, chunks: Counts) -> int:
+        return self.config.max_num_batched_tokens - int(chunks.sum())
 
     def _schedule(self) -> tuple[Rows, Counts]:
         """Return which requests compute how many tokens, as far as the budget goes."""
@@ -237,12 +244,11 @@ class Engine:
         first = self.latencies.first_token
         first[sampled[np.isnan(first[sampled])]] = now
 
-    def _sample_memory(self, steps: int, *, needless: bool, preempted: bool = False) -> None:
-        """Compare what is reserved with what is needed, if somebody lacks memory."""
-        if preempted or self._admission.is_short_of_memory:
-            live = self._live.of(self._batch.computed)
-            self.full_load.add(live, self._manager.used_bytes, len(self._batch), steps)
-            self.full_load.needless_waits += steps * needless
+    def _sample_memory(self, size: int, steps: int, *, needless: bool) -> None:
+        """Compare what the first ``size`` requests reserve with what they need, for full steps."""
+        live = self._live.of(self._batch.computed[:size])
+        self.full_load.add(live, self._manager.used_bytes, size, steps)
+        self.full_load.needless_waits += steps * needless
 
     def _finish(self) -> None:
         finished = self._batch.known == self._batch.final
@@ -267,17 +273,18 @@ class Engine:
         batch = self._batch
         if not 0 < len(batch) <= self.config.max_num_batched_tokens:
             return False
-        if self._admission and self._admission.is_open:
+        if self._admission.is_awaited:
             return False
         return bool((batch.computed + 1 == batch.known).all())
 
-    def _decode_on(self) -> int:
+    def _decode_on(self) -> tuple[int, list[int]]:
         """Decode whole steps until something changes.
 
-        Returns the size of the batch, or, when memory runs out within a step, how many requests
-        that step has served so far.
+        Returns the size of the batch. When memory runs out within a step, it returns how many
+        requests that step has served so far; when a request that was refused joins the batch in a
+        step, how many were in it before, and the new one's first chunk.
         """
-        batch, manager, log = self._batch, self._manager, self.meter.steps
+        batch, manager = self._batch, self._manager
         size = len(batch)
         handles, ones = batch.handle, np.ones(size, dtype=np.int32)
         ends = self._step_ends(
@@ -285,31 +292,37 @@ class Engine:
         )
         steps = np.arange(len(ends))[:, np.newaxis]
         done, served = 0, size
-        refused = self._admission.is_short_of_memory
+        admitted: list[int] = []
+        is_short = self._admission.is_short_of_memory
         needless = self._admission.waits_needlessly(batch.computed)
         for tokens in self._requests.outputs[batch.next_token + steps]:
             start = perf_counter_ns()
             manager.begin_step()
             served = manager.allocate(handles, ones)
+            self.meter.add(perf_counter_ns() - start)
             if served < size:
-                self.meter.add(perf_counter_ns() - start)
                 break
+            if self._admission and self._admission.is_open:
+                admitted = self._admission.admit(self._budget_beside(ones))
+                if admitted:
+                    break
+            start = perf_counter_ns()
             manager.advance(handles, ones)
             manager.append_tokens(handles, tokens)
-            log.append(perf_counter_ns() - start)
+            self.meter.add(perf_counter_ns() - start)
+            self.meter.end_step()
             done += 1
-            if refused and not self._admission.is_full:
-                break
         if done:
             # The last chunk of a prompt may be a single token, as those of a decode step.
-            self._note_first_tokens(batch.request, float(ends[0]))
+            self._note_first_tokens(batch.request[:size], float(ends[0]))
             self.now = float(ends[done - 1])
-            batch.computed += done
-            batch.known += done
-            batch.next_token += done
+            batch.computed[:size] += done
+            batch.known[:size] += done
+            batch.next_token[:size] += done
             self.counters.output_tokens += done * size
-            self._sample_memory(done, needless=needless)
-        return served
+            if is_short:
+                self._sample_memory(size, done, needless=needless)
+        return served, admitted
 
     def _step_ends(self, max_steps: int) -> npt.NDArray[np.float64]:
         """Return when each of the coming steps ends: those that begin before anyone could join."""
@@ -317,6 +330,6 @@ class Engine:
         context = int(self._batch.computed.sum()) + size * np.arange(1, max_steps + 1)
         fixed = step_time.seconds(prefill_tokens=0, sequences=size, context_tokens=0)
         ends = self.now + np.cumsum(fixed + step_time.per_context_token * context)
-        if not self._admission.is_open:
+        if self._admission or not self._admission.is_open:
             return ends
         return ends[: 1 + int(np.searchsorted(ends, self._arrivals.next_time))]

@@ -10,8 +10,17 @@ from hybrid_blocks.replay.unit import BlockUnit
 class ReplayManager(Manager, Protocol):
     """A manager as a scheduler drives it, and what its memory is used for."""
 
+    looks_again: bool
+    """Whether a try to admit a request counts though it is refused, so that each step makes one."""
+
     def begin_step(self) -> None:
         """Start a step: copies that were asked for are run, time passes."""
+
+    def waits_for_checkpoint(self, handle: int) -> bool:
+        """Return whether a waiting request had better be passed over in this step.
+
+        Another request leaves a checkpoint in it from which this one can resume.
+        """
 
     def can_admit(self, handle: int, headroom: int) -> bool:
         """Return whether all known tokens of a waiting request have room at once.

@@ -37,12 +37,15 @@ class Floor:
 
     def of(self, kind: str) -> Floats:
         """Return the least seconds of each request, as `Latencies.of` has them."""
+        seconds: Floats
         match kind:
             case "ttft":
-                return self._first
+                seconds = self._first
             case "e2e":
-                return self._first + self._rest * self._token
-        return self._token[self._rest > 0]
+                seconds = self._first + self._rest * self._token
+            case _:
+                seconds = self._token[self._rest > 0]
+        return seconds
 
     def missed(self, targets: tuple[Target, ...]) -> Target | None:
         """Return a target that even these times miss."""

@@ -43,4 +43,5 @@ def _solve(rows: Floats, wanted: Floats) -> Floats:
             if (error := float(away @ away)) < least:
                 best, least = np.zeros(width), error
                 best[columns] = part
-    return best / scale
+    found: Floats = best / scale
+    return found

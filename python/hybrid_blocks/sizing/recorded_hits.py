@@ -18,6 +18,7 @@ class RecordedHits:
     num_blocks = num_free_blocks = max_request_tokens = _BLOCKS
     num_live_blocks = (0,)
     used_bytes = 0
+    looks_again = False
     unit = BlockUnit()
 
     def __init__(self, found: Floats) -> None:
@@ -34,6 +35,10 @@ class RecordedHits:
     def allocate(self, handles: Handles, num_new_tokens: Counts) -> int:  # noqa: ARG002
         """Serve all."""
         return len(handles)
+
+    def waits_for_checkpoint(self, handle: int) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
 
     def can_admit(self, handle: int, headroom: int) -> bool:  # noqa: ARG002
         """Return True."""

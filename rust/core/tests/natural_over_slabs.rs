@@ -8,8 +8,8 @@ use hybrid_blocks::vllm::{
     AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, RequestProgress,
 };
 use hybrid_blocks::{
-    BlockId, CheckpointPolicy, Digest, EvictionOrder, GroupId, GroupKind, Hint, HitLimit, PoolId,
-    SlabStore, Store,
+    BlockCopy, BlockId, CheckpointPolicy, Digest, EvictionOrder, GroupId, GroupKind, Hint,
+    HitLimit, PoolId, SlabStore, Store,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -366,15 +366,15 @@ impl Engine {
             self.device[Self::slab(slab)].fill(Content::Zero);
         }
         let copies = self.manager.take_disjoint_copies().unwrap();
-        for &(src, dst) in &copies {
-            prop_assert!(copies.iter().all(|copy| copy.0 != dst), "{dst} is read and written");
-            prop_assert_eq!(copies.iter().filter(|copy| copy.1 == dst).count(), 1);
+        for &BlockCopy { src, dst, .. } in &copies {
+            prop_assert!(copies.iter().all(|copy| copy.src != dst), "{dst} is read and written");
+            prop_assert_eq!(copies.iter().filter(|copy| copy.dst == dst).count(), 1);
             prop_assert!(!src.is_null() && !dst.is_null());
         }
-        let read = copies.iter().map(|copy| self.device[Self::slab(copy.0.0)].to_vec());
+        let read = copies.iter().map(|copy| self.device[Self::slab(copy.src.0)].to_vec());
         let read: Vec<_> = read.collect();
-        for ((_, dst), content) in copies.iter().zip(read) {
-            self.device[Self::slab(dst.0)].copy_from_slice(&content);
+        for (copy, content) in copies.iter().zip(read) {
+            self.device[Self::slab(copy.dst.0)].copy_from_slice(&content);
         }
         for one in work {
             let at = self.running.iter().position(|request| {

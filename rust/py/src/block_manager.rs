@@ -1,13 +1,10 @@
 //! `BlockManager`: the core's manager behind a lock.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-use hybrid_blocks::{
-    self as core, BlockCopy, CacheEvent, GroupId, Hashing, Hint, HitLimit, Origin, Policy, PoolId,
-    Store, TableChange,
-};
-use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Policy, Store, TableChange};
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList};
 
 use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_sizes, size};
 use crate::block_store::new_store;
@@ -15,6 +12,9 @@ use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
 use crate::hint::client;
 use crate::policy::{Compaction, policy};
+use crate::reports::{
+    copies_array, events_list, num_free_blocks, num_live_blocks, rows_array, stats_dict,
+};
 use hybrid_blocks_interop::Guarded;
 use hybrid_blocks_interop::PyBlockHasher;
 use hybrid_blocks_interop::{core_error, count, integrity_error, invalid_argument, optional_hint};
@@ -148,8 +148,7 @@ impl BlockManager {
 
     fn take_copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
         let copies = self.manager.call(py, core::BlockManager::take_copies)?;
-        let rows = copies.iter().map(|&BlockCopy { group, src, dst }| [group.0, src.0, dst.0]);
-        rows_array(py, rows)
+        copies_array(py, &copies)
     }
 
     #[pyo3(signature = (handles, num_new_tokens, lookahead = 0))]
@@ -247,62 +246,12 @@ impl BlockManager {
 
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let events = self.manager.with(py, core::BlockManager::take_events)?;
-        let algorithm = self.hasher.get().settings(py)?.1;
-        let bytes = |digest| PyBytes::new(py, algorithm.digest_bytes(digest));
-        let list = PyList::empty(py);
-        for event in &events {
-            let tuple = match event {
-                CacheEvent::Stored {
-                    handle,
-                    group,
-                    first_block,
-                    block_size,
-                    parent,
-                    digests,
-                    ..
-                } => {
-                    let digests = PyList::new(py, digests.iter().map(bytes))?;
-                    let parent = parent.as_ref().map(bytes);
-                    ("stored", *handle, group.0, *first_block, *block_size, parent, digests)
-                        .into_pyobject(py)?
-                }
-                CacheEvent::StoredTail { handle, group, block_size, num_tokens, digest } => {
-                    let digests = PyList::new(py, [bytes(digest)])?;
-                    let block = num_tokens / block_size - 1;
-                    ("stored", *handle, group.0, block, *block_size, None::<()>, digests)
-                        .into_pyobject(py)?
-                }
-                CacheEvent::Removed(key) => {
-                    ("removed", bytes(&key.digest), key.group.0).into_pyobject(py)?
-                }
-                CacheEvent::Cleared => PyTuple::new(py, ["cleared"])?,
-                _ => continue,
-            };
-            list.append(tuple)?;
-        }
-        Ok(list)
+        events_list(py, self.hasher.get().settings(py)?.1, &events)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.manager.with(py, |manager| manager.stats())?;
-        let dict = PyDict::new(py);
-        dict.set_item("queries", stats.queries)?;
-        dict.set_item("hits", stats.hits)?;
-        dict.set_item("preemptions", stats.preemptions)?;
-        dict.set_item("checkpoints", stats.checkpoints)?;
-        dict.set_item("forks", stats.forks)?;
-        dict.set_item("compactions", stats.compactions)?;
-        dict.set_item("moves", stats.moves)?;
-        for (origin, counts) in Origin::ALL.iter().zip(stats.origins) {
-            let name = origin.name();
-            dict.set_item(format!("{name}_written"), counts.written)?;
-            dict.set_item(format!("{name}_used"), counts.used)?;
-            dict.set_item(format!("{name}_dropped"), counts.dropped)?;
-        }
-        for (limit, count) in HitLimit::ALL.iter().zip(stats.limits) {
-            dict.set_item(format!("limit_{}", limit.name()), count)?;
-        }
-        Ok(dict)
+        stats_dict(py, &stats)
     }
 
     #[getter]
@@ -327,23 +276,12 @@ impl BlockManager {
 
     #[getter]
     fn num_free_blocks(&self, py: Python<'_>) -> PyResult<u64> {
-        self.manager.with(py, |manager| match manager.store() {
-            store if store.is_slabbed() => store.num_whole_slabs(),
-            store => store.num_available(PoolId(0)),
-        })
+        self.manager.with(py, |manager| num_free_blocks(manager.store()))
     }
 
     #[pyo3(signature = (*, pool = 0))]
     fn num_live_blocks(&self, py: Python<'_>, pool: u32) -> PyResult<u32> {
-        self.manager.call(py, |manager| match pool {
-            pool if pool < manager.store().num_pools() => {
-                Ok(manager.store().pool(PoolId(pool)).num_live())
-            }
-            _ => Err(core::Error::InvalidArgument(format!(
-                "pool {pool} of {}",
-                manager.store().num_pools()
-            ))),
-        })
+        self.manager.call(py, |manager| num_live_blocks(manager.store(), pool))
     }
 
     #[getter]
@@ -364,14 +302,4 @@ impl BlockManager {
 
 fn table_change(change: &TableChange) -> [u32; 4] {
     [change.row, change.group.0, change.position, change.block.0]
-}
-
-/// Rows of ids as an int32 array `[n, N]`.
-fn rows_array<const N: usize>(
-    py: Python<'_>,
-    rows: impl ExactSizeIterator<Item = [u32; N]>,
-) -> PyResult<Bound<'_, PyArray2<i32>>> {
-    let num_rows = rows.len();
-    let flat: Vec<i32> = rows.flatten().map(u32::cast_signed).collect();
-    PyArray1::from_vec(py, flat).reshape([num_rows, N])
 }

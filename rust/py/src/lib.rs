@@ -12,6 +12,8 @@ mod hint;
 #[cfg(feature = "offload")]
 mod offload;
 mod policy;
+mod reports;
+mod served_manager;
 
 use pyo3::prelude::*;
 
@@ -39,6 +41,8 @@ mod _core {
     use super::offload::offload;
     #[pymodule_export]
     use super::policy::{Compaction, FlopModel};
+    #[pymodule_export]
+    use super::served_manager::ServedManager;
     #[pymodule_export]
     use hybrid_blocks_interop::{PyBlockHasher, PyHashChain};
     #[pymodule_export]

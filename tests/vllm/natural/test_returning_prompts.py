@@ -1,9 +1,11 @@
 """A prompt that returns while memory is free is found up to its last whole block."""
 
 import pytest
-from _served_model import Case, Served, Side, serving
+from _served_model import Case, Side, serving
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
+
+from natural.served import Served
 
 BLOCK = 16
 LENGTHS = [16_001, 14_144, 8_193, 8_192, 8_191, *range(5_640, 5_400, -16), *range(400, 12, -33)]

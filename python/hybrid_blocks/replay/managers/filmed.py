@@ -33,7 +33,6 @@ class FilmedManager(WrappedManager):
         self.add = inner.add_request
         self.can_admit = inner.can_admit
         self.chunk = inner.chunk
-        self.advance = inner.advance
         self.append_tokens = inner.append_tokens
         self.preempt = inner.preempt
         self.free = inner.free
@@ -46,13 +45,17 @@ class FilmedManager(WrappedManager):
         return handle
 
     def begin_step(self) -> None:
-        """Let time pass; note where copies go, and what the cache stored and dropped."""
+        """Let time pass; note what the cache stored and dropped."""
+        self._core.tick()
+        self._read(self._core.take_events())
+
+    def advance(self, handles: Handles, num_tokens: Counts) -> None:
+        """Note where copies go, and record that tokens were computed."""
         copies = self._core.take_copies()
         for index, group in enumerate(self._geometry.groups):
             targets = copies[copies[:, 0] == index, 2]
             self._slabs[targets // group.blocks_per_slab] = 2 * group.pool + 2
-        self._core.tick()
-        self._read(self._core.take_events())
+        self._inner.advance(handles, num_tokens)
 
     def match_prefix(self, handle: int) -> int:
         """Return how many leading tokens the cache holds, and note why not more."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
+from hybrid_blocks._core import ServedManager as ServedCore
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.replay.cache import Cache
@@ -44,6 +46,9 @@ class RustOptions:
 class RustManager:
     """`BlockManager` as the engine drives it."""
 
+    core: BlockManager
+    looks_again = False
+
     def __init__(
         self,
         core: BlockManager,
@@ -65,8 +70,6 @@ class RustManager:
         self._signals = signals
         self._places = places
         self.match_prefix = core.match_prefix
-        self.can_admit = core.can_admit
-        self.advance = core.advance
         self.append_tokens = core.append_tokens
         self.preempt = core.preempt
         self.stats = core.stats
@@ -80,6 +83,18 @@ class RustManager:
         if self._places is not None:
             self._places.register(handle, int(request_id))
         return handle
+
+    def waits_for_checkpoint(self, handle: int) -> bool:  # noqa: ARG002
+        """Return False: every request takes what is there when its turn comes."""
+        return False
+
+    def can_admit(self, handle: int, headroom: int) -> bool:
+        """Return whether all known tokens of a waiting request have room at once."""
+        return self.core.can_admit(handle, headroom)
+
+    def advance(self, handles: Handles, num_tokens: Counts) -> None:
+        """Record that tokens were computed."""
+        self.core.advance(handles, num_tokens)
 
     def free(self, handles: Handles) -> None:
         """Give back the blocks of requests and forget the requests."""
@@ -146,6 +161,33 @@ class RustManager:
         return self.core.max_request_tokens
 
 
+class ServedManager(RustManager):
+    """The rules of level ``natural`` as the engine drives them.
+
+    A step's copies are taken when it is computed, as vLLM's scheduler hands them out with the step.
+    """
+
+    core: ServedCore  # type: ignore[assignment]
+    looks_again = True
+
+    def waits_for_checkpoint(self, handle: int) -> bool:
+        """Return whether a request waits for a checkpoint that another one leaves in this step."""
+        return self.core.waits_for_checkpoint(handle)
+
+    def can_admit(self, handle: int, headroom: int) -> bool:  # noqa: ARG002
+        """Return True: the whole prompt, and the watermark, are looked at while it is allocated."""
+        return True
+
+    def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
+        """End the chunk where a checkpoint is to be taken."""
+        return self.core.chunk(handle, start, num_new_tokens)
+
+    def advance(self, handles: Handles, num_tokens: Counts) -> None:
+        """Run the step's copies, and record that tokens were computed."""
+        self.core.take_copies()
+        self.core.advance(handles, num_tokens)
+
+
 def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustManager:
     """Make a Rust manager: one pool of blocks where that evicts alike, else an arena.
 
@@ -156,20 +198,35 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
     groups = [group_spec(group) for group in geometry.groups]
     hasher = block_hasher(block_size=geometry.hash_block_size)
     has_windows = any(group.window is not None for group in geometry.groups)
-    if geometry.pools == (1,) and policy == "lru" and not has_windows:
+    has_states = any(group.slots_per_request is not None for group in geometry.groups)
+    if geometry.pools == (1,) and policy == "lru" and not has_windows and not has_states:
         sizes: dict[str, object] = {"num_blocks": geometry.num_slabs}
     else:
         sizes = {"num_slabs": geometry.num_slabs, "blocks_per_slab": list(geometry.pools)}
-    core = BlockManager(
-        groups,
-        hasher,
-        policy=policy,
-        placement=options.placement,
-        max_chunk=config.max_num_batched_tokens,
-        enable_events=options.places is not None or options.with_film,
-        **sizes,  # type: ignore[arg-type]
-    )
-    return RustManager(
+    enable_events = options.places is not None or options.with_film
+    if policy == "explicit":
+        core: Any = BlockManager(
+            groups,
+            hasher,
+            policy=policy,
+            placement=options.placement,
+            max_chunk=config.max_num_batched_tokens,
+            enable_events=enable_events,
+            **sizes,  # type: ignore[arg-type]
+        )
+    else:
+        core = ServedCore(
+            groups,
+            hasher,
+            policy=policy,
+            placement=options.placement,
+            max_in_flight_tokens=geometry.in_flight_tokens,
+            max_request_tokens=cache.deployment.max_model_len if cache.deployment else None,
+            watermark=int(config.watermark * (geometry.num_slabs - 1)),
+            enable_events=enable_events,
+            **sizes,  # type: ignore[arg-type]
+        )
+    return (RustManager if policy == "explicit" else ServedManager)(
         core,
         geometry=geometry,
         unit=unit_of(geometry, has_model=cache.model is not None),

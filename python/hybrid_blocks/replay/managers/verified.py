@@ -26,7 +26,8 @@ class VerifiedManager(WrappedManager):
 
     In each step, before the manager hears of its end: the copies are run; every block that a
     scheduled request looks at is compared with the tokens that the request knows; then what the
-    step computes is written. Raises ``ReplayError`` where a block holds something else.
+    step computes is written. A request that joins in the step may hit what those before it compute
+    in it, so it is looked at after them. Raises ``ReplayError`` where a block holds something else.
     """
 
     def __init__(self, inner: RustManager, geometry: ArenaPlan) -> None:
@@ -35,6 +36,7 @@ class VerifiedManager(WrappedManager):
         self._groups = geometry.groups
         self._device = TaggedDevice(geometry)
         self._names: dict[int, str] = {}
+        self._running: set[int] = set()
         self._digests: dict[int, PrefixDigests] = {}
         self._steps = 0
         self._verified_reads = 0
@@ -43,7 +45,6 @@ class VerifiedManager(WrappedManager):
         self.can_admit = inner.can_admit
         self.chunk = inner.chunk
         self.allocate = inner.allocate
-        self.preempt = inner.preempt
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         """Register a request."""
@@ -62,12 +63,21 @@ class VerifiedManager(WrappedManager):
         requests = handles.tolist()
         starts = [self._core.progress(handle)[1] for handle in requests]
         ends = [start + count for start, count in zip(starts, num_tokens.tolist(), strict=True)]
-        for group in range(len(self._groups)):
-            self._read(group, requests, starts)
-        for group in range(len(self._groups)):
-            self._write(group, requests, starts, ends)
+        running = sum(request in self._running for request in requests)
+        joined = [slice(at, at + 1) for at in range(running, len(requests))]
+        for part in [slice(running), *joined] if running else joined:
+            for group in range(len(self._groups)):
+                self._read(group, requests[part], starts[part])
+            for group in range(len(self._groups)):
+                self._write(group, requests[part], starts[part], ends[part])
+        self._running.update(requests)
         self._steps += 1
         self._inner.advance(handles, num_tokens)
+
+    def preempt(self, handles: Handles) -> None:
+        """Give back the blocks of requests."""
+        self._inner.preempt(handles)
+        self._running.difference_update(handles.tolist())
 
     def append_tokens(self, handles: Handles, tokens: Counts) -> None:
         """Append one sampled token to each request."""
@@ -78,6 +88,7 @@ class VerifiedManager(WrappedManager):
     def free(self, handles: Handles) -> None:
         """Forget requests."""
         self._inner.free(handles)
+        self._running.difference_update(handles.tolist())
         for handle in handles.tolist():
             del self._names[handle], self._digests[handle]
 

@@ -43,6 +43,8 @@ class VllmReplayAdapter:
     ``allocate_slots`` would change nothing; windows and drafts are always asked about.
     """
 
+    looks_again = False
+
     def __init__(
         self,
         plan: VllmPlan,
@@ -162,6 +164,10 @@ class VllmReplayAdapter:
         request.shared_prefix_boundary = junction
         self._matched[handle] = blocks, num_tokens
         return num_tokens
+
+    def waits_for_checkpoint(self, handle: int) -> bool:  # noqa: ARG002
+        """Return False: vLLM's manager lets no request wait for another one's state."""
+        return False
 
     def can_admit(self, handle: int, headroom: int) -> bool:  # noqa: ARG002
         """Return True: vLLM looks at the whole prompt, and the watermark, while it allocates."""

@@ -11,6 +11,11 @@ class WrappedManager:
 
     def __init__(self, inner: ReplayManager) -> None:
         self._inner = inner
+        self.looks_again = inner.looks_again
+
+    def waits_for_checkpoint(self, handle: int) -> bool:
+        """Return whether a waiting request had better be passed over in this step."""
+        return self._inner.waits_for_checkpoint(handle)
 
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool | None:
         """Return whether what is free or reclaimable would hold ``num_tokens`` more tokens."""

@@ -13,6 +13,8 @@ pub(crate) mod checkpoint_policy;
 pub(crate) mod hit;
 mod keeper;
 pub(crate) mod natural;
+pub(crate) mod policy;
+pub(crate) mod served;
 pub(crate) mod sessions;
 mod slabs;
 mod traffic;

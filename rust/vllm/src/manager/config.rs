@@ -1,7 +1,7 @@
 //! The core's configuration, as Python gives it.
 
 use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig};
-use hybrid_blocks::{CheckpointPolicy, GroupId, GroupKind, PoolId};
+use hybrid_blocks::{CheckpointPolicy, GroupId, GroupKind, Policy, PoolId};
 use hybrid_blocks_interop::{core_error, invalid_argument};
 use pyo3::prelude::*;
 
@@ -124,6 +124,7 @@ impl ConfigFields {
             shared_prefix_checkpoint: self.shared_prefix_checkpoint,
             watermark_blocks: self.watermark_blocks,
             checkpoints: self.places_checkpoints.then(|| self.checkpoints()),
+            policy: Policy::Lru,
         })
     }
 }

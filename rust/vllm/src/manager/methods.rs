@@ -332,7 +332,7 @@ impl RustKVCacheManager {
     fn _take_disjoint_copies(slf: &Bound<'_, Self>) -> PyResult<Vec<(u32, u32)>> {
         let (core, _) = Self::core(slf)?;
         let copies = core.engine().manager(slf.py(), Manager::take_disjoint_copies)?;
-        Ok(copies.map_err(core_error)?.into_iter().map(|(src, dst)| (src.0, dst.0)).collect())
+        Ok(copies.map_err(core_error)?.into_iter().map(|copy| (copy.src.0, copy.dst.0)).collect())
     }
 
     fn next_boundary(

@@ -1,10 +1,10 @@
 //! How a manager is set up.
 
-use super::policy::Policy;
 use crate::digest::Digest;
 use crate::group::GroupSpec;
 use crate::hash::Algorithm;
 use crate::rules::checkpoint_policy::CheckpointPolicy;
+use crate::rules::policy::Policy;
 
 /// How a manager is set up. [`Config::new`] gives what is not said otherwise:
 ///

@@ -1,7 +1,7 @@
 //! Our own rules: [`BlockManager`].
 //!
 //! ```text
-//! policy <- request, lookup <- admission
+//! request, lookup <- admission
 //!     <- priority, place, session <- allocate, advance, checkpoints <- BlockManager
 //! ```
 
@@ -12,7 +12,6 @@ mod checkpoints;
 mod config;
 mod lookup;
 mod place;
-mod policy;
 mod priority;
 mod request;
 mod session;
@@ -20,7 +19,6 @@ mod stats;
 mod tokens;
 
 pub use config::{Config, Hashing};
-pub use policy::{FlopModel, Policy};
 pub use stats::{OriginStats, Stats};
 
 use crate::digest::Digest;
@@ -32,6 +30,7 @@ use crate::error::Error;
 use crate::hash::BlockHasher;
 use crate::ids::{BlockId, GroupId};
 use crate::rules::keeper::Keeper;
+use crate::rules::policy::Policy;
 use crate::store::{BlockStore, EvictionOrder, Store};
 use lookup::Lengths;
 use request::{NaturalRequest, Progress};
@@ -73,10 +72,7 @@ impl BlockManager {
         if config.enable_caching && config.policy != Policy::Explicit && cache.store.is_slabbed() {
             lengths.place_windows(&mut cache.groups);
         }
-        let quadratic = match config.policy {
-            Policy::FlopAware(model) if model.linear > 0.0 => model.quadratic / model.linear,
-            _ => 0.0,
-        };
+        let quadratic = config.policy.quadratic();
         let mut manager = Self {
             keeper: Keeper::new(&cache, lengths.alignment, quadratic),
             engine: Engine::new(cache),

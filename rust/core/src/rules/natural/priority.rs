@@ -1,13 +1,12 @@
 //! The priority of the content that a request leaves behind: what a caller said, or else what it is worth.
 
 use super::BlockManager;
-use super::policy::Policy;
 use crate::engine::Engine;
 use crate::engine::requests::Row;
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
-use crate::rules::keeper::Chances;
+use crate::rules::policy::Policy;
 use crate::store::{EvictionOrder, Store};
 
 impl BlockManager {
@@ -126,16 +125,6 @@ impl BlockManager {
         self.config.policy != Policy::Lru
             || (self.store().is_slabbed()
                 && (self.lengths.has_states() || self.keeper.traffic.counted().is_some()))
-    }
-}
-
-impl Policy {
-    /// How much it counts how likely content is gone on from.
-    pub(super) fn chances(self) -> Option<Chances> {
-        match self {
-            Self::FlopAware(model) => Some(Chances::All(model.alpha)),
-            Self::Lru | Self::Explicit => None,
-        }
     }
 }
 

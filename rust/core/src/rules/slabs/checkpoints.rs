@@ -72,7 +72,7 @@ impl Checkpoints {
 
     /// Whether the state of a request that ends after `num_computed` tokens is kept.
     pub(crate) fn keeps_end(&self, plan: &CheckpointPlan, num_computed: u32) -> bool {
-        (plan.end || self.differences.keeps_any_end)
+        (plan.end || (self.policy.finish && self.differences.keeps_any_end))
             && num_computed > 0
             && num_computed.is_multiple_of(self.grain)
     }

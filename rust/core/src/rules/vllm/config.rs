@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::group::{GroupKind, GroupSpec};
 use crate::ids::PoolId;
 use crate::rules::checkpoint_policy::CheckpointPolicy;
+use crate::rules::policy::Policy;
 use crate::rules::slabs::{Checkpoints, Differences};
 
 /// One group.
@@ -155,6 +156,8 @@ pub struct ManagerConfig {
     /// Where states are kept for later requests by our own rules; `None` for vLLM's. With it, a state
     /// stays in the block that its request got first, and what is kept of it are copies.
     pub checkpoints: Option<CheckpointPolicy>,
+    /// Which cached content goes first, over slabs.
+    pub policy: Policy,
 }
 
 impl ManagerConfig {
@@ -184,6 +187,7 @@ impl ManagerConfig {
             shared_prefix_checkpoint: false,
             watermark_blocks: 0,
             checkpoints: None,
+            policy: Policy::Lru,
         }
     }
 

@@ -17,25 +17,25 @@ impl<S: Store> KvCacheManager<S> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where a block is to be read and overwritten in one step.
-    pub fn take_disjoint_copies(&mut self) -> Result<Vec<(BlockId, BlockId)>, Error> {
+    pub fn take_disjoint_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
         let copies = std::mem::take(&mut self.engine.cache.outbox.copies);
         if copies.is_empty() {
             return Ok(Vec::new());
         }
         // A copy of a copy is one of what was copied first.
         let mut source_of = FxHashMap::default();
-        let mut resolved: Vec<(BlockId, BlockId)> = Vec::with_capacity(copies.len());
+        let mut resolved: Vec<BlockCopy> = Vec::with_capacity(copies.len());
         for copy in &copies {
             let pool = self.engine.cache.groups[copy.group.index()].spec.pool;
             let src = source_of.get(&(pool, copy.src)).copied().unwrap_or(copy.src);
             if source_of.insert((pool, copy.dst), src).is_some() {
                 return Err(overwritten(copy.dst));
             }
-            resolved.push((src, copy.dst));
+            resolved.push(BlockCopy { src, ..*copy });
         }
-        let sources: FxHashSet<BlockId> = resolved.iter().map(|&(src, _)| src).collect();
-        if let Some(&(_, dst)) = resolved.iter().find(|(_, dst)| sources.contains(dst)) {
-            return Err(overwritten(dst));
+        let sources: FxHashSet<BlockId> = resolved.iter().map(|copy| copy.src).collect();
+        if let Some(copy) = resolved.iter().find(|copy| sources.contains(&copy.dst)) {
+            return Err(overwritten(copy.dst));
         }
         for copy in copies {
             let pool = self.engine.cache.groups[copy.group.index()].spec.pool;

@@ -4,7 +4,7 @@ use super::call::{BoundaryState, Call, StepOutputs};
 use super::config::{GroupConfig, Lookup, ManagerConfig};
 use super::no_change::NoChangeUntil;
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
-use super::request::VllmRequest;
+use super::request::{Request, VllmRequest};
 use super::stats::KvCacheStats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
@@ -14,9 +14,13 @@ use crate::engine::{CacheEvent, Engine, GroupBlocks, Residency};
 use crate::error::Error;
 use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
+use crate::rules::hit::HitLimit;
 use crate::rules::keeper::Keeper;
 use crate::rules::windows::has_places;
 use crate::store::{EvictionOrder, Store};
+
+/// The handle of no request.
+const NOBODY: u64 = u64::MAX;
 
 /// A block manager that decides as vLLM's does, block by block.
 ///
@@ -70,7 +74,8 @@ impl<S: Store> KvCacheManager<S> {
                 cache.store.order_by_priority()?;
                 place_windows(&mut cache.groups, &config);
             }
-            let mut new = Keeper::new(&cache, config.hit_alignment(), 0.0);
+            let mut new = Keeper::new(&cache, config.hit_alignment(), config.policy.quadratic());
+            new.chances = config.policy.chances();
             new.start_step(&mut cache.store);
             keeper = Some(Box::new(new));
         }
@@ -125,6 +130,16 @@ impl<S: Store> KvCacheManager<S> {
     pub fn id(&self, handle: u64) -> Option<&str> {
         let row = self.row(handle)?;
         Some(&self.engine.requests.rows[row].id)
+    }
+
+    /// Check that all handles are known and different.
+    pub(crate) fn check_batch(&mut self, handles: &[u64]) -> Result<(), Error> {
+        self.engine.requests.check_batch(handles)
+    }
+
+    /// What ended the hit of a request's last look-up; `None` once it is admitted.
+    pub(crate) fn ended_by(&self, handle: u64) -> Option<HitLimit> {
+        self.engine.requests.rows[self.row(handle)?].rest.ended_by
     }
 
     #[inline]
@@ -419,6 +434,25 @@ impl<S: Store> KvCacheManager<S> {
         self.give_back(handle, false)
     }
 
+    /// Give back the blocks of a preempted request. It stays known, with its digests.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`], and [`Error::NotLive`] where others freed its blocks.
+    pub fn suspend(&mut self, handle: u64) -> Result<(), Error> {
+        let row = self.engine.requests.row(handle)?;
+        self.score_left(row, false);
+        let released = self.engine.release(row);
+        self.forget_outputs(row);
+        self.engine.requests.rows[row].rest = Request::default();
+        // Whoever waited for it does not wait again.
+        for other in &mut self.engine.requests.rows {
+            other.rest.awaited =
+                other.rest.awaited.map(|it| if it == handle { NOBODY } else { it });
+        }
+        *self.engine.requests.progress_mut(row) = NoChangeUntil::default();
+        released
+    }
+
     /// Forget a request and give its blocks back.
     pub(super) fn give_back(&mut self, handle: u64, is_over: bool) -> Result<(), Error> {
         let Some(row) = self.row(handle) else { return Ok(()) };
@@ -458,11 +492,15 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     fn forget(&mut self, row: usize) {
+        self.forget_outputs(row);
+        self.engine.requests.remove(row);
+    }
+
+    fn forget_outputs(&mut self, row: usize) {
         let handle = self.engine.requests.handle(row);
         for outputs in self.outputs.iter_mut().filter(|it| !it.boundary_states.is_empty()) {
             outputs.boundary_states.retain(|state| state.handle != handle);
         }
-        self.engine.requests.remove(row);
     }
 
     /// A group's blocks of a request; none for a request that is not known.

@@ -1,5 +1,7 @@
 //! Eviction policies: which cached content goes first.
 
+use crate::rules::keeper::Chances;
+
 /// Which cached content goes first when memory is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Policy {
@@ -32,4 +34,22 @@ pub struct FlopModel {
     /// at least 0, where `c` is its chance over the mean chance. A life is the time in which as much is evicted as is cached; 0
     /// is eviction by age.
     pub alpha: f64,
+}
+
+impl Policy {
+    /// How much it counts how likely content is gone on from.
+    pub(crate) fn chances(self) -> Option<Chances> {
+        match self {
+            Self::FlopAware(model) => Some(Chances::All(model.alpha)),
+            Self::Lru | Self::Explicit => None,
+        }
+    }
+
+    /// FLOPs a pair of tokens over FLOPs a token, where it counts them.
+    pub(crate) fn quadratic(self) -> f64 {
+        match self {
+            Self::FlopAware(model) if model.linear > 0.0 => model.quadratic / model.linear,
+            _ => 0.0,
+        }
+    }
 }

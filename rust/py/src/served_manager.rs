@@ -1,0 +1,206 @@
+//! `ServedManager`: the rules of level `natural`, behind a lock.
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+
+use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Policy, Store};
+use hybrid_blocks_interop::{
+    Guarded, PyBlockHasher, core_error, integrity_error, invalid_argument, optional_hint,
+};
+use numpy::{PyArray1, PyArray2};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_sizes, size};
+use crate::block_store::new_store;
+use crate::checkpoint_policy::CheckpointPolicy;
+use crate::group_spec::GroupSpec;
+use crate::policy::policy;
+use crate::reports::{
+    admissions_dict, copies_array, events_list, num_free_blocks, num_live_blocks,
+};
+
+#[pyclass(frozen, module = "hybrid_blocks._core")]
+pub(crate) struct ServedManager {
+    manager: Guarded<core::ServedManager>,
+    hasher: Py<PyBlockHasher>,
+}
+
+#[pymethods]
+impl ServedManager {
+    #[new]
+    #[pyo3(signature = (
+        groups, hasher, *, num_blocks = None, num_slabs = None, blocks_per_slab = None,
+        enable_events = false, policy = Policy::Lru, placement = None, max_in_flight_tokens,
+        max_request_tokens = None, watermark = 0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the constructor")]
+    fn new(
+        groups: Vec<PyRef<'_, GroupSpec>>,
+        hasher: &Bound<'_, PyBlockHasher>,
+        #[pyo3(from_py_with = optional_size)] num_blocks: Option<u32>,
+        #[pyo3(from_py_with = optional_size)] num_slabs: Option<u32>,
+        #[pyo3(from_py_with = optional_sizes)] blocks_per_slab: Option<Vec<u32>>,
+        enable_events: bool,
+        #[pyo3(from_py_with = policy)] policy: Policy,
+        placement: Option<PyRef<'_, CheckpointPolicy>>,
+        #[pyo3(from_py_with = size)] max_in_flight_tokens: u32,
+        #[pyo3(from_py_with = optional_size)] max_request_tokens: Option<u32>,
+        #[pyo3(from_py_with = size)] watermark: u32,
+    ) -> PyResult<Self> {
+        let store = new_store(num_blocks, num_slabs, blocks_per_slab)?;
+        let (hash_block_size, algorithm, seed) = hasher.get().settings(hasher.py())?;
+        let hash_block_size = u32::try_from(hash_block_size).map_err(invalid_argument)?;
+        let groups = groups.iter().map(|group| group.0).collect();
+        let config = core::Config {
+            enable_events,
+            policy,
+            checkpoints: placement.map_or_else(Default::default, |policy| policy.0),
+            hashing: Hashing { algorithm, seed },
+            max_chunk: max_in_flight_tokens,
+            ..core::Config::new(groups, hash_block_size)
+        };
+        let manager = core::ServedManager::new(store, config, max_request_tokens, watermark)
+            .map_err(core_error)?;
+        Ok(Self { manager: Guarded::new(manager), hasher: hasher.clone().unbind() })
+    }
+
+    #[pyo3(signature = (request_id, tokens, *, session_id = None, hint = None))]
+    fn add_request(
+        &self,
+        request_id: &str,
+        tokens: &Bound<'_, PyAny>,
+        session_id: Option<&str>,
+        #[pyo3(from_py_with = optional_hint)] hint: Option<Hint>,
+    ) -> PyResult<u64> {
+        let (chain, digests) = self.hasher.get().hash_prompt(tokens, None)?;
+        self.manager.call(tokens.py(), |manager| {
+            let handle = manager.add_hashed(request_id, chain, digests)?;
+            if session_id.is_some() || hint.is_some() {
+                manager.set_session(handle, session_id, hint.unwrap_or_default())?;
+            }
+            Ok(handle)
+        })
+    }
+
+    fn append_tokens(
+        &self,
+        py: Python<'_>,
+        handles: Handles<'_>,
+        tokens: TokenArray<'_>,
+    ) -> PyResult<()> {
+        let (handles, tokens) = (handles.as_slice()?, tokens.as_slice()?);
+        self.manager.call(py, |manager| manager.append_tokens(handles, tokens))
+    }
+
+    fn waits_for_checkpoint(&self, py: Python<'_>, handle: Handle) -> PyResult<bool> {
+        self.manager.call(py, |manager| manager.waits_for_checkpoint(handle.0))
+    }
+
+    fn match_prefix(&self, py: Python<'_>, handle: Handle) -> PyResult<u32> {
+        Ok(self.manager.call(py, |manager| manager.match_prefix(handle.0))?.num_tokens)
+    }
+
+    fn match_limit(&self, py: Python<'_>, handle: Handle) -> PyResult<&'static str> {
+        Ok(self.manager.call(py, |manager| manager.match_prefix(handle.0))?.limit.name())
+    }
+
+    fn chunk(
+        &self,
+        py: Python<'_>,
+        handle: Handle,
+        #[pyo3(from_py_with = size)] start: u32,
+        #[pyo3(from_py_with = size)] most: u32,
+    ) -> PyResult<u32> {
+        self.manager.call(py, |manager| manager.chunk(handle.0, start, most))
+    }
+
+    #[pyo3(signature = (handles, num_new_tokens, lookahead = 0))]
+    fn allocate(
+        &self,
+        py: Python<'_>,
+        handles: Handles<'_>,
+        num_new_tokens: Counts<'_>,
+        #[pyo3(from_py_with = size)] lookahead: u32,
+    ) -> PyResult<usize> {
+        let (handles, counts) = (handles.as_slice()?, num_new_tokens.as_slice()?);
+        self.manager.call(py, |manager| manager.allocate(handles, counts, lookahead))
+    }
+
+    fn take_copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
+        copies_array(py, &self.manager.call(py, core::ServedManager::take_copies)?)
+    }
+
+    fn advance(
+        &self,
+        py: Python<'_>,
+        handles: Handles<'_>,
+        num_tokens: Counts<'_>,
+    ) -> PyResult<()> {
+        let (handles, counts) = (handles.as_slice()?, num_tokens.as_slice()?);
+        self.manager.call(py, |manager| manager.advance(handles, counts))
+    }
+
+    fn preempt(&self, py: Python<'_>, handles: Handles<'_>) -> PyResult<()> {
+        let handles = handles.as_slice()?;
+        self.manager.call(py, |manager| manager.preempt(handles))
+    }
+
+    fn free(&self, py: Python<'_>, handles: Handles<'_>) -> PyResult<()> {
+        let handles = handles.as_slice()?;
+        self.manager.call(py, |manager| manager.free(handles))
+    }
+
+    fn tick(&self, py: Python<'_>) -> PyResult<()> {
+        self.manager.with(py, core::ServedManager::tick)
+    }
+
+    #[pyo3(signature = (handle, group = 0))]
+    fn block_ids<'py>(
+        &self,
+        py: Python<'py>,
+        handle: Handle,
+        #[pyo3(from_py_with = size)] group: u32,
+    ) -> PyResult<Bound<'py, PyArray1<i32>>> {
+        let blocks = self.manager.call(py, |manager| {
+            let blocks = manager.blocks(handle.0, GroupId(group))?;
+            Ok(blocks.iter().map(|block| block.0.cast_signed()).collect())
+        })?;
+        Ok(PyArray1::from_vec(py, blocks))
+    }
+
+    fn progress(&self, py: Python<'_>, handle: Handle) -> PyResult<(u32, u32)> {
+        self.manager.call(py, |manager| manager.progress(handle.0))
+    }
+
+    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let events = self.manager.with(py, core::ServedManager::take_events)?;
+        events_list(py, self.hasher.get().settings(py)?.1, &events)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        admissions_dict(py, &self.manager.with(py, |manager| manager.stats())?)
+    }
+
+    #[getter]
+    fn max_request_tokens(&self, py: Python<'_>) -> PyResult<u32> {
+        self.manager.with(py, |manager| manager.max_request_tokens())
+    }
+
+    #[getter]
+    fn num_blocks(&self, py: Python<'_>) -> PyResult<u64> {
+        self.manager.with(py, |manager| manager.store().num_slabs())
+    }
+
+    #[getter]
+    fn num_free_blocks(&self, py: Python<'_>) -> PyResult<u64> {
+        self.manager.with(py, |manager| num_free_blocks(manager.store()))
+    }
+
+    #[pyo3(signature = (*, pool = 0))]
+    fn num_live_blocks(&self, py: Python<'_>, pool: u32) -> PyResult<u32> {
+        self.manager.call(py, |manager| num_live_blocks(manager.store(), pool))
+    }
+
+    fn check_integrity(&self, py: Python<'_>) -> PyResult<()> {
+        self.manager.with(py, |manager| manager.check_integrity())?.map_err(integrity_error)
+    }
+}

@@ -1,0 +1,200 @@
+"""The replay does what level ``natural`` does in vLLM's scheduler: step by step, block by block."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hybrid_blocks.manager import Counts, Handles
+from hybrid_blocks.model import load_model
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.replay import EngineConfig, model_cache
+from hybrid_blocks.replay.engine import Engine as ReplayEngine
+from hybrid_blocks.replay.managers import ManagerName, make_manager
+from hybrid_blocks.replay.managers.wrapped import WrappedManager
+from hybrid_blocks.trace import Trace, generate_workload
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.level import Level
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from natural.engine import Engine
+from natural.served import Served
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Case:
+    """``num_requests`` of a generated workload at once, ``at_once`` of them in the batch."""
+
+    model: str
+    gib: float
+    workload: str
+    num_requests: int
+    at_once: int
+    seed: int = 0
+    budget: int = 8192
+
+    def trace(self) -> Trace:
+        trace = generate_workload(self.workload, self.seed, self.num_requests)
+        alone = np.full_like(trace.follows, -1)
+        return replace(trace, arrival=np.zeros_like(trace.arrival), follows=alone)
+
+    def deployment(self, trace: Trace) -> Deployment:
+        return Deployment(
+            max_model_len=int(trace.total_tokens.max()) + 1,
+            max_num_batched_tokens=self.budget,
+            in_flight_batches=1,
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step is made of, and the memory once its copies are handed over."""
+
+    num_tokens: dict[str, int]
+    preempted: list[str]
+    free_slabs: int
+    live_blocks: tuple[int, ...]
+
+
+@dataclass
+class Run:
+    steps: list[Step] = field(default_factory=list)
+    num_hit_tokens: dict[str, int] = field(default_factory=dict)
+
+
+class Recorder(WrappedManager):
+    """Notes the steps of a replay."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.steps: list[Step] = []
+        self._preempted: list[str] = []
+        self._ids: dict[int, str] = {}
+        self.begin_step, self.chunk = inner.begin_step, inner.chunk
+        self.can_admit, self.match_prefix = inner.can_admit, inner.match_prefix
+        self.allocate, self.append_tokens = inner.allocate, inner.append_tokens
+        self.free, self.stats = inner.free, inner.stats
+
+    def add_request(self, request_id: str, tokens: Any) -> int:
+        handle: int = self._inner.add_request(request_id, tokens)
+        self._ids[handle] = request_id
+        return handle
+
+    def preempt(self, handles: Handles) -> None:
+        self._preempted += [self._ids[handle] for handle in handles.tolist()]
+        self._inner.preempt(handles)
+
+    def advance(self, handles: Handles, num_tokens: Counts) -> None:
+        ids = [self._ids[handle] for handle in handles.tolist()]
+        inner: Any = self._inner
+        inner.core.take_copies()
+        self.steps.append(
+            Step(
+                dict(zip(ids, num_tokens.tolist(), strict=True)),
+                sorted(self._preempted),
+                inner.num_free_blocks,
+                inner.num_live_blocks,
+            )
+        )
+        self._preempted = []
+        inner.advance(handles, num_tokens)
+
+
+def replayed(case: Case) -> Run:
+    trace = case.trace()
+    config = EngineConfig(
+        max_num_seqs=case.at_once, max_num_batched_tokens=case.budget, watermark=0.0
+    )
+    cache = model_cache(case.model, int(case.gib * GIB), case.deployment(trace))
+    recorder = Recorder(make_manager(ManagerName.RUST, cache, config))
+    run = Run(recorder.steps)
+
+    def on_hit(request: int, num_tokens: int) -> None:
+        run.num_hit_tokens[str(request)] = num_tokens
+
+    ReplayEngine(trace, recorder, cache, config, on_hit=on_hit).run()
+    return run
+
+
+def served(case: Case) -> Run:
+    trace = case.trace()
+    deployment, model = case.deployment(trace), load_model(case.model)
+    config = Engine(model, deployment, int(case.gib * GIB)).scheduler_config()
+    scheduler = scheduler_over(
+        config,
+        num_requests=case.at_once,
+        max_model_len=deployment.length(model),
+        max_num_batched_tokens=case.budget,
+        hash_block_size=min(group.kv_cache_spec.block_size for group in config.kv_cache_groups),
+        scheduler_cls=Scheduler,
+    )
+    pool: Any = scheduler.kv_cache_manager.block_pool
+    engine = Served(scheduler, config, make_hasher(pool.hash_block_size))
+    run = Run(num_hit_tokens=engine.num_hit_tokens)
+
+    def note(scheduled: Any) -> None:
+        run.steps.append(
+            Step(
+                dict(scheduled.num_scheduled_tokens),
+                sorted(scheduled.preempted_req_ids or ()),
+                pool.get_num_free_blocks(),
+                tuple(one.num_live for one in pool.pools),
+            )
+        )
+
+    for number in range(len(trace)):
+        tokens, num_prompt = trace.token_ids(number).tolist(), int(trace.prompt_tokens[number])
+        engine.add(str(number), tokens[:num_prompt], tokens[num_prompt:])
+    while scheduler.requests:
+        engine.step(note)
+    return run
+
+
+@pytest.fixture(autouse=True)
+def natural(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HYBRID_BLOCKS", Level.NATURAL)
+    installation.install(Level.NATURAL)
+    yield
+    installation.uninstall()
+
+
+CASES = (
+    Case("Qwen3.5-27B", 5, "tools", 30, 16, budget=512),
+    # Two are preempted, and whoever waited for a checkpoint of one does not wait again.
+    Case("Qwen3.5-27B", 6, "conversations", 60, 64),
+    Case("gpt-oss-20b", 0.7, "conversations", 30, 64),
+    Case("Gemma-3-27B", 6, "conversations", 40, 32, seed=2, budget=2048),
+    Case("Llama-4-Scout-17B-16E", 6, "tools", 30, 16),
+    Case("LFM2-1.2B", 0.4, "agents", 15, 8),
+)
+MORE = tuple(
+    Case(model, gib, workload, 120, at_once, seed)
+    for model, gib in (
+        ("Qwen3.5-27B", 12),
+        ("Nemotron-H-8B", 4),
+        ("Kimi-Linear-48B-A3B", 20),
+        ("gpt-oss-20b", 2),
+        ("Gemma-4-31B", 12),
+        ("Granite-4.0-H-Small", 6),
+    )
+    for workload in ("tools", "agents", "documents", "conversations", "changing")
+    for seed, at_once in enumerate((8, 16, 32, 64))
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.full) for case in MORE)],
+    ids=lambda case: "-".join(map(str, vars(case).values())),
+)
+def test_a_replay_takes_every_step_that_level_natural_takes(case: Case) -> None:
+    expected, found = served(case), replayed(case)
+    for number, (theirs, ours) in enumerate(zip(expected.steps, found.steps, strict=False)):
+        assert ours == theirs, f"step {number}"
+    assert len(found.steps) == len(expected.steps)
+    assert found.num_hit_tokens == expected.num_hit_tokens
+    assert len({len(step.num_tokens) for step in expected.steps}) > 1
