@@ -15,6 +15,7 @@ PACKAGE = "hybrid_blocks.vllm"
 GEOMETRY = sorted((ROOT / "python/hybrid_blocks/plan/geometry").glob("*.py"))
 RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))
 FIGURES = sorted((ROOT / "python/hybrid_blocks/metrics").glob("*.py"))
+VARIABLES = ROOT / "python/hybrid_blocks/variables.py"
 STUB = ROOT / "python/hybrid_blocks/_core/vllm.pyi"
 _IN_RUST = re.compile(r'(?:intern!\([^"]*|(?:number|size|list|object|truth|presence) )"(\w+)"')
 _WRITTEN = re.compile(r'attributes\.set_item\(intern!\([^"]*"(\w+)"')
@@ -80,7 +81,7 @@ def written_past_the_class() -> set[str]:
 def own_names() -> set[str]:
     """Return what the adapter and the compiled core define themselves."""
     names = set()
-    for tree in _trees([*PLUGIN.rglob("*.py"), *GEOMETRY, *FIGURES, STUB]):
+    for tree in _trees([*PLUGIN.rglob("*.py"), *GEOMETRY, *FIGURES, VARIABLES, STUB]):
         for node in ast.walk(tree):
             match node:
                 case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
