@@ -21,7 +21,7 @@ LARGEST = 1 << 30
 ENDLESS = """
 import sys, time
 from pathlib import Path
-from test_recorder import finished, LARGEST
+from test_recorded_lines import finished, LARGEST
 from hybrid_blocks.trace.recorder import Recorder
 one = Recorder(Path(sys.argv[1]), LARGEST)
 for number in range(1_000_000):

@@ -26,6 +26,7 @@ __all__ = [
     "GroupKind",
     "GroupSpec",
     "HashChain",
+    "ServedManager",
     "build_info",
     "offload",
     "vllm",
@@ -656,6 +657,7 @@ class ServedManager:
             IntegrityError: A promise is broken; the message says which.
         """
 
+@final
 class BlockManager:
     """Requests, their block tables in every group, and the prefix cache between them.
 
