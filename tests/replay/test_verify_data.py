@@ -8,7 +8,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hybrid_blocks import BlockManager, CheckpointPolicy
+from hybrid_blocks import CheckpointPolicy
+from hybrid_blocks._core import ServedManager
 from hybrid_blocks.cli import app
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
@@ -122,7 +123,7 @@ def test_checking_changes_nothing_but_the_times() -> None:
 class Faulty:
     """A manager's core that loses a copy out of a checkpoint, or shows a wrong block."""
 
-    def __init__(self, core: BlockManager, *, lose_fork: bool = False, wrong_block: bool = False):
+    def __init__(self, core: ServedManager, *, lose_fork: bool = False, wrong_block: bool = False):
         self._core = core
         self._lose_fork = lose_fork
         self._wrong_block = wrong_block
@@ -149,7 +150,7 @@ class Faulty:
 
 def broken(cache: Cache, **faults: Any) -> VerifiedManager:
     inner = make_rust(cache, CONFIG, RustOptions())
-    inner.core = cast("BlockManager", Faulty(inner.core, **faults))
+    inner.core = cast("ServedManager", Faulty(inner.core, **faults))
     return VerifiedManager(inner, cache.geometry)
 
 

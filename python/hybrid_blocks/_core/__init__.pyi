@@ -519,6 +519,15 @@ class ServedManager:
             InvalidArgumentError: Tokens that cannot be hashed.
         """
 
+    def set_worth(self, handle: int, worth: npt.NDArray[np.uint64]) -> None:
+        """Set the worth of the content of each of a request's hash blocks once no request holds it.
+
+        As :meth:`BlockManager.set_worth`, for the ``explicit`` policy.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
     def append_tokens(self, handles: _Handles, tokens: _Counts) -> None:
         """Append one sampled token to each request.
 

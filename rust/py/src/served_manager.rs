@@ -5,7 +5,7 @@ use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Policy, Store};
 use hybrid_blocks_interop::{
     Guarded, PyBlockHasher, core_error, integrity_error, invalid_argument, optional_hint,
 };
-use numpy::{PyArray1, PyArray2};
+use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -79,6 +79,16 @@ impl ServedManager {
             }
             Ok(handle)
         })
+    }
+
+    fn set_worth(
+        &self,
+        py: Python<'_>,
+        handle: Handle,
+        worth: PyReadonlyArray1<'_, u64>,
+    ) -> PyResult<()> {
+        let worth = worth.as_slice()?.to_vec();
+        self.manager.call(py, |manager| manager.set_priorities(handle.0, worth))
     }
 
     fn append_tokens(

@@ -142,6 +142,15 @@ impl ServedManager {
         self.core.set_session(handle, session_id, hint)
     }
 
+    /// Say what priority the content of each of a request's hash blocks has once nobody holds it, for
+    /// [`Policy::Explicit`](crate::Policy::Explicit).
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn set_priorities(&mut self, handle: u64, priorities: Vec<u64>) -> Result<(), Error> {
+        self.core.set_priorities(handle, priorities)
+    }
+
     fn check_size(&self, num_tokens: u64) -> Result<(), Error> {
         if num_tokens <= u64::from(self.max_request_tokens) {
             return Ok(());

@@ -16,6 +16,7 @@ use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::rules::hit::HitLimit;
 use crate::rules::keeper::Keeper;
+use crate::rules::policy::Policy;
 use crate::rules::windows::has_places;
 use crate::store::{EvictionOrder, Store};
 
@@ -76,7 +77,7 @@ impl<S: Store> KvCacheManager<S> {
             }
             let mut new = Keeper::new(&cache, config.hit_alignment(), config.policy.quadratic());
             new.chances = config.policy.chances();
-            new.start_step(&mut cache.store);
+            start_step(&mut new, &mut cache.store, config.policy);
             keeper = Some(Box::new(new));
         }
         Ok(Self {
@@ -484,6 +485,13 @@ impl<S: Store> KvCacheManager<S> {
         if !self.holds_blocks(row) {
             return;
         }
+        if self.config.policy == Policy::Explicit {
+            self.score_as_said(row);
+            let trail = &mut self.engine.requests.rows[row].rest.trail;
+            trail.lengths.clear();
+            trail.windows.clear();
+            return;
+        }
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         let (Row { digests, rest: request, .. }, tables) = self.engine.requests.split_mut(row);
         let (cache, num_computed) = (&mut self.engine.cache, request.num_computed);
@@ -559,7 +567,7 @@ impl<S: Store> KvCacheManager<S> {
             slabs.spend_slack_first(is_short);
         }
         if let Some(keeper) = &mut self.keeper {
-            keeper.start_step(&mut self.engine.cache.store);
+            start_step(keeper, &mut self.engine.cache.store, self.config.policy);
         }
         self.coming_checkpoints.clear();
         self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());
@@ -647,11 +655,21 @@ impl<S: Store> KvCacheManager<S> {
     }
 }
 
+/// A step begins. Where a caller says what goes first, nothing has a priority without a word.
+fn start_step<S: Store>(keeper: &mut Keeper, store: &mut S, policy: Policy) {
+    if policy == Policy::Explicit {
+        keeper.traffic.measure(store);
+    } else {
+        keeper.start_step(store);
+    }
+}
+
 /// Have windows kept where checkpoints are.
 fn place_windows(groups: &mut [Group], config: &ManagerConfig) {
     let Lookup::Hybrid { specs, .. } = &config.lookup else { return };
     let has_windows = groups.iter().any(|group| group.kind().is_window());
-    if config.checkpoints.is_none() || !has_windows || !has_places(groups) {
+    let is_said = config.policy == Policy::Explicit;
+    if config.checkpoints.is_none() || is_said || !has_windows || !has_places(groups) {
         return;
     }
     for spec in specs {
