@@ -142,7 +142,7 @@ impl ServedManager {
         self.core.set_session(handle, session_id, hint)
     }
 
-    /// Say what priority the content of each of a request's hash blocks has once nobody holds it, for
+    /// Give each of a request's hash blocks a priority, which counts once no request holds the block. For
     /// [`Policy::Explicit`](crate::Policy::Explicit).
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use crate::rules::policy::Policy;
 use crate::store::{EvictionOrder, Store};
 
 impl<S: Store> KvCacheManager<S> {
-    /// Say what priority the content of each of a request's hash blocks has once nobody holds it. For
-    /// [`Policy::Explicit`]; content of which nothing was said has the lowest, 0.
+    /// Give each of a request's hash blocks a priority, which counts once no request holds the block. For
+    /// [`Policy::Explicit`]; other blocks have the lowest, 0.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
