@@ -290,7 +290,7 @@ def test_a_request_that_takes_all_memory_does_without_a_state_to_go_on_from() ->
     room = make_manager(ManagerName.RUST, cache, config).max_request_tokens
     states = [group for group in cache.geometry.groups if group.kind == "state"]
     full = next(group for group in cache.geometry.groups if group.kind == "full")
-    # For a step the state that it goes on from lies beside its own: there is no room for both.
+    # A request that resumes holds the checkpoint beside its own state for a step: both do not fit.
     first = room - len(states) * full.blocks_per_slab * full.block_tokens - 700
     builder = TraceBuilder("one conversation")
     history = builder.fresh(room + 1)

@@ -18,7 +18,7 @@ from hybrid_blocks.cli.output import (
     write_json,
 )
 from hybrid_blocks.cli.speculative import Option, draft_tokens
-from hybrid_blocks.cli.values import each_once, finite
+from hybrid_blocks.cli.values import MOST_RUNNING, each_once, finite
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.plan.deployment import MAX_DRAFT_TOKENS, MOST
 from hybrid_blocks.profile.process import profile
@@ -29,7 +29,6 @@ from hybrid_blocks.terminal import make_console, print_table
 from hybrid_blocks.trace import read_trace
 
 DEFAULTS = Settings(level="off")
-MOST_RUNNING = 2**16
 MOST_TOKENS = 2**24
 """Of one request: more would not fit into a process that holds them as a list."""
 MOST_BLOCKS = 2**24

@@ -24,7 +24,7 @@ from hybrid_blocks.cli.replay_show import check_served, draw_runs, show, write_p
 from hybrid_blocks.cli.replay_trace import generate_requests, read_requests
 from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.cli.tiers import compare_tiers
-from hybrid_blocks.cli.values import each_once, finite
+from hybrid_blocks.cli.values import MOST_RUNNING, each_once, finite
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.plan import Deployment
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 DEFAULT_MANAGER = ManagerName.RUST
 DEFAULT_MEMORY = "24GiB"
 DEFAULT_BLOCK_SIZE = 16
-MOST_RUNNING = 2**16
 
 
 def replay_command(  # noqa: PLR0917 - typer reads the options from the signature

@@ -9,7 +9,7 @@ import typer
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import STDOUT, fail, refuse_same_file, to_write, write_json
 from hybrid_blocks.cli.progress import make_progress
-from hybrid_blocks.cli.values import each_once
+from hybrid_blocks.cli.values import MOST_RUNNING, each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.plan import Deployment
@@ -38,7 +38,6 @@ NONE_SERVES = 1
 """The exit code if no deployment serves the trace."""
 
 _BLOCK = 16
-_MOST_RUNNING = 2**16
 
 
 def size_command(  # noqa: PLR0917 - typer reads the options from the signature
@@ -71,7 +70,7 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
     ] = UTILIZATION,
     kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
     max_num_seqs: Annotated[
-        int, typer.Option(min=1, max=_MOST_RUNNING, help="Most running requests.")
+        int, typer.Option(min=1, max=MOST_RUNNING, help="Most running requests.")
     ] = 256,
     max_num_batched_tokens: Annotated[
         int, typer.Option(min=1, max=MOST, help="Most tokens computed in one step.")

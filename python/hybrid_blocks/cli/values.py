@@ -10,6 +10,9 @@ from hybrid_blocks.errors import InvalidArgumentError
 
 T = TypeVar("T")
 
+MOST_RUNNING = 2**16
+"""Requests that a command runs at a time, at most."""
+
 
 def finite(param: typer.CallbackParam, value: float | None) -> float | None:
     """Refuse infinity, and what is no number and so within any range.

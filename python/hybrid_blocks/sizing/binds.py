@@ -12,7 +12,7 @@ BATCH: Final = "--max-num-seqs"
 COMPUTE: Final = "compute"
 
 _OFTEN: Final = 0.05
-"""Share of the steps from which on a limit is said to bind."""
+"""A limit binds in at least this share of the steps."""
 
 
 def what_binds(engine: Engine, cache: Cache) -> str:

@@ -164,7 +164,7 @@ def natural(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 CASES = (
     Case("Qwen3.5-27B", 5, "tools", 30, 16, budget=512),
-    # Two are preempted, and whoever waited for a checkpoint of one does not wait again.
+    # Two requests are preempted. Those that waited for their checkpoints do not wait again.
     Case("Qwen3.5-27B", 6, "conversations", 60, 64),
     Case("gpt-oss-20b", 0.7, "conversations", 30, 64),
     Case("Gemma-3-27B", 6, "conversations", 40, 32, seed=2, budget=2048),

@@ -38,7 +38,7 @@ struct Row {
     matched: Option<Match>,
 }
 
-/// A hit that was told of, with its blocks.
+/// The hit that the last look-up found, with its blocks.
 #[derive(Debug)]
 struct Match {
     found: ComputedBlocks,

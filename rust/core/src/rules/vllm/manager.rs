@@ -444,10 +444,11 @@ impl<S: Store> KvCacheManager<S> {
         let released = self.engine.release(row);
         self.forget_outputs(row);
         self.engine.requests.rows[row].rest = Request::default();
-        // Whoever waited for it does not wait again.
+        // A request that waited for this one does not wait for it again.
         for other in &mut self.engine.requests.rows {
-            other.rest.awaited =
-                other.rest.awaited.map(|it| if it == handle { NOBODY } else { it });
+            if other.rest.awaited == Some(handle) {
+                other.rest.awaited = Some(NOBODY);
+            }
         }
         *self.engine.requests.progress_mut(row) = NoChangeUntil::default();
         released
