@@ -59,8 +59,9 @@ class Engine(Collector):
             *(figures.CHECKPOINTS_WRITTEN.sample(count, place=one) for one in figures.PLACES),
             *(figures.CHECKPOINTS_DROPPED.sample(count, reason=one) for one in figures.DROPS),
             *(figures.HITS.sample(count, ended_by=one) for one in figures.ENDS),
-            *(one.sample(count) for one in (figures.FORKS, figures.HITS_SHORTENED)),
-            *(one.sample(count) for one in (figures.SLAB_STEALS, figures.COMPACTIONS)),
+            figures.FORKS.sample(count),
+            figures.HITS_SHORTENED.sample(count),
+            figures.SLAB_STEALS.sample(count),
         ]
 
 

@@ -21,7 +21,7 @@ class Engine:
     def __init__(self, num_slabs: int) -> None:
         hasher = block_hasher("sha256", 16)
         self.manager = BlockManager(
-            GROUPS, hasher, num_slabs=num_slabs, blocks_per_slab=[37, 1], max_chunk=BUDGET
+            GROUPS, hasher, num_slabs=num_slabs, blocks_per_slab=[37, 1], max_in_flight_tokens=BUDGET
         )
         self.waiting: deque[int] = deque()
         self.running: list[int] = []
@@ -40,13 +40,15 @@ class Engine:
         manager.tick()
         for handle in list(self.running):
             if handle in self.running:  # a request before it may have preempted it
-                self._allocate(handle, manager.progress(handle)[1], chunks)
-        while self.waiting and sum(chunks.values()) < BUDGET and manager.can_admit(self.waiting[0]):
-            handle = self.waiting.popleft()
+                self._grow(handle, chunks)
+        while self.waiting and sum(chunks.values()) < BUDGET:
+            handle = self.waiting[0]
             hit = manager.match_prefix(handle)
-            self.running.append(handle)
-            if not self._allocate(handle, hit, chunks):
+            chunk = self._chunk(handle, hit, chunks)
+            if not manager.allocate(np.array([handle]), np.array([chunk], dtype=np.int32)):
                 break
+            self.running.append(self.waiting.popleft())
+            chunks[handle] = chunk
             self.found += hit
         handles = np.fromiter(chunks, np.int64)
         counts = np.fromiter(chunks.values(), np.int32)
@@ -61,11 +63,14 @@ class Engine:
                 self.running.remove(handle)
                 manager.free(np.array([handle]))
 
-    def _allocate(self, handle: int, computed: int, chunks: dict[int, int]) -> bool:
-        """Make room for a request's next chunk; the last requests give way where there is none."""
+    def _chunk(self, handle: int, computed: int, chunks: dict[int, int]) -> int:
+        """Return the tokens of a request's next chunk, which ends where a state is kept."""
         most = min(self.manager.progress(handle)[0] - computed, BUDGET - sum(chunks.values()))
-        end = self.manager.next_boundary(handle)  # a state is kept there
-        chunk = min(most, end - computed) if end is not None and end > computed else most
+        return self.manager.chunk(handle, computed, most)
+
+    def _grow(self, handle: int, chunks: dict[int, int]) -> None:
+        """Make room for a request's next chunk; the last requests give way where there is none."""
+        chunk = self._chunk(handle, self.manager.progress(handle)[1], chunks)
         while chunk and not self.manager.allocate(
             np.array([handle]), np.array([chunk], dtype=np.int32)
         ):
@@ -75,10 +80,9 @@ class Engine:
             chunks.pop(last, None)
             self.preempted += 1
             if last == handle:
-                return False
+                return
         if chunk:
             chunks[handle] = chunk
-        return bool(chunk)
 
 
 def forward(copies: Ints, handles: npt.NDArray[np.int64], counts: Ints) -> Ints:

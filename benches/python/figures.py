@@ -180,7 +180,6 @@ def _row(result: Result, model: str, limit: int) -> Row:
         "full_load_steps",
         "needless_waits",
         "preemptions",
-        "compactions",
         "hit_rate",
         "recompute_flops_saved",
         "limit_no_checkpoint",

@@ -25,7 +25,7 @@ const POOL: PoolId = PoolId(0);
 
 fn manager(num_blocks: u32) -> BlockManager {
     let groups = vec![GroupSpec { kind: GroupKind::Full, block_size: BLOCK_SIZE, pool: POOL }];
-    let config = Config { max_chunk: u32::MAX / 4, ..Config::new(groups, BLOCK_SIZE) };
+    let config = Config { max_in_flight_tokens: u32::MAX / 4, ..Config::new(groups, BLOCK_SIZE) };
     BlockManager::new(BlockStore::fixed(num_blocks).unwrap(), config).unwrap()
 }
 

@@ -54,21 +54,11 @@ def manager_of(setup: dict[str, Any]) -> BlockManager:
         block_hasher("xxhash", setup["hash_block_size"]),
         blocks_per_slab=setup["blocks_per_slab"] or None,
         enable_events=True,
-        enable_compaction=setup["compaction"],
         policy=POLICIES[setup["policy"]],
         placement=Placement(**setup["placement"]),
-        max_chunk=12,
+        max_in_flight_tokens=12,
         **memory,
     )
-
-
-def compact(manager: BlockManager, num_slabs: int) -> Any:
-    plan = manager.plan_compaction(num_slabs)
-    changes = manager.apply_compaction(plan)
-    if plan.num_slabs > 0:
-        with pytest.raises(HybridBlocksError, match="planned for another state"):
-            manager.apply_compaction(plan)
-    return changes
 
 
 def event(told: tuple[Any, ...]) -> list[Any]:
@@ -95,11 +85,8 @@ def answer(manager: BlockManager, call: str, args: list[Any]) -> Any:
         for arg, kind in zip(args, kinds, strict=True)
     ]
     try:
-        match call:
-            case "compact":
-                return plain(compact(manager, *args))
-            case "take_events":
-                return [event(told) for told in manager.take_events()]
+        if call == "take_events":
+            return [event(told) for told in manager.take_events()]
         return plain(getattr(manager, call)(*args))
     except HybridBlocksError as error:
         return {"error": type(error).__name__}
@@ -137,7 +124,7 @@ def test_recorded_operations_are_answered_as_by_the_core(binary: Path, path: Pat
 def test_every_call_of_the_core_is_one_that_python_has(binary: Path) -> None:
     rng = np.random.default_rng(7)
     made = {call for _ in range(40) for call in repeat(binary, rng.bytes(SETUP_BYTES + 480))}
-    assert {*ARGUMENTS, "compact", "take_copies", "next_boundary", "reset", "tick"} <= made
+    assert {*ARGUMENTS, "compact", "take_copies", "chunk", "reset", "tick"} <= made
 
 
 def test_an_answer_that_differs_is_noticed(binary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,7 @@ CANNOT_BE: list[tuple[str, dict[str, Any], str]] = [
         "not -1",
     ),
     ("one slab", {"num_blocks": None, "num_slabs": 1, "blocks_per_slab": [1]}, "2 slabs"),
-    ("nothing is ever computed", {"max_chunk": 0}, "max_chunk"),
+    ("nothing is ever computed", {"max_in_flight_tokens": 0}, "max_in_flight_tokens"),
 ]
 
 

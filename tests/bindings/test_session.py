@@ -51,14 +51,12 @@ def test_what_is_said_of_a_session_after_its_end_decides_what_goes_first(told: b
         handle = core.add_request(name, prompts[name], session_id=name)
         handles, done = np.array([handle]), core.match_prefix(handle)
         while done < 512:
-            count = min(core.next_boundary(handle) or 512, 512) - done
+            count = core.chunk(handle, done, 512 - done)
             core.allocate(handles, np.array([count], dtype=np.int32))
             core.take_copies()
             core.advance(handles, np.array([count], dtype=np.int32))
             done += count
         core.free(handles)
-        core.take_copies()
-        core.take_copies()
         core.tick()
 
     serve("a")

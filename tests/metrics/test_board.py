@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from board import FILE, OF_VLLM, board
 from grafana import VARIABLES, expressions
-from hybrid_blocks.metrics.engine import COMPACTIONS, ENGINE
+from hybrid_blocks.metrics.engine import ENGINE
 from hybrid_blocks.metrics.offload import OFFLOAD
 
 BOARD = board()
@@ -49,8 +49,7 @@ def test_a_query_takes_rates_of_counters_alone(expression: str) -> None:
 
 def test_every_figure_is_on_the_board() -> None:
     shown = {name for expression in expressions(BOARD) for name in metrics(expression)}
-    # vLLM's engine never asks for compactions.
-    assert FIGURES.keys() - {COMPACTIONS.name} <= shown
+    assert FIGURES.keys() <= shown
 
 
 def test_variables_and_tag_are_those_of_vllms_boards() -> None:

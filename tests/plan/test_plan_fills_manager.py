@@ -22,7 +22,7 @@ def _manager(geometry: ArenaPlan) -> BlockManager:
         num_slabs=geometry.num_slabs,
         blocks_per_slab=geometry.pools,
         enable_caching=False,
-        max_chunk=geometry.in_flight_tokens,
+        max_in_flight_tokens=geometry.in_flight_tokens,
     )
 
 

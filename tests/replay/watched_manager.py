@@ -45,10 +45,6 @@ class WatchedManager(WrappedManager):
         self.steps += 1
         self.inner.begin_step()
 
-    def can_admit(self, handle: int, headroom: int) -> bool:
-        assert self.lives[handle].room is None
-        return self.inner.can_admit(handle, headroom)
-
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
         life = self.lives[handle]
         assert start == (life.matched if life.room is None else life.computed)

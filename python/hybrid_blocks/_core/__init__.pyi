@@ -21,12 +21,10 @@ __all__ = [
     "BlockManager",
     "BlockStore",
     "CheckpointPolicy",
-    "Compaction",
     "FlopModel",
     "GroupKind",
     "GroupSpec",
     "HashChain",
-    "ServedManager",
     "build_info",
     "offload",
     "vllm",
@@ -343,18 +341,6 @@ class FlopModel:
     def __ne__(self, other: object, /) -> bool: ...
 
 @final
-class Compaction:
-    """Planned moves of live blocks that free slabs."""
-
-    @property
-    def num_slabs(self) -> int:
-        """Slabs that become free."""
-
-    @property
-    def num_moves(self) -> int:
-        """Blocks that have to be moved for it."""
-
-@final
 class BlockStore:
     """Pools and prefix indexes without requests, for engines that keep their own block tables.
 
@@ -470,206 +456,19 @@ class BlockStore:
         """
 
 @final
-class ServedManager:
-    """The rules of level ``natural``, without vLLM: what :class:`BlockManager` is to its own rules.
-
-    The blocks come from one pool of ``num_blocks``, or from pools over ``num_slabs`` slabs, see
-    :class:`BlockManager`; states and windows are checkpoints over slabs alone. At most
-    ``max_in_flight_tokens`` are scheduled and not settled, which bounds what windowed groups hold.
-    Requests have up to ``max_request_tokens`` tokens, by default as many as fit alone.
-    ``watermark`` slabs or blocks stay free when a request is admitted beside others.
-
-    A step begins with :meth:`tick`. Running requests get room by :meth:`allocate`. For a waiting
-    request the scheduler calls :meth:`waits_for_checkpoint`, :meth:`match_prefix`, :meth:`chunk`
-    and :meth:`allocate`, in this order. Then the copies of :meth:`take_copies` run, and the forward
-    pass. :meth:`advance` ends the step. Handles and counts are arrays as in :class:`BlockManager`.
-
-    Raises:
-        InvalidArgumentError: Sizes that cannot be.
-    """
-
-    def __new__(
-        cls,
-        groups: Sequence[GroupSpec],
-        hasher: BlockHasher,
-        *,
-        num_blocks: int | None = None,
-        num_slabs: int | None = None,
-        blocks_per_slab: Sequence[int] | None = None,
-        enable_events: bool = False,
-        policy: str | FlopModel = ...,
-        placement: CheckpointPolicy | None = None,
-        max_in_flight_tokens: int,
-        max_request_tokens: int | None = None,
-        watermark: int = 0,
-    ) -> ServedManager: ...
-    def add_request(
-        self,
-        request_id: str,
-        tokens: _Tokens,
-        *,
-        session_id: str | None = None,
-        hint: str | None = None,
-    ) -> int:
-        """Register a request by its prompt, take no block, and return its handle.
-
-        Raises:
-            DuplicateRequestError: The id is in use.
-            RequestTooLargeError: The prompt would not fit into the empty cache.
-            InvalidArgumentError: Tokens that cannot be hashed.
-        """
-
-    def append_tokens(self, handles: _Handles, tokens: _Counts) -> None:
-        """Append one sampled token to each request.
-
-        Raises:
-            UnknownRequestError: A handle names no request.
-            InvalidArgumentError: The lengths differ, or a handle is given twice.
-        """
-
-    def waits_for_checkpoint(self, handle: int) -> bool:
-        """Return whether a waiting request had better be passed over in this step.
-
-        Another request leaves a checkpoint in it from which this one can resume.
-
-        Raises:
-            UnknownRequestError: The handle names no request.
-        """
-
-    def match_prefix(self, handle: int) -> int:
-        """Return how many leading tokens need not be computed, at most all but one.
-
-        It takes no block; the first :meth:`allocate` adopts the hit. 0 for a request that holds
-        blocks.
-
-        Raises:
-            UnknownRequestError: The handle names no request.
-        """
-
-    def match_limit(self, handle: int) -> str:
-        """Return why :meth:`match_prefix` gives no more, as :meth:`BlockManager.match_limit`.
-
-        Raises:
-            UnknownRequestError: The handle names no request.
-        """
-
-    def chunk(self, handle: int, start: int, most: int) -> int:
-        """Return how many tokens after ``start`` to compute in one step, at most ``most``.
-
-        A chunk ends where a checkpoint is to be taken.
-
-        Raises:
-            UnknownRequestError: The handle names no request.
-        """
-
-    def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:
-        """Make room for more tokens of each request, in order; return how many were served.
-
-        As :meth:`BlockManager.allocate`, with two differences. A request joins only if all its
-        known tokens have room. Full blocks of known tokens can be hit at once, because whatever
-        hits them is computed later.
-
-        Raises:
-            UnknownRequestError: A handle names no request.
-            RequestTooLargeError: A request would not fit into the empty cache.
-            InvalidArgumentError: The lengths differ, or a handle is given twice.
-        """
-
-    def take_copies(self) -> npt.NDArray[np.int32]:
-        """Return block copies to run before the next forward pass, shape ``[n, 3]``.
-
-        A row is ``(group, src, dst)``. No block is both read and written.
-        """
-
-    def advance(self, handles: _Handles, num_tokens: _Counts) -> None:
-        """Record that tokens were computed.
-
-        Raises:
-            UnknownRequestError: A handle names no request.
-            InvalidArgumentError: More tokens than exist, a request without blocks, different
-                lengths, or a handle given twice.
-        """
-
-    def preempt(self, handles: _Handles) -> None:
-        """Give back the blocks of requests; their tokens are kept, to be computed again.
-
-        Raises:
-            UnknownRequestError: A handle names no request.
-        """
-
-    def free(self, handles: _Handles) -> None:
-        """Give back the blocks of requests and forget the requests.
-
-        Raises:
-            UnknownRequestError: A handle names no request.
-        """
-
-    def tick(self) -> None:
-        """Begin a step."""
-
-    def block_ids(self, handle: int, group: int = 0) -> npt.NDArray[np.int32]:
-        """Return a request's block table in one group, 0 where nothing is kept.
-
-        Raises:
-            UnknownRequestError: The handle names no request.
-        """
-
-    def progress(self, handle: int) -> tuple[int, int]:
-        """Return a request's tokens: known and computed.
-
-        Raises:
-            UnknownRequestError: The handle names no request.
-        """
-
-    def take_events(self) -> list[tuple[object, ...]]:
-        """Return the changes of the prefix cache, as :meth:`BlockManager.take_events`."""
-
-    def stats(self) -> dict[str, int]:
-        """Return counters since the start.
-
-        Tokens of ``queries`` and ``hits``; ``preemptions``, ``checkpoints`` left and ``forks`` from
-        them, one a group; admissions by what ended their hit, ``limit_*``.
-        """
-
-    @property
-    def max_request_tokens(self) -> int:
-        """Tokens of the longest request that fits when it is alone."""
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks that can be handed out; slabs where several pools share an arena."""
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Blocks or slabs of ``num_blocks`` without an owner, cached ones included."""
-
-    def num_live_blocks(self, *, pool: int = 0) -> int:
-        """Return how many blocks of a pool have an owner.
-
-        Raises:
-            ValueError: There is no such pool.
-        """
-
-    def check_integrity(self) -> None:
-        """Walk everything; slow, for tests.
-
-        Raises:
-            IntegrityError: A promise is broken; the message says which.
-        """
-
-@final
 class BlockManager:
     """Requests, their block tables in every group, and the prefix cache between them.
 
     The blocks come from one pool of ``num_blocks``, the null block 0 among them. Or they come from
     several pools over an arena of ``num_slabs`` slabs, the first of them the null block's. Pool
     ``p`` cuts a slab into ``blocks_per_slab[p]`` blocks, and slabs move between pools as needed.
-    ``hasher`` gives the hash block size and the digests. ``max_chunk`` is the most tokens of one
-    request that are computed in one step; it bounds what windowed groups hold.
+    ``hasher`` gives the hash block size and the digests. ``max_in_flight_tokens`` is the most tokens
+    of one request in all steps in flight; it bounds what windowed groups hold. No request is longer
+    than ``max_request_tokens``, or than what fits alone. An admission beside other requests leaves
+    ``watermark`` blocks (slabs of an arena) free. The decisions are those of level ``natural``.
 
     ``policy`` chooses the content that is evicted first: ``lru``, a :class:`FlopModel`, or
-    ``explicit``, by :meth:`set_worth`. The last two need slabs. With ``enable_compaction`` the
-    manager moves live blocks together when a request lacks only whole slabs.
+    ``explicit``, by :meth:`set_worth`. The last two need slabs.
 
     Batched calls take ``handles``, an int64 array of shape ``[n]``, and as many int32 values;
     arrays are read where they lie. Every call does its whole work or changes nothing. The manager
@@ -689,10 +488,11 @@ class BlockManager:
         blocks_per_slab: Sequence[int] | None = None,
         enable_caching: bool = True,
         enable_events: bool = False,
-        enable_compaction: bool = True,
         policy: str | FlopModel = ...,
         placement: CheckpointPolicy | None = None,
-        max_chunk: int = 1073741824,
+        max_in_flight_tokens: int = 1073741824,
+        max_request_tokens: int | None = None,
+        watermark: int = 0,
     ) -> BlockManager: ...
     def add_request(
         self,
@@ -720,7 +520,8 @@ class BlockManager:
         """Say how the conversation of a request continues; the last hint before its end counts.
 
         ``going_on``, ``paused`` (for a tool), ``done``, ``compacted`` (its history was rewritten),
-        or ``none``. A FLOP-aware policy learns how right each hint is; others ignore it.
+        or ``none``. Over slabs it is learned how right each hint is; one pool of blocks ignores
+        hints.
 
         Raises:
             UnknownRequestError: The handle names no request.
@@ -733,8 +534,8 @@ class BlockManager:
         Hints are those of :meth:`set_hint`. One counts for the session's requests that were added
         and not freed. Without such a request, the content that the last one left is kept as if the
         hint had come before its end. Content that another request needs stays as it was. Returns
-        False if no request of the session is known or remembered. Only a FLOP-aware policy
-        remembers sessions, the latest 16,384.
+        False if no request of the session is known or remembered. One pool of blocks remembers
+        none.
 
         Raises:
             InvalidArgumentError: There is no such hint.
@@ -768,40 +569,28 @@ class BlockManager:
             UnknownRequestError: The handle names no request.
         """
 
-    def can_admit(self, handle: int, headroom: int = 0) -> bool:
-        """Return whether all known tokens of a waiting request have room at once.
+    def waits_for_checkpoint(self, handle: int) -> bool:
+        """Return whether a waiting request had better be passed over in this step.
 
-        ``headroom`` blocks (slabs where several pools share them) stay free next to it. Room for a
-        checkpoint of each running request stays too, if that saves more than one more request.
-        Layers with a window also hold the tokens of the chunk that is being computed; chunks may
-        have to be as small as :meth:`fitting_chunk` says. It takes no block. True for a request
-        that holds blocks.
+        Another request leaves a checkpoint in it from which this one can resume.
 
         Raises:
             UnknownRequestError: The handle names no request.
         """
 
-    def fitting_chunk(self, handle: int, most: int) -> int:
-        """Return the most tokens, up to ``most``, that a request can compute in one step.
+    def chunk(self, handle: int, start: int, most: int) -> int:
+        """Return how many tokens after ``start`` one step computes, at most ``most``.
 
-        In chunks of this size all known tokens of a waiting request have room, or the next chunk of
-        a running one. ``most`` if no smaller chunk would help. It takes no block.
-
-        Raises:
-            UnknownRequestError: The handle names no request.
-        """
-
-    def next_boundary(self, handle: int) -> int | None:
-        """Return the next length that a chunk must not run across, so that a checkpoint is taken.
+        A chunk ends where a checkpoint is taken.
 
         Raises:
             UnknownRequestError: The handle names no request.
         """
 
     def take_copies(self) -> npt.NDArray[np.int32]:
-        """Return block copies to run before the next forward pass, in order, shape ``[n, 3]``.
+        """Return block copies to run before the next forward pass, shape ``[n, 3]``.
 
-        A row is ``(group, src, dst)``. Their sources are held until the next call.
+        A row is ``(group, src, dst)``; no block is both read and written.
         """
 
     def set_worth(self, handle: int, worth: npt.NDArray[np.uint64]) -> None:
@@ -813,33 +602,27 @@ class BlockManager:
             UnknownRequestError: The handle names no request.
         """
 
-    def set_alpha(self, alpha: float) -> None:
-        """Change how much the chance to be resumed from counts, under a FLOP-aware policy.
+    def compact(self, num_slabs: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Move live blocks together, so that up to ``num_slabs`` slabs come free for other pools.
+
+        Returns the changed table entries, shape ``[n, 4]``, and the copies to run before any later
+        ones, shape ``[m, 3]``. Rows are ``(row, group, position, block id)``, where ``row`` is the
+        low half of a handle, and ``(group, src, dst)``. What is merely cached in the slabs is
+        dropped.
 
         Raises:
-            InvalidArgumentError: The policy is another one.
-        """
-
-    def plan_compaction(self, num_slabs: int) -> Compaction:
-        """Find up to ``num_slabs`` slabs whose live blocks fit into other slabs of their pool."""
-
-    def apply_compaction(self, plan: Compaction) -> npt.NDArray[np.int32]:
-        """Move the blocks of a plan; return the changed table entries, shape ``[n, 4]``.
-
-        A row is ``(row, group, position, block id)``.
-
-        The bytes follow with the next :meth:`take_copies`.
-
-        Raises: InvalidArgumentError: Another call changed blocks since the plan was made.
+            InvalidArgumentError: Copies wait for :meth:`take_copies`.
         """
 
     def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:
         """Make room for more tokens of each request, in order; return how many were served.
 
         ``num_new_tokens[i]`` counts tokens after those computed, or, in a request's first
-        allocation, after its matched prefix; ``lookahead`` more may be rejected later. The first
-        request that does not fit, and all after it, stay as they were. A request does not fit if
-        its matched prefix was evicted since.
+        allocation, after its matched prefix; ``lookahead`` more may be rejected later. All known
+        tokens must have room at a request's first allocation. Known tokens are taken for computed:
+        the blocks that they fill can be hit from now on. The first request that does not fit, and
+        all after it, stay as they were. A request does not fit if its matched prefix was evicted
+        since.
 
         Raises:
             UnknownRequestError: A handle names no request.
@@ -848,15 +631,13 @@ class BlockManager:
         """
 
     def advance(self, handles: _Handles, num_tokens: _Counts) -> None:
-        """Record that tokens were computed.
-
-        Blocks that became full can be hit from now on; blocks that no later token looks at are
-        given back.
+        """Record that tokens were computed, or that a step was started that computes them.
 
         Raises:
             UnknownRequestError: A handle names no request.
-            InvalidArgumentError: More tokens than were allocated or exist, a request without
-                blocks, different lengths, or a handle given twice.
+            InvalidArgumentError: More tokens than were allocated or exist, fewer than were known
+                when they got room, a request without blocks, different lengths, or a handle given
+                twice.
         """
 
     def preempt(self, handles: _Handles) -> None:
@@ -911,10 +692,9 @@ class BlockManager:
     def stats(self) -> dict[str, int]:
         """Return counters since the start.
 
-        Tokens of ``queries`` and ``hits``; ``preemptions``, ``checkpoints`` left, ``forks`` from
-        them, ``compactions`` and ``moves``; admissions by what ended their hit, ``limit_*``; and
-        checkpoints ``*_written``, ``*_used`` and ``*_dropped`` (gone before they were used) at a
-        ``prompt``, a ``branch`` and an ``end``, each counted once for all groups.
+        Tokens of ``queries`` and ``hits``; ``preemptions``; ``checkpoints`` left and ``forks`` from
+        them, one a group; hits that were ``shortened`` so that their requests come to their ends;
+        admissions by what ended their hit, ``limit_*``.
         """
 
     @property

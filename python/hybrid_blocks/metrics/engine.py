@@ -18,9 +18,6 @@ SLABS: Final = Figure("hybrid_blocks_slabs", "gauge", "Slabs by owner.", ("owner
 SLAB_STEALS: Final = Figure(
     "hybrid_blocks_slab_steals_total", "counter", "Slabs that a pool took from another."
 )
-COMPACTIONS: Final = Figure(
-    "hybrid_blocks_compactions_total", "counter", "Slabs emptied by moving blocks."
-)
 FORKS: Final = Figure(
     "hybrid_blocks_forks_total", "counter", "States copied for requests that resumed from them."
 )
@@ -38,7 +35,7 @@ HITS_SHORTENED: Final = Figure(
 )
 
 ENGINE: Final = (
-    *(INFO, BLOCKS, SLABS, SLAB_STEALS, COMPACTIONS, FORKS),
+    *(INFO, BLOCKS, SLABS, SLAB_STEALS, FORKS),
     *(CHECKPOINTS_WRITTEN, CHECKPOINTS_DROPPED, HITS, HITS_SHORTENED),
 )
 """All of them."""

@@ -47,7 +47,6 @@ class Admission:
         self._on_hit = on_hit
         self._meter = meter
         self._waiting: deque[int] = deque()
-        self._watermark_blocks = int(config.watermark * manager.num_blocks)
         self._block_size = cache.geometry.hash_block_size
         self._flops = flops_of(cache.model) if cache.model else None
         self._is_refused = False
@@ -155,10 +154,6 @@ class Admission:
         return self._meter.call(self._manager.chunk, state.handle, matched, most)
 
     def _allocate(self, state: Pending, chunk: int) -> bool:
-        if self._batch and not self._meter.call(
-            self._manager.can_admit, state.handle, self._watermark_blocks
-        ):
-            return False
         handles, chunks = np.array([state.handle]), np.array([chunk], dtype=np.int32)
         return self._meter.call(self._manager.allocate, handles, chunks) == 1
 

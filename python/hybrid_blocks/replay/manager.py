@@ -22,13 +22,6 @@ class ReplayManager(Manager, Protocol):
         Another request leaves a checkpoint in it from which this one can resume.
         """
 
-    def can_admit(self, handle: int, headroom: int) -> bool:
-        """Return whether all known tokens of a waiting request have room at once.
-
-        ``headroom`` blocks stay free beside it. A manager that only finds out by trying says True
-        and lets :meth:`allocate` fail.
-        """
-
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool | None:
         """Return whether what is free or reclaimable would hold ``num_tokens`` more tokens.
 

@@ -148,8 +148,6 @@ def _states(result: Result) -> dict[str, str]:
         figures["recomputing saved"] = f"{result.recompute_flops_saved / 1e15:,.1f} PFLOP"
     if result.checkpoints is not None:
         figures["checkpoints"] = f"{result.checkpoints:,} left, {result.forks:,} resumed"
-    if result.compactions is not None:
-        figures["compactions"] = f"{result.compactions:,}"
     if result.limit_complete is not None:
         counts = {limit: getattr(result, f"limit_{limit}") for limit in LIMITS}
         for limit, count in counts.items():

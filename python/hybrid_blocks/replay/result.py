@@ -17,7 +17,6 @@ from hybrid_blocks.trace import Sharing, Trace
 COUNTED = (
     "checkpoints",
     "forks",
-    "compactions",
     "limit_complete",
     "limit_unseen",
     "limit_attention_evicted",
@@ -128,7 +127,6 @@ class Result(Served, frozen=True, kw_only=True):
         checkpoints: copies of states left for later requests.
         places: the same by their place, with those used and dropped; None if they were not counted.
             forks: checkpoints that requests resumed from.
-        compactions: times that blocks were moved together to free a slab.
         limit_complete: admissions whose hit could not have been longer. This and the following
             are None where the manager does not say.
         limit_unseen: those whose hit ended where nothing was ever computed.
@@ -167,7 +165,6 @@ class Result(Served, frozen=True, kw_only=True):
     checkpoints: int | None
     places: tuple[PlaceCount, ...] | None
     forks: int | None
-    compactions: int | None
     limit_complete: int | None
     limit_unseen: int | None
     limit_attention_evicted: int | None

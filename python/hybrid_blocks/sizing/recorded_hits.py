@@ -40,10 +40,6 @@ class RecordedHits:
         """Return False."""
         return False
 
-    def can_admit(self, handle: int, headroom: int) -> bool:  # noqa: ARG002
-        """Return True."""
-        return True
-
     def could_hold(
         self,
         num_tokens: int,  # noqa: ARG002

@@ -1,8 +1,8 @@
 //! KV-cache block manager for hybrid language models.
 //!
-//! One engine keeps requests, their block tables and the prefix cache between them. Two sets of
-//! rules drive it: [`BlockManager`] takes this project's decisions, [`vllm::KvCacheManager`] takes
-//! those of vLLM, block id by block id.
+//! One engine keeps requests, their block tables and the prefix cache between them. One set of rules drives it:
+//! [`vllm::KvCacheManager`] takes the decisions of vLLM, block id by block id, and over slabs this project's own.
+//! [`BlockManager`] drives that as vLLM's scheduler does, for whoever has an engine without vLLM.
 //!
 //! `docs/design.md` maps the words used here to vLLM's and draws the layers: a module uses those to its
 //! left only.
@@ -22,18 +22,16 @@ mod rules;
 mod store;
 
 pub use digest::Digest;
-pub use engine::{BlockCopy, CacheEvent, Compaction, GroupBlocks, Residency, TableChange};
+pub use engine::{BlockCopy, CacheEvent, GroupBlocks, Moved, Residency, TableChange};
 pub use error::{Error, Unit};
 pub use group::{GroupKind, GroupSpec};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};
-pub use rules::checkpoint_history::Origin;
 pub use rules::checkpoint_policy::CheckpointPolicy;
 pub use rules::hit::{Hit, HitLimit};
-pub use rules::natural::{BlockManager, Config, Hashing, OriginStats, Stats};
+pub use rules::natural::{BlockManager, Config, Hashing, Stats};
 pub use rules::policy::{FlopModel, Policy};
-pub use rules::served::ServedManager;
 pub use rules::sessions::{Hint, Turn, Turns, WorthClass};
 pub use rules::vllm;
 pub use store::{BlockStore, EvictionOrder, FixedStore, Reservation, SlabStore, Store};

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
-    BlockManager, BlockStore, CheckpointPolicy, Config, Error, EvictionOrder, FlopModel, GroupId,
-    GroupKind, GroupSpec, HitLimit, Policy, PoolId, Store,
+    BlockId, BlockManager, BlockStore, CheckpointPolicy, Config, Error, EvictionOrder, FlopModel, GroupId,
+    GroupKind, GroupSpec, HitLimit, Moved, Policy, PoolId, Store,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -32,12 +32,12 @@ fn hybrid_with(num_slabs: u32, slots: u32, placement: CheckpointPolicy) -> Block
     BlockManager::new(store, Config { checkpoints: placement, ..config(groups, 8_192) }).unwrap()
 }
 
-fn config(groups: Vec<GroupSpec>, max_chunk: u32) -> Config {
+fn config(groups: Vec<GroupSpec>, max_in_flight_tokens: u32) -> Config {
     let placement = CheckpointPolicy {
         prompt_margins: Some(Lengths::from([0])),
         ..CheckpointPolicy::default()
     };
-    Config { max_chunk, checkpoints: placement, ..Config::new(groups, 16) }
+    Config { max_in_flight_tokens, checkpoints: placement, ..Config::new(groups, 16) }
 }
 
 fn prompt(number: i64, len: i64) -> Vec<i64> {
@@ -61,12 +61,12 @@ fn prefill(manager: &mut BlockManager, handle: u64) -> bool {
         if start == known {
             return true;
         }
-        let end = manager.next_boundary(handle).unwrap().unwrap_or(known).min(known);
-        if manager.allocate(&[handle], &[end - start], 0).unwrap() == 0 {
+        let count = manager.chunk(handle, start, known - start).unwrap();
+        if manager.allocate(&[handle], &[count], 0).unwrap() == 0 {
             return false;
         }
         manager.take_copies().unwrap();
-        manager.advance(&[handle], &[end - start]).unwrap();
+        manager.advance(&[handle], &[count]).unwrap();
         manager.tick();
     }
 }
@@ -90,8 +90,6 @@ fn turn(manager: &mut BlockManager, tokens: &[i64], num_tokens: i32) -> (u32, Ve
     assert!(prefill(manager, handle));
     generate(manager, handle, num_tokens);
     manager.free(&[handle]).unwrap();
-    manager.take_copies().unwrap();
-    manager.take_copies().unwrap();
     manager.tick();
     (hit, [tokens, &(0..i64::from(num_tokens)).collect::<Vec<_>>()].concat())
 }
@@ -140,24 +138,26 @@ fn a_permanent_state_is_never_released_by_skipping() {
         assert_eq!(now, states);
         manager.check_integrity().unwrap();
     }
+    // What the last 50 tokens no longer look at goes with the next allocation.
     let window = manager.blocks(handle, ATTENTION).unwrap();
-    assert_eq!(window.iter().filter(|block| !block.is_null()).count(), 2_000 / 16 - 1_937 / 16);
+    let first_kept = (1_950 + 1 - 64) / 16;
+    assert_eq!(window.iter().filter(|block| !block.is_null()).count(), 2_000 / 16 - first_kept);
 }
 
 #[test]
-fn a_block_is_given_back_with_the_token_that_moves_it_out_of_the_window() {
+fn a_block_is_given_back_when_the_token_after_it_left_the_window_gets_room() {
     let groups = [GroupKind::sliding_window(70), GroupKind::Chunked { chunk: 40 }]
         .map(|kind| GroupSpec { kind, block_size: 16, pool: PoolId(0) });
     let store = BlockStore::shared(40, &[8]).unwrap();
     let mut manager = BlockManager::new(store, config(groups.to_vec(), 64)).unwrap();
     let handle = manager.add_prompt("r", &prompt(1, 400), &[]).unwrap();
-    for computed in 1..=400u32 {
+    for computed in 0..400u32 {
         assert_eq!(manager.allocate(&[handle], &[1], 0).unwrap(), 1);
         manager.advance(&[handle], &[1]).unwrap();
         for (group, first) in [(0, (computed + 1).saturating_sub(70)), (1, computed / 40 * 40)] {
             let table = manager.blocks(handle, GroupId(group)).unwrap();
             let held = table.iter().filter(|block| !block.is_null()).count() as u32;
-            assert_eq!(held, computed.div_ceil(16) - first / 16, "{computed} tokens");
+            assert_eq!(held, (computed + 1).div_ceil(16) - first / 16, "{computed} tokens");
         }
         manager.check_integrity().unwrap();
     }
@@ -167,7 +167,7 @@ fn a_block_is_given_back_with_the_token_that_moves_it_out_of_the_window() {
 fn a_checkpoint_at_the_end_of_the_prompt_serves_the_next_turn() {
     let mut manager = hybrid(60, 1);
     let first = manager.add_prompt("turn 1", &prompt(1, 1_000), &[]).unwrap();
-    assert_eq!(manager.next_boundary(first).unwrap(), Some(992));
+    assert_eq!(manager.chunk(first, 0, 1_000).unwrap(), 992);
     assert!(prefill(&mut manager, first));
     manager.free(&[first]).unwrap();
 
@@ -195,7 +195,7 @@ fn a_branch_point_is_learned_from_the_request_that_diverges() {
             3 => {
                 assert_eq!((hit.num_tokens, hit.branch), (0, 480));
                 assert_eq!(hit.limit, HitLimit::NoCheckpoint);
-                assert_eq!(manager.next_boundary(handle).unwrap(), Some(480));
+                assert_eq!(manager.chunk(handle, 0, 680).unwrap(), 480);
             }
             _ => assert_eq!((hit.num_tokens, hit.branch), (480, 0)),
         }
@@ -268,8 +268,6 @@ fn storms_of_preemption_and_resumption_lose_nothing() {
         manager.check_integrity().unwrap();
     }
     manager.free(&handles).unwrap();
-    manager.take_copies().unwrap();
-    manager.take_copies().unwrap();
     assert_eq!(manager.store().num_whole_slabs(), 39);
 }
 
@@ -316,51 +314,62 @@ fn a_block_and_its_hash_can_change_groups_that_share_a_pool() {
 }
 
 #[test]
-fn room_is_counted_after_live_blocks_were_moved_together() {
+fn a_compaction_makes_room_for_states_where_attention_lies_scattered() {
     // Requests of 37 blocks in slabs of 75: each leaves its slab half empty when its neighbour goes.
     let mut manager = hybrid(1 + 24, 1);
     let handles = add_prompts(&mut manager, 0..16, 37 * 16);
-    for &handle in &handles {
-        assert!(manager.can_admit(handle, 0).unwrap());
-        assert!(prefill(&mut manager, handle));
-    }
+    assert!(handles.iter().all(|&handle| prefill(&mut manager, handle)));
     let odd: Vec<u64> = handles.iter().copied().skip(1).step_by(2).collect();
     manager.free(&odd).unwrap();
-    manager.take_copies().unwrap();
     // 8 states and 8 half-full slabs are live; packed, 4 slabs hold the attention.
     let newcomers = add_prompts(&mut manager, 100..112, 16);
-    for &handle in &newcomers[..10] {
-        assert!(manager.can_admit(handle, 0).unwrap());
-        assert!(prefill(&mut manager, handle));
-        manager.check_integrity().unwrap();
-    }
-    assert!(manager.stats().compactions > 0);
-}
-
-#[test]
-fn a_compaction_moves_as_many_blocks_as_it_said() {
-    let mut manager = hybrid(1 + 24, 1);
-    let handles = add_prompts(&mut manager, 0..4, 37 * 16);
-    assert!(handles.iter().all(|&handle| prefill(&mut manager, handle)));
-    manager.free(&[handles[1], handles[3]]).unwrap();
-    let plan = manager.plan_compaction(1);
-    assert_eq!(plan.num_slabs(), 1);
-    assert!(plan.num_moves() > 1);
-    let changed = manager.apply_compaction(&plan).unwrap();
-    assert_eq!([changed.len() as u64, manager.stats().moves], [plan.num_moves() as u64; 2]);
+    let served = newcomers.iter().filter(|&&handle| prefill(&mut manager, handle)).count();
+    assert!(served < 10, "{served} of 12 ran although nothing was moved");
+    let before: Vec<Vec<BlockId>> = handles.iter().step_by(2).map(|&it| table(&manager, it)).collect();
+    let moved = manager.compact(4).unwrap();
+    assert_eq!(moved.num_slabs, 3, "the newcomers took the slack of the fourth");
+    assert_eq!(moved.copies.len(), moved.tables.len(), "each block is in one table");
+    let after: Vec<Vec<BlockId>> = handles.iter().step_by(2).map(|&it| table(&manager, it)).collect();
+    let changed = before.concat().iter().zip(after.concat()).filter(|&(a, b)| *a != b).count();
+    assert_eq!(changed, moved.tables.len());
+    manager.check_integrity().unwrap();
+    manager.tick();
+    let more = newcomers[served..].iter().filter(|&&it| prefill(&mut manager, it)).count();
+    assert!(more >= 2, "{more} more ran in 3 slabs");
     manager.check_integrity().unwrap();
 }
 
 #[test]
-fn a_request_that_can_be_admitted_computes_its_whole_prompt() {
+fn nothing_moves_while_copies_wait_that_name_blocks() {
+    let mut manager = hybrid(60, 1);
+    turn(&mut manager, &prompt(1, 1_000), 1);
+    let next = manager.add_prompt("next", &prompt(1, 1_500), &[]).unwrap();
+    assert_eq!(manager.match_prefix(next).unwrap().num_tokens, 992);
+    assert_eq!(manager.allocate(&[next], &[8], 0).unwrap(), 1);
+    let error = manager.compact(1).unwrap_err();
+    assert!(error.to_string().starts_with("1 copies wait to be taken"), "{error}");
+    manager.take_copies().unwrap();
+    assert_eq!(manager.compact(1), Ok(Moved::default()), "one slab is not emptied into none");
+}
+
+fn table(manager: &BlockManager, handle: u64) -> Vec<BlockId> {
+    manager.blocks(handle, ATTENTION).unwrap().to_vec()
+}
+
+#[test]
+fn a_request_that_is_admitted_computes_its_whole_prompt() {
     let mut admitted = 0;
     for length in (100..12_000).step_by(700) {
         let mut manager = hybrid(1 + 20, 2);
         let other = manager.add_prompt("other", &prompt(1, 9_000), &[]).unwrap();
         assert!(prefill(&mut manager, other));
         let handle = manager.add_prompt("r", &prompt(2, length), &[]).unwrap();
-        let fits = manager.can_admit(handle, 0).unwrap();
-        assert!(fits >= manager.can_admit(handle, 3).unwrap(), "headroom only asks for more");
+        manager.match_prefix(handle).unwrap();
+        let fits = manager.allocate(&[handle], &[16], 0).unwrap() == 1;
+        if fits {
+            manager.take_copies().unwrap();
+            manager.advance(&[handle], &[16]).unwrap();
+        }
         assert_eq!(fits, prefill(&mut manager, handle), "{length} tokens");
         admitted += u32::from(fits);
         manager.check_integrity().unwrap();
@@ -375,13 +384,10 @@ fn a_full_arena_refuses_without_a_change_and_serves_again_when_room_is_made() {
     loop {
         let number = i64::try_from(handles.len()).unwrap();
         let handle = manager.add_prompt(&format!("r{number}"), &prompt(number, 300), &[]).unwrap();
-        if !manager.can_admit(handle, 0).unwrap() {
-            assert_eq!(manager.allocate(&[handle], &[288], 0).unwrap(), 0);
-            handles.push(handle);
+        handles.push(handle);
+        if !prefill(&mut manager, handle) {
             break;
         }
-        assert!(prefill(&mut manager, handle));
-        handles.push(handle);
     }
     assert_eq!(handles.len(), 7, "6 states and 2 slabs of attention fill 8 slabs");
     let (refused, running) = handles.split_last().unwrap();
@@ -396,13 +402,11 @@ fn a_full_arena_refuses_without_a_change_and_serves_again_when_room_is_made() {
     }
     assert_eq!(blocks(&manager), before);
     manager.free(&running[..1]).unwrap();
-    manager.take_copies().unwrap();
-    manager.take_copies().unwrap();
     assert!(prefill(&mut manager, *refused));
     manager.check_integrity().unwrap();
 }
 
-/// A group that keeps every token and one that keeps 64, in one pool of which 51 blocks are left.
+/// A group that keeps every token and one that keeps 64, in one pool of which 50 blocks are left.
 fn windowed() -> BlockManager {
     let groups = [GroupKind::Full, GroupKind::sliding_window(64)].map(|kind| GroupSpec {
         kind,
@@ -410,46 +414,26 @@ fn windowed() -> BlockManager {
         pool: PoolId(0),
     });
     let store = BlockStore::shared(1 + 90, &[1]).unwrap();
-    let mut manager = BlockManager::new(store, config(groups.to_vec(), 8_192)).unwrap();
+    let mut manager = BlockManager::new(store, config(groups.to_vec(), 16)).unwrap();
     let other = manager.add_prompt("other", &prompt(9, 560), &[]).unwrap();
-    assert!(prefill(&mut manager, other));
-    assert_eq!(manager.store().num_whole_slabs(), 51);
-    manager
-}
-
-#[test]
-fn a_prompt_that_windows_have_no_room_for_at_once_is_computed_in_smaller_chunks() {
-    // 40 blocks in each group at once, or 40 and those of a window and a chunk.
-    let mut manager = windowed();
-    let handle = manager.add_prompt("r", &prompt(1, 640), &[]).unwrap();
-    assert!(manager.can_admit(handle, 0).unwrap());
-    assert_eq!(manager.allocate(&[handle], &[640], 0).unwrap(), 0, "80 blocks are not there");
-    let mut chunks = 0;
-    loop {
-        let (known, computed, _) = manager.progress(handle).unwrap();
-        if computed == known {
-            break;
-        }
-        let chunk = manager.fitting_chunk(handle, known - computed).unwrap();
-        assert!(chunk > 0 && chunk < 640);
-        assert_eq!(manager.allocate(&[handle], &[chunk], 0).unwrap(), 1);
-        manager.advance(&[handle], &[chunk]).unwrap();
-        manager.check_integrity().unwrap();
-        chunks += 1;
+    for _ in 0..560 / 16 {
+        assert_eq!(manager.allocate(&[other], &[16], 0).unwrap(), 1);
+        manager.advance(&[other], &[16]).unwrap();
     }
-    assert!((2..41).contains(&chunks), "{chunks}");
+    assert_eq!(manager.store().num_whole_slabs(), 50);
+    manager
 }
 
 #[test]
 fn what_an_admitted_prompt_still_needs_is_not_promised_to_another() {
     let mut manager = windowed();
-    let first = manager.add_prompt("first", &prompt(1, 640), &[]).unwrap();
+    let first = manager.add_prompt("first", &prompt(1, 320), &[]).unwrap();
     assert_eq!(manager.allocate(&[first], &[16], 0).unwrap(), 1);
     manager.advance(&[first], &[16]).unwrap();
     let second = manager.add_prompt("second", &prompt(2, 320), &[]).unwrap();
-    assert!(!manager.can_admit(second, 0).unwrap(), "49 blocks are free, 44 of them promised");
+    assert_eq!(manager.allocate(&[second], &[16], 0).unwrap(), 0, "24 of 48 blocks are promised, and it takes up to 26");
     manager.preempt(&[first]).unwrap();
-    assert!(manager.can_admit(second, 0).unwrap());
+    assert_eq!(manager.allocate(&[second], &[16], 0).unwrap(), 1);
 }
 
 #[test]
@@ -468,8 +452,6 @@ fn content_that_is_computed_again_is_not_cached_twice() {
     assert_eq!((hit.num_tokens, hit.limit), (0, HitLimit::NoCheckpoint));
     assert!(prefill(&mut manager, second));
     manager.free(&[second]).unwrap();
-    manager.take_copies().unwrap();
-    manager.take_copies().unwrap();
     manager.check_integrity().unwrap();
     let (store, pool) = (manager.store(), PoolId(0));
     let available = store.free_order(pool);
@@ -519,10 +501,10 @@ fn a_turn_that_drops_the_end_of_the_prompt_finds_the_state_before_it() {
     let next = [&tokens[..990], &prompt(2, 300)].concat();
     let handle = manager.add_prompt("next", &next, &[]).unwrap();
     let hit = manager.match_prefix(handle).unwrap();
-    assert_eq!((hit.num_tokens, hit.branch), (864, 976));
+    assert_eq!((hit.num_tokens, hit.branch), (864, 0));
     assert_eq!(
-        manager.next_boundary(handle).unwrap(),
-        Some((990 + 300 - 128) / 16 * 16),
+        864 + manager.chunk(handle, 864, 10_000).unwrap(),
+        (990 + 300 - 128) / 16 * 16,
         "112 tokens are no branch: they lie within the margin"
     );
 }

@@ -27,11 +27,10 @@ fn prompt(number: i64, shared: i64, len: i64) -> Vec<i64> {
 
 fn start(manager: &mut BlockManager, session: &str, tokens: &[i64]) -> u64 {
     let handle = manager.add_prompt(session, tokens, &[]).unwrap();
-    manager.set_session(handle, session).unwrap();
+    manager.set_session(handle, Some(session), Hint::None).unwrap();
     let mut at = manager.match_prefix(handle).unwrap().num_tokens;
     while at < tokens.len() as u32 {
-        let end = manager.next_boundary(handle).unwrap().unwrap_or(u32::MAX);
-        let count = end.min(tokens.len() as u32) - at;
+        let count = manager.chunk(handle, at, tokens.len() as u32 - at).unwrap();
         assert_eq!(manager.allocate(&[handle], &[count], 0).unwrap(), 1);
         manager.take_copies().unwrap();
         manager.advance(&[handle], &[count]).unwrap();
@@ -45,8 +44,6 @@ fn start(manager: &mut BlockManager, session: &str, tokens: &[i64]) -> u64 {
 fn serve(manager: &mut BlockManager, session: &str, tokens: &[i64]) {
     let handle = start(manager, session, tokens);
     manager.free(&[handle]).unwrap();
-    manager.take_copies().unwrap();
-    manager.take_copies().unwrap();
     manager.tick();
 }
 
@@ -104,8 +101,6 @@ fn a_hint_after_the_end_gives_the_priorities_that_it_would_have_given_before() {
                     assert!(manager.set_session_hint(&session, Hint::GoingOn));
                     assert!(manager.set_session_hint(&session, hint));
                 }
-                manager.take_copies().unwrap();
-                manager.take_copies().unwrap();
                 manager.tick();
                 manager.check_integrity().unwrap();
             }

@@ -11,11 +11,9 @@ impl World {
     /// # Errors
     /// What the manager did wrong: refused a request that fits alone, or kept a block.
     pub fn finish(&mut self) -> Check {
-        // Blocks of a window may leave slabs half empty; unless they may be moved, that is the end.
-        let moves = self.setup.compaction || self.setup.blocks_per_slab.is_empty();
         while let Some(request) = self.requests.first() {
             let num_tokens = request.num_tokens() + request.output;
-            if moves && num_tokens <= self.system.max_request_tokens() {
+            if num_tokens <= self.system.max_request_tokens() {
                 let others: Vec<usize> = (1..self.requests.len()).collect();
                 self.preempt(&others)?;
                 self.finish_first()?;
@@ -23,8 +21,6 @@ impl World {
             self.free(&[0])?;
             self.settle()?;
         }
-        // A copy's source is held until the copies after it were taken.
-        self.run_copies()?;
         self.run_copies()?;
         for pool in 0..self.setup.pools().len() as u32 {
             let live = self.system.num_live(pool);
@@ -58,7 +54,11 @@ impl World {
                 self.system.num_whole_slabs(),
                 self.setup.num_slabs
             );
-            misfits = if self.step(0, Op::MAX_CHUNK)? { 0 } else { misfits + 1 };
+            if !self.step(0, Op::MAX_CHUNK)? {
+                // As a scheduler does where nobody else can make way.
+                self.preempt(&[0])?;
+                misfits += 1;
+            }
             self.settle()?;
         }
     }
@@ -78,13 +78,21 @@ pub fn longest_request_finishes_alone(setup: &Setup, steps: &[u32]) -> Check {
     let handle = added.map_err(|error| error.to_string())?;
     // Where no layer looks back across it, a border is a hit without any cache.
     let mut computed = system.match_prefix(handle).map_err(|error| error.to_string())?;
+    let mut num_preempted = 0;
     for &step in steps.iter().cycle() {
         if computed == most {
             break;
         }
+        system.tick();
         let step = step.min(most - computed);
-        let served = system.allocate(&[handle], &[step], 0);
-        ensure!(served == Ok(1), "{served:?} after {computed} of {most} tokens");
+        if system.allocate(&[handle], &[step], 0) == Ok(0) {
+            // It may lie scattered: once, and then it runs alone.
+            ensure!(num_preempted == 0, "refused again after {computed} of {most} tokens");
+            system.preempt(&[handle]).map_err(|error| error.to_string())?;
+            num_preempted += 1;
+            computed = system.match_prefix(handle).map_err(|error| error.to_string())?;
+            continue;
+        }
         system.take_copies().map_err(|error| error.to_string())?;
         system.advance(&[handle], &[step]).map_err(|error| error.to_string())?;
         computed += step;

@@ -16,7 +16,7 @@
 //! ```text
 //! op, setup <- input        the vocabulary and its forms; knows no manager
 //! memory                    the simulated device
-//! system                    the only file that calls hybrid_blocks::Manager
+//! system                    the only file that calls hybrid_blocks::BlockManager
 //! request <- world <- {predict, refuse, finish}
 //! ```
 #![forbid(unsafe_code)]

@@ -38,10 +38,10 @@ pub enum Op {
         /// Further tokens of each, which may be rejected.
         lookahead: u8,
     },
-    /// Compute tokens of several requests, as many as have room.
+    /// Compute the tokens of several requests that got room.
     Advance {
-        /// Requests and tokens.
-        batch: Vec<(u8, u8)>,
+        /// Requests.
+        which: Vec<u8>,
     },
     /// What a scheduler does in a step: match, allocate up to the next boundary, compute, sample.
     Step {
@@ -60,7 +60,7 @@ pub enum Op {
         /// Requests.
         which: Vec<u8>,
     },
-    /// Move live blocks together to empty slabs, where the setup allows it.
+    /// Move live blocks together to empty slabs.
     Compact {
         /// Slabs to empty.
         num_slabs: u8,
@@ -92,6 +92,8 @@ pub enum Refusal {
     LengthsDiffer,
     /// More computed tokens than have room.
     MoreThanThereIsRoomFor,
+    /// Fewer computed tokens than got room.
+    FewerThanGotRoom,
     /// A request that would never fit.
     TooLarge,
     /// A request id that is in use.
@@ -103,11 +105,12 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::UnknownHandle,
         Self::TwiceInABatch,
         Self::LengthsDiffer,
         Self::MoreThanThereIsRoomFor,
+        Self::FewerThanGotRoom,
         Self::TooLarge,
         Self::IdInUse,
         Self::DigestsMissing,
@@ -140,7 +143,7 @@ impl Op {
             },
             4..12 => Self::Step { which: first, budget: 1 + args[0] % (Self::MAX_CHUNK as u8 - 1) },
             12..18 => Self::Allocate { batch: batch(), lookahead: first / 3 % 3 },
-            18..24 => Self::Advance { batch: batch() },
+            18..24 => Self::Advance { which: several() },
             24..27 => Self::Append { which: first, num_tokens: 1 + args[0] % 3 },
             27..29 => Self::Match { which: first },
             29..31 => Self::Preempt { which: several() },

@@ -52,6 +52,12 @@ impl World {
                     refused!(system.advance(&[handle], &[n]), Error::InvalidArgument(_));
                 }
             }
+            Refusal::FewerThanGotRoom => {
+                if request.entered > request.computed {
+                    let fewer = request.entered - request.computed - 1;
+                    refused!(system.advance(&[handle], &[fewer]), Error::InvalidArgument(_));
+                }
+            }
             Refusal::TooLarge => {
                 let too_many = system.max_request_tokens() + 1;
                 for (n, lookahead) in [(too_many, 0), (0, too_many), (u32::MAX, u32::MAX)] {

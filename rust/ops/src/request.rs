@@ -14,8 +14,8 @@ pub(crate) struct Request {
     pub(crate) allocated: u32,
     /// The hit that the next admission goes on from, if one was looked up.
     pub(crate) promised: Option<u32>,
-    /// Leading blocks of each group that were entered into the cache or adopted from it.
-    pub(crate) hashed: Vec<u32>,
+    /// Tokens that were known when they got room: the next step computes them.
+    pub(crate) entered: u32,
 }
 
 impl Request {
@@ -26,7 +26,7 @@ impl Request {
     /// Nothing of it is held any more.
     pub(crate) fn preempted(&mut self) {
         self.running = false;
-        (self.computed, self.allocated, self.promised) = (0, 0, None);
+        (self.computed, self.allocated, self.entered, self.promised) = (0, 0, 0, None);
     }
 }
 

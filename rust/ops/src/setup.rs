@@ -16,8 +16,6 @@ pub struct Setup {
     pub num_slabs: u32,
     /// Blocks a slab of each pool; empty for one pool that owns all blocks.
     pub blocks_per_slab: Vec<u32>,
-    /// Whether live blocks may be moved together.
-    pub compaction: bool,
     /// Which cached content goes first.
     pub policy: Policy,
     /// Where states are kept.
@@ -117,7 +115,7 @@ impl Setup {
     pub fn decode(bytes: [u8; Self::BYTES]) -> Self {
         let number = |at: usize, below: u32| u32::from(bytes[at]) % below;
         let plain = number(0, 2) == 0;
-        // One pool that owns everything has no slabs to move, and no order but age.
+        // One pool that owns everything has no order but age.
         let num_pools = if plain { number(1, 4) } else { 1 + number(1, 3) };
         let blocks_per_slab = (0..num_pools).map(|pool| 1 + number(2 + pool as usize, 5)).collect();
         let hash_block_size = 1 + number(5, 2);
@@ -141,7 +139,6 @@ impl Setup {
             hash_block_size,
             num_slabs: if plain { 4 } else { 6 } + number(16, 24),
             blocks_per_slab,
-            compaction: !plain,
             policy: match number(17, 3) {
                 1 if num_pools > 0 => Policy::FlopAware,
                 2 if num_pools > 0 => Policy::Explicit,
@@ -157,10 +154,23 @@ impl Setup {
         }
     }
 
-    /// Whether every answer can be predicted: all groups keep tokens, and no block moves.
+    /// Whether hits can be predicted: all groups keep tokens.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        !self.compaction && self.groups.iter().all(Group::is_attention)
+        self.groups.iter().all(Group::is_attention)
+    }
+
+    /// What computed tokens are entered in multiples of: those after which all groups can be resumed.
+    pub(crate) fn grain(&self) -> u32 {
+        let cached = self.groups.iter().filter(|it| !matches!(it.kind, Kind::Cross { .. }));
+        let mut sizes = cached.clone().map(|group| group.block_size);
+        let has_states = cached.clone().any(|group| matches!(group.kind, Kind::State { .. }));
+        let mut full = cached.filter(|group| group.kind == Kind::Full);
+        if has_states && full.all(|group| group.block_size == self.hash_block_size) {
+            return self.hash_block_size;
+        }
+        let first = sizes.next().unwrap_or(1);
+        sizes.fold(first, |all, size| (1..).map(|n| n * all).find(|it| it % size == 0).unwrap_or(all))
     }
 
     /// Blocks a slab of each pool, where a single pool's slabs are its blocks.
@@ -168,11 +178,14 @@ impl Setup {
         if self.blocks_per_slab.is_empty() { &[1] } else { &self.blocks_per_slab }
     }
 
-    /// Most tokens of one request that are computed at a time.
-    pub(crate) const fn max_chunk() -> u32 {
+    /// Most tokens of one request in flight.
+    pub(crate) const fn max_in_flight_tokens() -> u32 {
         Op::MAX_CHUNK
     }
 }
+
+/// An engine has one encoder.
+const ENCODER_TOKENS: u32 = 5;
 
 fn kind_of(kind: u8, size: u8, plain: bool) -> Kind {
     let size = 1 + u32::from(size) % 7;
@@ -180,7 +193,7 @@ fn kind_of(kind: u8, size: u8, plain: bool) -> Kind {
         0 | 1 => Kind::Full,
         2 => Kind::SlidingWindow { window: size },
         3 => Kind::Chunked { window: size },
-        4 => Kind::Cross { encoder_tokens: size },
+        4 => Kind::Cross { encoder_tokens: ENCODER_TOKENS },
         _ => Kind::State { slots: 1 + size % 3 },
     }
 }

@@ -3,7 +3,7 @@
 use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
-    GroupId, GroupKind, GroupSpec, PoolId, Stats, Store, TableChange,
+    GroupId, GroupKind, GroupSpec, Moved, PoolId, Stats, Store,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -88,6 +88,10 @@ fn ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.0).collect()
 }
 
+fn copies(copies: &[BlockCopy]) -> Vec<[u32; 3]> {
+    copies.iter().map(|copy| [copy.group.0, copy.src.0, copy.dst.0]).collect()
+}
+
 impl System {
     pub(crate) fn new(setup: &Setup) -> Self {
         let store = if setup.blocks_per_slab.is_empty() {
@@ -98,7 +102,6 @@ impl System {
         let placement = &setup.placement;
         let config = Config {
             enable_events: true,
-            enable_compaction: setup.compaction,
             policy: policy(setup.policy),
             checkpoints: hybrid_blocks::CheckpointPolicy {
                 prompt_margins: placement.prompt_margin.map(|margin| Lengths::from([margin])),
@@ -108,7 +111,7 @@ impl System {
                 max_per_request: placement.max_per_request,
                 ..hybrid_blocks::CheckpointPolicy::default()
             },
-            max_chunk: Setup::max_chunk(),
+            max_in_flight_tokens: Setup::max_in_flight_tokens(),
             ..Config::new(setup.groups.iter().map(spec).collect(), setup.hash_block_size)
         };
         let manager = BlockManager::new(store.expect("a store of a few slabs"), config);
@@ -215,15 +218,9 @@ impl System {
         result
     }
 
-    pub(crate) fn next_boundary(&mut self, handle: u64) -> Result<Option<u32>, Error> {
-        let result = self.manager.next_boundary(handle);
-        self.note("next_boundary", || json!([handle]), result.as_ref(), |boundary| *boundary);
-        result
-    }
-
-    pub(crate) fn fitting_chunk(&mut self, handle: u64, most: u32) -> Result<u32, Error> {
-        let result = self.manager.fitting_chunk(handle, most);
-        self.note("fitting_chunk", || json!([handle, most]), result.as_ref(), |chunk| *chunk);
+    pub(crate) fn chunk(&mut self, handle: u64, start: u32, most: u32) -> Result<u32, Error> {
+        let result = self.manager.chunk(handle, start, most);
+        self.note("chunk", || json!([handle, start, most]), result.as_ref(), |chunk| *chunk);
         result
     }
 
@@ -265,33 +262,22 @@ impl System {
         result
     }
 
-    /// Plan to empty slabs and do it. Returns how many slabs that freed; a plan that was carried out
-    /// must be refused the second time.
-    pub(crate) fn compact(&mut self, num_slabs: u32) -> Result<usize, Error> {
-        let plan = self.manager.plan_compaction(num_slabs as usize);
-        let result = self.manager.apply_compaction(&plan);
-        let rows = |changes: &Vec<TableChange>| {
-            changes
-                .iter()
-                .map(|change| [change.row, change.group.0, change.position, change.block.0])
-                .collect::<Vec<_>>()
+    pub(crate) fn compact(&mut self, num_slabs: u32) -> Result<Moved, Error> {
+        let result = self.manager.compact(num_slabs as usize);
+        let rows = |moved: &Moved| {
+            let tables = moved.tables.iter();
+            let tables = tables.map(|it| [it.row, it.group.0, it.position, it.block.0]);
+            (tables.collect::<Vec<_>>(), copies(&moved.copies))
         };
         self.note("compact", || json!([num_slabs]), result.as_ref(), rows);
-        result?;
-        if plan.num_slabs() > 0 && self.manager.apply_compaction(&plan).is_ok() {
-            return Err(Error::InvalidArgument("a stale plan was carried out".to_owned()));
-        }
-        Ok(plan.num_slabs())
+        result
     }
 
     // --- what is told ---
 
     pub(crate) fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
         let result = self.manager.take_copies();
-        let rows = |copies: &Vec<BlockCopy>| {
-            copies.iter().map(|copy| [copy.group.0, copy.src.0, copy.dst.0]).collect::<Vec<_>>()
-        };
-        self.note("take_copies", || json!([]), result.as_ref(), rows);
+        self.note("take_copies", || json!([]), result.as_ref(), |taken| copies(taken));
         result
     }
 

@@ -33,7 +33,6 @@ proptest! {
         setup in setup(),
         steps in prop::collection::vec(1..=Op::MAX_CHUNK, 40),
     ) {
-        let setup = Setup { compaction: true, ..setup };
         longest_request_finishes_alone(&setup, &steps).map_err(TestCaseError::fail)?;
     }
 
@@ -82,7 +81,6 @@ fn run(groups: Vec<Group>, ops: Vec<Op>) {
         hash_block_size: 2,
         num_slabs: 12,
         blocks_per_slab: vec![],
-        compaction: false,
         policy: Policy::Lru,
         placement: Placement {
             prompt_margin: Some(0),
@@ -102,7 +100,7 @@ fn add(shared: u8) -> Op {
 fn compute(which: u8, n: u8) -> [Op; 2] {
     [
         Op::Allocate { batch: vec![(which, n)], lookahead: 0 },
-        Op::Advance { batch: vec![(which, n)] },
+        Op::Advance { which: vec![which] },
     ]
 }
 

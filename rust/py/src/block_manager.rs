@@ -1,7 +1,7 @@
 //! `BlockManager`: the core's manager behind a lock.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Policy, Store, TableChange};
+use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Moved, Policy, Store, TableChange};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -11,7 +11,7 @@ use crate::block_store::new_store;
 use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
 use crate::hint::client;
-use crate::policy::{Compaction, policy};
+use crate::policy::policy;
 use crate::reports::{
     copies_array, events_list, num_free_blocks, num_live_blocks, rows_array, stats_dict,
 };
@@ -30,8 +30,8 @@ impl BlockManager {
     #[new]
     #[pyo3(signature = (
         groups, hasher, *, num_blocks = None, num_slabs = None, blocks_per_slab = None,
-        enable_caching = true, enable_events = false, enable_compaction = true,
-        policy = Policy::Lru, placement = None, max_chunk = 1_073_741_824
+        enable_caching = true, enable_events = false, policy = Policy::Lru, placement = None,
+        max_in_flight_tokens = 1_073_741_824, max_request_tokens = None, watermark = 0
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the constructor")]
     fn new(
@@ -42,10 +42,11 @@ impl BlockManager {
         #[pyo3(from_py_with = optional_sizes)] blocks_per_slab: Option<Vec<u32>>,
         enable_caching: bool,
         enable_events: bool,
-        enable_compaction: bool,
         #[pyo3(from_py_with = policy)] policy: Policy,
         placement: Option<PyRef<'_, CheckpointPolicy>>,
-        #[pyo3(from_py_with = size)] max_chunk: u32,
+        #[pyo3(from_py_with = size)] max_in_flight_tokens: u32,
+        #[pyo3(from_py_with = optional_size)] max_request_tokens: Option<u32>,
+        #[pyo3(from_py_with = size)] watermark: u32,
     ) -> PyResult<Self> {
         let store = new_store(num_blocks, num_slabs, blocks_per_slab)?;
         let (hash_block_size, algorithm, seed) = hasher.get().settings(hasher.py())?;
@@ -54,11 +55,12 @@ impl BlockManager {
             hash_block_size: u32::try_from(hash_block_size).map_err(invalid_argument)?,
             enable_caching,
             enable_events,
-            enable_compaction,
             policy,
             checkpoints: placement.map_or_else(Default::default, |policy| policy.0),
             hashing: Hashing { algorithm, seed },
-            max_chunk,
+            max_in_flight_tokens,
+            max_request_tokens,
+            watermark,
         };
         let manager = core::BlockManager::new(store, config).map_err(core_error)?;
         Ok(Self { manager: Guarded::new(manager), hasher: hasher.clone().unbind() })
@@ -80,8 +82,9 @@ impl BlockManager {
         self.manager.call(tokens.py(), |manager| {
             let handle = manager.add_hashed(request_id, chain, digests)?;
             manager.set_client(handle, client)?;
-            manager.set_hint(handle, hint.unwrap_or_default())?;
-            session_id.map_or(Ok(()), |id| manager.set_session(handle, id))?;
+            if session_id.is_some() || hint.is_some() {
+                manager.set_session(handle, session_id, hint.unwrap_or_default())?;
+            }
             Ok(handle)
         })
     }
@@ -123,27 +126,18 @@ impl BlockManager {
         Ok(self.manager.call(py, |manager| manager.match_prefix(handle.0))?.limit.name())
     }
 
-    #[pyo3(signature = (handle, headroom = 0))]
-    fn can_admit(
-        &self,
-        py: Python<'_>,
-        handle: Handle,
-        #[pyo3(from_py_with = size)] headroom: u32,
-    ) -> PyResult<bool> {
-        self.manager.call(py, |manager| manager.can_admit(handle.0, u64::from(headroom)))
+    fn waits_for_checkpoint(&self, py: Python<'_>, handle: Handle) -> PyResult<bool> {
+        self.manager.call(py, |manager| manager.waits_for_checkpoint(handle.0))
     }
 
-    fn fitting_chunk(
+    fn chunk(
         &self,
         py: Python<'_>,
         handle: Handle,
+        #[pyo3(from_py_with = size)] start: u32,
         #[pyo3(from_py_with = size)] most: u32,
     ) -> PyResult<u32> {
-        self.manager.call(py, |manager| manager.fitting_chunk(handle.0, most))
-    }
-
-    fn next_boundary(&self, py: Python<'_>, handle: Handle) -> PyResult<Option<u32>> {
-        self.manager.call(py, |manager| manager.next_boundary(handle.0))
+        self.manager.call(py, |manager| manager.chunk(handle.0, start, most))
     }
 
     fn take_copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
@@ -183,25 +177,14 @@ impl BlockManager {
         self.manager.call(py, |manager| manager.set_priorities(handle.0, worth))
     }
 
-    fn set_alpha(&self, py: Python<'_>, alpha: f64) -> PyResult<()> {
-        self.manager.call(py, |manager| manager.set_alpha(alpha))
-    }
-
-    fn plan_compaction(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = count)] num_slabs: usize,
-    ) -> PyResult<Compaction> {
-        self.manager.with(py, |manager| Compaction(manager.plan_compaction(num_slabs)))
-    }
-
-    fn apply_compaction<'py>(
+    fn compact<'py>(
         &self,
         py: Python<'py>,
-        plan: PyRef<'_, Compaction>,
-    ) -> PyResult<Bound<'py, PyArray2<i32>>> {
-        let changes = self.manager.call(py, |manager| manager.apply_compaction(&plan.0))?;
-        rows_array(py, changes.iter().map(table_change))
+        #[pyo3(from_py_with = count)] num_slabs: usize,
+    ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i32>>)> {
+        let Moved { tables, copies, .. } =
+            self.manager.call(py, |manager| manager.compact(num_slabs))?;
+        Ok((rows_array(py, tables.iter().map(table_change))?, copies_array(py, &copies)?))
     }
 
     fn preempt(&self, py: Python<'_>, handles: Handles<'_>) -> PyResult<()> {

@@ -13,7 +13,6 @@ mod hint;
 mod offload;
 mod policy;
 mod reports;
-mod served_manager;
 
 use pyo3::prelude::*;
 
@@ -40,9 +39,7 @@ mod _core {
     #[pymodule_export]
     use super::offload::offload;
     #[pymodule_export]
-    use super::policy::{Compaction, FlopModel};
-    #[pymodule_export]
-    use super::served_manager::ServedManager;
+    use super::policy::FlopModel;
     #[pymodule_export]
     use hybrid_blocks_interop::{PyBlockHasher, PyHashChain};
     #[pymodule_export]

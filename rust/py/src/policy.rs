@@ -1,4 +1,4 @@
-//! `FlopModel` and `Compaction`: plain values of the core.
+//! `FlopModel`: what computing costs, and the policy argument that it can be.
 
 use hybrid_blocks as core;
 use pyo3::prelude::*;
@@ -50,21 +50,5 @@ pub(crate) fn policy(obj: &Bound<'_, PyAny>) -> PyResult<core::Policy> {
         _ => Err(invalid_argument(format_args!(
             "policy is \"lru\", \"explicit\" or a FlopModel, not {obj}"
         ))),
-    }
-}
-
-#[pyclass(frozen, module = "hybrid_blocks._core")]
-pub(crate) struct Compaction(pub(crate) core::Compaction);
-
-#[pymethods]
-impl Compaction {
-    #[getter]
-    fn num_slabs(&self) -> usize {
-        self.0.num_slabs()
-    }
-
-    #[getter]
-    fn num_moves(&self) -> usize {
-        self.0.num_moves()
     }
 }

@@ -2,7 +2,7 @@
 
 use hybrid_blocks::hash::Algorithm;
 use hybrid_blocks::{
-    BlockCopy, BlockStore, CacheEvent, Error, HitLimit, Origin, PoolId, Stats, Store,
+    BlockCopy, BlockStore, CacheEvent, Error, HitLimit, PoolId, Stats, Store,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
@@ -45,26 +45,13 @@ pub(crate) fn events_list<'py>(
 
 /// Counters by name.
 pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
-    let dict = admissions_dict(py, stats)?;
-    dict.set_item("compactions", stats.compactions)?;
-    dict.set_item("moves", stats.moves)?;
-    for (origin, counts) in Origin::ALL.iter().zip(stats.origins) {
-        let name = origin.name();
-        dict.set_item(format!("{name}_written"), counts.written)?;
-        dict.set_item(format!("{name}_used"), counts.used)?;
-        dict.set_item(format!("{name}_dropped"), counts.dropped)?;
-    }
-    Ok(dict)
-}
-
-/// Of them, those of admissions and of the checkpoints that they leave and use.
-pub(crate) fn admissions_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("queries", stats.queries)?;
     dict.set_item("hits", stats.hits)?;
     dict.set_item("preemptions", stats.preemptions)?;
     dict.set_item("checkpoints", stats.checkpoints)?;
     dict.set_item("forks", stats.forks)?;
+    dict.set_item("shortened", stats.shortened)?;
     for (limit, count) in HitLimit::ALL.iter().zip(stats.limits) {
         dict.set_item(format!("limit_{}", limit.name()), count)?;
     }

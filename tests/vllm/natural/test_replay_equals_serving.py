@@ -75,8 +75,8 @@ class Recorder(WrappedManager):
         self._preempted: list[str] = []
         self._ids: dict[int, str] = {}
         self.begin_step, self.chunk = inner.begin_step, inner.chunk
-        self.can_admit, self.match_prefix = inner.can_admit, inner.match_prefix
-        self.allocate, self.append_tokens = inner.allocate, inner.append_tokens
+        self.match_prefix, self.allocate = inner.match_prefix, inner.allocate
+        self.append_tokens = inner.append_tokens
         self.free, self.stats = inner.free, inner.stats
 
     def add_request(self, request_id: str, tokens: Any) -> int:

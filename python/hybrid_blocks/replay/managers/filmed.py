@@ -31,7 +31,6 @@ class FilmedManager(WrappedManager):
         self._digests: dict[int, list[bytes]] = {}
         self._slabs = np.zeros(geometry.num_slabs, dtype=np.uint8)
         self.add = inner.add_request
-        self.can_admit = inner.can_admit
         self.chunk = inner.chunk
         self.append_tokens = inner.append_tokens
         self.preempt = inner.preempt

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
-from hybrid_blocks._core import ServedManager as ServedCore
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.replay.cache import Cache
@@ -44,10 +42,12 @@ class RustOptions:
 
 
 class RustManager:
-    """`BlockManager` as the engine drives it."""
+    """The rules of level ``natural`` as the engine drives them.
 
-    core: BlockManager
-    looks_again = False
+    A step's copies are taken when it is computed, as vLLM's scheduler hands them out with the step.
+    """
+
+    looks_again = True
 
     def __init__(
         self,
@@ -64,7 +64,6 @@ class RustManager:
         self.unit = unit
         self._geometry = geometry
         self._pools = range(len(geometry.pools))
-        self._has_windows = any(group.window is not None for group in geometry.groups)
         self._num_lookahead_tokens = num_lookahead_tokens
         self._lookahead = lookahead
         self._signals = signals
@@ -84,16 +83,17 @@ class RustManager:
             self._places.register(handle, int(request_id))
         return handle
 
-    def waits_for_checkpoint(self, handle: int) -> bool:  # noqa: ARG002
-        """Return False: every request takes what is there when its turn comes."""
-        return False
+    def waits_for_checkpoint(self, handle: int) -> bool:
+        """Return whether a request waits for a checkpoint that another one leaves in this step."""
+        return self.core.waits_for_checkpoint(handle)
 
-    def can_admit(self, handle: int, headroom: int) -> bool:
-        """Return whether all known tokens of a waiting request have room at once."""
-        return self.core.can_admit(handle, headroom)
+    def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
+        """End the chunk where a checkpoint is to be taken."""
+        return self.core.chunk(handle, start, num_new_tokens)
 
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
-        """Record that tokens were computed."""
+        """Run the step's copies, and record that tokens were computed."""
+        self.core.take_copies()
         self.core.advance(handles, num_tokens)
 
     def free(self, handles: Handles) -> None:
@@ -110,17 +110,10 @@ class RustManager:
         return self.core.allocate(handles, num_new_tokens, self._num_lookahead_tokens)
 
     def begin_step(self) -> None:
-        """Let time pass; the copies are run, as far as anything is run here."""
-        self.core.take_copies()
+        """Let time pass."""
         self.core.tick()
         if self._places is not None:
             self._places.read(self.core.take_events())
-
-    def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
-        """End the chunk where a checkpoint is to be taken, or where windows have no more room."""
-        boundary = self.core.next_boundary(handle)
-        chunk = num_new_tokens if boundary is None else min(num_new_tokens, boundary - start)
-        return self.core.fitting_chunk(handle, chunk) if self._has_windows else chunk
 
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool:
         """Count pool by pool the blocks with an owner, those promised and those asked for."""
@@ -161,33 +154,6 @@ class RustManager:
         return self.core.max_request_tokens
 
 
-class ServedManager(RustManager):
-    """The rules of level ``natural`` as the engine drives them.
-
-    A step's copies are taken when it is computed, as vLLM's scheduler hands them out with the step.
-    """
-
-    core: ServedCore  # type: ignore[assignment]
-    looks_again = True
-
-    def waits_for_checkpoint(self, handle: int) -> bool:
-        """Return whether a request waits for a checkpoint that another one leaves in this step."""
-        return self.core.waits_for_checkpoint(handle)
-
-    def can_admit(self, handle: int, headroom: int) -> bool:  # noqa: ARG002
-        """Return True: the whole prompt, and the watermark, are looked at while it is allocated."""
-        return True
-
-    def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
-        """End the chunk where a checkpoint is to be taken."""
-        return self.core.chunk(handle, start, num_new_tokens)
-
-    def advance(self, handles: Handles, num_tokens: Counts) -> None:
-        """Run the step's copies, and record that tokens were computed."""
-        self.core.take_copies()
-        self.core.advance(handles, num_tokens)
-
-
 def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustManager:
     """Make a Rust manager: one pool of blocks where that evicts alike, else an arena.
 
@@ -203,30 +169,18 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         sizes: dict[str, object] = {"num_blocks": geometry.num_slabs}
     else:
         sizes = {"num_slabs": geometry.num_slabs, "blocks_per_slab": list(geometry.pools)}
-    enable_events = options.places is not None or options.with_film
-    if policy == "explicit":
-        core: Any = BlockManager(
-            groups,
-            hasher,
-            policy=policy,
-            placement=options.placement,
-            max_chunk=config.max_num_batched_tokens,
-            enable_events=enable_events,
-            **sizes,  # type: ignore[arg-type]
-        )
-    else:
-        core = ServedCore(
-            groups,
-            hasher,
-            policy=policy,
-            placement=options.placement,
-            max_in_flight_tokens=geometry.in_flight_tokens,
-            max_request_tokens=cache.deployment.max_model_len if cache.deployment else None,
-            watermark=int(config.watermark * (geometry.num_slabs - 1)),
-            enable_events=enable_events,
-            **sizes,  # type: ignore[arg-type]
-        )
-    return (RustManager if policy == "explicit" else ServedManager)(
+    core = BlockManager(
+        groups,
+        hasher,
+        policy=policy,
+        placement=options.placement,
+        max_in_flight_tokens=geometry.in_flight_tokens,
+        max_request_tokens=cache.deployment.max_model_len if cache.deployment else None,
+        watermark=int(config.watermark * (geometry.num_slabs - 1)),
+        enable_events=options.places is not None or options.with_film,
+        **sizes,  # type: ignore[arg-type]
+    )
+    return RustManager(
         core,
         geometry=geometry,
         unit=unit_of(geometry, has_model=cache.model is not None),

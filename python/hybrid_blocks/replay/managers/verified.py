@@ -42,7 +42,6 @@ class VerifiedManager(WrappedManager):
         self._verified_reads = 0
         self._staged_blocks = 0
         self.match_prefix = inner.match_prefix
-        self.can_admit = inner.can_admit
         self.chunk = inner.chunk
         self.allocate = inner.allocate
 

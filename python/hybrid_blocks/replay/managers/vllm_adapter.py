@@ -169,10 +169,6 @@ class VllmReplayAdapter:
         """Return False: vLLM's manager lets no request wait for another one's state."""
         return False
 
-    def can_admit(self, handle: int, headroom: int) -> bool:  # noqa: ARG002
-        """Return True: vLLM looks at the whole prompt, and the watermark, while it allocates."""
-        return True
-
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> None:
         """Say nothing: what a block of vLLM's pool can hold depends on what is in the others."""
 

@@ -195,5 +195,4 @@ def _counters(counts: dict[str, int], limits: dict[str, int], num_steals: int) -
         *(figures.HITS.sample(count, ended_by=limit) for limit, count in limits.items()),
         figures.HITS_SHORTENED.sample(counts["shortened"]),
         figures.SLAB_STEALS.sample(num_steals),
-        figures.COMPACTIONS.sample(0),
     ]

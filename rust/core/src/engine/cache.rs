@@ -6,9 +6,8 @@ use super::lookup::Finder;
 use super::outbox::{CacheEvent, Outbox, Residency};
 use crate::digest::Digest;
 use crate::error::{Error, Unit};
-use crate::group::{Group, GroupKind, GroupSpec, Table};
+use crate::group::{Group, GroupSpec, Table};
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
-use crate::prefix_index::Key;
 use crate::store::{EvictionOrder, Reservation, Store};
 
 /// A store, the groups that draw from it, and what is told about both.
@@ -28,9 +27,29 @@ pub(crate) struct Cache<S> {
     reservation: Reservation,
 }
 
+/// # Errors
+/// [`Error::InvalidConfig`] for groups that cannot be, or that name a pool that is not there.
+pub(crate) fn groups_of<S: Store>(
+    store: &S,
+    specs: impl Iterator<Item = GroupSpec>,
+    hash_block_size: u32,
+) -> Result<Vec<Group>, Error> {
+    let groups = (0..).map(GroupId).zip(specs).map(|(id, spec)| {
+        if spec.pool.0 >= store.num_pools() {
+            return Err(Error::InvalidConfig(format!(
+                "group {id} draws from pool {} of {}; the first is pool 0",
+                spec.pool,
+                store.num_pools()
+            )));
+        }
+        Group::new(id, spec, hash_block_size)
+    });
+    groups.collect()
+}
+
 impl<S: Store> Cache<S> {
     /// # Errors
-    /// [`Error::InvalidConfig`] for groups that cannot be, or that name a pool that is not there.
+    /// As [`groups_of`].
     pub(crate) fn new(
         store: S,
         groups: impl Iterator<Item = GroupSpec>,
@@ -38,20 +57,7 @@ impl<S: Store> Cache<S> {
         enable_caching: bool,
         outbox: Outbox,
     ) -> Result<Self, Error> {
-        let groups = (0..)
-            .map(GroupId)
-            .zip(groups)
-            .map(|(id, spec)| {
-                if spec.pool.0 >= store.num_pools() {
-                    return Err(Error::InvalidConfig(format!(
-                        "group {id} draws from pool {} of {}; the first is pool 0",
-                        spec.pool,
-                        store.num_pools()
-                    )));
-                }
-                Group::new(id, spec, hash_block_size)
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let groups = groups_of(&store, groups, hash_block_size)?;
         Ok(Self {
             demand: vec![0; store.num_pools() as usize],
             store,
@@ -106,14 +112,6 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// Blocks that all tables of a request miss until `num_tokens` tokens have room, by pool.
-    pub(crate) fn demand_missing(&mut self, tables: &[Table], num_tokens: u32) {
-        self.demand.fill(0);
-        for (group, table) in self.groups.iter().zip(tables) {
-            self.demand[group.spec.pool.index()] += group.num_missing(table, num_tokens);
-        }
-    }
-
     /// Give one group room for `num_tokens` tokens. Returns the positions of the new blocks.
     pub(crate) fn extend(
         &mut self,
@@ -142,10 +140,6 @@ impl<S: Store> Cache<S> {
     ) -> Result<(), Error> {
         let group = self.groups[group];
         if group.kind().is_constant() {
-            if let (GroupKind::State { .. }, Some(&checkpoint)) = (group.kind(), hit.last()) {
-                self.store.touch(group.spec.pool, checkpoint)?;
-                table.set_copy_source(0, checkpoint);
-            }
             return Ok(());
         }
         let num_skipped = group.num_skipped_blocks(num_computed);
@@ -166,10 +160,7 @@ impl<S: Store> Cache<S> {
     /// Undo [`Cache::adopt`] of all groups, exactly, if nothing else happened since.
     pub(crate) fn undo_adopt(&mut self, tables: &mut [Table]) {
         for (group, table) in self.groups.iter().zip(tables).rev() {
-            // A checkpoint is held beside the table, any other source of a copy in it.
-            let checkpoint = table.copy_source().filter(|_| group.kind().is_state());
-            let held = table.blocks.iter().copied().chain(checkpoint.map(|(_, block)| block));
-            for block in held.rev().filter(|block| !block.is_null()) {
+            for &block in table.blocks.iter().rev().filter(|block| !block.is_null()) {
                 self.store.undo_touch(group.spec.pool, block);
             }
             table.clear();
@@ -301,32 +292,5 @@ impl<S: Store> Cache<S> {
         if self.outbox.enable_events {
             self.outbox.events.push(event());
         }
-    }
-
-    /// Have what [`Cache::commit_full`] looks at first fetched.
-    #[inline]
-    pub(crate) fn read_ahead(
-        &self,
-        digests: &[Digest],
-        tables: &[Table],
-        num_computed: u32,
-    ) -> u32 {
-        let mut fetched = 0;
-        for (group, table) in self.groups.iter().zip(tables) {
-            let position = table.num_cached().unwrap_or(0);
-            if !group.kind().is_constant() && num_computed / group.spec.block_size > position {
-                let key: Key = group.key(digests, position);
-                let block = table.blocks[position as usize];
-                fetched ^= self.store.read_ahead(group.spec.pool, block, &key);
-            }
-        }
-        fetched
-    }
-
-    /// The first number of computed tokens after `num_computed` at which some group gives a block
-    /// back.
-    #[inline]
-    pub(crate) fn next_skip(&self, num_computed: u32) -> u32 {
-        self.groups.iter().fold(u32::MAX, |next, group| next.min(group.next_skip(num_computed)))
     }
 }

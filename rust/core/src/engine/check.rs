@@ -13,8 +13,11 @@ impl<S: Store, R: RequestState> Engine<S, R> {
         let mut owners: Vec<Vec<u32>> = (0..store.num_pools())
             .map(|pool| vec![0; store.pool(PoolId(pool)).num_ids() as usize])
             .collect();
-        for &(pool, block) in self.held.iter().chain(&self.copied) {
-            owners[pool.index()][block.index()] += 1;
+        for copy in &self.cache.outbox.copies {
+            let pool = self.cache.groups[copy.group.index()].spec.pool;
+            for block in [copy.src, copy.dst] {
+                owners[pool.index()][block.index()] += 1;
+            }
         }
         for row in self.requests.taken() {
             for (group, table) in self.cache.groups.iter().zip(self.requests.tables(row)) {
@@ -28,7 +31,7 @@ impl<S: Store, R: RequestState> Engine<S, R> {
                 let kept = store.pool(PoolId(pool as u32)).ref_count(BlockId(block as u32));
                 if kept != count {
                     return Err(format!(
-                        "block {block} of pool {pool} is in {count} tables but has {kept} owners"
+                        "block {block} of pool {pool} is in {count} tables and copies but has {kept} owners"
                     ));
                 }
             }

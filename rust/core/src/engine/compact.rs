@@ -8,29 +8,6 @@ use crate::error::Error;
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
 use crate::store::Store;
 
-/// Moves that free slabs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Compaction {
-    slabs: Vec<(PoolId, SlabId)>,
-    num_moves: usize,
-    /// The state of the engine that it was planned for.
-    version: u64,
-}
-
-impl Compaction {
-    /// Slabs that come free.
-    #[must_use]
-    pub fn num_slabs(&self) -> usize {
-        self.slabs.len()
-    }
-
-    /// Blocks that have to be moved for it.
-    #[must_use]
-    pub fn num_moves(&self) -> usize {
-        self.num_moves
-    }
-}
-
 /// One changed entry of a block table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -46,62 +23,48 @@ pub struct TableChange {
 }
 
 /// What a compaction changed.
-#[derive(Debug, Default)]
-pub(crate) struct Moved {
-    pub(crate) tables: Vec<TableChange>,
-    /// Blocks that moved within their pool: source and destination.
-    pub(crate) blocks: Vec<(PoolId, BlockId, BlockId)>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Slabs that came free.
+    pub num_slabs: usize,
+    /// Where blocks of requests are now.
+    pub tables: Vec<TableChange>,
+    /// Bytes to be copied before anything else is computed or copied.
+    pub copies: Vec<BlockCopy>,
 }
 
 /// Where each block stands in the tables: row, group and position.
 type Places = FxHashMap<(PoolId, BlockId), Vec<(usize, GroupId, u32)>>;
 
 impl<S: Store, R: RequestState> Engine<S, R> {
-    /// Find up to `num_slabs` slabs whose live blocks fit into other slabs of their pool, those with
-    /// the smallest share of live blocks first. Changes nothing.
-    pub(crate) fn plan_compaction(&self, num_slabs: usize) -> Compaction {
-        let version = self.version;
-        let Some(store) = self.cache.store.as_slabs() else {
-            return Compaction { version, ..Compaction::default() };
-        };
+    /// Empty up to `num_slabs` slabs whose live blocks fit into other slabs of their pool, those with the smallest
+    /// share of live blocks first. What is merely cached in them is dropped.
+    pub(crate) fn compact(&mut self, num_slabs: usize) -> Result<Moved, Error> {
+        if !self.cache.outbox.copies.is_empty() {
+            return Err(Error::InvalidArgument(format!(
+                "{} copies wait to be taken, of blocks that would move; take them first",
+                self.cache.outbox.copies.len()
+            )));
+        }
+        let Some(store) = self.cache.store.as_slabs() else { return Ok(Moved::default()) };
         let slabs = store.movable_slabs(num_slabs);
         let num_moves = slabs.iter().map(|&(pool, slab)| store.live_in(pool, slab).len()).sum();
-        Compaction { slabs, num_moves, version }
-    }
-
-    /// Carry out a plan: the blocks' owners and keys move now, the bytes follow with the next copies.
-    /// What is merely cached in the slabs is dropped.
-    pub(crate) fn apply_compaction(&mut self, plan: &Compaction) -> Result<Moved, Error> {
-        if plan.version != self.version {
-            return Err(Error::InvalidArgument(
-                "the compaction was planned for another state; plan it again".to_owned(),
-            ));
-        }
-        self.version += 1;
-        let mut moved = Moved::default();
-        let places = self.places(&plan.slabs);
+        let mut moved = Moved { num_slabs: slabs.len(), ..Moved::default() };
+        let places = self.places(&slabs);
         let mut targets = vec![None; self.cache.demand.len()];
-        for &(pool, slab) in &plan.slabs {
+        for &(pool, slab) in &slabs {
             let Some(store) = self.cache.store.as_slabs_mut() else { break };
             let targets = targets[pool.index()]
-                .get_or_insert_with(|| store.move_targets(pool, plan.num_moves, &plan.slabs));
+                .get_or_insert_with(|| store.move_targets(pool, num_moves, &slabs));
             for src in store.live_in(pool, slab) {
-                let Some(dst) = store.relocate(pool, src, &plan.slabs, targets) else {
+                let Some(dst) = store.relocate(pool, src, &slabs, targets) else {
                     debug_assert!(false, "a planned move has no room");
                     continue;
                 };
                 let found = places.get(&(pool, src)).map_or(&[][..], Vec::as_slice);
                 // Whose layers the bytes belong to.
-                let key = store.prefix_index(pool).first_key(dst);
-                let group = found.first().map(|&(_, group, _)| group);
-                let group = group.or(key.map(|(key, _)| key.group)).unwrap_or_default();
-                self.cache.outbox.copies.push(BlockCopy { group, src, dst });
-                moved.blocks.push((pool, src, dst));
-                for held in self.held.iter_mut().chain(&mut self.copied) {
-                    if *held == (pool, src) {
-                        held.1 = dst;
-                    }
-                }
+                let group = found.first().map(|&(_, group, _)| group).unwrap_or_default();
+                moved.copies.push(BlockCopy { group, src, dst });
                 for &(row, group, position) in found {
                     let (_, tables) = self.requests.split_mut(row);
                     tables[group.index()].blocks[position as usize] = dst;

@@ -1,7 +1,7 @@
 //! The longest prefix that can be found, per kind of group and for several groups together.
 
 use crate::digest::Digest;
-use crate::group::{Group, GroupKind, chunked, full, mamba_in_place, sliding_window, state};
+use crate::group::{Group, GroupKind, chunked, full, mamba_in_place, sliding_window};
 use crate::ids::{BlockId, GroupId};
 use crate::prefix_index::{Key, RunCursor};
 use crate::store::Store;
@@ -25,8 +25,6 @@ pub(crate) struct Found {
     pub(crate) blocks: GroupBlocks,
     /// Tokens that they cover.
     pub(crate) num_tokens: u32,
-    /// Leading full blocks that were there, before the length was aligned.
-    pub(crate) num_present: u32,
 }
 
 impl Found {
@@ -73,10 +71,6 @@ struct Answer {
 impl Candidate {
     pub(crate) fn new(limit: u32, num_specs: usize) -> Self {
         Self { num_tokens: limit, longest: 0, answers: vec![Answer::default(); num_specs] }
-    }
-
-    pub(crate) fn found(&self, spec: usize) -> Option<&Found> {
-        self.answers[spec].found.as_ref()
     }
 }
 
@@ -174,12 +168,11 @@ impl<S: Store> Finder<'_, S> {
                 sliding_window::find(&search, limit, window, drop_eagle)
             }
             GroupKind::Chunked { chunk } => chunked::find(&search, limit, chunk),
-            GroupKind::State { .. } => state::find(&search, limit),
             GroupKind::MambaInPlace { .. } | GroupKind::MambaAligned { .. } => {
                 mamba_in_place::find(&search, limit)
             }
-            GroupKind::Cross { .. } | GroupKind::Ring => {
-                Found { blocks: search.none(), num_tokens: limit, num_present: 0 }
+            GroupKind::State { .. } | GroupKind::Cross { .. } | GroupKind::Ring => {
+                Found { blocks: search.none(), num_tokens: limit }
             }
         }
     }

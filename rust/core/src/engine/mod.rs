@@ -13,12 +13,12 @@ pub(crate) mod lookup;
 pub(crate) mod outbox;
 pub(crate) mod requests;
 
-pub use compact::{Compaction, TableChange};
+pub use compact::{Moved, TableChange};
 pub use lookup::{GroupBlocks, LookupGroup};
 pub use outbox::{BlockCopy, CacheEvent, Residency};
 
 use crate::error::Error;
-use crate::ids::{BlockId, GroupId, PoolId};
+use crate::ids::{BlockId, GroupId};
 use crate::store::Store;
 use cache::Cache;
 use requests::{RequestState, Requests};
@@ -28,23 +28,11 @@ use requests::{RequestState, Requests};
 pub(crate) struct Engine<S, R: RequestState> {
     pub(crate) cache: Cache<S>,
     pub(crate) requests: Requests<R>,
-    /// Blocks that copies read from: those of the copies in the outbox, and those of the copies taken
-    /// last.
-    pub(crate) held: Vec<(PoolId, BlockId)>,
-    pub(crate) copied: Vec<(PoolId, BlockId)>,
-    /// Changes of tables and blocks so far.
-    pub(crate) version: u64,
 }
 
 impl<S: Store, R: RequestState> Engine<S, R> {
     pub(crate) fn new(cache: Cache<S>) -> Self {
-        Self {
-            requests: Requests::new(cache.groups.len()),
-            cache,
-            held: Vec::new(),
-            copied: Vec::new(),
-            version: 0,
-        }
+        Self { requests: Requests::new(cache.groups.len()), cache }
     }
 
     /// A request's blocks in one group, by position; null where nothing is kept.
@@ -59,16 +47,5 @@ impl<S: Store, R: RequestState> Engine<S, R> {
     pub(crate) fn release(&mut self, row: usize) -> Result<(), Error> {
         let (_, tables) = self.requests.split_mut(row);
         self.cache.release(tables)
-    }
-
-    /// Copies since the last call, in the order in which they were asked for. The sources that the
-    /// engine holds are held until the next call.
-    pub(crate) fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
-        self.version += 1;
-        for (pool, block) in std::mem::take(&mut self.copied) {
-            self.cache.store.free(pool, std::iter::once(block))?;
-        }
-        self.copied = std::mem::take(&mut self.held);
-        Ok(std::mem::take(&mut self.cache.outbox.copies))
     }
 }

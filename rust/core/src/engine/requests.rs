@@ -77,11 +77,6 @@ impl<R: RequestState> Requests<R> {
         self.by_id.len()
     }
 
-    /// The rows of all requests, in no order.
-    pub(crate) fn rows_in_use(&self) -> impl Iterator<Item = usize> + '_ {
-        self.by_id.values().map(|&row| row as usize)
-    }
-
     /// Add a request that is not known.
     pub(crate) fn add(&mut self, id: &str) -> Result<u64, Error> {
         if self.by_id.contains_key(id) {

@@ -20,7 +20,7 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, mut limit: u32, chunk: u32)
         let aligned = search.align_down(num_blocks);
         // A shorter prefix may end in an earlier chunk, whose blocks were not looked for.
         if aligned == num_blocks && first_needed(aligned * block_size) >= first {
-            return Found { blocks, num_tokens: num_blocks * block_size, num_present: num_blocks };
+            return Found { blocks, num_tokens: num_blocks * block_size };
         }
         limit = aligned * block_size;
     }

@@ -16,7 +16,6 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32, drop_eagle: boo
             run
         })
         .collect();
-    let num_present = num_blocks;
     for list in &mut blocks {
         list.truncate(num_blocks as usize);
     }
@@ -39,5 +38,5 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32, drop_eagle: boo
     for list in &mut blocks {
         list.truncate(keep);
     }
-    Found { blocks, num_tokens, num_present }
+    Found { blocks, num_tokens }
 }

@@ -196,6 +196,14 @@ impl GroupKind {
         self.is_cacheable() && !matches!(self, Self::SlidingWindow { window: 1, .. })
     }
 
+    /// Tokens of the encoder that a request keeps.
+    pub(crate) fn encoder_tokens(self) -> u32 {
+        match self {
+            Self::Cross { encoder_tokens } => encoder_tokens,
+            _ => 0,
+        }
+    }
+
     pub(crate) fn is_full(self) -> bool {
         self == Self::Full
     }

@@ -9,8 +9,10 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32) -> Found {
     let (block_size, alignment) = (search.block_size(), search.finder.alignment);
     let mut states = search.none();
     if search.is_fine_grained() {
-        let end = (limit / alignment).min(search.finder.digests.len() as u32);
-        let unit = (0..end).rev().find(|&unit| search.push(unit as usize, &mut states));
+        let per_unit = alignment / search.finder.hash_block_size;
+        let end = (limit / alignment).min(search.finder.digests.len() as u32 / per_unit);
+        let last = |unit| ((unit + 1) * per_unit - 1) as usize;
+        let unit = (0..end).rev().find(|&unit| search.push(last(unit), &mut states));
         return match unit {
             Some(unit) => {
                 behind_nulls(unit / (block_size / alignment), states, (unit + 1) * alignment)
@@ -30,5 +32,5 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32) -> Found {
 
 fn behind_nulls(position: u32, states: Vec<Vec<BlockId>>, num_tokens: u32) -> Found {
     let blocks = states.into_iter().map(|state| Found::padded(position, state, position + 1));
-    Found { blocks: blocks.collect(), num_tokens, num_present: position + 1 }
+    Found { blocks: blocks.collect(), num_tokens }
 }

@@ -6,7 +6,6 @@
 //! |---|---|
 //! | `full` | attention over all tokens, MLA included |
 //! | `sliding_window`, `chunked` | attention over a part of the tokens |
-//! | `state` | recurrent states in slots that a request keeps for life |
 //! | `mamba_in_place`, `mamba_aligned` | recurrent states as vLLM keeps them |
 
 pub(crate) mod chunked;
@@ -15,7 +14,6 @@ mod kind;
 pub(crate) mod mamba_aligned;
 pub(crate) mod mamba_in_place;
 pub(crate) mod sliding_window;
-pub(crate) mod state;
 mod table;
 
 pub use kind::GroupKind;
@@ -143,12 +141,6 @@ impl Group {
     /// Tokens that have room in `table`.
     pub(crate) fn room(&self, table: &Table) -> u32 {
         self.spec.kind.room(table.blocks.len() as u32, self.spec.block_size)
-    }
-
-    /// Most blocks that a request of `num_tokens` tokens holds at once, if at most `step` tokens
-    /// are computed in one step.
-    pub(crate) fn peak_blocks(&self, num_tokens: u64, step: u32) -> u64 {
-        self.spec.kind.peak_blocks(num_tokens, step, self.spec.block_size)
     }
 }
 

@@ -45,5 +45,5 @@ pub(crate) fn find<S: Store>(
         num_blocks = search.align_down(num_blocks - 1);
     }
     let blocks = runs.into_iter().map(|run| Found::padded(start, run, num_blocks)).collect();
-    Found { blocks, num_tokens: num_blocks * block_size, num_present: num_blocks }
+    Found { blocks, num_tokens: num_blocks * block_size }
 }

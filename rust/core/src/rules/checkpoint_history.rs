@@ -5,39 +5,10 @@ use crate::ids::BlockId;
 /// Requests that make a checkpoint shared.
 const SHARED: u8 = 2;
 
-/// What a checkpoint was left for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
-    /// The next turn, which repeats the prompt.
-    #[default]
-    Prompt,
-    /// Requests that leave a prefix where an earlier one left it.
-    Branch,
-    /// The next turn, which repeats the answer too.
-    End,
-}
-
-impl Origin {
-    /// All of them, in the order of [`crate::Stats::origins`].
-    pub const ALL: [Self; 3] = [Self::Prompt, Self::Branch, Self::End];
-
-    /// The name used in statistics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Prompt => "prompt",
-            Self::Branch => "branch",
-            Self::End => "end",
-        }
-    }
-}
-
 /// Who went on from one checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Checkpoint {
     num_uses: u8,
-    is_used: bool,
-    origin: Origin,
     /// When the last request that used or left it ended, in lives of cached content.
     last_used: f64,
     /// The shorter checkpoint that its request kept beside it, 0 for none.
@@ -56,16 +27,14 @@ impl CheckpointHistory {
     }
 
     /// A new checkpoint. At a branch, two requests have come by already.
-    pub(crate) fn leave(&mut self, block: BlockId, origin: Origin, now: f64) {
-        let num_uses = if origin == Origin::Branch { SHARED } else { 0 };
-        self.of[block.index()] =
-            Checkpoint { num_uses, origin, is_used: false, last_used: now, spare: 0 };
+    pub(crate) fn leave(&mut self, block: BlockId, is_branch: bool, now: f64) {
+        let num_uses = if is_branch { SHARED } else { 0 };
+        self.of[block.index()] = Checkpoint { num_uses, last_used: now, spare: 0 };
     }
 
     /// A request resumes from a checkpoint.
     pub(crate) fn resume(&mut self, block: BlockId) {
         let checkpoint = &mut self.of[block.index()];
-        checkpoint.is_used = true;
         checkpoint.num_uses = checkpoint.num_uses.saturating_add(1);
     }
 
@@ -94,12 +63,6 @@ impl CheckpointHistory {
         self.of[block.index()].num_uses > 0
     }
 
-    /// What a checkpoint was left for, if nobody went on from it so far.
-    pub(crate) fn unused(&self, block: BlockId) -> Option<Origin> {
-        let checkpoint = &self.of[block.index()];
-        (!checkpoint.is_used).then_some(checkpoint.origin)
-    }
-
     /// Requests that went on from a checkpoint, or at a branch, came by.
     pub(crate) fn num_uses(&self, block: BlockId) -> u8 {
         self.of[block.index()].num_uses
@@ -124,13 +87,13 @@ mod tests {
     fn a_checkpoint_is_shared_by_two_requests_and_a_branch_by_the_first() {
         let mut history = CheckpointHistory::new(3);
         let (branch, prompt) = (BlockId(1), BlockId(2));
-        history.leave(branch, Origin::Branch, 0.0);
-        history.leave(prompt, Origin::Prompt, 0.0);
-        assert!(history.is_shared(branch) && history.unused(branch) == Some(Origin::Branch));
+        history.leave(branch, true, 0.0);
+        history.leave(prompt, false, 0.0);
+        assert!(history.is_shared(branch) && !history.is_used(prompt));
         for is_shared in [false, true] {
             history.resume(prompt);
             assert_eq!(history.is_shared(prompt), is_shared);
-            assert!(history.is_used(prompt) && history.unused(prompt).is_none());
+            assert!(history.is_used(prompt));
         }
     }
 }

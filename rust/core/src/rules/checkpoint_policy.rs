@@ -59,8 +59,6 @@ pub(crate) struct CheckpointPlan {
     pub(crate) num_taken: u32,
     /// Whether the end of the request is to be kept.
     pub(crate) end: bool,
-    /// Where the copy is that follows the generation, 0 for none.
-    pub(crate) following: u32,
     /// Tokens between two that are left beside those, `None` for none.
     pub(crate) every: Option<u32>,
     /// When that was planned, in lives of cached content.

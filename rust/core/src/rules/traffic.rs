@@ -3,10 +3,11 @@
 
 mod kept;
 
-use super::checkpoint_history::{CheckpointHistory, Origin};
+use super::checkpoint_history::CheckpointHistory;
 use super::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
 use super::hit::HitLimit;
 use crate::digest::Digest;
+use crate::engine::BlockCopy;
 use crate::engine::cache::Cache;
 use crate::group::{Group, GroupKind};
 use crate::ids::{BlockId, PoolId};
@@ -265,30 +266,14 @@ impl Traffic {
     }
 
     /// A checkpoint was left after `num_tokens` tokens.
-    pub(crate) fn on_left(
-        &mut self,
-        block: BlockId,
-        plan: &CheckpointPlan,
-        num_tokens: u32,
-    ) -> Origin {
-        let origin = if plan.branch == num_tokens {
-            Origin::Branch
-        } else if plan.prompt_tokens < num_tokens {
-            Origin::End
-        } else {
-            Origin::Prompt
-        };
-        self.history.leave(block, origin, self.pressure.now());
-        origin
+    pub(crate) fn on_left(&mut self, block: BlockId, plan: &CheckpointPlan, num_tokens: u32) {
+        self.history.leave(block, plan.branch == num_tokens, self.pressure.now());
     }
 
-    /// A request resumes from a checkpoint of `num_tokens` tokens. Returns what it was left for, if the
-    /// request is the first to do so.
-    pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32) -> Option<Origin> {
+    /// A request resumes from a checkpoint of `num_tokens` tokens.
+    pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32) {
         self.pressure.on_hit(self.history.last_used(block), self.costs.of(num_tokens));
-        let origin = self.history.unused(block);
         self.history.resume(block);
-        origin
     }
 
     /// A request of `plan` that went on from `start` ends after `num_tokens` tokens, and leaves checkpoints
@@ -372,15 +357,12 @@ impl Traffic {
         outlook.values().into_iter().map(worth).collect()
     }
 
-    /// Content of a pool was moved to other blocks.
-    pub(crate) fn on_moved(
-        &mut self,
-        groups: &[Group],
-        blocks: impl Iterator<Item = (PoolId, BlockId, BlockId)>,
-    ) {
-        let pool = |group: Option<usize>| group.map(|group| groups[group].spec.pool);
-        let (counted, full) = (pool(self.counted), pool(self.first_full));
-        for (pool, src, dst) in blocks {
+    /// Content was moved to other blocks.
+    pub(crate) fn on_moved(&mut self, groups: &[Group], copies: &[BlockCopy]) {
+        let pool_of = |group: usize| groups[group].spec.pool;
+        let (counted, full) = (self.counted.map(pool_of), self.first_full.map(pool_of));
+        for &BlockCopy { group, src, dst } in copies {
+            let pool = pool_of(group.index());
             if counted == Some(pool) {
                 self.history.relocate(src, dst);
             }

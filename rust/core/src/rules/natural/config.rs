@@ -24,22 +24,24 @@ pub struct Config {
     pub enable_caching: bool,
     /// Whether changes of the prefix cache are kept for [`crate::BlockManager::take_events`].
     pub enable_events: bool,
-    /// Whether live blocks may be moved together when a request lacks whole slabs only.
-    pub enable_compaction: bool,
     /// Which cached content goes first.
     pub policy: Policy,
     /// Where recurrent states are kept for later requests.
     pub checkpoints: CheckpointPolicy,
     /// How tokens are hashed, for requests that are given as tokens.
     pub hashing: Hashing,
-    /// Most tokens of one request that are computed in one step.
-    pub max_chunk: u32,
+    /// Most tokens of one request that are computed in all steps in flight.
+    pub max_in_flight_tokens: u32,
+    /// Tokens of the longest request; none, for as many as fit alone.
+    pub max_request_tokens: Option<u32>,
+    /// Slabs (blocks of a fixed pool) that the admission of a request beside others leaves free.
+    pub watermark: u32,
 }
 
 impl Config {
-    /// Groups that are cached, least recently used first to go, and what is usual for the rest:
-    /// compaction, checkpoints where the default policy puts them, chunks of up to 8,192 tokens,
-    /// nothing kept for whoever follows changes.
+    /// Groups that are cached, least recently used first to go, and what is usual for the rest: checkpoints where
+    /// the default policy puts them, up to 8,192 tokens of a request in flight, no request too long that fits, nothing
+    /// kept for whoever follows changes.
     #[must_use]
     pub fn new(groups: Vec<GroupSpec>, hash_block_size: u32) -> Self {
         Self {
@@ -47,11 +49,12 @@ impl Config {
             hash_block_size,
             enable_caching: true,
             enable_events: false,
-            enable_compaction: true,
             policy: Policy::Lru,
             checkpoints: CheckpointPolicy::default(),
             hashing: Hashing::default(),
-            max_chunk: 8_192,
+            max_in_flight_tokens: 8_192,
+            max_request_tokens: None,
+            watermark: 0,
         }
     }
 }

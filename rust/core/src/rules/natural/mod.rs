@@ -1,58 +1,63 @@
-//! Our own rules: [`BlockManager`].
+//! Level `natural` without vLLM: [`BlockManager`].
+//!
+//! It drives [`KvCacheManager`] as vLLM's scheduler does. That one is told with every call how far a request has come;
+//! here that is kept beside it, so that requests are named by handles in arrays.
 //!
 //! ```text
-//! request, lookup <- admission
-//!     <- priority, place, session <- allocate, advance, checkpoints <- BlockManager
+//! config <- manager_config, stats <- BlockManager <- step
 //! ```
 
-mod admission;
-mod advance;
-mod allocate;
-mod checkpoints;
 mod config;
-mod lookup;
-mod place;
-mod priority;
-mod request;
-mod session;
+mod manager_config;
 mod stats;
-mod tokens;
+mod step;
 
 pub use config::{Config, Hashing};
-pub use stats::{OriginStats, Stats};
+pub use stats::Stats;
 
 use crate::digest::Digest;
-use crate::engine::cache::Cache;
-use crate::engine::outbox::Outbox;
 use crate::engine::requests::known_row;
-use crate::engine::{BlockCopy, CacheEvent, Compaction, Engine, TableChange};
+use crate::engine::{CacheEvent, Moved};
 use crate::error::Error;
-use crate::hash::BlockHasher;
+use crate::hash::{BlockHasher, HashChain, Value};
 use crate::ids::{BlockId, GroupId};
-use crate::rules::keeper::Keeper;
-use crate::rules::policy::Policy;
-use crate::store::{BlockStore, EvictionOrder, Store};
-use lookup::Lengths;
-use request::{NaturalRequest, Progress};
-
-/// Requests whose memory is fetched at a time.
-const READ_AHEAD: usize = 16;
+use crate::rules::sessions::Hint;
+use crate::rules::vllm::{ComputedBlocks, KvCacheManager, RequestProgress};
+use crate::store::{BlockStore, Store};
 
 /// Requests and blocks. Every call either does all it was asked for or changes nothing.
 #[derive(Debug)]
 pub struct BlockManager {
-    engine: Engine<BlockStore, NaturalRequest>,
-    lengths: Lengths,
+    core: KvCacheManager<BlockStore>,
     hasher: BlockHasher,
     config: Config,
     max_request_tokens: u32,
-    keeper: Keeper,
-    stats: Stats,
+    /// Of the encoder, where a group keeps those of each request.
+    num_encoder: u32,
+    /// By row of the handle.
+    rows: Vec<Row>,
     num_running: usize,
-    /// Rows whose blocks are to be looked at by the call at hand. Reused by every call.
-    due: Vec<u32>,
-    /// Rows that were admitted with a part of their known tokens.
-    unfinished: Vec<u32>,
+    stats: Stats,
+}
+
+/// What is kept of a request between calls.
+#[derive(Debug, Default)]
+struct Row {
+    progress: RequestProgress,
+    /// Tokens that have room.
+    num_allocated: u32,
+    /// Tokens that have room and were known when they got it: they are taken for computed.
+    num_entered: u32,
+    chain: Option<HashChain<i64>>,
+    matched: Option<Match>,
+}
+
+/// The hit that the last look-up found, with its blocks.
+#[derive(Debug)]
+struct Match {
+    found: ComputedBlocks,
+    /// Changes of the store before it: while there are no more, the blocks are still there.
+    num_changes: u64,
 }
 
 impl BlockManager {
@@ -61,80 +66,63 @@ impl BlockManager {
     /// # Errors
     /// [`Error::InvalidConfig`] for groups or sizes that cannot be.
     pub fn new(store: BlockStore, config: Config) -> Result<Self, Error> {
-        if config.max_chunk == 0 {
-            return Err(Error::InvalidConfig("max_chunk is 0: no token could be computed".into()));
-        }
-        let groups = config.groups.iter().copied();
-        let outbox = Outbox { enable_events: config.enable_events, ..Outbox::default() };
-        let mut cache =
-            Cache::new(store, groups, config.hash_block_size, config.enable_caching, outbox)?;
-        let lengths = Lengths::new(&config.groups)?;
-        if config.enable_caching && config.policy != Policy::Explicit && cache.store.is_slabbed() {
-            lengths.place_windows(&mut cache.groups);
-        }
-        let quadratic = config.policy.quadratic();
-        let mut manager = Self {
-            keeper: Keeper::new(&cache, lengths.alignment, quadratic),
-            engine: Engine::new(cache),
-            lengths,
+        manager_config::check(&store, &config)?;
+        let fits = manager_config::longest_request(&store, &config);
+        let longest = config.max_request_tokens.map_or(fits, |most| most.min(fits));
+        let served = manager_config::manager_config(&config, store.is_slabbed(), longest)?;
+        Ok(Self {
+            core: KvCacheManager::new(store, served)?,
             hasher: BlockHasher::new(config.hashing.algorithm),
+            max_request_tokens: longest,
+            num_encoder: config.groups.iter().map(|it| it.kind.encoder_tokens()).max().unwrap_or(0),
             config,
-            max_request_tokens: 0,
-            stats: Stats::default(),
+            rows: Vec::new(),
             num_running: 0,
-            due: Vec::new(),
-            unfinished: Vec::new(),
-        };
-        manager.keeper.chances = manager.config.policy.chances();
-        if manager.is_by_priority() {
-            manager.engine.cache.store.order_by_priority()?;
-        }
-        if manager.config.policy != Policy::Explicit {
-            manager.keeper.start_step(&mut manager.engine.cache.store);
-        }
-        manager.max_request_tokens = manager.longest_request()?;
-        Ok(manager)
+            stats: Stats::default(),
+        })
     }
 
     /// The blocks.
     #[must_use]
     pub fn store(&self) -> &BlockStore {
-        &self.engine.cache.store
+        self.core.store()
     }
 
     /// Groups.
     #[must_use]
     pub fn num_groups(&self) -> u32 {
-        self.engine.cache.groups.len() as u32
+        self.config.groups.len() as u32
     }
 
     /// Requests known.
     #[must_use]
     pub fn num_requests(&self) -> usize {
-        self.engine.requests.len()
+        self.core.num_requests()
     }
 
-    /// Counters since the start.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let mut stats = self.stats;
-        let unused = self.unused_checkpoints();
-        for (origin, unused) in stats.origins.iter_mut().zip(unused) {
-            origin.dropped = origin.written.saturating_sub(origin.used + unused);
-        }
-        stats
-    }
-
-    /// Tokens of the longest request that fits when it is alone.
+    /// Tokens of the longest request that is allowed, and fits when it is alone.
     #[must_use]
     pub fn max_request_tokens(&self) -> u32 {
         self.max_request_tokens
     }
 
+    /// Counters since the start.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let served = self.core.stats();
+        Stats {
+            checkpoints: served.prompt + served.followed + served.loaded + served.kept,
+            forks: served.forks,
+            shortened: served.shortened,
+            limits: served.limits,
+            ..self.stats
+        }
+    }
+
     /// The handle of a request id.
     #[must_use]
     pub fn find(&self, id: &str) -> Option<u64> {
-        self.engine.requests.find(id)
+        self.core.find(id)
     }
 
     /// Register a request of `num_tokens` tokens, whose full hash blocks have `digests`. No block
@@ -151,10 +139,60 @@ impl BlockManager {
     ) -> Result<u64, Error> {
         self.check_digests(num_tokens, digests.len())?;
         self.check_size(u64::from(num_tokens))?;
-        let handle = self.engine.requests.add(id)?;
+        if self.find(id).is_some() {
+            return Err(Error::DuplicateRequest(id.to_owned()));
+        }
+        let handle = self.core.add(id);
+        *self.core.digests_mut(handle)? = digests;
         let row = known_row(handle);
-        *self.engine.requests.progress_mut(row) = Progress { num_tokens, ..Progress::default() };
-        self.engine.requests.rows[row].digests = digests;
+        if self.rows.len() <= row {
+            self.rows.resize_with(row + 1, Row::default);
+        }
+        let progress = RequestProgress {
+            num_tokens,
+            num_prompt: num_tokens,
+            is_waiting: true,
+            ..RequestProgress::default()
+        };
+        self.rows[row] = Row { progress, ..Row::default() };
+        Ok(handle)
+    }
+
+    /// Register a request by its prompt. `extras` holds one entry for each full hash block, or
+    /// nothing when no block has extra keys. Returns the handle.
+    ///
+    /// # Errors
+    /// [`Error::Hash`]; [`Error::DuplicateRequest`]; [`Error::RequestTooLarge`].
+    pub fn add_prompt(
+        &mut self,
+        id: &str,
+        tokens: &[i64],
+        extras: &[Option<Value>],
+    ) -> Result<u64, Error> {
+        let mut digests = Vec::new();
+        let seed = self.config.hashing.seed;
+        let mut chain = HashChain::new(self.config.hash_block_size as usize, 0, seed)?;
+        chain.append(&mut self.hasher, tokens, extras, &mut digests)?;
+        self.add_hashed(id, chain, digests)
+    }
+
+    /// Register a request whose prompt was hashed already: all `digests` that `chain` made so far.
+    /// Returns the handle.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateRequest`]; [`Error::RequestTooLarge`]; [`Error::InvalidArgument`] if the
+    /// digests are not one a full hash block.
+    pub fn add_hashed(
+        &mut self,
+        id: &str,
+        chain: HashChain<i64>,
+        digests: Vec<Digest>,
+    ) -> Result<u64, Error> {
+        let num_tokens = u32::try_from(chain.num_tokens()).map_err(|_| {
+            Error::InvalidArgument(format!("{} tokens are more than 2^32", chain.num_tokens()))
+        })?;
+        let handle = self.add_request(id, num_tokens, digests)?;
+        self.rows[known_row(handle)].chain = Some(chain);
         Ok(handle)
     }
 
@@ -170,27 +208,129 @@ impl BlockManager {
         )))
     }
 
+    /// Refuse what would not fit into the empty cache.
+    fn check_size(&self, num_tokens: u64) -> Result<(), Error> {
+        if num_tokens <= u64::from(self.max_request_tokens) {
+            return Ok(());
+        }
+        let most = u32::try_from(num_tokens).unwrap_or(u32::MAX);
+        Err(Error::RequestTooLarge {
+            num_tokens,
+            unit: self.store().unit(),
+            needed: manager_config::slabs_for(self.store(), &self.config, most),
+            available: self.store().num_slabs(),
+            fits: u64::from(self.max_request_tokens),
+        })
+    }
+
     /// Tell that a request has `num_new` more tokens, and the digests of the hash blocks that they
     /// fill.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] if the digests do not match.
     pub fn append(&mut self, handle: u64, num_new: u32, digests: &[Digest]) -> Result<(), Error> {
-        let row = self.engine.requests.row(handle)?;
-        let progress = self.engine.requests.progress(row);
-        let num_tokens = progress
-            .num_tokens
+        let row = self.row(handle)?;
+        let known = self.rows[row].progress.num_tokens;
+        let num_tokens = known
             .checked_add(num_new)
             .ok_or_else(|| Error::InvalidArgument(format!("{num_new} tokens are too many")))?;
-        let known = &self.engine.requests.rows[row].digests;
-        self.check_digests(num_tokens, known.len() + digests.len())?;
-        self.engine.requests.progress_mut(row).num_tokens = num_tokens;
-        let request = &mut self.engine.requests.rows[row];
-        request.digests.extend_from_slice(digests);
-        if let Some(matched) = &mut request.rest.matched {
-            matched.is_outgrown = true;
+        self.check_digests(num_tokens, self.core.digests(handle).len() + digests.len())?;
+        self.core.digests_mut(handle)?.extend_from_slice(digests);
+        let row = &mut self.rows[row];
+        row.progress.num_tokens = num_tokens;
+        row.matched = None;
+        Ok(())
+    }
+
+    /// Append one token to each request, as after sampling.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] (lengths differ, a handle twice, a
+    /// request that was registered by digests); then nothing was appended.
+    pub fn append_tokens(&mut self, handles: &[u64], tokens: &[i32]) -> Result<(), Error> {
+        self.check_batch(handles, tokens.len())?;
+        for &handle in handles {
+            if self.rows[known_row(handle)].chain.is_none() {
+                return Err(Error::InvalidArgument(format!(
+                    "request {:?} was added by digests; append digests to it",
+                    self.core.id(handle).unwrap_or_default()
+                )));
+            }
+        }
+        for (&handle, &token) in handles.iter().zip(tokens) {
+            let row = &mut self.rows[known_row(handle)];
+            if let Some(chain) = &mut row.chain {
+                let digests = self.core.digests_mut(handle)?;
+                chain.append(&mut self.hasher, &[i64::from(token)], &[], digests)?;
+            }
+            row.progress.num_tokens += 1;
+            row.matched = None;
         }
         Ok(())
+    }
+
+    /// Say which session a request belongs to, and how that goes on; before the request is admitted. Turns are then
+    /// told apart even where the history was rewritten.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn set_session(
+        &mut self,
+        handle: u64,
+        session_id: Option<&str>,
+        hint: Hint,
+    ) -> Result<(), Error> {
+        self.core.set_session(handle, session_id, hint)
+    }
+
+    /// Say how the session of a request goes on; the last word before the request is freed counts.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn set_hint(&mut self, handle: u64, hint: Hint) -> Result<(), Error> {
+        self.core.set_hint(handle, hint)
+    }
+
+    /// Say how a session goes on, at any time. It counts for the requests of the session that are known;
+    /// if there is none, for what the last one left behind, as if it had been said before that
+    /// request was freed. Returns whether a request of the session is known or remembered; one that
+    /// ended long ago may be forgotten.
+    pub fn set_session_hint(&mut self, session_id: &str, hint: Hint) -> bool {
+        self.core.set_session_hint(session_id, hint)
+    }
+
+    /// Say which client, or kind of clients, a request comes from, by a number below
+    /// [`BlockManager::MAX_CLIENTS`]; 0 stands for no client. Where checkpoints go is learned for each.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] for a larger number.
+    pub fn set_client(&mut self, handle: u64, client: u16) -> Result<(), Error> {
+        if client >= Self::MAX_CLIENTS {
+            return Err(Error::InvalidArgument(format!(
+                "client {client}: numbers lie below {}; let several clients share one",
+                Self::MAX_CLIENTS
+            )));
+        }
+        self.core.set_client(handle, client)
+    }
+
+    /// Numbers of clients: what is learned of each takes some 700 bytes.
+    pub const MAX_CLIENTS: u16 = 1_024;
+
+    /// Give each of a request's hash blocks a priority, which counts once no request holds the block. For
+    /// [`Policy::Explicit`](crate::Policy::Explicit); content that nothing was said of has the lowest, 0.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn set_priorities(&mut self, handle: u64, priorities: Vec<u64>) -> Result<(), Error> {
+        self.core.set_priorities(handle, priorities)
+    }
+
+    fn row(&self, handle: u64) -> Result<usize, Error> {
+        match self.core.id(handle) {
+            Some(_) => Ok(known_row(handle)),
+            None => Err(Error::UnknownRequest { handle }),
+        }
     }
 
     fn check_batch(&mut self, handles: &[u64], num_values: usize) -> Result<(), Error> {
@@ -200,49 +340,22 @@ impl BlockManager {
                 handles.len()
             )));
         }
-        self.engine.version += 1;
-        self.engine.requests.check_batch(handles)
+        self.core.check_batch(handles)
     }
 
-    /// Give back the blocks of requests whose tokens will have to be computed again; what is cached
-    /// of them can be matched.
-    ///
-    /// # Errors
-    /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] (a handle twice); then nothing changed.
-    pub fn preempt(&mut self, handles: &[u64]) -> Result<(), Error> {
-        self.check_batch(handles, handles.len())?;
-        for &handle in handles {
-            self.release(known_row(handle), false)?;
-            self.stats.preemptions += 1;
-        }
-        Ok(())
-    }
-
-    /// Give back the blocks of requests and forget the requests.
-    ///
-    /// # Errors
-    /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] (a handle twice); then nothing changed.
-    pub fn free(&mut self, handles: &[u64]) -> Result<(), Error> {
-        self.check_batch(handles, handles.len())?;
-        for &handle in handles {
-            let row = known_row(handle);
-            self.release(row, true)?;
-            self.engine.requests.remove(row);
-        }
-        Ok(())
-    }
-
-    fn release(&mut self, row: usize, is_over: bool) -> Result<(), Error> {
-        self.keep_final_state(row);
-        self.score_released(row, is_over);
-        self.engine.release(row)?;
-        self.engine.requests.rows[row].rest.trail.windows.clear();
-        self.engine.requests.rows[row].rest.matched = None;
-        self.unfinished.retain(|&other| other as usize != row);
-        let progress = self.engine.requests.progress_mut(row);
-        self.num_running -= usize::from(progress.running);
-        *progress = Progress { num_tokens: progress.num_tokens, ..Progress::default() };
-        Ok(())
+    /// Changes of the prefix cache since the last call.
+    pub fn take_events(&mut self) -> Vec<CacheEvent> {
+        let mut events = self.core.take_events();
+        events.retain_mut(|event| match event {
+            CacheEvent::Stored { positions, .. } => !positions.is_empty(),
+            CacheEvent::StoredTail { group, block_size, .. } => {
+                // The block of a state holds the longest request; checkpoints lie where attention blocks end.
+                *block_size = self.config.groups[group.index()].block_size;
+                true
+            }
+            _ => true,
+        });
+        events
     }
 
     /// A request's blocks in one group, by position; null where nothing is kept.
@@ -250,7 +363,11 @@ impl BlockManager {
     /// # Errors
     /// [`Error::UnknownRequest`], [`Error::UnknownGroup`].
     pub fn blocks(&self, handle: u64, group: GroupId) -> Result<&[BlockId], Error> {
-        self.engine.blocks(handle, group)
+        self.row(handle)?;
+        if group.0 >= self.num_groups() {
+            return Err(Error::UnknownGroup { group, num_groups: self.num_groups() });
+        }
+        Ok(self.core.blocks(handle, group))
     }
 
     /// Tokens of a request: known, computed, and with room in every group.
@@ -258,83 +375,27 @@ impl BlockManager {
     /// # Errors
     /// [`Error::UnknownRequest`].
     pub fn progress(&self, handle: u64) -> Result<(u32, u32, u32), Error> {
-        let progress = self.engine.requests.progress(self.engine.requests.row(handle)?);
-        Ok((progress.num_tokens, progress.num_computed, progress.num_allocated))
+        let Row { progress, num_allocated, .. } = &self.rows[self.row(handle)?];
+        Ok((progress.num_tokens, progress.num_computed, *num_allocated))
     }
 
     /// Drop all cached content.
     ///
     /// # Errors
-    /// [`Error::BlocksInUse`] while a request holds blocks.
+    /// [`Error::BlocksInUse`] while a request holds blocks, or a copy was not taken.
     pub fn reset(&mut self) -> Result<(), Error> {
-        self.engine.version += 1;
-        self.engine.cache.store.reset()?;
-        self.keeper.sessions.ends.clear();
-        self.engine.cache.note(|| CacheEvent::Cleared);
-        Ok(())
+        self.core.reset()
     }
 
-    /// Copies to run before the next forward pass, in this order. Their sources are held until the
-    /// next call.
+    /// Move live blocks together, so that up to `num_slabs` slabs come free for other pools. What is merely cached in
+    /// them is dropped. The copies have to run before any others that are asked for afterwards.
     ///
     /// # Errors
-    /// [`Error::NotLive`] if a held block lost its owner, which is a bug.
-    pub fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
-        self.engine.take_copies()
-    }
-
-    /// Changes of the prefix cache since the last call.
-    pub fn take_events(&mut self) -> Vec<CacheEvent> {
-        let mut events = std::mem::take(&mut self.engine.cache.outbox.events);
-        events.retain(|event| match event {
-            CacheEvent::Stored { positions, .. } => !positions.is_empty(),
-            _ => true,
-        });
-        events
-    }
-
-    /// Find up to `num_slabs` slabs whose live blocks fit into other slabs of their pool, those with
-    /// the smallest share of live blocks first. Changes nothing.
-    #[must_use]
-    pub fn plan_compaction(&self, num_slabs: usize) -> Compaction {
-        self.engine.plan_compaction(num_slabs)
-    }
-
-    /// Carry out a plan: the blocks' owners and keys move now, the returned table changes tell
-    /// where to, and the bytes follow with the next [`BlockManager::take_copies`]. What is merely cached
-    /// in the slabs is dropped.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if anything happened since the plan was made; then nothing changed.
-    pub fn apply_compaction(&mut self, plan: &Compaction) -> Result<Vec<TableChange>, Error> {
-        let moved = self.engine.apply_compaction(plan)?;
-        self.stats.moves += moved.blocks.len() as u64;
-        self.keeper.traffic.on_moved(&self.engine.cache.groups, moved.blocks.iter().copied());
-        Ok(moved.tables)
-    }
-
-    /// Empty `num_slabs` slabs if that can be done and is allowed. Says whether it was.
-    fn make_whole_slabs(&mut self, num_slabs: u64) -> Result<bool, Error> {
-        if !self.config.enable_compaction || num_slabs > self.engine.cache.store.num_slabs() {
-            return Ok(false);
-        }
-        let plan = self.plan_compaction(num_slabs as usize);
-        if (plan.num_slabs() as u64) < num_slabs {
-            return Ok(false);
-        }
-        self.apply_compaction(&plan)?;
-        self.stats.compactions += 1;
-        Ok(true)
-    }
-
-    /// Let time pass: once a scheduler step, to order ages.
-    pub fn tick(&mut self) {
-        self.engine.cache.store.tick();
-        if self.config.policy == Policy::Explicit {
-            self.keeper.traffic.measure(&self.engine.cache.store);
-        } else {
-            self.keeper.start_step(&mut self.engine.cache.store);
-        }
+    /// [`Error::InvalidArgument`] while copies wait for [`BlockManager::take_copies`].
+    pub fn compact(&mut self, num_slabs: usize) -> Result<Moved, Error> {
+        let moved = self.core.compact(num_slabs)?;
+        self.rows.iter_mut().for_each(|row| row.matched = None);
+        Ok(moved)
     }
 
     /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree.
@@ -342,6 +403,6 @@ impl BlockManager {
     /// # Errors
     /// What is wrong, in words.
     pub fn check_integrity(&self) -> Result<(), String> {
-        self.engine.check_integrity()
+        self.core.check_integrity()
     }
 }

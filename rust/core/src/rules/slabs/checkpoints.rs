@@ -1,6 +1,6 @@
 //! [`Checkpoints`]: at which lengths a request leaves checkpoints.
 
-use super::{Differences, Resumed, Trail};
+use super::{Resumed, Trail};
 use crate::placement::{Prompt, PromptClass};
 use crate::rules::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
 use crate::rules::traffic::Traffic;
@@ -13,7 +13,6 @@ pub(crate) struct Checkpoints {
     pub(crate) grain: u32,
     /// Whether some group keeps states for drafts.
     pub(crate) has_drafts: bool,
-    pub(crate) differences: Differences,
 }
 
 /// Why a checkpoint is left.
@@ -41,12 +40,10 @@ impl Checkpoints {
         let Resumed { num_tokens: start, branch, .. } = *resumed;
         let mut plan =
             traffic.plan(&self.policy, Prompt { start, num_tokens, branch, num_left, class });
-        if self.differences.clamps_places {
-            for &length in std::mem::take(&mut plan.lengths).as_slice() {
-                plan.lengths.insert(length.min(last));
-            }
+        for &length in std::mem::take(&mut plan.lengths).as_slice() {
+            plan.lengths.insert(length.min(last));
         }
-        plan.end &= self.differences.follows_drafts || !self.has_drafts;
+        plan.end &= !self.has_drafts;
         plan
     }
 
@@ -58,12 +55,9 @@ impl Checkpoints {
     /// Why a request leaves a checkpoint after `num_computed` tokens, if it does.
     pub(crate) fn reason(&self, trail: &Trail, num_computed: u32) -> Option<Reason> {
         let (plan, before) = trail.plan.as_ref().zip(num_computed.checked_sub(1))?;
-        let follows = self.policy.follows(plan, num_computed, self.grain);
-        if follows && self.differences.follows_first {
-            Some(Reason::Follow)
-        } else if self.next(plan, before) == Some(num_computed) {
+        if self.next(plan, before) == Some(num_computed) {
             Some(Reason::Prompt)
-        } else if follows {
+        } else if self.policy.follows(plan, num_computed, self.grain) {
             Some(Reason::Follow)
         } else {
             (num_computed == trail.loaded).then_some(Reason::Loaded)
@@ -72,7 +66,7 @@ impl Checkpoints {
 
     /// Whether the state of a request that ends after `num_computed` tokens is kept.
     pub(crate) fn keeps_end(&self, plan: &CheckpointPlan, num_computed: u32) -> bool {
-        (plan.end || (self.policy.finish && self.differences.keeps_any_end))
+        (plan.end || self.policy.finish)
             && num_computed > 0
             && num_computed.is_multiple_of(self.grain)
     }
@@ -83,11 +77,8 @@ mod tests {
     use super::*;
     use crate::placement::Lengths;
 
-    const RULES: [Differences; 2] = [Differences::OF_BLOCK_MANAGER, Differences::OF_VLLM];
-
-    fn checkpoints(differences: Differences) -> Checkpoints {
-        let policy = CheckpointPolicy::default();
-        Checkpoints { policy, grain: 16, has_drafts: false, differences }
+    fn checkpoints() -> Checkpoints {
+        Checkpoints { policy: CheckpointPolicy::default(), grain: 16, has_drafts: false }
     }
 
     #[test]
@@ -100,28 +91,23 @@ mod tests {
             ..CheckpointPlan::default()
         };
         let trail = Trail { plan: Some(plan), loaded: 336, ..Trail::default() };
-        for rules in RULES.map(checkpoints) {
-            let found = (0..1_100).filter_map(|at| Some((at, rules.reason(&trail, at)?)));
-            let expected = [
-                (320, Reason::Prompt),
-                (336, Reason::Loaded),
-                (992, Reason::Prompt),
-                (1_024, Reason::Follow),
-                (1_088, Reason::Follow),
-            ];
-            assert_eq!(found.collect::<Vec<_>>(), expected);
-            assert_eq!(rules.reason(&Trail::default(), 320), None, "nothing is planned");
-        }
+        let rules = checkpoints();
+        let found = (0..1_100).filter_map(|at| Some((at, rules.reason(&trail, at)?)));
+        let expected = [
+            (320, Reason::Prompt),
+            (336, Reason::Loaded),
+            (992, Reason::Prompt),
+            (1_024, Reason::Follow),
+            (1_088, Reason::Follow),
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+        assert_eq!(rules.reason(&Trail::default(), 320), None, "nothing is planned");
     }
 
     #[test]
     fn an_end_is_kept_on_the_grain_only() {
         let plan = CheckpointPlan { end: true, ..CheckpointPlan::default() };
-        for rules in RULES.map(checkpoints) {
-            assert_eq!(
-                [0, 8, 16, 24, 32].map(|at| rules.keeps_end(&plan, at)),
-                [false, false, true, false, true]
-            );
-        }
+        let kept = [0, 8, 16, 24, 32].map(|at| checkpoints().keeps_end(&plan, at));
+        assert_eq!(kept, [false, false, true, false, true]);
     }
 }

@@ -1,16 +1,14 @@
 //! Our own rules for checkpoints, said once: where a request leaves them, and what it remembers of those that it
-//! resumes from and leaves. Both sets of rules ask here.
+//! resumes from and leaves.
 //!
 //! ```text
-//! differences, resumed, trail <- checkpoints
+//! resumed, trail <- checkpoints
 //! ```
 
 mod checkpoints;
-mod differences;
 mod resumed;
 mod trail;
 
 pub(crate) use checkpoints::{Checkpoints, Reason};
-pub(crate) use differences::Differences;
 pub(crate) use resumed::Resumed;
 pub(crate) use trail::Trail;

@@ -4,7 +4,6 @@ use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::group::{Group, Table};
 use crate::ids::BlockId;
-use crate::rules::checkpoint_history::Origin;
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::keeper::{Keeper, Visit};
 use crate::rules::sessions::{Hint, WorthClass};
@@ -52,17 +51,10 @@ impl Trail {
         is_first
     }
 
-    /// Note that the request resumes after `num_tokens` tokens from a state in a block of the counted group. Returns the
-    /// origin of that checkpoint, if the request is the first to resume from it.
-    pub(crate) fn resume_state(
-        &mut self,
-        traffic: &mut Traffic,
-        block: BlockId,
-        num_tokens: u32,
-    ) -> Option<Origin> {
-        let origin = traffic.on_used(block, num_tokens);
+    /// Note that the request resumes after `num_tokens` tokens from a state in a block of the counted group.
+    pub(crate) fn resume_state(&mut self, traffic: &mut Traffic, block: BlockId, num_tokens: u32) {
+        traffic.on_used(block, num_tokens);
         self.lengths.extend([traffic.history.spare(block), num_tokens]);
-        origin
     }
 
     /// Note that the request resumes after `num_tokens` tokens from `blocks` by group, where windows are checkpoints.
@@ -97,9 +89,9 @@ impl Trail {
         }
     }
 
-    /// Note that a state after `num_tokens` tokens is kept in a block of the counted group. Returns its origin.
-    pub(crate) fn leave(&self, traffic: &mut Traffic, block: BlockId, num_tokens: u32) -> Origin {
-        traffic.on_left(block, &self.plan(), num_tokens)
+    /// Note that a state after `num_tokens` tokens is kept in a block of the counted group.
+    pub(crate) fn leave(&self, traffic: &mut Traffic, block: BlockId, num_tokens: u32) {
+        traffic.on_left(block, &self.plan(), num_tokens);
     }
 
     /// Note that the request gave up its checkpoint of a length.

@@ -88,7 +88,7 @@ fn no_time_passes_while_only_blocks_go_that_nobody_is_known_to_need() {
 fn a_prompt_begins_as_others_do_at_a_branch_or_behind_a_checkpoint_in_use() {
     let mut traffic = traffic();
     let checkpoint = BlockId(3);
-    traffic.history.leave(checkpoint, Origin::Prompt, 0.0);
+    traffic.history.leave(checkpoint, false, 0.0);
     assert_eq!(traffic.beginning(0, None), Beginning::Fresh);
     assert_eq!(traffic.beginning(8, None), Beginning::Shared);
     assert_eq!(traffic.beginning(0, Some(checkpoint)), Beginning::Turn);
@@ -109,11 +109,12 @@ fn those_who_leave_a_prompt_at_one_place_are_counted_and_move_with_its_block() {
         assert_eq!(traffic.num_left(&shared(block)), num_left);
     }
     assert_eq!(traffic.num_left(&Shared::default()), 0);
-    traffic.history.leave(block, Origin::Branch, 0.0);
-    traffic.on_moved(&cache.groups, [(PoolId(0), block, elsewhere)].into_iter());
+    traffic.history.leave(block, true, 0.0);
+    let moved = |group| [BlockCopy { group: GroupId(group), src: block, dst: elsewhere }];
+    traffic.on_moved(&cache.groups, &moved(0));
     assert_eq!(traffic.num_left(&shared(elsewhere)), 2);
     assert!(!traffic.history.is_used(elsewhere), "a block of attention is no state");
-    traffic.on_moved(&cache.groups, [(STATE, block, elsewhere)].into_iter());
+    traffic.on_moved(&cache.groups, &moved(1));
     assert!(traffic.history.is_used(elsewhere));
 }
 

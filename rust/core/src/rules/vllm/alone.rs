@@ -9,7 +9,8 @@
 //!   more than there are.
 //! - A request may also be scattered by others that ran beside it and have ended. When it cannot grow
 //!   although no other holds a block, it is preempted, as vLLM does. Once it is admitted again, no
-//!   other is admitted next to it, until it waits for its client.
+//!   other is admitted next to it, until it waits for its client. It starts on a slab only where the pool's
+//!   slabs have no room left but what it holds itself: what is cached in them goes first.
 
 use super::KvCacheManager;
 use super::lookup::ComputedBlocks;
@@ -137,6 +138,11 @@ impl<S: Store> KvCacheManager<S> {
         requests.find(alone).is_some_and(|handle| {
             self.row(handle).is_some_and(|other| other != row && self.holds_blocks(other))
         }) && !self.holds_blocks(row)
+    }
+
+    /// Whether the request that is to run alone is still known.
+    pub(super) fn runs_alone(&self) -> bool {
+        self.alone.as_ref().is_some_and(|alone| self.engine.requests.find(alone).is_some())
     }
 
     /// Note that a request could not grow. If no other holds blocks it runs alone from now on.

@@ -6,7 +6,7 @@ use crate::group::{GroupKind, GroupSpec};
 use crate::ids::PoolId;
 use crate::rules::checkpoint_policy::CheckpointPolicy;
 use crate::rules::policy::Policy;
-use crate::rules::slabs::{Checkpoints, Differences};
+use crate::rules::slabs::Checkpoints;
 
 /// One group.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +197,6 @@ impl ManagerConfig {
             policy,
             grain: self.hit_alignment(),
             has_drafts: self.has_drafts(),
-            differences: Differences::OF_VLLM,
         })
     }
 
@@ -248,6 +247,9 @@ impl ManagerConfig {
         }
         if self.enable_residency && self.groups.iter().any(|group| group.pool != PoolId(0)) {
             return refuse("residency is told by block id, which takes one pool".to_owned());
+        }
+        if let Some(group) = self.groups.iter().find(|group| group.kind.is_state()) {
+            return refuse(format!("{:?} is for a BlockManager; give it as Mamba layers", group.kind));
         }
         self.check_checkpoints()?;
         match &self.lookup {

@@ -4,18 +4,19 @@ use super::call::{BoundaryState, Call, StepOutputs};
 use super::config::{GroupConfig, Lookup, ManagerConfig};
 use super::no_change::NoChangeUntil;
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
-use super::request::{Request, VllmRequest};
+use super::request::VllmRequest;
 use super::stats::KvCacheStats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::engine::outbox::Outbox;
 use crate::engine::requests::Row;
-use crate::engine::{CacheEvent, Engine, GroupBlocks, Residency};
+use crate::engine::{CacheEvent, Engine, GroupBlocks, Moved, Residency};
 use crate::error::Error;
 use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::rules::hit::HitLimit;
 use crate::rules::keeper::Keeper;
+use crate::rules::policy::Policy;
 use crate::rules::windows::has_places;
 use crate::store::{EvictionOrder, Store};
 
@@ -76,7 +77,7 @@ impl<S: Store> KvCacheManager<S> {
             }
             let mut new = Keeper::new(&cache, config.hit_alignment(), config.policy.quadratic());
             new.chances = config.policy.chances();
-            new.start_step(&mut cache.store);
+            start_step(&mut new, &mut cache.store, config.policy);
             keeper = Some(Box::new(new));
         }
         Ok(Self {
@@ -130,6 +131,11 @@ impl<S: Store> KvCacheManager<S> {
     pub fn id(&self, handle: u64) -> Option<&str> {
         let row = self.row(handle)?;
         Some(&self.engine.requests.rows[row].id)
+    }
+
+    /// Requests known.
+    pub(crate) fn num_requests(&self) -> usize {
+        self.engine.requests.len()
     }
 
     /// Check that all handles are known and different.
@@ -426,6 +432,17 @@ impl<S: Store> KvCacheManager<S> {
         call.keep_states()
     }
 
+    /// Have what a request entered found no more, where it is not computed: the request is given up in the step that it
+    /// got room in.
+    pub(crate) fn drop_uncomputed(
+        &mut self,
+        handle: u64,
+        progress: &RequestProgress,
+    ) -> Result<(), Error> {
+        self.open(handle, *progress)?.drop_uncomputed();
+        Ok(())
+    }
+
     /// Forget a request that is not over, and give its blocks back, the last ones first to go.
     ///
     /// # Errors
@@ -443,7 +460,7 @@ impl<S: Store> KvCacheManager<S> {
         self.score_left(row, false);
         let released = self.engine.release(row);
         self.forget_outputs(row);
-        self.engine.requests.rows[row].rest = Request::default();
+        self.engine.requests.rows[row].rest.suspend();
         // A request that waited for this one does not wait for it again.
         for other in &mut self.engine.requests.rows {
             if other.rest.awaited == Some(handle) {
@@ -483,6 +500,13 @@ impl<S: Store> KvCacheManager<S> {
     /// Give what a request holds its priority before it is given back.
     fn score_left(&mut self, row: usize, is_over: bool) {
         if !self.holds_blocks(row) {
+            return;
+        }
+        if self.config.policy == Policy::Explicit {
+            self.score_as_said(row);
+            let trail = &mut self.engine.requests.rows[row].rest.trail;
+            trail.lengths.clear();
+            trail.windows.clear();
             return;
         }
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
@@ -553,17 +577,42 @@ impl<S: Store> KvCacheManager<S> {
 
     /// A step begins: what the last one computed is there.
     pub fn start_step(&mut self) {
-        let is_short = std::mem::take(&mut self.is_short);
+        let is_short = std::mem::take(&mut self.is_short) || self.runs_alone();
         if let Some(slabs) = self.store_mut().as_slabs_mut() {
             // What was cached in one pool grows older than what is cached in others from now on.
             slabs.tick();
             slabs.spend_slack_first(is_short);
         }
         if let Some(keeper) = &mut self.keeper {
-            keeper.start_step(&mut self.engine.cache.store);
+            start_step(keeper, &mut self.engine.cache.store, self.config.policy);
         }
         self.coming_checkpoints.clear();
         self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());
+    }
+
+    /// Drop all cached content.
+    ///
+    /// # Errors
+    /// [`Error::BlocksInUse`] while a block has an owner.
+    pub(crate) fn reset(&mut self) -> Result<(), Error> {
+        self.engine.cache.store.reset()?;
+        if let Some(keeper) = &mut self.keeper {
+            keeper.sessions.ends.clear();
+        }
+        self.engine.cache.note(|| CacheEvent::Cleared);
+        Ok(())
+    }
+
+    /// Move live blocks together, so that up to `num_slabs` slabs come free for other pools.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] while copies wait to be taken.
+    pub(crate) fn compact(&mut self, num_slabs: usize) -> Result<Moved, Error> {
+        let moved = self.engine.compact(num_slabs)?;
+        if let Some(keeper) = &mut self.keeper {
+            keeper.traffic.on_moved(&self.engine.cache.groups, &moved.copies);
+        }
+        Ok(moved)
     }
 
     /// Blocks that the worker must zero, group by group, since the last call.
@@ -648,11 +697,21 @@ impl<S: Store> KvCacheManager<S> {
     }
 }
 
+/// A step begins. Where a caller says what goes first, nothing has a priority without a word.
+fn start_step<S: Store>(keeper: &mut Keeper, store: &mut S, policy: Policy) {
+    if policy == Policy::Explicit {
+        keeper.traffic.measure(store);
+    } else {
+        keeper.start_step(store);
+    }
+}
+
 /// Have windows kept where checkpoints are.
 fn place_windows(groups: &mut [Group], config: &ManagerConfig) {
     let Lookup::Hybrid { specs, .. } = &config.lookup else { return };
     let has_windows = groups.iter().any(|group| group.kind().is_window());
-    if config.checkpoints.is_none() || !has_windows || !has_places(groups) {
+    let is_said = config.policy == Policy::Explicit;
+    if config.checkpoints.is_none() || is_said || !has_windows || !has_places(groups) {
         return;
     }
     for spec in specs {

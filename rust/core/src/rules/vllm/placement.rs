@@ -258,6 +258,9 @@ impl<S: Store> Call<'_, S> {
         let (Some(keeper), Some(at)) = (self.keeper.as_deref(), self.checkpoint.take()) else {
             return;
         };
+        if self.is_said() {
+            return self.score_checkpoint_as_said(at);
+        }
         let (trail, num_computed) = (&self.request.trail, self.progress.num_computed);
         trail.score_checkpoint(keeper, self.cache, (self.tables, self.digests), num_computed, at);
     }
@@ -276,12 +279,18 @@ impl<S: Store> Call<'_, S> {
         }
     }
 
-    /// Drop the keys of blocks that were entered for tokens which are not computed after all: a request
-    /// can be preempted in the step that it was scheduled in. One that has computed nothing is given up
-    /// as a whole, and what it entered was computed.
+    /// As [`Call::drop_uncomputed`], for a request that has computed something: one can be preempted in the step that it
+    /// was scheduled in. One that has computed nothing is given up as a whole, and what it entered was computed.
     pub(super) fn drop_unwritten(&mut self) {
+        if self.progress.num_computed > 0 {
+            self.drop_uncomputed();
+        }
+    }
+
+    /// Drop the keys of blocks that were entered for tokens which are not computed after all.
+    pub(super) fn drop_uncomputed(&mut self) {
         let at = self.progress.num_computed;
-        if at == 0 || !self.cache.enable_caching {
+        if !self.cache.enable_caching {
             return;
         }
         for group in 0..self.tables.len() {

@@ -29,10 +29,22 @@ pub(super) struct Request {
     pub(super) ended_by: Option<HitLimit>,
     /// How its prompt shares blocks with earlier ones, until its admission takes note of that.
     pub(super) shared: Option<Shared>,
+    /// The priority of the content of each hash block, as far as it was said.
+    pub(super) priorities: Vec<u64>,
     /// Whether anything was said of it.
     pub(super) is_named: bool,
     /// Whether others still write what it was admitted with: nothing of it may be found.
     pub(super) is_loading: bool,
     /// Tokens computed when it was to be given up.
     pub(super) num_computed: u32,
+}
+
+impl Request {
+    /// Forget all but what was said of it: it is preempted, and starts anew.
+    pub(super) fn suspend(&mut self) {
+        let Self { trail, priorities, is_named, .. } = std::mem::take(self);
+        let Trail { client, session, hint, .. } = trail;
+        let trail = Trail { client, session, hint, ..Trail::default() };
+        *self = Self { trail, priorities, is_named, ..Self::default() };
+    }
 }

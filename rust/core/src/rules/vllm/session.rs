@@ -2,6 +2,7 @@
 //! guides what is evicted; in a fixed store eviction is vLLM's, and nothing changes.
 
 use super::KvCacheManager;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::rules::keeper::Chances;
 use crate::rules::sessions::{Hint, number_of};
@@ -23,25 +24,59 @@ impl<S: Store> KvCacheManager<S> {
         hint: Hint,
     ) -> Result<(), Error> {
         let row = self.engine.requests.row(handle)?;
-        if !self.store().is_slabbed() || !self.config.enable_caching() {
-            return Ok(());
-        }
+        let listens = self.store().is_slabbed();
         let row = &mut self.engine.requests.rows[row];
         row.rest.is_named = session_id.is_some() || hint != Hint::None;
         row.rest.trail.hint = hint;
-        if let Some(keeper) = self.keeper.as_deref_mut().filter(|_| row.rest.is_named) {
+        if row.rest.is_named {
             row.rest.trail.session = number_of(session_id.unwrap_or(&row.id));
+        }
+        if let Some(keeper) = self.keeper.as_deref_mut().filter(|_| row.rest.is_named && listens) {
             keeper.chances.get_or_insert(CHANCES);
         }
         Ok(())
     }
 
-    /// Say how a session goes on of which no request runs: as if it had been said of its last request. Returns
-    /// whether that one is remembered.
+    /// Say how the session of a request goes on; the last word before the request is freed counts.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub(crate) fn set_hint(&mut self, handle: u64, hint: Hint) -> Result<(), Error> {
+        let row = self.engine.requests.row(handle)?;
+        let rest = &mut self.engine.requests.rows[row].rest;
+        if rest.is_named {
+            rest.trail.hint = hint;
+            return Ok(());
+        }
+        self.set_session(handle, None, hint)
+    }
+
+    /// Say how a session goes on: of the requests of it that are known, or if there is none, as if it had been said of
+    /// its last request. Returns whether there is one, or the last one is remembered.
     pub fn set_session_hint(&mut self, session_id: &str, hint: Hint) -> bool {
-        let store = &mut self.engine.cache.store;
+        let session = number_of(session_id);
+        let Engine { requests, cache } = &mut self.engine;
+        let rows: Vec<usize> = requests.taken().collect();
+        let mut is_known = false;
+        for row in rows {
+            let trail = &mut requests.rows[row].rest.trail;
+            if trail.session == session {
+                trail.hint = hint;
+                is_known = true;
+            }
+        }
         let keeper = self.keeper.as_deref_mut();
-        keeper.is_some_and(|it| it.on_hint(store, number_of(session_id), hint))
+        is_known || keeper.is_some_and(|it| it.on_hint(&mut cache.store, session, hint))
+    }
+
+    /// Say which client, or kind of clients, a request comes from; 0 stands for no client.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub(crate) fn set_client(&mut self, handle: u64, client: u16) -> Result<(), Error> {
+        let row = self.engine.requests.row(handle)?;
+        self.engine.requests.rows[row].rest.trail.client = client;
+        Ok(())
     }
 
     /// Whether anything was said of any request so far.

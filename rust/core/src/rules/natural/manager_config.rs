@@ -1,14 +1,44 @@
-//! Turns the configuration of [`ServedManager`](super::ServedManager) into that of vLLM's rules.
+//! The configuration of [`KvCacheManager`](crate::vllm::KvCacheManager) that a [`Config`] stands for.
 
+use super::Config;
+use crate::engine::cache::groups_of;
 use crate::error::Error;
 use crate::group::{GroupKind, GroupSpec, gcd};
-use crate::ids::GroupId;
-use crate::rules::natural::Config;
+use crate::ids::{GroupId, PoolId};
 use crate::rules::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig};
 use crate::store::{BlockStore, Store};
 
 /// Tokens of the longest request that a search for it tries.
 const MOST_TOKENS: u32 = 1 << 30;
+
+/// # Errors
+/// [`Error::InvalidConfig`] for groups or sizes that cannot be.
+pub(super) fn check(store: &BlockStore, config: &Config) -> Result<(), Error> {
+    if config.max_in_flight_tokens == 0 {
+        return Err(Error::InvalidConfig(
+            "max_in_flight_tokens is 0: no token could be computed; give at least 1".to_owned(),
+        ));
+    }
+    if config.groups.len() >= usize::from(u16::MAX) {
+        return Err(Error::InvalidConfig(format!("{} groups are too many", config.groups.len())));
+    }
+    if let Some(spec) = config.groups.iter().find(|spec| spec.kind.is_mamba()) {
+        return Err(Error::InvalidConfig(format!(
+            "{:?} is for vLLM's rules; give recurrent layers as states",
+            spec.kind
+        )));
+    }
+    let mut encoders = config.groups.iter().map(|it| it.kind.encoder_tokens()).filter(|&it| it > 0);
+    if let Some(first) = encoders.next()
+        && let Some(other) = encoders.find(|&other| other != first)
+    {
+        return Err(Error::InvalidConfig(format!(
+            "groups for {first} and {other} tokens of an encoder; an engine has one"
+        )));
+    }
+    groups_of(store, config.groups.iter().copied(), config.hash_block_size)?;
+    alignment(&config.groups).map(|_| ())
+}
 
 /// The configuration of vLLM's rules at level `natural`, for requests of up to `longest` tokens.
 pub(super) fn manager_config(
@@ -17,15 +47,17 @@ pub(super) fn manager_config(
     longest: u32,
 ) -> Result<ManagerConfig, Error> {
     let alignment = alignment(&config.groups)?;
-    let groups = config.groups.iter().map(|&spec| group(spec, config, longest));
+    let groups = config.groups.iter().map(|&spec| group(spec, config, alignment, longest));
     let has_states = config.groups.iter().any(|spec| spec.kind.is_state());
     let has_full = config.groups.iter().any(|spec| spec.kind.is_full());
     let has_windows = config.groups.iter().any(|spec| spec.kind.is_window());
-    let places = is_slabbed && config.enable_caching && (has_states || (has_full && has_windows));
+    let has_places = has_states || (is_slabbed && has_full && has_windows);
+    let places = config.enable_caching && has_places;
     Ok(ManagerConfig {
         enable_events: config.enable_events,
         checkpoints: places.then_some(config.checkpoints),
         policy: config.policy,
+        watermark_blocks: config.watermark,
         ..ManagerConfig::new(
             groups.collect(),
             lookup(config, has_states),
@@ -48,7 +80,7 @@ fn alignment(groups: &[GroupSpec]) -> Result<u32, Error> {
 }
 
 /// A state stays in one block, which holds the longest request.
-fn group(spec: GroupSpec, config: &Config, longest: u32) -> GroupConfig {
+fn group(spec: GroupSpec, config: &Config, alignment: u32, longest: u32) -> GroupConfig {
     let (kind, block_size) = match spec.kind {
         GroupKind::State { slots } => {
             let kind = GroupKind::MambaAligned {
@@ -56,13 +88,13 @@ fn group(spec: GroupSpec, config: &Config, longest: u32) -> GroupConfig {
                 checkpoint_alignment: None,
                 has_checkpoint_blocks: false,
             };
-            (kind, (longest + 1).next_multiple_of(spec.block_size.max(1)))
+            (kind, (longest + 1).next_multiple_of(alignment))
         }
         kind => (kind, spec.block_size),
     };
     GroupConfig {
         pool: spec.pool,
-        admission_cap: admission_cap(spec, config.max_chunk, longest),
+        admission_cap: admission_cap(spec, config.max_in_flight_tokens, longest),
         ..GroupConfig::new(kind, block_size)
     }
 }
@@ -84,7 +116,7 @@ fn lookup(config: &Config, has_states: bool) -> Lookup {
     if !config.enable_caching {
         return Lookup::None;
     }
-    if config.groups.len() == 1 {
+    if config.groups.len() == 1 && !has_states {
         return Lookup::Unitary { use_eagle: false };
     }
     let mut specs: Vec<(GroupSpec, Vec<GroupId>)> = Vec::new();
@@ -100,7 +132,11 @@ fn lookup(config: &Config, has_states: bool) -> Lookup {
         }
     }
     let specs = specs.into_iter().map(|(_, groups)| LookupGroup { groups, use_eagle: false });
-    Lookup::Hybrid { specs: specs.collect(), fine_grained: has_states }
+    // Attention blocks are not copied, so a hit ends inside none.
+    let is_hash_block = |spec: &GroupSpec| spec.block_size == config.hash_block_size;
+    let fine_grained =
+        has_states && config.groups.iter().filter(|it| it.kind.is_full()).all(is_hash_block);
+    Lookup::Hybrid { specs: specs.collect(), fine_grained }
 }
 
 fn alike(a: GroupSpec, b: GroupSpec) -> bool {
@@ -126,9 +162,9 @@ pub(super) fn slabs_for(store: &BlockStore, config: &Config, num_tokens: u32) ->
     let mut blocks = vec![0; store.num_pools() as usize];
     for spec in &config.groups {
         let most = spec.kind.table_len(u64::from(num_tokens), spec.block_size);
-        let cap = admission_cap(*spec, config.max_chunk, num_tokens);
+        let cap = admission_cap(*spec, config.max_in_flight_tokens, num_tokens);
         blocks[spec.pool.index()] += cap.map_or(most, |cap| most.min(u64::from(cap)));
     }
-    let pools = (0..).map(crate::ids::PoolId).zip(blocks);
+    let pools = (0..).map(PoolId).zip(blocks);
     pools.map(|(pool, it): (_, u64)| it.div_ceil(u64::from(store.blocks_per_slab(pool)))).sum()
 }
