@@ -620,9 +620,11 @@ class BlockManager:
         ``num_new_tokens[i]`` counts tokens after those computed, or, in a request's first
         allocation, after its matched prefix; ``lookahead`` more may be rejected later. All known
         tokens must have room at a request's first allocation. Known tokens are taken for computed:
-        the blocks that they fill can be hit from now on. The first request that does not fit, and
-        all after it, stay as they were. A request does not fit if its matched prefix was evicted
-        since.
+        the blocks that they fill can be hit from now on. Requests that hit what others compute in
+        the same step are computed in it too; who is preempted in a step is preempted before others
+        are admitted. The first request that does not fit, and all after it, stay as they were. Nor
+        does one fit if its matched prefix was evicted since. While nothing else runs, one that does
+        not fit with its prefix goes on without it the next time.
 
         Raises:
             UnknownRequestError: A handle names no request.

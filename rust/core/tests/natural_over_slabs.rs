@@ -9,7 +9,7 @@ use hybrid_blocks::vllm::{
 };
 use hybrid_blocks::{
     BlockCopy, BlockId, CheckpointPolicy, Digest, EvictionOrder, GroupId, GroupKind, Hint,
-    HitLimit, PoolId, SlabStore, Store,
+    HitLimit, PoolId, Slack, SlabStore, Store,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -1110,7 +1110,7 @@ fn while_memory_is_short_what_is_cached_beside_live_blocks_goes_first() {
         };
         let (old, young) = (fill(1, 4), fill(2, 3));
         store.allocate(PoolId(1), 1, &mut Vec::new()).unwrap();
-        store.spend_slack_first(is_short);
+        store.spend_slack(if is_short { Slack::First } else { Slack::ByOrder });
         let mut taken = Vec::new();
         store.allocate(PoolId(0), 5, &mut taken).unwrap();
         let slabs: Vec<u32> = taken.iter().map(|block| block.0 / 4).collect();

@@ -38,11 +38,8 @@ pub enum Op {
         /// Further tokens of each, which may be rejected.
         lookahead: u8,
     },
-    /// Compute the tokens of several requests that got room.
-    Advance {
-        /// Requests.
-        which: Vec<u8>,
-    },
+    /// Compute all tokens that got room.
+    Advance,
     /// What a scheduler does in a step: match, allocate up to the next boundary, compute, sample.
     Step {
         /// Request.
@@ -143,7 +140,7 @@ impl Op {
             },
             4..12 => Self::Step { which: first, budget: 1 + args[0] % (Self::MAX_CHUNK as u8 - 1) },
             12..18 => Self::Allocate { batch: batch(), lookahead: first / 3 % 3 },
-            18..24 => Self::Advance { which: several() },
+            18..24 => Self::Advance,
             24..27 => Self::Append { which: first, num_tokens: 1 + args[0] % 3 },
             27..29 => Self::Match { which: first },
             29..31 => Self::Preempt { which: several() },

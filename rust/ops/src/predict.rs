@@ -23,12 +23,12 @@ impl World {
         (0..=limit).rev().find(|&hit| restorable(hit)).unwrap_or(0)
     }
 
-    /// Tokens after which the next allocation of a request starts; none if its match is gone.
-    fn start(&self, request: &Request) -> Option<u32> {
-        match request.promised {
-            _ if request.running => Some(request.computed),
-            None => Some(self.longest_hit(request, u32::MAX)),
-            Some(hit) => (self.longest_hit(request, hit) == hit).then_some(hit),
+    /// Tokens after which the next allocation of a request starts.
+    fn start(&mut self, at: usize) -> Result<u32, String> {
+        match &self.requests[at] {
+            request if request.running => Ok(request.computed),
+            Request { promised: Some(hit), .. } => Ok(*hit),
+            _ => self.match_prefix(at),
         }
     }
 
@@ -47,20 +47,16 @@ impl World {
             counts.push(if plain { n } else { self.chunk(at, n)? });
         }
         let picked: Vec<usize> = batch.iter().map(|&(at, _)| at).collect();
-        let starts: Vec<Option<u32>> = picked
-            .iter()
-            .map(|&at| match &self.requests[at] {
-                request if plain => self.start(request),
-                request if request.running => Some(request.computed),
-                request => request.promised,
-            })
-            .collect();
-        let ends = || starts.iter().zip(&counts).map(|(start, n)| start.unwrap_or(0) + n);
+        let mut ends = Vec::with_capacity(batch.len());
+        for (&at, n) in picked.iter().zip(&counts) {
+            ends.push(self.start(at)? + n);
+        }
         let before = self.dump();
         let result = self.system.allocate(&self.handles(&picked), &counts, lookahead);
-        if ends().any(|end| end > self.system.max_request_tokens()) {
+        let most = self.system.max_request_tokens();
+        if ends.iter().chain([&lookahead]).any(|&end| end > most) {
             let refused = matches!(result, Err(Error::RequestTooLarge { .. }));
-            ensure!(refused, "{counts:?} tokens after {starts:?} have no room: {result:?}");
+            ensure!(refused, "up to {ends:?} tokens have no room: {result:?}");
             ensure!(before == self.dump(), "a refused allocation changed something");
             return Ok(0);
         }
@@ -88,14 +84,16 @@ impl World {
             ensure!(start <= most, "a hit of {start} tokens, {most} were promised");
             request.running = true;
             request.computed = start;
+            self.has_admitted = true;
         }
+        let request = &mut self.requests[at];
         // No drafter looks ahead behind the longest request.
         let most = (start + num_new + lookahead).min(self.system.max_request_tokens());
         request.allocated = request.allocated.max(most);
         request.entered = request.entered.max((start + num_new).min(request.num_tokens()));
         ensure!(allocated == request.allocated, "room for {allocated}, not {}", request.allocated);
         let request = &self.requests[at];
-        self.look(request, start)?;
+        self.look_at_states(request, start)?;
         for (id, group) in self.groups().filter(|(_, group)| group.is_attention()) {
             let table = self.system.table(request.handle, id);
             let expected = request.allocated.div_ceil(group.block_size);

@@ -37,6 +37,8 @@ pub struct World {
     /// How many blocks carry each key, as told.
     pub(crate) stored: BTreeMap<(u32, Digest), u32>,
     num_added: u32,
+    /// Whether a request was admitted in the step at hand: it may have hit what others compute in it.
+    pub(crate) has_admitted: bool,
 }
 
 impl World {
@@ -50,6 +52,7 @@ impl World {
             requests: Vec::new(),
             stored: BTreeMap::new(),
             num_added: 0,
+            has_admitted: false,
         }
     }
 
@@ -97,10 +100,7 @@ impl World {
                 let batch = self.pick_pairs(batch);
                 self.allocate(&batch, u32::from(*lookahead))?;
             }
-            Op::Advance { which } => {
-                let picked = self.pick_all(which);
-                self.advance(&picked)?;
-            }
+            Op::Advance => self.advance()?,
             &Op::Step { which, budget } => {
                 if let Some(at) = self.pick(which) {
                     self.step(at, u32::from(budget))?;
@@ -159,7 +159,8 @@ impl World {
         let number = self.num_added;
         self.num_added += 1;
         let shared = (0..i32::from(shared)).map(|at| i32::from(prompt) * 50 + at % 7);
-        let own = (0..i32::from(own)).map(|at| 200 + (number.cast_signed() + at) % 3);
+        // A request has a token.
+        let own = (0..i32::from(own.max(u8::from(shared.len() == 0)))).map(|at| 200 + (number.cast_signed() + at) % 3);
         let tokens: Tokens = shared.chain(own).collect();
         let id = format!("request {number}");
         let digests = tokens.digests(self.setup.hash_block_size, 0);
@@ -192,6 +193,8 @@ impl World {
         for &token in tokens {
             request.tokens.push(token);
         }
+        // What was found before is looked up again.
+        request.promised = None;
         let digests = request.tokens.digests(self.setup.hash_block_size, first);
         self.system
             .append(request.handle, tokens, &digests)
@@ -232,20 +235,22 @@ impl World {
         Ok(chunk)
     }
 
-    /// Compute the tokens that got room: write them, look at what they look at, and record them.
-    pub(crate) fn advance(&mut self, picked: &[usize]) -> Check {
-        let running = picked.iter().copied().filter(|&at| self.requests[at].running);
-        let batch: Vec<(usize, u32)> = running
-            .map(|at| (at, self.requests[at].entered.saturating_sub(self.requests[at].computed)))
-            .collect();
+    /// The step at hand is computed: all tokens that got room are written and recorded.
+    pub(crate) fn advance(&mut self) -> Check {
+        let requests = (0..).zip(&self.requests).filter(|(_, it)| it.running);
+        let batch: Vec<(usize, u32)> =
+            requests.map(|(at, it)| (at, it.entered.saturating_sub(it.computed))).collect();
         self.run_copies()?;
         self.forward(&batch)?;
         let (picked, counts): (Vec<usize>, Vec<u32>) = batch.iter().copied().unzip();
         self.system
             .advance(&self.handles(&picked), &counts)
             .map_err(|error| format!("advance: {error}"))?;
+        self.has_admitted = false;
         for (at, n) in batch {
-            self.requests[at].computed += n;
+            let request = &mut self.requests[at];
+            request.computed += n;
+            request.entered = request.computed;
             self.look(&self.requests[at], self.requests[at].computed)?;
         }
         Ok(())
@@ -256,7 +261,7 @@ impl World {
     fn forward(&mut self, batch: &[(usize, u32)]) -> Check {
         for &(at, n) in batch {
             let request = &self.requests[at];
-            self.look(request, request.computed)?;
+            self.look_at_states(request, request.computed)?;
             let (start, end) = (request.computed, request.computed + n);
             for (id, group) in self.groups() {
                 let table = self.system.table(request.handle, id);
@@ -279,7 +284,7 @@ impl World {
         }
         for &(at, n) in batch {
             let request = &self.requests[at];
-            for token in request.computed + 1..request.computed + n {
+            for token in request.computed..request.computed + n {
                 self.look_at_tokens(request, token)?;
             }
         }
@@ -289,11 +294,15 @@ impl World {
     /// Check that all that the token at `at` looks at, before itself, lies where the tables say.
     pub(crate) fn look(&self, request: &Request, at: u32) -> Check {
         self.look_at_tokens(request, at)?;
+        self.look_at_states(request, at)
+    }
+
+    pub(crate) fn look_at_states(&self, request: &Request, at: u32) -> Check {
         for (id, group) in self.groups() {
             let table = self.system.table(request.handle, id);
             match group.kind {
                 Kind::State { slots } => {
-                    ensure!(table.len() == slots as usize, "{} state slots", table.len());
+                    ensure!(table.len() == slots as usize, "group {id}: {table:?} are {} state slots: {request:?}", table.len());
                     if at > 0 {
                         let found = self.memory.read((group.pool, table[0].0), 0);
                         let expected = request.tokens.content(at) ^ u64::from(id);
@@ -335,7 +344,7 @@ impl World {
         if self.allocate(&[(at, num_new)], 0)? == 0 {
             return Ok(false);
         }
-        self.advance(&[at])?;
+        self.advance()?;
         self.sample(at)?;
         Ok(true)
     }
@@ -350,7 +359,14 @@ impl World {
         self.append(at, &[known.cast_signed() % 3])
     }
 
+    /// Requests are taken out of a step only before others are admitted, who may have hit what they compute in it.
+    fn end_step_of(&mut self, picked: &[usize]) -> Check {
+        let is_due = |&at: &usize| self.requests[at].entered > self.requests[at].computed;
+        if self.has_admitted && picked.iter().any(is_due) { self.advance() } else { Ok(()) }
+    }
+
     pub(crate) fn preempt(&mut self, picked: &[usize]) -> Check {
+        self.end_step_of(picked)?;
         let handles = self.handles(picked);
         self.system.preempt(&handles).map_err(|error| format!("preempt: {error}"))?;
         for &at in picked {
@@ -360,6 +376,7 @@ impl World {
     }
 
     pub(crate) fn free(&mut self, picked: &[usize]) -> Check {
+        self.end_step_of(picked)?;
         let handles = self.handles(picked);
         self.system.free(&handles).map_err(|error| format!("free: {error}"))?;
         self.requests.retain(|request| !handles.contains(&request.handle));

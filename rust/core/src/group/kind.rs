@@ -191,11 +191,6 @@ impl GroupKind {
         !matches!(self, Self::Cross { .. } | Self::Ring)
     }
 
-    /// Whether a request that goes on from a cached prefix looks at what the group computed for it.
-    pub(crate) fn needs_content(self) -> bool {
-        self.is_cacheable() && !matches!(self, Self::SlidingWindow { window: 1, .. })
-    }
-
     /// Tokens of the encoder that a request keeps.
     pub(crate) fn encoder_tokens(self) -> u32 {
         match self {

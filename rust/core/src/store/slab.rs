@@ -23,10 +23,23 @@ pub struct SlabStore {
     pub(super) unforgotten: Vec<BlockId>,
     /// Slabs that pools started on since they were last asked for, if anybody asks.
     pub(super) started: Option<Vec<(PoolId, SlabId)>>,
-    /// Whether cached blocks beside live ones are evicted before whole slabs are taken.
-    pub(super) spends_slack_first: bool,
+    pub(super) slack: Slack,
     /// Slabs that a pool took from another one.
     pub(super) num_steals: u64,
+}
+
+/// When cached blocks are evicted that lie beside live ones, in a slab that no other pool can have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Slack {
+    /// In the order of eviction alone.
+    #[default]
+    ByOrder,
+    /// Before a whole slab is taken, if one is among the oldest: while requests wait for whole slabs, more of them
+    /// run.
+    First,
+    /// Always before a whole slab is taken, as free blocks beside live ones are. A pool then holds no more slabs than
+    /// its most live blocks fill.
+    Packed,
 }
 
 impl SlabStore {
@@ -59,16 +72,14 @@ impl SlabStore {
             journal: Journal::default(),
             unforgotten: Vec::new(),
             started: None,
-            spends_slack_first: false,
+            slack: Slack::default(),
             num_steals: 0,
         })
     }
 
-    /// Evict from now on cached blocks in slabs that hold live ones before a whole slab is taken, however much
-    /// older its content is; or go by the order of eviction alone again. While requests wait for whole
-    /// slabs, the first lets more of them run.
-    pub fn spend_slack_first(&mut self, is_scarce: bool) {
-        self.spends_slack_first = is_scarce;
+    /// Choose from now on between cached blocks in slabs that hold live ones, and whole slabs.
+    pub fn spend_slack(&mut self, slack: Slack) {
+        self.slack = slack;
     }
 
     /// Note from now on which slabs pools start on, for [`SlabStore::take_started`].

@@ -1,7 +1,7 @@
 //! Which blocks a [`SlabStore`] hands out: free ones, those of another slab, or evicted ones.
 
 use super::parts::Parts;
-use super::{Reservation, SlabStore};
+use super::{Reservation, Slack, SlabStore};
 use crate::ids::{BlockId, PoolId, SlabId};
 
 impl SlabStore {
@@ -15,32 +15,28 @@ impl SlabStore {
         out: &mut Vec<BlockId>,
     ) -> u32 {
         let own_pool = &mut self.pools[pool.index()];
-        if !reservation.may_start_slab(pool) {
+        let may_start = reservation.may_start_slab(pool);
+        if self.slack == Slack::Packed || !may_start {
             if let Some(block) = own_pool.take_free_beside_live(|_| true) {
                 out.push(block);
                 return 1;
             }
             let evicted = own_pool.next_evicted_beside_live(1, |_| true);
-            for &block in &evicted {
-                self.evict(pool, block);
+            if !evicted.is_empty() || !may_start {
+                return self.evict_all(pool, &evicted, out);
             }
-            out.extend_from_slice(&evicted);
-            return evicted.len() as u32;
         }
+        let own_pool = &mut self.pools[pool.index()];
         let idle_before = own_pool.slabs.num_idle();
         let taken = own_pool.take_free_run(near, most, out);
         if taken > 0 {
             self.note_started(pool, idle_before, reservation);
             return taken;
         }
-        if self.spends_slack_first {
+        if self.slack == Slack::First {
             let evicted = own_pool.next_evicted_in_slack(most as usize);
-            for &block in &evicted {
-                self.evict(pool, block);
-            }
             if !evicted.is_empty() {
-                out.extend_from_slice(&evicted);
-                return evicted.len() as u32;
+                return self.evict_all(pool, &evicted, out);
             }
         }
         let own = self.pools[pool.index()].next_evicted();
@@ -60,6 +56,13 @@ impl SlabStore {
         self.note_started(pool, idle_before, reservation);
         out.push(block);
         1
+    }
+
+    /// Gives cached blocks new owners. Returns how many.
+    fn evict_all(&mut self, pool: PoolId, evicted: &[BlockId], out: &mut Vec<BlockId>) -> u32 {
+        evicted.iter().for_each(|&block| self.evict(pool, block));
+        out.extend_from_slice(evicted);
+        evicted.len() as u32
     }
 
     fn note_started(&self, pool: PoolId, idle_before: u32, reservation: &mut Reservation) {

@@ -122,7 +122,7 @@ fn lookup(config: &Config, has_states: bool) -> Lookup {
     let mut specs: Vec<(GroupSpec, Vec<GroupId>)> = Vec::new();
     for is_full in [true, false] {
         for (group, &spec) in (0..).map(GroupId).zip(&config.groups) {
-            if spec.kind.is_full() != is_full || !spec.kind.needs_content() {
+            if spec.kind.is_full() != is_full || !spec.kind.is_cacheable() {
                 continue;
             }
             match specs.iter_mut().find(|(other, _)| alike(*other, spec)) {

@@ -68,11 +68,13 @@ impl BlockManager {
     ///
     /// The first allocation of a request adopts the prefix that [`BlockManager::match_prefix`] found;
     /// the new tokens are those after it. All known tokens must have room then. Returns how many requests were
-    /// served: the first one that does not fit and all after it are left as they were.
+    /// served: the first one that does not fit and all after it are left as they were. Nor does one fit whose prefix
+    /// was evicted since. While nothing else runs, one that does not fit with its prefix goes on without it the next
+    /// time.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`], [`Error::RequestTooLarge`] and [`Error::InvalidArgument`] (lengths
-    /// differ, a handle twice); then nothing was allocated.
+    /// differ, a handle twice, no token for a request without blocks); then nothing was allocated.
     pub fn allocate(
         &mut self,
         handles: &[u64],
@@ -84,6 +86,12 @@ impl BlockManager {
         for (&handle, &num_new) in handles.iter().zip(num_new_tokens) {
             self.check_size(u64::from(num_new))?;
             let Row { progress, matched, .. } = &self.rows[known_row(handle)];
+            if progress.is_waiting && num_new == 0 {
+                return Err(Error::InvalidArgument(format!(
+                    "request {:?} waits for its first blocks; ask for room for at least 1 token",
+                    self.core.id(handle).unwrap_or_default()
+                )));
+            }
             let start = match matched {
                 _ if !progress.is_waiting => progress.num_computed,
                 Some(matched) => matched.found.num_tokens,
@@ -131,12 +139,13 @@ impl BlockManager {
     fn admit(&mut self, handle: u64, num_new: u32, num_lookahead: u32) -> Result<bool, Error> {
         let row = known_row(handle);
         let num_changes = self.store().num_changes();
-        let told = self.rows[row].matched.as_ref().map(|it| (it.found.num_tokens, it.num_changes));
-        if let Some((num_tokens, before)) = told
-            && before != num_changes
-            && self.search(handle, num_tokens)?.num_tokens != num_tokens
-        {
-            return Ok(false);
+        if let Some(told) = self.rows[row].matched.take_if(|it| it.num_changes != num_changes) {
+            let num_tokens = told.found.num_tokens;
+            if self.search(handle, num_tokens)?.num_tokens != num_tokens {
+                // It is refused until its caller has asked how much is left.
+                self.rows[row].matched = Some(told);
+                return Ok(false);
+            }
         }
         let Row { progress, matched, .. } = &mut self.rows[row];
         let (progress, matched) = (*progress, matched.take());

@@ -22,19 +22,22 @@ impl<S: Store> KvCacheManager<S> {
         if copies.is_empty() {
             return Ok(Vec::new());
         }
+        let pool_of = |copy: &BlockCopy| self.engine.cache.groups[copy.group.index()].spec.pool;
         // A copy of a copy is one of what was copied first.
         let mut source_of = FxHashMap::default();
         let mut resolved: Vec<BlockCopy> = Vec::with_capacity(copies.len());
         for copy in &copies {
-            let pool = self.engine.cache.groups[copy.group.index()].spec.pool;
+            let pool = pool_of(copy);
             let src = source_of.get(&(pool, copy.src)).copied().unwrap_or(copy.src);
             if source_of.insert((pool, copy.dst), src).is_some() {
                 return Err(overwritten(copy.dst));
             }
             resolved.push(BlockCopy { src, ..*copy });
         }
-        let sources: FxHashSet<BlockId> = resolved.iter().map(|copy| copy.src).collect();
-        if let Some(copy) = resolved.iter().find(|copy| sources.contains(&copy.dst)) {
+        let sources: FxHashSet<(PoolId, BlockId)> =
+            resolved.iter().map(|copy| (pool_of(copy), copy.src)).collect();
+        let mut copied = resolved.iter();
+        if let Some(copy) = copied.find(|copy| sources.contains(&(pool_of(copy), copy.dst))) {
             return Err(overwritten(copy.dst));
         }
         for copy in copies {

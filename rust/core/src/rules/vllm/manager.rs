@@ -18,7 +18,7 @@ use crate::rules::hit::HitLimit;
 use crate::rules::keeper::Keeper;
 use crate::rules::policy::Policy;
 use crate::rules::windows::has_places;
-use crate::store::{EvictionOrder, Store};
+use crate::store::{EvictionOrder, Slack, Store};
 
 /// The handle of no request.
 const NOBODY: u64 = u64::MAX;
@@ -577,11 +577,15 @@ impl<S: Store> KvCacheManager<S> {
 
     /// A step begins: what the last one computed is there.
     pub fn start_step(&mut self) {
-        let is_short = std::mem::take(&mut self.is_short) || self.runs_alone();
+        let slack = match std::mem::take(&mut self.is_short) {
+            _ if self.runs_alone() => Slack::Packed,
+            true => Slack::First,
+            false => Slack::ByOrder,
+        };
         if let Some(slabs) = self.store_mut().as_slabs_mut() {
             // What was cached in one pool grows older than what is cached in others from now on.
             slabs.tick();
-            slabs.spend_slack_first(is_short);
+            slabs.spend_slack(slack);
         }
         if let Some(keeper) = &mut self.keeper {
             start_step(keeper, &mut self.engine.cache.store, self.config.policy);
