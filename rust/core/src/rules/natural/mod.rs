@@ -348,9 +348,9 @@ impl BlockManager {
         let mut events = self.core.take_events();
         events.retain_mut(|event| match event {
             CacheEvent::Stored { positions, .. } => !positions.is_empty(),
-            CacheEvent::StoredTail { group, block_size, .. } => {
-                // The block of a state holds the longest request; checkpoints lie where attention blocks end.
-                *block_size = self.config.groups[group.index()].block_size;
+            CacheEvent::StoredTail { block_size, .. } => {
+                // The block of a state holds the longest request; checkpoints lie where hash blocks end.
+                *block_size = self.config.hash_block_size;
                 true
             }
             _ => true,
