@@ -1336,7 +1336,7 @@ fn a_block_that_no_table_names_is_told() {
     manager.check_integrity().unwrap();
     manager.store_mut().allocate(PoolId(1), 1, &mut Vec::new()).unwrap();
     let told = manager.check_integrity().unwrap_err();
-    assert!(told.contains("of pool 1 is in 0 tables but has 1 owners"), "{told}");
+    assert!(told.contains("of pool 1 is in 0 tables and copies but has 1 owners"), "{told}");
 }
 
 #[test]
