@@ -21,7 +21,11 @@ class Engine:
     def __init__(self, num_slabs: int) -> None:
         hasher = block_hasher("sha256", 16)
         self.manager = BlockManager(
-            GROUPS, hasher, num_slabs=num_slabs, blocks_per_slab=[37, 1], max_in_flight_tokens=BUDGET
+            GROUPS,
+            hasher,
+            num_slabs=num_slabs,
+            blocks_per_slab=[37, 1],
+            max_in_flight_tokens=BUDGET,
         )
         self.waiting: deque[int] = deque()
         self.running: list[int] = []

@@ -462,10 +462,11 @@ class BlockManager:
     The blocks come from one pool of ``num_blocks``, the null block 0 among them. Or they come from
     several pools over an arena of ``num_slabs`` slabs, the first of them the null block's. Pool
     ``p`` cuts a slab into ``blocks_per_slab[p]`` blocks, and slabs move between pools as needed.
-    ``hasher`` gives the hash block size and the digests. ``max_in_flight_tokens`` is the most tokens
-    of one request in all steps in flight; it bounds what windowed groups hold. No request is longer
-    than ``max_request_tokens``, or than what fits alone. An admission beside other requests leaves
-    ``watermark`` blocks (slabs of an arena) free. The decisions are those of level ``natural``.
+    ``hasher`` gives the hash block size and the digests. ``max_in_flight_tokens`` is the most
+    tokens of one request in all steps in flight; it bounds what windowed groups hold. No request is
+    longer than ``max_request_tokens``, or than what fits alone. An admission beside other requests
+    leaves ``watermark`` blocks (slabs of an arena) free. The decisions are those of level
+    ``natural``.
 
     ``policy`` chooses the content that is evicted first: ``lru``, a :class:`FlopModel`, or
     ``explicit``, by :meth:`set_worth`. The last two need slabs.

@@ -34,4 +34,4 @@ pub use rules::natural::{BlockManager, Config, Hashing, Stats};
 pub use rules::policy::{FlopModel, Policy};
 pub use rules::sessions::{Hint, Turn, Turns, WorthClass};
 pub use rules::vllm;
-pub use store::{BlockStore, EvictionOrder, FixedStore, Reservation, Slack, SlabStore, Store};
+pub use store::{BlockStore, EvictionOrder, FixedStore, Reservation, SlabStore, Slack, Store};

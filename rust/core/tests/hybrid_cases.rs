@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
-    BlockId, BlockManager, BlockStore, CheckpointPolicy, Config, Error, EvictionOrder, FlopModel, GroupId,
-    GroupKind, GroupSpec, HitLimit, Moved, Policy, PoolId, Store,
+    BlockId, BlockManager, BlockStore, CheckpointPolicy, Config, Error, EvictionOrder, FlopModel,
+    GroupId, GroupKind, GroupSpec, HitLimit, Moved, Policy, PoolId, Store,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -325,11 +325,13 @@ fn a_compaction_makes_room_for_states_where_attention_lies_scattered() {
     let newcomers = add_prompts(&mut manager, 100..112, 16);
     let served = newcomers.iter().filter(|&&handle| prefill(&mut manager, handle)).count();
     assert!(served < 10, "{served} of 12 ran although nothing was moved");
-    let before: Vec<Vec<BlockId>> = handles.iter().step_by(2).map(|&it| table(&manager, it)).collect();
+    let before: Vec<Vec<BlockId>> =
+        handles.iter().step_by(2).map(|&it| table(&manager, it)).collect();
     let moved = manager.compact(4).unwrap();
     assert_eq!(moved.num_slabs, 3, "the newcomers took the slack of the fourth");
     assert_eq!(moved.copies.len(), moved.tables.len(), "each block is in one table");
-    let after: Vec<Vec<BlockId>> = handles.iter().step_by(2).map(|&it| table(&manager, it)).collect();
+    let after: Vec<Vec<BlockId>> =
+        handles.iter().step_by(2).map(|&it| table(&manager, it)).collect();
     let changed = before.concat().iter().zip(after.concat()).filter(|&(a, b)| *a != b).count();
     assert_eq!(changed, moved.tables.len());
     manager.check_integrity().unwrap();
@@ -431,7 +433,11 @@ fn what_an_admitted_prompt_still_needs_is_not_promised_to_another() {
     assert_eq!(manager.allocate(&[first], &[16], 0).unwrap(), 1);
     manager.advance(&[first], &[16]).unwrap();
     let second = manager.add_prompt("second", &prompt(2, 320), &[]).unwrap();
-    assert_eq!(manager.allocate(&[second], &[16], 0).unwrap(), 0, "24 of 48 blocks are promised, and it takes up to 26");
+    assert_eq!(
+        manager.allocate(&[second], &[16], 0).unwrap(),
+        0,
+        "24 of 48 blocks are promised, and it takes up to 26"
+    );
     manager.preempt(&[first]).unwrap();
     assert_eq!(manager.allocate(&[second], &[16], 0).unwrap(), 1);
 }

@@ -9,7 +9,7 @@ use hybrid_blocks::vllm::{
 };
 use hybrid_blocks::{
     BlockCopy, BlockId, CheckpointPolicy, Digest, EvictionOrder, GroupId, GroupKind, Hint,
-    HitLimit, PoolId, Slack, SlabStore, Store,
+    HitLimit, PoolId, SlabStore, Slack, Store,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;

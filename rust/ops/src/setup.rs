@@ -170,7 +170,9 @@ impl Setup {
             return self.hash_block_size;
         }
         let first = sizes.next().unwrap_or(1);
-        sizes.fold(first, |all, size| (1..).map(|n| n * all).find(|it| it % size == 0).unwrap_or(all))
+        sizes.fold(first, |all, size| {
+            (1..).map(|n| n * all).find(|it| it % size == 0).unwrap_or(all)
+        })
     }
 
     /// Blocks a slab of each pool, where a single pool's slabs are its blocks.

@@ -115,7 +115,7 @@ impl World {
                 self.free(&picked)?;
             }
             &Op::Compact { num_slabs } => self.compact(num_slabs)?,
-            Op::TakeCopies => self.run_copies()?,
+            Op::TakeCopies => drop(self.run_copies()?),
             Op::Tick => self.system.tick(),
             Op::Reset => self.reset()?,
             &Op::Refuse { refusal, which } => {
@@ -160,7 +160,8 @@ impl World {
         self.num_added += 1;
         let shared = (0..i32::from(shared)).map(|at| i32::from(prompt) * 50 + at % 7);
         // A request has a token.
-        let own = (0..i32::from(own.max(u8::from(shared.len() == 0)))).map(|at| 200 + (number.cast_signed() + at) % 3);
+        let own = (0..i32::from(own.max(u8::from(shared.len() == 0))))
+            .map(|at| 200 + (number.cast_signed() + at) % 3);
         let tokens: Tokens = shared.chain(own).collect();
         let id = format!("request {number}");
         let digests = tokens.digests(self.setup.hash_block_size, 0);
@@ -302,7 +303,11 @@ impl World {
             let table = self.system.table(request.handle, id);
             match group.kind {
                 Kind::State { slots } => {
-                    ensure!(table.len() == slots as usize, "group {id}: {table:?} are {} state slots: {request:?}", table.len());
+                    ensure!(
+                        table.len() == slots as usize,
+                        "group {id}: {table:?} are {} state slots: {request:?}",
+                        table.len()
+                    );
                     if at > 0 {
                         let found = self.memory.read((group.pool, table[0].0), 0);
                         let expected = request.tokens.content(at) ^ u64::from(id);
@@ -340,6 +345,7 @@ impl World {
             self.sample(at)?;
             return Ok(true);
         }
+        self.system.tick();
         let num_new = self.chunk(at, budget)?;
         if self.allocate(&[(at, num_new)], 0)? == 0 {
             return Ok(false);
@@ -403,6 +409,8 @@ impl World {
         }
         ensure!(tables == self.tables(), "tables are not what was told");
         self.copy(&moved.copies);
+        // What was found may have moved, or gone.
+        self.requests.iter_mut().for_each(|request| request.promised = None);
         Ok(())
     }
 
@@ -410,7 +418,8 @@ impl World {
     fn tables(&self) -> BTreeMap<(u32, u32), Vec<BlockId>> {
         let of = |request: &Request| {
             let handle = request.handle;
-            let table = move |(id, _)| ((handle as u32, id), self.system.table(handle, id).to_vec());
+            let table =
+                move |(id, _)| ((handle as u32, id), self.system.table(handle, id).to_vec());
             self.groups().map(table).collect::<Vec<_>>()
         };
         self.requests.iter().flat_map(of).collect()
@@ -423,11 +432,12 @@ impl World {
         }
     }
 
-    pub(crate) fn run_copies(&mut self) -> Check {
+    /// Returns how many there were.
+    pub(crate) fn run_copies(&mut self) -> Result<usize, String> {
         let copies = self.system.take_copies().map_err(|error| format!("copies: {error}"))?;
         ensure!(copies.is_empty() || !self.setup.is_plain(), "nothing asked for {copies:?}");
         self.copy(&copies);
-        Ok(())
+        Ok(copies.len())
     }
 
     fn reset(&mut self) -> Check {

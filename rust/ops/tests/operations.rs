@@ -98,10 +98,7 @@ fn add(shared: u8) -> Op {
 }
 
 fn compute(which: u8, n: u8) -> [Op; 2] {
-    [
-        Op::Allocate { batch: vec![(which, n)], lookahead: 0 },
-        Op::Advance,
-    ]
+    [Op::Allocate { batch: vec![(which, n)], lookahead: 0 }, Op::Advance]
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! What managers say of their blocks, as Python objects.
 
 use hybrid_blocks::hash::Algorithm;
-use hybrid_blocks::{
-    BlockCopy, BlockStore, CacheEvent, Error, HitLimit, PoolId, Stats, Store,
-};
+use hybrid_blocks::{BlockCopy, BlockStore, CacheEvent, Error, HitLimit, PoolId, Stats, Store};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};

@@ -86,6 +86,7 @@ impl Store for BlockStore {
             pool: PoolId,
             blocks: impl Iterator<Item = BlockId> + Clone
         ) -> Result<(), Error>;
+        fn read_ahead[&](self, pool: PoolId, block: BlockId, key: &Key) -> u32;
         fn insert_run[&mut](
             self,
             pool: PoolId,

@@ -177,6 +177,15 @@ pub trait Store: Parts + Debug {
         self.prefix_index(pool).get(key)
     }
 
+    /// Reads what an insertion of `key` for `block` looks at, so that it is in the CPU's cache then.
+    #[inline]
+    fn read_ahead(&self, pool: PoolId, block: BlockId, key: &Key) -> u32 {
+        let index = self.prefix_index(pool);
+        u32::from(self.pool(pool).is_hashed(block))
+            ^ index.read_ahead(key)
+            ^ index.read_ahead_of(block)
+    }
+
     /// Lets `block` be found under `key`, which stands for `num_tokens` tokens. Returns whether it was
     /// not before.
     #[inline]

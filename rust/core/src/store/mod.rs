@@ -22,4 +22,4 @@ pub use eviction_order::EvictionOrder;
 pub use fixed::FixedStore;
 pub use interface::Store;
 pub use reservation::Reservation;
-pub use slab::{Slack, SlabStore};
+pub use slab::{SlabStore, Slack};

@@ -1,7 +1,7 @@
 //! Which blocks a [`SlabStore`] hands out: free ones, those of another slab, or evicted ones.
 
 use super::parts::Parts;
-use super::{Reservation, Slack, SlabStore};
+use super::{Reservation, SlabStore, Slack};
 use crate::ids::{BlockId, PoolId, SlabId};
 
 impl SlabStore {

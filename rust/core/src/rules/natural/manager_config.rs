@@ -1,4 +1,4 @@
-//! The configuration of [`KvCacheManager`](crate::vllm::KvCacheManager) that a [`Config`] stands for.
+//! The configuration of `KvCacheManager` that a [`Config`] stands for.
 
 use super::Config;
 use crate::engine::cache::groups_of;

@@ -249,7 +249,10 @@ impl ManagerConfig {
             return refuse("residency is told by block id, which takes one pool".to_owned());
         }
         if let Some(group) = self.groups.iter().find(|group| group.kind.is_state()) {
-            return refuse(format!("{:?} is for a BlockManager; give it as Mamba layers", group.kind));
+            return refuse(format!(
+                "{:?} is for a BlockManager; give it as Mamba layers",
+                group.kind
+            ));
         }
         self.check_checkpoints()?;
         match &self.lookup {
