@@ -171,7 +171,7 @@ impl Setup {
         }
         let first = sizes.next().unwrap_or(1);
         sizes.fold(first, |all, size| {
-            (1..).map(|n| n * all).find(|it| it % size == 0).unwrap_or(all)
+            (1..=size).map(|n| n * all).find(|it| it % size == 0).unwrap_or(all)
         })
     }
 

@@ -19,6 +19,9 @@ use hybrid_blocks_interop::Guarded;
 use hybrid_blocks_interop::PyBlockHasher;
 use hybrid_blocks_interop::{core_error, count, integrity_error, invalid_argument, optional_hint};
 
+/// Rows of ids.
+type Rows<'py> = Bound<'py, PyArray2<i32>>;
+
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {
     manager: Guarded<core::BlockManager>,
@@ -181,7 +184,7 @@ impl BlockManager {
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = count)] num_slabs: usize,
-    ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i32>>)> {
+    ) -> PyResult<(Rows<'py>, Rows<'py>)> {
         let Moved { tables, copies, .. } =
             self.manager.call(py, |manager| manager.compact(num_slabs))?;
         Ok((rows_array(py, tables.iter().map(table_change))?, copies_array(py, &copies)?))

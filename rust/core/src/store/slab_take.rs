@@ -60,7 +60,9 @@ impl SlabStore {
 
     /// Gives cached blocks new owners. Returns how many.
     fn evict_all(&mut self, pool: PoolId, evicted: &[BlockId], out: &mut Vec<BlockId>) -> u32 {
-        evicted.iter().for_each(|&block| self.evict(pool, block));
+        for &block in evicted {
+            self.evict(pool, block);
+        }
         out.extend_from_slice(evicted);
         evicted.len() as u32
     }

@@ -36,8 +36,8 @@ impl<S: Store> KvCacheManager<S> {
         }
         let sources: FxHashSet<(PoolId, BlockId)> =
             resolved.iter().map(|copy| (pool_of(copy), copy.src)).collect();
-        let mut copied = resolved.iter();
-        if let Some(copy) = copied.find(|copy| sources.contains(&(pool_of(copy), copy.dst))) {
+        let is_source = |copy: &&BlockCopy| sources.contains(&(pool_of(copy), copy.dst));
+        if let Some(copy) = resolved.iter().find(is_source) {
             return Err(overwritten(copy.dst));
         }
         for copy in copies {
