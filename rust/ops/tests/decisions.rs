@@ -1,4 +1,4 @@
-//! The decisions of the natural rules over fixed inputs, beside those recorded.
+//! The decisions of level `natural` over fixed inputs, beside those recorded.
 //!
 //! The naive model predicts hits and refusals of plain setups only. Which checkpoints are left, what
 //! is evicted first and where blocks are placed is right in more than one way, so it is recorded. A
