@@ -143,7 +143,7 @@ test: ## All that proves a change: check, vLLM as the oracle, its nearest tests,
 
 test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers, mutants (hours)
 	$(MAKE) -j$(JOBS) --output-sync=target envs lint test-rust types
-	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000
+	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000 HYBRID_BLOCKS_DRAFT_LIVES=20
 	$(MAKE) test-e2e test-older WHICH=
 	$(MAKE) test-vllm LEVELS=pool,manager,batched,offload
 	$(MAKE) test-dashboard

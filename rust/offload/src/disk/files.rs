@@ -194,3 +194,28 @@ pub(super) fn preallocate(file: &File, num_bytes: u64) -> io::Result<()> {
         result => Ok(result?),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_file_system_without_locks_is_said_to_be_one() {
+        let refused = |errno: Errno| {
+            let error = io::Error::from_raw_os_error(errno.raw_os_error());
+            refused_lock(error, Path::new("/mnt/kv"))
+        };
+        for errno in [Errno::NOLCK, Errno::NOSYS, Errno::OPNOTSUPP] {
+            let error = refused(errno);
+            assert!(matches!(error, Error::NoLocks { .. }), "{error}");
+            assert!(
+                error.to_string().starts_with("the file system of /mnt/kv has no locks"),
+                "{error}"
+            );
+        }
+        let error = refused(Errno::ACCESS);
+        assert!(matches!(error, Error::Io { action: "cannot lock", .. }), "{error}");
+    }
+}

@@ -1,0 +1,59 @@
+"""Options of ``profile`` that make no sense are refused before anything is run, in one line."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hybrid_blocks.cli import app
+from typer.testing import CliRunner
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def ran(*_: object, **__: object) -> None:
+        pytest.fail("it was run")
+
+    monkeypatch.setattr("hybrid_blocks.cli.profile.profile", ran)
+    monkeypatch.setattr("hybrid_blocks.cli.profile.need_vllm", lambda: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(*options: str) -> str:
+    """Run the command; return its one line of error."""
+    result = CliRunner().invoke(app, ["profile", *options])
+    assert result.exit_code == 2, result.output
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert errors == result.stderr.splitlines()[-1:]
+    return errors[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--plot", "step.xyz"], "the ending names the format; known are"),
+        (["--plot", "step"], "the ending names the format; known are"),
+        (["--plot", "missing/step.png"], "missing"),
+        (["--json", "missing/step.json"], "missing"),
+        (["--levels", "off,off"], "off"),
+        (["--gpu-step-ms", "nan"], "nan"),
+        (["--gpu-step-ms", "inf"], "inf"),
+        (["--acceptance", "nan"], "nan"),
+        (["--acceptance", "0.5"], "--acceptance"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_option_that_makes_no_sense_is_named(options: list[str], said: str) -> None:
+    error = refused(*options)
+    assert said in error
+    assert options[0] in error
+
+
+def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+    assert "pip install 'hybrid-blocks[plot]'" in refused("--plot", "step.png")
+
+
+def test_what_a_trace_makes_useless_is_refused_beside_it(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n')
+    assert "--prompt-tokens" in refused("--trace", str(trace), "--prompt-tokens", "7")
