@@ -34,20 +34,27 @@ pub struct BlockManager {
     max_request_tokens: u32,
     /// Of the encoder, where a group keeps those of each request.
     num_encoder: u32,
-    /// By row of the handle.
+    /// By row of the handle; what a step looks at for every request.
     rows: Vec<Row>,
+    /// The rest, by row.
+    rests: Vec<Rest>,
     num_running: usize,
     stats: Stats,
 }
 
-/// What is kept of a request between calls.
-#[derive(Debug, Default)]
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, Default)]
 struct Row {
     progress: RequestProgress,
     /// Tokens that have room.
     num_allocated: u32,
     /// Tokens that have room and were known when they got it: they are taken for computed.
     num_entered: u32,
+}
+
+/// What else is kept of a request between calls.
+#[derive(Debug, Default)]
+struct Rest {
     chain: Option<HashChain<i64>>,
     matched: Option<Match>,
 }
@@ -77,6 +84,7 @@ impl BlockManager {
             num_encoder: config.groups.iter().map(|it| it.kind.encoder_tokens()).max().unwrap_or(0),
             config,
             rows: Vec::new(),
+            rests: Vec::new(),
             num_running: 0,
             stats: Stats::default(),
         })
@@ -146,7 +154,8 @@ impl BlockManager {
         *self.core.digests_mut(handle)? = digests;
         let row = known_row(handle);
         if self.rows.len() <= row {
-            self.rows.resize_with(row + 1, Row::default);
+            self.rows.resize(row + 1, Row::default());
+            self.rests.resize_with(row + 1, Rest::default);
         }
         let progress = RequestProgress {
             num_tokens,
@@ -155,6 +164,7 @@ impl BlockManager {
             ..RequestProgress::default()
         };
         self.rows[row] = Row { progress, ..Row::default() };
+        self.rests[row] = Rest::default();
         Ok(handle)
     }
 
@@ -192,7 +202,7 @@ impl BlockManager {
             Error::InvalidArgument(format!("{} tokens are more than 2^32", chain.num_tokens()))
         })?;
         let handle = self.add_request(id, num_tokens, digests)?;
-        self.rows[known_row(handle)].chain = Some(chain);
+        self.rests[known_row(handle)].chain = Some(chain);
         Ok(handle)
     }
 
@@ -236,9 +246,8 @@ impl BlockManager {
             .ok_or_else(|| Error::InvalidArgument(format!("{num_new} tokens are too many")))?;
         self.check_digests(num_tokens, self.core.digests(handle).len() + digests.len())?;
         self.core.digests_mut(handle)?.extend_from_slice(digests);
-        let row = &mut self.rows[row];
-        row.progress.num_tokens = num_tokens;
-        row.matched = None;
+        self.rows[row].progress.num_tokens = num_tokens;
+        self.rests[row].matched = None;
         Ok(())
     }
 
@@ -250,7 +259,7 @@ impl BlockManager {
     pub fn append_tokens(&mut self, handles: &[u64], tokens: &[i32]) -> Result<(), Error> {
         self.check_batch(handles, tokens.len())?;
         for &handle in handles {
-            if self.rows[known_row(handle)].chain.is_none() {
+            if self.rests[known_row(handle)].chain.is_none() {
                 return Err(Error::InvalidArgument(format!(
                     "request {:?} was added by digests; append digests to it",
                     self.core.id(handle).unwrap_or_default()
@@ -258,13 +267,13 @@ impl BlockManager {
             }
         }
         for (&handle, &token) in handles.iter().zip(tokens) {
-            let row = &mut self.rows[known_row(handle)];
-            if let Some(chain) = &mut row.chain {
+            let rest = &mut self.rests[known_row(handle)];
+            if let Some(chain) = &mut rest.chain {
                 let digests = self.core.digests_mut(handle)?;
                 chain.append(&mut self.hasher, &[i64::from(token)], &[], digests)?;
             }
-            row.progress.num_tokens += 1;
-            row.matched = None;
+            rest.matched = None;
+            self.rows[known_row(handle)].progress.num_tokens += 1;
         }
         Ok(())
     }
@@ -375,8 +384,8 @@ impl BlockManager {
     /// # Errors
     /// [`Error::UnknownRequest`].
     pub fn progress(&self, handle: u64) -> Result<(u32, u32, u32), Error> {
-        let Row { progress, num_allocated, .. } = &self.rows[self.row(handle)?];
-        Ok((progress.num_tokens, progress.num_computed, *num_allocated))
+        let Row { progress, num_allocated, .. } = self.rows[self.row(handle)?];
+        Ok((progress.num_tokens, progress.num_computed, num_allocated))
     }
 
     /// Drop all cached content.
@@ -394,7 +403,7 @@ impl BlockManager {
     /// [`Error::InvalidArgument`] while copies wait for [`BlockManager::take_copies`].
     pub fn compact(&mut self, num_slabs: usize) -> Result<Moved, Error> {
         let moved = self.core.compact(num_slabs)?;
-        self.rows.iter_mut().for_each(|row| row.matched = None);
+        self.rests.iter_mut().for_each(|rest| rest.matched = None);
         Ok(moved)
     }
 

@@ -1,6 +1,6 @@
 //! What a step asks for: hits, chunks, room, copies, and what became of them.
 
-use super::{BlockManager, Match, Row};
+use super::{BlockManager, Match, Rest, Row};
 use crate::engine::BlockCopy;
 use crate::engine::requests::known_row;
 use crate::error::Error;
@@ -47,9 +47,8 @@ impl BlockManager {
         let (num_tokens, num_uncached) = (found.num_tokens, found.num_uncached);
         let branch = if num_uncached > 0 { num_tokens + num_uncached } else { 0 };
         let num_changes = self.store().num_changes();
-        let row = &mut self.rows[row];
-        row.progress.shared_prefix_boundary = branch;
-        row.matched = Some(Match { found, num_changes });
+        self.rows[row].progress.shared_prefix_boundary = branch;
+        self.rests[row].matched = Some(Match { found, num_changes });
         Ok(Hit { num_tokens, limit: self.core.ended_by(handle).unwrap_or_default(), branch })
     }
 
@@ -84,16 +83,20 @@ impl BlockManager {
         self.check_batch(handles, num_new_tokens.len())?;
         self.check_size(u64::from(lookahead))?;
         for (&handle, &num_new) in handles.iter().zip(num_new_tokens) {
+            let row = known_row(handle);
+            let progress = self.rows[row].progress;
+            if !progress.is_waiting {
+                self.check_size(u64::from(progress.num_computed) + u64::from(num_new))?;
+                continue;
+            }
             self.check_size(u64::from(num_new))?;
-            let Row { progress, matched, .. } = &self.rows[known_row(handle)];
-            if progress.is_waiting && num_new == 0 {
+            if num_new == 0 {
                 return Err(Error::InvalidArgument(format!(
                     "request {:?} waits for its first blocks; ask for room for at least 1 token",
                     self.core.id(handle).unwrap_or_default()
                 )));
             }
-            let start = match matched {
-                _ if !progress.is_waiting => progress.num_computed,
+            let start = match &self.rests[row].matched {
                 Some(matched) => matched.found.num_tokens,
                 None => self.match_prefix(handle)?.num_tokens,
             };
@@ -139,16 +142,15 @@ impl BlockManager {
     fn admit(&mut self, handle: u64, num_new: u32, num_lookahead: u32) -> Result<bool, Error> {
         let row = known_row(handle);
         let num_changes = self.store().num_changes();
-        if let Some(told) = self.rows[row].matched.take_if(|it| it.num_changes != num_changes) {
+        if let Some(told) = self.rests[row].matched.take_if(|it| it.num_changes != num_changes) {
             let num_tokens = told.found.num_tokens;
             if self.search(handle, num_tokens)?.num_tokens != num_tokens {
                 // It is refused until its caller has asked how much is left.
-                self.rows[row].matched = Some(told);
+                self.rests[row].matched = Some(told);
                 return Ok(false);
             }
         }
-        let Row { progress, matched, .. } = &mut self.rows[row];
-        let (progress, matched) = (*progress, matched.take());
+        let (progress, matched) = (self.rows[row].progress, self.rests[row].matched.take());
         let found = matched.as_ref().map(|it| &it.found).filter(|it| it.num_tokens > 0);
         let num_hit = found.map_or(0, |it| it.num_tokens);
         let args = AllocateArgs {
@@ -162,7 +164,7 @@ impl BlockManager {
             ..AllocateArgs::default()
         };
         if self.core.allocate(handle, &progress, &args)?.is_none() {
-            self.rows[row].matched = matched;
+            self.rests[row].matched = matched;
             if self.num_running == 0 && num_hit > 0 {
                 // Alone it may fit without holding a checkpoint beside its own state.
                 self.search(handle, 0)?;
@@ -205,10 +207,10 @@ impl BlockManager {
     }
 
     fn check_advance(&self, handle: u64, num_new: u32) -> Result<(), Error> {
-        let Row { progress, num_allocated, num_entered, .. } = &self.rows[known_row(handle)];
+        let Row { progress, num_allocated, num_entered } = self.rows[known_row(handle)];
         let end = u64::from(progress.num_computed) + u64::from(num_new);
-        let room = (*num_allocated).min(progress.num_tokens);
-        if !progress.is_waiting && (u64::from(*num_entered)..=u64::from(room)).contains(&end) {
+        let room = num_allocated.min(progress.num_tokens);
+        if !progress.is_waiting && (u64::from(num_entered)..=u64::from(room)).contains(&end) {
             return Ok(());
         }
         let id = self.core.id(handle).unwrap_or_default();
@@ -244,7 +246,8 @@ impl BlockManager {
                 was_preempted: row.progress.was_preempted || !row.progress.is_waiting,
                 ..row.progress
             };
-            *row = Row { progress, chain: row.chain.take(), ..Row::default() };
+            *row = Row { progress, ..Row::default() };
+            self.rests[known_row(handle)].matched = None;
             self.stats.preemptions += 1;
         }
         Ok(())
@@ -260,6 +263,7 @@ impl BlockManager {
             self.settle(handle)?;
             self.core.finish(handle)?;
             self.rows[known_row(handle)] = Row::default();
+            self.rests[known_row(handle)] = Rest::default();
         }
         Ok(())
     }
