@@ -45,8 +45,12 @@ class Engine:
         for handle in list(self.running):
             if handle in self.running:  # a request before it may have preempted it
                 self._grow(handle, chunks)
+        passed_over = []
         while self.waiting and sum(chunks.values()) < BUDGET:
             handle = self.waiting[0]
+            if manager.waits_for_checkpoint(handle):  # another one leaves a state that it can use
+                passed_over.append(self.waiting.popleft())
+                continue
             hit = manager.match_prefix(handle)
             chunk = self._chunk(handle, hit, chunks)
             if not manager.allocate(np.array([handle]), np.array([chunk], dtype=np.int32)):
@@ -54,6 +58,7 @@ class Engine:
             self.running.append(self.waiting.popleft())
             chunks[handle] = chunk
             self.found += hit
+        self.waiting.extendleft(reversed(passed_over))
         handles = np.fromiter(chunks, np.int64)
         counts = np.fromiter(chunks.values(), np.int32)
         sampled = forward(manager.take_copies(), handles, counts)

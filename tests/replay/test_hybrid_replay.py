@@ -271,7 +271,7 @@ def test_vllm_runs_the_same_trace_and_packs_no_better(
         assert result.output_tokens == trace.output_tokens.sum()
     assert rust.memory_efficiency is not None
     assert vllm.memory_efficiency is not None
-    assert vllm.memory_efficiency < rust.memory_efficiency
+    assert vllm.memory_efficiency <= rust.memory_efficiency
     assert vllm.peak_running <= rust.peak_running
     assert vllm.checkpoints is None
 

@@ -2,7 +2,7 @@
 //!
 //! One engine keeps requests, their block tables and the prefix cache between them. One set of rules drives it:
 //! [`vllm::KvCacheManager`] takes the decisions of vLLM, block id by block id, and over slabs this project's own.
-//! [`BlockManager`] drives that as vLLM's scheduler does, for whoever has an engine without vLLM.
+//! [`BlockManager`] drives it as vLLM's scheduler does, for engines without vLLM.
 //!
 //! `docs/design.md` maps the words used here to vLLM's and draws the layers: a module uses those to its
 //! left only.

@@ -1,7 +1,7 @@
 //! Level `natural` without vLLM: [`BlockManager`].
 //!
-//! It drives [`KvCacheManager`] as vLLM's scheduler does. That one is told with every call how far a request has come;
-//! here that is kept beside it, so that requests are named by handles in arrays.
+//! It drives [`KvCacheManager`] as vLLM's scheduler does. vLLM tells it with each call how far a request has come.
+//! `BlockManager` remembers that itself, so that a caller names requests by handles in arrays.
 //!
 //! ```text
 //! config <- manager_config, stats <- BlockManager <- step

@@ -40,7 +40,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Forget all but what was said of it: it is preempted, and starts anew.
+    /// Forget all but what the client said of it.
     pub(super) fn suspend(&mut self) {
         let Self { trail, priorities, is_named, .. } = std::mem::take(self);
         let Trail { client, session, hint, .. } = trail;
