@@ -638,8 +638,8 @@ class BlockManager:
 
         Raises:
             UnknownRequestError: A handle names no request.
-            InvalidArgumentError: More tokens than exist or have room; fewer than were known when they
-                got room; a request without blocks. Different lengths, or a handle given twice.
+            InvalidArgumentError: More tokens than exist or have room; fewer than were known when
+                they got room; a request without blocks. Different lengths, or a handle given twice.
         """
 
     def preempt(self, handles: _Handles) -> None:
