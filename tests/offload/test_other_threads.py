@@ -54,5 +54,6 @@ def test_a_disk_that_writes_and_reads_holds_up_no_other_thread(tmp_path: Path) -
     into = [np.zeros(CHUNK_BYTES, dtype=np.uint8) for _ in chunks]
     store = disk(tmp_path, max_bytes=256 << 20, largest_chunk=CHUNK_BYTES)
     assert num_turns_beside(lambda: store.store(keys, tokens, chunks)) > 0
-    assert num_turns_beside(lambda: store.load(keys, into)) > 0
+    # A busy machine may give this thread no turn in one short read.
+    assert any(num_turns_beside(lambda: store.load(keys, into)) for _ in range(20))
     assert all((got == want).all() for got, want in zip(into, chunks, strict=True))

@@ -55,7 +55,7 @@ impl World {
                 self.setup.num_slabs
             );
             if !self.step(0, Op::MAX_CHUNK)? {
-                // As a scheduler does where nobody else can make way.
+                // A scheduler preempts the last request too.
                 self.preempt(&[0])?;
                 misfits += 1;
             }

@@ -327,7 +327,7 @@ impl BlockManager {
     pub const MAX_CLIENTS: u16 = 1_024;
 
     /// Give each of a request's hash blocks a priority, which counts once no request holds the block. For
-    /// [`Policy::Explicit`](crate::Policy::Explicit); content that nothing was said of has the lowest, 0.
+    /// [`Policy::Explicit`](crate::Policy::Explicit); other content has the lowest, 0.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].

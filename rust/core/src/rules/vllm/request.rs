@@ -29,7 +29,7 @@ pub(super) struct Request {
     pub(super) ended_by: Option<HitLimit>,
     /// How its prompt shares blocks with earlier ones, until its admission takes note of that.
     pub(super) shared: Option<Shared>,
-    /// The priority of the content of each hash block, as far as it was said.
+    /// The priority that the caller gave to each hash block.
     pub(super) priorities: Vec<u64>,
     /// Whether anything was said of it.
     pub(super) is_named: bool,

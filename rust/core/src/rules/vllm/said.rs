@@ -21,7 +21,7 @@ impl<S: Store> KvCacheManager<S> {
         Ok(())
     }
 
-    /// Give what a request holds, and its checkpoints, the priorities that were said.
+    /// Give what a request holds, and its checkpoints, the caller's priorities.
     ///
     /// A checkpoint gets the lowest where a longer one has as high a priority: who needs the one takes the other.
     pub(super) fn score_as_said(&mut self, row: usize) {
@@ -61,7 +61,7 @@ impl<S: Store> Call<'_, S> {
         self.config.policy == Policy::Explicit
     }
 
-    /// Give the checkpoint after `num_tokens` tokens the priority that was said.
+    /// Give the checkpoint after `num_tokens` tokens the caller's priority.
     pub(super) fn score_checkpoint_as_said(&mut self, num_tokens: u32) {
         let priority = said_at(&self.request.priorities, self.config.hash_block_size, num_tokens);
         for group in self.cache.state_groups() {
@@ -73,7 +73,7 @@ impl<S: Store> Call<'_, S> {
     }
 }
 
-/// What was said of the hash block that `num_tokens` end in; 0 where nothing was.
+/// The caller's priority of the hash block that `num_tokens` end in; 0 where it gave none.
 fn said_at(said: &[u64], hash_block_size: u32, num_tokens: u32) -> u64 {
     let last = (num_tokens / hash_block_size).saturating_sub(1) as usize;
     said.get(last).copied().unwrap_or(0)
