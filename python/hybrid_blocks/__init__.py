@@ -23,9 +23,6 @@ else:
     from hybrid_blocks.errors import HybridBlocksError
     from hybrid_blocks.hashing import block_hasher
 
-    Placement = CheckpointPolicy
-    """The name that `CheckpointPolicy` had first."""
-
     __version__: str = build_info()["version"]
 
     if build_info()["profile"] == "debug":
@@ -45,7 +42,6 @@ else:
         "GroupSpec",
         "HashChain",
         "HybridBlocksError",
-        "Placement",
         "__version__",
         "block_hasher",
         "build_info",

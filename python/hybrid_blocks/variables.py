@@ -38,6 +38,12 @@ KNOWN_PROMPTS: Final = Variable(
     "256MiB",
     "Memory for the hashes of earlier prompts; 0 keeps none.",
 )
+CHECKPOINTS: Final = Variable(
+    "HYBRID_BLOCKS_CHECKPOINTS",
+    "learned, fixed:N[+N], geometric, every:N, none",
+    "learned",
+    "Where level natural keeps states; options follow, as in learned/max_per_request=8.",
+)
 OFFLOAD: Final = Variable(
     "HYBRID_BLOCKS_OFFLOAD",
     "0, 1",
@@ -64,7 +70,7 @@ METRICS: Final = Variable(
 )
 
 VARIABLES: Final = (
-    *(LEVEL, CHECK, EVENTS, KNOWN_PROMPTS, OFFLOAD),
+    *(LEVEL, CHECK, EVENTS, CHECKPOINTS, KNOWN_PROMPTS, OFFLOAD),
     *(RECORD, RECORD_BYTES, METRICS),
 )
 """All of them."""

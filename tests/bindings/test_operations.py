@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from examples import examples
-from hybrid_blocks import BlockManager, FlopModel, GroupSpec, Placement, block_hasher
+from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
 from hybrid_blocks.errors import HybridBlocksError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,7 +55,7 @@ def manager_of(setup: dict[str, Any]) -> BlockManager:
         blocks_per_slab=setup["blocks_per_slab"] or None,
         enable_events=True,
         policy=POLICIES[setup["policy"]],
-        placement=Placement(**setup["placement"]),
+        placement=CheckpointPolicy(setup["placement"]),
         max_in_flight_tokens=12,
         **memory,
     )

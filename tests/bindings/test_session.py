@@ -81,8 +81,23 @@ def test_a_hint_for_a_session_that_is_not_known_says_so() -> None:
 
 
 def test_prompt_margins_are_learned_one_or_several() -> None:
-    assert CheckpointPolicy().prompt_margin is None
-    assert CheckpointPolicy(prompt_margin=128).prompt_margin == 128
-    assert CheckpointPolicy(prompt_margin=[1024, 128]).prompt_margin == (128, 1024)
+    assert CheckpointPolicy().options["prompt_margin"] is None
+    assert CheckpointPolicy(prompt_margin=128).options["prompt_margin"] == (128,)
+    assert CheckpointPolicy(prompt_margin=[1024, 128]).options["prompt_margin"] == (128, 1024)
     with pytest.raises(InvalidArgumentError, match="distances"):
         CheckpointPolicy(prompt_margin=[])
+
+
+def test_a_placement_is_read_and_written_as_text() -> None:
+    policy = CheckpointPolicy("every:250", finish=False, max_per_request=9)
+    assert str(policy) == "learned/finish=false/every=250/max_per_request=9"
+    assert CheckpointPolicy(str(policy)) == policy
+    assert CheckpointPolicy(**policy.options) == policy
+    assert repr(CheckpointPolicy("geometric")) == "CheckpointPolicy('fixed:128+1024+8192')"
+    for refused in ("best", "every:0", "learned/size=3"):
+        with pytest.raises(InvalidArgumentError, match="placement; "):
+            CheckpointPolicy(refused)
+    with pytest.raises(InvalidArgumentError, match="finish='3': use true, false"):
+        CheckpointPolicy(finish=3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="every='-1': use a number of tokens, none"):
+        CheckpointPolicy(every=-1)

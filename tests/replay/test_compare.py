@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.cli import app
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import (
     EngineConfig,
@@ -22,7 +24,6 @@ from hybrid_blocks.replay import compare as compare_module
 from hybrid_blocks.replay.compare import compare
 from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.limits import LeftOut, RequestLimit
-from hybrid_blocks.replay.placement import read_placement
 from hybrid_blocks.replay.places import PlaceCount
 from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.replay.shares import SharedCache, read_shares
@@ -71,7 +72,7 @@ def counted(trace: Trace, placement: str, gib: int = 8) -> tuple[Result, dict[st
         manager_name=ManagerName.RUST,
         cache=cache,
         config=ENGINE,
-        rust=RustOptions(placement=read_placement(placement)),
+        rust=RustOptions(placement=CheckpointPolicy(placement)),
         prefixes=shared_prefixes(trace, cache.geometry.hash_block_size),
     )
     return result, {count.place: count for count in result.places or ()}
@@ -111,7 +112,7 @@ def test_counting_changes_nothing_and_every_resumption_has_a_place() -> None:
         manager_name=ManagerName.RUST,
         cache=model_cache(MODEL, 30 * GIB, Deployment(in_flight_batches=1)),
         config=ENGINE,
-        rust=RustOptions(placement=read_placement("fixed:128")),
+        rust=RustOptions(placement=CheckpointPolicy("fixed:128")),
     )
     assert plain.places is None
     assert plain.hit_tokens == result.hit_tokens
@@ -171,8 +172,8 @@ def test_a_share_needs_a_model() -> None:
     "text", ["somewhere", "fixed", "fixed:", "fixed:x", "fixed:1+", "every:1+2", "learned:3", ""]
 )
 def test_placements_that_are_not_known_are_refused(text: str) -> None:
-    with pytest.raises(ReplayError, match="is no placement; known are learned, fixed:N"):
-        read_placement(text)
+    with pytest.raises(InvalidArgumentError, match="is no placement; known are learned, fixed:N"):
+        CheckpointPolicy(text)
 
 
 def test_the_placement_decides_what_is_hit() -> None:
@@ -210,7 +211,7 @@ def test_what_one_manager_refuses_though_its_limit_allows_it_is_left_out_of_all(
     cache = model_cache(MODEL, 64 * GIB, Deployment(in_flight_batches=1))
 
     def refusing(*arguments: Any, refused: Any = (), **options: Any) -> Any:
-        is_picky = options["rust"].placement == read_placement("none")
+        is_picky = options["rust"].placement == CheckpointPolicy("none")
         if is_picky and longest not in {refusal.request for refusal in refused}:
             raise RefusedRequestError(longest, "it does not fit after all")
         return replay(*arguments, refused=refused, **options)

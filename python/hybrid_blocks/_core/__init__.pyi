@@ -267,46 +267,32 @@ class CheckpointPolicy:
     states. One copy follows its ``finish``, every ``follow_every`` generated tokens. It leaves
     periodic ones, ``every`` given number of tokens. There are at most ``max_per_request``, the one
     at the finish not counted.
+
+    ``text`` names a placement. ``learned`` is the default. ``fixed:N`` keeps a state N tokens before
+    the end of a prompt, ``fixed:N+M`` two of them; ``geometric`` is ``fixed:128+1024+8192``.
+    ``every:N`` keeps one every N tokens as well; ``none`` keeps none. Options follow behind slashes,
+    as in ``fixed:128/finish=false``, or as keywords.
+
+    Raises:
+        InvalidArgumentError: There is no such placement or option, or it cannot have this value.
     """
 
     def __new__(
         cls,
+        text: str = "learned",
+        /,
         *,
-        prompt_end: bool = True,
-        prompt_margin: int | Sequence[int] | None = None,
-        branch: bool = True,
-        finish: bool = True,
-        follow_every: int = 64,
-        every: int | None = None,
-        max_per_request: int = 6,
+        prompt_end: bool = ...,
+        prompt_margin: int | Sequence[int] | None = ...,
+        branch: bool = ...,
+        finish: bool = ...,
+        follow_every: int = ...,
+        every: int | None = ...,
+        max_per_request: int = ...,
     ) -> CheckpointPolicy: ...
     @property
-    def prompt_end(self) -> bool:
-        """Whether the end of the prompt is kept."""
-
-    @property
-    def prompt_margin(self) -> int | tuple[int, ...] | None:
-        """Tokens between a fixed place and the end of the prompt; None where places are learned."""
-
-    @property
-    def branch(self) -> bool:
-        """Whether branch points are kept."""
-
-    @property
-    def finish(self) -> bool:
-        """Whether the end of a request is kept."""
-
-    @property
-    def follow_every(self) -> int:
-        """Generated tokens between two copies that follow a request to its end."""
-
-    @property
-    def every(self) -> int | None:
-        """Tokens between periodic checkpoints."""
-
-    @property
-    def max_per_request(self) -> int:
-        """Most checkpoints a request leaves."""
+    def options(self) -> dict[str, Any]:
+        """The value of each option: a bool, a number, several, or None."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import (
     fail,
@@ -37,7 +38,6 @@ from hybrid_blocks.replay import (
     model_cache,
     read_num_blocks,
 )
-from hybrid_blocks.replay.placement import EVERY, LEARNED, PLACEMENTS, read_placement
 from hybrid_blocks.replay.policy import PolicyName, read_policy
 from hybrid_blocks.replay.report import (
     make_table,
@@ -119,9 +119,10 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         str,
         typer.Option(
             metavar="NAME[,NAME]",
-            help=f"Where the rust manager keeps states: {', '.join(PLACEMENTS)}.",
+            help="Where the rust manager keeps states: learned, fixed:N[+N], geometric, every:N, "
+            "none.",
         ),
-    ] = LEARNED,
+    ] = "learned",
     checkpoint_every: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="The same as --placement every:N.")
     ] = None,
@@ -220,11 +221,11 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     """Replay TRACE, or a generated workload, through a block manager in virtual time."""
     try:
         if checkpoint_every is not None:
-            placement = f"{EVERY}:{checkpoint_every}"
+            placement = f"every:{checkpoint_every}"
         given = Given(context)
         placements = each_once("--placement", placement.split(","))
         for name in placements:
-            read_placement(name)
+            CheckpointPolicy(name)
         policies = each_once("--policy", [read_policy(name) for name in policy.split(",")])
         kept, sides = read_retention(retention), each_once("--tiering", read_sides(tiering))
         shares = None if share is None else read_shares(share)

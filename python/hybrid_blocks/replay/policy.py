@@ -64,7 +64,7 @@ def apply_policy(
 
 def _by_age(cache: Cache, options: RustOptions) -> RustOptions:
     """Evict by age, where learned places of states count the FLOPs of the model, if it is known."""
-    is_learned = options.placement is None or options.placement.prompt_margin is None
+    is_learned = options.placement is None or options.placement.options["prompt_margin"] is None
     has_states = any(group.kind == "state" for group in cache.geometry.groups)
     if cache.model is None or not (is_learned and has_states):
         return options

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.managers import ManagerName, RustOptions, VllmOptions
-from hybrid_blocks.replay.placement import LEARNED, read_placement
 from hybrid_blocks.replay.policy import PolicyName, apply_policy
 from hybrid_blocks.trace import SharedPrefixes, Trace, shared_prefixes
 from hybrid_blocks.trace.signals import session_signals
@@ -26,7 +26,7 @@ class Variant:
     """
 
     manager: ManagerName = ManagerName.RUST
-    placement: str = LEARNED
+    placement: str = "learned"
     policy: PolicyName = PolicyName.LRU
     signal: float | None = None
     vllm: VllmOptions = field(default_factory=VllmOptions)
@@ -50,14 +50,15 @@ class Variant:
         """Set up the Rust manager for a trace and a cache; ``prefixes`` are of its block size.
 
         Raises:
-            ReplayError: an unknown placement, or a policy that needs a model.
+            InvalidArgumentError: an unknown placement.
+            ReplayError: a policy that needs a model.
             TraceError: an accuracy that cannot be.
         """
         signals = None
         if self.signal is not None:
             prefixes = prefixes or shared_prefixes(trace, cache.geometry.hash_block_size)
             signals = session_signals(trace, prefixes, accuracy=self.signal)
-        options = RustOptions(placement=read_placement(self.placement), signals=signals)
+        options = RustOptions(placement=CheckpointPolicy(self.placement), signals=signals)
         return apply_policy(self.policy, trace, cache, config, options)
 
 

@@ -64,7 +64,8 @@ class Geometry:
     drops_eagle_checkpoint: bool
     shared_prefix_checkpoint: bool
     watermark_blocks: int
-    places_checkpoints: bool = False
+    checkpoints: str | None = None
+    """Where states are kept, where our own rules keep them."""
     zeroes_blocks: bool = False
 
 

@@ -3,13 +3,14 @@
 import os
 from enum import StrEnum
 
-from hybrid_blocks import variables
+from hybrid_blocks import CheckpointPolicy, variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.units import parse_memory
 
 VARIABLE = variables.LEVEL.name
 CHECK = variables.CHECK.name
 EVENTS = variables.EVENTS.name
+CHECKPOINTS = variables.CHECKPOINTS.name
 KNOWN_PROMPTS = variables.KNOWN_PROMPTS.name
 
 
@@ -53,6 +54,18 @@ def publishes_usable_only() -> bool:
     if value not in ("all", "usable"):
         raise InvalidArgumentError(f"{EVENTS}={value!r} names no choice of events; use all, usable")
     return value == "usable"
+
+
+def checkpoints() -> str:
+    """Return where level ``natural`` keeps states.
+
+    Raises ``InvalidArgumentError`` for a value that is no placement.
+    """
+    value = os.environ.get(CHECKPOINTS) or variables.CHECKPOINTS.default
+    try:
+        return str(CheckpointPolicy(value))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{CHECKPOINTS}={value!r}: {error}") from None
 
 
 def max_known_bytes() -> int:

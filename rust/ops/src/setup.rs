@@ -18,8 +18,8 @@ pub struct Setup {
     pub blocks_per_slab: Vec<u32>,
     /// Which cached content goes first.
     pub policy: Policy,
-    /// Where states are kept.
-    pub placement: Placement,
+    /// Where states are kept, as `CheckpointPolicy` reads it.
+    pub placement: String,
 }
 
 /// A group.
@@ -72,22 +72,6 @@ pub enum Policy {
     FlopAware,
     /// What was told to have the least worth.
     Explicit,
-}
-
-/// Where states are kept for later requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Placement {
-    /// Tokens at the end of a prompt that come after its checkpoint; none, where that is learned.
-    pub prompt_margin: Option<u32>,
-    /// Whether the end of a request is kept.
-    pub finish: bool,
-    /// Generated tokens between two moves of the copy that follows.
-    pub follow_every: u32,
-    /// Every so many tokens.
-    pub every: Option<u32>,
-    /// Most checkpoints a request leaves.
-    pub max_per_request: u32,
 }
 
 impl Group {
@@ -144,13 +128,7 @@ impl Setup {
                 2 if num_pools > 0 => Policy::Explicit,
                 _ => Policy::Lru,
             },
-            placement: Placement {
-                prompt_margin: number(18, 7).checked_sub(1),
-                finish: number(19, 2) == 0,
-                follow_every: number(20, 6),
-                every: Some(number(21, 12)).filter(|&every| every > 0),
-                max_per_request: number(22, 5),
-            },
+            placement: placement([18, 19, 20, 21, 22].map(|at| bytes[at].into())),
         }
     }
 
@@ -199,4 +177,12 @@ fn kind_of(kind: u8, size: u8, plain: bool) -> Kind {
         4 => Kind::Cross { encoder_tokens: ENCODER_TOKENS },
         _ => Kind::State { slots: 1 + size % 3 },
     }
+}
+
+/// A placement with each option that decides.
+fn placement([margin, finish, follow, every, most]: [u32; 5]) -> String {
+    let name = (margin % 7).checked_sub(1).map_or("learned".into(), |it| format!("fixed:{it}"));
+    let finish = finish % 2 == 0;
+    let [follow, every, most] = [follow % 6, every % 12, most % 5];
+    format!("{name}/finish={finish}/follow_every={follow}/every={every}/max_per_request={most}")
 }

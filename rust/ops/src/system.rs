@@ -1,6 +1,5 @@
 //! [`System`]: the manager under test. The only file that calls it.
 
-use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
     GroupId, GroupKind, GroupSpec, Moved, PoolId, Stats, Store,
@@ -99,18 +98,10 @@ impl System {
         } else {
             BlockStore::shared(setup.num_slabs, &setup.blocks_per_slab)
         };
-        let placement = &setup.placement;
         let config = Config {
             enable_events: true,
             policy: policy(setup.policy),
-            checkpoints: hybrid_blocks::CheckpointPolicy {
-                prompt_margins: placement.prompt_margin.map(|margin| Lengths::from([margin])),
-                finish: placement.finish,
-                follow_every: placement.follow_every,
-                every: placement.every,
-                max_per_request: placement.max_per_request,
-                ..hybrid_blocks::CheckpointPolicy::default()
-            },
+            checkpoints: setup.placement.parse().expect("a placement"),
             max_in_flight_tokens: Setup::max_in_flight_tokens(),
             ..Config::new(setup.groups.iter().map(spec).collect(), setup.hash_block_size)
         };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use ops::{Group, Input, Kind, Op, Placement, Policy, Setup, longest_request_finishes_alone};
+use ops::{Group, Input, Kind, Op, Policy, Setup, longest_request_finishes_alone};
 use proptest::prelude::*;
 
 /// Ends with what can be kept in `tests/recorded`.
@@ -82,13 +82,7 @@ fn run(groups: Vec<Group>, ops: Vec<Op>) {
         num_slabs: 12,
         blocks_per_slab: vec![],
         policy: Policy::Lru,
-        placement: Placement {
-            prompt_margin: Some(0),
-            finish: false,
-            follow_every: 0,
-            every: None,
-            max_per_request: 0,
-        },
+        placement: "fixed:0/finish=false/max_per_request=0".into(),
     };
     assert_eq!(Input { setup, ops }.run(), Ok(()));
 }

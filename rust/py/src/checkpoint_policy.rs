@@ -1,97 +1,59 @@
 //! `CheckpointPolicy`: where recurrent states are kept for later requests.
 
-use hybrid_blocks as core;
+use hybrid_blocks::{self as core, OptionValue};
+use hybrid_blocks_interop::core_error;
 use pyo3::prelude::*;
-use pyo3::types::{PySequence, PyTuple};
+use pyo3::types::{PyBool, PyDict, PySequence, PyString, PyTuple};
 
-use hybrid_blocks_interop::invalid_argument;
-
-use crate::batch::{optional_size, size};
-
-/// Reads distances before the end of a prompt: one, several, or `None`.
-fn margins(obj: &Bound<'_, PyAny>) -> PyResult<Option<Vec<u32>>> {
-    if obj.is_none() {
-        return Ok(None);
-    }
-    if obj.cast::<PySequence>().is_err() {
-        return Ok(Some(vec![size(obj)?]));
-    }
-    let margins = obj.try_iter()?.map(|margin| size(&margin?)).collect::<PyResult<Vec<_>>>()?;
-    let most = core::placement::MAX_PLACES;
-    if margins.is_empty() || margins.len() > most {
-        return Err(invalid_argument(format_args!(
-            "prompt_margin names 1 to {most} distances, not {}; None learns them",
-            margins.len()
-        )));
-    }
-    Ok(Some(margins))
-}
-
-#[pyclass(frozen, eq, module = "hybrid_blocks._core")]
+#[pyclass(frozen, eq, str = "{0}", module = "hybrid_blocks._core")]
 #[derive(Clone, PartialEq)]
 pub(crate) struct CheckpointPolicy(pub(crate) core::CheckpointPolicy);
 
 #[pymethods]
 impl CheckpointPolicy {
     #[new]
-    #[pyo3(signature = (*, prompt_end = true, prompt_margin = None, branch = true, finish = true, follow_every = 64, every = None, max_per_request = 6))]
-    fn new(
-        prompt_end: bool,
-        #[pyo3(from_py_with = margins)] prompt_margin: Option<Vec<u32>>,
-        branch: bool,
-        finish: bool,
-        #[pyo3(from_py_with = size)] follow_every: u32,
-        #[pyo3(from_py_with = optional_size)] every: Option<u32>,
-        #[pyo3(from_py_with = size)] max_per_request: u32,
-    ) -> Self {
-        Self(core::CheckpointPolicy {
-            prompt_end,
-            prompt_margins: prompt_margin
-                .map(|margins| core::placement::Lengths::from(&margins[..])),
-            branch,
-            finish,
-            follow_every,
-            every: every.filter(|&every| every > 0),
-            max_per_request,
-        })
-    }
-
-    #[getter]
-    fn prompt_end(&self) -> bool {
-        self.0.prompt_end
-    }
-
-    #[getter]
-    fn prompt_margin<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(margins) = self.0.prompt_margins else { return Ok(None) };
-        match margins.as_slice() {
-            &[margin] => Ok(Some(margin.into_pyobject(py)?.into_any())),
-            margins => Ok(Some(PyTuple::new(py, margins)?.into_any())),
+    #[pyo3(signature = (text = "learned", /, **options))]
+    fn new(text: &str, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut policy: core::CheckpointPolicy = text.parse().map_err(core_error)?;
+        for (name, value) in options.into_iter().flatten() {
+            policy.set(&name.extract::<String>()?, &text_of(&value)?).map_err(core_error)?;
         }
+        Ok(Self(policy))
     }
 
     #[getter]
-    fn branch(&self) -> bool {
-        self.0.branch
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let options = PyDict::new(py);
+        for (name, value) in self.0.options() {
+            match value {
+                OptionValue::Flag(flag) => options.set_item(name, flag)?,
+                OptionValue::Count(count) => options.set_item(name, count)?,
+                OptionValue::Tokens(tokens) => options.set_item(name, tokens)?,
+                OptionValue::Distances(None) => options.set_item(name, py.None())?,
+                OptionValue::Distances(Some(lengths)) => {
+                    options.set_item(name, PyTuple::new(py, lengths.as_slice())?)?;
+                }
+            }
+        }
+        Ok(options)
     }
 
-    #[getter]
-    fn finish(&self) -> bool {
-        self.0.finish
+    fn __repr__(&self) -> String {
+        format!("CheckpointPolicy('{}')", self.0)
     }
+}
 
-    #[getter]
-    fn follow_every(&self) -> u32 {
-        self.0.follow_every
+/// A value as the core reads it: `128+1024` for several numbers.
+fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    if value.is_none() {
+        return Ok("none".into());
     }
-
-    #[getter]
-    fn every(&self) -> Option<u32> {
-        self.0.every
+    if let Ok(flag) = value.cast::<PyBool>() {
+        return Ok(flag.is_true().to_string());
     }
-
-    #[getter]
-    fn max_per_request(&self) -> u32 {
-        self.0.max_per_request
+    if value.cast::<PySequence>().is_ok() && value.cast::<PyString>().is_err() {
+        let parts = value.try_iter()?.map(|part| text_of(&part?)).collect::<PyResult<Vec<_>>>()?;
+        return Ok(parts.join("+"));
     }
+    Ok(value.str()?.to_string())
 }

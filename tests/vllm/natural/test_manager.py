@@ -13,7 +13,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.metrics.engine import ENDS
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
 from hybrid_blocks.vllm import checking
-from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
 from vllm.config import KVEventsConfig
@@ -455,6 +455,23 @@ def test_a_state_is_kept_at_each_interval_that_the_user_asks_for() -> None:
     assert kept[None] != kept[64]
 
 
+def test_the_environment_says_where_states_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = list(range(600))
+    hits = {}
+    for text in ("none", "fixed:16+200"):
+        monkeypatch.setenv(CHECKPOINTS, text)
+        engine = Engine(200)
+        engine.add(prompt, 2)
+        engine.finish()
+        engine.add([*prompt[:400], 999], 1)
+        engine.finish()
+        hits[text] = engine.hits["request1"]
+    assert hits == {"none": 0, "fixed:16+200": 400}
+    monkeypatch.setenv(CHECKPOINTS, "best")
+    with pytest.raises(InvalidArgumentError, match=f"{CHECKPOINTS}='best': 'best' is no placement"):
+        Engine(200)
+
+
 def test_without_a_prefix_cache_no_checkpoints_are_placed() -> None:
     config = Groups.HYBRID.natural_config(40, MAX_LEN)
     groups = []
@@ -473,7 +490,7 @@ def test_without_a_prefix_cache_no_checkpoints_are_placed() -> None:
     )
     manager = scheduler.kv_cache_manager
     assert manager.has_states
-    assert not manager._geometry().places_checkpoints
+    assert manager._geometry().checkpoints is None
 
 
 def _decided(output: Any) -> str:

@@ -102,7 +102,7 @@ def record(name: str, engine: Engine, seed: int) -> list[Step]:
 def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> dict[str, Any]:
     config = asdict(geometry(manager, use_eagle=engine.use_eagle))
     # What only level `natural` sets, and what is so in all recorded lives but of rings.
-    del config["places_checkpoints"], config["zeroes_blocks"]
+    del config["checkpoints"], config["zeroes_blocks"]
     for group in config["groups"]:
         del group["pool"], group["is_cached"]
     return {

@@ -1,5 +1,12 @@
 //! Where checkpoints, copies of recurrent states, are kept.
 
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use text::OptionValue;
+
+use crate::error::Error;
 use crate::placement::{Author, Lengths, Prompt, PromptClass};
 
 /// At which lengths a request leaves checkpoints. Lengths are rounded down to the grain at which
@@ -141,70 +148,58 @@ fn period(every: u32, alignment: u32) -> u32 {
     rounded.unwrap_or(u32::MAX / alignment * alignment)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// One row an option: its name, its value, and how a value is set.
+type Row =
+    (&'static str, fn(&CheckpointPolicy) -> OptionValue, fn(&mut CheckpointPolicy, OptionValue));
 
-    fn plan(lengths: &[u32]) -> CheckpointPlan {
-        let lengths = Lengths::from(lengths);
-        CheckpointPlan { lengths, prompt_tokens: 1_000, end: true, ..CheckpointPlan::default() }
+macro_rules! row {
+    ($name:literal, $field:ident, $kind:ident) => {
+        (
+            $name,
+            |policy| OptionValue::$kind(policy.$field),
+            |policy, value| {
+                if let OptionValue::$kind(value) = value {
+                    policy.$field = value;
+                }
+            },
+        )
+    };
+}
+
+/// The options by the names that users give them.
+const OPTIONS: [Row; 7] = [
+    row!("prompt_end", prompt_end, Flag),
+    row!("prompt_margin", prompt_margins, Distances),
+    row!("branch", branch, Flag),
+    row!("finish", finish, Flag),
+    row!("follow_every", follow_every, Count),
+    row!("every", every, Tokens),
+    row!("max_per_request", max_per_request, Count),
+];
+
+impl CheckpointPolicy {
+    /// All options by name.
+    pub fn options(&self) -> impl Iterator<Item = (&'static str, OptionValue)> {
+        OPTIONS.iter().map(|(name, value, _)| (*name, value(self)))
     }
 
-    fn all(policy: &CheckpointPolicy, mut plan: CheckpointPlan) -> Vec<u32> {
-        let mut found: Vec<u32> = Vec::new();
-        while let Some(next) = policy.next(&plan, found.last().copied().unwrap_or(0), 16) {
-            found.push(next);
-            plan.num_taken += 1;
-            if found.len() > 20 {
-                break;
-            }
-        }
-        found
-    }
-
-    #[test]
-    fn planned_lengths_come_in_order_and_periodic_ones_leave_them_room() {
-        let policy = CheckpointPolicy { max_per_request: 4, ..CheckpointPolicy::default() };
-        assert_eq!(all(&policy, plan(&[320, 992])), [320, 992]);
-        let every = CheckpointPolicy { every: Some(250), ..policy };
-        assert_eq!(all(&every, plan(&[320, 992])), [256, 320, 512, 992]);
-        let none = CheckpointPolicy { max_per_request: 0, ..policy };
-        assert_eq!(all(&none, plan(&[320])), [0; 0]);
-    }
-
-    #[test]
-    fn a_period_beyond_all_lengths_places_nothing() {
-        for every in [0, 1, u32::MAX - 16, u32::MAX] {
-            let policy =
-                CheckpointPolicy { every: Some(every), follow_every: every, ..Default::default() };
-            let expected =
-                if every < 2 { vec![16, 32, 48, 64, 80, 96] } else { vec![u32::MAX - 15] };
-            assert_eq!(all(&policy, plan(&[])), expected);
-            assert_eq!(policy.follows(&plan(&[]), 1_600, 16), every < 2);
-        }
-    }
-
-    #[test]
-    fn the_copy_follows_behind_the_prompt_only() {
-        let policy = CheckpointPolicy::default();
-        let follows = |plan: CheckpointPlan| {
-            (0..1_200u32).filter(|&at| policy.follows(&plan, at, 16)).collect::<Vec<_>>()
+    /// Sets the option `name` to the value that `text` stands for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an unknown option, or a value that it cannot have.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), Error> {
+        let Some((name, value, set)) = OPTIONS.iter().find(|row| row.0 == name) else {
+            return Err(Error::InvalidArgument(format!(
+                "'{name}' is no option of a placement; there are {}",
+                OPTIONS.map(|row| row.0).join(", ")
+            )));
         };
-        assert_eq!(follows(plan(&[])), [1_024, 1_088, 1_152]);
-        assert_eq!(follows(CheckpointPlan { end: false, ..plan(&[]) }), [0; 0]);
-    }
-
-    #[test]
-    fn given_margins_are_kept_where_the_prompt_is_long_enough() {
-        let policy = CheckpointPolicy::default();
-        let fixed = |margins: &[u32], num_tokens, branch| {
-            let prompt = Prompt { num_tokens, branch, ..Prompt::default() };
-            policy.fixed(Lengths::from(margins), prompt, 16).as_slice().to_vec()
+        let value = value(self);
+        let Some(read) = value.read(text) else {
+            let choices = value.choices();
+            return Err(Error::InvalidArgument(format!("{name}='{text}': use {choices}")));
         };
-        assert_eq!(fixed(&[0], 1_000, 0), [992]);
-        assert_eq!(fixed(&[128], 100_000, 0), [99_872]);
-        assert_eq!(fixed(&[128], 160, 0), [128], "at most an eighth of the prompt");
-        assert_eq!(fixed(&[128, 1_024, 8_192], 4_000, 0), [2_976, 3_872]);
-        assert_eq!(fixed(&[0], 1_000, 320), [320, 992]);
+        set(self, read);
+        Ok(())
     }
 }

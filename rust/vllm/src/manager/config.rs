@@ -45,7 +45,7 @@ pub(super) struct ConfigFields {
     drops_eagle_checkpoint: bool,
     shared_prefix_checkpoint: bool,
     watermark_blocks: u32,
-    places_checkpoints: bool,
+    checkpoints: Option<String>,
     pub(super) zeroes_blocks: bool,
 }
 
@@ -82,12 +82,14 @@ impl GroupFields {
 }
 
 impl ConfigFields {
-    /// Beside where checkpoints are kept anyway, at each interval that the user asks for.
-    fn checkpoints(&self) -> CheckpointPolicy {
-        let policy = CheckpointPolicy::default();
-        let every = self.retention_interval.filter(|&every| every > 0);
-        let num_more = every.map_or(0, |every| self.max_model_len / every);
-        CheckpointPolicy { every, max_per_request: policy.max_per_request + num_more, ..policy }
+    /// The user's policy. Where it places none periodically, those of the engine's interval are more.
+    fn checkpoints(&self) -> PyResult<Option<CheckpointPolicy>> {
+        let Some(text) = &self.checkpoints else { return Ok(None) };
+        let policy: CheckpointPolicy = text.parse().map_err(core_error)?;
+        let interval = self.retention_interval.filter(|&every| every > 0 && policy.every.is_none());
+        let Some(every) = interval else { return Ok(Some(policy)) };
+        let max_per_request = policy.max_per_request.saturating_add(self.max_model_len / every);
+        Ok(Some(CheckpointPolicy { every: Some(every), max_per_request, ..policy }))
     }
 
     pub(super) fn config(&self) -> PyResult<ManagerConfig> {
@@ -116,14 +118,14 @@ impl ConfigFields {
             max_model_len: self.max_model_len,
             enable_events: self.enable_events,
             enable_residency: self.enable_residency,
-            retention_interval: self.retention_interval.filter(|_| !self.places_checkpoints),
+            retention_interval: self.retention_interval.filter(|_| self.checkpoints.is_none()),
             num_reprefillable: self.num_reprefillable,
             num_hash_lookahead: self.num_hash_lookahead,
             drops_eagle_block: self.drops_eagle_block,
             drops_eagle_checkpoint: self.drops_eagle_checkpoint,
             shared_prefix_checkpoint: self.shared_prefix_checkpoint,
             watermark_blocks: self.watermark_blocks,
-            checkpoints: self.places_checkpoints.then(|| self.checkpoints()),
+            checkpoints: self.checkpoints()?,
             policy: Policy::Lru,
         })
     }
