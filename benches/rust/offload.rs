@@ -19,9 +19,7 @@ use hybrid_blocks_offload::host::{HostGeometry, HostTier, UnitContent};
 use hybrid_blocks_offload::io::{
     AlignedBuffer, BlockIo, Mode, ReadOp, WriteOp, best_backend, open,
 };
-use hybrid_blocks_offload::plan::{
-    ChunkLimits, Costs, OffloadGroup, Planner, Previous, ReadCost, Tier,
-};
+use hybrid_blocks_offload::plan::{Costs, OffloadGroup, Planner, Previous, ReadCost, Tier};
 
 type Measurement = fn();
 
@@ -174,9 +172,9 @@ fn lookup() {
         let folder = Folder::new();
         let num_chunks = TOKENS / chunk;
         let group =
-            |kind| OffloadGroup { kind, block_size: chunk, block_bytes: 4096, use_eagle: false };
+            |kind| OffloadGroup { kind, chunk_tokens: chunk, chunk_bytes: 4096, use_eagle: false };
         let groups = [group(GroupKind::Full), group(GroupKind::State { slots: 1 })];
-        let planner = Planner::new(&groups, chunk, ChunkLimits::default()).expect("it fits");
+        let planner = Planner::new(&groups, chunk).expect("it fits");
         let digests: Vec<_> = (0..u64::from(num_chunks)).map(|at| digest(7, at)).collect();
         let disk = Disk::new(tier(&folder, 256 << 20), best_backend(32));
         let bytes = AlignedBuffer::new(4096);

@@ -2,7 +2,7 @@
 //! together.
 //!
 //! # Words
-//! - *Chunk*: blocks of one group that are stored under one key; see [`plan::chunk_sizes`].
+//! - *Chunk*: what of one group is stored under one key; in vLLM a block.
 //! - *Tier*: a place below the device that holds chunks, such as host memory or a disk.
 //! - *Namespace*: the layouts of all groups of a model; engines that share it can share files.
 #![deny(unsafe_code)]

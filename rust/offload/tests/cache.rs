@@ -16,14 +16,16 @@ const PAGE: u64 = 4096;
 fn cache(num_pages: u64) -> HostCache {
     let kinds =
         [GroupKind::Full, GroupKind::State { slots: 1 }, GroupKind::sliding_window(2 * CHUNK)];
-    let groups = kinds.map(|kind| OffloadGroup {
+    let mut groups = kinds.map(|kind| OffloadGroup {
         kind,
-        block_size: CHUNK,
-        block_bytes: PAGE,
+        chunk_tokens: CHUNK,
+        chunk_bytes: 0,
         use_eagle: false,
     });
-    let bytes = [PAGE, 2 * PAGE, PAGE];
-    HostCache::new(num_pages * PAGE, &groups, CHUNK, vec![CHUNK; 3], &bytes).expect("it fits")
+    for (group, bytes) in groups.iter_mut().zip([PAGE, 2 * PAGE, PAGE]) {
+        group.chunk_bytes = bytes;
+    }
+    HostCache::new(num_pages * PAGE, &groups, CHUNK).expect("it fits")
 }
 
 /// Chunk `at` of a group in conversation `chat`, and its tokens.

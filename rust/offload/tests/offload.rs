@@ -11,7 +11,7 @@ use hybrid_blocks::{BlockId, Digest, GroupId, GroupKind, Key};
 use hybrid_blocks_offload::disk::{Disk, DiskConfig};
 use hybrid_blocks_offload::host::{HostGeometry, HostTier, UnitContent};
 use hybrid_blocks_offload::io::Threads;
-use hybrid_blocks_offload::plan::{ChunkLimits, Load, OffloadGroup, Plan, Planner, Tier};
+use hybrid_blocks_offload::plan::{Load, OffloadGroup, Plan, Planner, Tier};
 use proptest::prelude::*;
 
 const HASH_BLOCK: u32 = 16;
@@ -19,7 +19,7 @@ const CHUNK_BYTES: [u64; 3] = [4096, 9000, 5000];
 
 fn groups() -> Vec<OffloadGroup> {
     let group =
-        |kind, block_bytes| OffloadGroup { kind, block_size: 16, block_bytes, use_eagle: false };
+        |kind, chunk_bytes| OffloadGroup { kind, chunk_tokens: 16, chunk_bytes, use_eagle: false };
     vec![
         group(GroupKind::Full, CHUNK_BYTES[0]),
         group(GroupKind::State { slots: 1 }, CHUNK_BYTES[1]),
@@ -58,6 +58,11 @@ struct World {
     _folder: Folder,
 }
 
+/// Chunks to load from a tier.
+fn num_loads(plan: &Plan, tier: u8) -> usize {
+    plan.loads.iter().flatten().filter(|load| load.tier == tier).count()
+}
+
 impl World {
     fn new() -> Self {
         let folder = Folder::new("world");
@@ -67,9 +72,8 @@ impl World {
         config.retry_after = Duration::ZERO;
         let (disk, _) = open(config, Arc::new(Threads::new(1)));
         let geometry = HostGeometry::new(600 << 10, &CHUNK_BYTES).expect("it fits");
-        let limits = ChunkLimits { bytes: 1, tokens: 16 };
         Self {
-            planner: Planner::new(&groups(), HASH_BLOCK, limits).expect("it fits"),
+            planner: Planner::new(&groups(), HASH_BLOCK).expect("it fits"),
             memory: vec![0; geometry.num_bytes() as usize],
             host: HostTier::new(geometry).expect("it fits"),
             disk,
@@ -210,7 +214,7 @@ fn a_plan_takes_attention_from_the_disk_and_the_state_from_memory() {
     while world.host.evict_one() {}
     world.store(&all, false);
     let plan = world.plan(&all);
-    assert_eq!((plan.num_tokens, plan.num_loads(1)), (192, 0), "host memory is preferred");
+    assert_eq!((plan.num_tokens, num_loads(&plan, 1)), (192, 0), "host memory is preferred");
     let gone = Load { chunk: 0, key: plan.loads[0][0].key, tier: 0, slot: BlockId(0) };
     assert!(!world.host.pin(&[gone]), "the null block holds nothing");
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hybrid_blocks::{BlockId, Digest, GroupId, GroupKind, Key};
 use hybrid_blocks_offload::plan::{
-    ChunkLimits, Costs, Load, OffloadGroup, Plan, Planner, Previous, ReadCost, Tier,
+    Costs, Load, OffloadGroup, Plan, Planner, Previous, ReadCost, Tier,
 };
 use proptest::prelude::*;
 
@@ -51,6 +51,11 @@ fn is_free(kind: GroupKind) -> bool {
     )
 }
 
+/// Tokens a chunk of a group, 0 if it is not stored.
+fn chunk_of(group: &OffloadGroup) -> u32 {
+    if is_free(group.kind) { 0 } else { group.chunk_tokens }
+}
+
 /// The chunks that a group must hold for a length, and how many of them are only looked at because of a
 /// drafter. `None`: the length cannot be proven for the drafter.
 fn needed(group: &OffloadGroup, chunk: u32, length: u32) -> (std::ops::Range<u32>, u32) {
@@ -75,7 +80,6 @@ fn needed(group: &OffloadGroup, chunk: u32, length: u32) -> (std::ops::Range<u32
 struct Case {
     groups: Vec<OffloadGroup>,
     hash: u32,
-    limits: ChunkLimits,
     tiers: Vec<Held>,
     num_digests: u32,
     num_computed: u32,
@@ -86,7 +90,7 @@ struct Case {
 
 impl Case {
     fn planner(&self) -> Planner {
-        Planner::new(&self.groups, self.hash, self.limits).expect("sizes fit")
+        Planner::new(&self.groups, self.hash).expect("sizes fit")
     }
 
     fn digests(&self) -> Vec<Digest> {
@@ -121,7 +125,7 @@ impl Case {
             .rev()
             .filter(|length| length % planner.alignment() == 0)
             .filter_map(|length| {
-                let loads = self.restore(planner, order, length)?;
+                let loads = self.restore(order, length)?;
                 Some(Plan { num_tokens: length, num_passed_by: 0, loads })
             })
             .collect()
@@ -132,21 +136,16 @@ impl Case {
         self.restorable(planner, &order).into_iter().next().unwrap_or_else(|| self.empty())
     }
 
-    fn chunk_bytes(&self, planner: &Planner, group: usize) -> u64 {
-        let OffloadGroup { block_size, block_bytes, .. } = self.groups[group];
-        u64::from(planner.chunks()[group] / block_size) * block_bytes
-    }
-
     /// Seconds until a tier has read some bytes.
     fn seconds(&self, tier: usize, bytes: u64) -> f64 {
         self.reads[tier].map_or(0.0, |cost| cost.latency + cost.per_byte * bytes as f64)
     }
 
     /// Seconds until a plan's reads have ended and what `longest` has beyond it is computed.
-    fn ready(&self, planner: &Planner, plan: &Plan, longest: u32) -> f64 {
+    fn ready(&self, plan: &Plan, longest: u32) -> f64 {
         let mut bytes = vec![0; self.tiers.len()];
         for load in plan.loads.iter().flatten() {
-            bytes[usize::from(load.tier)] += self.chunk_bytes(planner, load.key.group.index());
+            bytes[usize::from(load.tier)] += self.groups[load.key.group.index()].chunk_bytes;
         }
         let reads = bytes.iter().enumerate().filter(|&(_, &bytes)| bytes > 0);
         let read = reads.map(|(tier, &bytes)| self.seconds(tier, bytes)).fold(0.0, f64::max);
@@ -155,17 +154,17 @@ impl Case {
     }
 
     /// Tiers by the time that each would take to read all that is needed for the whole prompt.
-    fn naive_order(&self, planner: &Planner) -> Vec<u8> {
+    fn naive_order(&self) -> Vec<u8> {
         let length = self.longest_length();
-        let groups = self.groups.iter().zip(planner.chunks()).enumerate();
-        let bytes = groups.map(|(at, (group, &chunk))| {
+        let bytes = self.groups.iter().map(|group| {
+            let chunk = chunk_of(group);
             if chunk == 0 || length < chunk {
                 return 0;
             }
             let (chunks, unread) = needed(group, chunk, length);
             let computed = if is_state(group.kind) { 0 } else { self.num_computed / chunk };
             let first = chunks.start.max(computed);
-            u64::from((chunks.end - unread).saturating_sub(first)) * self.chunk_bytes(planner, at)
+            u64::from((chunks.end - unread).saturating_sub(first)) * group.chunk_bytes
         });
         let bytes = bytes.sum::<u64>().max(1);
         let mut order: Vec<_> = (0..self.tiers.len() as u8).collect();
@@ -179,15 +178,14 @@ impl Case {
 
     /// The restorable length from which the request resumes soonest; of equals the longest.
     fn naive_soonest(&self, planner: &Planner) -> Plan {
-        let mut plans = self.restorable(planner, &self.naive_order(planner));
+        let mut plans = self.restorable(planner, &self.naive_order());
         let Some(longest) = plans.first().map(|plan| plan.num_tokens) else { return self.empty() };
         if self.per_token.is_none() {
             return plans.swap_remove(0);
         }
         plans.push(self.empty());
         let soonest = plans.into_iter().reduce(|best, other| {
-            let is_sooner =
-                self.ready(planner, &other, longest) < self.ready(planner, &best, longest);
+            let is_sooner = self.ready(&other, longest) < self.ready(&best, longest);
             if is_sooner { other } else { best }
         });
         let plan = soonest.expect("one is empty");
@@ -201,10 +199,12 @@ impl Case {
         planner.plan_soonest(&tiers, &costs, &self.digests(), self.num_computed, self.limit)
     }
 
-    fn restore(&self, planner: &Planner, order: &[u8], length: u32) -> Option<Vec<Vec<Load>>> {
-        let groups = self.groups.iter().zip(planner.chunks()).enumerate();
-        groups
-            .map(|(at, (group, &chunk))| {
+    fn restore(&self, order: &[u8], length: u32) -> Option<Vec<Vec<Load>>> {
+        self.groups
+            .iter()
+            .enumerate()
+            .map(|(at, group)| {
+                let chunk = chunk_of(group);
                 let (chunks, unread) = needed(group, chunk, length);
                 let end = chunks.end - unread;
                 let on_device =
@@ -240,14 +240,13 @@ fn kinds() -> impl Strategy<Value = GroupKind> {
 }
 
 fn groups(hash: u32) -> impl Strategy<Value = Vec<OffloadGroup>> {
-    let group = (kinds(), prop_oneof![Just(1), Just(2), Just(4)], 1u64..5, any::<bool>()).prop_map(
-        move |(kind, times, block_bytes, use_eagle)| OffloadGroup {
+    let group = (kinds(), prop_oneof![Just(1), Just(2), Just(3), Just(4)], 1u64..5, any::<bool>())
+        .prop_map(move |(kind, times, chunk_bytes, use_eagle)| OffloadGroup {
             kind,
-            block_size: hash * times,
-            block_bytes,
+            chunk_tokens: hash * times,
+            chunk_bytes,
             use_eagle,
-        },
-    );
+        });
     prop::collection::vec(group, 1..5).prop_filter("something is stored", |groups| {
         groups.iter().any(|group| !is_free(group.kind))
     })
@@ -266,7 +265,6 @@ prop_compose! {
     fn cases()(hash in 1u32..5)(
         hash in Just(hash),
         groups in groups(hash),
-        limits in (1u64..40, 1u32..40).prop_map(|(bytes, tokens)| ChunkLimits { bytes, tokens }),
         num_digests in 0u32..48,
         // Each prompt reaches a length in each tier, with some holes below it.
         reach in prop::collection::vec((0u32..60, 0u32..4), 1..4),
@@ -295,7 +293,7 @@ prop_compose! {
         let tiers: Vec<_> = tiers.collect();
         let reads = costs.0[..tiers.len()].to_vec();
         let per_token = costs.1.map(f64::from);
-        Case { groups, hash, limits, tiers, num_digests, num_computed, limit, reads, per_token }
+        Case { groups, hash, tiers, num_digests, num_computed, limit, reads, per_token }
     }
 }
 
@@ -305,10 +303,9 @@ impl std::fmt::Debug for Case {
             self.tiers.iter().map(|tier| tier.slots.values().collect()).collect();
         write!(
             f,
-            "{:?} hash {} {:?} held {held:?} digests {} computed {} limit {} reads {:?} token {:?}",
+            "{:?} hash {} held {held:?} digests {} computed {} limit {} reads {:?} token {:?}",
             self.groups,
             self.hash,
-            self.limits,
             self.num_digests,
             self.num_computed,
             self.limit,
@@ -393,7 +390,8 @@ proptest! {
                 break (plan, restored);
             }
         };
-        for (at, (group, &chunk)) in case.groups.iter().zip(planner.chunks()).enumerate() {
+        for (at, group) in case.groups.iter().enumerate() {
+            let chunk = chunk_of(group);
             if plan.num_tokens == 0 {
                 prop_assert!(restored.is_empty());
                 continue;
@@ -406,43 +404,20 @@ proptest! {
             }
         }
     }
-
-    #[test]
-    fn chunks_fit_blocks_windows_limits_and_states(case in cases()) {
-        let planner = case.planner();
-        let common = case.groups.iter().filter(|it| !is_free(it.kind))
-            .fold(1, |all: u32, it| (1..=99).map(|n| n * all).find(|n| n % it.block_size == 0).expect("it exists"));
-        let has_states = case.groups.iter().any(|it| is_state(it.kind));
-        for (group, &chunk) in case.groups.iter().zip(planner.chunks()) {
-            if chunk == 0 {
-                continue;
-            }
-            prop_assert_eq!(chunk % group.block_size, 0);
-            prop_assert_eq!(planner.alignment() % chunk, 0);
-            if has_states {
-                prop_assert_eq!(common % chunk, 0, "a chunk crosses a length with a state");
-            }
-            if let GroupKind::SlidingWindow { window, .. } = group.kind {
-                prop_assert!(chunk == group.block_size || chunk <= window);
-            }
-            prop_assert!(
-                chunk == group.block_size
-                    || u64::from(chunk / group.block_size) * group.block_bytes <= case.limits.bytes
-                        && chunk <= case.limits.tokens
-            );
-        }
-    }
 }
 
 #[test]
 fn sizes_that_cannot_be_stored_are_refused() {
     let group =
-        |kind, block_size| OffloadGroup { kind, block_size, block_bytes: 1, use_eagle: false };
+        |kind, chunk_tokens| OffloadGroup { kind, chunk_tokens, chunk_bytes: 1, use_eagle: false };
     let new = |groups: &[OffloadGroup]| {
-        Planner::new(groups, 16, ChunkLimits::default()).map_err(|error| error.to_string())
+        let planner = Planner::new(groups, 16).map(|planner| planner.alignment());
+        planner.map_err(|error| error.to_string())
     };
     assert!(new(&[group(GroupKind::Full, 24)]).unwrap_err().contains("24 tokens"));
     assert!(new(&[group(GroupKind::Ring, 24)]).unwrap_err().contains("can be stored"));
+    assert!(new(&[group(GroupKind::Full, 0)]).unwrap_err().contains("can be stored"));
     let primes = [group(GroupKind::Full, 16 * 65_521), group(GroupKind::Full, 16 * 65_519)];
     assert!(new(&primes).unwrap_err().contains("common multiple"));
+    assert_eq!(new(&[group(GroupKind::Full, 32), group(GroupKind::Ring, 24)]), Ok(32));
 }

@@ -20,26 +20,30 @@ type Chunk = (Key, u32);
 fn cache(num_pages: u64) -> HostCache {
     let kinds =
         [GroupKind::Full, GroupKind::State { slots: 1 }, GroupKind::sliding_window(3 * CHUNK)];
-    let groups = kinds.map(|kind| OffloadGroup {
+    let mut groups = kinds.map(|kind| OffloadGroup {
         kind,
-        block_size: CHUNK,
-        block_bytes: PAGE,
+        chunk_tokens: CHUNK,
+        chunk_bytes: 0,
         use_eagle: false,
     });
-    let bytes = [PAGE, 2 * PAGE, 3 * PAGE];
-    HostCache::new(num_pages * PAGE, &groups, CHUNK, vec![CHUNK; 3], &bytes).expect("it fits")
+    for (group, bytes) in groups.iter_mut().zip([PAGE, 2 * PAGE, 3 * PAGE]) {
+        group.chunk_bytes = bytes;
+    }
+    HostCache::new(num_pages * PAGE, &groups, CHUNK).expect("it fits")
 }
 
 /// As above, without the window.
 fn cache_of_states(num_pages: u64) -> HostCache {
-    let groups = [GroupKind::Full, GroupKind::State { slots: 1 }].map(|kind| OffloadGroup {
+    let mut groups = [GroupKind::Full, GroupKind::State { slots: 1 }].map(|kind| OffloadGroup {
         kind,
-        block_size: CHUNK,
-        block_bytes: PAGE,
+        chunk_tokens: CHUNK,
+        chunk_bytes: 0,
         use_eagle: false,
     });
-    let bytes = [PAGE, 2 * PAGE];
-    HostCache::new(num_pages * PAGE, &groups, CHUNK, vec![CHUNK; 2], &bytes).expect("it fits")
+    for (group, bytes) in groups.iter_mut().zip([PAGE, 2 * PAGE]) {
+        group.chunk_bytes = bytes;
+    }
+    HostCache::new(num_pages * PAGE, &groups, CHUNK).expect("it fits")
 }
 
 fn chunk(group: u32, chat: u8, at: u32) -> Chunk {

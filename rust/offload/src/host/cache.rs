@@ -67,20 +67,18 @@ impl Tier for HostCache {
 }
 
 impl HostCache {
-    /// An empty cache over `region_bytes`. Groups have chunks of `chunk_tokens` tokens and `chunk_bytes`
-    /// bytes, 0 for groups that are not stored.
+    /// An empty cache over `region_bytes`.
     ///
     /// # Errors
-    /// As [`Planner::with_chunks`], [`HostGeometry::new`] and [`HostTier::new`].
+    /// As [`Planner::new`], [`HostGeometry::new`] and [`HostTier::new`].
     pub fn new(
         region_bytes: u64,
         groups: &[OffloadGroup],
         hash_block_size: u32,
-        chunk_tokens: Vec<u32>,
-        chunk_bytes: &[u64],
     ) -> Result<Self, Error> {
-        let planner = Planner::with_chunks(groups, hash_block_size, chunk_tokens)?;
-        let geometry = HostGeometry::new(region_bytes, chunk_bytes)?;
+        let planner = Planner::new(groups, hash_block_size)?;
+        let chunk_bytes: Vec<_> = groups.iter().map(|group| group.chunk_bytes).collect();
+        let geometry = HostGeometry::new(region_bytes, &chunk_bytes)?;
         let mut cache = Self {
             trials: Trials::new(geometry.num_bytes()),
             tier: HostTier::new(geometry)?,

@@ -10,7 +10,7 @@ mod stored;
 mod tier;
 
 pub use cost::{Costs, ReadCost};
-pub use group::{ChunkLimits, OffloadGroup, chunk_sizes};
+pub use group::OffloadGroup;
 pub use outcome::{Load, Plan};
 pub use planner::Planner;
 pub use tier::{Previous, Tier};

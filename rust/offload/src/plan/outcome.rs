@@ -40,10 +40,4 @@ impl Plan {
     pub fn is_hit(&self) -> bool {
         self.num_tokens > 0
     }
-
-    /// Chunks to load from a tier.
-    #[must_use]
-    pub fn num_loads(&self, tier: u8) -> usize {
-        self.loads.iter().flatten().filter(|load| load.tier == tier).count()
-    }
 }

@@ -3,7 +3,7 @@
 use hybrid_blocks::{Digest, GroupId};
 
 use super::cost::Costs;
-use super::group::{ChunkLimits, OffloadGroup, Role, chunk_sizes, lcm};
+use super::group::{OffloadGroup, Role, lcm};
 use super::outcome::Plan;
 use super::search::{MAX_TIERS, Search};
 use super::stored::Stored;
@@ -18,52 +18,34 @@ pub struct Planner {
     pub(super) states: Vec<Stored>,
     pub(super) windows: Vec<Stored>,
     pub(super) full: Vec<Stored>,
-    chunks: Vec<u32>,
     /// What the length of a hit is a multiple of, in tokens.
     pub(super) alignment: u32,
 }
 
 impl Planner {
-    /// A planner for groups whose chunks are as large as `limits` allow.
-    ///
-    /// # Errors
-    /// As [`chunk_sizes`]; also [`Error::InvalidConfig`] if no group is stored.
-    pub fn new(
-        groups: &[OffloadGroup],
-        hash_block_size: u32,
-        limits: ChunkLimits,
-    ) -> Result<Self, Error> {
-        Self::with_chunks(groups, hash_block_size, chunk_sizes(groups, hash_block_size, limits)?)
-    }
-
-    /// A planner for groups whose chunks have `chunks` tokens each; 0 for groups that are not stored.
+    /// A planner for groups, some of which are stored.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if no group is stored, or a chunk is no multiple of the hash block.
-    pub fn with_chunks(
-        groups: &[OffloadGroup],
-        hash_block_size: u32,
-        chunks: Vec<u32>,
-    ) -> Result<Self, Error> {
-        let is_whole = |&chunk: &u32| hash_block_size > 0 && chunk.is_multiple_of(hash_block_size);
-        if chunks.len() != groups.len() || !chunks.iter().all(is_whole) {
+    pub fn new(groups: &[OffloadGroup], hash_block_size: u32) -> Result<Self, Error> {
+        let all = (0..).map(GroupId).zip(groups);
+        let all = all.map(|(id, &group)| Stored { id, group, role: group.role() });
+        let is_stored = |it: &Stored| it.role != Role::Free && it.chunk() > 0;
+        let stored: Vec<_> = all.filter(is_stored).collect();
+        let is_whole =
+            |it: &Stored| hash_block_size > 0 && it.chunk().is_multiple_of(hash_block_size);
+        if let Some(broken) = stored.iter().find(|it| !is_whole(it)) {
             return Err(Error::InvalidConfig(format!(
-                "chunks of {chunks:?} tokens for {} groups over hash blocks of {hash_block_size}: \
-                 one size a group, each a multiple of the hash block",
-                groups.len()
+                "chunks of {} tokens in group {} over hash blocks of {hash_block_size}: a chunk is \
+                 a multiple of the hash block, both at least 1",
+                broken.chunk(),
+                broken.id
             )));
         }
-        let stored = (0..)
-            .map(GroupId)
-            .zip(groups)
-            .zip(&chunks)
-            .map(|((id, &group), &chunk)| Stored { id, group, role: group.role(), chunk });
-        let stored: Vec<_> =
-            stored.filter(|stored| stored.role != Role::Free && stored.chunk > 0).collect();
         if stored.is_empty() {
             return Err(Error::InvalidConfig(format!("none of {groups:?} can be stored")));
         }
-        let alignment = stored.iter().fold(1, |all, it| lcm(all, u64::from(it.chunk)));
+        let alignment = stored.iter().fold(1, |all, it| lcm(all, u64::from(it.chunk())));
         let of = |role| stored.iter().filter(|it| it.role == role).copied().collect();
         Ok(Self {
             num_groups: groups.len(),
@@ -72,16 +54,10 @@ impl Planner {
             windows: of(Role::Window),
             full: of(Role::Full),
             alignment: u32::try_from(alignment).map_err(|_| {
+                let chunks: Vec<_> = stored.iter().map(Stored::chunk).collect();
                 Error::InvalidConfig(format!("chunks of {chunks:?} tokens have no common multiple"))
             })?,
-            chunks,
         })
-    }
-
-    /// Tokens a chunk of each group; 0 for groups that are not stored.
-    #[must_use]
-    pub fn chunks(&self) -> &[u32] {
-        &self.chunks
     }
 
     /// What the length of a hit is a multiple of, in tokens.

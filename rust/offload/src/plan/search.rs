@@ -96,12 +96,12 @@ impl<'a> Search<'a> {
 
     /// A run that starts after the chunks that the device holds whole.
     fn run_of(&self, stored: &Stored) -> Run {
-        let next = self.num_computed / stored.chunk;
+        let next = self.num_computed / stored.chunk();
         Run { next, previous: [Previous::default(); MAX_TIERS], loads: Vec::new() }
     }
 
     fn key(&self, stored: &Stored, chunk: u32) -> Option<Key> {
-        let end = u64::from(chunk + 1) * u64::from(stored.chunk);
+        let end = u64::from(chunk + 1) * u64::from(stored.chunk());
         let digest = end / u64::from(self.planner.hash_block_size) - 1;
         Some(Key { digest: *self.digests.get(digest as usize)?, group: stored.id })
     }
@@ -117,7 +117,7 @@ impl<'a> Search<'a> {
     /// is longer cannot be restored, even if chunks are missing in between.
     fn bound(&self, stored: &Stored, run: &Run, limit: u32) -> u32 {
         let end = limit.saturating_add(stored.margin());
-        let (mut low, mut high) = (run.next, end.min(self.known) / stored.chunk);
+        let (mut low, mut high) = (run.next, end.min(self.known) / stored.chunk());
         while low < high {
             let middle = low + (high - low) / 2;
             let key = self.key(stored, middle);
@@ -127,7 +127,7 @@ impl<'a> Search<'a> {
                 high = middle;
             }
         }
-        (high * stored.chunk).saturating_sub(stored.margin())
+        (high * stored.chunk()).saturating_sub(stored.margin())
     }
 
     /// The longest aligned length up to `limit` at which every recurrent group has a state.
@@ -151,7 +151,7 @@ impl<'a> Search<'a> {
         take: &mut impl FnMut(&Stored, Load),
     ) -> Option<()> {
         self.planner.states.iter().try_for_each(|stored| {
-            let chunk = length / stored.chunk - 1;
+            let chunk = length / stored.chunk() - 1;
             let key = self.key(stored, chunk)?;
             let (tier, slot) = self.find(key, &[Previous::default(); MAX_TIERS])?;
             take(stored, Load { chunk, key, tier, slot });
@@ -171,7 +171,7 @@ impl<'a> Search<'a> {
     /// Extends a run over all chunks of a length and its margin. If one is missing, the error is the
     /// longest length that does not need it.
     fn extend(&self, stored: &Stored, run: &mut Run, length: u32) -> Result<(), u32> {
-        let end = (length + stored.margin()) / stored.chunk;
+        let end = (length + stored.margin()) / stored.chunk();
         run.loads.reserve(end.saturating_sub(run.next) as usize);
         while run.next < end {
             let wanted = run.next..end.min(run.next.saturating_add(ROW));
@@ -181,7 +181,7 @@ impl<'a> Search<'a> {
             run.loads.truncate(first + num_found);
             run.next += num_found as u32;
             if num_found < num_wanted {
-                return Err((run.next * stored.chunk).saturating_sub(stored.margin()));
+                return Err((run.next * stored.chunk()).saturating_sub(stored.margin()));
             }
         }
         Ok(())
@@ -189,7 +189,7 @@ impl<'a> Search<'a> {
 
     /// Chunks whose digests are known, before a call to any tier.
     fn not_found_yet(&self, stored: &Stored, chunks: Range<u32>) -> impl Iterator<Item = Load> {
-        let step = (stored.chunk / self.planner.hash_block_size) as usize;
+        let step = (stored.chunk() / self.planner.hash_block_size) as usize;
         let first = (chunks.start as usize + 1) * step - 1;
         let digests = self.digests.get(first..).unwrap_or_default().iter().step_by(step);
         chunks.zip(digests).map(|(chunk, &digest)| Load {
@@ -226,7 +226,7 @@ struct Run {
 impl Stored {
     /// The loads of a run up to a length, without the margin.
     fn take(&self, mut run: Run, length: u32) -> Vec<Load> {
-        let end = length / self.chunk;
+        let end = length / self.chunk();
         run.loads.truncate(run.loads.partition_point(|load| load.chunk < end));
         run.loads
     }

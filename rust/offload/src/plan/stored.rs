@@ -10,19 +10,22 @@ pub(super) struct Stored {
     pub(super) id: GroupId,
     pub(super) group: OffloadGroup,
     pub(super) role: Role,
-    /// Tokens a chunk.
-    pub(super) chunk: u32,
 }
 
 impl Stored {
+    /// Tokens a chunk.
+    pub(super) fn chunk(&self) -> u32 {
+        self.group.chunk_tokens
+    }
+
     /// Tokens after a length whose chunk must be there too.
     pub(super) fn margin(&self) -> u32 {
-        if self.group.use_eagle && self.role != Role::State { self.chunk } else { 0 }
+        if self.group.use_eagle && self.role != Role::State { self.chunk() } else { 0 }
     }
 
     /// The first chunk that a request reads when it resumes from `num_tokens`.
     pub(super) fn first_needed(&self, num_tokens: u32) -> u32 {
-        self.group.first_needed(num_tokens) / self.chunk
+        self.group.first_needed(num_tokens) / self.chunk()
     }
 
     pub(super) fn index(&self) -> usize {
@@ -31,11 +34,11 @@ impl Stored {
 
     /// Whole chunks of a length.
     pub(super) fn chunks_in(&self, length: u32) -> u32 {
-        length / self.chunk
+        length / self.chunk()
     }
 
     pub(super) fn chunk_bytes(&self) -> u64 {
-        u64::from(self.chunk / self.group.block_size) * self.group.block_bytes
+        self.group.chunk_bytes
     }
 
     /// The first chunk to load for a length, where the device holds `num_computed` tokens.

@@ -123,8 +123,8 @@ impl HostCache {
                         Some(0..=1) => GroupKind::State { slots: 1 },
                         Some(chunks) => GroupKind::sliding_window(chunks.saturating_mul(tokens)),
                     },
-                    block_size: tokens,
-                    block_bytes: bytes,
+                    chunk_tokens: tokens,
+                    chunk_bytes: bytes,
                     use_eagle: drafters.contains(&number),
                 }
             };
@@ -132,8 +132,7 @@ impl HostCache {
             chunk_tokens.iter().zip(&chunk_bytes).zip(&windows).enumerate().map(group).collect();
         let num_groups = groups.len();
         let cache =
-            host::HostCache::new(num_bytes, &groups, hash_block_size, chunk_tokens, &chunk_bytes)
-                .map_err(offload_error)?;
+            host::HostCache::new(num_bytes, &groups, hash_block_size).map_err(offload_error)?;
         let cache = if is_written_back { cache.written_back() } else { cache };
         Ok(Self {
             region_bytes: cache.tier().geometry().num_bytes(),
