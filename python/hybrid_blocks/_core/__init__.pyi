@@ -268,10 +268,10 @@ class CheckpointPolicy:
     periodic ones, ``every`` given number of tokens. There are at most ``max_per_request``, the one
     at the finish not counted.
 
-    ``text`` names a placement. ``learned`` is the default. ``fixed:N`` keeps a state N tokens before
-    the end of a prompt, ``fixed:N+M`` two of them; ``geometric`` is ``fixed:128+1024+8192``.
-    ``every:N`` keeps one every N tokens as well; ``none`` keeps none. Options follow behind slashes,
-    as in ``fixed:128/finish=false``, or as keywords.
+    ``text`` names a placement. ``learned`` is the default. ``fixed:N`` keeps a state N tokens
+    before the end of a prompt, ``fixed:N+M`` two of them; ``geometric`` is
+    ``fixed:128+1024+8192``. ``every:N`` keeps one every N tokens as well; ``none`` keeps none.
+    Options follow behind slashes, as in ``fixed:128/finish=false``, or as keywords.
 
     Raises:
         InvalidArgumentError: There is no such placement or option, or it cannot have this value.

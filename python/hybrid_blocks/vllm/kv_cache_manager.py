@@ -14,7 +14,13 @@ from hybrid_blocks.metrics.figure import Sample
 from hybrid_blocks.vllm import notice
 from hybrid_blocks.vllm.engine_labels import engine_labels
 from hybrid_blocks.vllm.grant import grant
-from hybrid_blocks.vllm.level import VARIABLE, Level, publishes_usable_only, requested
+from hybrid_blocks.vllm.level import (
+    VARIABLE,
+    Level,
+    checkpoints,
+    publishes_usable_only,
+    requested,
+)
 from hybrid_blocks.vllm.metrics import Publisher
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
@@ -52,6 +58,7 @@ class KVCacheManager(VllmKVCacheManager):
     def __init__(self, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(kv_cache_config, *args, **kwargs)
         self._publishes_usable_only = publishes_usable_only()
+        self._checkpoints = checkpoints()
         told = reason = None
         if self.hybrid_blocks_level is not requested():
             # The plugin warned of what the installed vLLM lacks when vLLM loaded it.

@@ -15,7 +15,7 @@ from hybrid_blocks.metrics import engine as figures
 from hybrid_blocks.metrics.figure import Sample
 from hybrid_blocks.vllm import events
 from hybrid_blocks.vllm.geometry import Geometry
-from hybrid_blocks.vllm.level import Level, checkpoints
+from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hybrid_blocks.vllm.natural import hints
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
@@ -68,7 +68,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             groups=groups,
             # Copies of states, and the windows that are kept, are placed by our own rules.
             retention_interval=interval if places_checkpoints else None,
-            checkpoints=checkpoints() if places_checkpoints else None,
+            checkpoints=self._checkpoints if places_checkpoints else None,
             zeroes_blocks=self.kv_cache_config.zeroes_single_blocks,
             enable_events=geometry.enable_events or self._states is not None,
         )

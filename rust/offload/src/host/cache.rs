@@ -114,6 +114,12 @@ impl HostCache {
         &self.planner
     }
 
+    /// Tokens a chunk of each group.
+    #[must_use]
+    pub fn chunk_tokens(&self) -> Vec<u32> {
+        self.groups.iter().map(|group| group.chunk_tokens).collect()
+    }
+
     /// Chunks that are being copied here.
     #[must_use]
     pub fn num_pending(&self) -> usize {

@@ -23,7 +23,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner for groups, some of which are stored.
+    /// A planner for `groups`; those without a chunk are not stored.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] if no group is stored, or a chunk is no multiple of the hash block.

@@ -225,7 +225,7 @@ impl HostCache {
             (plan, is_pending)
         })?;
         drop((disk_tier, object_tier));
-        let chunk_tokens = self.cache.with(py, |cache| cache.planner().chunks().to_vec())?;
+        let chunk_tokens = self.cache.with(py, |cache| cache.chunk_tokens())?;
         let in_tier = |tier: Option<u8>| {
             let loads = plan.loads.iter().flatten().filter(|it| Some(it.tier) == tier);
             let named = loads.map(|load| {
