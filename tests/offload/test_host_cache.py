@@ -110,7 +110,7 @@ def test_pinned_chunks_stay_and_a_store_beside_them_is_refused() -> None:
     ("changed", "message"),
     [
         ({"windows": [None]}, "2 chunk_tokens, 2 chunk_bytes and 1 windows"),
-        ({"hash_block_size": 32}, r"chunks of \[16, 16\] tokens"),
+        ({"hash_block_size": 32}, r"chunks of 16 tokens in group 0"),
         ({"chunk_bytes": [0, 0]}, "no group has chunks"),
     ],
 )
