@@ -86,8 +86,9 @@ impl<S: Store> Cache<S> {
         self.groups.iter().filter(|group| group.kind().is_recurrent()).copied().collect()
     }
 
-    /// Have the blocks of `demand` set aside, so that no group takes what another was promised.
-    pub(crate) fn reserve(&mut self) -> Result<(), Error> {
+    /// Have the blocks of `demand` set aside, so that no group takes what another was promised. Returns how many
+    /// slabs (blocks of a fixed store) are left to others.
+    pub(crate) fn reserve(&mut self) -> Result<u64, Error> {
         self.store.reserve(&self.demand, &mut self.reservation)
     }
 

@@ -83,11 +83,12 @@ pub trait Store: Parts + Debug {
         Some(slabs.slabs(pool).slab_of(block.0))
     }
 
-    /// Checks that `demand[pool]` blocks of every pool can be had together.
+    /// Checks that `demand[pool]` blocks of every pool can be had together. Returns how many whole slabs (blocks of
+    /// a fixed store) are left.
     ///
     /// # Errors
     /// [`Error::OutOfBlocks`].
-    fn reserve(&self, demand: &[u64], reservation: &mut Reservation) -> Result<(), Error> {
+    fn reserve(&self, demand: &[u64], reservation: &mut Reservation) -> Result<u64, Error> {
         let available = self.num_whole_slabs();
         let needed = match self.as_slabs() {
             Some(slabs) => reservation.set_needed(slabs, demand),
@@ -97,7 +98,7 @@ pub trait Store: Parts + Debug {
             return Err(Error::OutOfBlocks { unit: self.unit(), needed, available });
         }
         reservation.slabs_spare = available - needed;
-        Ok(())
+        Ok(reservation.slabs_spare)
     }
 
     /// Whether `demand[pool]` blocks of every pool can be had together and leave `headroom` whole slabs;

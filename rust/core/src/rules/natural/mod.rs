@@ -17,7 +17,7 @@ pub use stats::Stats;
 
 use crate::digest::Digest;
 use crate::engine::requests::known_row;
-use crate::engine::{CacheEvent, Moved};
+use crate::engine::{CacheEvent, GroupBlocks, Moved};
 use crate::error::Error;
 use crate::hash::{BlockHasher, HashChain, Value};
 use crate::ids::{BlockId, GroupId};
@@ -39,6 +39,8 @@ pub struct BlockManager {
     /// The rest, by row.
     rests: Vec<Rest>,
     num_running: usize,
+    /// What the last allocation took, by group; kept for its memory.
+    new: GroupBlocks,
     stats: Stats,
 }
 
@@ -86,6 +88,7 @@ impl BlockManager {
             rows: Vec::new(),
             rests: Vec::new(),
             num_running: 0,
+            new: GroupBlocks::new(),
             stats: Stats::default(),
         })
     }

@@ -84,7 +84,7 @@ impl BlockManager {
         self.check_size(u64::from(lookahead))?;
         for (&handle, &num_new) in handles.iter().zip(num_new_tokens) {
             let row = known_row(handle);
-            let progress = self.rows[row].progress;
+            let progress = &self.rows[row].progress;
             if !progress.is_waiting {
                 self.check_size(u64::from(progress.num_computed) + u64::from(num_new))?;
                 continue;
@@ -103,17 +103,18 @@ impl BlockManager {
             self.check_size(u64::from(start) + u64::from(num_new))?;
         }
         for (at, (&handle, &num_new)) in handles.iter().zip(num_new_tokens).enumerate() {
-            let progress = self.rows[known_row(handle)].progress;
+            let row = known_row(handle);
+            let progress = self.rows[row].progress;
             let has_room = if progress.is_waiting {
                 self.admit(handle, num_new, lookahead)?
             } else {
-                self.core.is_noop(handle, &progress, num_new, lookahead)
+                self.core.is_row_noop(row, &progress, num_new, lookahead)
                     || self.grow(handle, &progress, num_new, lookahead)?
             };
             if !has_room {
                 return Ok(at);
             }
-            let row = &mut self.rows[known_row(handle)];
+            let row = &mut self.rows[row];
             let end = row.progress.num_computed + num_new;
             let room = (end + lookahead).min(self.max_request_tokens);
             row.num_allocated = row.num_allocated.max(room);
@@ -136,7 +137,7 @@ impl BlockManager {
             has_scheduled: true,
             ..AllocateArgs::default()
         };
-        Ok(self.core.allocate(handle, progress, &args)?.is_some())
+        self.core.allocate_into(handle, progress, &args, &mut self.new)
     }
 
     fn admit(&mut self, handle: u64, num_new: u32, num_lookahead: u32) -> Result<bool, Error> {
@@ -163,7 +164,7 @@ impl BlockManager {
             has_scheduled: self.num_running > 0,
             ..AllocateArgs::default()
         };
-        if self.core.allocate(handle, &progress, &args)?.is_none() {
+        if !self.core.allocate_into(handle, &progress, &args, &mut self.new)? {
             self.rests[row].matched = matched;
             if self.num_running == 0 && num_hit > 0 {
                 // Alone it may fit without holding a checkpoint beside its own state.

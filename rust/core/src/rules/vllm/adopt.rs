@@ -81,7 +81,7 @@ impl<S: Store> Call<'_, S> {
         self.cache.adopt(group, table, hit, num_local + num_external)?;
         let table = &mut self.tables[group];
         let kept = table.blocks.len() as u32 > table.num_skipped;
-        if kept && ends_inside_block(&config, hit, num_local) {
+        if kept && ends_inside_block(config, hit, num_local) {
             let position = num_local / config.block_size;
             if let Some(&block) = hit.last() {
                 table.set_copy_source(position, block);

@@ -56,9 +56,9 @@ pub(super) struct Call<'a, S> {
     pub(super) checkpoint: Option<u32>,
 }
 
-impl<S: Store> Call<'_, S> {
-    pub(super) fn config_of(&self, group: usize) -> GroupConfig {
-        self.config.groups[group]
+impl<'a, S: Store> Call<'a, S> {
+    pub(super) fn config_of(&self, group: usize) -> &'a GroupConfig {
+        &self.config.groups[group]
     }
 
     pub(super) fn group(&self, group: usize) -> Group {

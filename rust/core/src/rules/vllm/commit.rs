@@ -42,7 +42,7 @@ impl<S: Store> Call<'_, S> {
             if !config.is_cacheable() {
                 continue;
             }
-            let num_tokens = self.num_cacheable(num_computed, &config);
+            let num_tokens = self.num_cacheable(num_computed, config);
             let before = self.tables[group].num_cached().unwrap_or(0);
             self.commit_full(group, num_tokens)?;
             if config.kind.is_full() && config.block_size != self.config.hash_block_size {
@@ -66,7 +66,7 @@ impl<S: Store> Call<'_, S> {
         if start >= end {
             return Ok(());
         }
-        let mask = mask(self.config, &config, config.use_eagle, (start, end), Some(&self.progress));
+        let mask = mask(self.config, config, config.use_eagle, (start, end), Some(&self.progress));
         if let Some(keeper) = self.keeper.as_deref_mut() {
             let new = self.tables[group].blocks.get(start as usize..end as usize);
             let (traffic, new) = (&mut keeper.traffic, new.unwrap_or_default());
@@ -93,7 +93,7 @@ impl<S: Store> Call<'_, S> {
     /// A prompt that ends inside a block of full attention can be hit up to its last hash block.
     fn commit_prompt_tail(&mut self, group: usize, num_tokens: u32) -> Result<(), Error> {
         let config = self.config_of(group);
-        let boundary = self.prompt_tail(&config);
+        let boundary = self.prompt_tail(config);
         if boundary == 0 || boundary > num_tokens || boundary.is_multiple_of(config.block_size) {
             return Ok(());
         }
@@ -171,7 +171,7 @@ impl<S: Store> Call<'_, S> {
         let is_retained = num_tokens.is_multiple_of(config.block_size) && {
             let at = num_tokens / config.block_size - 1;
             let drops_eagle = self.config.drops_eagle_checkpoint;
-            mask(self.config, &config, drops_eagle, (at, at + 1), None).is_none_or(|mask| mask[0])
+            mask(self.config, config, drops_eagle, (at, at + 1), None).is_none_or(|mask| mask[0])
         };
         if !ends_prompt && !is_retained && num_tokens != self.progress.shared_prefix_boundary {
             // The slot holds a state that nobody can resume from.

@@ -40,8 +40,7 @@ impl<S: Store> Call<'_, S> {
             let pool = self.pool(group);
             self.cache.demand[pool.index()] += needed;
         }
-        let kept = kept.max(0).cast_unsigned();
-        self.cache.store.has_room(&self.cache.demand, kept, false) && self.cache.reserve().is_ok()
+        self.cache.reserve().is_ok_and(|spare| spare >= kept.max(0).cast_unsigned())
     }
 
     /// Blocks that all groups together would take. `computed` has the hit's blocks by group.
@@ -130,7 +129,7 @@ impl<S: Store> Call<'_, S> {
         let new = required.saturating_sub(skipped.max(present));
         let skipped_hits = (skipped.saturating_sub(held) as usize).min(computed.len());
         let revived = self.num_revived(group, &computed[skipped_hits..]);
-        let copy = ends_inside_block(&config, computed, counts.num_local);
+        let copy = ends_inside_block(config, computed, counts.num_local);
         i64::from(new) + revived + i64::from(copy)
     }
 
@@ -148,7 +147,7 @@ impl<S: Store> Call<'_, S> {
             - computed.len().cast_signed() as i64
             - table.blocks.len().cast_signed() as i64;
         let copy =
-            ends_inside_block(&config, computed, counts.num_local) || table.copy_source().is_some();
+            ends_inside_block(config, computed, counts.num_local) || table.copy_source().is_some();
         if copy {
             new = new.max(0) + 1;
         }
@@ -188,7 +187,7 @@ impl<S: Store> Call<'_, S> {
         computed: Option<&[Vec<BlockId>]>,
         counts: TokenCounts,
     ) -> i64 {
-        let GroupConfig { kind, block_size, .. } = self.config_of(group);
+        let &GroupConfig { kind, block_size, .. } = self.config_of(group);
         let GroupKind::MambaAligned { num_speculative, .. } = kind else { return 0 };
         let hit = computed.map_or(&[][..], |blocks| &blocks[group]);
         let counted = self.aligned_demand(group, num_speculative, hit, counts);

@@ -9,20 +9,21 @@ use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
     /// Give a group room for `num_tokens`, `num_main` where a drafter has no such layers, or for the
-    /// encoder's tokens. Returns the blocks that the worker does not know of yet.
+    /// encoder's tokens. `new` gets the blocks that the worker does not know of yet.
     pub(super) fn extend(
         &mut self,
         group: usize,
         num_tokens: u32,
         num_main: u32,
         num_encoder: u32,
-    ) -> Result<Vec<BlockId>, Error> {
+        new: &mut Vec<BlockId>,
+    ) -> Result<(), Error> {
         match self.config_of(group).kind {
-            GroupKind::Cross { .. } => self.extend_for_encoder(group, num_encoder),
+            GroupKind::Cross { .. } => self.extend_for_encoder(group, num_encoder, new),
             GroupKind::MambaAligned { num_speculative, .. } => {
-                self.extend_aligned(group, num_speculative as usize, num_main)
+                self.extend_aligned(group, num_speculative as usize, num_main, new)
             }
-            _ => self.extend_positional(group, num_tokens),
+            _ => self.extend_positional(group, num_tokens, new),
         }
     }
 
@@ -30,20 +31,24 @@ impl<S: Store> Call<'_, S> {
         &mut self,
         group: usize,
         num_encoder: u32,
-    ) -> Result<Vec<BlockId>, Error> {
-        let mut new = Vec::new();
-        self.take(group, self.num_missing_for_encoder(group, num_encoder), &mut new)?;
-        self.tables[group].blocks.extend_from_slice(&new);
+        new: &mut Vec<BlockId>,
+    ) -> Result<(), Error> {
+        self.take(group, self.num_missing_for_encoder(group, num_encoder), new)?;
+        self.tables[group].blocks.extend_from_slice(new);
         if self.config.groups[group].zeroes_new_blocks {
-            self.outputs[group].new_blocks.extend_from_slice(&new);
+            self.outputs[group].new_blocks.extend_from_slice(new);
         }
-        Ok(new)
+        Ok(())
     }
 
-    fn extend_positional(&mut self, group: usize, num_tokens: u32) -> Result<Vec<BlockId>, Error> {
-        let mut new = Vec::new();
+    fn extend_positional(
+        &mut self,
+        group: usize,
+        num_tokens: u32,
+        new: &mut Vec<BlockId>,
+    ) -> Result<(), Error> {
         if let Some((position, source)) = self.tables[group].take_copy_source() {
-            self.take(group, 1, &mut new)?;
+            self.take(group, 1, new)?;
             self.redirect(group, position, source, new[0])?;
             self.outputs[group].new_blocks.push(new[0]);
         }
@@ -53,7 +58,7 @@ impl<S: Store> Call<'_, S> {
             self.outputs[group].new_blocks.extend_from_slice(added);
         }
         new.extend_from_slice(added);
-        Ok(new)
+        Ok(())
     }
 
     /// Replace a shared block that ends a hit by a private copy of it. Both stay owned until the
@@ -96,7 +101,8 @@ impl<S: Store> Call<'_, S> {
         group: usize,
         drafts: usize,
         num_tokens: u32,
-    ) -> Result<Vec<BlockId>, Error> {
+        returned: &mut Vec<BlockId>,
+    ) -> Result<(), Error> {
         let block_size = self.config_of(group).block_size;
         let required = num_tokens.div_ceil(block_size) as usize + drafts;
         let table = &mut self.tables[group];
@@ -106,7 +112,7 @@ impl<S: Store> Call<'_, S> {
         let checkpoint = usize::from(moving.checkpoint.is_some());
         let was_allocated = std::mem::replace(&mut moving.allocated, true);
         if required <= held && source.is_none() && checkpoint == 0 {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let skipped = (required - drafts).saturating_sub(1);
         let null_end = skipped.saturating_sub(checkpoint);
@@ -125,7 +131,7 @@ impl<S: Store> Call<'_, S> {
         missing += u32::from(source.is_some());
         let mut new = Vec::with_capacity(missing as usize);
         self.take(group, missing, &mut new)?;
-        let mut returned = self.tables[group].blocks[held..].to_vec();
+        returned.extend_from_slice(&self.tables[group].blocks[held..]);
         if let Some((position, source)) = source {
             let copy = new.remove(0);
             if was_allocated {
@@ -142,7 +148,7 @@ impl<S: Store> Call<'_, S> {
         table.blocks.extend_from_slice(&new);
         table.take_copy_source();
         returned.extend_from_slice(&new);
-        Ok(returned)
+        Ok(())
     }
 
     /// Move a draft block to the end of the table, where its request goes on using it.

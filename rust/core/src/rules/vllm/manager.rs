@@ -217,7 +217,18 @@ impl<S: Store> KvCacheManager<S> {
         num_new: u32,
         num_lookahead: u32,
     ) -> bool {
-        let Some(row) = self.row(handle) else { return false };
+        self.row(handle).is_some_and(|row| self.is_row_noop(row, progress, num_new, num_lookahead))
+    }
+
+    /// As [`KvCacheManager::is_noop`], for the request of a row.
+    #[inline]
+    pub(crate) fn is_row_noop(
+        &self,
+        row: usize,
+        progress: &RequestProgress,
+        num_new: u32,
+        num_lookahead: u32,
+    ) -> bool {
         let (until, num_dropped) = (self.engine.requests.progress(row), self.store().num_dropped());
         progress.num_computed + num_new <= self.config.max_model_len
             && until.covers(progress, num_new, num_lookahead, num_dropped)
@@ -233,22 +244,37 @@ impl<S: Store> KvCacheManager<S> {
         })
     }
 
-    /// Room for new tokens, and the blocks of what is computed already. Returns the new blocks by
-    /// group, or `None` when there are not enough.
+    /// As [`KvCacheManager::allocate_into`]. Returns the new blocks by group, or `None` when there are not enough.
     ///
     /// # Errors
-    /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] for arguments that contradict the
-    /// request's state, and [`Error::OutOfBlocks`] where the estimate was too low.
+    /// As [`KvCacheManager::allocate_into`].
     pub fn allocate(
         &mut self,
         handle: u64,
         progress: &RequestProgress,
         args: &AllocateArgs<'_>,
     ) -> Result<Option<GroupBlocks>, Error> {
+        let mut new = GroupBlocks::new();
+        Ok(self.allocate_into(handle, progress, args, &mut new)?.then_some(new))
+    }
+
+    /// Room for new tokens, and the blocks of what is computed already. Returns whether there are enough; `new` then
+    /// has the new ones by group.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] for arguments that contradict the
+    /// request's state, and [`Error::OutOfBlocks`] where the estimate was too low.
+    pub fn allocate_into(
+        &mut self,
+        handle: u64,
+        progress: &RequestProgress,
+        args: &AllocateArgs<'_>,
+        new: &mut GroupBlocks,
+    ) -> Result<bool, Error> {
         self.forget_no_change(handle)?;
         let row = self.engine.requests.row(handle)?;
         if self.must_wait(row) {
-            return Ok(None);
+            return Ok(false);
         }
         if self.config.checkpoints.is_some()
             && self.engine.requests.rows[row].rest.trail.plan.is_none()
@@ -257,14 +283,14 @@ impl<S: Store> KvCacheManager<S> {
             self.plan_checkpoints(row, progress.num_prompt, start);
         }
         let next_checkpoint = self.engine.requests.rows[row].rest.next_checkpoint.take();
-        let new = self.try_allocate(handle, progress, args)?;
-        if new.is_none() {
+        let has_room = self.try_allocate(handle, progress, args, new)?;
+        if !has_room {
             self.is_short = true;
             self.note_stuck(row);
         } else if let Some((start, stop)) = next_checkpoint {
             self.coming_checkpoints.push((handle, start, stop));
         }
-        Ok(new)
+        Ok(has_room)
     }
 
     fn try_allocate(
@@ -272,7 +298,8 @@ impl<S: Store> KvCacheManager<S> {
         handle: u64,
         progress: &RequestProgress,
         args: &AllocateArgs<'_>,
-    ) -> Result<Option<GroupBlocks>, Error> {
+        new: &mut GroupBlocks,
+    ) -> Result<bool, Error> {
         let row = self.engine.requests.row(handle)?;
         let others = if args.full_sequence_must_fit && self.store().is_slabbed() {
             self.num_left_to_others(row)
@@ -307,7 +334,7 @@ impl<S: Store> KvCacheManager<S> {
         if let Some(all) = all
             && !call.fits_beside(&others, args.computed, all, watermark + args.withheld_blocks)
         {
-            return Ok(None);
+            return Ok(false);
         }
         let mut reason = call.plan_copies();
         let num_processed = progress.num_processed(num_computed);
@@ -332,11 +359,11 @@ impl<S: Store> KvCacheManager<S> {
             }
         }
         if !fits {
-            return Ok(None);
+            return Ok(false);
         }
         let has_computed = args.computed.is_some() || args.num_external > 0;
         if has_computed && !call.admit(args, counts, all, kept)? {
-            return Ok(None);
+            return Ok(false);
         }
         if args.num_external > 0 && args.delay_commit {
             call.request.is_loading = true;
@@ -350,9 +377,10 @@ impl<S: Store> KvCacheManager<S> {
             call.key_copies(reason)?;
         }
         call.observe();
-        let mut new = Vec::with_capacity(call.tables.len());
-        for group in 0..call.tables.len() {
-            new.push(call.extend(group, num_slots, num_main, args.num_encoder)?);
+        new.iter_mut().for_each(Vec::clear);
+        new.resize_with(call.tables.len(), Vec::new);
+        for (group, new) in new.iter_mut().enumerate() {
+            call.extend(group, num_slots, num_main, args.num_encoder, new)?;
         }
         call.score_checkpoint();
         call.cache.note_evictions();
@@ -368,7 +396,7 @@ impl<S: Store> KvCacheManager<S> {
         if let Some(all) = all {
             self.promise(row, num_main, all.num_tokens);
         }
-        Ok(Some(new))
+        Ok(true)
     }
 
     /// Blocks that an allocation would take, below zero where more are held than needed. In a store of
