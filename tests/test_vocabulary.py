@@ -88,7 +88,7 @@ def completed(script: Path, *words: str) -> set[str]:
 def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(CliRunner().invoke(app, ["completion", "bash"]).stdout)
-    assert completed(script, "re") == {"replay"}
+    assert completed(script, "re") == {"record", "replay"}
     assert completed(script, "plan", "--tens") == {"--tensor-parallel-size"}
     assert completed(script, "doctor", "--no-p") == {"--no-prefix-caching"}
     assert completed(script, "replay", "--on-error", "s") >= {"skip"}

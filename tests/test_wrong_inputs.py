@@ -84,6 +84,7 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "replay_run.SharedCache",
         ),
         *("doctor._need_vllm", "doctor._print_installation", "top.read_engine"),
+        "record.Subscriber",
     ):
         monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)
     # What an empty address of an engine would start.
@@ -117,6 +118,7 @@ def base(command: str, folder: Path) -> list[str]:
         "doctor": ["--model", "Phi-4"],
         "plan": ["Granite-4.0-Micro", "--memory", "24GiB"],
         "profile": [],
+        "record": ["tcp://localhost:5557", str(folder / "events.jsonl")],
         "replay": [str(trace), "--model", "Granite-4.0-Micro", "--memory", "1GiB"],
         "size": [
             *("--trace", str(trace), "--model", "Granite-4.0-Micro", "--slo", "ttft_p95<2s"),

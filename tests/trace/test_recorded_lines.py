@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from hybrid_blocks.trace import read_trace
 from hybrid_blocks.trace.lines import LineReader
+from hybrid_blocks.trace.record_file import ENDINGS
 from hybrid_blocks.trace.recorded import Record, parse
-from hybrid_blocks.trace.recorder import ENDINGS, Finished, Recorder
+from hybrid_blocks.trace.recorder import Finished, Recorder
 
 BLOCK = 16
 LARGEST = 1 << 30

@@ -17,6 +17,7 @@ FUNCTIONS = {
     "doctor": "doctor",
     "plan": "plan_command",
     "profile": "profile_command",
+    "record": "record_command",
     "replay": "replay_command",
     "size": "size_command",
     "top": "top_command",

@@ -48,6 +48,8 @@ def read_requests(
             f"{lines} not tell the length of the answer: it counts max_tokens, or else 1 token. "
             'response is a text, {"text": …}, or what the API returned'
         )
+    for note in trace.notes:
+        warn(note)
     return trace if limit is None else trace.head(limit)
 
 

@@ -22,10 +22,12 @@ class TraceBuilder:
 
     Attributes:
         guessed_answers: requests added whose source does not tell the length of their answer.
+        notes: what else its readers should know of the source.
     """
 
     def __init__(self, name: str, num_reserved: int = 0) -> None:
         self.guessed_answers = 0
+        self.notes: list[str] = []
         self._name = name
         self._next_fresh = num_reserved
         self._arrival = array("d")
@@ -104,6 +106,7 @@ class TraceBuilder:
             skipped=skipped,
             cut_off_after=cut_off_after,
             guessed_answers=self.guessed_answers,
+            notes=tuple(self.notes),
         )
 
 

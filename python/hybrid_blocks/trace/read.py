@@ -23,6 +23,8 @@ from hybrid_blocks.trace import (
 )
 from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
+from hybrid_blocks.trace.kv_events import line as kv_events
+from hybrid_blocks.trace.kv_events import requests as kv_events_requests
 from hybrid_blocks.trace.lines import LineReader, OnError
 from hybrid_blocks.trace.nearest import Fields, beginning, columns, describe_nearest
 from hybrid_blocks.trace.trace import Trace
@@ -75,6 +77,12 @@ FORMATS = {
     "azure": Format(azure.HEADER, azure.parse, lengths.build, fields=columns(azure.HEADER)),
     "recorded": Format(
         recorded.MARK, recorded.parse, recorded.build, fields=Fields.of(recorded.Record)
+    ),
+    "kv-events": Format(
+        kv_events.MARK,
+        kv_events.parse,
+        kv_events_requests.build,
+        fields=Fields.of(kv_events.Line),
     ),
     "weka": Format(
         b'"requests"',

@@ -1,33 +1,23 @@
 """Writes the requests that an engine finished as a trace, without prompts."""
 
 import atexit
-import binascii
-import gzip
-import hashlib
-import itertools
 import logging
-import os
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.trace.digests import Digests
+from hybrid_blocks.trace.record_file import FLUSHED_EVERY_S, RecordFile, split
 from hybrid_blocks.trace.recorded import Record
 
 logger = logging.getLogger("vllm.hybrid_blocks")
 
-ENDINGS: Final = (".jsonl", ".jsonl.gz")
 MAX_WAITING: Final = 4096
-
-_DIGEST_BYTES: Final = 12
-_DIGEST_CHARACTERS: Final = 16
-_FLUSHED_EVERY_S: Final = 1.0
 
 
 class Finished(NamedTuple):
@@ -92,23 +82,15 @@ class Recorder:
             self._thread.join(timeout)
         atexit.unregister(self.close)
 
+    @property
+    def path(self) -> Path:
+        """The file that is written now."""
+        return self._file.path
+
     def _open(self) -> None:
-        for number in itertools.count():
-            path = self._folder / f"{self._stem}{f'.{number}' if number else ''}{self._ending}"
-            try:
-                # What users wrote can be guessed from lengths and times: the file is the owner's.
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:
-                continue
-            raw = os.fdopen(descriptor, "wb")
-            self._raw: IO[bytes] = raw
-            # Digests do not get smaller, whatever is spent on them.
-            is_packed = path.name.endswith(".gz")
-            self._file: Any = gzip.GzipFile("", "wb", 1, raw) if is_packed else raw
-            self.path = path
-            break
+        self._file = RecordFile(self._folder, self._stem, self._ending)
         self._start = time.time()
-        self._key = secrets.token_bytes(32)
+        self._digests = Digests()
         self._num_requests = 0
         self._sessions: dict[str, int] = {}
         self._adapters: dict[str, int] = {}
@@ -121,33 +103,25 @@ class Recorder:
             self._has_failed = True
 
     def _write_all(self) -> None:
-        """Write what comes; a process that is killed loses the lines of its last second."""
-        unflushed_since: float | None = None
         while True:
             try:
-                wait = None if unflushed_since is None else _FLUSHED_EVERY_S
-                finished = self._waiting.get(timeout=wait)
+                finished = self._waiting.get(timeout=self._until_flushed())
             except queue.Empty:
                 self._file.flush()
-                unflushed_since = None
                 continue
             if finished is None:
                 break
             self._file.write(self._line(finished))
-            now = time.monotonic()
-            if unflushed_since is None:
-                unflushed_since = now
-            elif now - unflushed_since >= _FLUSHED_EVERY_S:
-                self._file.flush()
-                unflushed_since = None
-            if self._raw.tell() > self._largest_file:
+            if self._file.num_bytes > self._largest_file:
                 self._close_file()
                 self._open()
         self._close_file()
 
+    def _until_flushed(self) -> float | None:
+        return None if self._file.is_flushed else FLUSHED_EVERY_S
+
     def _close_file(self) -> None:
         self._file.close()
-        self._raw.close()
         if self.num_dropped:
             logger.warning(
                 "hybrid_blocks dropped %d requests from %s, as the file was slower than the engine",
@@ -170,7 +144,7 @@ class Recorder:
             prompt_tokens=finished.prompt_tokens,
             output_tokens=finished.output_tokens,
             found_tokens=finished.found_tokens,
-            blocks=self._digests(finished.hashes),
+            blocks=self._digests.of(finished.hashes),
             session=number(self._sessions, finished.session),
             adapter=number(self._adapters, finished.adapter),
             priority=finished.priority,
@@ -181,24 +155,3 @@ class Recorder:
         )
         self._num_requests += 1
         return msgspec.json.encode(record) + b"\n"
-
-    def _digests(self, block_hashes: Sequence[bytes]) -> list[str]:
-        # The key stands before each hash: BLAKE2 needs no more to be a keyed hash.
-        key, blake2b = self._key, hashlib.blake2b
-        digests = [blake2b(key + it, digest_size=_DIGEST_BYTES).digest() for it in block_hashes]
-        text = binascii.b2a_base64(b"".join(digests), newline=False).decode()
-        ends = range(0, len(text), _DIGEST_CHARACTERS)
-        return [text[start : start + _DIGEST_CHARACTERS] for start in ends]
-
-
-def split(path: Path) -> tuple[str, str]:
-    """Return the name and its ending.
-
-    Raises ``InvalidArgumentError`` for another ending or a folder that is not there.
-    """
-    for ending in ENDINGS:
-        if path.name.endswith(ending) and path.parent.is_dir():
-            return path.name.removesuffix(ending), ending
-    raise InvalidArgumentError(
-        f"{path}: give a file that ends in {' or '.join(ENDINGS)}, in a folder that exists"
-    )

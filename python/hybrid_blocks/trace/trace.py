@@ -35,6 +35,7 @@ class Trace:
         skipped: the lines of the file that were damaged and skipped, by number from 1.
         cut_off_after: the last line that could be unpacked of a file that was cut off.
         guessed_answers: lines of the file that do not tell the length of their answer.
+        notes: what else its readers should know of the file.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Trace:
     skipped: tuple[int, ...] = ()
     cut_off_after: int | None = None
     guessed_answers: int = 0
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival)

@@ -1,0 +1,84 @@
+"""Files of recorded traffic: a name that is not taken yet, for their owner's eyes alone."""
+
+import gzip
+import itertools
+import os
+import time
+from pathlib import Path
+from typing import IO, Any, Final
+
+from hybrid_blocks.errors import InvalidArgumentError
+
+ENDINGS: Final = (".jsonl", ".jsonl.gz")
+
+FLUSHED_EVERY_S: Final = 1.0
+
+
+class RecordFile:
+    """Writes lines; a process that is killed loses those of its last second.
+
+    Attributes:
+        path: the file, with a number before its ending where the name was taken.
+        is_flushed: whether everything that was written can be read.
+    """
+
+    def __init__(self, folder: Path, stem: str, ending: str) -> None:
+        """Make the first file that is not there yet.
+
+        Raises:
+            OSError: it cannot be made.
+
+        """
+        for number in itertools.count():
+            path = folder / f"{stem}{f'.{number}' if number else ''}{ending}"
+            try:
+                # What users wrote can be guessed from lengths and times: the file is the owner's.
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:
+                continue
+            break
+        self.path = path
+        self.is_flushed = True
+        self._raw: IO[bytes] = os.fdopen(descriptor, "wb")
+        # Digests do not get smaller, whatever is spent on them.
+        is_packed = path.name.endswith(".gz")
+        self._file: Any = gzip.GzipFile("", "wb", 1, self._raw) if is_packed else self._raw
+        self._unflushed_since = 0.0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that reached the file."""
+        return self._raw.tell()
+
+    def write(self, line: bytes) -> None:
+        """Write a line, and flush once a second."""
+        self._file.write(line)
+        now = time.monotonic()
+        if self.is_flushed:
+            self.is_flushed = False
+            self._unflushed_since = now
+        elif now - self._unflushed_since >= FLUSHED_EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make everything that was written readable."""
+        self._file.flush()
+        self.is_flushed = True
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        self._file.close()
+        self._raw.close()
+
+
+def split(path: Path) -> tuple[str, str]:
+    """Return the name and its ending.
+
+    Raises ``InvalidArgumentError`` for another ending or a folder that is not there.
+    """
+    for ending in ENDINGS:
+        if path.name.endswith(ending) and path.parent.is_dir():
+            return path.name.removesuffix(ending), ending
+    raise InvalidArgumentError(
+        f"{path}: give a file that ends in {' or '.join(ENDINGS)}, in a folder that exists"
+    )
