@@ -19,6 +19,48 @@ WAIT_SECONDS = 120
 IDLE = "return Boolean(window.Bokeh?.documents?.length && Bokeh.documents.every(d => d.is_idle))"
 MODEL = "Bokeh.documents[0].get_model_by_name(arguments[0])"
 
+PLACE = """
+const plot = Bokeh.documents[0].get_model_by_name(arguments[0])
+const view = Bokeh.index.find_one(plot)
+view.el.scrollIntoView({block: 'center'})
+const box = view.canvas_view.el.getBoundingClientRect(), frame = view.frame
+const x = frame.x_scale.compute(arguments[1]), y = frame.y_scale.compute(arguments[2])
+return [box.left + x, box.top + y]
+"""
+
+COLORS = """
+const plot = Bokeh.documents[0].get_model_by_name(arguments[0])
+const {frame, canvas_view} = Bokeh.index.find_one(plot), {ctx, pixel_ratio} = canvas_view.primary
+const {width, height} = ctx.canvas, {data} = ctx.getImageData(0, 0, width, height)
+return arguments[1].map(([x, y]) => {
+  const left = Math.floor(frame.x_scale.compute(x) * pixel_ratio)
+  const start = 4 * (left + width * Math.floor(frame.y_scale.compute(y) * pixel_ratio))
+  const parts = Array.from(data.subarray(start, start + 3))
+  return '#' + parts.map(part => part.toString(16).padStart(2, '0')).join('')
+})
+"""
+
+TOOLTIPS = """
+const found = []
+const walk = node => {
+  for (const child of node.querySelectorAll('*')) {
+    if (child.classList.contains('bk-tooltip-content')) found.push(child.textContent)
+    if (child.shadowRoot) walk(child.shadowRoot)
+  }
+}
+walk(document)
+return found.join(' ')
+"""
+
+MARK = """
+const plot = Bokeh.documents[0].get_model_by_name(arguments[0])
+const view = Bokeh.index.find_one(plot), time = Bokeh.documents[0].get_model_by_name('time')
+const box = view.canvas_view.el.getBoundingClientRect()
+const line = view.canvas_view.overlays_el.querySelector('div').getBoundingClientRect()
+const share = time.value / time.end * arguments[1]
+return [line.left - box.left, view.frame.x_scale.compute(share), line.height]
+"""
+
 
 class Browser:
     """One window. Every page that it opens must fetch nothing and log no error."""
@@ -46,8 +88,9 @@ class Browser:
     def data(self, name: str) -> dict[str, list[Any]]:
         """Return the columns of a source."""
         columns: dict[str, list[Any]] = self.run(
-            f"const d = {MODEL}.data; return Object.fromEntries("
-            "Object.entries(d).map(([k, v]) => [k, Array.from(v)]))",
+            "const plain = v => v?.length === undefined || typeof v === 'string' ? v : "
+            f"Array.from(v, plain); const d = {MODEL}.data; "
+            "return Object.fromEntries(Object.entries(d).map(([k, v]) => [k, plain(v)]))",
             name,
         )
         return columns
@@ -77,6 +120,25 @@ class Browser:
         actions.pointer_action.move_to_location(round(left) - 3, round(top))
         actions.pointer_action.move_to_location(round(left), round(top))
         actions.perform()
+
+    def place(self, plot: str, x: float, y: float) -> tuple[float, float]:
+        """Scroll to a plot, and return where in the window it shows its data's (x, y)."""
+        left, top = self.run(PLACE, plot, x, y)
+        return left, top
+
+    def colors(self, plot: str, places: list[tuple[float, float]]) -> list[str]:
+        """Return the colors that a plot shows at places of its data."""
+        found: list[str] = self.run(COLORS, plot, places)
+        return found
+
+    def tooltips(self) -> str:
+        """Return the text of all tooltips."""
+        return str(self.run(TOOLTIPS))
+
+    def mark(self, plot: str, seconds: float) -> tuple[float, float, float]:
+        """Return where a plot's line of the time is and should be, and how long it is."""
+        drawn, wanted, height = self.run(MARK, plot, seconds)
+        return drawn, wanted, height
 
     def picture(self, path: Path, height: int) -> None:
         """Save the upper ``height`` pixels of the page as a PNG."""

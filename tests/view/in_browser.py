@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Browser, browser
+from chromium import IDLE, Browser, browser
 from hybrid_blocks.cli import app
 from hybrid_blocks.top.reading import parse
+from hybrid_blocks.view import colors
+from hybrid_blocks.view.arena_map import ROWS
 from typer.testing import CliRunner
 
 PICTURES = Path("build/pages")
@@ -68,28 +70,6 @@ def test_a_plan_shows_the_figures_of_its_table_at_each_length(
             assert drawn(tiles, "read") == pytest.approx(one["budget"]["live"] / 2**20, rel=0.1)
 
 
-POINT = """
-const plot = Bokeh.documents[0].get_model_by_name(arguments[0])
-const view = Bokeh.index.find_one(plot)
-view.el.scrollIntoView({block: 'center'})
-const box = view.canvas_view.el.getBoundingClientRect(), frame = view.frame
-const x = frame.x_scale.compute(arguments[1]), y = frame.y_scale.compute(arguments[2])
-return [box.left + x, box.top + y]
-"""
-
-SHOWN = """
-const found = []
-const walk = node => {
-  for (const child of node.querySelectorAll('*')) {
-    if (child.classList.contains('bk-tooltip-content')) found.push(child.textContent)
-    if (child.shadowRoot) walk(child.shadowRoot)
-  }
-}
-walk(document)
-return found.join(' ')
-"""
-
-
 def test_a_replay_plays_and_tells_of_a_miss(page: Browser, tmp_path: Path) -> None:
     path, figures = tmp_path / "replay.html", tmp_path / "figures.json"
     run(*TOOLS, "--html", path, "--json", figures)
@@ -102,9 +82,11 @@ def test_a_replay_plays_and_tells_of_a_miss(page: Browser, tmp_path: Path) -> No
     for result in results:
         assert f"<b>{result['variant']}</b>" in words
         assert f"{100 * result['hit_rate']:.1f} % of prompt tokens found so far" in words
-    before = page.data("tiles 0")["color"]
-    page.set("time", 0)
-    assert page.data("tiles 0")["color"] != before
+    assert_tiles_show_owners(page)
+    page.point(*page.place("map tiles 0", 0.5, 9.5))
+    page.wait(lambda: any(owner in page.tooltips() for owner in COLORS))
+    plots = [f"prompts of {result['variant']}" for result in results]
+    assert_a_line_shows_the_time(page, plots)
 
     page.run("Bokeh.documents[0].get_model_by_name('play').active = true")
     page.wait(lambda: page.run("return Bokeh.documents[0].get_model_by_name('time').value > 5"))
@@ -117,10 +99,67 @@ def test_a_replay_plays_and_tells_of_a_miss(page: Browser, tmp_path: Path) -> No
     misses = [at for at, text in enumerate(requests["story"]) if "attention was there" in text]
     missed = max(misses, key=lambda at: requests["again"][at] - requests["hit"][at])
     middle = (requests["again"][missed] + requests["hit"][missed]) / 2
-    plot = f"prompts of {results[0]['variant']}"
-    left, top = page.run(POINT, plot, requests["seconds"][missed], middle)
-    page.point(left, top)
-    page.wait(lambda: requests["story"][missed] in page.run(SHOWN))
+    page.point(*page.place(plots[0], requests["seconds"][missed], middle))
+    page.wait(lambda: requests["story"][missed] in page.tooltips())
+
+
+COLORS = {
+    "not used yet": colors.UNUSED,
+    "attention of running requests": colors.OWNERS["attention"],
+    "attention, kept or free": colors.pale(colors.OWNERS["attention"]),
+    "states of running requests": colors.OWNERS["states"],
+    "checkpoint": colors.pale(colors.OWNERS["states"]),
+}
+"""Of each owner, by its code."""
+
+
+def assert_tiles_show_owners(page: Browser) -> None:
+    """In the first and the last frame of the first arena, row by row from above."""
+    codes, times = page.data("codes tiles 0")["codes"], page.data("frames tiles 0")["seconds"]
+    tiles = len(codes) // len(times)
+    columns = -(-tiles // ROWS)
+    by_code = list(COLORS.values())
+    for time_shown, owners in ((0, codes[:tiles]), (399, codes[-tiles:])):
+        page.set("time", time_shown)
+        page.wait(lambda: page.run(IDLE))
+        places = [(tile % columns + 0.5, ROWS - 0.5 - tile // columns) for tile in range(tiles)]
+        assert page.colors("map tiles 0", places) == [by_code[owner] for owner in owners]
+
+
+def assert_a_line_shows_the_time(page: Browser, plots: list[str]) -> None:
+    """Also after a zoom, and at the same time in each plot."""
+    axis = f"Bokeh.documents[0].get_model_by_name('{plots[0]}').x_range"
+    seconds = page.run(f"return {axis}.end")
+    for time_shown, end in ((0, 1.0), (100, 1.0), (100, 0.5)):
+        page.set("time", time_shown)
+        page.run(f"{axis}.end = {end * seconds}")
+        for plot in plots:
+            drawn, wanted, height = page.mark(plot, seconds)
+            assert drawn == pytest.approx(wanted, abs=1)
+            assert height > 100
+    page.run(f"{axis}.end = {seconds}")
+
+
+@pytest.mark.vllm
+def test_vllms_manager_plays_on_the_same_axis(page: Browser, tmp_path: Path) -> None:
+    path, figures = tmp_path / "replay.html", tmp_path / "figures.json"
+    run(*TOOLS[:-2], "--manager", "rust", "--manager", "vllm", "--html", path, "--json", figures)
+    ours, theirs = json.loads(figures.read_text())
+    page.open(path.as_uri())
+    page.picture(PICTURES / "replay-vllm.png", 2050)
+    assert "vLLM was not replayed" not in path.read_text()
+    page.set("time", 399)
+    words = page.text("now")
+    for result in (ours, theirs):
+        assert f"<b>{result['variant']}</b>" in words
+        assert f"{100 * result['hit_rate']:.1f} % of prompt tokens found so far" in words
+    plots = [f"prompts of {result['variant']}" for result in (ours, theirs)]
+    assert_a_line_shows_the_time(page, plots)
+    requests = page.data("requests 1")
+    found = max(range(len(requests["hit"])), key=requests["hit"].__getitem__)
+    middle = requests["hit"][found] / 2
+    page.point(*page.place(plots[1], requests["seconds"][found], middle))
+    page.wait(lambda: requests["story"][found] in page.tooltips())
 
 
 @pytest.fixture(scope="module")

@@ -207,7 +207,7 @@ def test_a_page_without_a_film_has_no_arena(case: tuple[Trace, Cache, Runs]) -> 
     picture = make_replay_picture(trace, cache, [runs[0], (other, replace(timeline, film=None))])
     assert picture.runs[1].arena is None
     assert "earlier requests of the trace have" in picture.runs[1].requests["story"][5]
-    assert "vllm default" in html_of(ReplayPage(picture).document())
+    assert "The arena of vllm default is not recorded" in html_of(ReplayPage(picture).document())
 
 
 def test_ten_thousand_requests_stay_a_small_file(case: tuple[Trace, Cache, Runs]) -> None:
@@ -269,4 +269,4 @@ def test_a_cache_of_blocks_has_no_bytes_to_name() -> None:
     )
     arena = picture.runs[0].arena
     assert arena is not None
-    assert arena.tile == "a tile is one block"
+    assert arena.tile == "A tile is one block"

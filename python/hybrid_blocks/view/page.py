@@ -76,11 +76,11 @@ def footer(made_by: MadeBy | None, meaning: str) -> Div:
     return text(f'<p class="foot">{told}{safe(meaning)}</p>', name="foot")
 
 
-def document(root: LayoutDOM, script: CustomJS, title: str) -> Document:
-    """Return a document of one page; a browser runs the script once the page is there."""
+def document(root: LayoutDOM, title: str, *scripts: CustomJS) -> Document:
+    """Return a document of one page; a browser runs the scripts once the page is there."""
     made = Document(title=title)
     made.add_root(root)
-    made.js_on_event(DocumentReady, script)
+    made.js_on_event(DocumentReady, *scripts)
     return made
 
 

@@ -150,7 +150,7 @@ class PlanPage:
 
     def document(self) -> Document:
         """Return a document that shows the page."""
-        return document(self.root, self.script, f"Plan of {self._model}")
+        return document(self.root, f"Plan of {self._model}", self.script)
 
     def tell(self, picture: PlanPicture) -> None:
         """Say what was planned, and what to know of it."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from bokeh.document import Document
 from bokeh.layouts import column
-from bokeh.models import ColumnDataSource, CustomJS, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure
 
 from hybrid_blocks.profile.probes import Step
@@ -49,7 +49,7 @@ def profile_page(
         sizing_mode="stretch_width",
         styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
     )
-    return document(root, CustomJS(code=""), "Profile of a scheduler step")
+    return document(root, "Profile of a scheduler step")
 
 
 def _head(settings: Settings, results: Mapping[str, LevelResult]) -> str:

@@ -1,6 +1,5 @@
-// Shows a replay at the time of the slider: tiles, lines of now, and counts.
+// Shows a replay at the time of the slider: tiles and counts.
 const at = moments[Math.round(slider.value)]
-for (const line of lines) line.location = at
 const last = times => {
   let low = 0, high = times.length
   while (low < high) {
@@ -22,14 +21,14 @@ const told = names.map((name, i) => {
   if (film === null) return `<p><b>${name}</b>: ${counted(i)}</p>`
   const frame = Math.max(last(film.frames.data.seconds), 0)
   const codes = film.codes.data.codes, tiles = film.tiles, counts = film.owners.map(() => 0)
-  const color = Array(tiles), owner = Array(tiles)
+  const pixels = film.map.data.image[0]
   for (let tile = 0; tile < tiles; tile += 1) {
     const code = codes[frame * tiles + tile]
-    color[tile] = film.colors[code]
-    owner[tile] = film.owners[code]
+    const row = Math.floor(tile / film.columns)
+    pixels[tile + (film.rows - 1 - 2 * row) * film.columns] = code // the lowest row is the first
     counts[code] += 1
   }
-  film.map.data = {...film.map.data, color, owner}
+  film.map.change.emit()
   const shares = film.owners.map((words, code) => `${words} ${(100 * counts[code] / tiles).toFixed(0)} %`)
   return `<p><b>${name}</b>: ${counted(i)}</p><p>slabs: ${shares.join(', ')}</p>`
 })

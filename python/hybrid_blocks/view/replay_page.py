@@ -16,17 +16,16 @@ from bokeh.models import (
     NumeralTickFormatter,
     Range1d,
 )
-from bokeh.models.annotations import Span
 from bokeh.models.widgets import Slider, Toggle
 from bokeh.plotting import figure
 
 from hybrid_blocks.view import colors
+from hybrid_blocks.view.arena_map import draw_map, film_of, map_legend
 from hybrid_blocks.view.page import WIDTH, MadeBy, document, footer, legend, read, safe, text
-from hybrid_blocks.view.replay_picture import Arena, ReplayPicture, Run
-from hybrid_blocks.view.replay_text import MANAGER, head, table
+from hybrid_blocks.view.replay_picture import ReplayPicture, Run
+from hybrid_blocks.view.replay_text import MANAGER, WITHOUT_ARENA, head, table
 
 MOMENTS: Final = 400
-ROWS: Final = 10
 
 LINES: Final = ("#2a6f4e", "#7b5ea7", "#b8860b", "#c2185b", "#1b6ca8", "#8a8f98")
 FOUND: Final = "#2a6f4e"
@@ -46,7 +45,7 @@ class ReplayPage:
     def __init__(self, picture: ReplayPicture, made_by: MadeBy | None = None) -> None:
         self._picture = picture
         self._x_range = Range1d(start=0, end=picture.seconds)
-        self._lines: list[Span] = []
+        self._plots: list[LayoutDOM] = []
         moments = np.linspace(0, picture.seconds, MOMENTS).tolist()
         slider = Slider(
             start=0,
@@ -71,7 +70,7 @@ class ReplayPage:
         ]
         now = text(name="now")
         films = [
-            None if run.arena is None else _film(run.arena, f"tiles {index}")
+            None if run.arena is None else film_of(run.arena, f"tiles {index}")
             for index, run in enumerate(picture.runs)
         ]
         prompts = [
@@ -83,7 +82,6 @@ class ReplayPage:
             args={
                 "slider": slider,
                 "moments": moments,
-                "lines": self._lines,
                 "sampled": self._samples,
                 "asked": self._requests,
                 "names": [safe(run.name) for run in picture.runs],
@@ -93,18 +91,29 @@ class ReplayPage:
             code=read("replay.js"),
         )
         slider.js_on_change("value", self.script)
+        self._mark = CustomJS(
+            args={"slider": slider, "moments": moments, "plots": self._plots}, code=read("mark.js")
+        )
+        slider.js_on_change("value", self._mark)
+        for edge in ("start", "end"):
+            self._x_range.js_on_change(edge, self._mark)
         marks = legend({"found": FOUND_MARK, "computed again": AGAIN_MARK, "new": NEW_MARK})
         maps = [
             part
             for run, film in zip(picture.runs, films, strict=True)
             if run.arena is not None and film is not None
-            for part in (text(_map_legend(run, film)), _map(film))
+            for part in (text(map_legend(run, film)), draw_map(film))
         ]
         self.root = column(
             text(head(picture)),
             row(button, slider),
             now,
             *maps,
+            *(
+                text(f"<p>{WITHOUT_ARENA.format(safe(run.name))}</p>")
+                for run in picture.runs
+                if run.arena is None
+            ),
             text("<h2>Use of the memory, requests, and prompt tokens found</h2>"),
             *shown[:3],
             text(f"<h2>Each prompt, when it first runs</h2>{marks}"),
@@ -116,7 +125,8 @@ class ReplayPage:
 
     def document(self) -> Document:
         """Return a document that shows the page."""
-        return document(self.root, self.script, f"Replay of {self._picture.trace}")
+        title = f"Replay of {self._picture.trace}"
+        return document(self.root, title, self.script, self._mark)
 
     def _figure(self, height: int, label: str, **options: Any) -> Any:
         plot = figure(
@@ -132,9 +142,7 @@ class ReplayPage:
         plot.toolbar.logo = None
         plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
         plot.yaxis.formatter = NumeralTickFormatter(format="0,0")
-        line = Span(dimension="height", line_color="#1b1f24", line_dash="dashed", level="overlay")
-        plot.add_layout(line)
-        self._lines.append(line)
+        self._plots.append(plot)
         return plot
 
     def _each(self) -> Any:
@@ -220,71 +228,5 @@ def _placed(plot: Any) -> LayoutDOM:
     plot.legend.location = "top_left"
     plot.legend.label_text_font_size = "12px"
     plot.add_layout(plot.legend[0], "above")
-    made: LayoutDOM = plot
-    return made
-
-
-def _film(arena: Arena, name: str) -> dict[str, Any]:
-    tiles = arena.codes.shape[1]
-    columns = -(-tiles // ROWS)
-    place = np.arange(tiles)
-    left, top = place % columns, ROWS - place // columns
-    return {
-        "frames": ColumnDataSource({"seconds": arena.seconds}),
-        "codes": ColumnDataSource({"codes": arena.codes.ravel()}),
-        "tiles": tiles,
-        "owners": list(arena.owners),
-        "colors": [_color(owner) for owner in arena.owners],
-        "map": ColumnDataSource(
-            {
-                "left": left,
-                "right": left + 0.9,
-                "bottom": top - 0.9,
-                "top": top,
-                "color": ["#ffffff"] * tiles,
-                "owner": [""] * tiles,
-            },
-            name=name,
-        ),
-    }
-
-
-def _color(owner: str) -> str:
-    kind = owner.partition(" of running")[0].partition(",")[0]
-    if owner == "checkpoint":
-        return colors.pale(colors.OWNERS["states"])
-    if kind not in colors.OWNERS:
-        return colors.UNUSED
-    color = colors.OWNERS[kind]
-    return color if "running" in owner else colors.pale(color)
-
-
-def _map_legend(run: Run, film: dict[str, Any]) -> str:
-    marks = dict(zip(film["owners"], map(colors.swatch, film["colors"]), strict=True))
-    assert run.arena is not None
-    return (
-        f"<h2>The arena of {safe(run.name)}: who holds each slab</h2>"
-        f"{legend(marks)}<p>{safe(run.arena.tile)}. A slab without a running request keeps what "
-        "its pool left, until another pool takes it.</p>"
-    )
-
-
-def _map(film: dict[str, Any]) -> LayoutDOM:
-    plot: Any = figure(
-        width=WIDTH,
-        height=210,
-        y_range=Range1d(start=0, end=ROWS + 0.1),
-        tools="",
-        toolbar_location=None,
-    )
-    plot.x_range.range_padding = 0.002
-    plot.quad(
-        "left", "right", "bottom", "top", source=film["map"], fill_color="color", line_color=None
-    )
-    plot.add_tools(HoverTool(tooltips=[("", "@owner")]))
-    plot.axis.visible = False
-    plot.grid.visible = False
-    plot.background_fill_color = "#e9ebef"
-    plot.outline_line_color = "#c9ced6"
     made: LayoutDOM = plot
     return made

@@ -201,5 +201,5 @@ def _arena(cache: Cache, film: Film) -> Arena:
         seconds=np.array(film.seconds)[frames],
         codes=np.stack([film.slabs[frame][::every] for frame in frames]),
         owners=tuple(owners),
-        tile=f"a tile is one {unit}{shown}",
+        tile=f"A tile is one {unit}{shown}",
     )

@@ -10,6 +10,8 @@ WITHOUT_VLLM: Final = (
     "vLLM was not replayed: <code>--manager rust --manager vllm</code> replays its manager too."
 )
 
+WITHOUT_ARENA: Final = "The arena of {} is not recorded. The next chart shows its blocks in use."
+
 MANAGER: Final = (
     "Manager rust is the core of this package; vLLM runs it at level natural. Manager vllm is "
     "vLLM's own."

@@ -5,7 +5,7 @@ from typing import Any
 
 from bokeh.document import Document
 from bokeh.layouts import column
-from bokeh.models import ColumnDataSource, CustomJS, HoverTool, NumeralTickFormatter
+from bokeh.models import ColumnDataSource, HoverTool, NumeralTickFormatter
 from bokeh.plotting import figure
 
 from hybrid_blocks.replay.report import engine_text
@@ -69,7 +69,7 @@ def share_page(results: Sequence[Result], made_by: MadeBy | None = None) -> Docu
         footer(made_by, MANAGER),
         styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
     )
-    return document(root, CustomJS(code=""), f"Hits of {first.trace}")
+    return document(root, f"Hits of {first.trace}")
 
 
 def _table(results: Sequence[Result]) -> str:
