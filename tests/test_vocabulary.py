@@ -50,7 +50,7 @@ def test_each_command_takes_vllms_name_where_it_has_a_short_one(command: str) ->
         assert short not in known or names <= known, names
 
 
-@pytest.mark.parametrize("command", ["plan", "replay", "profile", "doctor"])
+@pytest.mark.parametrize("command", ["plan", "replay", "profile", "doctor", "size", "view"])
 def test_commands_about_an_engine_take_its_method_of_drafts(command: str) -> None:
     assert "--speculative" in options(command)
 
@@ -63,10 +63,17 @@ def test_drafts_are_planned_by_method_as_by_number() -> None:
     assert by_method.stdout == by_number.stdout
 
 
-@pytest.mark.parametrize("command", ["plan", "replay"])
+REFUSED = {
+    "plan": ("Phi-4", "--memory", "24GiB"),
+    "replay": ("--model", "Phi-4", "--memory", "24GiB"),
+    "view": ("Phi-4",),
+    "size": ("--model", "Phi-4", "--trace", __file__, "--slo", "ttft_p95<2s"),
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
 def test_drafts_that_cannot_be_are_refused(command: str) -> None:
-    words = (command, *(("Phi-4",) if command == "plan" else ("--model", "Phi-4")))
-    words += ("--memory", "24GiB")
+    words = (command, *REFUSED[command])
     both = ("--speculative", "ngram:2", "--num-speculative-tokens", "3")
     assert "--num-speculative-tokens beside --speculative ngram:2" in complaint(*words, *both)
     assert "Phi-4 has no draft head" in complaint(*words, "--speculative", "mtp:2")

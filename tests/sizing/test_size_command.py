@@ -57,6 +57,17 @@ def test_a_fitted_clock_prints_its_error(recording: Path) -> None:
     assert any(line.startswith("e2e: a request is off by") for line in lines)
 
 
+def test_drafts_have_room_and_are_not_accepted(recording: Path) -> None:
+    asked = ("--slo", "ttft_p95<60s", "--gpu", "L40S", "--tp", "1")
+    by_method, by_number = (
+        size(recording, *asked, *drafts)
+        for drafts in (("--speculative", "ngram:2"), ("--num-speculative-tokens", "2"))
+    )
+    assert by_method == by_number
+    assert any(line.startswith("2 draft tokens have room in each step") for line in by_method[1])
+    assert not any("draft" in line for line in size(recording, *asked)[1])
+
+
 def test_the_rows_are_written_as_json(recording: Path) -> None:
     code, lines, _ = size(
         recording, *("--slo", "ttft_p95<60s", "--gpu", "L40S", "--tp", "1", "--json", "-")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from bokeh.document import Document
 from hybrid_blocks.cli import app
+from hybrid_blocks.plan import Deployment
 from hybrid_blocks.view.server import Controls
 from typer.testing import CliRunner
 
@@ -39,6 +40,16 @@ def planned(*arguments: object) -> dict[str, Any]:
 
 def longest(picture: dict[str, Any]) -> list[float]:
     return [side["at"][-1]["running"] for side in picture["sides"]]
+
+
+def test_a_page_begins_with_the_drafts_of_the_command() -> None:
+    document = Document()
+    Controls("Qwen3.5-27B", "24GiB", Deployment(num_speculative_tokens=2)).show(document)
+    report = planned("Qwen3.5-27B", "--memory", "24GiB", "--speculative", "mtp:2")
+    control: Any = document.get_model_by_name("drafts")
+    assert control.value == 2
+    wanted = [report[side]["lengths"][0]["running"] for side in ("vllm", "natural")]
+    assert longest(shown(document)) == wanted
 
 
 def test_controls_plan_again_as_the_command_does(page: Document) -> None:

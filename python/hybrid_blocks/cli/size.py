@@ -9,6 +9,7 @@ import typer
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import STDOUT, fail, refuse_same_file, to_write, write_json
 from hybrid_blocks.cli.progress import make_progress
+from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.cli.values import MOST_RUNNING, each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError, load_model
@@ -75,6 +76,8 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
     max_num_batched_tokens: Annotated[
         int, typer.Option(min=1, max=MOST, help="Most tokens computed in one step.")
     ] = 8192,
+    num_speculative_tokens: Annotated[int, typer.Option(min=0, help="Draft tokens of a step.")] = 0,
+    speculative: Option = None,
     limit: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Serve only the first N requests.")
     ] = None,
@@ -107,6 +110,7 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
                 f"--model {model}: its number of parameters is not known: "
                 f"{chosen.weights_unknown}; give a config.json that tells it"
             )
+        drafts = draft_tokens(speculative, given, "num_speculative_tokens", chosen)
         config = EngineConfig(
             max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
         )
@@ -122,6 +126,7 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
             targets=targets,
             deployment=Deployment(
                 kv_cache_dtype=kv_cache_dtype,
+                num_speculative_tokens=drafts or num_speculative_tokens,
                 max_num_batched_tokens=max_num_batched_tokens,
                 max_num_seqs=max_num_seqs,
                 in_flight_batches=1,

@@ -4,14 +4,21 @@ from typing import Annotated
 
 import typer
 
+from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import fail, need_bokeh
+from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.model import load_model
+from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.top.address import metrics_url
 
 MOST_PORT = 65_535
+MOST_DRAFTS = 8
+"""The end of the page's slider."""
 
 
-def view_command(
+def view_command(  # noqa: PLR0917 - typer reads the options from the signature
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="Model to begin with: a built-in name or a config.json.")
     ] = "Qwen3.5-27B",
@@ -19,6 +26,10 @@ def view_command(
     port: Annotated[
         int, typer.Option(min=0, max=MOST_PORT, help="Port on 127.0.0.1; 0 is a free one.")
     ] = 5006,
+    num_speculative_tokens: Annotated[
+        int, typer.Option(min=0, max=MOST_DRAFTS, help="Draft tokens to begin with.")
+    ] = 0,
+    speculative: Option = None,
     *,
     live: Annotated[
         str, typer.Option(help="Engine of the live page, such as localhost:8000.")
@@ -32,6 +43,13 @@ def view_command(
     try:
         if live:
             metrics_url(live)
+        planned = load_model(model) if speculative else None
+        drafts = draft_tokens(speculative, Given(context), "num_speculative_tokens", planned)
+        if drafts > MOST_DRAFTS:
+            raise InvalidArgumentError(
+                f"--speculative {speculative}: the page's slider ends at {MOST_DRAFTS} draft tokens"
+            )
+        start = Deployment(num_speculative_tokens=drafts or num_speculative_tokens)
         need_bokeh("view")
         from hybrid_blocks.view.server import serve  # noqa: PLC0415 - optional, slow
 
@@ -44,7 +62,7 @@ def view_command(
                 typer.launch(address)
 
         try:
-            serve(model, memory, port, ready, live)
+            serve(model, memory, port, ready, live, deployment=start)
         except OSError as error:
             raise InvalidArgumentError(f"--port {port}: {error.strerror or error}") from None
     except HybridBlocksError as error:

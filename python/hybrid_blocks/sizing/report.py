@@ -61,6 +61,9 @@ def notes(found: Found, question: Question, *, has_prices: bool) -> Iterator[str
     if not has_prices:
         yield "cost is the memory of all cards; --price H100-80GB=2.5 gives a card's own"
     yield "KV memory is estimated; plan --gpu shows how"
+    if drafts := question.deployment.num_speculative_tokens:
+        one = "1 draft token has" if drafts == 1 else f"{drafts} draft tokens have"
+        yield f"{one} room in each step; no draft is accepted, so times are an upper bound"
     if question.fit is None:
         yield "times are estimated by data sheets; --fit FILE takes them from a recorded engine"
     else:

@@ -32,6 +32,8 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
     {"/": "Plan", "/rollout": "Rollout", "/live": "Live"}
 )
 
+START: Final = Deployment()
+
 MOST_RUNNING: Final = ("64", "128", "256", "512", "1024")
 
 
@@ -50,8 +52,8 @@ def plan(model: str, memory: str, deployment: Deployment) -> PlanPicture:
 class Controls:
     """Fields above the page. A mistake becomes a line of text, and the last plan stays."""
 
-    def __init__(self, model: str, memory: str) -> None:
-        self._picture = plan(model, memory, Deployment())
+    def __init__(self, model: str, memory: str, deployment: Deployment = START) -> None:
+        self._picture = plan(model, memory, deployment)
         self._model = AutocompleteInput(
             title="Model, or its config.json",
             value=model,
@@ -72,9 +74,15 @@ class Controls:
         self._tp = _select("Tensor parallel", "tp", "1", "2", "4", "8")
         self._format = _select("KV format", "format", *KV_FORMATS)
         self._most = _select("max_num_seqs", "most", *MOST_RUNNING)
-        self._most.value = str(Deployment().max_num_seqs)
+        self._most.value = str(deployment.max_num_seqs)
         self._drafts = Slider(
-            title="Draft tokens", value=0, start=0, end=8, step=1, width=150, name="drafts"
+            title="Draft tokens",
+            value=deployment.num_speculative_tokens,
+            start=0,
+            end=8,
+            step=1,
+            width=150,
+            name="drafts",
         )
         self._error = text(name="error")
         fields = (
@@ -130,7 +138,13 @@ def _select(title: str, name: str, *options: str) -> Select:
 
 
 def serve(
-    model: str, memory: str, port: int, on_ready: Callable[[str], None], engine: str = ""
+    model: str,
+    memory: str,
+    port: int,
+    on_ready: Callable[[str], None],
+    engine: str = "",
+    *,
+    deployment: Deployment = START,
 ) -> None:
     """Serve pages until a signal ends the process; ``on_ready`` gets the address.
 
@@ -139,22 +153,24 @@ def serve(
         OSError: the port is taken.
 
     """
-    plan(model, memory, Deployment())
+    plan(model, memory, deployment)
     with socket.create_server((ADDRESS, port)):
         pass  # where the port is taken, Tornado would leave a socket open
-    server = make_server(model, memory, port, engine)
+    server = make_server(model, memory, port, engine, deployment=deployment)
     server.start()
     on_ready(f"http://localhost:{server.port}/")
     server.io_loop.start()  # a signal ends the process as any other command
 
 
-def make_server(model: str, memory: str, port: int, engine: str = "") -> Server:
+def make_server(
+    model: str, memory: str, port: int, engine: str = "", *, deployment: Deployment = START
+) -> Server:
     """Return a server that begins each plan with this one; port 0 is a free one.
 
     The live page begins with the engine at an address, if there is one.
     """
     apps = {
-        "/": partial(_open_plan, model, memory),
+        "/": partial(_open_plan, model, memory, deployment),
         "/rollout": partial(_open_rollout, memory),
         "/live": partial(_open_live, engine),
     }
@@ -170,8 +186,8 @@ def navigation(shown: str) -> Div:
     return text(f"<nav>{''.join(links)}</nav>", name="navigation")
 
 
-def _open_plan(model: str, memory: str, document: Document) -> None:
-    Controls(model, memory).show(document, navigation("/"))
+def _open_plan(model: str, memory: str, deployment: Deployment, document: Document) -> None:
+    Controls(model, memory, deployment).show(document, navigation("/"))
 
 
 def _open_rollout(memory: str, document: Document) -> None:
