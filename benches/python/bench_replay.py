@@ -1,6 +1,6 @@
 """The whole Mooncake conversation trace through the Rust manager and a real command line.
 
-The trace is not part of the project; without it there is no row. See docs/replay.md.
+The trace is not part of the project; without it there is no row. See docs/replay-internals.md.
 """
 
 import json

@@ -313,7 +313,7 @@ def test_a_file_in_no_known_format_is_refused_with_the_known_ones(tmp_path: Path
     text = str(caught.value)
     assert text.startswith(
         f'{path} is in no known format: its first line begins {{"question": 42}}. It has no field '
-        "of one. docs/replay.md lists"
+        "of one. docs/reference/traces.md lists"
     )
 
 

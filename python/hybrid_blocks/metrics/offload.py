@@ -18,16 +18,16 @@ _COUNTERS: Final = {
 _GAUGES: Final = {
     "host_live_bytes": "Bytes of host memory that states, and the attention they need, take.",
     "host_held_bytes": "Bytes of host memory whose chunks can be found.",
-    "host_units": "Lengths in host memory from which a request can go on.",
-    "disk_bytes": "Bytes of segment files.",
+    "host_units": "Lengths in host memory from which a request can resume.",
+    "disk_bytes": "Bytes of segment files, also those that go first.",
     "disk_chunks": "Chunks on disk.",
     "object_chunks": "Chunks that the store of objects is known to hold.",
     "object_uploads": "Chunks that wait for their upload to the store of objects.",
     "object_refused": "1 while the store of objects is not used, as it refused.",
-    "disk_read_bytes_per_second": "Rate of the last reads from the disk, waiting included.",
-    "disk_read_latency_seconds": "What the last reads from the disk took beside their bytes.",
-    "object_read_bytes_per_second": "Rate of the last reads of objects, waiting included.",
-    "object_read_latency_seconds": "What the last reads of objects took beside their bytes.",
+    "disk_read_bytes_per_second": "Rate of the last reads from the disk, waiting too; 0 at first.",
+    "disk_read_latency_seconds": "Time of the last reads from the disk, without their bytes' time.",
+    "object_read_bytes_per_second": "Rate of the last reads of objects, waiting too; 0 at first.",
+    "object_read_latency_seconds": "Time of the last reads of objects, without their bytes' time.",
     "prompt_tokens_per_second": "Rate at which prompts are computed; 0 while it is not known.",
 }
 

@@ -33,7 +33,7 @@ vLLM wants for suffixes, arctic-inference, was not there.
 
 Of the 20 models named at the end, {whole} of {served} engines ({percent:.0f} %) reach level
 `manager` and the scheduler in one call.
-[vllm.md](vllm.md#which-level-an-engine-reaches) explains each reason.
+[Reasons](reference/reasons.md) explains each.
 
 | feature | models | level | scheduler | why not more |
 |---|---|---|---|---|

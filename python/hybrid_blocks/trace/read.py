@@ -185,6 +185,7 @@ def detect_format(path: Path) -> str:
     nearest = describe_nearest(first, {name: known.fields for name, known in FORMATS.items()})
     raise TraceError(
         f"{path} is in no known format: its first line begins {beginning(first)}. {nearest}. "
-        "docs/replay.md lists the fields of each, and examples/replay_own_traffic.py replays a log "
-        f"of your own. If that line is damaged, name the --format: {', '.join(FORMATS)}"
+        "docs/reference/traces.md lists the fields of each, and examples/replay_own_traffic.py "
+        "replays a log of your own. If that line is damaged, name the --format: "
+        f"{', '.join(FORMATS)}"
     )

@@ -1,5 +1,5 @@
 //! Pages of a segment file that are not chunks: header, batch pages and footer. All numbers are stored
-//! low byte first; `docs/offload.md` lists every byte.
+//! low byte first; `docs/reference/offload-files.md` lists every byte.
 
 use super::entry::{Entry, Seed, u32_at, u64_at};
 use crate::io::{AlignedBuffer, PAGE};

@@ -1,4 +1,4 @@
-//! The content of an object: a header, and the chunk. `docs/offload.md` lists every byte.
+//! The content of an object: a header, and the chunk. `docs/reference/offload-files.md` lists every byte.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
