@@ -31,7 +31,10 @@ return [box.left + x, box.top + y]
 COLORS = """
 const plot = Bokeh.documents[0].get_model_by_name(arguments[0])
 const {frame, canvas_view} = Bokeh.index.find_one(plot), {ctx, pixel_ratio} = canvas_view.primary
-const {width, height} = ctx.canvas, {data} = ctx.getImageData(0, 0, width, height)
+const {width, height} = ctx.canvas
+const copy = new OffscreenCanvas(width, height).getContext('2d', {willReadFrequently: true})
+copy.drawImage(ctx.canvas, 0, 0)
+const {data} = copy.getImageData(0, 0, width, height)
 return arguments[1].map(([x, y]) => {
   const left = Math.floor(frame.x_scale.compute(x) * pixel_ratio)
   const start = 4 * (left + width * Math.floor(frame.y_scale.compute(y) * pixel_ratio))
