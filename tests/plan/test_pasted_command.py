@@ -1,6 +1,7 @@
 """``hybrid-blocks plan -- vllm serve …``: a command as people have it."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,30 @@ def test_a_config_beside_a_command_is_the_model(tmp_path: Path) -> None:
     assert code == 0
     assert f"{path}: 2 full" in out
     assert "our/model: neither" in _run("--memory", "1GiB", *command)[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("Phi-4 -O.mode=3", "-O.mode=3: vLLM 0.33"),
+        ("Phi-4 -O.mode=3", "as --compilation-config.mode=3"),
+        ("Phi-4 -O 7", "-O 7: vLLM takes 0, 1, 2, 3"),
+        ("Phi-4 -O", "-O without a level"),
+        ("microsoft/phi-4@main", "write microsoft/phi-4 --revision main"),
+    ],
+)
+def test_forms_that_vllm_does_not_take_are_named_with_what_it_takes(words: str, error: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(error)):
+        read_command(["vllm", "serve", *words.split()])
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["-O3", "-O=2", "-O 1", "-cc.mode=3", "--compilation-config.pass_config.fuse_norm_quant true"],
+)
+def test_levels_and_keys_of_the_compilation_change_nothing(words: str) -> None:
+    command = read_command(["vllm", "serve", "Phi-4", *words.split()])
+    assert command.deployment == read_command(["vllm", "serve", "Phi-4"]).deployment
 
 
 def test_a_length_that_fits_is_found_for_auto() -> None:

@@ -50,5 +50,37 @@ def test_values_are_those_of_vllms_parser(parser: Any, text: str) -> None:
             assert value == given, name
 
 
+DOTTED = [
+    "-O3",
+    "-O=2",
+    "-O 1",
+    "--optimization_level=2",
+    "-cc.mode=3",
+    "-cc.pass_config.fuse_norm_quant true",
+    "--compilation-config.mode 3 --compilation_config.cudagraph_mode=NONE",
+    "--compilation-config.cudagraph_capture_sizes+ 1,2,4",
+    "--speculative-config.method mtp --speculative-config.num_speculative_tokens 2",
+    "--speculative_config.method=ngram --speculative-config.num_speculative_tokens=3",
+    "--hf-overrides.a.b=1 --hf-overrides.a.c 2 --hf-overrides.l+=x,y --hf-overrides.l+=z",
+    "--hf-overrides.x -1 --hf-overrides.size=1k --hf-overrides.nothing=null",
+    "--kv-transfer-config.kv_connector X --kv-transfer-config.kv_role kv_both",
+    "--gpu-memory-utilization .92 --max-model-len=1.5k",
+    "--revision main --tensor_parallel_size=2 -dp=1",
+]
+
+
+@needs_release
+@pytest.mark.parametrize("text", DOTTED)
+def test_dotted_options_are_merged_as_vllms_parser_does_it(parser: Any, text: str) -> None:
+    arguments = ["m", *text.split()]
+    parsed = parse(arguments)
+    theirs = parser.parse_args(arguments)
+    assert parsed.values
+    for name, value in parsed.values.items():
+        given = getattr(theirs, name)
+        if isinstance(given, bool | int | float | str | list | dict | None):
+            assert value == given, name
+
+
 def test_the_recorded_release_is_one_that_is_tested() -> None:
     assert any(version.startswith(options.recorded().release) for version in support.TESTED)

@@ -16,4 +16,9 @@ def find_model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
     try:
         return load_model(name, overrides)
     except PlanError as error:
+        model, at, revision = name.partition("@")
+        if at:
+            raise PlanError(
+                f"{name}: vLLM takes no revision in the name; write {model} --revision {revision}"
+            ) from None
         raise PlanError(f"{error} (its config.json or a name can stand before --)") from None

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ from hybrid_blocks.pasted.removed import REMOVED
 
 _NEGATIVE: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
 _LEVEL: Final = "--optimization-level"
+_LEVELS: Final = ("0", "1", "2", "3")
 
 
 class Parsed(msgspec.Struct, frozen=True):
@@ -73,17 +75,32 @@ def _is_negative(word: str) -> bool:
 
 
 def _normal(arguments: Sequence[str]) -> list[str]:
-    """Dashes for underscores in names, up to the first dot; -O3 written out."""
+    """Dashes for underscores in names, up to the first dot; -O3 written out.
+
+    Raises:
+        PlanError: -O without a level, or with a key of the compilation as earlier releases took it.
+
+    """
     words: list[str] = []
-    for word in arguments:
+    for word, following in zip_longest(arguments, arguments[1:]):
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             head, dot, tail = name.partition(".")
             words.append(f"{head.replace('_', '-')}{dot}{tail}{equals}{value}")
-        elif re.fullmatch(r"-O=?\d", word):
-            words += [_LEVEL, word[-1]]
+        elif word.startswith("-O."):
+            raise PlanError(
+                f"{word}: vLLM {recorded().release} takes a level behind -O, 0 to 3, and keys of "
+                f"the compilation as --compilation-config{word[2:]}"
+            )
+        elif word.startswith("-O") and word != "-O":
+            words += [_LEVEL, word[2:].removeprefix("=")]
+        elif word == "-O":
+            if following not in _LEVELS:
+                given = f"-O {following}" if following else "-O without a level"
+                raise PlanError(f"{given}: vLLM takes {', '.join(_LEVELS)} behind -O")
+            words.append(_LEVEL)
         else:
-            words.append(_LEVEL if word == "-O" else word)
+            words.append(word)
     return words
 
 
