@@ -23,6 +23,7 @@ from hybrid_blocks.sizing.evaluate import evaluate
 from hybrid_blocks.sizing.fit import Error, Fit
 from hybrid_blocks.sizing.floor import Floor
 from hybrid_blocks.sizing.question import ESTIMATE, SCALED, Question
+from hybrid_blocks.sizing.replicas import share_out
 from hybrid_blocks.sizing.search import search
 from hybrid_blocks.sizing.slo import duration, parse_slo
 from hybrid_blocks.trace import Trace, generate_workload, shared_prefixes
@@ -58,7 +59,7 @@ TRACES = {
 @pytest.mark.parametrize("make", TRACES.values(), ids=TRACES)
 def test_a_search_finds_what_brute_force_finds(make: Callable[[], Trace], slo: str) -> None:
     question = asked(make(), slo)
-    candidates = make_candidates(CARDS, (1, 2), {})
+    candidates = make_candidates(CARDS, (1, 2), {}, (1, 2))
     found = search(question, candidates)
     every = [evaluate(question, candidate, is_whole=True) for candidate in candidates]
     serving = [row for row in every if row.serves]
@@ -69,6 +70,32 @@ def test_a_search_finds_what_brute_force_finds(make: Callable[[], Trace], slo: s
     assert sum(row.steps for row in found.rows) < sum(row.steps for row in every)
     for row in found.rows[:-1]:
         assert row.missed or row.why_not
+
+
+@pytest.mark.parametrize("num_replicas", [2, 3, 7])
+def test_replicas_share_out_the_requests_and_keep_sessions_together(num_replicas: int) -> None:
+    trace = generate_workload("conversations", 0, 200, 16)
+    parts = list(share_out(trace, num_replicas))
+    assert len(parts) == num_replicas
+    requests = sorted(tuple(part.token_ids(one)) for part in parts for one in range(len(part)))
+    assert requests == sorted(tuple(trace.token_ids(one)) for one in range(len(trace)))
+    sessions = [set(part.session.tolist()) - {-1} for part in parts]
+    assert sum(map(len, sessions)) == len(set.union(*sessions))
+    tokens = [int(part.total_tokens.sum()) for part in parts]
+    assert max(tokens) < 1.5 * min(tokens)
+    for part in parts:
+        followers = np.flatnonzero(part.follows >= 0)
+        assert (part.follows[followers] < followers).all()
+    assert sum((part.follows >= 0).sum() for part in parts) == (trace.follows >= 0).sum()
+
+
+def test_two_replicas_answer_sooner_than_one_under_load() -> None:
+    question = asked(poisson(120, 30.0), "ttft_p95<900s")
+    one, two = (
+        evaluate(question, Candidate(card="L4", count=1, cost=1.0, replicas=num)) for num in (1, 2)
+    )
+    assert two.measured["ttft_p95"] < 0.8 * one.measured["ttft_p95"]
+    assert two.candidate.name == "2 replicas of 1xL4"
 
 
 def test_a_target_is_lost_only_once_its_percentile_is() -> None:

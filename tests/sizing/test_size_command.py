@@ -40,6 +40,15 @@ def test_the_first_line_names_the_cheapest_cards(recording: Path) -> None:
     assert "4 dearer deployments are not tried" in lines
 
 
+def test_replicas_are_tried(recording: Path) -> None:
+    code, lines, _ = size(
+        recording,
+        *("--slo", "tpot_p50<1ms", "--gpu", "L40S", "--tp", "1", "--replicas", "1,2"),
+    )
+    assert code == 1
+    assert any(line.startswith("2 replicas of 1xL40S ") for line in lines)
+
+
 def test_no_cards_that_serve_are_exit_code_1(recording: Path) -> None:
     code, lines, _ = size(recording, "--slo", "tpot_p50<1ms", "--gpu", "L4,H200", "--tp", "1")
     assert code == 1
@@ -89,6 +98,7 @@ def test_the_rows_are_written_as_json(recording: Path) -> None:
         (("--fitted-on", "1xL4"), "without --fit"),
         (("--fit", "TRACE"), "--fitted-on 1xH100-80GB says which cards"),
         (("--tp", "0"), "--tp 0: a number from 1 to 64"),
+        (("--replicas", "0"), "--replicas 0: a number from 1 to 64"),
     ],
 )
 def test_a_wrong_input_is_one_line(recording: Path, more: tuple[str, ...], error: str) -> None:

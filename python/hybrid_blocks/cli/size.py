@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from hybrid_blocks.cli.given import Given
-from hybrid_blocks.cli.output import STDOUT, fail, refuse_same_file, to_write, write_json
+from hybrid_blocks.cli.output import STDOUT, fail, refuse_same_file, to_write, warn, write_json
 from hybrid_blocks.cli.progress import make_progress
 from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.cli.values import MOST_RUNNING, each_once
@@ -55,6 +55,9 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
             "--tp", "--tensor-parallel-size", metavar="N[,N]", help="Numbers of cards to try."
         ),
     ] = "1,2,4,8",
+    replicas: Annotated[
+        str, typer.Option(metavar="N[,N]", help="Numbers of replicas to try; each has --tp cards.")
+    ] = "1",
     price: Annotated[
         list[str] | None,
         typer.Option(metavar="CARD=PRICE", help="Price of a card and hour; give it for each card."),
@@ -102,7 +105,9 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
         each_once("--gpu", cards)
         counts = parse_counts(tp)
         each_once("--tp", counts)
-        candidates = make_candidates(cards, counts, prices)
+        nums = parse_counts(replicas, "--replicas")
+        each_once("--replicas", nums)
+        candidates = make_candidates(cards, counts, prices, nums)
         recorded_on = _fitted_on(fitted_on, candidates) if fit_file else None
         chosen = load_model(model)
         if chosen.weights is None:
@@ -115,6 +120,8 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
             max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
         )
         requests = read_trace(trace, trace_format, on_error)
+        for note in requests.notes:
+            warn(note)
         requests = requests if limit is None else requests.head(limit)
         found_fit: Fit | None = None
         if fit_file is not None:

@@ -19,16 +19,21 @@ _PRICE: Final = re.compile(r"([^=]+)=(\d{1,9}(?:\.\d{1,9})?)")
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal cards that split a model over all of them, and what they cost an hour."""
+    """Equal cards, and what they cost an hour.
+
+    A model is split over ``count`` of them; ``replicas`` of that share out the requests.
+    """
 
     card: str
     count: int
     cost: float
+    replicas: int = 1
 
     @property
     def name(self) -> str:
-        """As ``--gpu`` of a plan takes it."""
-        return f"{self.count}x{self.card}"
+        """The cards of a replica, as ``--gpu`` of a plan takes them, and how many replicas."""
+        cards = f"{self.count}x{self.card}"
+        return cards if self.replicas == 1 else f"{self.replicas} replicas of {cards}"
 
 
 def parse_prices(texts: Sequence[str]) -> dict[str, float]:
@@ -65,18 +70,21 @@ def card_of(text: str, option: str = "--gpu") -> str:
     return cards.name
 
 
-def parse_counts(text: str) -> list[int]:
+def parse_counts(text: str, option: str = "--tp") -> list[int]:
     """Read ``1,2,4,8``.
 
     Raises:
         InvalidArgumentError: no such numbers.
 
     """
-    return [parse_count(one, "--tp", MOST_CARDS) for one in text.split(",")]
+    return [parse_count(one, option, MOST_CARDS) for one in text.split(",")]
 
 
 def make_candidates(
-    cards: Sequence[str], counts: Sequence[int], prices: Mapping[str, float]
+    cards: Sequence[str],
+    counts: Sequence[int],
+    prices: Mapping[str, float],
+    replicas: Sequence[int] = (1,),
 ) -> list[Candidate]:
     """Return every card in every number; without prices the bytes of all cards are the cost.
 
@@ -89,11 +97,12 @@ def make_candidates(
             f"--price says nothing of {', '.join(without)}; give each card of --gpu a price"
         )
     found = [
-        Candidate(card=card, count=count, cost=count * _cost(card, prices))
+        Candidate(card=card, count=count, cost=num * count * _cost(card, prices), replicas=num)
         for card in cards
         for count in counts
+        for num in replicas
     ]
-    return sorted(found, key=lambda one: (one.cost, one.count))
+    return sorted(found, key=lambda one: (one.cost, one.replicas, one.count))
 
 
 def _cost(card: str, prices: Mapping[str, float]) -> float:

@@ -13,6 +13,7 @@ from hybrid_blocks.sizing.candidate import Candidate
 from hybrid_blocks.sizing.errors import SizingError
 from hybrid_blocks.sizing.floor import Floor
 from hybrid_blocks.sizing.question import Question
+from hybrid_blocks.sizing.replicas import share_out
 from hybrid_blocks.sizing.watch import LostError, Watch
 
 
@@ -25,7 +26,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: free memory of each card, estimated; None if nothing is left.
         measured: seconds of each target, by its name; none if the replay did not end.
         missed: the target that is missed, or the one that ended the replay.
-        binds: what requests waited for; None if nothing ran.
+        binds: what requests waited for, of the replica with most steps; None if nothing ran.
         sure: where the clock comes from.
         steps: steps that were replayed.
         why_not: why nothing ran.
@@ -77,28 +78,33 @@ def evaluate(question: Question, candidate: Candidate, *, is_whole: bool = False
 def _replay(
     question: Question, cache: Cache, config: EngineConfig, told: Row, *, is_whole: bool
 ) -> Row:
-    options = Variant().options(question.trace, cache, config)
-    manager = make_manager(ManagerName.RUST, cache, config, rust=options)
-    engine = Engine(question.trace, manager, cache, config)
+    engines: list[Engine] = []
     missed: str | None
     measured: dict[str, float] = {}
     watch = Watch(question.targets, question.trace.output_tokens)
     try:
-        engine.run(_ignore if is_whole else partial(watch.look, engine))
+        for part in share_out(question.trace, told.candidate.replicas):
+            options = Variant().options(part, cache, config)
+            manager = make_manager(ManagerName.RUST, cache, config, rust=options)
+            engines.append(engine := Engine(part, manager, cache, config))
+            engine.run(_ignore if is_whole else partial(watch.look, engine))
+            watch.end(engine)
     except LostError as lost:
         missed = lost.target.name
     else:
-        measured = {target.name: target.measure(engine.latencies) for target in question.targets}
+        latencies = [engine.latencies for engine in engines]
+        measured = {target.name: target.measure(*latencies) for target in question.targets}
         missed = next(
             (one.name for one in question.targets if measured[one.name] >= one.seconds), None
         )
+    busiest = max(engines, key=lambda engine: len(engine.meter.steps))
     return msgspec.structs.replace(
         told,
         serves=missed is None,
         measured=measured,
         missed=missed,
-        binds=what_binds(engine, cache),
-        steps=len(engine.meter.steps),
+        binds=what_binds(busiest, cache),
+        steps=sum(len(engine.meter.steps) for engine in engines),
     )
 
 

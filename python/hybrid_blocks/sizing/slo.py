@@ -31,9 +31,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"{self.name}<{duration(self.seconds)}"
 
-    def measure(self, latencies: Latencies) -> float:
-        """Return the percentile in seconds; 0 where no request has such a time."""
-        return percentile(latencies.of(self.kind), self.percentile)
+    def measure(self, *latencies: Latencies) -> float:
+        """Return the percentile over all replicas in seconds; 0 if no request has such a time."""
+        seconds = np.concatenate([one.of(self.kind) for one in latencies])
+        return percentile(seconds, self.percentile)
 
     def is_lost(self, num_late: int, num_requests: int) -> bool:
         """Whether the percentile is missed, whatever the requests do that are not among ``late``.

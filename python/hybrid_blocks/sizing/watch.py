@@ -21,7 +21,10 @@ class LostError(Exception):
 
 
 class Watch:
-    """Counts the requests that are late: those that have their times, and those that wait."""
+    """Counts the requests that are late: those that have their times, and those that wait.
+
+    Replicas are looked at one after another; the late ones of earlier replicas count on.
+    """
 
     def __init__(self, targets: tuple[Target, ...], output_tokens: Counts) -> None:
         self._targets = targets
@@ -32,6 +35,7 @@ class Watch:
         }
         self._every = max(1, len(output_tokens) // _LOOKS)
         self._next = self._every
+        self._late_before = dict.fromkeys(targets, 0)
 
     def look(self, engine: Engine, done: int) -> None:
         """Look at an engine that has finished ``done`` requests.
@@ -43,12 +47,23 @@ class Watch:
         if done < self._next:
             return
         self._next = done + self._every
+        for target, late in self._late(engine).items():
+            if target.is_lost(late, self._num_requests[target.kind]):
+                raise LostError(target)
+
+    def end(self, engine: Engine) -> None:
+        """Take the late requests of a replica that has finished."""
+        self._late_before = self._late(engine)
+        self._next = self._every
+
+    def _late(self, engine: Engine) -> dict[Target, int]:
         times = engine.latencies
+        found: dict[Target, int] = {}
         waited = engine.now - times.arrived
         for target in self._targets:
             late = int((times.of(target.kind) >= target.seconds).sum())
             if target.kind != "tpot":
                 reached = times.first_token if target.kind == "ttft" else times.finished
                 late += int((np.isnan(reached) & (waited >= target.seconds)).sum())
-            if target.is_lost(late, self._num_requests[target.kind]):
-                raise LostError(target)
+            found[target] = self._late_before[target] + late
+        return found

@@ -93,6 +93,26 @@ class Trace:
             span_count=self.span_count[spans],
         )
 
+    def take(self, requests: Int64s) -> "Trace":
+        """Return some requests, by rising numbers; a follower needs its leader among them."""
+        numbers = np.full(len(self), -1, dtype=np.int32)
+        numbers[requests] = np.arange(len(requests), dtype=np.int32)
+        leaders = self.follows[requests]
+        counts = np.diff(self.span_start)[requests]
+        start = np.concatenate(([0], np.cumsum(counts)))
+        spans = np.repeat(self.span_start[requests] - start[:-1], counts) + np.arange(start[-1])
+        return replace(
+            self,
+            arrival=self.arrival[requests],
+            follows=np.where(leaders < 0, np.int32(-1), numbers[leaders]),
+            session=self.session[requests],
+            prompt_tokens=self.prompt_tokens[requests],
+            output_tokens=self.output_tokens[requests],
+            span_start=start,
+            span_first=self.span_first[spans],
+            span_count=self.span_count[spans],
+        )
+
     def at_once(self) -> "Trace":
         """Return the same requests with no time between them; followers still follow."""
         return replace(self, arrival=np.zeros_like(self.arrival))
