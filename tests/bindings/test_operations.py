@@ -85,6 +85,9 @@ def answer(manager: BlockManager, call: str, args: list[Any]) -> Any:
         for arg, kind in zip(args, kinds, strict=True)
     ]
     try:
+        if call == "add_request":
+            request_id, tokens, session_id = args
+            return plain(manager.add_request(request_id, tokens, session_id=session_id))
         if call == "take_events":
             return [event(told) for told in manager.take_events()]
         return plain(getattr(manager, call)(*args))
@@ -124,7 +127,8 @@ def test_recorded_operations_are_answered_as_by_the_core(binary: Path, path: Pat
 def test_every_call_of_the_core_is_one_that_python_has(binary: Path) -> None:
     rng = np.random.default_rng(7)
     made = {call for _ in range(40) for call in repeat(binary, rng.bytes(SETUP_BYTES + 480))}
-    assert {*ARGUMENTS, "compact", "take_copies", "chunk", "reset", "tick"} <= made
+    others = {"compact", "take_copies", "chunk", "reset", "tick", "set_hint", "set_session_hint"}
+    assert {*ARGUMENTS, *others} <= made
 
 
 def test_an_answer_that_differs_is_noticed(binary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

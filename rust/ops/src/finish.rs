@@ -74,7 +74,7 @@ pub fn longest_request_finishes_alone(setup: &Setup, steps: &[u32]) -> Check {
     let most = system.max_request_tokens().min(300);
     let tokens: Tokens = (0..most.cast_signed()).collect();
     let digests = tokens.digests(setup.hash_block_size, 0);
-    let added = system.add("longest", tokens.ids(), digests);
+    let added = system.add("longest", tokens.ids(), digests, None);
     let handle = added.map_err(|error| error.to_string())?;
     // Where no layer looks back across it, a border is a hit without any cache.
     let mut computed = system.match_prefix(handle).map_err(|error| error.to_string())?;

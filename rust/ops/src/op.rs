@@ -18,6 +18,23 @@ pub enum Op {
         own: u8,
         /// Tokens to sample.
         output: u8,
+        /// Which of three sessions it is of; 0 for none.
+        #[serde(default)]
+        session: u8,
+    },
+    /// Say how the conversation of a request goes on.
+    Hint {
+        /// Request.
+        which: u8,
+        /// What is said: a place in [`hybrid_blocks::Hint::ALL`].
+        hint: u8,
+    },
+    /// Say how a session goes on, with or without a request of it.
+    HintSession {
+        /// Session.
+        session: u8,
+        /// As in [`Op::Hint`].
+        hint: u8,
     },
     /// Append tokens to a request.
     Append {
@@ -137,6 +154,7 @@ impl Op {
                 shared: args[0] % 24,
                 own: args[1] % 9,
                 output: args[2] % 9,
+                session: args[3] % 4,
             },
             4..12 => Self::Step { which: first, budget: 1 + args[0] % (Self::MAX_CHUNK as u8 - 1) },
             12..18 => Self::Allocate { batch: batch(), lookahead: first / 3 % 3 },
@@ -149,6 +167,8 @@ impl Op {
             34 => Self::TakeCopies,
             35..37 => Self::Tick,
             37 => Self::Reset,
+            38 if first % 2 == 0 => Self::Hint { which: args[0], hint: args[1] % 5 },
+            38 => Self::HintSession { session: 1 + args[0] % 3, hint: args[1] % 5 },
             _ => {
                 let refusal = Refusal::ALL[usize::from(args[0]) % Refusal::ALL.len()];
                 Self::Refuse { refusal, which: first }

@@ -68,7 +68,7 @@ impl World {
                 }
             }
             Refusal::IdInUse => {
-                refused!(system.add(&request.id, &[], vec![]), Error::DuplicateRequest(_));
+                refused!(system.add(&request.id, &[], vec![], None), Error::DuplicateRequest(_));
             }
             Refusal::DigestsMissing => {
                 let num_tokens = self.setup.hash_block_size;

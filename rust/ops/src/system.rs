@@ -2,7 +2,7 @@
 
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
-    GroupId, GroupKind, GroupSpec, Moved, PoolId, Stats, Store,
+    GroupId, GroupKind, GroupSpec, Hint, Moved, PoolId, Stats, Store,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -140,10 +140,26 @@ impl System {
         id: &str,
         tokens: &[i32],
         digests: Vec<Digest>,
+        session: Option<&str>,
     ) -> Result<u64, Error> {
         let result = self.manager.add_request(id, tokens.len() as u32, digests);
-        self.note("add_request", || json!([id, tokens]), result.as_ref(), |handle| *handle);
+        if let (Ok(handle), Some(session)) = (&result, session) {
+            self.manager.set_session(*handle, Some(session), Hint::None)?;
+        }
+        let args = || json!([id, tokens, session]);
+        self.note("add_request", args, result.as_ref(), |handle| *handle);
         result
+    }
+
+    pub(crate) fn set_hint(&mut self, handle: u64, hint: Hint) -> Result<(), Error> {
+        let result = self.manager.set_hint(handle, hint);
+        self.note("set_hint", || json!([handle, hint.name()]), result.as_ref(), |&()| Value::Null);
+        result
+    }
+
+    pub(crate) fn set_session_hint(&mut self, session: &str, hint: Hint) {
+        let is_known = self.manager.set_session_hint(session, hint);
+        self.note("set_session_hint", || json!([session, hint.name()]), Ok(is_known), |it| it);
     }
 
     /// Without the digests that full hash blocks have. Python cannot ask for that.

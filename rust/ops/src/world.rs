@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hybrid_blocks::{BlockCopy, BlockId, CacheEvent, Digest, Error, Stats};
+use hybrid_blocks::{BlockCopy, BlockId, CacheEvent, Digest, Error, Hint, Stats};
 
 use crate::memory::Memory;
 use crate::op::Op;
@@ -84,7 +84,19 @@ impl World {
     /// What the manager did wrong.
     pub fn apply(&mut self, op: &Op) -> Check {
         match op {
-            &Op::Add { prompt, shared, own, output } => self.add(prompt, shared, own, output)?,
+            &Op::Add { prompt, shared, own, output, session } => {
+                self.add(prompt, shared, own, output, session)?;
+            }
+            &Op::Hint { which, hint } => {
+                if let Some(at) = self.pick(which) {
+                    let handle = self.requests[at].handle;
+                    let told = self.system.set_hint(handle, hint_of(hint));
+                    told.map_err(|error| format!("hint: {error}"))?;
+                }
+            }
+            &Op::HintSession { session, hint } => {
+                self.system.set_session_hint(&session_id(session), hint_of(hint));
+            }
             &Op::Append { which, num_tokens } => {
                 if let Some(at) = self.pick(which) {
                     let tokens = (0..num_tokens).map(|i| 100 + (which.wrapping_add(i) % 3));
@@ -155,7 +167,7 @@ impl World {
         picked.iter().map(|&at| self.requests[at].handle).collect()
     }
 
-    fn add(&mut self, prompt: u8, shared: u8, own: u8, output: u8) -> Check {
+    fn add(&mut self, prompt: u8, shared: u8, own: u8, output: u8, session: u8) -> Check {
         let number = self.num_added;
         self.num_added += 1;
         let shared = (0..i32::from(shared)).map(|at| i32::from(prompt) * 50 + at % 7);
@@ -166,7 +178,8 @@ impl World {
         let id = format!("request {number}");
         let digests = tokens.digests(self.setup.hash_block_size, 0);
         let fits = tokens.len() <= self.system.max_request_tokens();
-        let result = self.system.add(&id, tokens.ids(), digests);
+        let session = (session > 0).then(|| session_id(session));
+        let result = self.system.add(&id, tokens.ids(), digests, session.as_deref());
         ensure!(result.is_ok() == fits, "a request of {} tokens: {result:?}", tokens.len());
         let Ok(handle) = result else { return Ok(()) };
         ensure!(self.system.find(&id) == Some(handle), "{id} is not found");
@@ -540,4 +553,12 @@ impl World {
             .collect();
         format!("{} {requests:?}", self.system.dump())
     }
+}
+
+fn session_id(number: u8) -> String {
+    format!("session {number}")
+}
+
+fn hint_of(number: u8) -> Hint {
+    Hint::ALL[usize::from(number) % Hint::ALL.len()]
 }

@@ -88,7 +88,7 @@ fn run(groups: Vec<Group>, ops: Vec<Op>) {
 }
 
 fn add(shared: u8) -> Op {
-    Op::Add { prompt: 0, shared, own: 0, output: 0 }
+    Op::Add { prompt: 0, shared, own: 0, output: 0, session: 0 }
 }
 
 fn compute(which: u8, n: u8) -> [Op; 2] {
