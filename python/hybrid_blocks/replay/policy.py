@@ -54,21 +54,12 @@ def apply_policy(
     """
     match name:
         case PolicyName.LRU:
-            return _by_age(cache, options)
+            return options
         case PolicyName.LOOKAHEAD:
             block_size = cache.geometry.hash_block_size
             return replace(options, lookahead=Lookahead(trace, block_size, config.step_time))
         case PolicyName.FLOP:
             return _tune(trace, cache, config, options)
-
-
-def _by_age(cache: Cache, options: RustOptions) -> RustOptions:
-    """Evict by age, where learned places of states count the FLOPs of the model, if it is known."""
-    is_learned = options.placement is None or options.placement.options["prompt_margin"] is None
-    has_states = any(group.kind == "state" for group in cache.geometry.groups)
-    if cache.model is None or not (is_learned and has_states):
-        return options
-    return replace(options, policy=flops_of(cache.model).model(alpha=0.0))
 
 
 def _tune(trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions) -> RustOptions:
@@ -84,8 +75,7 @@ def _tune(trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions
         engine.run()
         return engine.counters.saved_flops
 
-    by_age = _by_age(cache, options)
     others = [replace(options, policy=flops.model(alpha)) for alpha in ALPHAS]
-    least = saved_by(by_age) * (LEAST_GAIN if options.signals is None else 1.0)
+    least = saved_by(options) * (LEAST_GAIN if options.signals is None else 1.0)
     gain, tuned = max(((saved_by(it), it) for it in others), key=lambda row: row[0])
-    return tuned if gain > least else by_age
+    return tuned if gain > least else options
