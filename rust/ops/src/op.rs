@@ -26,7 +26,7 @@ pub enum Op {
     Hint {
         /// Request.
         which: u8,
-        /// What is said: a place in [`hybrid_blocks::Hint::ALL`].
+        /// A place in [`hybrid_blocks::Hint::ALL`].
         hint: u8,
     },
     /// Say how a session goes on, with or without a request of it.
