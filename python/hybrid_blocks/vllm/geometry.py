@@ -47,7 +47,7 @@ class Group:
 class Geometry:
     """All groups and what they share; the fields are those of the core's configuration."""
 
-    release: str
+    release_rules: list[str]
     groups: list[Group]
     lookup: str
     lookup_groups: list[tuple[list[int], bool]]
@@ -74,7 +74,7 @@ def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
     coordinator = manager.coordinator
     lookup, lookup_groups = _lookup(coordinator)
     return Geometry(
-        release=releases.installed.name,
+        release_rules=sorted(releases.installed.rules),
         groups=[
             _group(single, manager.max_model_len) for single in coordinator.single_type_managers
         ],

@@ -1,15 +1,22 @@
 """Which releases of vLLM this package was tested inside, and which one another is nearest to."""
 
 import re
-
-TESTED = ("0.32", "0.33")
-"""In ascending order."""
+from importlib.resources import files
 
 
 def release_of(version: str) -> str | None:
     """Return the release of ``version``, ``0.33`` of ``0.33.0+cpu``; ``None`` if it has none."""
     release = re.match(r"\d+\.\d+(?=\.|$)", version)
     return release[0] if release else None
+
+
+def _listed() -> tuple[str, ...]:
+    lines = (files(__package__) / "tested.txt").read_text().splitlines()
+    return tuple(release for line in lines if (release := release_of(line)))
+
+
+TESTED = _listed()
+"""In ascending order."""
 
 
 def ordered(release: str) -> tuple[int, ...]:
@@ -36,4 +43,4 @@ def nearest(version: str) -> str:
 
 def tested_versions() -> str:
     """Return the tested releases in words."""
-    return " and ".join(TESTED)
+    return " and ".join(filter(None, (", ".join(TESTED[:-1]), TESTED[-1])))

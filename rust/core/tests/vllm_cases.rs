@@ -2,7 +2,9 @@
 
 mod steps;
 
-use hybrid_blocks::vllm::{AllocateArgs, GroupConfig, Lookup, LookupGroup, ManagerConfig, Release};
+use hybrid_blocks::vllm::{
+    AllocateArgs, GroupConfig, Lookup, LookupGroup, ManagerConfig, ReleaseRules,
+};
 use hybrid_blocks::{BlockId, Error, GroupId, GroupKind, Key, PoolId, Residency, Store};
 use steps::{HASH_BLOCK, Manager, at, compute, known, try_compute, with_blocks};
 
@@ -36,10 +38,13 @@ fn adopt(manager: &mut Manager, handle: u64, blocks: &[Vec<BlockId>]) -> Result<
 }
 
 #[test]
-fn a_release_is_known_by_its_name() {
-    assert_eq!("0.32".parse(), Ok(Release::V0_32));
-    assert_eq!("0.33".parse(), Ok(Release::V0_33));
-    assert!("0.34".parse::<Release>().is_err());
+fn a_rule_of_a_release_is_known_by_its_name() {
+    let one = ReleaseRules::named(["keys_running_state_once"]).unwrap();
+    assert!(one.keys_running_state_once);
+    assert!(!one.keeps_block_below_junction);
+    assert_eq!(ReleaseRules::named([]), Ok(ReleaseRules::default()));
+    let unknown = ReleaseRules::named(["0.33"]).unwrap_err().to_string();
+    assert!(unknown.contains("no rule of a vLLM release is called \"0.33\""), "{unknown}");
 }
 
 #[test]

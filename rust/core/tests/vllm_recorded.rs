@@ -19,29 +19,37 @@ fn live_again(name: &str, caller: Caller) -> Spared {
     })
 }
 
-#[test]
-fn every_answer_is_that_of_vllm_0_33() {
-    live_again("vllm-0.33.jsonl.gz", Caller::Plain);
+/// The fixtures of all releases, those of rings or all others.
+fn recorded(of_rings: bool) -> Vec<String> {
+    let mut names = fixture::names();
+    names.retain(|name| name.ends_with("-ring.jsonl.gz") == of_rings);
+    assert!(names.len() >= 2, "{names:?}");
+    names
 }
 
 #[test]
-fn every_answer_is_that_of_vllm_0_32() {
-    live_again("vllm-0.32.jsonl.gz", Caller::Plain);
+fn every_answer_is_that_of_vllm() {
+    for name in recorded(false) {
+        live_again(&name, Caller::Plain);
+    }
 }
 
 #[test]
 fn calls_that_are_said_to_change_nothing_need_not_be_made() {
-    for (name, most) in [("vllm-0.32.jsonl.gz", 212), ("vllm-0.33.jsonl.gz", 234)] {
-        let Spared { num_idle, num_spared } = live_again(name, Caller::Sparing);
+    for name in recorded(false) {
+        let Spared { num_idle, num_spared } = live_again(&name, Caller::Sparing);
         let num_made = num_idle - num_spared;
-        assert!(num_made <= most, "{name}: {num_made} of {num_idle} idle steps are not spared");
+        assert!(
+            num_made * 11 <= num_idle,
+            "{name}: {num_made} of {num_idle} idle steps are not spared"
+        );
     }
 }
 
 #[test]
 fn a_ring_holds_one_block_a_request_and_caches_nothing() {
-    for name in ["vllm-0.32-ring.jsonl.gz", "vllm-0.33-ring.jsonl.gz"] {
-        live_again(name, Caller::Plain);
-        live_again(name, Caller::Sparing);
+    for name in recorded(true) {
+        live_again(&name, Caller::Plain);
+        live_again(&name, Caller::Sparing);
     }
 }

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-import vllm
-from hybrid_blocks.vllm.support import release_of
+from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     CircularBufferSpec,
@@ -110,7 +109,7 @@ class Engine:
         }
 
     def hash_lookahead(self) -> dict[str, int]:
-        """Return the argument that vLLM 0.32 does not know, if it is wanted."""
+        """Return the argument that vLLM knows since 0.33, if it is wanted."""
         count = self.num_hash_lookahead
         return {"num_hash_lookahead_tokens": count} if count else {}
 
@@ -338,7 +337,7 @@ def _context_parallel() -> dict[str, Engine]:
 
 def _known(engines: dict[str, Engine]) -> dict[str, Engine]:
     """Return the engines that the installed vLLM has the options for."""
-    hashes_ahead = release_of(vllm.__version__) != "0.32"
+    hashes_ahead = hasattr(BlockPool, "_lookahead_token_ids")
     return {
         name: engine
         for name, engine in engines.items()

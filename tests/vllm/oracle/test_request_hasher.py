@@ -3,23 +3,22 @@
 from typing import Any
 
 import pytest
-import vllm
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.vllm import request_hasher as ours
 from hybrid_blocks.vllm.level import KNOWN_PROMPTS, max_known_bytes
-from hybrid_blocks.vllm.support import release_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher as vllm_hasher
 from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.request import Request
 
-# vLLM 0.32 does not look ahead.
-LOOKAHEADS = (0,) if release_of(vllm.__version__) == "0.32" else (0, 0, 1, 2)
+# vLLM looks ahead since 0.33.
+LOOKAHEADS = (0, 0, 1, 2) if hasattr(BlockPool, "_lookahead_token_ids") else (0,)
 
 FEATURES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=3).map(
     lambda spans: [

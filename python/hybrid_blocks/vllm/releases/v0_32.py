@@ -20,9 +20,14 @@ ExtraKeysOf = Callable[[Request, int, int, int], tuple[Any, int]]
 
 
 class Release:
-    """The questions of the adapter to a release."""
+    """The questions of the adapter to a release, answered as the oldest one does."""
 
-    name = "0.32"
+    rules: frozenset[str] = frozenset()
+    """What it decides otherwise than the oldest one: the core's ``ReleaseRules``, by name."""
+
+    def __init__(self, name: str) -> None:
+        """Answer for the release ``name``, such as ``0.33``."""
+        self.name = name
 
     def manager_class(self, group: KVCacheGroupSpec) -> type | None:
         """Return vLLM's manager of a group."""

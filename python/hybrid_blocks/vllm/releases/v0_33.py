@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Release(v0_32.Release):
     """What changed since 0.32."""
 
-    name = "0.33"
+    rules = v0_32.Release.rules | {"keeps_block_below_junction", "keys_running_state_once"}
 
     def manager_class(self, group: KVCacheGroupSpec) -> type | None:
         """Return vLLM's manager of a group, which may depend on its role."""

@@ -17,7 +17,12 @@ class Surface:
     def __init__(self, release: str) -> None:
         self._release = release
         self._since: dict[str, str] = self.recorded["since"]
-        self._older: dict[str, dict[str, list[str]]] = self.recorded["older"].get(release, {})
+        self._until: dict[str, str] = self.recorded["until"]
+        self._older: dict[str, dict[str, list[str]]] = {}
+        for last, owners in sorted(self.recorded["older"].items(), key=_order, reverse=True):
+            if support.ordered(release) <= support.ordered(last):
+                for owner, methods in owners.items():
+                    self._older.setdefault(owner, {}).update(methods)
 
     @cached_property
     def recorded(self) -> dict[str, Any]:
@@ -37,9 +42,10 @@ class Surface:
         return next((tier for tier, listed in tiers.items() if name in listed[what]), "manager")
 
     def is_present(self, name: str) -> bool:
-        """Return whether the release is new enough to have what is listed."""
-        since = self._since.get(name)
-        return since is None or support.ordered(since) <= support.ordered(self._release)
+        """Return whether the release has what is listed, which came or went with some release."""
+        first, last = (it.get(name, self._release) for it in (self._since, self._until))
+        here = support.ordered(self._release)
+        return support.ordered(first) <= here <= support.ordered(last)
 
     def callables(self) -> dict[str, dict[str, list[str]]]:
         """Return the parameters of each owner's callables."""
@@ -74,3 +80,7 @@ class Surface:
     def closed(self) -> list[str]:
         """Return the classes that ours replace: the record must know all their methods."""
         return list(self.recorded["closed"]["owners"])
+
+
+def _order(by_release: tuple[str, Any]) -> tuple[int, ...]:
+    return support.ordered(by_release[0])

@@ -1,7 +1,7 @@
 //! The engine's calls, as fixtures know them. Nothing else here calls the engine.
 
 use hybrid_blocks::vllm::{
-    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, Release,
+    AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, ReleaseRules,
     RequestProgress, TokenCounts,
 };
 use hybrid_blocks::{
@@ -283,11 +283,7 @@ fn config(config: &fixture::Config) -> ManagerConfig {
     };
     let specs: Vec<_> = config.lookup_groups.iter().map(spec).collect();
     ManagerConfig {
-        release: match config.release.as_str() {
-            "0.32" => Release::V0_32,
-            "0.33" => Release::V0_33,
-            other => panic!("no release {other}"),
-        },
+        release: ReleaseRules::named(config.release_rules.iter().map(String::as_str)).unwrap(),
         groups: config.groups.iter().map(group).collect(),
         lookup: match config.lookup.as_str() {
             "none" => Lookup::None,

@@ -1,6 +1,6 @@
 //! What a fixture says: lives of an engine, each a list of calls and of vLLM's answers.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
@@ -38,7 +38,7 @@ pub(crate) struct Start {
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
 pub(crate) struct Config {
-    pub(crate) release: String,
+    pub(crate) release_rules: Vec<String>,
     pub(crate) groups: Vec<Group>,
     pub(crate) lookup: String,
     pub(crate) lookup_groups: Vec<(Vec<u32>, bool)>,
@@ -232,9 +232,20 @@ pub(crate) enum Event {
     Stored(u32, u32, u32, u32, Vec<u32>),
 }
 
+/// Where fixtures lie.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+
+/// All fixtures, in the order of their releases.
+pub(crate) fn names() -> Vec<String> {
+    let names = fs::read_dir(FOLDER).unwrap().map(|file| file.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 /// Every life of a fixture.
 pub(crate) fn read(name: &str) -> (Head, Vec<Life>) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    let path = Path::new(FOLDER).join(name);
     let file = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut numbered = BufReader::new(GzDecoder::new(file)).lines().map(Result::unwrap).enumerate();
     let (_, head) = numbered.next().expect("a fixture has a first line");

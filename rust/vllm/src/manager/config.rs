@@ -1,6 +1,6 @@
 //! The core's configuration, as Python gives it.
 
-use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig};
+use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig, ReleaseRules};
 use hybrid_blocks::{CheckpointPolicy, GroupId, GroupKind, Policy, PoolId};
 use hybrid_blocks_interop::{core_error, invalid_argument};
 use pyo3::prelude::*;
@@ -28,7 +28,7 @@ pub(super) struct GroupFields {
 #[derive(FromPyObject)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
 pub(super) struct ConfigFields {
-    release: String,
+    release_rules: Vec<String>,
     groups: Vec<GroupFields>,
     lookup: String,
     lookup_groups: Vec<(Vec<u32>, bool)>,
@@ -110,7 +110,8 @@ impl ConfigFields {
             }
         };
         Ok(ManagerConfig {
-            release: self.release.parse().map_err(core_error)?,
+            release: ReleaseRules::named(self.release_rules.iter().map(String::as_str))
+                .map_err(core_error)?,
             groups: self.groups.iter().map(GroupFields::group).collect::<PyResult<_>>()?,
             lookup,
             hash_block_size: self.hash_block_size,

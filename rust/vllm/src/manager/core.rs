@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use hybrid_blocks::vllm::{ManagerConfig, Release};
+use hybrid_blocks::vllm::ManagerConfig;
 use hybrid_blocks::{BlockId, CacheEvent, Digest, Error, Store};
 use hybrid_blocks_interop::{core_error, integrity_error};
 use pyo3::intern;
@@ -79,7 +79,7 @@ impl RustKVCacheManager {
             num_groups: config.groups.len() as u32,
             watermark_blocks: config.watermark_blocks,
             heeds_boundary: config.heeds_shared_prefix_boundary(),
-            repeats_commits: config.release == Release::V0_32,
+            repeats_commits: !config.release.keys_running_state_once,
             enable_caching: config.enable_caching(),
             enable_events: config.enable_events,
             enable_residency: config.enable_residency,

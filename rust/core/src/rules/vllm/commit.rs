@@ -207,7 +207,7 @@ impl<S: Store> Call<'_, S> {
         let Some(&block) = self.tables[group].blocks.get(position as usize) else {
             return Ok(None);
         };
-        let is_hashed = self.config.release.rules().keys_running_state_once
+        let is_hashed = self.config.release.keys_running_state_once
             && self.first_key(group, block).is_some_and(|(_, hashed)| hashed == num_tokens);
         if block.is_null() || is_hashed {
             return Ok(None);

@@ -1,5 +1,6 @@
 //! What the manager is told about the model and the engine.
 
+use super::release::ReleaseRules;
 use crate::engine::LookupGroup;
 use crate::error::Error;
 use crate::group::{GroupKind, GroupSpec};
@@ -72,57 +73,12 @@ pub enum Lookup {
     },
 }
 
-/// The vLLM whose decisions are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Release {
-    /// 0.32.
-    V0_32,
-    /// 0.33.
-    V0_33,
-}
-
-/// What a release decides differently.
-pub(crate) struct Rules {
-    /// Whether sparse retention keeps, for a drafter's group, the block below a junction too: a
-    /// request that diverges right after the junction resumes there.
-    pub(crate) keeps_block_below_junction: bool,
-    /// Whether a running state that has its key already is left alone.
-    pub(crate) keys_running_state_once: bool,
-}
-
-impl Release {
-    /// All differences between releases.
-    pub(crate) const fn rules(self) -> Rules {
-        match self {
-            Self::V0_32 => {
-                Rules { keeps_block_below_junction: false, keys_running_state_once: false }
-            }
-            Self::V0_33 => {
-                Rules { keeps_block_below_junction: true, keys_running_state_once: true }
-            }
-        }
-    }
-}
-
-impl std::str::FromStr for Release {
-    type Err = Error;
-
-    /// The release that vLLM calls itself, such as `0.33`.
-    fn from_str(name: &str) -> Result<Self, Error> {
-        match name {
-            "0.32" => Ok(Self::V0_32),
-            "0.33" => Ok(Self::V0_33),
-            _ => Err(Error::InvalidConfig(format!("no release {name:?} of vLLM is known"))),
-        }
-    }
-}
-
 /// The whole configuration. Sizes are in tokens.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
 pub struct ManagerConfig {
-    /// Whose decisions these are.
-    pub release: Release,
+    /// What vLLM's release decides differently from others.
+    pub release: ReleaseRules,
     /// The groups.
     pub groups: Vec<GroupConfig>,
     /// How prefixes are found.
@@ -161,7 +117,7 @@ pub struct ManagerConfig {
 }
 
 impl ManagerConfig {
-    /// The newest release with all that is optional switched off. Sizes are in tokens.
+    /// All rules of releases, with all that is optional switched off. Sizes are in tokens.
     #[must_use]
     pub fn new(
         groups: Vec<GroupConfig>,
@@ -171,7 +127,7 @@ impl ManagerConfig {
         max_model_len: u32,
     ) -> Self {
         Self {
-            release: Release::V0_33,
+            release: ReleaseRules::ALL,
             groups,
             lookup,
             hash_block_size,

@@ -29,6 +29,7 @@ mod no_change;
 mod placement;
 mod progress;
 mod promised;
+mod release;
 mod request;
 mod retention;
 mod said;
@@ -37,8 +38,9 @@ mod stats;
 
 pub use crate::engine::LookupGroup;
 pub use call::BoundaryState;
-pub use config::{GroupConfig, Lookup, ManagerConfig, Release};
+pub use config::{GroupConfig, Lookup, ManagerConfig};
 pub use lookup::ComputedBlocks;
 pub use manager::KvCacheManager;
 pub use progress::{AllocateArgs, RequestProgress, TokenCounts};
+pub use release::ReleaseRules;
 pub use stats::KvCacheStats;

@@ -79,7 +79,7 @@ fn reachable_boundaries(
     if request.shared_prefix_boundary > 0 {
         let junction = i64::from(request.shared_prefix_boundary);
         boundaries.push(junction);
-        if group.use_eagle && config.release.rules().keeps_block_below_junction {
+        if group.use_eagle && config.release.keeps_block_below_junction {
             boundaries.push(junction - i64::from(group.block_size));
         }
     }
