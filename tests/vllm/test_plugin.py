@@ -23,8 +23,8 @@ from hybrid_blocks.vllm import (
 )
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.level import Level, requested
-from hybrid_blocks.vllm.surface import differences
-from surface import RELEASE
+from hybrid_blocks.vllm.surface import Tier, differences
+from surface import INSTALLED, RELEASE
 from vllm.logger import _print_warning_once
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
@@ -224,7 +224,10 @@ def test_a_scheduler_that_differs_leaves_vllms_own(
 
 @pytest.mark.parametrize(
     ("asked", "why", "level"),
-    [("natural", "a KV connector", logging.WARNING), ("manager", None, logging.INFO)],
+    [
+        *[("natural", "a KV connector", logging.WARNING)] * INSTALLED.reaches(Tier.NATURAL),
+        ("manager", None, logging.INFO),
+    ],
 )
 def test_an_engine_below_the_level_that_was_asked_for_warns_once_and_says_why(
     monkeypatch: pytest.MonkeyPatch, notes: Notes, asked: str, why: str | None, level: int
@@ -260,3 +263,10 @@ def test_the_comparison_with_the_installed_vllm_makes_few_calls() -> None:
     finally:
         sys.setprofile(None)
     assert 100 < num_calls < 40_000
+
+
+@pytest.mark.skipif(INSTALLED.reaches(Tier.NATURAL), reason="this release reaches level natural")
+def test_a_release_below_level_natural_runs_at_level_manager_and_says_why() -> None:
+    granted = grant.grant(Level.NATURAL)
+    assert granted.level is Level.MANAGER
+    assert "vllm.v1.worker.utils.customize_attention_spec is gone" in granted.differences

@@ -18,7 +18,11 @@ class Running(list[Any]):
 
     def all(self) -> list[Any]:
         """Return those that are dealt with and the rest."""
-        return self._ahead + self[:]
+        return list(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one of the rest; vLLM before 0.32 asks for the first of all if none is left."""
+        return super().__getitem__(index) if len(self) else self._ahead[index]
 
     def __bool__(self) -> bool:
         """Return whether any runs, one that is dealt with or another."""

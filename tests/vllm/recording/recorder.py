@@ -12,6 +12,8 @@ from vllm.v1.request import Request
 from . import answers
 
 Step = dict[str, Any]
+SKIPS_ZEROING = "skip_zeroing_group_ids" in KVCacheManager.allocate_slots.__code__.co_varnames
+"""Whether a caller may say which groups' blocks others write: since 0.32."""
 
 
 class Recorder:
@@ -106,7 +108,7 @@ class Recorder:
     def _allocate_slots(self, request: Request, num_new_tokens: int, **kwargs: Any) -> Any:
         manager = self._manager
         num_external = kwargs.get("num_external_computed_tokens", 0)
-        if num_external:
+        if num_external and SKIPS_ZEROING:
             groups = range(manager.num_kv_cache_groups)
             kwargs["skip_zeroing_group_ids"] = tuple(
                 g for g in groups if self._random.random() < 0.3

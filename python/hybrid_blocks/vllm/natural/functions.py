@@ -1,4 +1,4 @@
-"""The planning of memory as vLLM 0.32 asks for it: functions, where 0.33 has a builder."""
+"""The planning of memory as vLLM asks for it before 0.33: functions, where 0.33 has a builder."""
 
 from collections.abc import Callable
 from typing import Any

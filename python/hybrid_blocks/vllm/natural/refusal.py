@@ -82,7 +82,7 @@ def _of_config(config: VllmConfig) -> str | None:
 
 
 def _plans_for_itself() -> bool:
-    """Whether the platform names a builder of its own; vLLM 0.32 knows no builders."""
+    """Whether the platform names a builder of its own; vLLM before 0.33 knows no builders."""
     name = "get_kv_cache_config_builder_cls"
     own = next((cls for cls in type(current_platform).__mro__ if name in cls.__dict__), Platform)
     return own is not Platform
@@ -132,7 +132,7 @@ def _of_layer(spec: Any) -> str | None:
         "padded attention pages": spec.page_size_padded is not None,
         "compressed attention": spec.tokens_per_state != 1,
         "sparse latent attention": latent
-        # vLLM 0.32 has no `topk_buffer_width`.
+        # vLLM before 0.33 has no `topk_buffer_width`.
         and (spec.model_version or getattr(spec, "topk_buffer_width", None)) is not None,
     }
     return next((name for name, applies in refused.items() if applies), None)

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import vllm
 
-from hybrid_blocks.vllm.releases.v0_32 import Release
+from hybrid_blocks.vllm.releases.v0_31 import Release
 from hybrid_blocks.vllm.support import nearest
 
 _name = nearest(vllm.__version__)

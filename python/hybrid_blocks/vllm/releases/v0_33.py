@@ -11,7 +11,7 @@ from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 from vllm.v1.request import Request
 
 from hybrid_blocks.vllm.releases import v0_32
-from hybrid_blocks.vllm.releases.v0_32 import ExtraKeysOf
+from hybrid_blocks.vllm.releases.v0_31 import ExtraKeysOf
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput

@@ -71,10 +71,7 @@ def _callables(surface: Surface) -> Iterator[tuple[str, str]]:
             yield surface.tier_of_owner(owner), f"{_dotted(owner)} is gone"
             continue
         for name, expected in methods.items():
-            is_function = owner.endswith(":")
-            tier = (
-                surface.tier_of_name(owner + name) if is_function else surface.tier_of_owner(owner)
-            )
+            tier = surface.tier_of_callable(owner, name)
             method = getattr(found, name, None)
             if method is None:
                 yield tier, f"{_dotted(owner, name)} is gone"

@@ -37,6 +37,10 @@ class Surface:
         """Return the lowest tier that uses members of an owner."""
         return self._tier("owners", owner)
 
+    def tier_of_callable(self, owner: str, name: str) -> str:
+        """Return the lowest tier that calls a method, or a function of ``module:``."""
+        return self.tier_of_name(owner + name) if owner.endswith(":") else self.tier_of_owner(owner)
+
     def _tier(self, what: str, name: str) -> str:
         tiers: dict[str, dict[str, list[str]]] = self.recorded["tiers"]
         return next((tier for tier, listed in tiers.items() if name in listed[what]), "manager")
@@ -46,6 +50,11 @@ class Surface:
         first, last = (it.get(name, self._release) for it in (self._since, self._until))
         here = support.ordered(self._release)
         return support.ordered(first) <= here <= support.ordered(last)
+
+    def reaches(self, tier: str) -> bool:
+        """Return whether the release has all that a tier needs."""
+        last = self.recorded["unreached"].get(tier)
+        return last is None or support.ordered(last) < support.ordered(self._release)
 
     def callables(self) -> dict[str, dict[str, list[str]]]:
         """Return the parameters of each owner's callables."""

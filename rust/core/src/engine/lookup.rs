@@ -58,6 +58,8 @@ pub(crate) struct Candidate {
     pub(crate) longest: u32,
     /// By spec.
     answers: Vec<Answer>,
+    /// Tokens that no look-up goes past, not even a drafter's for what it then drops.
+    most: u32,
 }
 
 /// What one spec answered so far.
@@ -70,7 +72,13 @@ struct Answer {
 
 impl Candidate {
     pub(crate) fn new(limit: u32, num_specs: usize) -> Self {
-        Self { num_tokens: limit, longest: 0, answers: vec![Answer::default(); num_specs] }
+        let answers = vec![Answer::default(); num_specs];
+        Self { num_tokens: limit, longest: 0, answers, most: u32::MAX }
+    }
+
+    /// With no look-up past `most` tokens.
+    pub(crate) fn within(self, most: u32) -> Self {
+        Self { most, ..self }
     }
 }
 
@@ -108,7 +116,11 @@ impl<S: Store> Finder<'_, S> {
                     }
                 }
                 let drop_eagle = spec.use_eagle && !candidate.answers[at].eagle_done;
-                let limit = if drop_eagle { self.with_eagle_margin(spec, length) } else { length };
+                let limit = if drop_eagle {
+                    self.with_eagle_margin(spec, length).min(candidate.most)
+                } else {
+                    length
+                };
                 let new = self.find(&spec.groups, limit, drop_eagle);
                 if drop_eagle {
                     candidate.answers[at].eagle_done = true;

@@ -23,7 +23,7 @@ impl<S: Store> Call<'_, S> {
             return None;
         }
         let (start, end) = (counts.num_computed, counts.num_main);
-        let position = self.config.checkpoint_position(end, self.config.hit_alignment());
+        let position = self.config.checkpoint_inside(end);
         let alignment = checkpoint_alignment?;
         let hash_block = self.config.hash_block_size;
         let column = i64::from(end.div_ceil(config.block_size)) - 2;

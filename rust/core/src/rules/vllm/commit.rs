@@ -104,7 +104,8 @@ impl<S: Store> Call<'_, S> {
 
     /// The last hash block's end in the prompt that a later request can match.
     pub(super) fn prompt_tail(&self, config: &GroupConfig) -> u32 {
-        let limit = self.progress.num_prompt.saturating_sub(u32::from(!config.use_eagle));
+        let leaves_one = self.config.release.leaves_last_token && !config.use_eagle;
+        let limit = self.progress.num_prompt.saturating_sub(u32::from(leaves_one));
         let hash_block = self.config.hash_block_size;
         (limit / hash_block).min(self.digests.len() as u32) * hash_block
     }
@@ -144,7 +145,7 @@ impl<S: Store> Call<'_, S> {
     /// A state at a hash block's end, inside or at the end of its block.
     fn commit_state_tail(&mut self, group: usize, num_tokens: u32) -> Result<(), Error> {
         let key = match self.tables[group].moving().checkpoint {
-            Some(checkpoint) => self.commit_checkpoint(group, checkpoint)?,
+            Some(checkpoint) => self.commit_checkpoint(group, checkpoint, num_tokens)?,
             None => self.commit_running_state(group, num_tokens)?,
         };
         if let Some(key) = key {
@@ -157,6 +158,7 @@ impl<S: Store> Call<'_, S> {
         &mut self,
         group: usize,
         (num_tokens, position): (u32, u32),
+        num_committed: u32,
     ) -> Result<Option<Key>, Error> {
         let config = self.config_of(group);
         let Some(&block) = self.tables[group].blocks.get(position as usize) else {
@@ -164,11 +166,13 @@ impl<S: Store> Call<'_, S> {
                 "the checkpoint's position {position} is past the end of group {group}'s table"
             )));
         };
-        let ends_prompt = num_tokens
-            == self
-                .config
-                .checkpoint_position(self.progress.num_prompt, self.config.hit_alignment());
-        let is_retained = num_tokens.is_multiple_of(config.block_size) && {
+        let num_prompt = self.progress.num_prompt;
+        let ends_prompt = num_tokens == self.config.checkpoint_inside(num_prompt);
+        let is_retained = if !self.config.release.retains_checkpoints_by_interval {
+            self.config.retention_interval != Some(0) || num_committed >= num_prompt
+        } else if !num_tokens.is_multiple_of(config.block_size) {
+            false
+        } else {
             let at = num_tokens / config.block_size - 1;
             let drops_eagle = self.config.drops_eagle_checkpoint;
             mask(self.config, config, drops_eagle, (at, at + 1), None).is_none_or(|mask| mask[0])
@@ -195,7 +199,11 @@ impl<S: Store> Call<'_, S> {
         if num_tokens == 0 || !num_tokens.is_multiple_of(hash_block) {
             return Ok(None);
         }
-        let prompt_end = self.config.checkpoint_position(self.progress.num_prompt, hash_block);
+        let at_block_end = num_tokens.is_multiple_of(config.block_size);
+        if at_block_end && !self.config.release.keys_states_at_block_ends {
+            return Ok(None);
+        }
+        let prompt_end = self.config.state_tail(self.progress.num_prompt);
         let ends_junction = self.config.shared_prefix_checkpoint
             && num_tokens == self.progress.shared_prefix_boundary
             && self.progress.num_computed < num_tokens
@@ -213,7 +221,7 @@ impl<S: Store> Call<'_, S> {
             return Ok(None);
         }
         let key = self.key_tail(group, block, num_tokens, false)?;
-        if key.is_some() && !num_tokens.is_multiple_of(config.block_size) {
+        if key.is_some() && !at_block_end {
             // The next step writes on into this block: its content must be copied before.
             let table = &mut self.tables[group];
             table.set_copy_source(position, block);

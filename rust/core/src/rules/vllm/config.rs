@@ -192,6 +192,24 @@ impl ManagerConfig {
         num_tokens.saturating_sub(self.num_hash_lookahead.max(1)) / unit * unit
     }
 
+    /// As [`ManagerConfig::checkpoint_position`], of the checkpoint inside a chunk that ends there.
+    pub(super) fn checkpoint_inside(&self, num_tokens: u32) -> u32 {
+        if self.release.places_checkpoints_at_hits {
+            return self.checkpoint_position(num_tokens, self.hit_alignment());
+        }
+        let unit = self.hash_block_size;
+        let last = num_tokens.saturating_sub(1) / unit * unit;
+        if self.drops_eagle_checkpoint { last.saturating_sub(unit) } else { last }
+    }
+
+    /// As [`ManagerConfig::checkpoint_position`], of the state that a prompt leaves at its end.
+    pub(super) fn state_tail(&self, num_prompt: u32) -> u32 {
+        if self.release.leaves_last_token || self.drops_eagle_checkpoint {
+            return self.checkpoint_position(num_prompt, self.hash_block_size);
+        }
+        num_prompt / self.hash_block_size * self.hash_block_size
+    }
+
     /// Whether a manager can be made of it.
     ///
     /// # Errors

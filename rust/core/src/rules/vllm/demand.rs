@@ -157,7 +157,8 @@ impl<S: Store> Call<'_, S> {
             self.tables[group].moving_mut().checkpoint = checkpoint;
         }
         if new > 0 {
-            let drafts = if moving.allocated { 0 } else { num_speculative };
+            let moves = checkpoint.is_none() || self.config.release.moves_drafts_at_checkpoints;
+            let drafts = if moving.allocated && moves { 0 } else { num_speculative };
             let most = 1 + u32::from(copy) + u32::from(checkpoint.is_some()) + drafts;
             new = new.min(i64::from(most));
         }

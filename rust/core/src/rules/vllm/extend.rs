@@ -122,7 +122,7 @@ impl<S: Store> Call<'_, S> {
                 table.num_skipped = null_end as u32;
             }
         }
-        if was_allocated {
+        if was_allocated && (checkpoint == 0 || self.config.release.moves_drafts_at_checkpoints) {
             for position in held.saturating_sub(drafts)..held.min(null_end) {
                 self.move_draft(group, position)?;
             }

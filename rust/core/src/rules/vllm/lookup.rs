@@ -25,6 +25,11 @@ impl<S: Store> KvCacheManager<S> {
         self.engine.cache.finder(digests, self.config.hit_alignment())
     }
 
+    /// Tokens that no look-up for a hit of at most `limit` tokens goes past.
+    const fn most(&self, limit: u32) -> u32 {
+        if self.config.release.looks_past_limit { u32::MAX } else { limit }
+    }
+
     /// The longest cached prefix of at most `limit` tokens of a request; none of a request that is not
     /// known. Takes nothing.
     #[must_use]
@@ -41,7 +46,7 @@ impl<S: Store> KvCacheManager<S> {
                 ComputedBlocks { blocks, num_tokens, num_uncached: 0 }
             }
             Lookup::Hybrid { specs, .. } => {
-                let mut candidate = Candidate::new(limit, specs.len());
+                let mut candidate = Candidate::new(limit, specs.len()).within(self.most(limit));
                 finder.reconcile(specs, |_| true, &mut candidate);
                 let num_tokens = candidate.num_tokens;
                 let num_uncached = candidate.longest.saturating_sub(num_tokens);
@@ -59,7 +64,7 @@ impl<S: Store> KvCacheManager<S> {
             return (self.longest_hit(handle, limit), HitLimit::default());
         };
         let finder = self.finder(self.digests(handle));
-        let mut candidate = Candidate::new(limit, specs.len());
+        let mut candidate = Candidate::new(limit, specs.len()).within(self.most(limit));
         finder.reconcile(specs, |group| group.kind().is_full(), &mut candidate);
         let attention = candidate.num_tokens;
         finder.reconcile(specs, |group| !group.kind().is_recurrent(), &mut candidate);
@@ -94,7 +99,11 @@ impl<S: Store> KvCacheManager<S> {
         if let Lookup::Hybrid { specs, .. } = &self.config.lookup {
             for spec in specs {
                 let eagle = spec.use_eagle;
-                let limit = if eagle { finder.with_eagle_margin(spec, limit) } else { limit };
+                let limit = if eagle {
+                    finder.with_eagle_margin(spec, limit).min(self.most(limit))
+                } else {
+                    limit
+                };
                 let found = finder.find(&spec.groups, limit, eagle);
                 for (group, own) in spec.groups.iter().zip(found.blocks) {
                     blocks[group.index()] = own;
