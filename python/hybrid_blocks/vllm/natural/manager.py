@@ -17,7 +17,7 @@ from hybrid_blocks.vllm import events
 from hybrid_blocks.vllm.geometry import Geometry
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
-from hybrid_blocks.vllm.natural import hints
+from hybrid_blocks.vllm.natural import hints, lookup_spans
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.slab_pool import SlabPool
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents
@@ -52,6 +52,12 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             manager.block_pool = pool
             manager._null_block = pool.null_block
         return [pool.pools[number] for number in self.kv_cache_config.pools]
+
+    def _show_requests(self) -> None:
+        super()._show_requests()
+        if lookup_spans.are_exported():
+            manager: Any = self
+            manager.allocate_slots = lookup_spans.LookupSpans(self).allocate_slots
 
     def _geometry(self) -> Geometry:
         geometry = super()._geometry()
