@@ -87,10 +87,12 @@ def _recorder() -> Recorder | None:
 
 
 def _take_prefill_stats(self: Any) -> Any:
+    # Asked for in every step of every request, and there with the first token alone.
+    if self.prefill_stats is None:
+        return None
     stats = _vllm_take_prefill_stats(self)
-    if stats is not None:
-        # Taken with the first token; the engine hands the events out right after.
-        setattr(self, _FIRST_TOKEN, (stats.num_cached_tokens, _scheduled(self), time()))
+    # The engine hands the events out right after.
+    setattr(self, _FIRST_TOKEN, (stats.num_cached_tokens, _scheduled(self), time()))
     return stats
 
 
