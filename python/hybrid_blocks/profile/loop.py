@@ -141,6 +141,8 @@ def fingerprint_schedule(scheduled: SchedulerOutput) -> bytes:
     ]
     cached = vars(scheduled.scheduled_cached_reqs)
     rest = vars(scheduled) | {"scheduled_new_reqs": new, "scheduled_cached_reqs": cached}
+    # A hint to kernels, which vLLM gives before 0.32 and this package never.
+    rest["num_common_prefix_blocks"] = []
     return repr({name: _ordered(value) for name, value in rest.items()}).encode()
 
 

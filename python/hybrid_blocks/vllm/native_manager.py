@@ -108,6 +108,10 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
         """Return the blocks as a result, the one empty result if there are none."""
         return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks  # type: ignore[arg-type]
 
+    def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:  # noqa: ARG002
+        """Return 0 for each group, as vLLM does since 0.32: no prefix is read once for all."""
+        return [0] * self.num_kv_cache_groups
+
     def take_kv_cache_block_copies(self) -> Any:
         """Return the copies to make since the last call, and the blocks held until then."""
         pairs = self._take_copies()
