@@ -346,6 +346,10 @@ architectures: build/.developed ## Record the caches of all of vLLM's architectu
 
 # Another vLLM's Python beside the dependencies of the tested one.
 VLLM ?=
+.PHONY: where
+where: ## The files that name a kind of cache groups (KIND=ring)
+	@python3 tests/where.py "$(KIND)"
+
 .PHONY: drift
 drift: build/.developed ## How another vLLM differs from the tested ones (VLLM=0.34.0)
 	@test -n "$(VLLM)" || { echo "say which release: make drift VLLM=0.34.0"; exit 2; }

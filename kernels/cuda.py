@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Ids that travel in a kernel's parameters: 2 KiB of the 4 KiB that every driver takes.
 INLINE_IDS = 512
-INLINE_PAIRS = INLINE_IDS // 2
 
 # As in common.cuh: the ids themselves, unless a pointer says where they lie on the device.
 IDS = np.dtype([("listed", "u8"), ("inlined", "i4", (INLINE_IDS,))])

@@ -13,7 +13,7 @@ from _served_rows import GIB, Cases, deployment, pairs, read
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import ArenaPlan, plan_natural
-from hybrid_blocks.replay.live_bytes import LiveBytes
+from hybrid_blocks.replay.cache import LiveBytes
 from hybrid_blocks.trace import Trace
 from natural.served import Served
 

@@ -13,8 +13,8 @@ from threading import Thread
 from urllib.request import urlopen
 
 import models
-from hybrid_blocks.top.address import metrics_url
 from hybrid_blocks.top.frame import View, frame
+from hybrid_blocks.top.read import metrics_url
 from hybrid_blocks.top.reading import parse
 from load import requests, send
 from server import Server, serve

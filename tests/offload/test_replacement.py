@@ -4,8 +4,9 @@ import pytest
 import vllm
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload import HybridOffloadingSpec
-from hybrid_blocks.offload.replacement import VARIABLE, replace_spec, serve_slabs
+from hybrid_blocks.offload.replacement import replace_spec, serve_slabs
 from hybrid_blocks.offload.slabs import connector
+from hybrid_blocks.variables import OFFLOAD
 from hybrid_blocks.vllm.surface import offload_differences
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
@@ -29,13 +30,13 @@ def test_vllm_finds_the_spec_by_its_name() -> None:
 def test_the_variable_replaces_vllms_spec(
     value: str, spec: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, value)
+    monkeypatch.setenv(OFFLOAD.name, value)
     replace_spec()
     assert OffloadingSpecFactory.get_spec_cls({"cpu_bytes_to_use": 1 << 30}) is spec
 
 
 def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "yes")
+    monkeypatch.setenv(OFFLOAD.name, "yes")
     with pytest.raises(InvalidArgumentError, match="HYBRID_BLOCKS_OFFLOAD is 0 or 1, not 'yes'"):
         replace_spec()
 

@@ -191,7 +191,6 @@ def test_what_is_not_certain_holds_for_one_number_of_ranks() -> None:
     for layer in (_Unknown(state), None):
         found = structure(layer, 2)
         assert found.parts() == [Part("opaque", 1, 2, 4096)]
-        assert not found.is_portable
     replicated = MambaSpec(
         block_size=TOKENS, shapes=((8, 128),), dtypes=(torch.float32,), tp_replicated=True
     )
@@ -201,7 +200,6 @@ def test_what_is_not_certain_holds_for_one_number_of_ranks() -> None:
     for spec in (replicated, latent):
         found = structure(_Unknown(spec), 4)
         assert found.parts() == [Part("replicated", 1, 1, 4096)]
-        assert found.is_portable
         # Ranks of other kinds of parallelism.
         assert structure(_Unknown(spec), 2, 4).parts() == [Part("opaque", 1, 4, 4096)]
 

@@ -22,7 +22,7 @@ from hybrid_blocks.replay import (
     model_cache,
     replay,
 )
-from hybrid_blocks.replay.live_bytes import LiveBytes
+from hybrid_blocks.replay.cache import LiveBytes
 from hybrid_blocks.replay.policy import PolicyName, apply_policy
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.builder import TraceBuilder

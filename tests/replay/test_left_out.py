@@ -16,8 +16,8 @@ from hybrid_blocks.replay import (
     replay,
     request_limits,
 )
+from hybrid_blocks.replay.cache import BlockUnit
 from hybrid_blocks.replay.limits import LeftOut, RequestLimit
-from hybrid_blocks.replay.unit import BlockUnit
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.builder import TraceBuilder
 from typer.testing import CliRunner

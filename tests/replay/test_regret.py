@@ -5,13 +5,13 @@ import math
 import pytest
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import EngineConfig, model_cache
-from hybrid_blocks.replay.regret import Phase, Regret, hit_rate, measure_regret, phases
+from hybrid_blocks.replay.clock import Timeline
 from hybrid_blocks.replay.shares import SharedCache
-from hybrid_blocks.replay.timeline import Timeline
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import WORKLOADS, Trace, generate_workload
 from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.workloads import Chats, Documents, generate_mix
+from regret import Phase, Regret, hit_rate, measure_regret, phases
 
 pytestmark = pytest.mark.wheel
 

@@ -11,7 +11,7 @@ from hybrid_blocks.replay import (
     make_manager,
     replay,
 )
-from hybrid_blocks.replay.step_time import StepTime
+from hybrid_blocks.replay.clock import StepTime
 from hybrid_blocks.trace import Trace, generate_trace
 from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.generate import Shape

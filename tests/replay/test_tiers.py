@@ -9,7 +9,7 @@ from hybrid_blocks.cli import app
 from hybrid_blocks.offload.groups import Group, Groups
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import EngineConfig, model_cache
-from hybrid_blocks.replay.tiers import scale
+from hybrid_blocks.replay.tiers import sizes
 from hybrid_blocks.replay.tiers.below import Finished
 from hybrid_blocks.replay.tiers.ledger import Ledger
 from hybrid_blocks.replay.tiers.live import live_bytes
@@ -122,7 +122,7 @@ def test_a_disk_of_another_scale_decides_the_same(monkeypatch: pytest.MonkeyPatc
     names = [chr(at) for at in range(ord("A"), ord("A") + 40)]
     trace = prompts([*names, *names[:4], *names[-8:]])
     usual = serve(Side.HYBRID, trace, host=9 * CHUNK, disk=8 << 30)
-    monkeypatch.setattr(scale, "_PAGES_A_CHUNK", 1024)
+    monkeypatch.setattr(sizes, "_PAGES_A_CHUNK", 1024)
     finer = serve(Side.HYBRID, trace, host=9 * CHUNK, disk=8 << 30)
     assert hits(usual) == hits(finer)
     assert tier(usual, "disk").hit_tokens > 0

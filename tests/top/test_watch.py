@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.top.address import metrics_url
 from hybrid_blocks.top.errors import GoneError
 from hybrid_blocks.top.frame import View
+from hybrid_blocks.top.read import metrics_url
 from hybrid_blocks.top.reading import Reading
 from hybrid_blocks.top.watch import watch
 

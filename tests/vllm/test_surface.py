@@ -28,6 +28,7 @@ _PYTHON |= {"__module__", "__qualname__", "environ"}
 _LOGGER = {"info", "info_once", "warning", "warning_once", "error", "disabled"}
 _OWN_BY_NAME = {"hybrid_blocks_level", "hybrid_blocks_provenance", "_hybrid_blocks"}
 _OWN_BY_NAME |= {"close", "put"}  # of the trace's recorder
+_OWN_BY_NAME |= {"parameters"}  # of the core's kinds
 
 
 def listed() -> set[str]:

@@ -168,7 +168,7 @@ _Count = TypeVar("_Count", int, npt.NDArray[np.int64])
 class GroupKind:
     """Which tokens and blocks a kind of layer still needs, as the block manager reckons it.
 
-    ``name`` and its parameters are those of `GroupSpec`.
+    ``name`` and its numbers are those of `GroupSpec`; ``str`` writes both as one text.
 
     Raises:
         InvalidArgumentError: An unknown kind, or arguments that it does not have.
@@ -181,7 +181,20 @@ class GroupKind:
         window: int | None = None,
         slots: int | None = None,
         encoder_tokens: int | None = None,
+        **parameters: int | None,
     ) -> GroupKind: ...
+    @property
+    def name(self) -> str:
+        """Its name, such as ``sliding_window``."""
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Its numbers by name, such as ``window``."""
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether later requests can hit it."""
+
     def num_skipped_tokens(self, num_computed: _Count) -> _Count:
         """Leading tokens that nothing computed after ``num_computed`` tokens looks at."""
 
@@ -201,7 +214,8 @@ class GroupKind:
 class GroupSpec:
     """What the layers of a cache group keep.
 
-    ``kind`` is one of
+    ``kind`` is one of these, and takes its numbers as keywords or behind it, as in
+    ``sliding_window(window=4096)``:
 
     - ``full``: attention over all tokens, latent attention too;
     - ``sliding_window``: over the token itself and the ``window - 1`` before it;
@@ -227,6 +241,7 @@ class GroupSpec:
         slots: int | None = None,
         encoder_tokens: int | None = None,
         pool: int = 0,
+        **parameters: int | None,
     ) -> GroupSpec: ...
     @property
     def kind(self) -> str:

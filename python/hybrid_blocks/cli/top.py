@@ -9,11 +9,10 @@ from hybrid_blocks.cli.output import one_line
 from hybrid_blocks.cli.values import finite
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.terminal import UNBOUNDED_WIDTH, make_console
-from hybrid_blocks.top.address import metrics_url
 from hybrid_blocks.top.errors import GoneError
 from hybrid_blocks.top.frame import View, frame
 from hybrid_blocks.top.keys import keys
-from hybrid_blocks.top.read import read_engine
+from hybrid_blocks.top.read import metrics_url, read_engine
 from hybrid_blocks.top.reading import Reading
 from hybrid_blocks.top.watch import watch
 

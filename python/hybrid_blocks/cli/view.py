@@ -10,7 +10,7 @@ from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.top.address import metrics_url
+from hybrid_blocks.top.read import metrics_url
 
 MOST_PORT = 65_535
 MOST_DRAFTS = 8

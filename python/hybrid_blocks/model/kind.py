@@ -4,7 +4,7 @@ The rules are the core's (``rust/core/src/group/kind.rs``). Planner, replay and 
 """
 
 from functools import cache as cached
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 else:
     Tokens = TypeVar("Tokens")
 
-KindName = Literal["full", "mla", "sliding_window", "chunked", "state", "cross"]
-
 
 class GroupKind(msgspec.Struct, frozen=True, kw_only=True):
     """How the cache of a group of layers behaves as a request grows.
@@ -34,7 +32,7 @@ class GroupKind(msgspec.Struct, frozen=True, kw_only=True):
     attention. A state group holds no tokens: its slots are counted elsewhere.
     """
 
-    name: KindName
+    name: str
     window: int | None = None
     encoder_tokens: int | None = None
 
@@ -93,4 +91,4 @@ def kind_of(cache: Cache) -> GroupKind:
         case CrossAttention():
             return GroupKind(name="cross", encoder_tokens=cache.encoder_tokens)
         case _:
-            return GroupKind(name=cache.kind)  # type: ignore[arg-type]
+            return GroupKind(name=cache.kind)

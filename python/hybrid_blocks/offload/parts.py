@@ -72,11 +72,6 @@ class Structure:
         """All parts in the order in which they lie in a chunk."""
         return [part for layer in self.layers for part in self.kinds[layer]]
 
-    @property
-    def is_portable(self) -> bool:
-        """Whether any number of ranks can load what this many stored."""
-        return all(part.kind != "opaque" for parts in self.kinds for part in parts)
-
 
 def depth(name: str) -> list[int]:
     """The numbers in a layer's name: they say where it stands, whatever the modules are called."""

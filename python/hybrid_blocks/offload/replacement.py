@@ -6,7 +6,6 @@ from typing import Any, Final
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 
-VARIABLE: Final = variables.OFFLOAD.name
 _REPLACED: Final = "CPUOffloadingSpec"
 
 
@@ -15,9 +14,9 @@ def replace_spec() -> None:
 
     Raises ``InvalidArgumentError`` for a value other than 0 and 1.
     """
-    value = os.environ.get(VARIABLE, variables.OFFLOAD.default)
+    value = os.environ.get(variables.OFFLOAD.name, variables.OFFLOAD.default)
     if value not in {"0", "1"}:
-        raise InvalidArgumentError(f"{VARIABLE} is 0 or 1, not {value!r}")
+        raise InvalidArgumentError(f"{variables.OFFLOAD.name} is 0 or 1, not {value!r}")
     if value == "0":
         return
     from vllm.v1.kv_offload.base import OffloadingSpec  # noqa: PLC0415 - older ones have no such

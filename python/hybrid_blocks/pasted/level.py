@@ -8,7 +8,6 @@ import msgspec
 from hybrid_blocks import variables
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted.connector import connector_of
-from hybrid_blocks.plan.connector import REPLACES_SPEC
 from hybrid_blocks.plan.deployment import Deployment
 
 LEVELS: Final = ("off", "pool", "manager", "natural")
@@ -48,8 +47,8 @@ def refusal_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Re
     why = None if connector is None else connector.refused(environment)
     if connector is None or why is None:
         return None
-    helps = connector.refused({**environment, REPLACES_SPEC: "1"}) is None
-    return Refusal(why, f"{REPLACES_SPEC}=1" if helps else None)
+    helps = connector.refused({**environment, variables.OFFLOAD.name: "1"}) is None
+    return Refusal(why, f"{variables.OFFLOAD.name}=1" if helps else None)
 
 
 def figures_of(level: str | None, refusal: Refusal | None) -> str:

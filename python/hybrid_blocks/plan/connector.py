@@ -7,9 +7,6 @@ import msgspec
 
 from hybrid_blocks import variables
 
-REPLACES_SPEC: Final = variables.OFFLOAD.name
-"""The variable that replaces vLLM's spec by this package's."""
-
 _SPEC: Final = "HybridOffloadingSpec"
 _STOCK_SPEC: Final = "CPUOffloadingSpec"
 _OURS: Final = "hybrid_blocks.offload.connector"
@@ -22,16 +19,11 @@ class Connector(msgspec.Struct, frozen=True):
     module: str | None
     extra: Mapping[str, Any]
 
-    @property
-    def has_stock_spec(self) -> bool:
-        """Whether it is vLLM's own offload, whose spec a variable replaces."""
-        return self._knows_slabs and self._spec == _STOCK_SPEC
-
     def refused(self, environment: Mapping[str, str]) -> str | None:
         """Return why level ``natural`` refuses it under these variables; None if it does not."""
         if not self._knows_slabs:
             return f"the KV connector {self.name}"
-        replaces = environment.get(REPLACES_SPEC) == "1" and self._spec == _STOCK_SPEC
+        replaces = environment.get(variables.OFFLOAD.name) == "1" and self._spec == _STOCK_SPEC
         if self._spec != _SPEC and not replaces:
             return f"the KV connector {self.name} with {self._spec}"
         if self.extra.get("store", "eager") != "eager":

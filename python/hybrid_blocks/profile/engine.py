@@ -1,18 +1,14 @@
 """vLLM's scheduler on its own, over the cache groups of a kind of model, without weights."""
 
-import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from math import lcm
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from vllm.config import (
     CacheConfig,
-    ModelConfig,
     ParallelConfig,
     SchedulerConfig,
     SpeculativeConfig,
@@ -23,7 +19,6 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_utils import BlockHash, init_none_hash, resolve_dcp_kv_block_size
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import (
     CircularBufferSpec,
     FullAttentionSpec,
@@ -35,9 +30,10 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 from vllm.v1.request import Request
-from vllm.v1.structured_output import StructuredOutputManager
 
+from hybrid_blocks import weightless
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.weightless import model_config
 
 HASH_BLOCK_SIZE = 16
 
@@ -124,18 +120,6 @@ def _groups(specs: list[KVCacheSpec]) -> list[KVCacheGroupSpec]:
     return [KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(specs)]
 
 
-SMALL_DECODER = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_attention_heads": 1,
-    "num_hidden_layers": 1,
-    "vocab_size": 128_256,
-}
-"""A ``config.json``. Any decoder will do: a scheduler asks for its name and its length."""
-
-
 def make_scheduler(
     groups: Groups,
     *,
@@ -194,13 +178,7 @@ def scheduler_over(
     has_aligned_states = any(
         isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align" for spec in specs
     )
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(
-            json.dumps(SMALL_DECODER | {"max_position_embeddings": max_model_len})
-        )
-        model = ModelConfig(
-            model=folder, dtype="float16", skip_tokenizer_init=True, max_model_len=max_model_len
-        )
+    with model_config({}, max_model_len=max_model_len, dtype="float16") as model:
         cache = CacheConfig(block_size=min(block_sizes), enable_prefix_caching=enable_caching)
         drafts = None
         if num_draft_tokens:
@@ -235,14 +213,12 @@ def scheduler_over(
     cache.num_gpu_blocks = kv_cache_config.num_blocks
     if configure is not None:
         configure(config)
-    register_all_kvcache_specs(config)  # type: ignore[no-untyped-call]
-    return scheduler_cls(
-        vllm_config=config,
-        kv_cache_config=kv_cache_config,
+    return weightless.make_scheduler(
+        scheduler_cls,
+        config,
+        kv_cache_config,
         block_size=lcm(*(resolve_dcp_kv_block_size(spec, dcp) for spec in specs)),
         hash_block_size=hash_block_size,
-        log_stats=True,
-        structured_output_manager=StructuredOutputManager(config),
     )
 
 

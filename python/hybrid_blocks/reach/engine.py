@@ -1,13 +1,10 @@
 """vLLM's scheduler for a model and the features of an engine, without weights."""
 
-import json
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from vllm.config import (
@@ -32,9 +29,7 @@ from vllm.v1.core.kv_cache_utils import (
     resolve_kv_cache_block_sizes,
 )
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
-from vllm.v1.structured_output import StructuredOutputManager
 
 from hybrid_blocks.model import Model, PlanError, Rank
 from hybrid_blocks.reach.environment import MODEL_RUNNER, environment
@@ -42,6 +37,7 @@ from hybrid_blocks.reach.features import CONNECTORS, Features
 from hybrid_blocks.reach.layers import attention_block, layer_specs
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.natural import stock
+from hybrid_blocks.weightless import make_scheduler, model_config
 
 MAX_MODEL_LEN = 16_384
 NUM_BLOCKS = 4096
@@ -51,16 +47,8 @@ _ENOUGH_BYTES = 2**42
 # it shares with workers is there only where they run.
 _OURS = "HybridOffloadingConnector"
 
-# Any decoder will do: the scheduler asks for its name, its length and heads that ranks divide.
-_MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "intermediate_size": 64,
-    "num_key_value_heads": 1,
-    "num_hidden_layers": 64,
-    "vocab_size": 128_256,
-    "max_position_embeddings": MAX_MODEL_LEN,
-}
+# Heads that ranks divide, and layers for stages.
+_MODEL = {"num_key_value_heads": 1, "num_hidden_layers": 64}
 
 
 class Engine:
@@ -120,19 +108,17 @@ class Engine:
         Raises ``PlanError`` where vLLM cannot, as without a connector's package.
         """
         init_none_hash(sha256)
-        register_all_kvcache_specs(self.config)  # type: ignore[no-untyped-call]
         try:
             scheduler_block, hash_block = resolve_kv_cache_block_sizes(
                 self.kv_cache_config, self.config
             )
             with self._model_runner():
-                return scheduler_cls(
-                    vllm_config=self.config,
-                    kv_cache_config=self.kv_cache_config,
-                    structured_output_manager=StructuredOutputManager(self.config),
+                return make_scheduler(
+                    scheduler_cls,
+                    self.config,
+                    self.kv_cache_config,
                     block_size=scheduler_block,
                     hash_block_size=hash_block,
-                    log_stats=True,
                 )
         except (
             ValueError,
@@ -153,17 +139,10 @@ class Engine:
 
     def _config(self, model: Model) -> VllmConfig:
         features = self.features
-        with tempfile.TemporaryDirectory() as folder:
-            # Heads that all ranks divide: vLLM must not complain of a number that is made up.
-            heads = 64 * self._tp
-            sizes = {"num_attention_heads": heads, "hidden_size": heads}
-            Path(folder, "config.json").write_text(json.dumps(_MODEL | sizes))
-            served = ModelConfig(
-                model=folder,
-                dtype=model.dtype,  # type: ignore[arg-type]
-                skip_tokenizer_init=True,
-                max_model_len=MAX_MODEL_LEN,
-            )
+        # Heads that all ranks divide: vLLM must not complain of a number that is made up.
+        heads = 64 * self._tp
+        fields = _MODEL | {"num_attention_heads": heads, "hidden_size": heads}
+        with model_config(fields, max_model_len=MAX_MODEL_LEN, dtype=model.dtype) as served:
             config = VllmConfig(
                 model_config=served,
                 cache_config=CacheConfig(
@@ -179,7 +158,7 @@ class Engine:
                     async_scheduling=False,
                     policy="priority" if features.priorities else "fcfs",
                 ),
-                **self._further(served, folder),
+                **self._further(served, served.model),
             )
         # As on a GPU; on a CPU vLLM says no.
         config.scheduler_config.async_scheduling = self.is_async

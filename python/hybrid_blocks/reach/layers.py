@@ -4,29 +4,25 @@ from typing import Any
 
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    CrossAttentionSpec,
     FullAttentionSpec,
     HiddenStateCacheSpec,
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
-    SlidingWindowSpec,
 )
 
 from hybrid_blocks.arithmetic import round_up
 from hybrid_blocks.model import Layer, Model, Rank
+from hybrid_blocks.model.kind import kind_of
 from hybrid_blocks.model.layer import (
     Attention,
-    ChunkedAttention,
-    CrossAttention,
     LatentAttention,
     LatentIndex,
-    SlidingWindow,
     State,
 )
 from hybrid_blocks.model.rank import shard_or_replicate
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS, LATENT_BLOCK_TOKENS
+from hybrid_blocks.vllm.specs import make
 
 _HIDDEN_LAYERS, _HIDDEN_SIZE = 3, 1024
 """How many layers' hidden states are extracted, and their numbers. No answer depends on them."""
@@ -96,12 +92,5 @@ def _attention(layer: Layer, rank: Rank, block: int) -> KVCacheSpec:
     attention: Attention = cache
     common["num_kv_heads"] = shard_or_replicate(attention.kv_heads, rank.tp, "KV heads")
     common["head_size"] = attention.head_dim
-    match cache:
-        case SlidingWindow():
-            return SlidingWindowSpec(sliding_window=cache.window, dcp_sharded=False, **common)
-        case ChunkedAttention():
-            return ChunkedLocalAttentionSpec(attention_chunk_size=cache.chunk, **common)
-        case CrossAttention():
-            return CrossAttentionSpec(**common)
-        case _:
-            return FullAttentionSpec(**common)
+    kind = kind_of(cache)
+    return make(kind.name, kind.window, **common) or FullAttentionSpec(**common)

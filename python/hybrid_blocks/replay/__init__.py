@@ -7,6 +7,7 @@ from hybrid_blocks.replay.cache import (
     model_cache,
     read_num_blocks,
 )
+from hybrid_blocks.replay.clock import StepTime, Timeline
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.errors import ReplayError
@@ -14,8 +15,6 @@ from hybrid_blocks.replay.lookahead import Lookahead
 from hybrid_blocks.replay.managers import ManagerName, RustOptions, VllmOptions, make_manager
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.replay.run import replay, request_limits
-from hybrid_blocks.replay.step_time import StepTime
-from hybrid_blocks.replay.timeline import Timeline
 
 __all__ = [
     "UNBOUNDED",

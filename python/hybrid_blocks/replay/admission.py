@@ -7,14 +7,13 @@ import numpy as np
 
 from hybrid_blocks.replay.batch import Batch, Int64s
 from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.clock import Timeline
 from hybrid_blocks.replay.config import EngineConfig
-from hybrid_blocks.replay.counters import Counters
+from hybrid_blocks.replay.counters import Counters, Meter
 from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.flops import flops_of
 from hybrid_blocks.replay.manager import ReplayManager
-from hybrid_blocks.replay.meter import Meter
 from hybrid_blocks.replay.requests import Pending, Requests
-from hybrid_blocks.replay.timeline import Timeline
 
 
 class Admission:

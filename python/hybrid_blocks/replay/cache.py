@@ -1,12 +1,63 @@
-"""The cache that a replay runs in: its memory, and what every manager makes of it."""
+"""The cache that a replay runs over: its groups, its memory and the unit of that."""
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.plan import ArenaPlan, Deployment, GroupPlan, plan_natural
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.units import human, parse_count, parse_memory
+
+
+class BlockUnit(msgspec.Struct, frozen=True, kw_only=True):
+    """A block of a pool, or a slab where several pools share an arena.
+
+    ``tokens`` are those of an attention block; a slab has no number of its own, as pools cut it
+    differently. ``num_bytes`` is None where the cache has no model.
+    """
+
+    name: str = "block"
+    tokens: int | None = None
+    num_bytes: int | None = None
+
+    def __str__(self) -> str:
+        tokens = None if self.tokens is None else f"{self.tokens:,} tokens"
+        size = None if self.num_bytes is None else human(self.num_bytes)
+        sizes = ", ".join(filter(None, (tokens, size)))
+        return f"{self.name}s of {sizes}" if sizes else f"{self.name}s"
+
+
+def unit_of(geometry: ArenaPlan, *, has_model: bool) -> BlockUnit:
+    """Return what an arena is counted in: its blocks where every slab is one, else its slabs."""
+    num_bytes = geometry.slab_bytes if has_model else None
+    if geometry.pools != (1,):
+        return BlockUnit(name="slab", num_bytes=num_bytes)
+    first = next((group for group in geometry.groups if group.grows), geometry.groups[0])
+    return BlockUnit(tokens=first.block_tokens, num_bytes=num_bytes)
+
+
+Int64s = npt.NDArray[np.int64]
+
+
+class LiveBytes:
+    """`ArenaPlan.live_bytes` of many requests at once; tokens are not rounded to blocks."""
+
+    def __init__(self, geometry: ArenaPlan) -> None:
+        self._token_groups = [g for g in geometry.groups if g.slots_per_request is None]
+        self._state_bytes = sum(
+            group.live_bytes(0) for group in geometry.groups if group.slots_per_request is not None
+        )
+
+    def of(self, lengths: Int64s) -> int:
+        """Return the bytes that requests with ``lengths`` computed tokens need together."""
+        total = len(lengths) * self._state_bytes
+        for group in self._token_groups:
+            tokens = int(group.rules.num_live_tokens(lengths).sum())
+            total += tokens * group.block_bytes // group.block_tokens
+        return total
+
 
 UNBOUNDED = "unbounded"
 MAX_BLOCKS = 2**26

@@ -6,13 +6,13 @@ from functools import partial
 import msgspec
 
 from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.clock import Timeline
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.limits import Refusal
 from hybrid_blocks.replay.managers import ManagerName
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.replay.run import replay, request_limits
-from hybrid_blocks.replay.timeline import Timeline
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import SharedPrefixes, Sharing, Trace
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from hybrid_blocks.replay.clock import StepTime
 from hybrid_blocks.replay.errors import ReplayError
-from hybrid_blocks.replay.step_time import StepTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

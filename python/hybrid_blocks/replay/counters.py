@@ -1,6 +1,10 @@
-"""The counters of a replay."""
+"""What an engine counts of its steps: once, as shares of its time, and while it is full."""
 
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import ParamSpec, TypeVar
 
 
 @dataclass(slots=True)
@@ -37,3 +41,76 @@ class Counters:
     def done(self) -> int:
         """Requests that need nothing more."""
         return self.finished + self.rejected
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Meter:
+    """Nanoseconds spent in the manager, step by step.
+
+    Attributes:
+        steps: one entry a finished step.
+    """
+
+    def __init__(self) -> None:
+        self.steps = array("q")
+        self._current = 0
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call and count the time for the current step."""
+        start = perf_counter_ns()
+        result = function(*args, **kwargs)
+        self._current += perf_counter_ns() - start
+        return result
+
+    def add(self, nanoseconds: int) -> None:
+        """Count time for the current step."""
+        self._current += nanoseconds
+
+    def end_step(self) -> None:
+        """Close the current step."""
+        self.steps.append(self._current)
+        self._current = 0
+
+
+@dataclass(slots=True)
+class FullLoad:
+    """Sums over the steps in which a request waited for memory or was preempted.
+
+    Taken before the requests that a step finishes give their memory back.
+
+    Attributes:
+        steps: how many.
+        live_bytes: what the running requests could not do without; see `LiveBytes`.
+        used_bytes: what was reserved for them.
+        running: requests in the batch.
+        efficiency: live bytes over used bytes.
+        needless_waits: steps in which the first that waits was refused though it would have fit.
+    """
+
+    steps: int = 0
+    live_bytes: int = 0
+    used_bytes: int = 0
+    running: int = 0
+    efficiency: float = 0.0
+    needless_waits: int = 0
+
+    def add(self, live_bytes: int, used_bytes: int, running: int, steps: int) -> None:
+        """Add a sample that stands for ``steps`` steps."""
+        self.steps += steps
+        self.live_bytes += live_bytes * steps
+        self.used_bytes += used_bytes * steps
+        self.running += running * steps
+        self.efficiency += live_bytes / max(used_bytes, 1) * steps
+
+    @property
+    def memory_efficiency(self) -> float | None:
+        """Live bytes over used bytes, mean over the steps; None if no request ever waited."""
+        return self.efficiency / self.steps if self.steps else None
+
+    @property
+    def live_bytes_per_request(self) -> float | None:
+        """Mean live bytes of a running request; None if no request ever waited."""
+        return self.live_bytes / self.running if self.running else None

@@ -8,20 +8,16 @@ import numpy.typing as npt
 
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.replay.admission import Admission
-from hybrid_blocks.replay.arrivals import Arrivals
 from hybrid_blocks.replay.batch import Batch
-from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.cache import Cache, LiveBytes
+from hybrid_blocks.replay.clock import Arrivals, Timeline
 from hybrid_blocks.replay.config import EngineConfig
-from hybrid_blocks.replay.counters import Counters
+from hybrid_blocks.replay.counters import Counters, FullLoad, Meter
 from hybrid_blocks.replay.errors import RefusedRequestError
-from hybrid_blocks.replay.full_load import FullLoad
 from hybrid_blocks.replay.latencies import Latencies
 from hybrid_blocks.replay.limits import Refusal, RequestLimit, find_too_large
-from hybrid_blocks.replay.live_bytes import LiveBytes
 from hybrid_blocks.replay.manager import ReplayManager
-from hybrid_blocks.replay.meter import Meter
 from hybrid_blocks.replay.requests import Requests
-from hybrid_blocks.replay.timeline import Timeline
 from hybrid_blocks.trace import Trace
 
 _MAX_STRETCH_TOKENS = 65_536

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from hybrid_blocks.replay.cache import BlockUnit
 from hybrid_blocks.replay.errors import ReplayError
-from hybrid_blocks.replay.unit import BlockUnit
 from hybrid_blocks.trace import Trace
 
 

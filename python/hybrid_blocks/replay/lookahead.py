@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.replay.step_time import StepTime
+from hybrid_blocks.replay.clock import StepTime
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.prefixes import prefix_ids
 

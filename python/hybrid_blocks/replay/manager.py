@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hybrid_blocks.manager import Manager
-from hybrid_blocks.replay.unit import BlockUnit
+from hybrid_blocks.replay.cache import BlockUnit
 
 
 class ReplayManager(Manager, Protocol):

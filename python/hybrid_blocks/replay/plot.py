@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from hybrid_blocks.replay.clock import Timeline
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.result import Result
-from hybrid_blocks.replay.timeline import Timeline
 
 MAX_POINTS = 4000
 

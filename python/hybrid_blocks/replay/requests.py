@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybrid_blocks.replay.counters import Meter
 from hybrid_blocks.replay.manager import ReplayManager
-from hybrid_blocks.replay.meter import Meter
 from hybrid_blocks.trace import Trace
 
 

@@ -5,13 +5,12 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.cache import BlockUnit, Cache
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.limits import LeftOut
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.places import PlaceCount, PlaceCounter
-from hybrid_blocks.replay.unit import BlockUnit
 from hybrid_blocks.trace import Sharing, Trace
 
 COUNTED = (

@@ -5,6 +5,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.clock import Timeline
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.limits import Refusal, RequestLimit
@@ -18,7 +19,6 @@ from hybrid_blocks.replay.managers import (
 from hybrid_blocks.replay.managers.filmed import FilmedManager
 from hybrid_blocks.replay.places import PlaceCounter
 from hybrid_blocks.replay.result import Result
-from hybrid_blocks.replay.timeline import Timeline
 from hybrid_blocks.trace import SharedPrefixes, Sharing, Trace
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.replay.unit import BlockUnit
+from hybrid_blocks.replay.cache import BlockUnit
 from hybrid_blocks.sizing.served import Floats
 
 _BLOCKS = 2**40

@@ -14,10 +14,9 @@ from bokeh.plotting import figure
 from rich.text import Text
 
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.top.address import metrics_url
 from hybrid_blocks.top.errors import GoneError
 from hybrid_blocks.top.frame import View, frame
-from hybrid_blocks.top.read import read_engine
+from hybrid_blocks.top.read import metrics_url, read_engine
 from hybrid_blocks.top.reading import Change, Reading
 from hybrid_blocks.view.live_series import (
     CHECKPOINTS,

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from hybrid_blocks.replay import ManagerName
 from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.clock import Timeline
 from hybrid_blocks.replay.film import MOST_FRAMES, NO_CHECKPOINT, Film, Lookup
 from hybrid_blocks.replay.report import engine_text, figures
 from hybrid_blocks.replay.result import Result
-from hybrid_blocks.replay.timeline import Timeline
 from hybrid_blocks.trace import Trace, shared_prefixes
 from hybrid_blocks.units import human
 from hybrid_blocks.view.held import OWNERS

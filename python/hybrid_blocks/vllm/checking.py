@@ -1,47 +1,36 @@
 """Attaches the check of provenance to vLLM's schedulers, where the environment asks for it."""
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
 
 from hybrid_blocks.vllm.level import CHECK
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.provenance import Provenance
+from hybrid_blocks.vllm.scheduler_hooks import when_made
 
 logger = init_logger("vllm.hybrid_blocks")
 
 STEPS_BETWEEN_CHECKS_OF_BOOKS = 1_000
 """After so many steps the core also compares its own lists, owners and keys with each other."""
 
-_BEFORE: list[Any] = []
-"""How schedulers were made before; level ``natural`` makes them in a way of its own."""
+
+def install() -> Callable[[], None]:
+    """Check what each scheduler made from now on says, and return what ends that."""
+    return when_made(_check)
 
 
-def install() -> None:
-    """Check what each scheduler made from now on says. A second call changes nothing."""
-    if Scheduler.__init__ is not _init:
-        _BEFORE.append(Scheduler.__init__)
-        Scheduler.__init__ = _init  # type: ignore[method-assign]
-
-
-def uninstall() -> None:
-    """Leave schedulers made from now on as they are."""
-    if _BEFORE:
-        Scheduler.__init__ = _BEFORE.pop()  # type: ignore[method-assign]
-
-
-def _init(self: Any, *args: Any, **kwargs: Any) -> None:
-    _BEFORE[-1](self, *args, **kwargs)
-    if self.connector is not None:
+def _check(scheduler: Any) -> None:
+    if scheduler.connector is not None:
         logger.warning(
             "hybrid_blocks: %s: not checked, as a KV connector brings content of its own", CHECK
         )
         return
-    attach(self)
+    attach(scheduler)
     logger.info("hybrid_blocks: %s: hits, copies, zeroing and hand-outs are checked", CHECK)
 
 

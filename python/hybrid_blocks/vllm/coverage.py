@@ -2,26 +2,9 @@
 
 from typing import Any
 
-from vllm.v1.core.single_type_kv_cache_manager import (
-    ChunkedLocalAttentionManager,
-    CircularBufferManager,
-    CrossAttentionManager,
-    FullAttentionManager,
-    MambaManager,
-    SlidingWindowManager,
-)
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 
-from hybrid_blocks.vllm import releases
-
-COVERED = (
-    FullAttentionManager,
-    SlidingWindowManager,
-    ChunkedLocalAttentionManager,
-    MambaManager,
-    CircularBufferManager,
-    CrossAttentionManager,
-)
+from hybrid_blocks.vllm import releases, specs
 
 
 def unsupported_reason(
@@ -37,9 +20,9 @@ def unsupported_reason(
     for number, group in enumerate(kv_cache_config.kv_cache_groups):
         spec = group.kv_cache_spec
         manager = releases.installed.manager_class(group)
-        if manager not in COVERED:
+        if manager not in specs.MANAGERS:
             return f"group {number} is managed by {getattr(manager, '__name__', manager)}"
-        is_scratch = manager in (CircularBufferManager, CrossAttentionManager)
+        is_scratch = not specs.kind_of(spec).is_cached
         if not spec.prefix_cacheable and not is_scratch and spec.block_size % hash_block_size:
             return (
                 f"group {number} takes no part in prefix caching and has blocks of "

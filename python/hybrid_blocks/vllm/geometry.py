@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
 
 from vllm.v1.core.kv_cache_coordinator import (
     HybridKVCacheCoordinator,
@@ -11,36 +10,28 @@ from vllm.v1.core.kv_cache_coordinator import (
 )
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
-from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    MambaSpec,
-    SlidingWindowSpec,
-)
 
+from hybrid_blocks._core import GroupKind
 from hybrid_blocks.vllm import releases
+from hybrid_blocks.vllm.specs import kind_of
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group; sizes are in tokens.
-
-    ``window`` is the chunk of chunked attention, and of cross attention the most encoder tokens.
-    """
+    """One group; sizes are in tokens, and the kind is text of the core's."""
 
     kind: str
     block_size: int
     use_eagle: bool
     admission_cap: int | None
     zeroes_new_blocks: bool
-    window: int = 0
-    extra_retained: int = 0
-    num_speculative: int = 0
-    checkpoint_alignment: int | None = None
-    has_checkpoint_blocks: bool = False
     is_cached: bool = True
     pool: int = 0
+
+    @property
+    def rules(self) -> GroupKind:
+        """The core's kind."""
+        return GroupKind(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,38 +101,13 @@ def _lookup(coordinator: KVCacheCoordinator) -> tuple[str, list[tuple[list[int],
             return "none", []
 
 
-def _group(manager: SingleTypeKVCacheManager, max_model_len: int) -> Group:  # noqa: PLR0911
+def _group(manager: SingleTypeKVCacheManager, max_model_len: int) -> Group:
     spec = manager.kv_cache_spec
-    common: dict[str, Any] = {
-        "block_size": manager.block_size,
-        "use_eagle": manager.use_eagle,
-        "admission_cap": manager.max_admission_blocks_per_request,
-        "zeroes_new_blocks": manager.records_new_block_ids,
-        "is_cached": spec.prefix_cacheable,
-    }
-    match spec:
-        case SlidingWindowSpec():
-            return Group(
-                "sliding_window",
-                **common,
-                window=spec.sliding_window,
-                extra_retained=spec.extra_retained_tokens,
-            )
-        case CrossAttentionSpec():
-            return Group("cross", **common, window=max_model_len)
-        case CircularBufferSpec():
-            return Group("ring", **common)
-        case ChunkedLocalAttentionSpec():
-            return Group("chunked", **common, window=spec.attention_chunk_size)
-        case MambaSpec(mamba_cache_mode="align"):
-            return Group(
-                "mamba_aligned",
-                **common,
-                num_speculative=spec.num_speculative_blocks,
-                checkpoint_alignment=spec.prefill_checkpoint_alignment,
-                has_checkpoint_blocks=spec.num_prefill_checkpoint_blocks > 0,
-            )
-        case MambaSpec():
-            return Group("mamba_in_place", **common, num_speculative=spec.num_speculative_blocks)
-        case _:
-            return Group("full", **common)
+    return Group(
+        kind=str(kind_of(spec, max_model_len)),
+        block_size=manager.block_size,
+        use_eagle=manager.use_eagle,
+        admission_cap=manager.max_admission_blocks_per_request,
+        zeroes_new_blocks=manager.records_new_block_ids,
+        is_cached=spec.prefix_cacheable,
+    )

@@ -60,8 +60,7 @@ def install(level: Level | None = None) -> None:
     if is_checked():
         from hybrid_blocks.vllm import checking  # noqa: PLC0415
 
-        checking.install()
-        _UNDO.append(checking.uninstall)
+        _UNDO.append(checking.install())
 
 
 def _install_copies(level: Level) -> None:

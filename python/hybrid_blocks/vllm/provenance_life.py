@@ -4,13 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
-    KVCacheConfig,
-    MambaSpec,
-    SlidingWindowSpec,
-)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MambaSpec
+
+from hybrid_blocks.vllm.specs import kind_of
 
 
 @dataclass(eq=False, slots=True)
@@ -125,6 +121,8 @@ class Content:
 def group_of(config: KVCacheConfig, number: int) -> Group:
     """Return the facts of a group of a configuration, over blocks or over slabs."""
     spec: Any = config.kv_cache_groups[number].kv_cache_spec
+    kind = kind_of(spec)
+    size = kind.parameters.get("window", 0)
     slabs: Any = config if hasattr(config, "blocks_per_slab_of") else None
     return Group(
         number=number,
@@ -134,6 +132,6 @@ def group_of(config: KVCacheConfig, number: int) -> Group:
         is_state=isinstance(spec, MambaSpec),
         is_cached=getattr(spec, "prefix_cacheable", True),
         is_zeroed=isinstance(spec, FullAttentionSpec),
-        window=spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0,
-        chunk=spec.attention_chunk_size if isinstance(spec, ChunkedLocalAttentionSpec) else 0,
+        window=size if kind.name == "sliding_window" else 0,
+        chunk=size if kind.name == "chunked" else 0,
     )

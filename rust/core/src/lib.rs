@@ -24,7 +24,7 @@ mod store;
 pub use digest::Digest;
 pub use engine::{BlockCopy, CacheEvent, GroupBlocks, Moved, Residency, TableChange};
 pub use error::{Error, Unit};
-pub use group::{GroupKind, GroupSpec};
+pub use group::{GroupKind, GroupSpec, Role, Storage};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};

@@ -35,6 +35,6 @@ mod world;
 pub use finish::longest_request_finishes_alone;
 pub use input::Input;
 pub use op::{Op, Refusal};
-pub use setup::{Group, Kind, Policy, Setup};
+pub use setup::{Group, Policy, Setup};
 pub use system::Call;
 pub use world::{Check, World};

@@ -1,5 +1,6 @@
 //! [`Setup`]: groups, memory and policies of a manager.
 
+use hybrid_blocks::GroupKind;
 use serde::{Deserialize, Serialize};
 
 use crate::op::Op;
@@ -26,40 +27,12 @@ pub struct Setup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// What its layers keep.
-    #[serde(flatten)]
-    pub kind: Kind,
+    #[serde(with = "text")]
+    pub kind: GroupKind,
     /// Tokens a block.
     pub block_size: u32,
     /// Where its blocks come from.
     pub pool: u32,
-}
-
-/// What the layers of a group keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Kind {
-    /// All tokens.
-    Full,
-    /// The last `window` tokens.
-    SlidingWindow {
-        /// Tokens, the one that looks included.
-        window: u32,
-    },
-    /// The tokens of the same chunk.
-    Chunked {
-        /// Tokens a chunk.
-        window: u32,
-    },
-    /// A recurrent state.
-    State {
-        /// State slots a request.
-        slots: u32,
-    },
-    /// An encoder's tokens.
-    Cross {
-        /// Encoder tokens a request.
-        encoder_tokens: u32,
-    },
 }
 
 /// Which cached content goes first.
@@ -78,15 +51,15 @@ impl Group {
     /// The first token that the one at `at` looks at.
     pub(crate) fn first_seen(&self, at: u32) -> u32 {
         match self.kind {
-            Kind::SlidingWindow { window } => (at + 1).saturating_sub(window),
-            Kind::Chunked { window } => at - at % window,
+            GroupKind::SlidingWindow { window, .. } => (at + 1).saturating_sub(window),
+            GroupKind::Chunked { chunk } => at - at % chunk,
             _ => 0,
         }
     }
 
     /// Whether it keeps one entry a token.
     pub(crate) fn is_attention(&self) -> bool {
-        !matches!(self.kind, Kind::State { .. } | Kind::Cross { .. })
+        !matches!(self.kind, GroupKind::State { .. } | GroupKind::Cross { .. })
     }
 }
 
@@ -116,7 +89,7 @@ impl Setup {
             .collect();
         if !plain {
             // Tokens have to be kept somewhere.
-            groups.push(Group { kind: Kind::Full, block_size: hash_block_size, pool: 0 });
+            groups.push(Group { kind: GroupKind::Full, block_size: hash_block_size, pool: 0 });
         }
         Self {
             groups,
@@ -140,10 +113,10 @@ impl Setup {
 
     /// What computed tokens are entered in multiples of: those after which all groups can be resumed.
     pub(crate) fn grain(&self) -> u32 {
-        let cached = self.groups.iter().filter(|it| !matches!(it.kind, Kind::Cross { .. }));
+        let cached = self.groups.iter().filter(|it| !matches!(it.kind, GroupKind::Cross { .. }));
         let mut sizes = cached.clone().map(|group| group.block_size);
-        let has_states = cached.clone().any(|group| matches!(group.kind, Kind::State { .. }));
-        let mut full = cached.filter(|group| group.kind == Kind::Full);
+        let has_states = cached.clone().any(|group| matches!(group.kind, GroupKind::State { .. }));
+        let mut full = cached.filter(|group| group.kind == GroupKind::Full);
         if has_states && full.all(|group| group.block_size == self.hash_block_size) {
             return self.hash_block_size;
         }
@@ -167,15 +140,15 @@ impl Setup {
 /// An engine has one encoder.
 const ENCODER_TOKENS: u32 = 5;
 
-fn kind_of(kind: u8, size: u8, plain: bool) -> Kind {
+fn kind_of(kind: u8, size: u8, plain: bool) -> GroupKind {
     let size = 1 + u32::from(size) % 7;
     match kind % if plain { 4 } else { 8 } {
-        0 | 1 => Kind::Full,
+        0 | 1 => GroupKind::Full,
         // vLLM asks for the block before a hit even where the next token looks at itself alone.
-        2 => Kind::SlidingWindow { window: 1 + size },
-        3 => Kind::Chunked { window: size },
-        4 => Kind::Cross { encoder_tokens: ENCODER_TOKENS },
-        _ => Kind::State { slots: 1 + size % 3 },
+        2 => GroupKind::sliding_window(1 + size),
+        3 => GroupKind::Chunked { chunk: size },
+        4 => GroupKind::Cross { encoder_tokens: ENCODER_TOKENS },
+        _ => GroupKind::State { slots: 1 + size % 3 },
     }
 }
 
@@ -185,4 +158,18 @@ fn placement([margin, finish, follow, every, most]: [u32; 5]) -> String {
     let finish = finish % 2 == 0;
     let [follow, every, most] = [follow % 6, every % 12, most % 5];
     format!("{name}/finish={finish}/follow_every={follow}/every={every}/max_per_request={most}")
+}
+
+/// A kind as the text that Python gives too.
+mod text {
+    use hybrid_blocks::GroupKind;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(kind: &GroupKind, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(kind)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<GroupKind, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }

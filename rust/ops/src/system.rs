@@ -2,12 +2,12 @@
 
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
-    GroupId, GroupKind, GroupSpec, Hint, Moved, PoolId, Stats, Store,
+    GroupId, GroupSpec, Hint, Moved, PoolId, Stats, Store,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::setup::{Group, Kind, Policy, Setup};
+use crate::setup::{Group, Policy, Setup};
 
 /// A call as Python makes it, and what it answered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,14 +26,7 @@ pub(crate) struct System {
 }
 
 fn spec(group: &Group) -> GroupSpec {
-    let kind = match group.kind {
-        Kind::Full => GroupKind::Full,
-        Kind::SlidingWindow { window } => GroupKind::sliding_window(window),
-        Kind::Chunked { window } => GroupKind::Chunked { chunk: window },
-        Kind::State { slots } => GroupKind::State { slots },
-        Kind::Cross { encoder_tokens } => GroupKind::Cross { encoder_tokens },
-    };
-    GroupSpec { kind, block_size: group.block_size, pool: PoolId(group.pool) }
+    GroupSpec { kind: group.kind, block_size: group.block_size, pool: PoolId(group.pool) }
 }
 
 fn policy(policy: Policy) -> hybrid_blocks::Policy {

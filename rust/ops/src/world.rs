@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use hybrid_blocks::{BlockCopy, BlockId, CacheEvent, Digest, Error, Hint, Stats};
+use hybrid_blocks::{BlockCopy, BlockId, CacheEvent, Digest, Error, GroupKind, Hint, Stats};
 
 use crate::memory::Memory;
 use crate::op::Op;
 use crate::request::{Request, Tokens};
-use crate::setup::{Group, Kind, Policy, Setup};
+use crate::setup::{Group, Policy, Setup};
 use crate::system::{Call, System};
 
 /// What the manager did wrong, if anything.
@@ -279,7 +279,7 @@ impl World {
             let (start, end) = (request.computed, request.computed + n);
             for (id, group) in self.groups() {
                 let table = self.system.table(request.handle, id);
-                if let Kind::State { .. } = group.kind {
+                if let GroupKind::State { .. } = group.kind {
                     if end > start {
                         let content = request.tokens.content(end) ^ u64::from(id);
                         self.memory.write((group.pool, table[0].0), 0, content);
@@ -315,7 +315,7 @@ impl World {
         for (id, group) in self.groups() {
             let table = self.system.table(request.handle, id);
             match group.kind {
-                Kind::State { slots } => {
+                GroupKind::State { slots } => {
                     ensure!(
                         table.len() == slots as usize,
                         "group {id}: {table:?} are {} state slots: {request:?}",
@@ -327,7 +327,7 @@ impl World {
                         ensure!(found == Some(expected), "state of group {id} after {at} tokens");
                     }
                 }
-                Kind::Cross { encoder_tokens } => {
+                GroupKind::Cross { encoder_tokens } => {
                     let blocks = encoder_tokens.div_ceil(group.block_size);
                     ensure!(table.len() == blocks as usize, "{} encoder blocks", table.len());
                 }
@@ -496,7 +496,7 @@ impl World {
     /// computes them. Of a window only those are entered that a hit can need.
     fn check_entered(&self) -> Check {
         for request in &self.requests {
-            for (id, group) in self.groups().filter(|(_, group)| group.kind == Kind::Full) {
+            for (id, group) in self.groups().filter(|(_, group)| group.kind == GroupKind::Full) {
                 let table = self.system.table(request.handle, id);
                 let entered = request.entered.max(request.computed);
                 let full = entered / self.setup.grain() * self.setup.grain() / group.block_size;

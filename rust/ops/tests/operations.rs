@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use ops::{Group, Input, Kind, Op, Policy, Setup, longest_request_finishes_alone};
+use hybrid_blocks::GroupKind;
+use ops::{Group, Input, Op, Policy, Setup, longest_request_finishes_alone};
 use proptest::prelude::*;
 
 /// Ends with what can be kept in `tests/recorded`.
@@ -71,7 +72,7 @@ fn a_line_that_is_no_operation_is_named() {
 }
 
 fn full(block_size: u32) -> Group {
-    Group { kind: Kind::Full, block_size, pool: 0 }
+    Group { kind: GroupKind::Full, block_size, pool: 0 }
 }
 
 /// One pool of 12 blocks.
@@ -114,7 +115,7 @@ fn a_match_grows_with_the_tokens_of_its_request() {
 
 #[test]
 fn blocks_of_sizes_that_do_not_divide_each_other_can_be_hit_as_soon_as_they_are_full() {
-    let window = Group { kind: Kind::SlidingWindow { window: 7 }, block_size: 6, pool: 0 };
+    let window = Group { kind: GroupKind::sliding_window(7), block_size: 6, pool: 0 };
     let [allocate, advance] = compute(0, 6);
     run(vec![full(4), window], vec![add(13), allocate, advance, Op::Free { which: vec![0] }]);
 }

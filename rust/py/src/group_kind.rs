@@ -1,14 +1,17 @@
 //! `GroupKind`: the core's table of kinds, for planners and checks.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
+use std::collections::BTreeMap;
+
 use hybrid_blocks as core;
-use hybrid_blocks_interop::invalid_argument;
+use hybrid_blocks_interop::{core_error, invalid_argument};
 use numpy::{PyArrayDyn, PyReadonlyArrayDyn, ToPyArray};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::batch::{optional_size, size};
 
-#[pyclass(frozen, eq, module = "hybrid_blocks._core")]
+#[pyclass(frozen, eq, str = "{0}", module = "hybrid_blocks._core")]
 #[derive(Clone, PartialEq)]
 pub(crate) struct GroupKind(core::GroupKind);
 
@@ -39,14 +42,28 @@ impl Tokens<'_> {
 #[pymethods]
 impl GroupKind {
     #[new]
-    #[pyo3(signature = (name, *, window = None, slots = None, encoder_tokens = None))]
-    fn new(
-        name: &str,
-        #[pyo3(from_py_with = optional_size)] window: Option<u32>,
-        #[pyo3(from_py_with = optional_size)] slots: Option<u32>,
-        #[pyo3(from_py_with = optional_size)] encoder_tokens: Option<u32>,
-    ) -> PyResult<Self> {
-        kind(name, window, slots, encoder_tokens).map(Self)
+    #[pyo3(signature = (name, **parameters))]
+    fn new(name: &str, parameters: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        kind(name, parameters).map(Self)
+    }
+
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    #[getter]
+    fn parameters(&self) -> BTreeMap<&'static str, u32> {
+        self.0.parameters().collect()
+    }
+
+    #[getter]
+    fn is_cached(&self) -> bool {
+        self.0.role() != core::Role::None
+    }
+
+    fn __repr__(&self) -> String {
+        format!("GroupKind('{}')", self.0)
     }
 
     fn num_skipped_tokens<'py>(
@@ -79,31 +96,17 @@ impl GroupKind {
     }
 }
 
-/// The kind of a name with its parameters.
-pub(crate) fn kind(
-    name: &str,
-    window: Option<u32>,
-    slots: Option<u32>,
-    encoder_tokens: Option<u32>,
-) -> PyResult<core::GroupKind> {
-    Ok(match (name, window, slots, encoder_tokens) {
-        ("full", None, None, None) => core::GroupKind::Full,
-        ("sliding_window", Some(window @ 1..), None, None) => {
-            core::GroupKind::sliding_window(window)
+/// The kind of a name, or of a text with numbers, and of keywords; those that are None are not given.
+pub(crate) fn kind(text: &str, keywords: Option<&Bound<'_, PyDict>>) -> PyResult<core::GroupKind> {
+    let mut given = Vec::new();
+    for (name, value) in keywords.into_iter().flatten() {
+        if let Some(value) = optional_size(&value)? {
+            given.push((name.extract::<String>()?, value));
         }
-        ("chunked", Some(chunk @ 1..), None, None) => core::GroupKind::Chunked { chunk },
-        ("state", None, slots, None) => core::GroupKind::State { slots: slots.unwrap_or(1) },
-        ("ring", None, None, None) => core::GroupKind::Ring,
-        ("cross", None, None, Some(encoder_tokens)) => core::GroupKind::Cross { encoder_tokens },
-        _ => {
-            let given = [("window", window), ("slots", slots), ("encoder_tokens", encoder_tokens)];
-            let given = given.map(|(name, value)| Some(format!(", {name}={}", value?)));
-            let given: String = given.into_iter().flatten().collect();
-            return Err(invalid_argument(format_args!(
-                "kind={name:?}{given}: use \"full\" or \"ring\" alone, \"sliding_window\" or \
-                 \"chunked\" with a window of at least 1, \"state\" with slots, or \"cross\" \
-                 with encoder_tokens"
-            )));
-        }
-    })
+    }
+    if given.is_empty() {
+        return text.parse().map_err(core_error);
+    }
+    let given: Vec<_> = given.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    core::GroupKind::parse(text, &given).map_err(core_error)
 }

@@ -1,9 +1,10 @@
 //! `GroupSpec`: what a cache group keeps.
 
-use hybrid_blocks::{self as core, GroupKind};
+use hybrid_blocks as core;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-use crate::batch::{optional_size, size};
+use crate::batch::size;
 use crate::group_kind::kind as kind_of;
 
 #[pyclass(frozen, eq, module = "hybrid_blocks._core")]
@@ -13,29 +14,20 @@ pub(crate) struct GroupSpec(pub(crate) core::GroupSpec);
 #[pymethods]
 impl GroupSpec {
     #[new]
-    #[pyo3(signature = (kind, block_size, *, window = None, slots = None, encoder_tokens = None, pool = 0))]
+    #[pyo3(signature = (kind, block_size, *, pool = 0, **parameters))]
     fn new(
         kind: &str,
         #[pyo3(from_py_with = size)] block_size: u32,
-        #[pyo3(from_py_with = optional_size)] window: Option<u32>,
-        #[pyo3(from_py_with = optional_size)] slots: Option<u32>,
-        #[pyo3(from_py_with = optional_size)] encoder_tokens: Option<u32>,
         #[pyo3(from_py_with = size)] pool: u32,
+        parameters: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let kind = kind_of(kind, window, slots, encoder_tokens)?;
+        let kind = kind_of(kind, parameters)?;
         Ok(Self(core::GroupSpec { kind, block_size, pool: core::PoolId(pool) }))
     }
 
     #[getter]
     fn kind(&self) -> &'static str {
-        match self.0.kind {
-            GroupKind::SlidingWindow { .. } => "sliding_window",
-            GroupKind::Chunked { .. } => "chunked",
-            GroupKind::State { .. } => "state",
-            GroupKind::Cross { .. } => "cross",
-            GroupKind::Ring => "ring",
-            _ => "full",
-        }
+        self.0.kind.name()
     }
 
     #[getter]
@@ -45,27 +37,17 @@ impl GroupSpec {
 
     #[getter]
     fn window(&self) -> Option<u32> {
-        match self.0.kind {
-            GroupKind::SlidingWindow { window, .. } => Some(window),
-            GroupKind::Chunked { chunk } => Some(chunk),
-            _ => None,
-        }
+        self.0.kind.parameter("window")
     }
 
     #[getter]
     fn slots(&self) -> Option<u32> {
-        match self.0.kind {
-            GroupKind::State { slots } => Some(slots),
-            _ => None,
-        }
+        self.0.kind.parameter("slots")
     }
 
     #[getter]
     fn encoder_tokens(&self) -> Option<u32> {
-        match self.0.kind {
-            GroupKind::Cross { encoder_tokens } => Some(encoder_tokens),
-            _ => None,
-        }
+        self.0.kind.parameter("encoder_tokens")
     }
 
     #[getter]
@@ -74,16 +56,7 @@ impl GroupSpec {
     }
 
     fn __repr__(&self) -> String {
-        let fields = [
-            ("window", self.window()),
-            ("slots", self.slots()),
-            ("encoder_tokens", self.encoder_tokens()),
-        ];
-        let extra: String = fields
-            .into_iter()
-            .filter_map(|(name, value)| value.map(|value| format!(", {name}={value}")))
-            .collect();
-        let (kind, pool) = (self.kind(), self.pool());
-        format!("GroupSpec({kind:?}, {}{extra}, pool={pool})", self.block_size())
+        let core::GroupSpec { kind, block_size, pool } = self.0;
+        format!("GroupSpec('{kind}', {block_size}, pool={pool})")
     }
 }

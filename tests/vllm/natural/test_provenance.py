@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hybrid_blocks._core.vllm import Blocks
 from hybrid_blocks.errors import IntegrityError
-from hybrid_blocks.vllm import checking, installation
+from hybrid_blocks.vllm import checking, installation, scheduler_hooks
 from hybrid_blocks.vllm.level import CHECK, Level, is_checked
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -164,7 +164,8 @@ def test_the_check_is_attached_where_the_environment_asks_for_it(
     monkeypatch.setenv(CHECK, "1")
     installation.install()
     try:
-        assert Scheduler.__init__ is checking._init
+        assert Scheduler.__init__ is not original
+        assert [checking._check] == scheduler_hooks._HOOKS
     finally:
         installation.uninstall()
     assert Scheduler.__init__ is original

@@ -194,7 +194,7 @@ class Life:
         self.full = next(
             number
             for number, group in enumerate(self.manager._geometry().groups)
-            if group.kind == "full"
+            if group.rules.name == "full"
         )
         self.index = Index(self.full)
         take = self.manager.take_events

@@ -1,19 +1,16 @@
 """Two schedulers through the same life of requests: vLLM's own, and this package's."""
 
-import json
-import tempfile
 from collections import deque
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from hybrid_blocks.profile.engine import SMALL_DECODER
 from hybrid_blocks.profile.loop import fingerprint_schedule
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm import scheduler as batched
-from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+from hybrid_blocks.weightless import make_scheduler, model_config
+from vllm.config import CacheConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -23,12 +20,10 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
 from . import features as beside
 from .engines import Engine
 
-_MODEL = SMALL_DECODER | {"vocab_size": 128, "max_position_embeddings": 4096}
 EOS, STOP = 1, 2
 
 
@@ -71,11 +66,7 @@ class Setup:
 
 @cache
 def _config(num_drafts: int) -> VllmConfig:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(_MODEL))
-        model = ModelConfig(
-            model=folder, dtype="float16", skip_tokenizer_init=True, max_model_len=4096
-        )
+    with model_config({"vocab_size": 128}, max_model_len=4096, dtype="float16") as model:
         drafts = None
         if num_drafts:
             drafts = SpeculativeConfig(method="ngram", num_speculative_tokens=num_drafts)
@@ -96,13 +87,13 @@ def _config(num_drafts: int) -> VllmConfig:
 def _scheduler(cls: type[Scheduler], setup: Setup) -> Any:
     config = setup.config()
     with beside.constructed(setup.features, setup.num_drafts, config):
-        scheduler: Any = cls(
-            vllm_config=config,
-            kv_cache_config=setup.engine.config(),
+        scheduler: Any = make_scheduler(
+            cls,
+            config,
+            setup.engine.config(),
             block_size=setup.engine.scheduler_block_size,
             hash_block_size=setup.engine.hash_block_size,
             log_stats=setup.log_stats,
-            structured_output_manager=StructuredOutputManager(config),
         )
     beside.equip(scheduler, setup.features)
     return scheduler

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
+from hybrid_blocks._core import GroupKind
 from hybrid_blocks.vllm.geometry import geometry
 from oracle.engines import Engine
 from oracle.life import Life
@@ -105,6 +106,13 @@ def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> di
     del config["checkpoints"], config["zeroes_blocks"]
     for group in config["groups"]:
         del group["pool"], group["is_cached"]
+        # Recorded lives have a field for each number.
+        kind = GroupKind(group["kind"])
+        numbers = dict.fromkeys(("window", "extra_retained", "num_speculative"), 0)
+        numbers |= {"checkpoint_alignment": None, "has_checkpoint_blocks": False}
+        group.update(numbers | kind.parameters | {"kind": kind.name})
+        group["checkpoint_alignment"] = group["checkpoint_alignment"] or None
+        group["has_checkpoint_blocks"] = bool(group["has_checkpoint_blocks"])
     return {
         "life": name,
         "seed": seed,

@@ -38,11 +38,6 @@ def read_dbrx(config: Config) -> tuple[Layer, ...]:
     return _uniform(config, heads.positive("kv_n_heads", default=1))
 
 
-def read_ungrouped(config: Config) -> tuple[Layer, ...]:
-    """Families that keep as many heads as they query."""
-    return _uniform(config, config.query_heads)
-
-
 def read_step3(config: Config) -> tuple[Layer, ...]:
     """Step-3: all query heads share one head."""
     full = FullAttention(

@@ -1,4 +1,4 @@
-"""The common part of all recurrent layers: a state of fixed size, made of a few tensors."""
+"""Recurrent layers: a state of fixed size, made of a few tensors."""
 
 from math import prod
 from typing import ClassVar, Literal
@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from hybrid_blocks.model import dtype
-from hybrid_blocks.model.rank import Rank
+from hybrid_blocks.model.rank import Rank, shard
 
 
 class StateTensor(msgspec.Struct, frozen=True):
@@ -52,3 +52,142 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         if rank.ssm_dtype != "auto":
             return dtype.canonical(rank.ssm_dtype)
         return dtype.canonical(self.ssm_dtype or rank.model_dtype)
+
+
+# Gated DeltaNet (Qwen3-Next, Qwen3.5 and later, Olmo-Hybrid).
+class GatedDeltaNet(State, frozen=True, kw_only=True, tag="gated_delta_net", tag_field="kind"):
+    """A (value heads, value dim, key dim) matrix and the convolution's last columns."""
+
+    family: ClassVar[str] = "gated_delta_net"
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_kernel: int
+
+    def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
+        """Convolution over q, k and v: kernel - 1 columns and one for each speculative token."""
+        width = 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+        shard(self.key_heads, rank.tp, "linear key heads")
+        heads = shard(self.value_heads, rank.tp, "linear value heads")
+        return (
+            self.conv(self.conv_kernel, width // rank.tp, rank),
+            StateTensor(
+                "recurrent", (heads, self.value_dim, self.key_dim), self.recurrent_dtype(rank)
+            ),
+        )
+
+
+# Kimi delta attention (Kimi-Linear, Kimi-K3, Ling-3).
+class KimiDeltaAttention(State, frozen=True, kw_only=True, tag="kda", tag_field="kind"):
+    """A (heads, dim, dim) tensor, float32 by default, and q, k, v convolutions."""
+
+    family: ClassVar[str] = "kda"
+    heads: int
+    head_dim: int
+    conv_kernel: int
+    ssm_dtype: str | None = "float32"
+
+    def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
+        """Convolution width: 3 * heads * dim; kernel - 1 + speculative columns."""
+        heads = shard(self.heads, rank.tp, "KDA heads")
+        return (
+            self.conv(self.conv_kernel, 3 * heads * self.head_dim, rank),
+            StateTensor(
+                "recurrent", (heads, self.head_dim, self.head_dim), self.recurrent_dtype(rank)
+            ),
+        )
+
+
+# Lightning attention (MiniMax-01, Ring/Ling-2.5).
+class LightningAttention(State, frozen=True, kw_only=True, tag="lightning", tag_field="kind"):
+    """A (heads, dim, dim) matrix in the model's own format; no convolution."""
+
+    family: ClassVar[str] = "lightning"
+    takes_ssm_dtype: ClassVar[bool] = False
+    heads: int
+    head_dim: int
+
+    def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
+        """One matrix a head; the format follows the model, not ``--mamba-ssm-dtype``."""
+        heads = shard(self.heads, rank.tp, "linear attention heads")
+        return (StateTensor("recurrent", (heads, self.head_dim, self.head_dim), rank.model_dtype),)
+
+
+# Mamba-1 (Jamba).
+class Mamba1(State, frozen=True, kw_only=True, tag="mamba1", tag_field="kind"):
+    """A (inner, state) matrix and kernel - 1 convolution columns."""
+
+    family: ClassVar[str] = "mamba1"
+    inner_dim: int
+    state_dim: int
+    conv_kernel: int
+
+    def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
+        """Convolution columns do not grow with speculation: the kernel has no such mode."""
+        inner = shard(self.inner_dim, rank.tp, "Mamba channels")
+        return (
+            StateTensor("conv", (self.conv_kernel - 1, inner), rank.model_dtype),
+            StateTensor("recurrent", (inner, self.state_dim), self.recurrent_dtype(rank)),
+        )
+
+
+# Mamba-2 (Nemotron-H, Granite-4-H, Bamba, Falcon-H1, Zamba2, PLaMo-2).
+class Mamba2(State, frozen=True, kw_only=True, tag="mamba2", tag_field="kind"):
+    """A (heads, head dim, state) tensor and the convolution over inputs, B and C.
+
+    Groups that TP does not divide are replicated, so that each rank has the groups of its heads.
+    """
+
+    family: ClassVar[str] = "mamba2"
+    inner_dim: int
+    groups: int
+    heads: int
+    head_dim: int
+    state_dim: int
+    conv_kernel: int
+
+    def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
+        """Convolution width: inner + 2 * groups * state; kernel - 1 + speculative columns."""
+        replicas = rank.tp - self.groups if self.groups % rank.tp else 0
+        width = self.inner_dim + 2 * (self.groups + replicas) * self.state_dim
+        heads = shard(self.heads, rank.tp, "Mamba heads")
+        return (
+            self.conv(self.conv_kernel, shard(width, rank.tp, "convolution channels"), rank),
+            StateTensor(
+                "recurrent", (heads, self.head_dim, self.state_dim), self.recurrent_dtype(rank)
+            ),
+        )
+
+
+# Real-gated linear recurrent unit (RecurrentGemma).
+class RgLru(State, frozen=True, kw_only=True, tag="rg_lru", tag_field="kind"):
+    """A vector of ``width``, float32 by default, and kernel - 1 convolution columns."""
+
+    family: ClassVar[str] = "rg_lru"
+    width: int
+    conv_kernel: int
+    ssm_dtype: str | None = "float32"
+
+    def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
+        """Convolution columns grow with speculation as in the other families."""
+        width = shard(self.width, rank.tp, "RG-LRU channels")
+        return (
+            self.conv(self.conv_kernel, width, rank),
+            StateTensor("recurrent", (width,), self.recurrent_dtype(rank)),
+        )
+
+
+# Gated short convolution (LFM2).
+class ShortConv(State, frozen=True, kw_only=True, tag="short_conv", tag_field="kind"):
+    """Only the last kernel - 1 columns of a convolution."""
+
+    family: ClassVar[str] = "short_conv"
+    takes_ssm_dtype: ClassVar[bool] = False
+    width: int
+    conv_kernel: int
+
+    def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
+        """Kernel - 1 columns and one for each speculative token."""
+        width = shard(self.width, rank.tp, "convolution channels")
+        return (self.conv(self.conv_kernel, width, rank),)

@@ -13,7 +13,7 @@ see ``geometry/layout.py``. Groups whose slabs are cut alike share a pool. A sta
 import msgspec
 
 from hybrid_blocks.arithmetic import ceil_div
-from hybrid_blocks.model.kind import GroupKind, KindName
+from hybrid_blocks.model.kind import GroupKind
 
 
 class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: KindName
+    kind: str
     layers: tuple[int, ...]
     page_bytes: tuple[int, ...]
     block_tokens: int
@@ -49,11 +49,6 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     def grows(self) -> bool:
         """Whether a request's blocks keep growing with its length."""
         return self.rules.grows
-
-    @property
-    def page_offsets(self) -> tuple[int, ...]:
-        """Byte offset of each layer's page in a block."""
-        return tuple(sum(self.page_bytes[:index]) for index in range(len(self.page_bytes)))
 
     def blocks(self, length: int, scheduled_tokens: int) -> int:
         """Most blocks a request holds at once on its way to ``length`` tokens.

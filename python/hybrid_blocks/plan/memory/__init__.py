@@ -1,8 +1,6 @@
 """The free memory of a card, estimated where it was not measured."""
 
 from hybrid_blocks.plan.memory.card import Cards, parse_cards
-from hybrid_blocks.plan.memory.estimate import UTILIZATION, Estimate, estimate
-from hybrid_blocks.plan.memory.gpu import Gpu
-from hybrid_blocks.plan.memory.of_gpu import memory_of_gpu
+from hybrid_blocks.plan.memory.estimate import UTILIZATION, Estimate, Gpu, estimate, memory_of_gpu
 
 __all__ = ["UTILIZATION", "Cards", "Estimate", "Gpu", "estimate", "memory_of_gpu", "parse_cards"]

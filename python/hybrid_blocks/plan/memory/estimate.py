@@ -1,4 +1,4 @@
-"""Free KV memory: what the engine may use, less weights and what a step needs besides."""
+"""The free memory of a card, estimated; and the cards of ``--gpu`` with it."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ import msgspec
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.weights import weight_bytes
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.memory.card import Cards
+from hybrid_blocks.plan.memory.card import Cards, parse_cards
 from hybrid_blocks.units import gib
 
 UTILIZATION: Final = 0.92
@@ -96,3 +96,41 @@ def estimate(
             "or weights in fewer bits"
         )
     return found
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of card, and the share of it that an engine may use."""
+
+    cards: Cards
+    utilization: float = UTILIZATION
+
+    def free(self, model: Model, deployment: Deployment) -> int:
+        """Estimate the free memory of each card, with as many cards as there are ranks.
+
+        Raises:
+            PlanError: as `estimate`.
+
+        """
+        any_number = msgspec.structs.replace(self.cards, count=None)
+        return estimate(model, deployment, any_number, self.utilization).free
+
+    def option(self, deployment: Deployment) -> str:
+        """Return the option that gives a deployment its cards."""
+        ranks = deployment.tp * deployment.pp
+        return f"--gpu {ranks}x{self.cards.name}"
+
+
+def memory_of_gpu(
+    gpu: str, model: Model, deployment: Deployment, utilization: float | None
+) -> tuple[Model, int, Gpu]:
+    """Return the model with a note on the estimate, the free memory of each card, and the card.
+
+    Raises:
+        PlanError: as `parse_cards` and `estimate`.
+
+    """
+    cards, share = parse_cards(gpu), utilization or UTILIZATION
+    found = estimate(model, deployment, cards, share)
+    notes = (*model.notes, found.line, *filter(None, (cards.note,)))
+    estimated = Gpu(cards=cards, utilization=share)
+    return msgspec.structs.replace(model, notes=notes), found.free, estimated

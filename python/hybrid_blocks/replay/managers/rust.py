@@ -9,11 +9,10 @@ import numpy.typing as npt
 from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.plan import ArenaPlan, GroupPlan
-from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.cache import BlockUnit, Cache, unit_of
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.lookahead import Lookahead
 from hybrid_blocks.replay.places import PlaceCounter
-from hybrid_blocks.replay.unit import BlockUnit, unit_of
 from hybrid_blocks.trace.signals import Signal, Signals
 
 HINTS = {Signal.DONE: "done", Signal.GOES_ON: "going_on", Signal.PAUSED: "paused"}

@@ -22,10 +22,10 @@ from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.plan import Deployment, VllmPlan
+from hybrid_blocks.replay.cache import BlockUnit
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.managers.vllm_groups import BlockSizes, make_groups
-from hybrid_blocks.replay.unit import BlockUnit
 from hybrid_blocks.units import human
 
 HASH_ALGORITHM = "sha256"

@@ -2,17 +2,13 @@
 
 from dataclasses import dataclass
 from math import gcd, lcm
-from typing import Any, Self
+from typing import Self
 
 import torch
-from vllm.v1 import kv_cache_interface
 from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
-    MLAAttentionSpec,
     SlidingWindowSpec,
 )
 
@@ -20,6 +16,7 @@ from hybrid_blocks.model.layer import Mamba2
 from hybrid_blocks.plan import Deployment, VllmPlan
 from hybrid_blocks.plan.vllm.grouping import VllmGroup
 from hybrid_blocks.replay.errors import ReplayError
+from hybrid_blocks.vllm.specs import make
 
 
 @dataclass(frozen=True)
@@ -76,26 +73,15 @@ def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
             num_prefill_checkpoint_blocks=int(in_place),
             prefill_checkpoint_alignment=1 if in_place else None,
         )
-    if spec.kind == "ring":
-        return kv_cache_interface.CircularBufferSpec(  # not there before 0.33
-            block_size=spec.block_tokens,
-            num_kv_heads=1,
-            head_size=spec.page_bytes // spec.block_tokens,
-            head_size_v=0,
-            dtype=torch.uint8,
-        )
-    common: dict[str, Any] = {
-        "block_size": spec.block_tokens,
-        "num_kv_heads": 1,
-        "head_size": spec.page_bytes // (2 * spec.block_tokens),
-        "dtype": torch.uint8,
-    }
-    if spec.kind == "mla":
-        return MLAAttentionSpec(**common)
-    if spec.kind == "sliding_window":
-        return SlidingWindowSpec(sliding_window=spec.window or 0, dcp_sharded=False, **common)
-    if spec.kind == "chunked":
-        return ChunkedLocalAttentionSpec(attention_chunk_size=spec.window or 0, **common)
-    if spec.kind == "full":
-        return FullAttentionSpec(**common)
-    raise ReplayError(f"vLLM's manager is not replayed for {spec.kind} attention")
+    parts = 1 if spec.kind == "ring" else 2
+    made = make(
+        spec.kind,
+        spec.window,
+        block_size=spec.block_tokens,
+        num_kv_heads=1,
+        head_size=spec.page_bytes // (parts * spec.block_tokens),
+        dtype=torch.uint8,
+    )
+    if made is None or spec.kind == "cross":
+        raise ReplayError(f"vLLM's manager is not replayed for {spec.kind} attention")
+    return made

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from hybrid_blocks.replay.cache import BlockUnit
 from hybrid_blocks.replay.manager import ReplayManager
-from hybrid_blocks.replay.unit import BlockUnit
 
 
 class WrappedManager:

@@ -24,8 +24,7 @@ from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.replay.tiers.below import Below, watch
 from hybrid_blocks.replay.tiers.ledger import Ledger
-from hybrid_blocks.replay.tiers.scale import Scale
-from hybrid_blocks.replay.tiers.sizes import TierBytes
+from hybrid_blocks.replay.tiers.sizes import Scale, TierBytes
 
 
 class ScaledQueue(TierQueue[DiskStore]):

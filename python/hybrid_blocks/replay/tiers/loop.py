@@ -8,9 +8,8 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from hybrid_blocks.replay.arrivals import Arrivals
+from hybrid_blocks.replay.clock import Arrivals, StepTime
 from hybrid_blocks.replay.errors import RefusedRequestError
-from hybrid_blocks.replay.step_time import StepTime
 from hybrid_blocks.replay.tiers.device import Device
 from hybrid_blocks.trace import Trace
 

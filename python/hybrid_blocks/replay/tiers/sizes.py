@@ -1,5 +1,6 @@
-"""How large the tiers are."""
+"""The bytes of the tiers below the device: given, and at a model's scale."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hybrid_blocks.replay.errors import ReplayError
@@ -33,3 +34,39 @@ class TierBytes:
             host=parse_memory(host, "--host"),
             disk=0 if disk is None else parse_memory(disk, "--disk"),
         )
+
+
+PAGE = 4096
+_PAGES_A_CHUNK = 128
+"""A chunk has at least so many pages. Rounding up to whole ones, and pages of a segment beside its
+chunks, which are not scaled, then change little, and never in favour of the disk."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One byte stands for ``factor`` bytes. Chunks are rounded up, what holds them down."""
+
+    factor: int
+
+    @classmethod
+    def of(cls, chunk_bytes: Sequence[int]) -> "Scale":
+        """The largest power of two that leaves the smallest chunk enough pages."""
+        pages = min(size for size in chunk_bytes if size) // PAGE
+        return cls(1 << max(0, (pages // _PAGES_A_CHUNK).bit_length() - 1))
+
+    def chunk(self, num_bytes: int) -> int:
+        """Bytes that stand for a chunk, in whole pages."""
+        return -(-num_bytes // (self.factor * PAGE)) * PAGE
+
+    def disk(self, num_bytes: int) -> int:
+        """Bytes that stand for a disk."""
+        return num_bytes // self.factor
+
+    def segment(self, num_bytes: int, largest_chunk: int) -> int:
+        """Bytes that stand for a segment of a disk of ``num_bytes``, in whole pages.
+
+        As the disk tier chooses them: beside its largest chunk a segment has four pages.
+        """
+        whole = min(max(num_bytes // 64, 16 << 20), 256 << 20, num_bytes // 4)
+        least = self.chunk(largest_chunk) + 4 * PAGE
+        return max(whole // (self.factor * PAGE) * PAGE, least)

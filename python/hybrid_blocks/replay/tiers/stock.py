@@ -25,9 +25,8 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 from hybrid_blocks.offload.groups import groups_of
 from hybrid_blocks.replay.tiers.below import Below, watch
 from hybrid_blocks.replay.tiers.ledger import Ledger
-from hybrid_blocks.replay.tiers.scale import PAGE
 from hybrid_blocks.replay.tiers.side import Side
-from hybrid_blocks.replay.tiers.sizes import TierBytes
+from hybrid_blocks.replay.tiers.sizes import PAGE, TierBytes
 
 
 class _Region:

@@ -47,13 +47,8 @@ def _handle_blocked(self: Any, request: Request) -> bool:
     return not manager.waits_for_checkpoint(request)
 
 
-def install() -> None:
-    """Let vLLM's schedulers end chunks where level ``natural`` wants them to."""
-    Scheduler._mamba_block_aligned_split = _split  # type: ignore[method-assign]
-    Scheduler._handle_blocked_waiting_request = _handle_blocked  # type: ignore[method-assign]
-
-
-def uninstall() -> None:
-    """Let vLLM's schedulers end chunks as they would by themselves."""
-    Scheduler._mamba_block_aligned_split = _vllm_split  # type: ignore[method-assign]
-    Scheduler._handle_blocked_waiting_request = _vllm_handle_blocked  # type: ignore[method-assign]
+REPLACED = (
+    (Scheduler, "_mamba_block_aligned_split", _split),
+    (Scheduler, "_handle_blocked_waiting_request", _handle_blocked),
+)
+"""Methods that level ``natural`` replaces."""

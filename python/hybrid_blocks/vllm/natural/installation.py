@@ -1,22 +1,26 @@
 """The swap of vLLM's functions for ours at level ``natural``, beside the managers."""
 
+from collections.abc import Callable
+
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.natural import chunks, loads, planning, sessions
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
+from hybrid_blocks.vllm.scheduler_hooks import replace, when_made
+
+_UNDO: list[Callable[[], None]] = []
 
 
 def install() -> None:
     """Let vLLM plan its memory in slabs, and the manager over slabs serve it."""
     KVCacheManager.natural = NaturalKVCacheManager
-    chunks.install()
-    sessions.install()
-    loads.install()
+    for part in (chunks, sessions, loads):
+        _UNDO.extend(replace(*replaced) for replaced in part.REPLACED)
+    _UNDO.append(when_made(loads.count_in_slabs))
     planning.install()
 
 
 def uninstall() -> None:
     """Let vLLM plan, split and pause as it would by itself."""
-    chunks.uninstall()
-    sessions.uninstall()
-    loads.uninstall()
+    while _UNDO:
+        _UNDO.pop()()
     planning.uninstall()

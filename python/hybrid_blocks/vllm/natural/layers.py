@@ -5,16 +5,15 @@ from typing import Any
 
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
-    ChunkedLocalAttentionSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
-    SlidingWindowSpec,
 )
 
 from hybrid_blocks.model.kind import GroupKind
 from hybrid_blocks.plan.geometry.layout import CachedLayer, LayerGroup
+from hybrid_blocks.vllm.specs import kind_of, row_of
 
 
 def cached_layers(specs: Mapping[str, KVCacheSpec]) -> list[CachedLayer]:
@@ -55,15 +54,6 @@ def _cached(name: str, spec: KVCacheSpec, block_tokens: int) -> CachedLayer:
 
 
 def _kind(spec: Any) -> GroupKind:
-    match spec:
-        case MambaSpec():
-            return GroupKind(name="state")
-        case MLAAttentionSpec():
-            return GroupKind(name="mla")
-        case SlidingWindowSpec():
-            retained = spec.sliding_window + spec.extra_retained_tokens
-            return GroupKind(name="sliding_window", window=retained)
-        case ChunkedLocalAttentionSpec():
-            return GroupKind(name="chunked", window=spec.attention_chunk_size)
-        case _:
-            return GroupKind(name="full")
+    numbers = kind_of(spec).parameters
+    retained = numbers.get("window", 0) + numbers.get("extra_retained", 0)
+    return GroupKind(name=row_of(spec).name, window=retained or None)

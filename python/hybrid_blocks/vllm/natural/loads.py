@@ -8,25 +8,25 @@ from vllm.v1.kv_cache_interface import MambaSpec
 from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 
-_vllm_init = Scheduler.__init__
 _vllm_reserved_blocks = Scheduler._inflight_prefill_reserved_blocks
 
 
-def _init(self: Any, *args: Any, **kwargs: Any) -> None:
-    _vllm_init(self, *args, **kwargs)
-    manager = self.kv_cache_manager
-    if self.connector is None or not isinstance(manager, NaturalKVCacheManager):
+def count_in_slabs(scheduler: Any) -> None:
+    """Let a scheduler with a connector count slabs."""
+    manager = scheduler.kv_cache_manager
+    if scheduler.connector is None or not isinstance(manager, NaturalKVCacheManager):
         return
     # A connector is shown hits rounded down to this. A state's block is longer than any request.
-    self.block_size = self.hash_block_size
-    num_tokens = 1 + self.num_spec_tokens + self.num_lookahead_tokens if self.num_spec_tokens else 0
-    groups = self.kv_cache_config.kv_cache_groups
+    scheduler.block_size = scheduler.hash_block_size
+    num_drafts = scheduler.num_spec_tokens
+    num_tokens = 1 + num_drafts + scheduler.num_lookahead_tokens if num_drafts else 0
+    groups = scheduler.kv_cache_config.kv_cache_groups
     specs = [group.kv_cache_spec for group in groups]
     blocks = [
         0 if isinstance(spec, MambaSpec) else ceil_div(num_tokens, spec.block_size)
         for spec in specs
     ]
-    self._spec_decode_step_blocks = sum(manager.num_units(blocks))
+    scheduler._spec_decode_step_blocks = sum(manager.num_units(blocks))
 
 
 def _reserved_blocks(self: Any) -> int:
@@ -45,13 +45,5 @@ def _reserved_blocks(self: Any) -> int:
     )
 
 
-def install() -> None:
-    """Let vLLM's schedulers count in slabs what loads leave to others."""
-    Scheduler.__init__ = _init  # type: ignore[method-assign]
-    Scheduler._inflight_prefill_reserved_blocks = _reserved_blocks  # type: ignore[method-assign]
-
-
-def uninstall() -> None:
-    """Let vLLM's schedulers made from now on count blocks."""
-    Scheduler.__init__ = _vllm_init  # type: ignore[method-assign]
-    Scheduler._inflight_prefill_reserved_blocks = _vllm_reserved_blocks  # type: ignore[method-assign]
+REPLACED = ((Scheduler, "_inflight_prefill_reserved_blocks", _reserved_blocks),)
+"""Methods that level ``natural`` replaces."""

@@ -65,7 +65,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         groups = [
             replace(group, pool=pool) for group, pool in zip(geometry.groups, pools, strict=True)
         ]
-        kinds = {group.kind for group in groups}
+        kinds = {group.rules.name for group in groups}
         has_windows = "full" in kinds and not kinds.isdisjoint(("sliding_window", "chunked"))
         places_checkpoints = "mamba_aligned" in kinds or has_windows
         interval = self.kv_cache_config.checkpoint_interval

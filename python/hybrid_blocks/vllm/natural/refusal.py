@@ -1,5 +1,6 @@
 """Which engines level ``natural`` refuses. They run at level ``manager``."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,19 +11,15 @@ from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import AttentionBackend
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
-    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
     MambaSpec,
     MLAAttentionSpec,
-    SlidingWindowSpec,
 )
 
-from hybrid_blocks.vllm.natural import connectors
+from hybrid_blocks.plan.connector import Connector
 from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
-
-ATTENTION = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
-"""Kinds of attention that are served; classes derived from them are not."""
+from hybrid_blocks.vllm.specs import ATTENTION_AT_NATURAL
 
 STRIDED = ("CPU_ATTN",)
 """Backends that declare no layout with blocks outside layers, and read such blocks all the same."""
@@ -58,7 +55,7 @@ def mark(backend: type[AttentionBackend], spec: AttentionSpec) -> AttentionSpec:
 def _of_config(config: VllmConfig) -> str | None:
     parallel, cache, model = config.parallel_config, config.cache_config, config.model_config
     observability = getattr(config, "observability_config", None)
-    connector = connectors.refused(config)
+    connector = _of_connector(config)
     refused = {
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "context parallelism": parallel.decode_context_parallel_size > 1
@@ -79,6 +76,22 @@ def _of_config(config: VllmConfig) -> str | None:
         or _plans_for_itself(),
     }
     return next((name for name, applies in refused.items() if applies), None)
+
+
+def _of_connector(config: VllmConfig) -> str | None:
+    """Return why the KV connector is refused; ``None`` where there is none, or it is not.
+
+    This follows from the configuration alone, so that workers and the engine core agree.
+    """
+    transfer: Any = config.kv_transfer_config
+    if transfer is None:
+        return None
+    connector = Connector(
+        getattr(transfer, "kv_connector", None),
+        getattr(transfer, "kv_connector_module_path", None),
+        getattr(transfer, "kv_connector_extra_config", None) or {},
+    )
+    return connector.refused(os.environ)
 
 
 def _plans_for_itself() -> bool:
@@ -123,7 +136,7 @@ def _of_layer(spec: Any) -> str | None:
     if type(spec) is MambaSpec:
         known = spec.mamba_cache_mode in ("none", "align")
         return None if known else f"Mamba cache mode {spec.mamba_cache_mode!r}"
-    if type(spec) not in ATTENTION:
+    if type(spec) not in ATTENTION_AT_NATURAL:
         return f"a cache of kind {type(spec).__name__.removesuffix('Spec')}"
     latent = type(spec) is MLAAttentionSpec
     refused = {

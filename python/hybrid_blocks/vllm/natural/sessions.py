@@ -36,13 +36,8 @@ def _update_session(self: Any, session: Request, update: Any) -> None:
         session.num_computed_tokens = 0
 
 
-def install() -> None:
-    """Let sessions resume from their cached prefix if their state cannot serve them."""
-    Scheduler._handle_stopped_request = _handle_stopped_request  # type: ignore[method-assign]
-    Scheduler._update_request_as_session = _update_session  # type: ignore[method-assign]
-
-
-def uninstall() -> None:
-    """Let vLLM's schedulers keep what stopped requests hold."""
-    Scheduler._handle_stopped_request = _vllm_handle_stopped_request  # type: ignore[method-assign]
-    Scheduler._update_request_as_session = _vllm_update_session  # type: ignore[method-assign]
+REPLACED = (
+    (Scheduler, "_handle_stopped_request", _handle_stopped_request),
+    (Scheduler, "_update_request_as_session", _update_session),
+)
+"""Methods that level ``natural`` replaces."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 
+from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.vllm.geometry import Geometry
 
 Hash = bytes | int
@@ -56,14 +57,16 @@ class UsableEvents:
         for number, group in enumerate(geometry.groups):
             if not group.is_cached:
                 continue
-            if group.kind == "mamba_aligned":
+            kind = group.rules
+            if kind.name == "mamba_aligned":
                 states.append(number)
             elif group.block_size != geometry.hash_block_size:
                 return None
-            elif group.kind == "full":
+            elif kind.name == "full":
                 full.append(number)
-            elif group.kind == "sliding_window" and group.window is not None:
-                windows[number] = max(1, -(-(group.window - 1) // group.block_size))
+            elif kind.name == "sliding_window":
+                window = kind.parameters["window"]
+                windows[number] = max(1, ceil_div(window - 1, group.block_size))
             else:
                 return None
         return cls(full, states, windows) if full and (states or windows) else None

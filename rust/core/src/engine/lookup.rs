@@ -183,9 +183,7 @@ impl<S: Store> Finder<'_, S> {
             GroupKind::MambaInPlace { .. } | GroupKind::MambaAligned { .. } => {
                 mamba_in_place::find(&search, limit)
             }
-            GroupKind::State { .. } | GroupKind::Cross { .. } | GroupKind::Ring => {
-                Found { blocks: search.none(), num_tokens: limit }
-            }
+            _ => Found { blocks: search.none(), num_tokens: limit },
         }
     }
 }

@@ -1,4 +1,8 @@
-//! The table of kinds: which tokens and blocks each kind of layer still needs.
+//! The table of kinds: a row each, and which tokens and blocks a kind still needs.
+
+#[cfg(test)]
+mod tests;
+mod text;
 
 /// Tokens that a recurrent layer looks at, as a window: the next one, and the state after the last.
 const STATE_WINDOW: u32 = 2;
@@ -57,41 +61,217 @@ pub enum GroupKind {
     },
 }
 
+/// How many blocks a request of a length holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// One a position.
+    ByPosition,
+    /// As many for every length.
+    Constant,
+    /// One a position, and those for the states after draft tokens.
+    Moving,
+}
+
+/// The part of a kind in a look-up: which blocks must be there so that a request can resume from a length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Every block from the start.
+    Full,
+    /// The blocks that the next token looks at.
+    Window,
+    /// The state after the last token.
+    State,
+    /// Nothing: it is computed again, and never cached.
+    None,
+}
+
+/// Which leading tokens nothing looks at any more.
+enum Skip {
+    Nothing,
+    /// Those before the last so many, the next one included.
+    Window(u32),
+    /// Those before the chunk of the next.
+    Chunk(u32),
+}
+
+/// A number that a kind has besides its name.
+struct Parameter {
+    name: &'static str,
+    /// The least that it can be.
+    least: u32,
+    /// The number where none is given.
+    default: Option<u32>,
+}
+
+/// Most numbers of a kind.
+const MOST: usize = 3;
+
+/// One row a kind.
+struct Row {
+    name: &'static str,
+    parameters: &'static [Parameter],
+    storage: Storage,
+    role: Role,
+    /// The kind of numbers, in the order of the parameters.
+    make: fn([u32; MOST]) -> GroupKind,
+}
+
+const fn needed(name: &'static str) -> Parameter {
+    Parameter { name, least: 1, default: None }
+}
+
+const fn optional(name: &'static str, default: u32) -> Parameter {
+    Parameter { name, least: 0, default: Some(default) }
+}
+
+/// All kinds. A row's number is that of `GroupKind::entry`.
+static ROWS: [Row; 8] = [
+    Row {
+        name: "full",
+        parameters: &[],
+        storage: Storage::ByPosition,
+        role: Role::Full,
+        make: |_| GroupKind::Full,
+    },
+    Row {
+        name: "sliding_window",
+        parameters: &[needed("window"), optional("extra_retained", 0)],
+        storage: Storage::ByPosition,
+        role: Role::Window,
+        make: |[window, extra_retained, _]| GroupKind::SlidingWindow { window, extra_retained },
+    },
+    Row {
+        name: "chunked",
+        parameters: &[needed("window")],
+        storage: Storage::ByPosition,
+        role: Role::Window,
+        make: |[chunk, ..]| GroupKind::Chunked { chunk },
+    },
+    Row {
+        name: "cross",
+        parameters: &[Parameter { name: "encoder_tokens", least: 0, default: None }],
+        storage: Storage::Constant,
+        role: Role::None,
+        make: |[encoder_tokens, ..]| GroupKind::Cross { encoder_tokens },
+    },
+    Row {
+        name: "ring",
+        parameters: &[],
+        storage: Storage::Constant,
+        role: Role::None,
+        make: |_| GroupKind::Ring,
+    },
+    Row {
+        name: "state",
+        parameters: &[optional("slots", 1)],
+        storage: Storage::Constant,
+        role: Role::State,
+        make: |[slots, ..]| GroupKind::State { slots },
+    },
+    Row {
+        name: "mamba_in_place",
+        parameters: &[optional("num_speculative", 0)],
+        storage: Storage::Moving,
+        role: Role::State,
+        make: |[num_speculative, ..]| GroupKind::MambaInPlace { num_speculative },
+    },
+    Row {
+        name: "mamba_aligned",
+        parameters: &[
+            optional("num_speculative", 0),
+            optional("checkpoint_alignment", 0),
+            optional("has_checkpoint_blocks", 0),
+        ],
+        storage: Storage::Moving,
+        role: Role::State,
+        make: |[num_speculative, alignment, has_blocks]| GroupKind::MambaAligned {
+            num_speculative,
+            checkpoint_alignment: Some(alignment).filter(|&alignment| alignment > 0),
+            has_checkpoint_blocks: has_blocks > 0,
+        },
+    },
+];
+
 impl GroupKind {
+    /// The number of its row, and its own numbers in the order of the parameters.
+    fn entry(self) -> (usize, [u32; MOST]) {
+        match self {
+            Self::Full => (0, [0; MOST]),
+            Self::SlidingWindow { window, extra_retained } => (1, [window, extra_retained, 0]),
+            Self::Chunked { chunk } => (2, [chunk, 0, 0]),
+            Self::Cross { encoder_tokens } => (3, [encoder_tokens, 0, 0]),
+            Self::Ring => (4, [0; MOST]),
+            Self::State { slots } => (5, [slots, 0, 0]),
+            Self::MambaInPlace { num_speculative } => (6, [num_speculative, 0, 0]),
+            Self::MambaAligned { num_speculative, checkpoint_alignment, has_checkpoint_blocks } => {
+                let alignment = checkpoint_alignment.unwrap_or(0);
+                (7, [num_speculative, alignment, has_checkpoint_blocks.into()])
+            }
+        }
+    }
+
+    #[inline]
+    fn row(self) -> &'static Row {
+        &ROWS[self.entry().0]
+    }
+
+    /// How many blocks a request of a length holds.
+    #[must_use]
+    #[inline]
+    pub fn storage(self) -> Storage {
+        self.row().storage
+    }
+
+    /// Its part in a look-up.
+    #[must_use]
+    #[inline]
+    pub fn role(self) -> Role {
+        self.row().role
+    }
+
     /// A sliding window that keeps nothing below itself.
     #[must_use]
     pub const fn sliding_window(window: u32) -> Self {
         Self::SlidingWindow { window, extra_retained: 0 }
     }
 
-    /// Tokens below and at a position that the layers keep, where they keep a window.
-    fn window(self) -> Option<u32> {
+    fn skip(self) -> Skip {
         match self {
-            Self::SlidingWindow { window, extra_retained } => Some(window + extra_retained),
-            Self::MambaInPlace { .. } | Self::MambaAligned { .. } => Some(STATE_WINDOW),
-            Self::Full
-            | Self::Chunked { .. }
-            | Self::Cross { .. }
-            | Self::Ring
-            | Self::State { .. } => None,
+            Self::SlidingWindow { window, extra_retained } => Skip::Window(window + extra_retained),
+            Self::Chunked { chunk } => Skip::Chunk(chunk),
+            Self::MambaInPlace { .. } | Self::MambaAligned { .. } => Skip::Window(STATE_WINDOW),
+            _ => Skip::Nothing,
         }
     }
 
     /// Leading tokens that nothing computed after `num_computed` tokens looks at.
     #[must_use]
     pub fn num_skipped_tokens(self, num_computed: u32) -> u32 {
-        match self {
-            Self::Chunked { chunk } => num_computed / chunk * chunk,
-            _ => self.window().map_or(0, |window| (num_computed + 1).saturating_sub(window)),
+        match self.skip() {
+            Skip::Nothing => 0,
+            Skip::Window(window) => (num_computed + 1).saturating_sub(window),
+            Skip::Chunk(chunk) => num_computed / chunk * chunk,
         }
     }
 
     /// Tokens to compute until the first `num_skipped`, at least 1, are looked at no more.
     #[must_use]
     pub fn num_computed_until(self, num_skipped: u32) -> u32 {
+        match self.skip() {
+            Skip::Nothing => u32::MAX,
+            Skip::Window(window) => (num_skipped - 1).saturating_add(window),
+            Skip::Chunk(chunk) => num_skipped.div_ceil(chunk).saturating_mul(chunk),
+        }
+    }
+
+    /// Blocks that a request holds whatever its length, 0 where that is no fixed number.
+    #[must_use]
+    pub fn constant_blocks(self, block_size: u32) -> u32 {
         match self {
-            Self::Chunked { chunk } => num_skipped.div_ceil(chunk).saturating_mul(chunk),
-            _ => self.window().map_or(u32::MAX, |window| (num_skipped - 1).saturating_add(window)),
+            Self::State { slots } => slots,
+            Self::Cross { encoder_tokens } => encoder_tokens.div_ceil(block_size),
+            Self::Ring => 1,
+            _ => 0,
         }
     }
 
@@ -99,14 +279,10 @@ impl GroupKind {
     #[must_use]
     pub fn table_len(self, num_tokens: u64, block_size: u32) -> u64 {
         let by_position = num_tokens.div_ceil(u64::from(block_size));
-        match self {
-            Self::State { slots } => u64::from(slots),
-            Self::Cross { encoder_tokens } => u64::from(encoder_tokens.div_ceil(block_size)),
-            Self::Ring => 1,
-            Self::MambaInPlace { num_speculative } | Self::MambaAligned { num_speculative, .. } => {
-                by_position + u64::from(num_speculative)
-            }
-            _ => by_position,
+        match self.storage() {
+            Storage::ByPosition => by_position,
+            Storage::Constant => self.constant_blocks(block_size).into(),
+            Storage::Moving => by_position + u64::from(self.num_speculative()),
         }
     }
 
@@ -116,7 +292,7 @@ impl GroupKind {
     pub fn num_live_tokens(self, num_tokens: u32) -> u32 {
         match self {
             Self::Cross { encoder_tokens } => encoder_tokens,
-            Self::Ring | Self::State { .. } => 0,
+            _ if self.is_constant() => 0,
             _ => num_tokens - self.num_skipped_tokens(num_tokens.saturating_sub(1)),
         }
     }
@@ -127,7 +303,7 @@ impl GroupKind {
     pub fn peak_tokens(self, num_tokens: u64, step: u32) -> u64 {
         let looked_at = match self {
             Self::Cross { encoder_tokens } => return u64::from(encoder_tokens),
-            Self::Ring | Self::State { .. } => return 0,
+            _ if self.is_constant() => return 0,
             Self::SlidingWindow { window, extra_retained } => window + extra_retained - 1,
             Self::Chunked { chunk } => chunk - 1,
             _ => return num_tokens,
@@ -153,12 +329,12 @@ impl GroupKind {
 
     /// Tokens that have room in a table of `num_blocks`.
     pub(crate) fn room(self, num_blocks: u32, block_size: u32) -> u32 {
-        match self {
-            Self::State { .. } | Self::Cross { .. } | Self::Ring => u32::MAX,
-            Self::MambaInPlace { num_speculative } | Self::MambaAligned { num_speculative, .. } => {
-                num_blocks.saturating_sub(num_speculative).saturating_mul(block_size)
+        match self.storage() {
+            Storage::ByPosition => num_blocks.saturating_mul(block_size),
+            Storage::Constant => u32::MAX,
+            Storage::Moving => {
+                num_blocks.saturating_sub(self.num_speculative()).saturating_mul(block_size)
             }
-            _ => num_blocks.saturating_mul(block_size),
         }
     }
 
@@ -183,12 +359,12 @@ impl GroupKind {
 
     /// Whether the group holds a fixed number of blocks a request, whatever its length.
     pub(crate) fn is_constant(self) -> bool {
-        matches!(self, Self::State { .. } | Self::Cross { .. } | Self::Ring)
+        self.storage() == Storage::Constant
     }
 
     /// Whether what the group computed can be hit by later requests.
     pub(crate) fn is_cacheable(self) -> bool {
-        !matches!(self, Self::Cross { .. } | Self::Ring)
+        self.role() != Role::None
     }
 
     /// Tokens of the encoder that a request keeps.
@@ -200,7 +376,7 @@ impl GroupKind {
     }
 
     pub(crate) fn is_full(self) -> bool {
-        self == Self::Full
+        self.role() == Role::Full
     }
 
     pub(crate) fn is_state(self) -> bool {
@@ -208,12 +384,12 @@ impl GroupKind {
     }
 
     pub(crate) fn is_mamba(self) -> bool {
-        matches!(self, Self::MambaInPlace { .. } | Self::MambaAligned { .. })
+        self.storage() == Storage::Moving
     }
 
     /// Whether it keeps recurrent states, by whichever rules.
     pub(crate) fn is_recurrent(self) -> bool {
-        self.is_state() || self.is_mamba()
+        self.role() == Role::State
     }
 
     pub(crate) fn is_aligned(self) -> bool {
@@ -232,12 +408,12 @@ impl GroupKind {
 
     /// Whether the layers look back over a part of the tokens only.
     pub(crate) fn is_window(self) -> bool {
-        matches!(self, Self::SlidingWindow { .. } | Self::Chunked { .. })
+        self.role() == Role::Window
     }
 
     /// Whether leading blocks are given back while a request runs.
     pub(crate) fn skips(self) -> bool {
-        self.is_window() || self.is_mamba()
+        !matches!(self.skip(), Skip::Nothing)
     }
 
     /// Whether a prefix that ends inside a block can be found.
@@ -252,56 +428,4 @@ pub(crate) fn gcd(mut a: u32, mut b: u32) -> u32 {
         (a, b) = (b, a % b);
     }
     a
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Blocks held while a request comes to `num_tokens` in steps of at most `step`, tried out.
-    fn most_held(kind: GroupKind, num_tokens: u32, step: u32, block_size: u32) -> u64 {
-        let after = |start: u32| {
-            let ends = start + 1..=(start + step).min(num_tokens);
-            let first = kind.num_skipped_tokens(start) / block_size;
-            ends.map(|end| end.div_ceil(block_size) - first).max().unwrap_or(0)
-        };
-        u64::from((0..num_tokens).map(after).max().unwrap_or(0))
-    }
-
-    #[test]
-    fn windows_and_moving_states_give_leading_blocks_back() {
-        assert!(GroupKind::sliding_window(8).skips() && GroupKind::Chunked { chunk: 8 }.skips());
-        assert!(!GroupKind::Full.skips());
-    }
-
-    #[test]
-    fn the_most_blocks_are_those_that_some_way_to_the_end_holds() {
-        for (size, block_size) in (1..=9).flat_map(|size| (1..=6).map(move |block| (size, block))) {
-            for kind in [GroupKind::sliding_window(size), GroupKind::Chunked { chunk: size }] {
-                for step in 1..=7 {
-                    // Long enough for every place at which a window can begin in a block.
-                    let num_tokens = size * block_size * 4 + step;
-                    assert_eq!(
-                        kind.peak_blocks(u64::from(num_tokens), step, block_size),
-                        most_held(kind, num_tokens, step, block_size),
-                        "{kind:?}, blocks of {block_size}, steps of {step}"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn live_tokens_are_those_that_the_last_token_looks_at() {
-        let live = |kind: GroupKind| [0, 1, 4, 5, 9].map(|length| kind.num_live_tokens(length));
-        assert_eq!(live(GroupKind::Full), [0, 1, 4, 5, 9]);
-        assert_eq!(live(GroupKind::sliding_window(4)), [0, 1, 4, 4, 4]);
-        assert_eq!(live(GroupKind::Chunked { chunk: 4 }), [0, 1, 4, 1, 1]);
-        assert_eq!(live(GroupKind::Cross { encoder_tokens: 7 }), [7; 5]);
-        assert_eq!(live(GroupKind::State { slots: 2 }), [0; 5]);
-        assert_eq!(live(GroupKind::Ring), [0; 5]);
-        for kind in [GroupKind::State { slots: 2 }, GroupKind::Ring] {
-            assert_eq!(kind.peak_tokens(100, 4), 0, "slots hold no tokens");
-        }
-    }
 }

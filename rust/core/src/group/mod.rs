@@ -16,8 +16,8 @@ pub(crate) mod mamba_in_place;
 pub(crate) mod sliding_window;
 mod table;
 
-pub use kind::GroupKind;
 pub(crate) use kind::gcd;
+pub use kind::{GroupKind, Role, Storage};
 pub(crate) use table::{Table, empty};
 
 use std::ops::Range;

@@ -309,24 +309,16 @@ fn config(config: &fixture::Config) -> ManagerConfig {
 }
 
 fn group(group: &fixture::Group) -> GroupConfig {
-    let num_speculative = group.num_speculative;
+    let numbers = [
+        ("window", group.window),
+        ("extra_retained", group.extra_retained),
+        ("num_speculative", group.num_speculative),
+        ("checkpoint_alignment", group.checkpoint_alignment.unwrap_or(0)),
+        ("has_checkpoint_blocks", group.has_checkpoint_blocks.into()),
+    ];
+    let given: Vec<_> = numbers.into_iter().filter(|it| it.1 > 0).collect();
     GroupConfig {
-        kind: match group.kind.as_str() {
-            "full" => GroupKind::Full,
-            "sliding_window" => GroupKind::SlidingWindow {
-                window: group.window,
-                extra_retained: group.extra_retained,
-            },
-            "chunked" => GroupKind::Chunked { chunk: group.window },
-            "ring" => GroupKind::Ring,
-            "mamba_in_place" => GroupKind::MambaInPlace { num_speculative },
-            "mamba_aligned" => GroupKind::MambaAligned {
-                num_speculative,
-                checkpoint_alignment: group.checkpoint_alignment,
-                has_checkpoint_blocks: group.has_checkpoint_blocks,
-            },
-            other => panic!("no kind {other} of group"),
-        },
+        kind: GroupKind::parse(&group.kind, &given).unwrap(),
         block_size: group.block_size,
         pool: POOL,
         use_eagle: group.use_eagle,

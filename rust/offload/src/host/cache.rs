@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hybrid_blocks::{BlockId, Digest, GroupKind, Hint, Key, PoolId, Turns, WorthClass};
+use hybrid_blocks::{BlockId, Digest, GroupKind, Hint, Key, PoolId, Role, Turns, WorthClass};
 use rustc_hash::FxHashMap as HashMap;
 
 use super::chain::{Chain, Step};
@@ -185,7 +185,7 @@ impl HostCache {
     }
 
     fn is_path(&self, key: &Key) -> bool {
-        self.groups.get(key.group.index()).is_some_and(|it| matches!(it.kind, GroupKind::Full))
+        self.groups.get(key.group.index()).is_some_and(|it| it.kind.role() == Role::Full)
     }
 
     /// Tokens of a window; 0 for a state.

@@ -1,6 +1,6 @@
 //! [`OffloadGroup`]: a group as a look-up sees it.
 
-use hybrid_blocks::GroupKind;
+use hybrid_blocks::{GroupKind, Role};
 
 /// A group of layers whose blocks go down to other tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,29 +16,12 @@ pub struct OffloadGroup {
     pub use_eagle: bool,
 }
 
-/// The chunks that a group must hold so that a request can resume from a length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Every chunk from the start.
-    Full,
-    /// The chunks that the next token looks at.
-    Window,
-    /// The state after the last token.
-    State,
-    /// Nothing: it is computed again.
-    Free,
-}
-
 impl OffloadGroup {
     pub(crate) fn role(&self) -> Role {
         match self.kind {
-            GroupKind::Full => Role::Full,
-            GroupKind::SlidingWindow { window: 0..=1, .. } => Role::Free,
-            GroupKind::SlidingWindow { .. } | GroupKind::Chunked { .. } => Role::Window,
-            GroupKind::State { .. }
-            | GroupKind::MambaInPlace { .. }
-            | GroupKind::MambaAligned { .. } => Role::State,
-            _ => Role::Free,
+            // The next token looks at itself alone.
+            GroupKind::SlidingWindow { window: 0..=1, .. } => Role::None,
+            kind => kind.role(),
         }
     }
 

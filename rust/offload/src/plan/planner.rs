@@ -1,9 +1,9 @@
 //! [`Planner`]: which prefix every group can restore, and from where.
 
-use hybrid_blocks::{Digest, GroupId};
+use hybrid_blocks::{Digest, GroupId, Role};
 
 use super::cost::Costs;
-use super::group::{OffloadGroup, Role, lcm};
+use super::group::{OffloadGroup, lcm};
 use super::outcome::Plan;
 use super::search::{MAX_TIERS, Search};
 use super::stored::Stored;
@@ -30,7 +30,7 @@ impl Planner {
     pub fn new(groups: &[OffloadGroup], hash_block_size: u32) -> Result<Self, Error> {
         let all = (0..).map(GroupId).zip(groups);
         let all = all.map(|(id, &group)| Stored { id, group, role: group.role() });
-        let is_stored = |it: &Stored| it.role != Role::Free && it.chunk() > 0;
+        let is_stored = |it: &Stored| it.role != Role::None && it.chunk() > 0;
         let stored: Vec<_> = all.filter(is_stored).collect();
         let is_whole =
             |it: &Stored| hash_block_size > 0 && it.chunk().is_multiple_of(hash_block_size);

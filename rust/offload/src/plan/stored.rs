@@ -1,8 +1,8 @@
 //! [`Stored`]: a stored group in chunks.
 
-use hybrid_blocks::GroupId;
+use hybrid_blocks::{GroupId, Role};
 
-use super::group::{OffloadGroup, Role};
+use super::group::OffloadGroup;
 
 /// A stored group, its chunks and what it must hold.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,12 @@
 //! The core's configuration, as Python gives it.
 
 use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig, ReleaseRules};
-use hybrid_blocks::{CheckpointPolicy, GroupId, GroupKind, Policy, PoolId};
+use hybrid_blocks::{CheckpointPolicy, GroupId, Policy, PoolId};
 use hybrid_blocks_interop::{core_error, invalid_argument};
 use pyo3::prelude::*;
 
-/// A group: kind, block size, whether hits drop blocks for a drafter, admission cap, whether new
-/// blocks are zeroed, and the kind's own parameters.
-#[expect(clippy::struct_excessive_bools, reason = "independent facts, as Python names them")]
+/// A group: kind as text, block size, whether hits drop blocks for a drafter, admission cap, and whether new
+/// blocks are zeroed.
 #[derive(FromPyObject)]
 pub(super) struct GroupFields {
     kind: String,
@@ -15,11 +14,6 @@ pub(super) struct GroupFields {
     use_eagle: bool,
     admission_cap: Option<u32>,
     zeroes_new_blocks: bool,
-    window: u32,
-    extra_retained: u32,
-    num_speculative: u32,
-    checkpoint_alignment: Option<u32>,
-    has_checkpoint_blocks: bool,
     is_cached: bool,
     pool: u32,
 }
@@ -51,24 +45,7 @@ pub(super) struct ConfigFields {
 
 impl GroupFields {
     fn group(&self) -> PyResult<GroupConfig> {
-        let num_speculative = self.num_speculative;
-        let kind = match self.kind.as_str() {
-            "full" => GroupKind::Full,
-            "sliding_window" => GroupKind::SlidingWindow {
-                window: self.window,
-                extra_retained: self.extra_retained,
-            },
-            "chunked" => GroupKind::Chunked { chunk: self.window },
-            "cross" => GroupKind::Cross { encoder_tokens: self.window },
-            "ring" => GroupKind::Ring,
-            "mamba_in_place" => GroupKind::MambaInPlace { num_speculative },
-            "mamba_aligned" => GroupKind::MambaAligned {
-                num_speculative,
-                checkpoint_alignment: self.checkpoint_alignment,
-                has_checkpoint_blocks: self.has_checkpoint_blocks,
-            },
-            other => return Err(invalid_argument(format_args!("{other:?} is no kind of group"))),
-        };
+        let kind = self.kind.parse().map_err(core_error)?;
         Ok(GroupConfig {
             kind,
             block_size: self.block_size,

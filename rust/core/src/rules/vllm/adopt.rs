@@ -66,7 +66,7 @@ impl<S: Store> Call<'_, S> {
         num_external: u32,
     ) -> Result<(), Error> {
         let config = self.config_of(group);
-        if config.kind == GroupKind::Ring {
+        if config.kind.is_constant() {
             return Ok(());
         }
         let table = &mut self.tables[group];
@@ -111,9 +111,10 @@ impl<S: Store> Call<'_, S> {
         }
         let held = self.tables[group].blocks.len();
         // Blocks for drafts are taken with the new tokens.
-        let required = match config.kind {
-            GroupKind::Ring => 1,
-            _ => num_total.div_ceil(config.block_size),
+        let required = if config.kind.is_constant() {
+            config.kind.constant_blocks(config.block_size)
+        } else {
+            num_total.div_ceil(config.block_size)
         };
         let missing = required.saturating_sub(held as u32);
         let (pool, blocks) = (self.pool(group), &mut self.tables[group].blocks);

@@ -100,7 +100,10 @@ impl<S: Store> Call<'_, S> {
             GroupKind::Cross { .. } => {
                 i64::from(self.num_missing_for_encoder(group, counts.num_encoder))
             }
-            GroupKind::Ring => i64::from(self.tables[group].blocks.is_empty()),
+            kind if kind.is_constant() => {
+                let held = self.tables[group].blocks.len() as u32;
+                kind.constant_blocks(config.block_size).saturating_sub(held).into()
+            }
             _ => self.positional_demand(group, computed, counts),
         }
     }

@@ -66,5 +66,5 @@ impl<S: Store> KvCacheManager<S> {
 
 /// Whether a group has a block for so many tokens each.
 fn is_positional(kind: GroupKind) -> bool {
-    !kind.is_aligned() && !matches!(kind, GroupKind::Cross { .. } | GroupKind::Ring)
+    !kind.is_aligned() && !kind.is_constant()
 }

@@ -5,11 +5,10 @@ from typing import Final
 
 import msgspec
 import numpy as np
-
 from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.clock import Timeline
 from hybrid_blocks.replay.compare import compare
 from hybrid_blocks.replay.config import EngineConfig
-from hybrid_blocks.replay.timeline import Timeline
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace
 
