@@ -1,6 +1,7 @@
 """The kinds of layer groups: which tokens each still reads, and how many blocks hold them.
 
-The rules are the core's (``rust/core/src/group/kind/rules.rs``). Planner, replay and verifier ask here.
+The rules are the core's, in ``rust/core/src/group/kind/rules.rs``. Planner, replay and verifier ask
+here.
 """
 
 from functools import cache as cached
