@@ -108,8 +108,8 @@ def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> di
         del group["pool"], group["is_cached"]
         # Recorded lives have a field for each number.
         kind = GroupKind(group["kind"])
-        numbers = dict.fromkeys(("window", "extra_retained", "num_speculative"), 0)
-        numbers |= {"checkpoint_alignment": None, "has_checkpoint_blocks": False}
+        numbers: dict[str, Any] = dict.fromkeys(("window", "extra_retained"), 0)
+        numbers |= {"num_speculative": 0, "checkpoint_alignment": 0, "has_checkpoint_blocks": 0}
         group.update(numbers | kind.parameters | {"kind": kind.name})
         group["checkpoint_alignment"] = group["checkpoint_alignment"] or None
         group["has_checkpoint_blocks"] = bool(group["has_checkpoint_blocks"])
