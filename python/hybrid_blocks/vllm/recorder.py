@@ -16,7 +16,8 @@ from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.trace.recorder import Finished, Recorder, split
+from hybrid_blocks.trace.record_file import split
+from hybrid_blocks.trace.recorder import Finished, Recorder
 from hybrid_blocks.units import human, parse_memory
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -88,9 +89,8 @@ def _recorder() -> Recorder | None:
 
 def _take_prefill_stats(self: Any) -> Any:
     # Asked for in every step of every request, and there with the first token alone.
-    if self.prefill_stats is None:
+    if self.prefill_stats is None or (stats := _vllm_take_prefill_stats(self)) is None:
         return None
-    stats = _vllm_take_prefill_stats(self)
     # The engine hands the events out right after.
     setattr(self, _FIRST_TOKEN, (stats.num_cached_tokens, _scheduled(self), time()))
     return stats
