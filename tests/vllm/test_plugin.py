@@ -265,8 +265,10 @@ def test_the_comparison_with_the_installed_vllm_makes_few_calls() -> None:
     assert 100 < num_calls < 40_000
 
 
-@pytest.mark.skipif(INSTALLED.reaches(Tier.NATURAL), reason="this release reaches level natural")
 def test_a_release_below_level_natural_runs_at_level_manager_and_says_why() -> None:
     granted = grant.grant(Level.NATURAL)
+    if INSTALLED.reaches(Tier.NATURAL):
+        assert granted.level is Level.NATURAL
+        return
     assert granted.level is Level.MANAGER
     assert "vllm.v1.worker.utils.customize_attention_spec is gone" in granted.differences
