@@ -1,6 +1,6 @@
 """Instructions that ``HYBRID_BLOCKS_RECORD`` adds to a step; needs Debian's valgrind.
 
-Two processes run vLLM's scheduler at level ``manager`` without a model, one of them records.
+Two processes run vLLM's scheduler without a model, one of them records.
 Callgrind counts the same steps of both, once they are warm, and the writer's thread apart.
 """
 
@@ -24,24 +24,30 @@ def main() -> None:
     """Count both, and print what a step takes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", default="hybrid", help="full or hybrid (default)")
+    parser.add_argument("--level", default="manager", help="off or manager (default)")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        serve(arguments.groups)
+        serve(arguments.groups, arguments.level)
         return
-    plain, recorded = (counted(arguments.groups, records=it) for it in (False, True))
+    plain, recorded = (
+        counted(arguments.groups, arguments.level, records=it) for it in (False, True)
+    )
     added = sum(recorded) - sum(plain)
     per_step = [round(number / STEPS) for number in (sum(plain), added, sum(recorded[1:]))]
-    print(f"{NUM_RUNNING} running, {arguments.groups}; instructions a step of vLLM's scheduler:")
+    print(
+        f"{NUM_RUNNING} running, {arguments.groups}, level {arguments.level}; instructions a step "
+        "of vLLM's scheduler:"
+    )
     print(f"  without recording {per_step[0]:,}")
     print(f"  recording adds {per_step[1]:,} = {added / sum(plain):.2%}")
     print(f"  of these the thread that writes takes {per_step[2]:,}")
 
 
-def counted(groups: str, *, records: bool) -> list[int]:
+def counted(groups: str, level: str, *, records: bool) -> list[int]:
     """Return the instructions of the steps, by thread."""
     with tempfile.TemporaryDirectory() as folder:
-        variables = os.environ | {"HYBRID_BLOCKS": "manager", "PYTHONHASHSEED": "0"}
+        variables = os.environ | {"HYBRID_BLOCKS": level, "PYTHONHASHSEED": "0"}
         variables.pop("HYBRID_BLOCKS_RECORD", None)
         if records:
             variables["HYBRID_BLOCKS_RECORD"] = f"{folder}/traffic.jsonl.gz"
@@ -49,7 +55,7 @@ def counted(groups: str, *, records: bool) -> list[int]:
             [
                 *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"),
                 *(f"--callgrind-out-file={folder}/count", sys.executable, "-W", "ignore"),
-                *(__file__, "--child", "--groups", groups),
+                *(__file__, "--child", "--groups", groups, "--level", level),
             ],
             env=variables,
             check=True,
@@ -70,7 +76,7 @@ def jobs() -> Iterator[tuple[list[int], int]]:
         yield shared + [draw.randrange(100_000) for _ in range(PROMPT - SHARED)], output
 
 
-def serve(groups: str) -> None:
+def serve(groups: str, level: str) -> None:
     """Run the steps in this process, which callgrind watches."""
     from hybrid_blocks.profile.engine import Groups, make_hasher, scheduler_over  # noqa: PLC0415
     from hybrid_blocks.profile.loop import Loop  # noqa: PLC0415
@@ -90,7 +96,7 @@ def serve(groups: str) -> None:
         hash_block_size=kind.block_size,  # as vLLM hashes where all groups have blocks of one size
         scheduler_cls=AsyncScheduler,
     )
-    settings = Settings(level="manager", groups=groups, requests=NUM_RUNNING, prompt_tokens=PROMPT)
+    settings = Settings(level=level, groups=groups, requests=NUM_RUNNING, prompt_tokens=PROMPT)
     loop = Loop(scheduler, jobs(), make_hasher(kind.block_size), settings)
     loop.run(WARM_UP)
     _control("--instr=on")

@@ -26,6 +26,7 @@ __all__ = [
     "GroupSpec",
     "HashChain",
     "build_info",
+    "keyed_digests",
     "offload",
     "vllm",
 ]
@@ -50,6 +51,9 @@ class BuildInfo(TypedDict):
 
 def build_info() -> BuildInfo:
     """Return version, profile (``debug`` or ``release``), target and CPU features."""
+
+def keyed_digests(key: bytes, hashes: list[bytes]) -> bytes:
+    """Return a JSON list of the digests of ``hashes`` under a key of 16 bytes."""
 
 @final
 class BlockHasher:

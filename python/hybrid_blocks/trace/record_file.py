@@ -1,9 +1,9 @@
 """Files of recorded traffic: a name that is not taken yet, for their owner's eyes alone."""
 
-import gzip
 import itertools
 import os
 import time
+import zlib
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -40,9 +40,7 @@ class RecordFile:
         self.path = path
         self.is_flushed = True
         self._raw: IO[bytes] = os.fdopen(descriptor, "wb")
-        # Digests do not get smaller, whatever is spent on them.
-        is_packed = path.name.endswith(".gz")
-        self._file: Any = gzip.GzipFile("", "wb", 1, self._raw) if is_packed else self._raw
+        self._packer = _new_packer() if path.name.endswith(".gz") else None
         self._unflushed_since = 0.0
 
     @property
@@ -52,7 +50,7 @@ class RecordFile:
 
     def write(self, line: bytes) -> None:
         """Write a line, and flush once a second."""
-        self._file.write(line)
+        self._raw.write(self._packer.compress(line) if self._packer else line)
         now = time.monotonic()
         if self.is_flushed:
             self.is_flushed = False
@@ -62,13 +60,23 @@ class RecordFile:
 
     def flush(self) -> None:
         """Make everything that was written readable."""
-        self._file.flush()
+        if self._packer:
+            self._raw.write(self._packer.flush(zlib.Z_SYNC_FLUSH))
+        self._raw.flush()
         self.is_flushed = True
 
     def close(self) -> None:
         """Write what is left and close the file."""
-        self._file.close()
+        if self._packer:
+            self._raw.write(self._packer.flush())
         self._raw.close()
+
+
+def _new_packer() -> Any:
+    # Text of 6 bits a character gets smaller by its characters alone. To look for digests that
+    # occur again would take more than all else that the thread does.
+    with_header = 16 + zlib.MAX_WBITS
+    return zlib.compressobj(1, zlib.DEFLATED, with_header, zlib.DEF_MEM_LEVEL, zlib.Z_HUFFMAN_ONLY)
 
 
 def split(path: Path) -> tuple[str, str]:

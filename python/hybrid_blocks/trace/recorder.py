@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -144,7 +144,8 @@ class Recorder:
             prompt_tokens=finished.prompt_tokens,
             output_tokens=finished.output_tokens,
             found_tokens=finished.found_tokens,
-            blocks=self._digests.of(finished.hashes),
+            # It is written as it is.
+            blocks=cast("list[str]", self._digests.json(list(finished.hashes))),
             session=number(self._sessions, finished.session),
             adapter=number(self._adapters, finished.adapter),
             priority=finished.priority,
