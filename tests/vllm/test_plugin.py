@@ -265,7 +265,7 @@ def test_the_comparison_with_the_installed_vllm_makes_few_calls() -> None:
     assert 100 < num_calls < 40_000
 
 
-def test_a_release_below_level_natural_runs_at_level_manager_and_says_why() -> None:
+def test_level_natural_is_granted_or_the_release_says_what_it_lacks() -> None:
     granted = grant.grant(Level.NATURAL)
     if INSTALLED.reaches(Tier.NATURAL):
         assert granted.level is Level.NATURAL

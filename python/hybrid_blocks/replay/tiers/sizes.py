@@ -38,8 +38,8 @@ class TierBytes:
 
 PAGE = 4096
 _PAGES_A_CHUNK = 128
-"""A chunk has at least so many pages. Rounding up to whole ones, and pages of a segment beside its
-chunks, which are not scaled, then change little, and never in favour of the disk."""
+"""The fewest pages of a chunk. The disk rounds a chunk up to whole pages, and does not scale the
+pages that a segment has beside its chunks. Both then change little, never in the disk's favour."""
 
 
 @dataclass(frozen=True)
