@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted import options
 from hybrid_blocks.pasted.parse import parse
 from hybrid_blocks.pasted.record import encode, record
@@ -80,6 +81,30 @@ def test_dotted_options_are_merged_as_vllms_parser_does_it(parser: Any, text: st
         given = getattr(theirs, name)
         if isinstance(given, bool | int | float | str | list | dict | None):
             assert value == given, name
+
+
+KEYED = [
+    *("-cc 3", "-cc=3", "-cc3", "-cc x", "-cc [3]", "-cc.mode 9", "-cc.mode=-1", "-cc.level=2"),
+    *("-cc.mode 3", "-cc.mode=0", "-cc.mode NONE", "-ac.backend FLASH_ATTN", "-ac.kernel fast"),
+    *("-O3", "-O 3", "-O=2", "-O", "-O 7", "-tp2", "-tp=2", "--kv-transfer-config 3"),
+    *("--kv-events-config.publisher zmq", "--kv-events-config.topics a", "-dc.x=1"),
+    *("-cc {}", '-cc {"mode":3}', '-cc {"level":3}', "--structured-outputs-config.backend auto"),
+]
+
+
+@needs_release
+@pytest.mark.parametrize("text", KEYED)
+def test_short_and_dotted_forms_are_refused_as_vllms_parser_refuses_them(
+    parser: Any, text: str
+) -> None:
+    arguments = ["m", *text.split()]
+    try:
+        parser.parse_args(arguments)
+    except SystemExit:
+        with pytest.raises(PlanError):
+            parse(arguments)
+    else:
+        parse(arguments)
 
 
 def test_the_recorded_release_is_one_that_is_tested() -> None:

@@ -15,7 +15,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One option.
 
     ``flags`` set it, ``off`` set a switch to false. A ``count`` may end in k (1,000) or K (1,024),
-    a ``length`` may also be ``auto``; an ``object`` is JSON.
+    a ``length`` may also be ``auto``; an ``object`` is JSON. Where that is an object of one of
+    vLLM's classes, ``keys`` are its fields, each with the numbers that it takes if it takes some.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     takes: Takes = "one"
     kind: Kind = "text"
     choices: tuple[str, ...] = ()
+    keys: dict[str, tuple[int, ...]] = {}
     default: Any = None
 
     @property

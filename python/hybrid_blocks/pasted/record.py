@@ -1,6 +1,8 @@
 """``python -m hybrid_blocks.pasted.record``: the options of the installed vLLM's server."""
 
 import argparse
+import dataclasses
+import enum
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -48,6 +50,7 @@ def _options(actions: Mapping[str, argparse.Action]) -> Iterable[Option]:
             off=off,
             takes=_TAKES[action.nargs],
             kind=_kind(action),
+            keys=_keys(action),
             choices=tuple(str(one) for one in action.choices or () if one is not None),
             default=_default(action.default),
         )
@@ -66,7 +69,7 @@ def _kind(action: argparse.Action) -> Kind:
     if action.nargs == 0:
         return "switch"
     convert: Callable[[str], Any] = action.type if callable(action.type) else str
-    if _is_of_class(convert) or isinstance(_converted(convert, '{"a": 1}'), dict):
+    if _class_of(convert) or isinstance(_converted(convert, '{"a": 1}'), dict):
         return "object"
     kinds: dict[str, Kind] = {"auto": "length", "32k": "count", "7": "integer"}
     for probe, kind in kinds.items():
@@ -82,11 +85,28 @@ def _converted(convert: Callable[[str], Any], text: str) -> object:
         return None
 
 
-def _is_of_class(convert: Callable[[str], Any]) -> bool:
-    """Return whether a value is JSON of one of vLLM's own classes."""
+def _keys(action: argparse.Action) -> dict[str, tuple[int, ...]]:
+    """Fields of the class whose JSON an option takes, with the numbers of those that are enums."""
+    of = _class_of(action.type)
+    if of is None:
+        return {}
+    return {
+        field.name: tuple(int(one) for one in field.type)
+        if isinstance(field.type, type) and issubclass(field.type, enum.IntEnum)
+        else ()
+        for field in dataclasses.fields(of)
+        if field.init
+    }
+
+
+def _class_of(convert: object) -> type | None:
+    """Return which of vLLM's own classes a value is JSON of, if it is."""
     cells = getattr(convert, "__closure__", None) or ()
-    inner = [cell.cell_contents for cell in cells]
-    return any(getattr(one, "__name__", "") == "parse_dataclass" for one in (convert, *inner))
+    for one in (convert, *(cell.cell_contents for cell in cells)):
+        if getattr(one, "__name__", "") == "parse_dataclass":
+            found: type = one.__defaults__[0]
+            return found
+    return None
 
 
 def _default(value: object) -> Any:

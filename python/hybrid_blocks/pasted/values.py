@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -70,7 +71,7 @@ def _convert(option: Option, flag: str, text: str) -> Any:
     if option.choices and text not in option.choices:
         raise PlanError(f"{flag} {text}: vLLM takes {', '.join(option.choices)}")
     if option.kind == "object":
-        return _object(flag, text)
+        return _fits(option, flag, text, _object(flag, text))
     try:
         return _CONVERSIONS.get(option.kind, str)(text)
     except ValueError:
@@ -90,6 +91,23 @@ _NAMES: Final = {
     "length": "length; write for example 32768, 32k (32,000), 32K (32,768) or auto",
     "number": "number",
 }
+
+
+def _fits(option: Option, flag: str, text: str, value: object) -> Any:
+    """Refuse what is no object of the class that an option takes."""
+    if not option.keys:
+        return value
+    if not isinstance(value, dict):
+        raise PlanError(f"{flag} {text}: vLLM takes a JSON object, or keys as {flag}.KEY VALUE")
+    for key, given in value.items():
+        if key not in option.keys:
+            found = get_close_matches(key, option.keys, n=3)
+            near = f"; near it: {', '.join(found)}" if found else ""
+            raise PlanError(f"{flag}: vLLM knows no key {key}{near}")
+        numbers = option.keys[key]
+        if numbers and isinstance(given, int) and given not in numbers:
+            raise PlanError(f"{flag}.{key} {given}: vLLM takes {', '.join(map(str, numbers))}")
+    return value
 
 
 def _object(flag: str, text: str) -> Any:
