@@ -1,7 +1,8 @@
 """Instructions that ``HYBRID_BLOCKS_RECORD`` adds to a step; needs Debian's valgrind.
 
-Two processes run vLLM's scheduler at level ``manager`` without a model, one of them records.
-Callgrind counts the same steps of both, once they are warm, and the writer's thread apart.
+Two processes run vLLM's scheduler without a model, one of them records. Callgrind counts the same
+steps of both, once they are warm, and the thread that writes apart. A step here is the scheduler's
+alone: an engine's has the model's work too, so that recording is a smaller part of it.
 """
 
 import argparse
@@ -24,32 +25,40 @@ def main() -> None:
     """Count both, and print what a step takes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", default="hybrid", help="full or hybrid (default)")
+    parser.add_argument("--level", default="manager", help="off or manager (default)")
+    parser.add_argument("--ending", default=".jsonl.zst", help="of the file; .jsonl.zst (default)")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        serve(arguments.groups)
+        serve(arguments.groups, arguments.level)
         return
-    plain, recorded = (counted(arguments.groups, records=it) for it in (False, True))
-    added = sum(recorded) - sum(plain)
-    per_step = [round(number / STEPS) for number in (sum(plain), added, sum(recorded[1:]))]
-    print(f"{NUM_RUNNING} running, {arguments.groups}; instructions a step of vLLM's scheduler:")
-    print(f"  without recording {per_step[0]:,}")
-    print(f"  recording adds {per_step[1]:,} = {added / sum(plain):.2%}")
-    print(f"  of these the thread that writes takes {per_step[2]:,}")
+    plain, recorded = (
+        counted(arguments.groups, arguments.level, ending) for ending in (None, arguments.ending)
+    )
+    print(
+        f"{NUM_RUNNING} running, {arguments.groups}, level {arguments.level}, "
+        f"{arguments.ending}; instructions a step of vLLM's scheduler:"
+    )
+    print(f"  without recording {sum(plain) / STEPS:,.0f}")
+    for what, added in (
+        ("recording adds to the engine's thread", recorded[0] - plain[0]),
+        ("and with the thread that writes", sum(recorded) - sum(plain)),
+    ):
+        print(f"  {what} {added / STEPS:,.0f} = {added / sum(plain):.2%}")
 
 
-def counted(groups: str, *, records: bool) -> list[int]:
-    """Return the instructions of the steps, by thread."""
+def counted(groups: str, level: str, ending: str | None) -> list[int]:
+    """Return the instructions of the steps, by thread, that of the engine first."""
     with tempfile.TemporaryDirectory() as folder:
-        variables = os.environ | {"HYBRID_BLOCKS": "manager", "PYTHONHASHSEED": "0"}
+        variables = os.environ | {"HYBRID_BLOCKS": level, "PYTHONHASHSEED": "0"}
         variables.pop("HYBRID_BLOCKS_RECORD", None)
-        if records:
-            variables["HYBRID_BLOCKS_RECORD"] = f"{folder}/traffic.jsonl.gz"
+        if ending is not None:
+            variables["HYBRID_BLOCKS_RECORD"] = f"{folder}/traffic{ending}"
         subprocess.run(
             [
                 *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"),
                 *(f"--callgrind-out-file={folder}/count", sys.executable, "-W", "ignore"),
-                *(__file__, "--child", "--groups", groups),
+                *(__file__, "--child", "--groups", groups, "--level", level),
             ],
             env=variables,
             check=True,
@@ -70,7 +79,7 @@ def jobs() -> Iterator[tuple[list[int], int]]:
         yield shared + [draw.randrange(100_000) for _ in range(PROMPT - SHARED)], output
 
 
-def serve(groups: str) -> None:
+def serve(groups: str, level: str) -> None:
     """Run the steps in this process, which callgrind watches."""
     from hybrid_blocks.profile.engine import Groups, make_hasher, scheduler_over  # noqa: PLC0415
     from hybrid_blocks.profile.loop import Loop  # noqa: PLC0415
@@ -90,7 +99,7 @@ def serve(groups: str) -> None:
         hash_block_size=kind.block_size,  # as vLLM hashes where all groups have blocks of one size
         scheduler_cls=AsyncScheduler,
     )
-    settings = Settings(level="manager", groups=groups, requests=NUM_RUNNING, prompt_tokens=PROMPT)
+    settings = Settings(level=level, groups=groups, requests=NUM_RUNNING, prompt_tokens=PROMPT)
     loop = Loop(scheduler, jobs(), make_hasher(kind.block_size), settings)
     loop.run(WARM_UP)
     _control("--instr=on")

@@ -52,7 +52,7 @@ OFFLOAD: Final = Variable(
 )
 RECORD: Final = Variable(
     "HYBRID_BLOCKS_RECORD",
-    "a file such as traffic.jsonl.gz",
+    "a file such as traffic.jsonl.zst",
     "",
     "The engine records its traffic without prompts into this file, at every level.",
 )

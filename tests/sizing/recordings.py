@@ -41,7 +41,7 @@ def record(trace: Trace, path: Path, config: EngineConfig, share_found: float = 
                 "prompt_tokens": int(trace.prompt_tokens[number]),
                 "output_tokens": int(trace.output_tokens[number]),
                 "found_tokens": int(found[number]),
-                "blocks": [],
+                "blocks": "",
                 "scheduled": float(max(admitted[number] - times.arrived[number], 0)),
                 "first_token": float(times.first_token[number] - times.arrived[number]),
                 "finished": float(times.finished[number] - times.arrived[number]),

@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.trace import DamagedLineError, Trace, measure_sharing, read_trace
+from hybrid_blocks.trace.digests import split
 from hybrid_blocks.trace.kv_events.follow import Follower, Message
+from hybrid_blocks.trace.kv_events.line import parse
 from hybrid_blocks.trace.kv_events.message import decode
 from hybrid_blocks.trace.kv_events.recorder import EventRecorder
+from hybrid_blocks.trace.lines import LineReader
 from hybrid_blocks.trace.read import detect_format
+from hybrid_blocks.trace.record_file import ENDINGS
 from kv_messages import message, name, names, removed, stored
+
+LARGEST = 1 << 30
 
 
 def record(path: Path, *payloads: bytes, first: int = 0) -> list[dict[str, Any]]:
-    recorder = EventRecorder(path)
+    recorder = EventRecorder(path, LARGEST)
     follower = Follower(recorder)
     for number, payload in enumerate(payloads, start=first):
         follower.take(number, payload)
@@ -41,7 +47,7 @@ def test_a_file_holds_digests_and_no_token(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     assert [line["what"] for line in lines] == ["stored", "removed"]
     assert [line["at"] for line in lines] == [0.0, 1.5]
-    assert lines[1]["blocks"] == lines[0]["blocks"][1:]
+    assert split(lines[1]["blocks"]) == split(lines[0]["blocks"])[1:]
     assert (lines[0]["tokens"], lines[0]["session"], lines[0]["adapter"]) == (32, 0, 0)
     for secret in ("777777", "a session", "an adapter", name(1).hex()):
         assert secret not in path.read_text()
@@ -49,9 +55,37 @@ def test_a_file_holds_digests_and_no_token(tmp_path: Path) -> None:
 
 def test_two_files_of_the_same_events_share_no_digest(tmp_path: Path) -> None:
     payload = message(0.0, stored(names(1, 2)))
-    first = record(tmp_path / "a.jsonl", payload)[0]["blocks"]
-    second = record(tmp_path / "b.jsonl", payload)[0]["blocks"]
+    first = split(record(tmp_path / "a.jsonl", payload)[0]["blocks"])
+    second = split(record(tmp_path / "b.jsonl", payload)[0]["blocks"])
     assert len({*first, *second}) == 4
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_full_file_is_followed_by_another(tmp_path: Path, ending: str) -> None:
+    recorder = EventRecorder(tmp_path / f"events{ending}", 1)
+    payload = message(0.0, stored(names(1, 2), session_id="one"), stored(names(3)))
+    for number in range(3):
+        recorder.put(decode(payload))
+        recorder.flush()
+        assert recorder.path.name == f"events{f'.{number}' if number else ''}{ending}"
+    size = recorder.num_bytes
+    recorder.close()
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    assert 0 < size <= sum(file.stat().st_size for file in files)
+    lines = [list(LineReader(file, "raise").parse(parse)) for file in files]
+    assert [[line.number for line in each] for each in lines] == [[0, 1]] * 3
+    assert [each[0].session for each in lines] == [0] * 3
+    digests = {digest for each in lines for line in each for digest in line.digests}
+    assert len(digests) == 9, "no two files share a digest"
+    assert recorder.num_batches == 3
+    assert all(len(read_trace(file)) == 2 for file in files)
+
+
+@pytest.mark.parametrize("text", ['"blocks":"AAAA"', '"blocks":"","parent":"AAAA"'])
+def test_a_digest_that_is_cut_off_is_damage(text: str) -> None:
+    with pytest.raises(ValueError, match="digests have 12 characters each, and these have 4"):
+        parse(b'{"hybrid_blocks_event":0,"at":0.0,"what":"removed",%s}' % text.encode())
 
 
 @pytest.mark.parametrize("hashes", [[b"one", b"two"], [-5, 2**63]])
@@ -78,7 +112,7 @@ def test_events_of_host_memory_and_unknown_ones_are_counted() -> None:
     [b"", b"\xc1", message(0.0, []), message(0.0, {"type": "BlockStored", "block_hashes": 3})],
 )
 def test_a_message_that_cannot_be_read_is_counted(tmp_path: Path, payload: bytes) -> None:
-    recorder = EventRecorder(tmp_path / "events.jsonl")
+    recorder = EventRecorder(tmp_path / "events.jsonl", LARGEST)
     follower = Follower(recorder)
     follower.take(0, payload)
     follower.take(1, message(0.0, stored(names(1))))
@@ -96,7 +130,7 @@ def test_lost_messages_are_asked_for_again(tmp_path: Path) -> None:
         # The engine keeps the last messages alone, and has sent more meanwhile.
         yield from [(at, payloads[at]) for at in range(max(number, 3), 8)]
 
-    recorder = EventRecorder(tmp_path / "events.jsonl")
+    recorder = EventRecorder(tmp_path / "events.jsonl", LARGEST)
     follower = Follower(recorder, again)
     follower.take(0, payloads[0])
     for number in (5, 6, 7, 8):
@@ -113,7 +147,7 @@ def test_lost_messages_are_asked_for_again(tmp_path: Path) -> None:
 
 def test_messages_of_before_the_start_are_taken_once(tmp_path: Path) -> None:
     payloads = [message(at, stored(names(at + 1))) for at in range(4)]
-    recorder = EventRecorder(tmp_path / "events.jsonl")
+    recorder = EventRecorder(tmp_path / "events.jsonl", LARGEST)
     follower = Follower(recorder, lambda number: iter(list(enumerate(payloads))[number:3]))
     follower.begin()
     for number in (1, 2, 3):
@@ -124,7 +158,7 @@ def test_messages_of_before_the_start_are_taken_once(tmp_path: Path) -> None:
 
 def test_an_engine_that_begins_again_has_an_empty_cache(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    recorder = EventRecorder(path)
+    recorder = EventRecorder(path, LARGEST)
     follower = Follower(recorder)
     for number, at in ((0, 1.0), (1, 2.0), (0, 30.0), (1, 31.0)):
         follower.take(number, message(at, stored(names(number + 1))))
@@ -214,4 +248,4 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 def test_another_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"ends in \.jsonl"):
-        EventRecorder(tmp_path / "events.csv")
+        EventRecorder(tmp_path / "events.csv", LARGEST)

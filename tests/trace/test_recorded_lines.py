@@ -6,17 +6,25 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.trace import read_trace
+import zstandard
+from hybrid_blocks.trace import DamagedLineError, read_trace
+from hybrid_blocks.trace.digests import split
 from hybrid_blocks.trace.lines import LineReader
-from hybrid_blocks.trace.record_file import ENDINGS
+from hybrid_blocks.trace.record_file import ENDINGS, RecordFile
 from hybrid_blocks.trace.recorded import Record, parse
 from hybrid_blocks.trace.recorder import Finished, Recorder
 
 BLOCK = 16
 LARGEST = 1 << 30
+UNPACKED: dict[str, Callable[[bytes], bytes]] = {
+    ".jsonl": bytes,
+    ".jsonl.gz": gzip.decompress,
+    ".jsonl.zst": lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data),
+}
 
 # Writes requests without end, and says how many bytes were asked for in the meantime.
 ENDLESS = """
@@ -101,9 +109,44 @@ def test_a_file_cut_off_anywhere_keeps_the_lines_before(tmp_path: Path, ending: 
             assert len(found) in {data[:size].count(b"\n"), data[: size + 1].count(b"\n")}
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_was_flushed_can_be_read_before_the_file_ends(tmp_path: Path, ending: str) -> None:
+    file = RecordFile(tmp_path, "traffic", ending)
+    lines = [b'{"line":%d}' % number for number in range(2000)]
+    for line in lines[:1500]:
+        file.write(line + b"\n")
+    file.flush()
+    assert file.is_flushed
+    reader = LineReader(file.path, "skip")
+    assert list(reader.parse(bytes.strip)) == lines[:1500]
+    assert reader.cut_off_after == (None if ending == ".jsonl" else 1500)
+    for line in lines[1500:]:
+        file.write(line + b"\n")
+    file.close()
+    whole = LineReader(file.path, "raise")
+    assert list(whole.parse(bytes.strip)) == lines
+    assert whole.cut_off_after is None
+
+
+def test_a_file_of_several_frames_is_read_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "traffic"
+    pack = zstandard.ZstdCompressor().compress
+    path.write_bytes(b"".join(pack(b'{"line":%d}\n' % number * 3) for number in range(5000)))
+    found = list(LineReader(path, "raise").parse(bytes.strip))
+    assert found == [b'{"line":%d}' % number for number in range(5000) for _ in range(3)]
+    broken = bytearray(path.read_bytes())
+    broken[len(broken) // 2 :] = b"\xff" * (len(broken) // 2)
+    path.write_bytes(broken)
+    reader = LineReader(path, "skip")
+    assert 7000 < len(list(reader.parse(bytes.strip))) < 8000
+    assert reader.cut_off_after
+    with pytest.raises(DamagedLineError, match="the compressed data ends or breaks here"):
+        list(LineReader(path, "raise").parse(bytes.strip))
+
+
 def test_two_files_of_the_same_traffic_share_no_digest(tmp_path: Path) -> None:
     first, second = written(tmp_path / "a.jsonl"), written(tmp_path / "b.jsonl.gz")
-    digests = [{it for one in each for it in one.blocks} for each in (first, second)]
+    digests = [{it for one in each for it in split(one.blocks)} for each in (first, second)]
     assert [len(each) for each in digests] == [15, 15]
     assert digests[0].isdisjoint(digests[1])
     for one, other in zip(first, second, strict=True):
@@ -115,12 +158,12 @@ def test_two_files_of_the_same_traffic_share_no_digest(tmp_path: Path) -> None:
 def test_a_file_holds_numbers_and_digests_alone(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"traffic{ending}"
     written(path)
-    text = path.read_bytes() if ending == ENDINGS[0] else gzip.decompress(path.read_bytes())
+    text = UNPACKED[ending](path.read_bytes())
     for secret in (b"session 1", b"an adapter", b"0-0", b"2-4"):
         assert secret not in text
     words = {word for word in text.split(b'"') if word[:1].isalpha()} - {b"", b","}
     names = {name.encode() for name in Record.__struct_encode_fields__}
-    assert words - names <= {digest.encode() for one in records(path) for digest in one.blocks}
+    assert words - names <= {one.blocks.encode() for one in records(path)}
 
 
 def test_a_digest_is_that_of_its_block_alone(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from vllm.config.kv_events import KVEventsConfig
 from vllm.distributed.kv_events import BlockStored, KVEventBatch, ZmqEventPublisher
 
 BLOCK = 16
+LARGEST = 1 << 30
 
 
 class Publishers:
@@ -81,7 +82,7 @@ def joined(publisher: ZmqEventPublisher, engine: Subscriber) -> int:
 def test_messages_of_vllms_publisher_are_recorded(publishers: Publishers, tmp_path: Path) -> None:
     address, replay = publishers.address(), publishers.address()
     publisher = publishers.new(address, replay)
-    recorder = EventRecorder(tmp_path / "events.jsonl")
+    recorder = EventRecorder(tmp_path / "events.jsonl", LARGEST)
     with Subscriber(address, replay) as engine:
         follower = Follower(recorder, engine.again)
         number = joined(publisher, engine)
@@ -99,7 +100,7 @@ def test_messages_of_vllms_publisher_are_recorded(publishers: Publishers, tmp_pa
 def test_what_was_lost_comes_from_the_replay_socket(publishers: Publishers, tmp_path: Path) -> None:
     address, replay = publishers.address(), publishers.address()
     publisher = publishers.new(address, replay)
-    recorder = EventRecorder(tmp_path / "events.jsonl")
+    recorder = EventRecorder(tmp_path / "events.jsonl", LARGEST)
     with Subscriber(address, replay) as engine:
         number = joined(publisher, engine)
         follower = Follower(recorder, engine.again)
@@ -122,7 +123,7 @@ def test_a_publisher_without_replay_leaves_a_gap_that_the_file_names(
 ) -> None:
     address = publishers.address()
     publisher = publishers.new(address)
-    recorder = EventRecorder(tmp_path / "events.jsonl")
+    recorder = EventRecorder(tmp_path / "events.jsonl", LARGEST)
     with Subscriber(address, None) as engine:
         follower = Follower(recorder)
         number = joined(publisher, engine)
@@ -183,7 +184,7 @@ def test_a_replay_finds_what_the_engine_found(
 ) -> None:
     address, replay = publishers.address(), publishers.address()
     publisher = publishers.new(address, replay)
-    recorder = EventRecorder(tmp_path / "events.jsonl")
+    recorder = EventRecorder(tmp_path / "events.jsonl", LARGEST)
     sent: list[KVEventBatch] = []
     found = serve(sent.append, level)
     for number, one in enumerate(sent):

@@ -28,7 +28,7 @@ def record_command(
     address: Annotated[
         str, typer.Argument(help="Endpoint of the engine's --kv-events-config: tcp://HOST:5557.")
     ],
-    file: Annotated[Path, typer.Argument(help="File to write: .jsonl or .jsonl.gz.")],
+    file: Annotated[Path, typer.Argument(help="File to write: .jsonl, .jsonl.gz or .jsonl.zst.")],
     *,
     replay: Annotated[
         str | None,
@@ -39,16 +39,23 @@ def record_command(
         float | None,
         typer.Option(min=0.1, callback=finite, help="End after this time; else at Ctrl-C."),
     ] = None,
-    most: Annotated[str, typer.Option(help="End when the file has this size.")] = "1GiB",
+    rotate: Annotated[
+        str, typer.Option(metavar="SIZE", help="Begin another file when one has this size.")
+    ] = "1GiB",
+    most: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="End when all files have this size; else at Ctrl-C."),
+    ] = None,
 ) -> None:
     """Record what an engine stores and evicts, without its tokens; replay reads the file."""
     for name, one in (("ADDRESS", address), ("--replay", replay)):
         if one is not None and _ADDRESS.fullmatch(one) is None:
             raise InvalidArgumentError(f"{name} {one}: write tcp://HOST:PORT or ipc://PATH")
     split(file)
-    largest = parse_memory(most)
+    largest_file = parse_memory(rotate)
+    largest = None if most is None else parse_memory(most)
     with Subscriber(address, replay, topic) as engine:
-        recorder = EventRecorder(file)
+        recorder = EventRecorder(file, largest_file)
         follower = Follower(recorder, engine.again if replay else None)
         ends = None if seconds is None else time.monotonic() + seconds
         try:
@@ -70,7 +77,7 @@ def _follow(
     follower: Follower,
     recorder: EventRecorder,
     ends: float | None,
-    largest: int,
+    largest: int | None,
 ) -> None:
     while ends is None or time.monotonic() < ends:
         left = _LOOKED_EVERY_S if ends is None else min(_LOOKED_EVERY_S, ends - time.monotonic())
@@ -79,8 +86,8 @@ def _follow(
             recorder.flush()
             continue
         follower.take(*message)
-        if recorder.num_bytes > largest:
-            warn(f"{recorder.path} has {human(recorder.num_bytes)}, and --most {human(largest)}")
+        if largest is not None and recorder.num_bytes > largest:
+            warn(f"{human(recorder.num_bytes)} are written, and --most is {human(largest)}")
             return
 
 

@@ -73,7 +73,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         typer.Argument(
             metavar="[TRACE]",
             exists=True,
-            help="Trace file, may be gzipped; or a folder of ServeGen's clients.",
+            help="Trace file, also of gzip or zstd; or a folder of ServeGen's clients.",
         ),
     ] = None,
     trace_format: Annotated[

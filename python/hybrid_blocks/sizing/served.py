@@ -62,7 +62,7 @@ def read_served(path: Path, on_error: OnError = "raise") -> Served:
     if (found := detect_format(path)) != "recorded":
         raise SizingError(
             f"--fit {path} is a trace in the format {found}, which tells no times; record one with "
-            "HYBRID_BLOCKS_RECORD=traffic.jsonl.gz vllm serve MODEL"
+            "HYBRID_BLOCKS_RECORD=traffic.jsonl.zst vllm serve MODEL"
         )
     records: list[Record] = list(LineReader(path, on_error).parse(parse))
     records.sort(key=lambda record: record.arrival)

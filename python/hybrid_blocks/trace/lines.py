@@ -1,12 +1,14 @@
 """Numbered records of a file that may be compressed and may be damaged."""
 
 import gzip
+import io
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import IO, Any, Literal, TypeVar, cast
 
 import msgspec
+import zstandard
 
 from hybrid_blocks.trace.errors import DamagedLineError, TraceError
 
@@ -14,6 +16,8 @@ OnError = Literal["raise", "skip"]
 T = TypeVar("T")
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_READ_BYTES = 1 << 14  # a few bytes may stand for a thousand times as many
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
@@ -74,16 +78,23 @@ class LineReader:
         number = 0
         try:
             with self.path.open("rb") as raw:
-                packed = raw.read(2) == _GZIP_MAGIC
-            with gzip.open(self.path) if packed else self.path.open("rb") as lines:
+                magic = raw.read(4)
+            with self._opened(magic) as lines:
                 for number, line in enumerate(lines, start=1):
                     text = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
                     if text.strip():
                         yield number, text
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
             self._cut_off(number, error)
         except OSError as error:
             raise TraceError(f"{self.path}: {error.strerror or error}") from None
+
+    def _opened(self, magic: bytes) -> IO[bytes]:
+        if magic.startswith(_GZIP_MAGIC):
+            return cast("IO[bytes]", gzip.open(self.path))
+        if magic == _ZSTD_MAGIC:
+            return io.BufferedReader(_Unpacked(self.path))
+        return self.path.open("rb")
 
     def _cut_off(self, number: int, error: Exception) -> None:
         if self._on_error == "raise":
@@ -96,3 +107,44 @@ class LineReader:
         if self._on_error == "raise":
             raise damaged
         self.damaged.append(damaged)
+
+
+class _Unpacked(io.RawIOBase):
+    """The frames of a file of zstd; one that is cut off ends in an ``EOFError``, as with gzip.
+
+    The library's own reader takes a file that was cut off as a whole one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._frame: Any = None
+        self._packed = self._text = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._text and self._unpack():
+            pass
+        size = min(len(buffer), len(self._text))
+        buffer[:size], self._text = self._text[:size], self._text[size:]
+        return size
+
+    def _unpack(self) -> bool:
+        """Unpack some more, and tell whether there was any."""
+        self._packed = self._packed or self._file.read(_READ_BYTES)
+        if not self._packed:
+            if self._frame is not None:
+                raise EOFError("the last frame of zstd has no end")
+            return False
+        if self._frame is None:
+            self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._text = self._frame.decompress(self._packed)
+        self._packed = self._frame.unused_data
+        if self._frame.eof:
+            self._frame = None
+        return True

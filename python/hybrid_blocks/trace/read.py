@@ -139,7 +139,7 @@ def read_trace(
     on_error: OnError = "raise",
     tokenizer: Path | None = None,
 ) -> Trace:
-    """Read a trace file, gzip-compressed or not.
+    """Read a trace file, compressed by gzip or zstd or not.
 
     ``tokenizer`` is a ``tokenizer.json`` for a format that holds text.
     ``trace_format`` is a key of `FORMATS`, or ``"auto"`` to tell it by the first line.

@@ -1,17 +1,27 @@
 """Files of recorded traffic: a name that is not taken yet, for their owner's eyes alone."""
 
-import gzip
 import itertools
 import os
 import time
+import zlib
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
+
+import zstandard
 
 from hybrid_blocks.errors import InvalidArgumentError
 
-ENDINGS: Final = (".jsonl", ".jsonl.gz")
+ENDINGS: Final = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 FLUSHED_EVERY_S: Final = 1.0
+
+
+class _Packer(NamedTuple):
+    """A compressor, its flush that makes the file readable so far, and its last flush."""
+
+    compressor: Any
+    readable: int
+    end: int
 
 
 class RecordFile:
@@ -40,9 +50,7 @@ class RecordFile:
         self.path = path
         self.is_flushed = True
         self._raw: IO[bytes] = os.fdopen(descriptor, "wb")
-        # Digests do not get smaller, whatever is spent on them.
-        is_packed = path.name.endswith(".gz")
-        self._file: Any = gzip.GzipFile("", "wb", 1, self._raw) if is_packed else self._raw
+        self._packer = _new_packer(ending)
         self._unflushed_since = 0.0
 
     @property
@@ -52,7 +60,7 @@ class RecordFile:
 
     def write(self, line: bytes) -> None:
         """Write a line, and flush once a second."""
-        self._file.write(line)
+        self._raw.write(self._packer.compressor.compress(line) if self._packer else line)
         now = time.monotonic()
         if self.is_flushed:
             self.is_flushed = False
@@ -62,13 +70,33 @@ class RecordFile:
 
     def flush(self) -> None:
         """Make everything that was written readable."""
-        self._file.flush()
+        if self._packer:
+            self._raw.write(self._packer.compressor.flush(self._packer.readable))
+        self._raw.flush()
         self.is_flushed = True
 
     def close(self) -> None:
         """Write what is left and close the file."""
-        self._file.close()
+        if self._packer:
+            self._raw.write(self._packer.compressor.flush(self._packer.end))
         self._raw.close()
+
+
+def _new_packer(ending: str) -> _Packer | None:
+    if ending.endswith(".zst"):
+        compressor: Any = zstandard.ZstdCompressor(level=1).compressobj()
+        return _Packer(
+            compressor, zstandard.COMPRESSOBJ_FLUSH_BLOCK, zstandard.COMPRESSOBJ_FLUSH_FINISH
+        )
+    if ending.endswith(".gz"):
+        # Digests get smaller by their alphabet alone. A search for repeated ones would cost more
+        # than all else that the thread does.
+        with_header = 16 + zlib.MAX_WBITS
+        compressor = zlib.compressobj(
+            1, zlib.DEFLATED, with_header, zlib.DEF_MEM_LEVEL, zlib.Z_HUFFMAN_ONLY
+        )
+        return _Packer(compressor, zlib.Z_SYNC_FLUSH, zlib.Z_FINISH)
+    return None
 
 
 def split(path: Path) -> tuple[str, str]:
@@ -80,5 +108,6 @@ def split(path: Path) -> tuple[str, str]:
         if path.name.endswith(ending) and path.parent.is_dir():
             return path.name.removesuffix(ending), ending
     raise InvalidArgumentError(
-        f"{path}: give a file that ends in {' or '.join(ENDINGS)}, in a folder that exists"
+        f"{path}: give a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}, "
+        "in a folder that exists"
     )

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.digests import count, split
 
 MARK = b'"hybrid_blocks_request"'
 """What each line contains, and no other format does."""
@@ -27,7 +28,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
         prompt_tokens: tokens of the prompt.
         output_tokens: tokens of the answer.
         found_tokens: prompt tokens that the engine found in its cache; None if it did not say.
-        blocks: a keyed digest for each whole block of prompt and answer, in order.
+        blocks: a keyed digest of 12 characters for each whole block of prompt and answer, in order.
         session: counts the sessions of the file, from 0; None without a session.
         adapter: counts the LoRA adapters of the file, from 0; None without one.
         priority: the request's priority in vLLM.
@@ -43,7 +44,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     block_tokens: Annotated[int, msgspec.Meta(ge=1)]
     prompt_tokens: Annotated[int, msgspec.Meta(ge=1)]
     output_tokens: Count
-    blocks: list[str]
+    blocks: str
     found_tokens: Count | None = None
     session: Count | None = None
     adapter: Count | None = None
@@ -61,10 +62,11 @@ def parse(line: bytes) -> Record:
     """Read one line; a ``ValueError`` says what is wrong with it."""
     record = _decoder.decode(line)
     held = (record.prompt_tokens + record.output_tokens) // record.block_tokens
-    if len(record.blocks) > held:
+    num_digests = count(record.blocks)
+    if num_digests > held:
         raise ValueError(
             f"{record.prompt_tokens} + {record.output_tokens} tokens hold {held} blocks of "
-            f"{record.block_tokens} tokens; the line has {len(record.blocks)} digests"
+            f"{record.block_tokens} tokens; the line has {num_digests} digests"
         )
     return record
 
@@ -75,13 +77,13 @@ def build(name: str, records: Sequence[Record]) -> TraceBuilder:
     tokens = max((record.block_tokens for record in records), default=1)
     numbers: dict[str, int] = {}
     for record in records:
-        for digest in record.blocks:
+        for digest in split(record.blocks):
             numbers.setdefault(digest, len(numbers))
     builder = TraceBuilder(name, num_reserved=len(numbers) * tokens)
     sessions: dict[int, int] = {}
     start = records[0].arrival if records else 0.0
     for record in records:
-        spans = [(numbers[digest] * tokens, record.block_tokens) for digest in record.blocks]
+        spans = [(numbers[digest] * tokens, record.block_tokens) for digest in split(record.blocks)]
         output = max(record.output_tokens, 1)
         rest = record.prompt_tokens + output - len(spans) * record.block_tokens
         if rest > 0:

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from hybrid_blocks.trace.digests import count, split
+
 MARK = b'"hybrid_blocks_event"'
 """What each line contains, and no other format does."""
 
@@ -18,7 +20,7 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
         at: the engine's time, in seconds since the file's first line.
         what: blocks were stored (or found, where the engine reports that), or removed; the cache
             was cleared; or messages were lost.
-        blocks: a keyed digest for each block, in order.
+        blocks: a keyed digest of 12 characters for each block, in order.
         parent: the digest of the block before the first one; None at the beginning of a prompt.
         block_tokens: tokens of a stored block.
         tokens: tokens of all stored blocks; more than theirs where some in between were not stored.
@@ -32,7 +34,7 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     number: Count = msgspec.field(name="hybrid_blocks_event")
     at: float
     what: Literal["stored", "removed", "cleared", "lost"]
-    blocks: list[str] = []
+    blocks: str = ""
     parent: str | None = None
     block_tokens: Count = 0
     tokens: Count = 0
@@ -42,6 +44,16 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     adapter: Count | None = None
     messages: Count = 0
 
+    @property
+    def num_blocks(self) -> int:
+        """How many digests ``blocks`` has."""
+        return count(self.blocks)
+
+    @property
+    def digests(self) -> list[str]:
+        """The digests of ``blocks``."""
+        return split(self.blocks)
+
 
 _decoder = msgspec.json.Decoder(Line)
 
@@ -49,6 +61,7 @@ _decoder = msgspec.json.Decoder(Line)
 def parse(text: bytes) -> Line:
     """Read one line; a ``ValueError`` says what is wrong with it."""
     line = _decoder.decode(text)
-    if line.what == "stored" and (not line.blocks or not line.block_tokens):
+    count(line.blocks + (line.parent or ""))
+    if line.what == "stored" and (not line.num_blocks or not line.block_tokens):
         raise ValueError("blocks were stored, and the line has no blocks or no block_tokens")
     return line

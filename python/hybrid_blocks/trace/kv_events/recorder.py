@@ -24,36 +24,42 @@ class EventRecorder:
         num_unknown: events of a type that is not known.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open ``path``, with the number of the next file before its ending where it exists.
+    def __init__(self, path: Path, largest_file: int) -> None:
+        """Open ``path``, and another file each time one has ``largest_file`` bytes.
+
+        The first name that is not taken is theirs: ``path``, or one with a number before its
+        ending.
 
         Raises:
             InvalidArgumentError: another ending, or no such folder.
             OSError: the file cannot be made.
 
         """
-        self._file = RecordFile(path.parent, *split(path))
-        self._digests = Digests()
+        self._folder = path.parent
+        self._stem, self._ending = split(path)
+        self._largest_file = largest_file
+        self._bytes_before = 0
         self._start: float | None = None
-        self._at = 0.0
-        self._num_lines = 0
-        self._sessions: dict[str, int] = {}
-        self._adapters: dict[str | int, int] = {}
+        self._open()
         self.num_batches = self.num_stored = self.num_lost = 0
         self.num_elsewhere = self.num_unknown = 0
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file that is written now."""
         return self._file.path
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that reached the file."""
-        return self._file.num_bytes
+        """Bytes that reached the files."""
+        return self._bytes_before + self._file.num_bytes
 
     def put(self, batch: Batch) -> None:
-        """Write a batch."""
+        """Write a batch, all of it to one file."""
+        if self._file.num_bytes > self._largest_file:
+            self._file.close()
+            self._bytes_before += self._file.path.stat().st_size
+            self._open()
         if self._start is None:
             self._start = batch.at
         self._at = round(max(batch.at - self._start, 0.0), 6)
@@ -87,12 +93,22 @@ class EventRecorder:
         """Close the file."""
         self._file.close()
 
+    def _open(self) -> None:
+        # No two files share a digest or a number.
+        self._file = RecordFile(self._folder, self._stem, self._ending)
+        self._digests = Digests()
+        self._start = None
+        self._at = 0.0
+        self._num_lines = 0
+        self._sessions: dict[str, int] = {}
+        self._adapters: dict[str | int, int] = {}
+
     def _stored(self, event: Stored) -> Line:
         session, adapter = event.session, event.adapter
         return self._line(
             "stored",
             blocks=self._digests.of(event.blocks),
-            parent=None if event.parent is None else self._digests.of([event.parent])[0],
+            parent=None if event.parent is None else self._digests.of([event.parent]),
             block_tokens=event.block_tokens,
             tokens=event.num_tokens,
             group=event.group,

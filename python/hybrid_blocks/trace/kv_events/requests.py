@@ -113,8 +113,8 @@ def _attention(lines: Sequence[Line]) -> tuple[int | None, int]:
     for line in lines:
         if line.what == "stored":
             key = line.group, line.block_tokens
-            counts[key] += len(line.blocks)
-            is_whole = line.tokens == len(line.blocks) * line.block_tokens
+            counts[key] += line.num_blocks
+            is_whole = line.tokens == line.num_blocks * line.block_tokens
             if not is_whole or line.layers not in _WHOLE_ATTENTION:
                 with_gaps.add(key)
     known = [key for key in counts if key not in with_gaps] or list(counts)
@@ -130,12 +130,13 @@ def _requests(
         if line.what == "cleared":
             blocks.held.clear()
         elif line.what == "removed" and line.group == group:
-            blocks.held.difference_update(line.blocks)
+            blocks.held.difference_update(line.digests)
         if line.what != "stored" or (line.group, line.block_tokens) != (group, block_tokens):
             continue
         before = -1 if line.parent is None else blocks.find(line.parent)
-        is_found = blocks.held.issuperset(line.blocks)
-        end = blocks.after(before, line.blocks)
+        digests = line.digests
+        is_found = blocks.held.issuperset(digests)
+        end = blocks.after(before, digests)
         request = running.pop(before, None)
         if request is not None and not _goes_on(request, line, longest_pause):
             yield request
@@ -169,18 +170,18 @@ def _goes_on(request: _Request, line: Line, longest_pause: float) -> bool:
     return (
         line.at - request.last_at <= longest_pause
         and (line.session, line.adapter) == (request.session, request.adapter)
-        and (len(line.blocks) == 1 or request.answer_blocks < _ANSWERING)
+        and (line.num_blocks == 1 or request.answer_blocks < _ANSWERING)
     )
 
 
 def _extend(request: _Request, line: Line, end: int) -> None:
     is_first = request.waits
     request.end, request.last_at, request.waits = end, line.at, False
-    if len(line.blocks) == 1 and not is_first:
+    if line.num_blocks == 1 and not is_first:
         request.answer_blocks += 1
         return
     # A single block before was the end of a chunk of the prompt.
-    request.prompt_blocks += request.answer_blocks + len(line.blocks)
+    request.prompt_blocks += request.answer_blocks + line.num_blocks
     request.answer_blocks = 0
 
 
