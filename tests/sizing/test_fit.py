@@ -56,11 +56,22 @@ def test_least_squares_never_go_below_nothing() -> None:
     assert held[1] == 0
 
 
+@pytest.mark.parametrize("scatter", [0.2, 0.5, 0.8])
+def test_times_that_scatter_make_the_clock_no_faster(scatter: float) -> None:
+    draw = np.random.default_rng(2)
+    counts = draw.random((4000, 3)) + 0.1
+    true = np.array([2.0, 0.5, 1.0])
+    seconds = counts @ true * draw.lognormal(0.0, scatter, len(counts))
+    found = solve(counts, seconds)
+    assert np.median(counts @ found / seconds) == pytest.approx(1, abs=1e-6)
+    assert (counts @ found).sum() == pytest.approx((counts @ true).sum(), rel=0.05)
+
+
 def test_a_file_without_times_says_how_to_record_them(tmp_path: Path) -> None:
     path = tmp_path / "old.jsonl"
     line = (
         '{"hybrid_blocks_request":0,"arrival":0.5,"block_tokens":16,"prompt_tokens":20,'
-        '"output_tokens":3,"blocks":[]}'
+        '"output_tokens":3,"blocks":""}'
     )
     path.write_text(line + "\n")
     with pytest.raises(SizingError, match=r"0 of 1 requests tell .* a fit needs 20; record again"):

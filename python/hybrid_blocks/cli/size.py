@@ -10,7 +10,7 @@ from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import STDOUT, fail, refuse_same_file, to_write, warn, write_json
 from hybrid_blocks.cli.progress import make_progress
 from hybrid_blocks.cli.speculative import Option, draft_tokens
-from hybrid_blocks.cli.values import MOST_RUNNING, each_once
+from hybrid_blocks.cli.values import MOST_RUNNING, each_once, finite
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.plan import Deployment
@@ -22,6 +22,7 @@ from hybrid_blocks.sizing.candidate import (
     card_of,
     make_candidates,
     parse_counts,
+    parse_hosts,
     parse_prices,
 )
 from hybrid_blocks.sizing.errors import SizingError
@@ -58,6 +59,12 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
     replicas: Annotated[
         str, typer.Option(metavar="N[,N]", help="Numbers of replicas to try; each has --tp cards.")
     ] = "1",
+    host: Annotated[
+        str, typer.Option(metavar="SIZE[,SIZE]", help="Host memory of a replica to try: 0,64GiB.")
+    ] = "0",
+    host_price: Annotated[
+        float, typer.Option(min=0, callback=finite, help="Price of a GiB of it and hour.")
+    ] = 0.0,
     price: Annotated[
         list[str] | None,
         typer.Option(metavar="CARD=PRICE", help="Price of a card and hour; give it for each card."),
@@ -101,13 +108,22 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
         refuse_same_file(fit=fit_file, json=json)
         targets = parse_slo(slo)
         prices = parse_prices(price or [])
+        if host_price and not prices:
+            raise SizingError(
+                "--host-price without --price: the cost is then the memory of the cards; give each "
+                "card a price too"
+            )
         cards = [card_of(one) for one in gpu.split(",")] if gpu else list(prices or SPEED)
         each_once("--gpu", cards)
         counts = parse_counts(tp)
         each_once("--tp", counts)
         nums = parse_counts(replicas, "--replicas")
         each_once("--replicas", nums)
-        candidates = make_candidates(cards, counts, prices, nums)
+        hosts = parse_hosts(host)
+        each_once("--host", hosts)
+        candidates = make_candidates(
+            cards, counts, prices, nums, hosts=hosts, host_price=host_price
+        )
         recorded_on = _fitted_on(fitted_on, candidates) if fit_file else None
         chosen = load_model(model)
         if chosen.weights is None:

@@ -10,7 +10,7 @@ import msgspec
 from hybrid_blocks.plan.memory import parse_cards
 from hybrid_blocks.sizing.errors import SizingError
 from hybrid_blocks.sizing.speed import SPEED
-from hybrid_blocks.units import parse_count
+from hybrid_blocks.units import human, parse_count, parse_memory
 
 MOST_CARDS: Final = 64
 
@@ -21,18 +21,22 @@ _PRICE: Final = re.compile(r"([^=]+)=(\d{1,9}(?:\.\d{1,9})?)")
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Equal cards, and what they cost an hour.
 
-    A model is split over ``count`` of them; ``replicas`` of that share out the requests.
+    A model is split over ``count`` of them; ``replicas`` of that share out the requests. Each
+    replica has ``host_bytes`` of host memory.
     """
 
     card: str
     count: int
     cost: float
     replicas: int = 1
+    host_bytes: int = 0
 
     @property
     def name(self) -> str:
-        """The cards of a replica, as ``--gpu`` of a plan takes them, and how many replicas."""
+        """A replica's cards as ``--gpu`` takes them, its host memory, and how many replicas."""
         cards = f"{self.count}x{self.card}"
+        if self.host_bytes:
+            cards += f" with {human(self.host_bytes)} of host memory"
         return cards if self.replicas == 1 else f"{self.replicas} replicas of {cards}"
 
 
@@ -80,13 +84,28 @@ def parse_counts(text: str, option: str = "--tp") -> list[int]:
     return [parse_count(one, option, MOST_CARDS) for one in text.split(",")]
 
 
+def parse_hosts(text: str) -> list[int]:
+    """Read ``0,64GiB``.
+
+    Raises:
+        InvalidArgumentError: no such sizes.
+
+    """
+    return [0 if one.strip() == "0" else parse_memory(one, "--host") for one in text.split(",")]
+
+
 def make_candidates(
     cards: Sequence[str],
     counts: Sequence[int],
     prices: Mapping[str, float],
     replicas: Sequence[int] = (1,),
+    *,
+    hosts: Sequence[int] = (0,),
+    host_price: float = 0.0,
 ) -> list[Candidate]:
-    """Return every card in every number; without prices the bytes of all cards are the cost.
+    """Return every card in every number, with host memory of every size of ``hosts`` in bytes.
+
+    Without prices the bytes of all cards are the cost. ``host_price`` is that of a GiB.
 
     Raises:
         SizingError: some cards have a price and others none.
@@ -97,12 +116,19 @@ def make_candidates(
             f"--price says nothing of {', '.join(without)}; give each card of --gpu a price"
         )
     found = [
-        Candidate(card=card, count=count, cost=num * count * _cost(card, prices), replicas=num)
+        Candidate(
+            card=card,
+            count=count,
+            cost=num * (count * _cost(card, prices) + host / _GIB * host_price),
+            replicas=num,
+            host_bytes=host,
+        )
         for card in cards
         for count in counts
         for num in replicas
+        for host in hosts
     ]
-    return sorted(found, key=lambda one: (one.cost, one.replicas, one.count))
+    return sorted(found, key=lambda one: (one.cost, one.host_bytes, one.replicas, one.count))
 
 
 def _cost(card: str, prices: Mapping[str, float]) -> float:

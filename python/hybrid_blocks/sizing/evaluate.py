@@ -5,8 +5,10 @@ from functools import partial
 
 import msgspec
 
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.replay import Cache, Engine, EngineConfig, ManagerName, ReplayError, make_manager
+from hybrid_blocks.replay.managers.rust import RustOptions
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.sizing.binds import COMPUTE, what_binds
 from hybrid_blocks.sizing.candidate import Candidate
@@ -15,6 +17,7 @@ from hybrid_blocks.sizing.floor import Floor
 from hybrid_blocks.sizing.question import Question
 from hybrid_blocks.sizing.replicas import share_out
 from hybrid_blocks.sizing.watch import LostError, Watch
+from hybrid_blocks.trace import Trace
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +74,7 @@ def evaluate(question: Question, candidate: Candidate, *, is_whole: bool = False
         return _replay(question, cache, config, told, is_whole=is_whole)
     except SizingError:
         raise
-    except ReplayError as error:
+    except (ReplayError, InvalidArgumentError) as error:
         return msgspec.structs.replace(told, why_not=str(error))
 
 
@@ -85,8 +88,7 @@ def _replay(
     try:
         for part in share_out(question.trace, told.candidate.replicas):
             options = Variant().options(part, cache, config)
-            manager = make_manager(ManagerName.RUST, cache, config, rust=options)
-            engines.append(engine := Engine(part, manager, cache, config))
+            engines.append(engine := _engine(part, cache, config, options, told.candidate))
             engine.run(_ignore if is_whole else partial(watch.look, engine))
             watch.end(engine)
     except LostError as lost:
@@ -106,6 +108,16 @@ def _replay(
         binds=what_binds(busiest, cache),
         steps=sum(len(engine.meter.steps) for engine in engines),
     )
+
+
+def _engine(
+    trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions, candidate: Candidate
+) -> Engine:
+    if candidate.host_bytes:
+        from hybrid_blocks.sizing.hosted import make_hosted  # noqa: PLC0415 - not in every build
+
+        return make_hosted(trace, cache, config, options, candidate.host_bytes)
+    return Engine(trace, make_manager(ManagerName.RUST, cache, config, rust=options), cache, config)
 
 
 def _ignore(_: int) -> None:

@@ -14,6 +14,8 @@ _FAR: Final = 2.5
 def solve(counts: Floats, seconds: Floats) -> Floats:
     """Return the coefficients, none below 0, with the least relative error over the equations.
 
+    As many equations then give too long a time as too short a one.
+
     An equation far from the others counts less, as time in which the machine did other work is in
     some of them.
     """
@@ -25,7 +27,16 @@ def solve(counts: Floats, seconds: Floats) -> Floats:
         away = np.abs(rows @ found - 1)
         usual = max(float(np.median(away)), 1e-9)
         weights = np.sqrt(np.minimum(1.0, _FAR * usual / np.maximum(away, 1e-12)))
-    return found
+    return found * _middle(rows @ found)
+
+
+def _middle(shares: Floats) -> float:
+    """What brings the median of predicted over recorded times to 1.
+
+    Least squares of relative errors are low where times scatter. A prediction of nothing is off by
+    1, as one of twice the time is.
+    """
+    return 1.0 / float(np.median(shares)) if np.median(shares) > 0 else 1.0
 
 
 def _solve(rows: Floats, wanted: Floats) -> Floats:

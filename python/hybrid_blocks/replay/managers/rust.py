@@ -30,6 +30,7 @@ class RustOptions:
         signals: what the client of each request of the trace says of its session, if it says it.
         places: counts checkpoints by their place; of one run only.
         with_film: keep a film, see `FilmedManager`.
+        with_events: let the core note what it caches.
     """
 
     policy: str | FlopModel = "lru"
@@ -38,6 +39,7 @@ class RustOptions:
     signals: Signals | None = None
     places: PlaceCounter | None = None
     with_film: bool = False
+    with_events: bool = False
 
 
 class RustManager:
@@ -176,7 +178,7 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         max_in_flight_tokens=geometry.in_flight_tokens,
         max_request_tokens=cache.deployment.max_model_len if cache.deployment else None,
         watermark=int(config.watermark * (geometry.num_slabs - 1)),
-        enable_events=options.places is not None or options.with_film,
+        enable_events=options.places is not None or options.with_film or options.with_events,
         **sizes,  # type: ignore[arg-type]
     )
     return RustManager(
