@@ -1,5 +1,6 @@
 """What all commands do alike: files, errors, and options that would be ignored."""
 
+import ast
 from pathlib import Path
 
 import hybrid_blocks
@@ -10,6 +11,18 @@ from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import STDOUT, fail, write_json
 from hybrid_blocks.errors import InvalidArgumentError
 from typer.testing import CliRunner
+
+MOST_LINES = 50
+CLI = Path(hybrid_blocks.__file__).parent / "cli"
+
+
+@pytest.mark.parametrize("file", sorted(CLI.glob("*.py")), ids=lambda file: file.stem)
+def test_a_command_is_cut_into_functions_that_parse_refuse_or_do(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            first = node.body[1 if len(node.body) > 1 and ast.get_docstring(node) else 0]
+            lines = (node.end_lineno or 0) - first.lineno + 1
+            assert lines <= MOST_LINES, f"{node.name} has {lines} lines"
 
 
 def test_a_dash_is_standard_output(

@@ -1,6 +1,7 @@
 """``hybrid-blocks doctor``: what is installed, what can be used, and what stands in the way."""
 
 import os
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -128,10 +129,7 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
                 *given.all_but("model", "images", "logprobs", "memory"),
                 why="beside a pasted command: write it as vLLM's option there",
             )
-            asked = read_features(words, model)
-            features = replace(asked.features, images=images, logprobs=logprobs)
-            wanted = Wanted(level=asked.level, scheduler=asked.scheduler)
-            print_reach(asked.model, features, wanted, parse_memory(memory))
+            _print_of_command(words, model, memory, images=images, logprobs=logprobs)
             return
         if model is None:
             given.refuse(
@@ -161,6 +159,16 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
         print_reach(load_model(str(model)), features, wanted, parse_memory(memory))
     except HybridBlocksError as error:
         fail(error)
+
+
+def _print_of_command(
+    words: Sequence[str], model: str | None, memory: str, *, images: bool, logprobs: bool
+) -> None:
+    """Print what the engine of a pasted command reaches."""
+    asked = read_features(words, model)
+    features = replace(asked.features, images=images, logprobs=logprobs)
+    wanted = Wanted(level=asked.level, scheduler=asked.scheduler)
+    print_reach(asked.model, features, wanted, parse_memory(memory))
 
 
 def _print_table() -> None:

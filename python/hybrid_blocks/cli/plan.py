@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -18,7 +18,7 @@ from hybrid_blocks.cli.output import (
     write_json,
 )
 from hybrid_blocks.cli.pasted import pasted, refuse_pasted
-from hybrid_blocks.cli.plan_gpu import check_gpu, with_all_cards
+from hybrid_blocks.cli.plan_case import Case, case_of_gpu, check_gpu
 from hybrid_blocks.cli.plan_lengths import asked_lengths, trace_lengths
 from hybrid_blocks.cli.plan_page import write_page
 from hybrid_blocks.cli.speculative import Option, draft_tokens
@@ -26,7 +26,6 @@ from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.memory import Gpu, memory_of_gpu
 from hybrid_blocks.plan.report.compare import compare, read_report
 from hybrid_blocks.plan.report.plot import plot
 from hybrid_blocks.plan.report.report import Report, make_report
@@ -122,36 +121,17 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             return
         source = words[0] if words and "=" not in words[0] else None
         extra_axes = words[1:] if source else words
-        if source is not None and layers is not None:
-            raise PlanError(
-                f"{source} beside --layers {layers}: both describe the model; leave one out"
-            )
-        refuse_same_file(layers=layers, trace=trace, json=json, plot=plot_file, html=html)
-        if sweep_axis:
-            given.refuse(
-                *("lengths", "trace", "json", "plot_file", "html", "explain", "why_figure", "gpu"),
-                "whole",
-                why="beside --sweep: a sweep prints a row for each combination, for the maximum "
-                "length; leave it out, or plan one combination",
-            )
         check_gpu(memory, gpu, given)
-        if json == STDOUT and not sweep_axis:
-            given.refuse("whole", "explain", why="beside --json -, which holds it; leave it out")
-        axes = (
-            [parse_axis(text) for text in (*(sweep_axis or ()), *extra_axes)] if sweep_axis else []
-        )
+        _refuse_together(given, source, layers, json, has_sweep=bool(sweep_axis))
+        refuse_same_file(layers=layers, trace=trace, json=json, plot=plot_file, html=html)
+        axes = [parse_axis(text) for text in (*sweep_axis, *extra_axes)] if sweep_axis else []
         if log is not None:
-            from hybrid_blocks.cli.plan_log import log_options, plan_of_log  # noqa: PLC0415
-
-            fields = log_options(given, context)
-            plan_of_log(log, source, memory, fields, json=json, whole=whole)
+            _plan_log(log, source, memory, given, context, json=json, whole=whole)
             return
         if (command := pasted(context)) is not None:
             from hybrid_blocks.cli.plan_pasted import plan_of_command  # noqa: PLC0415
 
-            chosen, memory_bytes, deployment, card = plan_of_command(
-                command, source, memory, gpu, given
-            )
+            case = plan_of_command(command, source, memory, gpu, given)
         else:
             chosen = _model(source, layers)
             drafts = draft_tokens(speculative, given, "num_speculative_tokens", chosen)
@@ -168,32 +148,93 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 block_size=block_size,
                 in_flight_batches=in_flight_batches,
             )
-            deployment = with_all_cards(deployment, gpu, given)
-            chosen, memory_bytes, card = (
-                (chosen, _memory(memory, axes), None)
-                if gpu is None
-                else memory_of_gpu(gpu, chosen, deployment, gpu_memory_utilization)
-            )
-        wanted = asked_lengths(lengths, trace, deployment.length(chosen))
+            if gpu is None:
+                case = Case(chosen, _memory(memory, axes), deployment, None)
+            else:
+                case = case_of_gpu(gpu, chosen, deployment, gpu_memory_utilization, given)
         if sweep_axis:
-            _refuse_axes(axes, given)
-            _sweep(chosen, memory_bytes, deployment, axes)
+            _sweep(case, axes, given)
             return
         _check_one_model(extra_axes)
         if why_figure is not None:
-            _print_why(why_figure, chosen, memory_bytes, deployment, given, card=card)
+            _print_why(why_figure, case, lengths, given)
             return
-        mix = trace_lengths(trace)
-        report = make_report(chosen, memory_bytes, deployment, wanted, mix)
-        num_bytes = 1 if lengths is None else len(wanted)
-        _show(report, json, plot_file, num_bytes=num_bytes, whole=whole, explained=explain)
-        if html is not None:
-            # Without --lengths the page starts at a length of its own.
-            asked = wanted if lengths is not None else []
-            of_page = make_report(chosen, memory_bytes, deployment, asked, mix)
-            write_page(html, (chosen, memory_bytes, deployment), of_page, card, context)
+        files = Files(json, plot_file, html, context)
+        _plan(case, lengths, trace, files, whole=whole, explained=explain)
     except HybridBlocksError as error:
         fail(error)
+
+
+class Files(NamedTuple):
+    """The files that a plan writes, and the command that a page names."""
+
+    json: Path | None
+    plot: Path | None
+    html: Path | None
+    context: typer.Context
+
+
+def _refuse_together(
+    given: Given,
+    source: str | None,
+    layers: Path | None,
+    json: Path | None,
+    *,
+    has_sweep: bool,
+) -> None:
+    """Refuse options that contradict each other, or that others would ignore."""
+    if source is not None and layers is not None:
+        raise PlanError(
+            f"{source} beside --layers {layers}: both describe the model; leave one out"
+        )
+    if has_sweep:
+        given.refuse(
+            *("lengths", "trace", "json", "plot_file", "html", "explain", "why_figure", "gpu"),
+            "whole",
+            why="beside --sweep: a sweep prints a row for each combination, for the maximum "
+            "length; leave it out, or plan one combination",
+        )
+    if json == STDOUT and not has_sweep:
+        given.refuse("whole", "explain", why="beside --json -, which holds it; leave it out")
+
+
+def _plan_log(
+    log: Path,
+    source: str | None,
+    memory: str | None,
+    given: Given,
+    context: typer.Context,
+    *,
+    json: Path | None,
+    whole: bool,
+) -> None:
+    from hybrid_blocks.cli.plan_log import log_options, plan_of_log  # noqa: PLC0415 - seldom
+
+    fields = log_options(given, context)
+    plan_of_log(log, source, memory, fields, json=json, whole=whole)
+
+
+def _plan(
+    case: Case,
+    lengths: str | None,
+    trace: Path | None,
+    files: Files,
+    *,
+    whole: bool,
+    explained: bool,
+) -> None:
+    """Plan at the wanted lengths, print the answer and write the files."""
+    model, memory_bytes, deployment, card = case
+    wanted = asked_lengths(lengths, trace, deployment.length(model))
+    mix = trace_lengths(trace)
+    report = make_report(model, memory_bytes, deployment, wanted, mix)
+    num_bytes = 1 if lengths is None else len(wanted)
+    _show(report, files.json, files.plot, num_bytes=num_bytes, whole=whole, explained=explained)
+    if files.html is not None:
+        # Without --lengths the page starts at a length of its own.
+        asked = wanted if lengths is not None else []
+        of_page = make_report(model, memory_bytes, deployment, asked, mix)
+        write_page(files.html, (model, memory_bytes, deployment), of_page, card, files.context)
 
 
 def _compare(files: tuple[Path, Path], given: Given, context: typer.Context) -> None:
@@ -212,22 +253,15 @@ def _check_one_model(words: Sequence[str]) -> None:
         raise PlanError(f"one model at a time: {' '.join(words)} is too much")
 
 
-def _print_why(
-    figure: str,
-    model: Model,
-    memory_bytes: int,
-    deployment: Deployment,
-    given: Given,
-    *,
-    card: Gpu | None,
-) -> None:
+def _print_why(figure: str, case: Case, lengths: str | None, given: Given) -> None:
     given.refuse(
         *("trace", "json", "plot_file", "html", "explain", "whole"),
         why="beside --why, which explains one figure; leave it out",
     )
+    asked_lengths(lengths, None, case.deployment.length(case.model))
     from hybrid_blocks.plan.report.why import why  # noqa: PLC0415 - asked for seldom
 
-    for line in why(figure, model, memory_bytes, deployment, gpu=card):
+    for line in why(figure, case.model, case.memory_bytes, case.deployment, gpu=case.card):
         make_console().print(line, soft_wrap=True)
 
 
@@ -256,15 +290,16 @@ def _refuse_axes(axes: Sequence[Axis], given: Given) -> None:
         given.refuse(axis.option, why=f"beside --sweep {axis.name}; leave it out")
 
 
-def _sweep(model: Model, memory_bytes: int, deployment: Deployment, axes: Sequence[Axis]) -> None:
+def _sweep(case: Case, axes: Sequence[Axis], given: Given) -> None:
+    _refuse_axes(axes, given)
     console = make_console()
-    results = list(sweep(model, memory_bytes, deployment, axes))
+    results = list(sweep(case.model, case.memory_bytes, case.deployment, axes))
     failures = [
         (point_name(axes, values), result)
         for values, result in results
         if isinstance(result, PlanError)
     ]
-    print_table(console, sweep_table(model, axes, results))
+    print_table(console, sweep_table(case.model, axes, results))
     for point, failure in failures:
         console.print(f"{point}: {failure}", soft_wrap=True)
     if len(failures) == len(results):

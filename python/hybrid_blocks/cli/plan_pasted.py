@@ -3,21 +3,13 @@
 from collections.abc import Sequence
 
 from hybrid_blocks.cli.given import Given
-from hybrid_blocks.model import Model
+from hybrid_blocks.cli.plan_case import Case
 from hybrid_blocks.pasted.case import read_case
-from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.memory import Gpu
 
 _OF_COMMAND = (
     *("tp", "pp", "kv_cache_dtype", "mamba_ssm_dtype", "max_model_len", "max_num_batched_tokens"),
-    *(
-        "max_num_seqs",
-        "num_speculative_tokens",
-        "speculative",
-        "mamba_cache_mode",
-        "block_size",
-        "layers",
-    ),
+    *("max_num_seqs", "num_speculative_tokens", "speculative", "mamba_cache_mode", "block_size"),
+    "layers",
     *("in_flight_batches", "gpu_memory_utilization"),
 )
 
@@ -28,8 +20,8 @@ def plan_of_command(
     memory: str | None,
     gpu: str | None,
     given: Given,
-) -> tuple[Model, int, Deployment, Gpu | None]:
-    """Return the model, the memory and the deployment of a pasted command, and its card.
+) -> Case:
+    """Return what a pasted command says: the model, the memory, the deployment and the card.
 
     Raises:
         PlanError: as `read_case`.
@@ -38,4 +30,4 @@ def plan_of_command(
     """
     given.refuse(*_OF_COMMAND, why="beside a pasted command: write it as vLLM's option there")
     case = read_case(words, source, memory, gpu)
-    return case.model, case.memory_bytes, case.deployment, case.card
+    return Case(case.model, case.memory_bytes, case.deployment, case.card)

@@ -1,7 +1,8 @@
 """``hybrid-blocks profile``: where the time of vLLM's scheduler goes."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -24,6 +25,7 @@ from hybrid_blocks.plan.deployment import MAX_DRAFT_TOKENS, MOST
 from hybrid_blocks.profile.process import profile
 from hybrid_blocks.profile.report import make_table, to_json, write_timeline
 from hybrid_blocks.profile.report import plot as draw
+from hybrid_blocks.profile.result import Findings
 from hybrid_blocks.profile.workload import Settings, level_of
 from hybrid_blocks.terminal import make_console, print_table
 from hybrid_blocks.trace import read_trace
@@ -200,22 +202,42 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         need_vllm()
         with make_console(stderr=True).status("profiling"):
             findings = profile(settings, wanted)
-        results = {level: found.result for level, found in findings.items()}
-        if json != STDOUT:
-            print_table(make_console(), make_table(results, gpu_step_ms))
-        if json is not None:
-            write_json(json, to_json(settings, findings))
-        if plot is not None:
-            draw(plot, results)
-        if html is not None:
-            from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
-            from hybrid_blocks.view.profile_page import profile_page  # noqa: PLC0415
-
-            write(profile_page(settings, findings, gpu_step_ms, made_by(context)), html)
-        if perfetto is not None:
-            write_timeline(perfetto, findings)
+        _show(settings, findings, gpu_step_ms, Files(json, plot, html, perfetto), context)
     except (HybridBlocksError, OSError) as error:
         fail(error)
+
+
+class Files(NamedTuple):
+    """The files that a profile writes."""
+
+    json: Path | None
+    plot: Path | None
+    html: Path | None
+    perfetto: Path | None
+
+
+def _show(
+    settings: Settings,
+    findings: Mapping[str, Findings],
+    gpu_step_ms: float,
+    files: Files,
+    context: typer.Context,
+) -> None:
+    """Print the table, unless the figures go to standard output, and write the files."""
+    results = {level: found.result for level, found in findings.items()}
+    if files.json != STDOUT:
+        print_table(make_console(), make_table(results, gpu_step_ms))
+    if files.json is not None:
+        write_json(files.json, to_json(settings, findings))
+    if files.plot is not None:
+        draw(files.plot, results)
+    if files.html is not None:
+        from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
+        from hybrid_blocks.view.profile_page import profile_page  # noqa: PLC0415
+
+        write(profile_page(settings, findings, gpu_step_ms, made_by(context)), files.html)
+    if files.perfetto is not None:
+        write_timeline(files.perfetto, findings)
 
 
 def _refuse_ignored(given: Given, settings: Settings, shared_tokens: int) -> None:

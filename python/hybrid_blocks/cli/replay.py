@@ -1,69 +1,32 @@
 """``hybrid-blocks replay``: a trace through a block manager."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.cli.given import Given
-from hybrid_blocks.cli.output import (
-    fail,
-    refuse_same_file,
-    to_draw,
-    to_page,
-    to_write,
-)
-from hybrid_blocks.cli.replay_refuse import (
-    DEFAULT_MODEL,
-    check_options,
-    read_retention,
-    warn_of_defaults,
-)
-from hybrid_blocks.cli.replay_run import compare_managers, compare_shares, wanted_variants
-from hybrid_blocks.cli.replay_show import check_served, draw_runs, show, write_page
+from hybrid_blocks.cli.output import fail, refuse_same_file, to_draw, to_page, to_write
+from hybrid_blocks.cli.replay_asked import Asked, counted_cache, planned_cache, read_asked
+from hybrid_blocks.cli.replay_refuse import DEFAULT_MODEL, check_options, warn_of_defaults
+from hybrid_blocks.cli.replay_run import run
+from hybrid_blocks.cli.replay_show import Files, show_replay, show_tiers
 from hybrid_blocks.cli.replay_trace import generate_requests, read_requests
-from hybrid_blocks.cli.speculative import Option, draft_tokens
+from hybrid_blocks.cli.speculative import Option
 from hybrid_blocks.cli.tiers import compare_tiers
-from hybrid_blocks.cli.values import MOST_RUNNING, each_once, finite
+from hybrid_blocks.cli.values import MOST_RUNNING, finite
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.model import PlanError, load_model
+from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.deployment import MOST
-from hybrid_blocks.plan.report.report import check_block_size
-from hybrid_blocks.replay import (
-    EngineConfig,
-    ManagerName,
-    block_cache,
-    model_cache,
-    read_num_blocks,
-)
-from hybrid_blocks.replay.policy import PolicyName, read_policy
-from hybrid_blocks.replay.report import (
-    make_table,
-    never_full_text,
-)
-from hybrid_blocks.replay.share_report import make_hits_table, make_places_table
-from hybrid_blocks.replay.shares import read_shares, share_text
-from hybrid_blocks.replay.tiers.report import make_tiers_table
+from hybrid_blocks.replay import Cache, EngineConfig, ManagerName
+from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.replay.tiers.side import DEFAULT as DEFAULT_TIERING
-from hybrid_blocks.replay.tiers.side import Side, read_sides
-from hybrid_blocks.replay.tiers.sizes import TierBytes
-from hybrid_blocks.trace import (
-    AUTO,
-    BRANCHING,
-    FORMATS,
-    SEATS,
-    WORKLOADS,
-    OnError,
-)
-
-if TYPE_CHECKING:
-    from hybrid_blocks.replay.compare import Runs
+from hybrid_blocks.replay.tiers.side import Side
+from hybrid_blocks.trace import AUTO, BRANCHING, FORMATS, SEATS, WORKLOADS, OnError, Trace
 
 DEFAULT_MANAGER = ManagerName.RUST
 DEFAULT_MEMORY = "24GiB"
-DEFAULT_BLOCK_SIZE = 16
 
 
 def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
@@ -219,20 +182,20 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = None,
 ) -> None:
     """Replay TRACE, or a generated workload, through a block manager in virtual time."""
+    given = Given(context)
     try:
-        if checkpoint_every is not None:
-            placement = f"every:{checkpoint_every}"
-        given = Given(context)
-        placements = each_once("--placement", placement.split(","))
-        for name in placements:
-            CheckpointPolicy(name)
-        policies = each_once("--policy", [read_policy(name) for name in policy.split(",")])
-        kept, sides = read_retention(retention), each_once("--tiering", read_sides(tiering))
-        shares = None if share is None else read_shares(share)
-        each_once("--share", [share_text(one) for one in shares or ()])
-        tiers = TierBytes.parse(host, disk)
-        managers = each_once("--manager", manager or [DEFAULT_MANAGER])
-        check_options(given, managers, policies, workload)
+        asked = read_asked(
+            manager or [DEFAULT_MANAGER],
+            placement if checkpoint_every is None else f"every:{checkpoint_every}",
+            policy,
+            retention=retention,
+            signal=signal,
+            share=share,
+            host=host,
+            disk=disk,
+            tiering=tiering,
+        )
+        check_options(given, asked.managers, asked.policies, workload)
         refuse_same_file(trace=trace, json=json, plot=plot, html=html)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,
@@ -240,57 +203,56 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             watermark=watermark,
             reject_too_large=on_error == "skip",
         )
+        deployment = Deployment(
+            tp=tp,
+            kv_cache_dtype=kv_cache_dtype,
+            num_speculative_tokens=num_speculative_tokens,
+            block_size=block_size,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            in_flight_batches=1,
+        )
         cache = None
         if num_blocks is None:
-            planned = load_model(model) if speculative else None
-            drafts = draft_tokens(speculative, given, "num_speculative_tokens", planned)
-            deployment = Deployment(
-                tp=tp,
-                kv_cache_dtype=kv_cache_dtype,
-                num_speculative_tokens=drafts or num_speculative_tokens,
-                block_size=block_size,
-                max_num_batched_tokens=max_num_batched_tokens,
-                max_num_seqs=max_num_seqs,
-                in_flight_batches=1,
-            )
-            check_block_size(deployment)
-            cache = model_cache(model, memory, deployment)
+            cache = planned_cache(model, memory, deployment, speculative, given)
         requests = (
             read_requests(trace, trace_format, on_error, limit, tokenizer)
             if trace is not None
             else generate_requests(workload, seed, limit, seats)
         )
         requests = requests.at_once() if saturate else requests
-        if cache is None:
-            size = block_size or DEFAULT_BLOCK_SIZE
-            cache = block_cache(read_num_blocks(str(num_blocks), requests, size), size)
-        if tiers is not None:
-            tiered = compare_tiers(requests, cache, tiers, sides, config, retention=kept)
-            warn_of_defaults(given, memory)
-            show(json, tiered, make_tiers_table(tiered))
-            check_served(tiered)
-            return
-        variants = wanted_variants(managers, placements, policies, kept, signal)
-        runs: Runs = []
-        if shares is not None:
-            results = compare_shares(requests, cache, variants, config, shares)
-            tables = (make_hits_table(results), make_places_table(results))
-        else:
-            runs = compare_managers(
-                requests,
-                cache,
-                variants,
-                config,
-                verify_data=verify_data,
-                with_film=html is not None,
-            )
-            results = [result for result, _ in runs]
-            tables = (make_table(results), None)
+        cache = cache or counted_cache(str(num_blocks), block_size, requests)
+        files = Files(json, plot, html, context)
+        _replay(
+            *(requests, cache, asked, config, files),
+            verify_data=verify_data,
+            is_saturated=saturate,
+        )
         warn_of_defaults(given, memory)
-        show(json, results, *tables, hint=never_full_text(runs, is_saturated=saturate))
-        draw_runs(plot, results, runs)
-        check_served(results)
-        if html is not None:
-            write_page(html, requests, cache, results, runs, context)
     except (HybridBlocksError, PlanError, OSError) as error:
         fail(error)
+
+
+def _replay(
+    trace: Trace,
+    cache: Cache,
+    asked: Asked,
+    config: EngineConfig,
+    files: Files,
+    *,
+    verify_data: bool,
+    is_saturated: bool,
+) -> None:
+    """Run the comparison, print it and write the files."""
+    if asked.tiers is not None:
+        kept = asked.retention
+        tiered = compare_tiers(trace, cache, asked.tiers, asked.sides, config, retention=kept)
+        show_tiers(tiered, files)
+        return
+    results, runs = run(
+        *(trace, cache, asked.variants(), config),
+        shares=asked.shares,
+        verify_data=verify_data,
+        with_film=files.html is not None,
+    )
+    show_replay(trace, cache, results, runs, files, is_saturated=is_saturated)

@@ -52,6 +52,12 @@ def check_options(
         need_vllm(", or leave out --host")
         return
     given.refuse("tiering", why="without --host: there are no tiers below the device")
+    _check_memory(given)
+    _check_managers(given, managers, policies)
+
+
+def _check_memory(given: Given) -> None:
+    """Refuse two sources of one memory."""
     if "num_blocks" in given:
         given.refuse(
             *("model", "memory", "tp", "kv_cache_dtype", "num_speculative_tokens", "speculative"),
@@ -61,6 +67,12 @@ def check_options(
     if "share" in given:
         given.refuse("memory", why="beside --share, which says how much memory there is")
         given.refuse("verify_data", why="beside --share, which compares hits alone")
+
+
+def _check_managers(
+    given: Given, managers: Sequence[ManagerName], policies: Sequence[PolicyName]
+) -> None:
+    """Refuse options of a manager or a policy that does not run."""
     if ManagerName.VLLM not in managers:
         given.refuse("retention", why="without --manager vllm, the only one that it is for")
     if ManagerName.RUST not in managers:

@@ -36,6 +36,28 @@ def wanted_variants(
     return make_variants(managers, placements, policies, VllmOptions(retention=retention), signal)
 
 
+def run(
+    trace: Trace,
+    cache: Cache,
+    variants: Sequence[Variant],
+    config: EngineConfig,
+    *,
+    shares: Sequence[float] | None,
+    verify_data: bool,
+    with_film: bool,
+) -> tuple[list[Result], Runs]:
+    """Run each variant, over shares of an unbounded cache if there are some.
+
+    Runs over shares have results alone.
+    """
+    if shares is not None:
+        return compare_shares(trace, cache, variants, config, shares), []
+    runs = compare_managers(
+        trace, cache, variants, config, verify_data=verify_data, with_film=with_film
+    )
+    return [result for result, _ in runs], runs
+
+
 def compare_managers(
     trace: Trace,
     cache: Cache,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import orjson
@@ -9,27 +10,54 @@ import typer
 from rich.table import Table
 
 from hybrid_blocks.cli.command_line import made_by
-from hybrid_blocks.cli.output import (
-    STDOUT,
-    write_json,
-)
-from hybrid_blocks.replay import (
-    Cache,
-    ReplayError,
-    Result,
-)
+from hybrid_blocks.cli.output import STDOUT, write_json
+from hybrid_blocks.replay import Cache, ReplayError, Result
 from hybrid_blocks.replay.compare import Runs
 from hybrid_blocks.replay.plot import plot as draw
 from hybrid_blocks.replay.plot import plot_hits
-from hybrid_blocks.replay.report import (
-    engine_text,
-    left_out_text,
-)
+from hybrid_blocks.replay.report import engine_text, left_out_text, make_table, never_full_text
+from hybrid_blocks.replay.share_report import make_hits_table, make_places_table
+from hybrid_blocks.replay.tiers.report import make_tiers_table
 from hybrid_blocks.replay.tiers.result import TieredResult
 from hybrid_blocks.terminal import make_console, print_table
-from hybrid_blocks.trace import (
-    Trace,
-)
+from hybrid_blocks.trace import Trace
+
+
+class Files(NamedTuple):
+    """The files that a replay writes, and the command that a page names."""
+
+    json: Path | None
+    plot: Path | None
+    html: Path | None
+    context: typer.Context
+
+
+def show_tiers(results: Sequence[TieredResult], files: Files) -> None:
+    """Print and write hits by tier."""
+    show(files.json, results, make_tiers_table(results))
+    check_served(results)
+
+
+def show_replay(
+    trace: Trace,
+    cache: Cache,
+    results: Sequence[Result],
+    runs: Runs,
+    files: Files,
+    *,
+    is_saturated: bool,
+) -> None:
+    """Print, draw and write runs, or hits over memory where there are no runs."""
+    tables = (
+        (make_table(results), None)
+        if runs
+        else (make_hits_table(results), make_places_table(results))
+    )
+    show(files.json, results, *tables, hint=never_full_text(runs, is_saturated=is_saturated))
+    draw_runs(files.plot, results, runs)
+    check_served(results)
+    if files.html is not None:
+        write_page(files.html, trace, cache, results, runs, files.context)
 
 
 def show(

@@ -12,7 +12,7 @@ from hybrid_blocks.cli.progress import make_progress
 from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.cli.values import MOST_RUNNING, each_once, finite
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.model import PlanError, load_model
+from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.deployment import MOST
 from hybrid_blocks.plan.memory import UTILIZATION, parse_cards
@@ -26,7 +26,7 @@ from hybrid_blocks.sizing.candidate import (
     parse_prices,
 )
 from hybrid_blocks.sizing.errors import SizingError
-from hybrid_blocks.sizing.fit import Fit, fit
+from hybrid_blocks.sizing.fit import fit
 from hybrid_blocks.sizing.question import Question
 from hybrid_blocks.sizing.report import make_table, notes, verdict
 from hybrid_blocks.sizing.search import Found, search
@@ -34,7 +34,7 @@ from hybrid_blocks.sizing.served import read_served
 from hybrid_blocks.sizing.slo import parse_slo
 from hybrid_blocks.sizing.speed import SPEED
 from hybrid_blocks.terminal import make_console, print_table
-from hybrid_blocks.trace import AUTO, FORMATS, OnError, read_trace, shared_prefixes
+from hybrid_blocks.trace import AUTO, FORMATS, OnError, Trace, read_trace, shared_prefixes
 
 NONE_SERVES = 1
 """The exit code if no deployment serves the trace."""
@@ -108,40 +108,15 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
         refuse_same_file(fit=fit_file, json=json)
         targets = parse_slo(slo)
         prices = parse_prices(price or [])
-        if host_price and not prices:
-            raise SizingError(
-                "--host-price without --price: the cost is then the memory of the cards; give each "
-                "card a price too"
-            )
-        cards = [card_of(one) for one in gpu.split(",")] if gpu else list(prices or SPEED)
-        each_once("--gpu", cards)
-        counts = parse_counts(tp)
-        each_once("--tp", counts)
-        nums = parse_counts(replicas, "--replicas")
-        each_once("--replicas", nums)
-        hosts = parse_hosts(host)
-        each_once("--host", hosts)
-        candidates = make_candidates(
-            cards, counts, prices, nums, hosts=hosts, host_price=host_price
-        )
+        candidates = _candidates(gpu, tp, replicas, prices, host=host, host_price=host_price)
         recorded_on = _fitted_on(fitted_on, candidates) if fit_file else None
-        chosen = load_model(model)
-        if chosen.weights is None:
-            raise PlanError(
-                f"--model {model}: its number of parameters is not known: "
-                f"{chosen.weights_unknown}; give a config.json that tells it"
-            )
+        chosen = _weighed(model)
         drafts = draft_tokens(speculative, given, "num_speculative_tokens", chosen)
         config = EngineConfig(
             max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
         )
-        requests = read_trace(trace, trace_format, on_error)
-        for note in requests.notes:
-            warn(note)
-        requests = requests if limit is None else requests.head(limit)
-        found_fit: Fit | None = None
-        if fit_file is not None:
-            found_fit = fit(read_served(fit_file, on_error), config)
+        requests = _requests(trace, trace_format, on_error, limit)
+        found_fit = None if fit_file is None else fit(read_served(fit_file, on_error), config)
         question = Question(
             trace=requests,
             prefixes=shared_prefixes(requests, _BLOCK),
@@ -165,6 +140,53 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
         fail(error)
     if found.best is None:
         raise typer.Exit(NONE_SERVES)
+
+
+def _candidates(
+    gpu: str | None,
+    tp: str,
+    replicas: str,
+    prices: dict[str, float],
+    *,
+    host: str,
+    host_price: float,
+) -> list[Candidate]:
+    """Return all deployments that ``--gpu``, ``--tp``, ``--replicas`` and ``--host`` allow.
+
+    Raises:
+        SizingError: ``--host-price`` without prices of cards.
+
+    """
+    if host_price and not prices:
+        raise SizingError(
+            "--host-price without --price: the cost is then the memory of the cards; give each "
+            "card a price too"
+        )
+    cards = [card_of(one) for one in gpu.split(",")] if gpu else list(prices or SPEED)
+    counts, nums, hosts = parse_counts(tp), parse_counts(replicas, "--replicas"), parse_hosts(host)
+    each_once("--gpu", cards)
+    each_once("--tp", counts)
+    each_once("--replicas", nums)
+    each_once("--host", hosts)
+    return make_candidates(cards, counts, prices, nums, hosts=hosts, host_price=host_price)
+
+
+def _weighed(name: str) -> Model:
+    """Return a model whose weights are known."""
+    model = load_model(name)
+    if model.weights is None:
+        raise PlanError(
+            f"--model {name}: its number of parameters is not known: {model.weights_unknown}; "
+            "give a config.json that tells it"
+        )
+    return model
+
+
+def _requests(path: Path, trace_format: str, on_error: OnError, limit: int | None) -> Trace:
+    trace = read_trace(path, trace_format, on_error)
+    for note in trace.notes:
+        warn(note)
+    return trace if limit is None else trace.head(limit)
 
 
 def _fitted_on(text: str | None, candidates: list[Candidate]) -> Candidate:
