@@ -29,9 +29,9 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return made
 
 
-def serve(engine: Engine, headers: dict[str, str] | None) -> int:
-    """Serve the prompt once, and return how many of its tokens were found."""
-    request = engine.add(PROMPT, 4)
+def serve(engine: Engine, headers: dict[str, str] | None, prompt: list[int] = PROMPT) -> int:
+    """Serve a prompt once, and return how many of its tokens were found."""
+    request = engine.add(prompt, 4)
     request.trace_headers = headers
     engine.finish()
     return engine.hits[request.request_id]
@@ -47,12 +47,29 @@ def test_each_traced_admission_has_a_span(exporter: InMemorySpanExporter) -> Non
         {
             "hybrid_blocks.found_tokens": tokens,
             "hybrid_blocks.hit_ended_by": ended_by,
+            "hybrid_blocks.attention_tokens": tokens,
             "hybrid_blocks.checkpoint_tokens": tokens,
         }
         for tokens, ended_by in ((0, "unseen"), (found[2], "complete"))
     ]
     assert {f"{span.context.trace_id:032x}" for span in spans} == {TRACE}
     assert {f"{span.parent.span_id:016x}" for span in spans} == {"b7ad6b7169203331"}
+
+
+def test_the_span_says_how_far_attention_reached_past_the_last_checkpoint(
+    exporter: InMemorySpanExporter,
+) -> None:
+    engine = Engine(20)
+    serve(engine, None)
+    leaves = 5 * 16
+    assert serve(engine, HEADERS, [*PROMPT[:leaves], *range(900, 1000)]) == 0
+    (span,) = exporter.get_finished_spans()
+    assert span.attributes == {
+        "hybrid_blocks.found_tokens": 0,
+        "hybrid_blocks.hit_ended_by": "no_checkpoint",
+        "hybrid_blocks.attention_tokens": leaves,
+        "hybrid_blocks.checkpoint_tokens": 0,
+    }
 
 
 def test_an_engine_without_traces_calls_the_core_itself() -> None:

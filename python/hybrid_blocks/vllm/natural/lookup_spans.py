@@ -1,4 +1,7 @@
-"""A span in the trace of a request: what its look-up found, and what ended it."""
+"""A span in the trace of a request: what its look-up found, and what ended it.
+
+Attention may reach further than the hit: then a state or a window was missing.
+"""
 
 import os
 from time import time_ns
@@ -49,6 +52,9 @@ class LookupSpans:
             "hybrid_blocks.found_tokens": found,
             "hybrid_blocks.hit_ended_by": ended_by,
         }
+        reached = self._manager._attention_found(request.request_id)
+        if reached is not None:
+            attributes["hybrid_blocks.attention_tokens"] = reached
         if self._manager.has_states:
             # A hit of a model with states ends at a checkpoint; 0 is none.
             attributes["hybrid_blocks.checkpoint_tokens"] = found

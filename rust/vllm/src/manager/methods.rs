@@ -400,6 +400,15 @@ impl RustKVCacheManager {
         Ok(HitLimit::ALL.iter().map(|limit| limit.name()).zip(limits).collect())
     }
 
+    /// Leading tokens whose full attention a request's last look-up found.
+    fn _attention_found(
+        slf: &Bound<'_, Self>,
+        request_id: &Bound<'_, PyString>,
+    ) -> PyResult<Option<u32>> {
+        let (core, _) = Self::core(slf)?;
+        Ok(core.known(request_id, |manager, handle| manager.attention_found(handle))?.flatten())
+    }
+
     #[expect(clippy::too_many_arguments, reason = "those of vLLM's coordinator")]
     fn _demand(
         slf: &Bound<'_, Self>,

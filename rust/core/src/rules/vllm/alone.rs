@@ -13,7 +13,7 @@
 //!   slabs have no room left but what it holds itself: what is cached in them goes first.
 
 use super::KvCacheManager;
-use super::lookup::ComputedBlocks;
+use super::lookup::{ComputedBlocks, Explained};
 use super::progress::RequestProgress;
 use crate::engine::GroupBlocks;
 use crate::error::Error;
@@ -36,15 +36,16 @@ impl<S: Store> KvCacheManager<S> {
         progress: &RequestProgress,
     ) -> Result<ComputedBlocks, Error> {
         let row = self.engine.requests.row(handle)?;
-        let (mut hit, ended_by) = self.explained_hit(handle, limit);
-        self.engine.requests.rows[row].rest.ended_by = Some(ended_by);
+        let Explained { mut hit, ended_by, attention } = self.explained_hit(handle, limit);
+        let request = &mut self.engine.requests.rows[row].rest;
+        (request.ended_by, request.attention) = (Some(ended_by), attention);
         let departure = self.placing_keeper().and_then(|keeper| {
             let (cache, digests) = (&self.engine.cache, &self.engine.requests.rows[row].digests);
             resumed(&hit).departure(&keeper.traffic, cache, digests, ended_by)
         });
         while hit.num_tokens > 0 && !self.finishes_with(&hit.blocks, progress.num_tokens) {
             self.stats.shortened += 1;
-            (hit, _) = self.explained_hit(handle, hit.num_tokens / 2);
+            hit = self.explained_hit(handle, hit.num_tokens / 2).hit;
         }
         if self.placing_keeper().is_none() {
             return Ok(hit);
@@ -145,7 +146,7 @@ impl<S: Store> KvCacheManager<S> {
         self.alone.as_ref().is_some_and(|alone| self.engine.requests.find(alone).is_some())
     }
 
-    /// Note that a request could not grow. If no other holds blocks it runs alone from now on.
+    /// Notes that a request could not grow. If no other holds blocks it runs alone from now on.
     pub(super) fn note_stuck(&mut self, row: usize) {
         if !self.store().is_slabbed() || !self.holds_blocks(row) {
             return;
@@ -155,7 +156,7 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
-    /// Note that a request waits for its client. It may do so for long, so no other waits for it.
+    /// Notes that a request waits for its client. It may do so for long, so no other waits for it.
     pub fn pause(&mut self, handle: u64) {
         let Some(row) = self.row(handle) else { return };
         self.take_back_promise(handle);

@@ -20,6 +20,14 @@ pub struct ComputedBlocks {
     pub num_uncached: u32,
 }
 
+/// A hit, and why it is not longer.
+pub(super) struct Explained {
+    pub(super) hit: ComputedBlocks,
+    pub(super) ended_by: HitLimit,
+    /// Leading tokens whose full attention is there.
+    pub(super) attention: u32,
+}
+
 impl<S: Store> KvCacheManager<S> {
     fn finder<'a>(&'a self, digests: &'a [Digest]) -> Finder<'a, S> {
         self.engine.cache.finder(digests, self.config.hit_alignment())
@@ -56,12 +64,13 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
-    /// As [`KvCacheManager::longest_hit`], and what ended it. Full attention is asked first, then
-    /// windows, then states, so that what each of them alone denies is known: `num_uncached` is what
-    /// checkpoints alone lack.
-    pub(super) fn explained_hit(&self, handle: u64, limit: u32) -> (ComputedBlocks, HitLimit) {
+    /// As [`KvCacheManager::longest_hit`], and what ended it. The search asks full attention first,
+    /// then windows, then states, and so learns what each of them alone denies: `num_uncached` is
+    /// what checkpoints alone lack.
+    pub(super) fn explained_hit(&self, handle: u64, limit: u32) -> Explained {
         let Lookup::Hybrid { specs, .. } = &self.config.lookup else {
-            return (self.longest_hit(handle, limit), HitLimit::default());
+            let hit = self.longest_hit(handle, limit);
+            return Explained { attention: hit.num_tokens, hit, ended_by: HitLimit::default() };
         };
         let finder = self.finder(self.digests(handle));
         let mut candidate = Candidate::new(limit, specs.len()).within(self.most(limit));
@@ -87,7 +96,8 @@ impl<S: Store> KvCacheManager<S> {
         };
         let blocks = finder.agreed(specs, candidate);
         let most = reach_of_attention(finder.groups, attention, resumable);
-        (ComputedBlocks { blocks, num_tokens, num_uncached: most - num_tokens }, ended_by)
+        let hit = ComputedBlocks { blocks, num_tokens, num_uncached: most - num_tokens };
+        Explained { hit, ended_by, attention }
     }
 
     /// The longest cached prefix of each group on its own, with its tokens.

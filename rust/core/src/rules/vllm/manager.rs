@@ -33,7 +33,7 @@ pub struct KvCacheManager<S> {
     pub(super) config: ManagerConfig,
     /// By group.
     pub(super) outputs: Vec<StepOutputs>,
-    /// The request beside which nobody is admitted, by its id.
+    /// The request next to which no other is admitted, by its id.
     pub(super) alone: Option<String>,
     /// For how long content is kept, and what is learned for checkpoints; `None` in a fixed store without those:
     /// it evicts as vLLM does.
@@ -138,7 +138,7 @@ impl<S: Store> KvCacheManager<S> {
         self.engine.requests.len()
     }
 
-    /// Check that all handles are known and different.
+    /// Checks that all handles are known and different.
     pub(crate) fn check_batch(&mut self, handles: &[u64]) -> Result<(), Error> {
         self.engine.requests.check_batch(handles)
     }
@@ -146,6 +146,13 @@ impl<S: Store> KvCacheManager<S> {
     /// What ended the hit of a request's last look-up; `None` once it is admitted.
     pub(crate) fn ended_by(&self, handle: u64) -> Option<HitLimit> {
         self.engine.requests.rows[self.row(handle)?].rest.ended_by
+    }
+
+    /// Returns how many leading tokens had their full attention at a request's last look-up. A
+    /// state or a window may have ended the hit before.
+    #[must_use]
+    pub fn attention_found(&self, handle: u64) -> Option<u32> {
+        Some(self.engine.requests.rows[self.row(handle)?].rest.attention)
     }
 
     #[inline]
@@ -418,7 +425,7 @@ impl<S: Store> KvCacheManager<S> {
         })
     }
 
-    /// Enter what `num_computed` tokens complete into the prefix cache.
+    /// Enters what `num_computed` tokens complete into the prefix cache.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`], and [`Error::InvalidArgument`] where a block is full that was
@@ -435,7 +442,7 @@ impl<S: Store> KvCacheManager<S> {
         call.commit(num_computed)
     }
 
-    /// Give back what a request need not keep once `num_processed` tokens are computed for good.
+    /// Gives back what a request need not keep once `num_processed` tokens are computed for good.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`], and [`Error::NotLive`] where others freed its blocks.
@@ -443,10 +450,10 @@ impl<S: Store> KvCacheManager<S> {
         self.open(handle, RequestProgress::default())?.release_skipped(num_processed)
     }
 
-    /// Prepare a request for being freed. What it entered beforehand for a step from which it was taken
-    /// out again is found no more. Its states are kept where our own rules ask for it, so that it, or
-    /// one that begins with the same tokens, can go on from them. A request whose load has not ended
-    /// keeps nothing: a look-up must not find what no load has written.
+    /// Prepares a request for being freed. What it entered beforehand for a step from which it was
+    /// taken out again is found no more. Its states are kept where our own rules ask for it. The
+    /// request, or one that begins with the same tokens, can resume from them. A request whose load
+    /// has not ended keeps nothing: a look-up must not find what no load has written.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -460,8 +467,8 @@ impl<S: Store> KvCacheManager<S> {
         call.keep_states()
     }
 
-    /// Have what a request entered found no more, where it is not computed: the request is given up in the step that it
-    /// got room in.
+    /// Has what a request entered found no more, where it is not computed: the request is given up
+    /// in the step that it got room in.
     pub(crate) fn drop_uncomputed(
         &mut self,
         handle: u64,
@@ -471,7 +478,7 @@ impl<S: Store> KvCacheManager<S> {
         Ok(())
     }
 
-    /// Forget a request that is not over, and give its blocks back, the last ones first to go.
+    /// Forgets a request that is not over and gives its blocks back, the last ones first to go.
     ///
     /// # Errors
     /// [`Error::NotLive`] where others freed its blocks.
@@ -479,7 +486,7 @@ impl<S: Store> KvCacheManager<S> {
         self.give_back(handle, false)
     }
 
-    /// Give back the blocks of a preempted request. It stays known, with its digests.
+    /// Gives back the blocks of a preempted request. It stays known, with its digests.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`], and [`Error::NotLive`] where others freed its blocks.
@@ -499,7 +506,7 @@ impl<S: Store> KvCacheManager<S> {
         released
     }
 
-    /// Forget a request and give its blocks back.
+    /// Forgets a request and gives its blocks back.
     pub(super) fn give_back(&mut self, handle: u64, is_over: bool) -> Result<(), Error> {
         let Some(row) = self.row(handle) else { return Ok(()) };
         self.score_left(row, is_over);
@@ -508,8 +515,9 @@ impl<S: Store> KvCacheManager<S> {
         released
     }
 
-    /// Forget a request, but leave its blocks owned; they are returned with their pools in table order,
-    /// group by group, without the null blocks at each front. `is_over` says that it does not go on.
+    /// Forgets a request, but leaves its blocks owned; they are returned with their pools in table
+    /// order, group by group, without the null blocks at each front. `is_over` says that it does
+    /// not go on.
     pub fn pop(&mut self, handle: u64, is_over: bool) -> Vec<(PoolId, BlockId)> {
         let Some(row) = self.row(handle) else { return Vec::new() };
         self.score_left(row, is_over);
@@ -525,7 +533,7 @@ impl<S: Store> KvCacheManager<S> {
         blocks
     }
 
-    /// Give what a request holds its priority before it is given back.
+    /// Gives what a request holds its priority before it is given back.
     fn score_left(&mut self, row: usize, is_over: bool) {
         if !self.holds_blocks(row) {
             return;
@@ -622,7 +630,7 @@ impl<S: Store> KvCacheManager<S> {
         self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());
     }
 
-    /// Drop all cached content.
+    /// Drops all cached content.
     ///
     /// # Errors
     /// [`Error::BlocksInUse`] while a block has an owner.
@@ -635,7 +643,7 @@ impl<S: Store> KvCacheManager<S> {
         Ok(())
     }
 
-    /// Move live blocks together, so that up to `num_slabs` slabs come free for other pools.
+    /// Moves live blocks together, so that up to `num_slabs` slabs come free for other pools.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] while copies wait to be taken.
@@ -653,7 +661,7 @@ impl<S: Store> KvCacheManager<S> {
         outputs.flat_map(|outputs| std::mem::take(&mut outputs.new_blocks)).collect()
     }
 
-    /// Have a request's blocks zeroed from `start_token` on, which must start a block.
+    /// Has a request's blocks zeroed from `start_token` on, which must start a block.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where it does not.
@@ -719,8 +727,8 @@ impl<S: Store> KvCacheManager<S> {
         std::mem::take(&mut self.engine.cache.outbox.residency)
     }
 
-    /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree. Only for
-    /// a store whose blocks nobody else owns.
+    /// Walks everything: no block owned twice, counts equal tables, indexes and lists agree. Only
+    /// for a store whose blocks have no other owners.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -738,7 +746,7 @@ fn start_step<S: Store>(keeper: &mut Keeper, store: &mut S, policy: Policy) {
     }
 }
 
-/// Have windows kept where checkpoints are.
+/// Has windows kept where checkpoints are.
 fn place_windows(groups: &mut [Group], config: &ManagerConfig) {
     let Lookup::Hybrid { specs, .. } = &config.lookup else { return };
     let has_windows = groups.iter().any(|group| group.kind().is_window());

@@ -6,8 +6,8 @@ use crate::rules::hit::HitLimit;
 use crate::rules::slabs::Trail;
 use crate::rules::traffic::Shared;
 
-/// Marks the requests of these rules. Their progress is told with each call; what a step looks at is
-/// how far they can go on without a change.
+/// Marks the requests of these rules. Each call brings their progress; a step reads how far they
+/// can continue without a change.
 #[derive(Debug)]
 pub(super) struct VllmRequest;
 
@@ -21,12 +21,14 @@ impl RequestState for VllmRequest {
 pub(super) struct Request {
     /// What it uses and leaves. Its plan is made by its look-up, or else when it is first scheduled.
     pub(super) trail: Trail,
-    /// Where its chunk starts that is asked for, and the checkpoint to which it goes on: tokens.
+    /// Where the wanted chunk starts, and the checkpoint at which it ends: tokens.
     pub(super) next_checkpoint: Option<(u32, u32)>,
     /// The request for whose checkpoint it waits, or waited.
     pub(super) awaited: Option<u64>,
     /// What ended the hit of its last look-up, until its admission counts that.
     pub(super) ended_by: Option<HitLimit>,
+    /// Leading tokens whose full attention its last look-up found.
+    pub(super) attention: u32,
     /// How its prompt shares blocks with earlier ones, until its admission takes note of that.
     pub(super) shared: Option<Shared>,
     /// The priority that the caller gave to each hash block.
@@ -40,7 +42,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Forget all but what the client said of it.
+    /// Forgets all but what the client said of it.
     pub(super) fn suspend(&mut self) {
         let Self { trail, priorities, is_named, .. } = std::mem::take(self);
         let Trail { client, session, hint, .. } = trail;
