@@ -206,7 +206,7 @@ fn random(number: u32) -> u32 {
     number.wrapping_mul(0x9E37_79B1) % NUM_KEYS
 }
 
-/// Give an entry another digest.
+/// Gives an entry another digest.
 fn replace(table: &mut impl Table, digests: &mut [Digest], number: u32) {
     let entry = random(number);
     table.remove(digests, entry);

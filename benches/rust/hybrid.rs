@@ -39,7 +39,7 @@ fn running(manager: &mut BlockManager, num_requests: u32, num_tokens: u32) -> Ve
     handles
 }
 
-/// Let each request have the token that it sampled.
+/// Lets each request have the token that it sampled.
 fn sample(manager: &mut BlockManager, handles: &[u64], whole: &[Vec<Digest>]) {
     for (&handle, whole) in handles.iter().zip(whole) {
         let known = manager.progress(handle).unwrap().0 + 1;

@@ -12,7 +12,7 @@ use digests::{BLOCK_SIZE, digests};
 const CACHED: PoolId = PoolId(0);
 const TAKER: PoolId = PoolId(1);
 
-/// Slabs taken one after another before all are filled anew.
+/// Slabs taken one after another before all are filled again.
 const STEALS: u32 = 64;
 
 /// Two pools of one block a slab. The first has content in every slab; the priorities differ, in no order.

@@ -39,13 +39,13 @@ enum Pool {
     Evicts,
 }
 
-/// Drive what is in the caches out of them, as the rest of an engine's step does.
+/// Drives what is in the caches out of them, as the rest of an engine's step does.
 fn cool(other: &mut [u64]) {
     other.iter_mut().step_by(8).for_each(|word| *word += 1);
     black_box(other);
 }
 
-/// Admit prompts that share nothing, whole, and free them.
+/// Admits prompts that share nothing, whole, and free them.
 fn prompts(
     c: &mut Criterion,
     name: &str,

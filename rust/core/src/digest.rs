@@ -5,9 +5,9 @@ use std::hash::{Hash, Hasher};
 
 /// A 256-bit digest, or a 128-bit one followed by zeros.
 ///
-/// How many of the bytes count is a property of the hash algorithm, the same for every digest of a
-/// run, and so is not stored. Two digests are equal when all 32 bytes are. Hashing one feeds its
-/// first 8 bytes to the hasher: they are uniform already.
+/// The hash algorithm decides how many bytes count. That number is the same for every digest of a
+/// run, so a digest does not store it. Two digests are equal when all 32 bytes are. Hashing one
+/// feeds its first 8 bytes to the hasher: they are uniform already.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Digest([u8; Digest::MAX_LEN]);
 

@@ -36,7 +36,7 @@ pub enum Error {
     /// Tokens or extra keys that cannot be hashed.
     #[error(transparent)]
     Hash(#[from] HashError),
-    /// More room was asked for than is not owned.
+    /// A call wanted more room than owners have left.
     #[error("{needed} {unit} are needed and {available} are available; free or preempt a request")]
     OutOfBlocks {
         /// What the numbers count.

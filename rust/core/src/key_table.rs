@@ -120,7 +120,7 @@ impl Bucket {
 }
 
 impl KeyTable {
-    /// An empty table, of which `capacity` entries fill 70 %.
+    /// An empty table; `capacity` entries fill 70 % of it.
     pub(crate) fn new(capacity: usize) -> Self {
         let num_buckets = (capacity * 10).div_ceil(7 * SLOTS).max(1);
         Self { buckets: vec![Bucket::EMPTY; num_buckets], len: 0 }
@@ -145,7 +145,7 @@ impl KeyTable {
         if bucket + 1 < self.buckets.len() { bucket + 1 } else { 0 }
     }
 
-    /// The place of the entry that has this hash and of which `is_it` is true.
+    /// The place of the entry that has this hash and passes `is_it`.
     #[expect(clippy::inline_always, reason = "a call costs as much as most searches")]
     #[inline(always)]
     pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<Slot> {

@@ -96,8 +96,8 @@ struct ExtraKey {
 /// never found. Several blocks can carry one key; the table holds the oldest, the others wait in a
 /// queue beside it.
 ///
-/// Content that was inserted in a row is mostly looked for in a row. So each block remembers the block
-/// inserted after it, and a look-up tries that one first.
+/// Look-ups mostly ask for content in the order in which it was inserted. So each block remembers
+/// the block inserted after it, and a look-up tries that one first.
 ///
 /// 51.6 bytes a block: digest 32, group, tokens and successor 4 each, and 1.43 table slots of 5.3.
 #[derive(Debug)]
@@ -191,8 +191,9 @@ impl PrefixIndex {
         self.find(key).map(|slot| self.block_of(self.table.entry(slot)))
     }
 
-    /// Whether a block may carry `key`: `false` only if none does. Of 20 keys that no block carries, about one
-    /// gets `true`. It does not branch, so many of these searches run side by side.
+    /// Whether a block may carry `key`: `false` only if none does. Of 20 keys that no block
+    /// carries, about one gets `true`. It does not branch, so the processor runs many of these
+    /// searches side by side.
     #[inline]
     #[must_use]
     pub fn may_hold(&self, key: &Key) -> bool {
@@ -383,7 +384,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Gives all keys of `from` to `to`, which has none. They count as inserted anew.
+    /// Gives all keys of `from` to `to`, which has none. They count as inserted now.
     pub fn move_keys(&mut self, from: BlockId, to: BlockId) {
         debug_assert!(self.first_key(to).is_none());
         let Some((_, num_tokens)) = self.first_key(from) else { return };
@@ -478,8 +479,8 @@ mod tests {
         Key { digest: Digest::from([number; 32]), group: GroupId(u32::from(number)) }
     }
 
-    /// Blocks 1 to 3 carry key 1, of which 1 carries it longest; block 3 carries key 2 too, and block
-    /// 4 key 3.
+    /// Blocks 1 to 3 carry key 1, block 1 for longest; block 3 carries key 2 too, and block 4 key
+    /// 3.
     fn index() -> PrefixIndex {
         let mut index = PrefixIndex::new(6);
         for (block, number) in [(1, 1), (2, 1), (3, 1), (3, 2), (4, 3)] {

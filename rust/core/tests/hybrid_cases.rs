@@ -44,12 +44,12 @@ fn prompt(number: i64, len: i64) -> Vec<i64> {
     (0..len).map(|i| number * 1_000_000 + i).collect()
 }
 
-/// Add a request of `len` tokens for each number; prompts of different numbers share nothing.
+/// Adds a request of `len` tokens for each number; prompts of different numbers share nothing.
 fn add_prompts(manager: &mut BlockManager, numbers: Range<i64>, len: i64) -> Vec<u64> {
     numbers.map(|i| manager.add_prompt(&format!("r{i}"), &prompt(i, len), &[]).unwrap()).collect()
 }
 
-/// Compute all known tokens of a request, in chunks that respect its boundaries.
+/// Computes all known tokens of a request, in chunks that respect its boundaries.
 fn prefill(manager: &mut BlockManager, handle: u64) -> bool {
     loop {
         let (known, computed, _) = manager.progress(handle).unwrap();
@@ -71,7 +71,7 @@ fn prefill(manager: &mut BlockManager, handle: u64) -> bool {
     }
 }
 
-/// Sample and compute `num_tokens` tokens of a request whose prompt was computed.
+/// Samples and computes `num_tokens` tokens of a request whose prompt was computed.
 fn generate(manager: &mut BlockManager, handle: u64, num_tokens: i32) {
     for token in 0..num_tokens {
         manager.append_tokens(&[handle], &[token]).unwrap();
@@ -408,7 +408,7 @@ fn a_full_arena_refuses_without_a_change_and_serves_again_when_room_is_made() {
     manager.check_integrity().unwrap();
 }
 
-/// A group that keeps every token and one that keeps 64, in one pool of which 50 blocks are left.
+/// A group that keeps every token and one that keeps 64, in one pool with 50 blocks left.
 fn windowed() -> BlockManager {
     let groups = [GroupKind::Full, GroupKind::sliding_window(64)].map(|kind| GroupSpec {
         kind,

@@ -91,7 +91,7 @@ fn arrive<S: Store>(
     (handle, hit.num_tokens, hit.blocks)
 }
 
-/// Begin to load `num_external` tokens behind the hit of a new request.
+/// Begins to load `num_external` tokens behind the hit of a new request.
 fn load<S: Store>(
     manager: &mut KvCacheManager<S>,
     id: &str,
@@ -111,7 +111,7 @@ fn load<S: Store>(
     handle
 }
 
-/// Compute what a request lacks from `start` tokens on, one step a chunk, and let it end.
+/// Computes what a request lacks from `start` tokens on, one step a chunk, and lets it end.
 fn compute(manager: &mut KvCacheManager<SlabStore>, handle: u64, tokens: &[u32], start: u32) {
     let mut at = start;
     while at < tokens.len() as u32 {

@@ -1,6 +1,6 @@
-//! vLLM's rules over slabs with copies of states placed by our own rules: whatever a request reads is
-//! what its tokens wrote, on a worker that zeroes, copies and computes in vLLM's order, and every
-//! request that fits alone comes to its end.
+//! vLLM's rules over slabs with copies of states placed by our own rules: whatever a request reads
+//! is what its tokens wrote. The worker zeroes, copies and computes in vLLM's order. Every request
+//! that fits alone comes to its end.
 
 use std::collections::VecDeque;
 
@@ -77,7 +77,8 @@ fn config(drafts: u32) -> ManagerConfig {
 /// What a unit of the arena was last written with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// Nothing that may be read: bytes of nobody, a bad number for whoever takes them for his.
+    /// Nothing that may be read: bytes without an owner, a bad number for a request that reads
+    /// them.
     Garbage,
     Zero,
     /// Group, and the hash of all tokens up to and with the one that it stands for.
@@ -101,7 +102,7 @@ struct Request {
     /// The slot that holds the state of the last accepted token.
     column: usize,
     num_preemptions: u32,
-    /// Whether it ends by a token, so that nobody knows when before that is sampled.
+    /// Whether it ends by a token: its length is not known before that is sampled.
     ends_unforeseen: bool,
 }
 
@@ -339,7 +340,7 @@ impl Engine {
         work
     }
 
-    /// A request starts anew. What a step in flight samples for it arrives nevertheless.
+    /// A request starts again. What a step in flight samples for it arrives nevertheless.
     fn preempt(&mut self, mut request: Request) {
         self.give_back(&request);
         request.is_running = false;
@@ -360,7 +361,7 @@ impl Engine {
         (block.0 * size + within) as usize
     }
 
-    /// Zero, copy and compute, as a worker does.
+    /// Zeroes, copies and computes, as a worker does.
     fn run(&mut self, work: &[Work]) -> Result<(), TestCaseError> {
         for slab in self.manager.take_started_slabs(false) {
             self.device[Self::slab(slab)].fill(Content::Zero);
@@ -450,7 +451,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Take in what a step sampled.
+    /// Takes in what a step sampled.
     fn update(&mut self, work: &[Work]) {
         for one in work {
             let Some(at) = self.running.iter().position(|request| request.id == one.id) else {
@@ -668,7 +669,7 @@ fn small_config(max_len: u32, policy: CheckpointPolicy) -> ManagerConfig {
     }
 }
 
-/// Compute `tokens` of a request that has `num_computed` of them.
+/// Computes `tokens` of a request that has `num_computed` of them.
 fn compute(
     manager: &mut KvCacheManager<SlabStore>,
     id: &str,
@@ -981,7 +982,7 @@ fn arrive(
     (handle, progress)
 }
 
-/// Schedule the next chunk of a prompt, whose hit is `computed`; returns where it ends.
+/// Schedules the next chunk of a prompt, whose hit is `computed`; returns where it ends.
 fn schedule_chunk(
     manager: &mut KvCacheManager<SlabStore>,
     (handle, progress): (u64, RequestProgress),
@@ -1173,7 +1174,7 @@ fn with_a_copy_in_the_last_slab() -> (KvCacheManager<SlabStore>, [(u64, RequestP
     (manager, running)
 }
 
-/// Give a running request room for more tokens, in the step that is under way.
+/// Gives a running request room for more tokens, in the step that is under way.
 fn grow(
     manager: &mut KvCacheManager<SlabStore>,
     (handle, progress): (u64, RequestProgress),
@@ -1183,7 +1184,7 @@ fn grow(
     manager.allocate(handle, &progress, &args).unwrap().is_some()
 }
 
-/// The state after a request's computed tokens, if others can go on from it.
+/// The state after a request's computed tokens, if others can resume from it.
 fn checkpoint_of(
     manager: &KvCacheManager<SlabStore>,
     (handle, progress): (u64, RequestProgress),

@@ -1,4 +1,4 @@
-//! What is said of a session counts whenever it is said, and for nobody else.
+//! A hint for a session counts whenever it comes, and for no other session.
 
 use hybrid_blocks::{
     BlockId, BlockManager, BlockStore, Config, EvictionOrder, FlopModel, GroupId, GroupKind,

@@ -1,4 +1,4 @@
-//! vLLM's rules over slabs: what is said of a session decides what is evicted next, of its own content
+//! vLLM's rules over slabs: a hint for a session decides what is evicted next, of its own content
 //! alone. Without a hint nothing changes, and in a fixed store nothing ever does.
 
 use hybrid_blocks::placement::Lengths;
@@ -56,7 +56,7 @@ fn prompt(number: u32, shared: u32, len: u32) -> Vec<u32> {
     (0..len).map(|at| if at < shared { at } else { number * 1_000 + at }).collect()
 }
 
-/// What is said of a request: its session, and how that goes on.
+/// A client's hint for a request: its session, and how that continues.
 type Said<'a> = (Option<&'a str>, Hint);
 
 const NOTHING: Said<'_> = (None, Hint::None);
@@ -127,7 +127,7 @@ fn finish<S: Store>(
     (hit, blocks)
 }
 
-/// Tokens that the next turn of a session would find, which goes on from these.
+/// Tokens that the next turn of a session would find, which continues these.
 fn hit(manager: &mut KvCacheManager<SlabStore>, tokens: &[u32]) -> u32 {
     let handle = manager.add("probe");
     *manager.digests_mut(handle).unwrap() = digests(tokens);
@@ -136,7 +136,7 @@ fn hit(manager: &mut KvCacheManager<SlabStore>, tokens: &[u32]) -> u32 {
     found
 }
 
-/// Requests of which nothing is said come and go.
+/// Requests without a hint come and go.
 fn others(manager: &mut KvCacheManager<SlabStore>, numbers: std::ops::Range<u32>) {
     for number in numbers {
         serve(manager, "other", &prompt(number, 0, 96), NOTHING);
@@ -303,8 +303,8 @@ fn a_session_that_goes_on_outlives_others_as_often_as_it_is_likelier_to() {
     }
 }
 
-/// Tokens found by 600 turns of conversations, of which half have another turn, after some others. Of each
-/// turn it is said whether there is one, wrongly in one of `wrong` cases.
+/// Tokens found by 600 turns of conversations; half have another turn, after some others. A hint
+/// tells of each turn whether there is one, wrongly in one of `wrong` cases.
 fn tokens_found(num_slabs: u32, is_told: bool, wrong: u32) -> u32 {
     let mut manager = manager(num_slabs);
     let (mut random, mut coming) = (7_u32, Vec::<(u32, u32, u32)>::new());
@@ -354,12 +354,12 @@ fn a_hint_that_turns_out_wrong_is_believed_no_more() {
     assert!(place > order.len() / 2, "{place} of {}", order.len());
 }
 
-/// What may happen: a turn of one of some sessions, of which something is said or not.
+/// What may happen: a turn of one of some sessions, with a hint or without.
 fn turns() -> impl Strategy<Value = Vec<(u32, u32, usize)>> {
     prop::collection::vec((0u32..6, 3u32..30, 0usize..5), 1..60)
 }
 
-/// Serve turns. Returns their hits and blocks.
+/// Serves turns. Returns their hits and blocks.
 fn life<S: Store>(
     manager: &mut KvCacheManager<S>,
     turns: &[(u32, u32, usize)],

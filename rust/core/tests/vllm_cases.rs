@@ -31,7 +31,7 @@ fn uncached(num_groups: usize) -> ManagerConfig {
     ManagerConfig::new(groups, Lookup::None, HASH_BLOCK, HASH_BLOCK, MAX_LEN)
 }
 
-/// Go on from blocks that a request is told to have found.
+/// Resumes from blocks that a request has found.
 fn adopt(manager: &mut Manager, handle: u64, blocks: &[Vec<BlockId>]) -> Result<(), Error> {
     let args = AllocateArgs { num_new: 1, computed: Some(blocks), ..AllocateArgs::default() };
     manager.allocate(handle, &at(32, 16, 32), &args).map(drop)

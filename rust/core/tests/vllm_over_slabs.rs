@@ -126,7 +126,7 @@ impl Engine {
             .collect()
     }
 
-    /// Compute `num_new` tokens of a request. Says whether there was room.
+    /// Computes `num_new` tokens of a request. Says whether there was room.
     fn step(&mut self, at: usize, num_new: u32) -> Result<bool, TestCaseError> {
         self.manager.start_step();
         let Request { id, tokens, num_computed, is_running } = &self.requests[at];

@@ -1,4 +1,4 @@
-//! The end of a run: whoever fits alone finishes, and nothing is left behind.
+//! The end of a run: a request that fits alone finishes, and nothing is left behind.
 
 use crate::op::Op;
 use crate::request::{Request, Tokens};
@@ -6,7 +6,7 @@ use crate::setup::Setup;
 use crate::world::{Check, World, ensure};
 
 impl World {
-    /// Carry every request to its end while the others make way, then free all.
+    /// Carries every request to its end while the others make way, then frees all.
     ///
     /// # Errors
     /// What the manager did wrong: refused a request that fits alone, or kept a block.
@@ -64,7 +64,7 @@ impl World {
     }
 }
 
-/// Compute a request as long as the manager allows, `steps` tokens at a time.
+/// Computes a request as long as the manager allows, `steps` tokens at a time.
 ///
 /// # Errors
 /// What the manager did wrong.

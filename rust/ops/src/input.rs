@@ -43,7 +43,7 @@ impl Input {
         std::iter::once(setup).chain(ops).map(|line| line + "\n").collect()
     }
 
-    /// Read what [`Input::to_text`] wrote.
+    /// Reads what [`Input::to_text`] wrote.
     ///
     /// # Errors
     /// The number of the first line that is not understood, and why.
@@ -53,7 +53,7 @@ impl Input {
         Ok(Self { setup, ops: lines.map(line).collect::<Result<_, _>>()? })
     }
 
-    /// Run all operations, and every check after each.
+    /// Runs all operations, and every check after each.
     ///
     /// # Errors
     /// What the manager did wrong, and after which operation.

@@ -47,7 +47,7 @@ impl Memory {
         self.is_intact(place).then(|| self.contents.get(&place)?.get(&offset).copied())?
     }
 
-    /// Copy all bytes of a block onto another one of the same pool.
+    /// Copies all bytes of a block onto another one of the same pool.
     pub(crate) fn copy(&mut self, src: Place, dst: Place) {
         let content = if self.is_intact(src) { self.contents.get(&src).cloned() } else { None };
         for granule in self.granules(dst) {

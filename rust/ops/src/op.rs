@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
-    /// Register a request: `shared` tokens of one of three prompts, `own` tokens after them, and
+    /// Registers a request: `shared` tokens of one of three prompts, `own` tokens after them, and
     /// `output` tokens that [`Op::Step`] samples when all others are computed.
     Add {
         /// Which of the three prompts.
@@ -22,40 +22,40 @@ pub enum Op {
         #[serde(default)]
         session: u8,
     },
-    /// Say how the conversation of a request goes on.
+    /// Says how the conversation of a request goes on.
     Hint {
         /// Request.
         which: u8,
         /// A place in [`hybrid_blocks::Hint::ALL`].
         hint: u8,
     },
-    /// Say how a session goes on, with or without a request of it.
+    /// Says how a session goes on, with or without a request of it.
     HintSession {
         /// Session.
         session: u8,
         /// As in [`Op::Hint`].
         hint: u8,
     },
-    /// Append tokens to a request.
+    /// Appends tokens to a request.
     Append {
         /// Request.
         which: u8,
         /// Tokens.
         num_tokens: u8,
     },
-    /// Look up the longest cached prefix of a request.
+    /// Looks up the longest cached prefix of a request.
     Match {
         /// Request.
         which: u8,
     },
-    /// Make room for new tokens of several requests, and for `lookahead` more of each.
+    /// Makes room for new tokens of several requests, and for `lookahead` more of each.
     Allocate {
         /// Requests and new tokens.
         batch: Vec<(u8, u8)>,
         /// Further tokens of each, which may be rejected.
         lookahead: u8,
     },
-    /// Compute all tokens that got room.
+    /// Computes all tokens that got room.
     Advance,
     /// What a scheduler does in a step: match, allocate up to the next boundary, compute, sample.
     Step {
@@ -64,7 +64,7 @@ pub enum Op {
         /// Most tokens.
         budget: u8,
     },
-    /// Take the blocks of requests away.
+    /// Takes the blocks of requests away.
     Preempt {
         /// Requests.
         which: Vec<u8>,
@@ -74,18 +74,18 @@ pub enum Op {
         /// Requests.
         which: Vec<u8>,
     },
-    /// Move live blocks together to empty slabs.
+    /// Moves live blocks together to empty slabs.
     Compact {
         /// Slabs to empty.
         num_slabs: u8,
     },
-    /// Run the block copies that are due.
+    /// Runs the block copies that are due.
     TakeCopies,
-    /// Let time pass.
+    /// Lets time pass.
     Tick,
-    /// Drop all cached content.
+    /// Drops all cached content.
     Reset,
-    /// Make a call that must be refused and change nothing.
+    /// Makes a call that must be refused and change nothing.
     Refuse {
         /// What is wrong with it.
         refusal: Refusal,

@@ -32,8 +32,8 @@ impl World {
         }
     }
 
-    /// Make room for tokens of several requests, and run the copies that follow from it. Returns how
-    /// many were served.
+    /// Makes room for tokens of several requests, and runs the copies that follow from it. Returns
+    /// how many were served.
     pub(crate) fn allocate(
         &mut self,
         batch: &[(usize, u32)],

@@ -12,7 +12,7 @@ pub(crate) struct Request {
     pub(crate) running: bool,
     pub(crate) computed: u32,
     pub(crate) allocated: u32,
-    /// The hit that the next admission goes on from, if one was looked up.
+    /// The hit that the next admission resumes from, if a look-up found one.
     pub(crate) promised: Option<u32>,
     /// Tokens that were known when they got room: the next step computes them.
     pub(crate) entered: u32,

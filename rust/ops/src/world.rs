@@ -13,7 +13,7 @@ use crate::system::{Call, System};
 /// What the manager did wrong, if anything.
 pub type Check = Result<(), String>;
 
-/// Fail with a message unless the condition holds.
+/// Fails with a message unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// Note every call from now on.
+    /// Notes every call from now on.
     #[must_use]
     pub fn with_transcript(mut self) -> Self {
         self.system.record();
@@ -78,7 +78,7 @@ impl World {
         (0..).zip(self.setup.groups.clone())
     }
 
-    /// Run one operation, then compare everything that can be seen.
+    /// Runs one operation, then compares everything that can be seen.
     ///
     /// # Errors
     /// What the manager did wrong.
@@ -305,7 +305,7 @@ impl World {
         Ok(())
     }
 
-    /// Check that all that the token at `at` looks at, before itself, lies where the tables say.
+    /// Checks that all that the token at `at` looks at, before itself, lies where the tables say.
     pub(crate) fn look(&self, request: &Request, at: u32) -> Check {
         self.look_at_tokens(request, at)?;
         self.look_at_states(request, at)
@@ -472,7 +472,7 @@ impl World {
         Ok(())
     }
 
-    /// Take in events, then compare everything that can be seen.
+    /// Takes in events, then compares everything that can be seen.
     pub(crate) fn settle(&mut self) -> Check {
         self.take_events()?;
         for at in 0..self.requests.len() {

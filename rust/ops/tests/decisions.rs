@@ -1,8 +1,8 @@
 //! The decisions of level `natural` over fixed inputs, beside those recorded.
 //!
-//! The naive model predicts hits and refusals of plain setups only. Which checkpoints are left, what
-//! is evicted first and where blocks are placed is right in more than one way, so it is recorded. A
-//! change that is meant to decide otherwise records anew and says so:
+//! The naive model predicts hits and refusals of plain setups only. Which checkpoints are left,
+//! what is evicted first and where blocks are placed is right in more than one way, so it is
+//! recorded. A change that is meant to decide otherwise records again and says so:
 //! `RECORD=1 cargo test -p hybrid-blocks-ops --test decisions`.
 
 use std::path::Path;

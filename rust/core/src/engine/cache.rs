@@ -10,7 +10,7 @@ use crate::group::{Group, GroupSpec, Table};
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
 use crate::store::{EvictionOrder, Reservation, Store};
 
-/// A store, the groups that draw from it, and what is told about both.
+/// A store, the groups that draw from it, and what observers hear of both.
 #[derive(Debug)]
 pub(crate) struct Cache<S> {
     pub(crate) store: S,
@@ -86,13 +86,13 @@ impl<S: Store> Cache<S> {
         self.groups.iter().filter(|group| group.kind().is_recurrent()).copied().collect()
     }
 
-    /// Have the blocks of `demand` set aside, so that no group takes what another was promised. Returns how many
-    /// slabs (blocks of a fixed store) are left to others.
+    /// Has the blocks of `demand` set aside, so that no group takes what another was promised.
+    /// Returns how many slabs (blocks of a fixed store) are left to others.
     pub(crate) fn reserve(&mut self) -> Result<u64, Error> {
         self.store.reserve(&self.demand, &mut self.reservation)
     }
 
-    /// Append `num_blocks` blocks that were reserved to `out`, near `near` if that can be.
+    /// Appends `num_blocks` blocks that were reserved to `out`, near `near` if that can be.
     ///
     /// # Errors
     /// [`Error::OutOfBlocks`] where less was reserved; then nothing was taken.
@@ -113,7 +113,7 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// Give one group room for `num_tokens` tokens. Returns the positions of the new blocks.
+    /// Gives one group room for `num_tokens` tokens. Returns the positions of the new blocks.
     pub(crate) fn extend(
         &mut self,
         group: usize,
@@ -130,7 +130,7 @@ impl<S: Store> Cache<S> {
         Ok(start..table.blocks.len())
     }
 
-    /// Take a share in the blocks of a hit, given by position, for a request that goes on after
+    /// Takes a share in the blocks of a hit, given by position, for a request that goes on after
     /// `num_computed` tokens. What those tokens leave behind is not held.
     pub(crate) fn adopt(
         &mut self,
@@ -158,7 +158,7 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// Undo [`Cache::adopt`] of all groups, exactly, if nothing else happened since.
+    /// Undoes [`Cache::adopt`] of all groups, exactly, if nothing else happened since.
     pub(crate) fn undo_adopt(&mut self, tables: &mut [Table]) {
         for (group, table) in self.groups.iter().zip(tables).rev() {
             for &block in table.blocks.iter().rev().filter(|block| !block.is_null()) {
@@ -168,7 +168,7 @@ impl<S: Store> Cache<S> {
         }
     }
 
-    /// Let the full blocks before position `end` be found, those that `mask` wants of them. `mask`
+    /// Lets the full blocks before position `end` be found, those that `mask` wants of them. `mask`
     /// starts where the table's cached blocks end.
     pub(crate) fn commit_full(
         &mut self,
@@ -219,7 +219,7 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// Forget that a block, now full, held a part of its content.
+    /// Forgets that a block, now full, held a part of its content.
     fn drop_partial(&mut self, pool: PoolId, block: BlockId, num_tokens: u32) -> Result<(), Error> {
         let known =
             self.store.prefix_index(pool).first_key(block).map_or(0, |(_, num_tokens)| num_tokens);
@@ -232,8 +232,8 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// Give back what nothing computed after `num_processed` tokens looks at, the last block first. `score` gives the
-    /// blocks, which start at a position, their priorities before.
+    /// Gives back what nothing computed after `num_processed` tokens looks at, the last block
+    /// first. `score` gives the blocks, which start at a position, their priorities before.
     pub(crate) fn release_skipped(
         &mut self,
         group: usize,
@@ -257,7 +257,7 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// Give back all blocks of a request, the last ones first, so that the end of a prefix goes
+    /// Gives back all blocks of a request, the last ones first, so that the end of a prefix goes
     /// before its start.
     pub(crate) fn release(&mut self, tables: &mut [Table]) -> Result<(), Error> {
         for (group, table) in self.groups.iter().zip(tables) {
@@ -274,7 +274,7 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// Note what was evicted since the last time.
+    /// Notes what was evicted since the last time.
     pub(crate) fn note_evictions(&mut self) {
         if let Some(num_removed) = &mut self.num_removed {
             for key in self.store.evicted() {
@@ -287,7 +287,7 @@ impl<S: Store> Cache<S> {
         }
     }
 
-    /// Note a change, after the evictions before it.
+    /// Notes a change, after the evictions before it.
     pub(crate) fn note(&mut self, event: impl FnOnce() -> CacheEvent) {
         self.note_evictions();
         if self.outbox.enable_events {

@@ -6,7 +6,7 @@ use crate::ids::{BlockId, PoolId};
 use crate::store::Store;
 
 impl<S: Store, R: RequestState> Engine<S, R> {
-    /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree.
+    /// Walks everything: no block owned twice, counts equal tables, indexes and lists agree.
     pub(crate) fn check_integrity(&self) -> Result<(), String> {
         let store = &self.cache.store;
         store.check_integrity()?;

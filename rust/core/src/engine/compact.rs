@@ -37,8 +37,8 @@ pub struct Moved {
 type Places = FxHashMap<(PoolId, BlockId), Vec<(usize, GroupId, u32)>>;
 
 impl<S: Store, R: RequestState> Engine<S, R> {
-    /// Empty up to `num_slabs` slabs whose live blocks fit into other slabs of their pool, those with the smallest
-    /// share of live blocks first. What is merely cached in them is dropped.
+    /// Empties up to `num_slabs` slabs whose live blocks fit into other slabs of their pool, those
+    /// with the smallest share of live blocks first. What is merely cached in them is dropped.
     pub(crate) fn compact(&mut self, num_slabs: usize) -> Result<Moved, Error> {
         if !self.cache.outbox.copies.is_empty() {
             return Err(Error::InvalidArgument(format!(

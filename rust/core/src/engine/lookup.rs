@@ -87,8 +87,9 @@ impl<S: Store> Finder<'_, S> {
         &self.groups[spec.groups[0].index()]
     }
 
-    /// Shorten the candidate until every one of the `asked` specs can restore it. Lengths only fall,
-    /// so this ends. What full attention holds is closed under shortening: it is asked once.
+    /// Shortens the candidate until every one of the `asked` specs can restore it. Lengths only
+    /// fall, so this ends. What full attention holds is closed under shortening, so one search is
+    /// enough.
     pub(crate) fn reconcile(
         &self,
         specs: &[LookupGroup],
@@ -216,7 +217,7 @@ impl<S: Store> Search<'_, S> {
         blocks
     }
 
-    /// Push the blocks that hold the digest at an index, one a group, or none and say `false`.
+    /// Pushes the blocks that hold the digest at an index, one a group, or none and says `false`.
     pub(crate) fn push(&self, digest: usize, out: &mut [Vec<BlockId>]) -> bool {
         let Some(&digest) = self.finder.digests.get(digest) else { return false };
         for (at, &group) in self.groups.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The engine: requests, their tables in every group, and the prefix cache between them. It does
-//! what it is told; what may be hit, kept, evicted and admitted is decided by `rules`.
+//! The engine: requests, their tables in every group, and the prefix cache between them. It carries
+//! out decisions: `rules` decides what may be hit, kept, evicted and admitted.
 //!
 //! ```text
 //! lookup <- outbox <- cache ─┐
@@ -43,7 +43,7 @@ impl<S: Store, R: RequestState> Engine<S, R> {
         Ok(&table.ok_or(Error::UnknownGroup { group, num_groups })?.blocks)
     }
 
-    /// Give back all blocks of a request.
+    /// Gives back all blocks of a request.
     pub(crate) fn release(&mut self, row: usize) -> Result<(), Error> {
         let (_, tables) = self.requests.split_mut(row);
         self.cache.release(tables)

@@ -70,7 +70,7 @@ pub struct BlockCopy {
     pub dst: BlockId,
 }
 
-/// What others are told at the end of a step.
+/// Messages for others, sent at the end of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     /// Whether anybody asks for events.
@@ -84,7 +84,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Note blocks that got their first owner, and with a cache that what they held is gone.
+    /// Notes blocks that got their first owner, and with a cache that what they held is gone.
     pub(crate) fn note_allocated(&mut self, blocks: &[BlockId], enable_caching: bool) {
         if !self.enable_residency {
             return;
@@ -97,7 +97,7 @@ impl Outbox {
         }
     }
 
-    /// Note what became of blocks.
+    /// Notes what became of blocks.
     pub(crate) fn note_residency(
         &mut self,
         what: Residency,

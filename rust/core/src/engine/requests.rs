@@ -77,7 +77,7 @@ impl<R: RequestState> Requests<R> {
         self.by_id.len()
     }
 
-    /// Add a request that is not known.
+    /// Adds a request that is not known.
     pub(crate) fn add(&mut self, id: &str) -> Result<u64, Error> {
         if self.by_id.contains_key(id) {
             return Err(Error::DuplicateRequest(id.to_owned()));
@@ -146,7 +146,7 @@ impl<R: RequestState> Requests<R> {
         &self.tables(row)[group.index()]
     }
 
-    /// Check that all handles are known and different.
+    /// Checks that all handles are known and different.
     pub(crate) fn check_batch(&mut self, handles: &[u64]) -> Result<(), Error> {
         self.call = self.call.wrapping_add(1);
         for &handle in handles {
@@ -158,7 +158,7 @@ impl<R: RequestState> Requests<R> {
         Ok(())
     }
 
-    /// Forget a request. Its tables must be empty; their memory is kept for the next one.
+    /// Forgets a request. Its tables must be empty; their memory is kept for the next one.
     pub(crate) fn remove(&mut self, row: usize) {
         let own = &mut self.rows[row];
         self.by_id.remove(&own.id);

@@ -25,16 +25,16 @@ pub enum GroupKind {
         /// Tokens a chunk, at least 1.
         chunk: u32,
     },
-    /// Attention over the tokens of an encoder, whose blocks a request holds from admission to the end.
-    /// They are computed anew for every request and never cached. What the decoder's blocks owe to the
-    /// encoder's input belongs into their extra keys.
+    /// Attention over the tokens of an encoder, whose blocks a request holds from admission to the
+    /// end. They are computed again for every request and never cached. What the decoder's blocks
+    /// owe to the encoder's input belongs into their extra keys.
     Cross {
         /// Encoder tokens a request, at most.
         encoder_tokens: u32,
     },
-    /// One block a request that is written in a circle, such as the raw keys of the tokens that a
-    /// compressor has not taken in yet; vLLM's `CircularBufferSpec`. It is never cached and does not
-    /// shorten a hit: what it holds is computed anew from the last tokens.
+    /// One block a request that is written in a circle; vLLM's `CircularBufferSpec`. A compressor
+    /// keeps the raw keys there that it has not taken in yet. It is never cached and does not
+    /// shorten a hit: the worker computes its content again from the last tokens.
     Ring,
     /// A recurrent state of fixed size. Its block size is the grain of lengths at which a checkpoint
     /// may be kept.

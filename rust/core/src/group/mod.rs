@@ -1,6 +1,6 @@
 //! Cache groups: which blocks a request needs in each kind of layer.
 //!
-//! A kind is one row of the tables in `kind.rs`, and one file if prefixes are looked for:
+//! A kind is one row of the tables in `kind.rs`, and one file if its prefixes can be found:
 //!
 //! | file | layers |
 //! |---|---|

@@ -61,7 +61,7 @@ impl Table {
         self.blocks.len() as u64 - u64::from(self.num_skipped)
     }
 
-    /// Empty it for the next request.
+    /// Empties it for the next request.
     pub(crate) fn clear(&mut self) {
         empty(&mut self.blocks);
         *self = Self { blocks: std::mem::take(&mut self.blocks), ..Self::default() };
@@ -71,8 +71,8 @@ impl Table {
 /// Entries that an empty list keeps room for.
 const MOST_KEPT: usize = 1024;
 
-/// Empty a list that the next request finds. The memory of a long one is given back: requests use the
-/// rows in turn, so that in time each would keep room for the longest.
+/// Empties a list that the next request finds. The memory of a long one is given back: requests use
+/// the rows in turn, so that in time each would keep room for the longest.
 pub(crate) fn empty<T>(list: &mut Vec<T>) {
     list.clear();
     list.shrink_to(MOST_KEPT);

@@ -85,8 +85,8 @@ impl<T: Token> HashChain<T> {
         })
     }
 
-    /// Appends tokens, with `hash` making the digest of each block that they complete out of its
-    /// index among these, the digest before it and its tokens.
+    /// Appends tokens. `hash` makes the digest of each block that they complete, from its index
+    /// among these, the digest before it and its tokens.
     ///
     /// # Errors
     /// The first error of `hash`; the chain is then as it was.

@@ -23,7 +23,7 @@ struct Segment<N> {
 }
 
 impl<N> Segment<N> {
-    /// Bytes of a segment of so many tokens and digests, each with a name of `name_bytes`.
+    /// Bytes of a segment of that many tokens and digests, each with a name of `name_bytes`.
     const fn bytes_of(num_tokens: usize, num_digests: usize, name_bytes: usize) -> usize {
         // Twice the segment itself, for its places in the two maps.
         2 * size_of::<Self>()
@@ -42,8 +42,8 @@ pub struct KnownPath(Vec<usize>);
 /// Tokens are compared one by one, and the digest before them as a whole, so that the digests are
 /// those that hashing would give. Memory is bounded; what was not used for longest goes first.
 ///
-/// `N` are the names that the caller has for a run of digests, such as objects of another language,
-/// so that a prompt that returns gets the same ones. Only tokens of 32 bits are remembered.
+/// `N` are the caller's names for a run of digests, such as objects of another language. A prompt
+/// that returns gets the same ones. Only tokens of 32 bits are remembered.
 #[derive(Clone, Debug)]
 pub struct KnownPrefixes<N = ()> {
     block_size: usize,
@@ -88,9 +88,9 @@ impl<N> KnownPrefixes<N> {
         self.num_bytes
     }
 
-    /// Puts the digests of the blocks that `tokens` begin with, as far as they are known, at the end
-    /// of `digests`. `parent` is the digest before the first. `name` is told the names of each run of
-    /// digests, in their order, and how many of them count.
+    /// Puts the digests of the blocks that `tokens` begin with, as far as they are known, at the
+    /// end of `digests`. `parent` is the digest before the first. `name` gets the names of each run
+    /// of digests, in their order, and how many of them count.
     pub fn find(
         &self,
         parent: Digest,

@@ -1,9 +1,9 @@
 //! Block hashing: which digest names the tokens up to a block's end.
 //!
-//! The digest of a block is the hash of the tuple `(parent digest, block tokens, extra keys)`, serialized
-//! the way Python would: by pickle protocol 5 or by canonical CBOR (RFC 8949, section 4.2). Digests are
-//! therefore byte-identical to those of an engine that hashes the same tuple in Python, and can be
-//! compared with digests that another process computed. No Python object is built: the encoders
+//! The digest of a block is the hash of the tuple `(parent digest, block tokens, extra keys)`,
+//! serialized the way Python would: by pickle protocol 5 or by canonical CBOR (RFC 8949, section
+//! 4.2). So digests are byte-identical to those of an engine that hashes the same tuple in Python.
+//! They can be compared with digests of another process. No Python object is built: the encoders
 //! write the bytes into one reused buffer.
 //!
 //! | file | noun |

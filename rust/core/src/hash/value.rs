@@ -8,7 +8,8 @@ use std::sync::Arc;
 /// identity, not by equality. Sharing an [`Arc`] says "the same object"; two `Arc`s of equal
 /// content are two objects. CBOR does not look at identity.
 ///
-/// Encoding recurses into tuples, so whoever builds values from foreign input bounds their depth.
+/// Encoding recurses into tuples, so callers that build values from foreign input bound their
+/// depth.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// `None`

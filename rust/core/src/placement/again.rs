@@ -1,6 +1,6 @@
-//! [`Again`]: how likely a place that prompts went on from is gone on from once more.
+//! [`Again`]: how likely prompts resume once more where earlier ones resumed.
 
-/// Places that so many prompts left lately, and how many of them were left again.
+/// Places that prompts left lately, and how many of them were left again.
 #[derive(Clone, Copy, Debug)]
 pub struct Again {
     left: [f64; Self::MOST as usize],

@@ -6,7 +6,7 @@ use crate::ids::BlockId;
 /// The request that computed a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Author {
-    /// Tokens of its prompt; 0 if nobody is known.
+    /// Tokens of its prompt; 0 if no author is known.
     pub num_tokens: u32,
     /// The class of its prompt.
     pub class: PromptClass,
@@ -34,7 +34,7 @@ pub struct Authors {
 }
 
 impl Authors {
-    /// Of `num_ids` blocks, nobody's so far.
+    /// Of `num_ids` blocks, all without an author so far.
     #[must_use]
     pub fn new(num_ids: u32) -> Self {
         Self { of: vec![Author::default(); num_ids as usize] }
@@ -58,9 +58,9 @@ impl Authors {
         self.of[dst.index()] = self.of[src.index()];
     }
 
-    /// A prompt shares the blocks up to `block`, the last of `matched` tokens, and blocks that are gone up to `reached`
-    /// tokens. It goes on from a state after `hit` tokens. Returns where it leaves the block's author, and how many
-    /// others did so before.
+    /// A prompt shares the blocks up to `block`, the last of `matched` tokens, and blocks that are
+    /// gone up to `reached` tokens. It resumes from a state after `hit` tokens. Returns where it
+    /// leaves the block's author, and how many others did so before.
     pub fn leave(
         &mut self,
         block: BlockId,

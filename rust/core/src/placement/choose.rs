@@ -77,10 +77,10 @@ struct Gap {
     best: Option<(usize, f64)>,
 }
 
-/// Up to `most` places for a prompt of `num_tokens` tokens that goes on from `start`. Each choice saves
-/// the most tokens beside those chosen before; the last one is still worth its cost. A place at distance
-/// `d` serves who leaves at `d` or nearer to the end, and who leaves at a greater distance has to go
-/// back to the next place, in the end to `start`.
+/// Up to `most` places for a prompt of `num_tokens` tokens that resumes from `start`. Each choice
+/// saves the most tokens beside those chosen before; the last one is still worth its cost. A place
+/// at distance `d` serves prompts that leave at `d` or nearer to the end. A prompt that leaves
+/// farther away goes back to the next place, in the end to `start`.
 pub(super) fn choose(demand: &Demand<'_>, start: u32, num_tokens: u32, most: usize) -> Lengths {
     let mut lengths = Lengths::default();
     let end = num_tokens / demand.alignment * demand.alignment;

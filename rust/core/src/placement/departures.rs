@@ -5,9 +5,9 @@ use super::distances::{Distances, NUM_BUCKETS, bucket_of};
 /// Where a prompt leaves the path of an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// So many tokens before the end of the earlier prompt.
+    /// Tokens before the end of the earlier prompt.
     InPrompt(u32),
-    /// So many tokens after it, within its answer or behind.
+    /// Tokens after it, within its answer or behind.
     InAnswer(u32),
 }
 

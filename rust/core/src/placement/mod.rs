@@ -161,7 +161,7 @@ impl Placement {
         self.again.chance(num_uses)
     }
 
-    /// Do something to what is known of a class, and of such prompts of all clients.
+    /// Does something to what is known of a class, and of such prompts of all clients.
     fn each(&mut self, class: PromptClass, change: impl Fn(&mut Departures)) {
         change(&mut self.of[class.beginning as usize]);
         if class.client > 0 {

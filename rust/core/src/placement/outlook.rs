@@ -6,7 +6,7 @@ pub struct Outlook {
     /// The chance that the prompt is left there or behind, less that of being gone on from behind its
     /// end; of each checkpoint, and of what lies behind all.
     pub(super) reached: Vec<f64>,
-    /// Tokens that it takes to compute each anew.
+    /// Tokens that it takes to compute each again.
     pub(super) costs: Vec<f64>,
     /// The chance of each to be used again by those who used it.
     pub(super) again: Vec<f64>,
@@ -15,7 +15,7 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// Tokens that those which go on from `start`, and all after it, are likely to save.
+    /// Tokens that prompts are likely to save which resume from `start` or after it.
     #[must_use]
     pub fn saved(&self, start: usize) -> f64 {
         let base = start.checked_sub(1).map_or(0.0, |before| self.costs[before]);

@@ -2,13 +2,13 @@
 
 use std::f64::consts::LN_2;
 
-/// Cached content is taken to fill at least this share of the memory, so that a moment in which nothing is
-/// cached does not count as many lives.
+/// Cached content counts as at least this share of the memory. Else a moment in which nothing is
+/// cached would count as many lives.
 const LEAST_CACHED: f64 = 1.0 / 64.0;
 
-/// Lives over which late hits are counted. With one, what was learned under another load is forgotten sooner, and
-/// the generated load `documents` at 5 % of an unbounded cache finds 90 % of what its best fixed placement
-/// finds; with three 96 %.
+/// Lives over which late hits are counted. With one, the rules forget another load sooner. The
+/// generated load `documents` at 5 % of an unbounded cache then finds 90 % of what its best fixed
+/// placement finds; with three it finds 96 %.
 const LIVES: f64 = 3.0;
 
 /// A clock that runs with evictions, and what bytes are worth. While nothing is evicted, the clock
@@ -72,9 +72,9 @@ impl Pressure {
         self.now
     }
 
-    /// Tokens that the attention of one token more would save while it lasts: it makes every life longer by
-    /// `1 / C`, where `C` tokens are cached. If hits fall with age as `1 / age`, those in the second half of a
-    /// life save `ln 2` of what a life of hits as frequent as at its end would save.
+    /// Tokens that the attention of one token more would save while it lasts: it makes every life
+    /// longer by `1 / C`, where `C` tokens are cached. Let hits fall with age as `1 / age`. Those
+    /// in the second half of a life then save `ln 2` of a whole life with the hits of its end.
     ///
     /// The largest hit is left out: one is no evidence. Of 150 requests of coding agents, four at a time in 24 GiB
     /// (Qwen3.5-27B), a single late one of 100,000 tokens made bytes dear for lives: 94.1 % of the

@@ -126,8 +126,8 @@ impl BlockStates {
         self.num_live += 1;
     }
 
-    /// Adds an owner to each block. Those that had none are `revived` and must leave their lists; of
-    /// each it is said whether it was free. After an error those before it have their owner.
+    /// Adds an owner to each block. Those that had none are `revived` and must leave their lists;
+    /// each comes with whether it was free. After an error those before it have their owner.
     #[inline]
     pub(super) fn add_owners(
         &mut self,

@@ -125,7 +125,7 @@ mod tests {
         blocks.iter().copied().map(BlockId)
     }
 
-    /// Blocks 1 to 8, of which 1 and 2 are live, 3 and 4 cached and the others free.
+    /// Blocks 1 to 8: 1 and 2 are live, 3 and 4 cached, the others free.
     fn queue_pool() -> QueuePool {
         let mut pool = QueuePool::new(9).unwrap();
         pool.take_free(4, &mut Vec::new());

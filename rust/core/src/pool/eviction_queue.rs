@@ -12,8 +12,8 @@ pub(super) struct Entry {
     pub(super) id: u32,
 }
 
-/// A heap that forgets lazily: an entry that has become stale, because what it names was taken or got
-/// another place since, is dropped when it comes to the top, or when stale ones are more than half.
+/// A heap that forgets lazily: an entry is stale once its block was taken or got another place. It
+/// is dropped when it comes to the top, or when more than half are stale.
 #[derive(Debug)]
 pub(super) struct EvictionQueue {
     heap: BinaryHeap<Reverse<Entry>>,

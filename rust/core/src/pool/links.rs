@@ -26,7 +26,7 @@ fn is_run(next: &[u32], node: u32) -> bool {
     links.iter().zip(node + 1..).fold(0, |differ, (&to, neighbour)| differ | (to ^ neighbour)) == 0
 }
 
-/// Append `count` nodes from `node` on to `out`; returns the one after them.
+/// Appends `count` nodes from `node` on to `out`; returns the one after them.
 #[inline]
 fn walk<T>(next: &[u32], mut node: u32, count: u32, out: &mut Vec<T>, wrap: fn(u32) -> T) -> u32 {
     out.extend((0..count).map(|_| {
@@ -57,7 +57,7 @@ impl Links {
         List(self.num_nodes + number)
     }
 
-    /// Forget the nodes of `list` without visiting them.
+    /// Forgets the nodes of `list` without visiting them.
     pub(crate) fn clear(&mut self, list: List) {
         self.next[list.0 as usize] = list.0;
         self.prev[list.0 as usize] = list.0;
@@ -104,7 +104,7 @@ impl Links {
         self.insert_after(list.0, node);
     }
 
-    /// Put `nodes` at the front, the first of them first.
+    /// Puts `nodes` at the front, the first of them first.
     #[inline]
     pub(crate) fn push_front_all(&mut self, list: List, nodes: impl Iterator<Item = u32>) {
         self.push_front_if(list, nodes, |_| true);
@@ -134,7 +134,7 @@ impl Links {
         true
     }
 
-    /// Put `nodes` at the back, the last of them last.
+    /// Puts `nodes` at the back, the last of them last.
     #[inline]
     pub(crate) fn push_back_all(&mut self, list: List, nodes: impl Iterator<Item = u32>) {
         let mut at = self.prev[list.0 as usize];
@@ -147,7 +147,7 @@ impl Links {
         self.prev[list.0 as usize] = at;
     }
 
-    /// Remove the first `count` nodes, which must be there, and append them to `out` in order.
+    /// Removes the first `count` nodes, which must be there, and appends them to `out` in order.
     #[inline]
     pub(crate) fn pop_front_all<T>(
         &mut self,
@@ -177,8 +177,9 @@ impl Links {
         self.remove_run(Some((node, node)));
     }
 
-    /// Remove a node after a run of nodes that are to be removed, given by its first and its last: with
-    /// them if it stands before them, else by itself. Returns the run that is still to be removed.
+    /// Removes a node after a run of nodes that are to be removed, given by its first and its last:
+    /// with them if it stands before them, else by itself. Returns the run that is still to be
+    /// removed.
     #[inline]
     pub(crate) fn remove_after(&mut self, run: Option<(u32, u32)>, node: u32) -> (u32, u32) {
         match run {
@@ -190,8 +191,8 @@ impl Links {
         }
     }
 
-    /// Remove a run of nodes. Restored one by one, from its first to its last, it comes back when the
-    /// last is there.
+    /// Removes a run of nodes. Restored one by one, from its first to its last, it comes back when
+    /// the last is there.
     #[inline]
     pub(crate) fn remove_run(&mut self, run: Option<(u32, u32)>) {
         let Some((first, last)) = run else { return };
@@ -200,7 +201,7 @@ impl Links {
         self.prev[next as usize] = prev;
     }
 
-    /// Undo the latest [`Links::remove`] that is not yet undone.
+    /// Undoes the latest [`Links::remove`] that is not yet undone.
     #[inline]
     pub(crate) fn restore(&mut self, node: u32) {
         let (next, prev) = (self.next[node as usize], self.prev[node as usize]);
@@ -208,7 +209,7 @@ impl Links {
         self.prev[next as usize] = node;
     }
 
-    /// Remove and return the first node.
+    /// Removes and returns the first node.
     #[inline]
     pub(crate) fn pop_front(&mut self, list: List) -> Option<u32> {
         let node = self.front(list)?;
@@ -216,7 +217,7 @@ impl Links {
         Some(node)
     }
 
-    /// Move all of `from` behind `to`.
+    /// Moves all of `from` behind `to`.
     pub(crate) fn append(&mut self, to: List, from: List) {
         let (first, last) = (self.next[from.0 as usize], self.prev[from.0 as usize]);
         if first == from.0 {
@@ -230,7 +231,7 @@ impl Links {
         self.clear(from);
     }
 
-    /// Walk a list from its front.
+    /// Walks a list from its front.
     pub(crate) fn iter(&self, list: List) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(self.front(list), |&node| self.after(node))
     }

@@ -8,10 +8,10 @@ const SPENT: u64 = 1;
 
 /// A priority a block; the lowest is evicted first.
 ///
-/// By default the priority is the tick at which the block lost its last owner, so that the order is
-/// that of the pool's list of cached blocks. Once [`Self::make_explicit`] was called it is what
-/// [`Self::set`] and [`Self::raise`] said, the default where they said nothing, and a heap keeps the order. 0
-/// stands for none.
+/// By default the priority is the tick at which the block lost its last owner. That is the order of
+/// the pool's list of cached blocks. Once [`Self::make_explicit`] was called it is what
+/// [`Self::set`] and [`Self::raise`] said, the default where they said nothing, and a heap keeps
+/// the order. 0 stands for none.
 #[derive(Debug)]
 pub(crate) struct Priorities {
     of: Box<[u64]>,

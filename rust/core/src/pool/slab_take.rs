@@ -186,7 +186,7 @@ impl SlabPool {
         self.cached_in(slab).filter(|&block| !self.priorities.is_spent(block)).count() as u64
     }
 
-    /// Sets the priority of an idle slab anew.
+    /// Sets the priority of an idle slab again.
     fn find_priority(&mut self, slab: SlabId) {
         if self.slabs.num_live_in(slab) == 0 {
             self.slabs.idle.set_priority(slab, self.highest_in(slab));

@@ -149,7 +149,7 @@ impl Slabs {
         self.idle.first()
     }
 
-    /// Own a slab whose blocks are all free.
+    /// Owns a slab whose blocks are all free.
     pub(crate) fn adopt(&mut self, slab: SlabId) {
         debug_assert!(!self.owns(slab));
         self.free[slab.index()] = self.blocks_per_slab;
@@ -160,7 +160,7 @@ impl Slabs {
         self.idle.enter(slab);
     }
 
-    /// Stop owning a slab whose blocks are all free.
+    /// Stops owning a slab whose blocks are all free.
     pub(crate) fn give_up(&mut self, slab: SlabId) {
         debug_assert_eq!(self.free[slab.index()], self.blocks_per_slab);
         self.leave_bucket(slab);
@@ -173,7 +173,7 @@ impl Slabs {
         self.free[slab.index()] == self.blocks_per_slab
     }
 
-    /// `count` blocks of `slab` got an owner, of which `num_free` kept no content.
+    /// `count` blocks of `slab` got an owner; `num_free` of them kept no content.
     pub(crate) fn on_live(&mut self, slab: SlabId, count: u32, num_free: u32) {
         if num_free > 0 {
             self.leave_bucket(slab);
@@ -191,8 +191,8 @@ impl Slabs {
         }
     }
 
-    /// `count` blocks of `slab` lost their last owner, of which `num_free` keep no content; `priority`
-    /// is the highest of the others.
+    /// `count` blocks of `slab` lost their last owner; `num_free` of them keep no content, and
+    /// `priority` is the highest of the others.
     pub(crate) fn on_dead(&mut self, slab: SlabId, count: u32, num_free: u32, priority: u64) {
         self.raise_priority(slab, priority);
         if self.lose_live(slab, count) {
@@ -235,7 +235,7 @@ impl Slabs {
         }
     }
 
-    /// Undo the latest [`Slabs::on_live`] of a cached block.
+    /// Undoes the latest [`Slabs::on_live`] of a cached block.
     pub(crate) fn undo_live(&mut self, slab: SlabId) {
         if self.lose_live(slab, 1) {
             self.idle.restore(slab);

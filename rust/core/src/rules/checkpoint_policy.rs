@@ -13,24 +13,24 @@ use crate::placement::{Author, Lengths, Prompt, PromptClass};
 /// every group can be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointPolicy {
-    /// At the end of the prompt: the next turn of a conversation goes on from there.
+    /// At the end of the prompt: the next turn of a conversation resumes there.
     pub prompt_end: bool,
-    /// How far before the end of the prompt, in tokens; `None`, to learn it from where later prompts
-    /// leave earlier ones. Distances longer than the prompt are left out, and the shortest is at most
-    /// an eighth of the prompt, so that short ones keep a checkpoint too.
+    /// How far before the end of the prompt, in tokens; `None`, to learn it from where later
+    /// prompts leave earlier ones. Distances longer than the prompt do not count. The shortest is
+    /// at most an eighth of the prompt, so that short prompts keep a checkpoint too.
     pub prompt_margins: Option<Lengths>,
     /// Where the prompt leaves what an earlier request left of attention blocks but not of states:
     /// others are likely to leave it there too.
     pub branch: bool,
-    /// At the end of a request: the next turn repeats the answer. While a request generates, one copy
-    /// follows its state from border to border, each in the place of the one before; where the end
-    /// falls on the grain the slot itself is kept. Where next turns turn out not to repeat answers, none
-    /// is kept.
+    /// At the end of a request: the next turn repeats the answer. While a request generates, one
+    /// copy follows its state from border to border, and replaces the one before; where
+    /// the end falls on the grain the slot itself is kept. Where next turns turn out not to repeat
+    /// answers, none is kept.
     pub finish: bool,
     /// Generated tokens between two moves of that copy. Every token reads and writes the whole state,
     /// so that a copy every 64 adds 1/64 to that traffic.
     pub follow_every: u32,
-    /// Every so many tokens.
+    /// Every such number of tokens.
     pub every: Option<u32>,
     /// Most checkpoints a request leaves, the one at its end not counted. Periodic ones leave room
     /// for the others.

@@ -30,8 +30,8 @@ impl HitLimit {
         Self::Alignment,
     ];
 
-    /// Whether nothing that an earlier request computed is missing after the attention blocks that are
-    /// there: where some was evicted, nobody knows how far it went.
+    /// Whether nothing that an earlier request computed is missing after the attention blocks that
+    /// are there: where some was evicted, its length is not known.
     pub(crate) fn is_whole(self) -> bool {
         !matches!(self, Self::AttentionEvicted | Self::WindowEvicted)
     }

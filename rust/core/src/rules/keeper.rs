@@ -165,8 +165,8 @@ impl Keeper {
         }
     }
 
-    /// Give what a request holds its priority before it is given back, and the checkpoints at `lengths`, which
-    /// it used or left. One that is over is remembered as the end of its session.
+    /// Gives what a request holds its priority before it is given back, and the checkpoints at
+    /// `lengths`, which it used or left. One that is over is remembered as the end of its session.
     pub(crate) fn on_left<S: Store>(
         &mut self,
         cache: &mut Cache<S>,
@@ -194,8 +194,8 @@ impl Keeper {
         }
     }
 
-    /// Give attention at least its priority, by what it is [`needed_by`]. Returns the blocks that only the
-    /// request's session is known to need; none if it is not told what that has `given`.
+    /// Gives attention at least its priority, by what it is [`needed_by`]. Returns the blocks that
+    /// only the request's session is known to need; none if it is not told what that has `given`.
     fn score_attention<S: Store>(
         &self,
         cache: &mut Cache<S>,
@@ -228,8 +228,9 @@ impl Keeper {
         left
     }
 
-    /// Give the checkpoints at `lengths` their priorities, by what each is likely to save beside the others. Returns
-    /// what each is worth, and leaves those that are there in `lengths`, ascending.
+    /// Gives the checkpoints at `lengths` their priorities, by what each is likely to save beside
+    /// the others. Returns what each is worth, and leaves those that are there in `lengths`,
+    /// ascending.
     fn score_checkpoints<S: Store>(
         &mut self,
         cache: &mut Cache<S>,
@@ -292,8 +293,8 @@ impl Keeper {
         self.traffic.counted().is_some_and(|group| cache.groups[group].is_placed)
     }
 
-    /// Give the windows before each of `lengths` the priority of what they are `worth`; what a request holds of its
-    /// windows beside those is evicted first.
+    /// Gives the windows before each of `lengths` the priority of what they are `worth`; what a
+    /// request holds of its windows beside those is evicted first.
     fn score_windows<S: Store>(
         &mut self,
         cache: &mut Cache<S>,
@@ -348,7 +349,7 @@ impl Keeper {
         }
     }
 
-    /// Give a checkpoint a priority, as if it had been used now.
+    /// Gives a checkpoint a priority, as if it had been used now.
     pub(crate) fn keep_checkpoint<S: Store>(
         &mut self,
         cache: &mut Cache<S>,
@@ -363,8 +364,8 @@ impl Keeper {
         }
     }
 
-    /// Score what a session that ended left behind as if `hint` had been said before. Returns whether
-    /// its end is remembered.
+    /// Scores what a session that ended left behind as if `hint` had been said before. Returns
+    /// whether its end is remembered.
     pub(crate) fn on_hint<S: Store>(&mut self, store: &mut S, session: u64, hint: Hint) -> bool {
         let Some(chances) = self.chances else { return false };
         let Some(mut end) = self.sessions.take_end(session, hint) else { return false };

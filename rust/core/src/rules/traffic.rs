@@ -1,5 +1,5 @@
-//! [`Traffic`]: what is learned of where requests go on from each other, and where they leave
-//! checkpoints because of that. Every set of rules tells it what it sees.
+//! [`Traffic`]: learns where requests continue each other, and so where they leave checkpoints.
+//! Every set of rules tells it what it sees.
 
 mod kept;
 
@@ -143,7 +143,7 @@ impl Traffic {
         }
     }
 
-    /// The tokens that the attention of one token, in the place of a checkpoint's bytes, would save.
+    /// The tokens that the attention of one token, instead of a checkpoint's bytes, would save.
     ///
     /// Running requests may leave so little memory that what is cached is gone before they end. A checkpoint
     /// saves something only if it outlives its request, so that its bytes have to save more by as much. And
@@ -316,8 +316,8 @@ impl Traffic {
         f64::from(kept) / f64::from(self.window)
     }
 
-    /// Tokens that a request of `plan` is likely to save by a checkpoint in the best place of its prompt, and
-    /// the one at its end where that is worth its copies.
+    /// Tokens that a request of `plan` is likely to save by a checkpoint in the best place of its
+    /// prompt. The checkpoint at its end counts where it is worth its copies.
     fn saved_by_one(&self, plan: &CheckpointPlan, start: u32, num_tokens: u32) -> f64 {
         let CheckpointPlan { class, prompt_tokens, .. } = *plan;
         let prompt = Prompt { start, num_tokens: prompt_tokens, class, ..Prompt::default() };
@@ -372,7 +372,7 @@ impl Traffic {
         }
     }
 
-    /// Measure what was evicted since the last time, of what was cached then.
+    /// Measures what was evicted since the last time, of what was cached then.
     pub(crate) fn measure<S: Store>(&mut self, store: &S) {
         let in_slabs = |count: fn(&BlockStates) -> u64| -> f64 {
             let pools = (0..store.num_pools()).map(PoolId);

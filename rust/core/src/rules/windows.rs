@@ -51,7 +51,8 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Give back what nothing computed after `num_processed` tokens looks at. What no place needs is evicted first.
+    /// Gives back what nothing computed after `num_processed` tokens looks at. What no place needs
+    /// is evicted first.
     pub(crate) fn release_skipped<S: Store>(
         &mut self,
         cache: &mut Cache<S>,

@@ -47,8 +47,9 @@ impl SlabStore {
         self.pools[pool.index()].next_evicted_beside_live(count, outside).into_iter()
     }
 
-    /// Gives the owners and the content of `src` to a block outside the slabs `emptied`, a free one or
-    /// the next of `targets`, which is returned. `None` if there is no room; then nothing changed.
+    /// Gives the owners and the content of `src` to a block outside the slabs `emptied`, and
+    /// returns that block. It is a free one or the next of `targets`. `None` if there is no room;
+    /// then nothing changed.
     pub(crate) fn relocate(
         &mut self,
         pool: PoolId,

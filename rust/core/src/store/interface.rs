@@ -194,8 +194,8 @@ pub trait Store: Parts + Debug {
         self.parts(pool).insert(block, key, num_tokens) != Inserted::Known
     }
 
-    /// As [`Store::insert_key`] for blocks that will be looked for in a row, after `before`. A slab store
-    /// also frees an ownerless block that contains the same.
+    /// As [`Store::insert_key`] for blocks that look-ups will ask for in a row, after `before`. A
+    /// slab store also frees an ownerless block that contains the same.
     fn insert_run(
         &mut self,
         pool: PoolId,
@@ -245,7 +245,7 @@ pub trait Store: Parts + Debug {
         }
     }
 
-    /// Drops the block that carries `key`, if nobody owns it.
+    /// Drops the block that carries `key`, if it has no owner.
     fn discard(&mut self, pool: PoolId, key: &Key) {
         if let Some(block) = self.get(pool, key)
             && self.pool(pool).ref_count(block) == 0

@@ -37,8 +37,9 @@ impl PoolParts<'_> {
         black_box(entries.iter().fold(0, |all, (_, key, _)| all ^ self.index.read_ahead(key)));
     }
 
-    /// Inserts the keys of blocks that will be looked for in a row, after `before`, up to the first that
-    /// another block has carried for longer or that its block carried already. Returns its place.
+    /// Inserts the keys of blocks that look-ups will ask for in a row, after `before`. It stops at
+    /// the first key that another block has carried for longer, or that its block carried already.
+    /// Returns its place.
     #[inline]
     pub(super) fn insert_run(
         mut self,

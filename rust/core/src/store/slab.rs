@@ -8,7 +8,7 @@ use crate::ids::{BlockId, PoolId, SlabId};
 use crate::pool::{BlockStates, SlabPool, Slabs};
 use crate::prefix_index::{Key, PrefixIndex};
 
-/// Pools over one arena. Each takes whole slabs from it as it needs them, and takes idle slabs from
+/// Pools over one arena. Each takes whole slabs from it as it needs them. It takes idle slabs from
 /// other pools where their content is the oldest or has the lowest priority.
 #[derive(Debug)]
 pub struct SlabStore {
@@ -43,7 +43,7 @@ pub enum Slack {
 }
 
 impl SlabStore {
-    /// Pools over one arena of `num_slabs`, of which the first stays empty for the null block.
+    /// Pools over one arena of `num_slabs`; the first stays empty for the null block.
     /// `blocks_per_slab` has one entry a pool.
     ///
     /// # Errors
@@ -77,12 +77,12 @@ impl SlabStore {
         })
     }
 
-    /// Choose from now on between cached blocks in slabs that hold live ones, and whole slabs.
+    /// Chooses from now on between cached blocks in slabs that hold live ones, and whole slabs.
     pub fn spend_slack(&mut self, slack: Slack) {
         self.slack = slack;
     }
 
-    /// Note from now on which slabs pools start on, for [`SlabStore::take_started`].
+    /// Notes from now on which slabs pools start on, for [`SlabStore::take_started`].
     pub fn note_started_slabs(&mut self) {
         self.started.get_or_insert_default();
     }

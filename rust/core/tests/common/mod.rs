@@ -130,7 +130,7 @@ impl ModelStore {
         self.evict(block);
     }
 
-    /// The keys count as inserted anew.
+    /// The keys count as inserted now.
     pub(crate) fn move_keys(&mut self, from: u32, to: u32) {
         let num_tokens = self.blocks[from as usize].num_tokens;
         for key in self.take_keys(from) {

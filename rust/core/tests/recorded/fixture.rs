@@ -205,7 +205,7 @@ pub(crate) struct Allocate {
     /// Whether nothing else was scheduled in the step.
     pub(crate) alone: bool,
     pub(crate) unzeroed: Vec<u32>,
-    /// Whether vLLM raised, so that its state is nobody's promise.
+    /// Whether vLLM raised, after which its state promises nothing.
     pub(crate) raised: bool,
     /// The answer: new blocks, or none where there were not enough.
     pub(crate) blocks: Option<Blocks>,

@@ -23,7 +23,7 @@ pub(crate) fn known(manager: &mut Manager, id: &str, mark: u8, num_tokens: u32) 
     handle
 }
 
-/// Compute `num_new` tokens of a request, if there is room.
+/// Computes `num_new` tokens of a request, if there is room.
 pub(crate) fn try_compute(
     manager: &mut Manager,
     id: &str,
@@ -36,7 +36,7 @@ pub(crate) fn try_compute(
     manager.allocate(handle, progress, &args).unwrap()
 }
 
-/// Compute `num_new` tokens of a request.
+/// Computes `num_new` tokens of a request.
 pub(crate) fn compute(
     manager: &mut Manager,
     id: &str,

@@ -25,7 +25,7 @@ use crate::rules::sessions::Hint;
 use crate::rules::vllm::{ComputedBlocks, KvCacheManager, RequestProgress};
 use crate::store::{BlockStore, Store};
 
-/// Requests and blocks. Every call either does all it was asked for or changes nothing.
+/// Requests and blocks. Every call either does all of its work or changes nothing.
 #[derive(Debug)]
 pub struct BlockManager {
     core: KvCacheManager<BlockStore>,
@@ -136,7 +136,7 @@ impl BlockManager {
         self.core.find(id)
     }
 
-    /// Register a request of `num_tokens` tokens, whose full hash blocks have `digests`. No block
+    /// Registers a request of `num_tokens` tokens, whose full hash blocks have `digests`. No block
     /// is taken. Returns its handle.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl BlockManager {
         Ok(handle)
     }
 
-    /// Register a request by its prompt. `extras` holds one entry for each full hash block, or
+    /// Registers a request by its prompt. `extras` holds one entry for each full hash block, or
     /// nothing when no block has extra keys. Returns the handle.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl BlockManager {
         self.add_hashed(id, chain, digests)
     }
 
-    /// Register a request whose prompt was hashed already: all `digests` that `chain` made so far.
+    /// Registers a request whose prompt was hashed already: all `digests` that `chain` made so far.
     /// Returns the handle.
     ///
     /// # Errors
@@ -221,7 +221,7 @@ impl BlockManager {
         )))
     }
 
-    /// Refuse what would not fit into the empty cache.
+    /// Refuses what would not fit into the empty cache.
     fn check_size(&self, num_tokens: u64) -> Result<(), Error> {
         if num_tokens <= u64::from(self.max_request_tokens) {
             return Ok(());
@@ -236,7 +236,7 @@ impl BlockManager {
         })
     }
 
-    /// Tell that a request has `num_new` more tokens, and the digests of the hash blocks that they
+    /// Tells that a request has `num_new` more tokens, and the digests of the hash blocks that they
     /// fill.
     ///
     /// # Errors
@@ -254,7 +254,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Append one token to each request, as after sampling.
+    /// Appends one token to each request, as after sampling.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] (lengths differ, a handle twice, a
@@ -281,8 +281,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Say which session a request belongs to, and how that goes on; before the request is admitted. Turns are then
-    /// told apart even where the history was rewritten.
+    /// Says which session a request belongs to, and how that goes on; before the request is
+    /// admitted. Turns are then told apart even where the history was rewritten.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -295,7 +295,7 @@ impl BlockManager {
         self.core.set_session(handle, session_id, hint)
     }
 
-    /// Say how the session of a request goes on; the last word before the request is freed counts.
+    /// Says how the session of a request goes on; the last word before the request is freed counts.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -303,15 +303,15 @@ impl BlockManager {
         self.core.set_hint(handle, hint)
     }
 
-    /// Say how a session goes on, at any time. It counts for the requests of the session that are known;
-    /// if there is none, for what the last one left behind, as if it had been said before that
-    /// request was freed. Returns whether a request of the session is known or remembered; one that
-    /// ended long ago may be forgotten.
+    /// Says how a session goes on, at any time. It counts for the requests of the session that are
+    /// known; if there is none, for what the last one left behind, as if it had been said before
+    /// that request was freed. Returns whether a request of the session is known or remembered; one
+    /// that ended long ago may be forgotten.
     pub fn set_session_hint(&mut self, session_id: &str, hint: Hint) -> bool {
         self.core.set_session_hint(session_id, hint)
     }
 
-    /// Say which client, or kind of clients, a request comes from, by a number below
+    /// Says which client, or kind of clients, a request comes from, by a number below
     /// [`BlockManager::MAX_CLIENTS`]; 0 stands for no client. Where checkpoints go is learned for each.
     ///
     /// # Errors
@@ -329,8 +329,8 @@ impl BlockManager {
     /// Numbers of clients: what is learned of each takes some 700 bytes.
     pub const MAX_CLIENTS: u16 = 1_024;
 
-    /// Give each of a request's hash blocks a priority, which counts once no request holds the block. For
-    /// [`Policy::Explicit`](crate::Policy::Explicit); other content has the lowest, 0.
+    /// Gives each of a request's hash blocks a priority, which counts once no request holds the
+    /// block. For [`Policy::Explicit`](crate::Policy::Explicit); other content has the lowest, 0.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -391,7 +391,7 @@ impl BlockManager {
         Ok((progress.num_tokens, progress.num_computed, num_allocated))
     }
 
-    /// Drop all cached content.
+    /// Drops all cached content.
     ///
     /// # Errors
     /// [`Error::BlocksInUse`] while a request holds blocks, or a copy was not taken.
@@ -399,8 +399,9 @@ impl BlockManager {
         self.core.reset()
     }
 
-    /// Move live blocks together, so that up to `num_slabs` slabs come free for other pools. What is merely cached in
-    /// them is dropped. The copies have to run before any others that are asked for afterwards.
+    /// Moves live blocks together, so that up to `num_slabs` slabs come free for other pools. What
+    /// is merely cached in them is dropped. The copies have to run before any others that are asked
+    /// for afterwards.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] while copies wait for [`BlockManager::take_copies`].
@@ -410,7 +411,7 @@ impl BlockManager {
         Ok(moved)
     }
 
-    /// Walk everything: no block owned twice, counts equal tables, indexes and lists agree.
+    /// Walks everything: no block owned twice, counts equal tables, indexes and lists agree.
     ///
     /// # Errors
     /// What is wrong, in words.

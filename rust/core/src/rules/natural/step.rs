@@ -61,9 +61,9 @@ impl BlockManager {
         Ok(self.core.next_boundary(handle, &progress, start, start.saturating_add(most))? - start)
     }
 
-    /// Make room for `num_new_tokens[i]` more tokens of each request, and for `lookahead` more that
-    /// may be rejected, in order. Those that are known are taken for computed: the blocks that they fill can be hit
-    /// from now on.
+    /// Makes room for `num_new_tokens[i]` more tokens of each request, and for `lookahead` more
+    /// that may be rejected, in order. Those that are known are taken for computed: the blocks that
+    /// they fill can be hit from now on.
     ///
     /// The first allocation of a request adopts the prefix that [`BlockManager::match_prefix`] found;
     /// the new tokens are those after it. All known tokens must have room then. Returns how many requests were
@@ -190,8 +190,9 @@ impl BlockManager {
         self.core.take_disjoint_copies()
     }
 
-    /// Record that `num_tokens[i]` more tokens of each request were computed, or that a step was started that computes
-    /// them. They are at least those that were known when they got room; drafts may be rejected.
+    /// Records that `num_tokens[i]` more tokens of each request were computed, or that a step was
+    /// started that computes them. They are at least those that were known when they got room;
+    /// drafts may be rejected.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`]; [`Error::InvalidArgument`] (lengths differ, a handle twice, a request without
@@ -230,8 +231,8 @@ impl BlockManager {
         }))
     }
 
-    /// Give back the blocks of requests whose tokens will have to be computed again; what is cached
-    /// of them can be matched.
+    /// Gives back the blocks of requests whose tokens will have to be computed again; what is
+    /// cached of them can be matched.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] (a handle twice); then nothing changed.
@@ -254,7 +255,7 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Give back the blocks of requests and forget the requests.
+    /// Gives back the blocks of requests and forgets the requests.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`], [`Error::InvalidArgument`] (a handle twice); then nothing changed.
@@ -269,7 +270,8 @@ impl BlockManager {
         Ok(())
     }
 
-    /// Prepare a request for being given up: what got room and was not computed after all is found no more.
+    /// Prepares a request for being given up: what got room and was not computed after all is found
+    /// no more.
     fn settle(&mut self, handle: u64) -> Result<(), Error> {
         let Row { progress, num_entered, .. } = self.rows[known_row(handle)];
         if num_entered > progress.num_computed {

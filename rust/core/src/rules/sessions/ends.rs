@@ -1,5 +1,5 @@
-//! [`SessionEnds`]: what the last request of each session left behind, so that what is said of the session later
-//! still counts.
+//! [`SessionEnds`]: what the last request of each session left behind. A later hint for the session
+//! still applies to it.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct LeftBlock {
     pub(crate) block: BlockId,
     /// What it is worth beside content of mean worth, as when the request ended.
     pub(crate) worth: f64,
-    /// The priority that it got. While it has it, nobody else took or used the block.
+    /// The priority that it got. While it has it, no other request took or used the block.
     pub(crate) priority: u64,
 }
 

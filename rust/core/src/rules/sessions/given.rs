@@ -5,8 +5,9 @@ use super::hint::Hint;
 use crate::ids::{BlockId, PoolId};
 use crate::store::{EvictionOrder, Store};
 
-/// Blocks that have one of them are taken to be the session's own: nobody else is known to need them. Another session may
-/// have given the same priority in the same step; then the last word of one counts for both.
+/// Blocks that have one of them are taken to be the session's own: no other request is known to
+/// need them. Another session may have given the same priority in the same step; then the last word
+/// of one counts for both.
 #[derive(Debug)]
 pub(crate) struct Given {
     /// Ascending, with 0 for blocks that have none yet.
@@ -16,7 +17,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// By the last request of a session, if that is remembered, before one of which `hint` is said.
+    /// By the last request of a session, if that is remembered, before one with `hint`.
     pub(crate) fn new(end: Option<&SessionEnd>, hint: Hint) -> Self {
         let left = end.into_iter().flat_map(|end| &end.left);
         let mut priorities: Vec<u64> = left.map(|it| it.priority).chain([0]).collect();
@@ -26,8 +27,9 @@ impl Given {
         Self { priorities, is_said: hints.into_iter().any(|it| it != Hint::None) }
     }
 
-    /// The session's own among blocks. Where something is said of it, they have no priority any more: the last word
-    /// counts. Where nothing ever was, they keep it, as if the session had no name.
+    /// The session's own among blocks. Once a hint names the session, they have no priority any
+    /// more: the last word counts. Where nothing ever was, they keep it, as if the session had no
+    /// name.
     pub(crate) fn take_own<S: Store>(
         &self,
         store: &mut S,

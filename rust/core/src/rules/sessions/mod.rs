@@ -44,7 +44,7 @@ impl Sessions {
         }
     }
 
-    /// The end of a session, of which `hint` is said now, as if it had been said before.
+    /// The end of a session. `hint` comes now and counts as if it had come before.
     pub(crate) fn take_end(&mut self, session: u64, hint: Hint) -> Option<SessionEnd> {
         let mut end = self.ends.remove(session)?;
         let class = WorthClass::new(end.class.num_turns(), hint);

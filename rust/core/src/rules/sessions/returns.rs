@@ -1,4 +1,4 @@
-//! [`Returns`]: which requests ended where, so that who goes on from one is recognized, even when
+//! [`Returns`]: which requests ended where. A prompt that continues one is recognized, even when
 //! nothing of it is cached any more.
 
 use std::hash::Hasher;

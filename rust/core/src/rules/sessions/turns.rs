@@ -17,13 +17,14 @@ pub struct Turns {
 pub struct Turn {
     /// Earlier turns of its conversation, as far as they are remembered.
     pub num_earlier: u8,
-    /// The number of the request that it is the first to go on from.
+    /// The number of the request that it is the first to continue.
     pub after: Option<u64>,
 }
 
 impl Turns {
-    /// A request of `class` and a `session`, 0 for none, ended. Whoever goes on from one of `places`, the
-    /// digests of all tokens before each, is the next turn of its conversation. Returns the request's number.
+    /// A request of `class` and a `session`, 0 for none, ended. A request that resumes from one of
+    /// `places`, the digests of all tokens before each, is the next turn of its conversation.
+    /// Returns the request's number.
     pub fn on_end<'a>(
         &mut self,
         class: WorthClass,
@@ -57,7 +58,7 @@ impl Turns {
         self.worth.relative_chance(class)
     }
 
-    /// The last request of a session, which nobody went on from, is of another class.
+    /// The last request of a session, which no request continued, is of another class.
     pub(super) fn reclass(&mut self, session: u64, from: WorthClass, to: WorthClass) {
         self.worth.on_reclassed(from, to);
         self.returns.reclass(session, to);

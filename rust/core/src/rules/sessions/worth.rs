@@ -2,7 +2,7 @@
 
 use super::hint::Hint;
 
-/// Turns that are told apart; later ones are alike.
+/// Turns that count separately; later ones are alike.
 const NUM_TURNS: usize = 8;
 
 /// Requests after which older ones count half.
@@ -22,7 +22,7 @@ const MOST_CHANCES: f64 = 8.0;
 pub struct WorthClass(u8);
 
 impl WorthClass {
-    /// The request after `num_turns` earlier ones of its conversation, of which a client says `hint`.
+    /// The request after `num_turns` earlier ones of its conversation; a client says `hint` of it.
     #[must_use]
     pub fn new(num_turns: u8, hint: Hint) -> Self {
         Self(hint as u8 * NUM_TURNS as u8 + num_turns.min(NUM_TURNS as u8 - 1))

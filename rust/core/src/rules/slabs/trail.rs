@@ -42,7 +42,7 @@ impl Trail {
         self.plan.unwrap_or_default()
     }
 
-    /// Note an admission. Returns whether it is the first one, whose prompt is to be learned from.
+    /// Notes an admission. Returns whether it is the first one, whose prompt is to be learned from.
     pub(crate) fn arrive(&mut self, keeper: &mut Keeper, digests: &[Digest]) -> bool {
         let is_first = !std::mem::replace(&mut self.is_known, true);
         if is_first {
@@ -51,13 +51,15 @@ impl Trail {
         is_first
     }
 
-    /// Note that the request resumes after `num_tokens` tokens from a state in a block of the counted group.
+    /// Notes that the request resumes after `num_tokens` tokens from a state in a block of the
+    /// counted group.
     pub(crate) fn resume_state(&mut self, traffic: &mut Traffic, block: BlockId, num_tokens: u32) {
         traffic.on_used(block, num_tokens);
         self.lengths.extend([traffic.history.spare(block), num_tokens]);
     }
 
-    /// Note that the request resumes after `num_tokens` tokens from `blocks` by group, where windows are checkpoints.
+    /// Notes that the request resumes after `num_tokens` tokens from `blocks` by group, where
+    /// windows are checkpoints.
     pub(crate) fn resume_windows(
         &mut self,
         traffic: &mut Traffic,
@@ -75,7 +77,7 @@ impl Trail {
         }
     }
 
-    /// Note that the request computed blocks of a group, from a position on.
+    /// Notes that the request computed blocks of a group, from a position on.
     pub(crate) fn compute(
         &self,
         traffic: &mut Traffic,
@@ -89,12 +91,12 @@ impl Trail {
         }
     }
 
-    /// Note that a state after `num_tokens` tokens is kept in a block of the counted group.
+    /// Notes that a state after `num_tokens` tokens is kept in a block of the counted group.
     pub(crate) fn leave(&self, traffic: &mut Traffic, block: BlockId, num_tokens: u32) {
         traffic.on_left(block, &self.plan(), num_tokens);
     }
 
-    /// Note that the request gave up its checkpoint of a length.
+    /// Notes that the request gave up its checkpoint of a length.
     pub(crate) fn give_up(&mut self, length: u32) {
         self.lengths.retain(|&other| other != length);
     }
@@ -123,7 +125,8 @@ impl Trail {
         }
     }
 
-    /// Give the checkpoint after `at` tokens its priority, which the request uses or leaves after `num_computed`.
+    /// Gives the checkpoint after `at` tokens its priority, which the request uses or leaves after
+    /// `num_computed`.
     pub(crate) fn score_checkpoint<S: Store>(
         &self,
         keeper: &Keeper,
@@ -136,7 +139,7 @@ impl Trail {
         keeper.score_checkpoint(cache, &visit, &self.lengths, at);
     }
 
-    /// Give what the request holds its priority before it is given back.
+    /// Gives what the request holds its priority before it is given back.
     pub(crate) fn score_left<S: Store>(
         &mut self,
         keeper: &mut Keeper,

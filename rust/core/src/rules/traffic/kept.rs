@@ -49,8 +49,8 @@ impl Kept {
         self.saved / self.bytes.max(1.0)
     }
 
-    /// Whether requests save more time by a checkpoint that lasts than they lose by its room, where
-    /// `num_running` run at once and a checkpoint takes the bytes of `state_tokens` tokens.
+    /// Whether requests save more time by a checkpoint that lasts than they lose by its room.
+    /// `num_running` run at once, and a checkpoint takes the bytes of `state_tokens` tokens.
     ///
     /// With that room beside each, fewer run at once, and all take longer by as much. What a checkpoint saves
     /// counts against a prompt and the request's share of the steps that generate.

@@ -1,4 +1,4 @@
-//! What is told of prompts, and what is made of it.
+//! Prompts, and what the rules make of them.
 
 use super::*;
 use crate::engine::outbox::Outbox;

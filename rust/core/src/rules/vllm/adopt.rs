@@ -9,7 +9,7 @@ use crate::ids::BlockId;
 use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
-    /// Adopt a hit's blocks, and take blocks for tokens computed elsewhere. Nothing happens for a
+    /// Adopts a hit's blocks, and takes blocks for tokens computed elsewhere. Nothing happens for a
     /// request that was admitted before. Says whether there is room for what comes after.
     ///
     /// All hits are adopted before any block is taken, so that no group evicts another one's hit.

@@ -74,7 +74,7 @@ impl<'a, S: Store> Call<'a, S> {
         self.tables.iter().any(|table| table.num_cached().is_some())
     }
 
-    /// Give back what the request need not keep once `num_processed` tokens are computed for good.
+    /// Gives back what the request need not keep once `num_processed` tokens are computed for good.
     pub(super) fn release_skipped(&mut self, num_processed: u32) -> Result<(), Error> {
         let end = self.keeper.as_deref().map_or(0, |keeper| keeper.traffic.end(num_processed));
         let places = self.request.trail.places(end);
@@ -90,13 +90,13 @@ impl<'a, S: Store> Call<'a, S> {
         self.cache.store.prefix_index(self.pool(group)).first_key(block)
     }
 
-    /// Drop the keys of a block whose content its request changes or does not want any more.
+    /// Drops the keys of a block whose content its request changes or does not want any more.
     pub(super) fn drop_own_keys(&mut self, group: usize, block: BlockId) {
         let pool = self.pool(group);
         self.cache.store.drop_own_keys(pool, block);
     }
 
-    /// Append `num_blocks` new blocks of a group to `out`.
+    /// Appends `num_blocks` new blocks of a group to `out`.
     pub(super) fn take(
         &mut self,
         group: usize,

@@ -32,7 +32,7 @@ impl<S: Store> Call<'_, S> {
         }
     }
 
-    /// Enter what `num_computed` tokens complete, in every group.
+    /// Enters what `num_computed` tokens complete, in every group.
     pub(super) fn commit(&mut self, num_computed: u32) -> Result<(), Error> {
         if !self.cache.enable_caching {
             return Ok(());
@@ -110,7 +110,7 @@ impl<S: Store> Call<'_, S> {
         (limit / hash_block).min(self.digests.len() as u32) * hash_block
     }
 
-    /// Let `block` be hit up to `num_tokens`, beside or instead of what it was known for.
+    /// Lets `block` be hit up to `num_tokens`, beside or instead of what it was known for.
     pub(super) fn key_tail(
         &mut self,
         group: usize,

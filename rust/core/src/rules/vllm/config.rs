@@ -1,4 +1,4 @@
-//! What the manager is told about the model and the engine.
+//! The facts of the model and the engine that the manager needs.
 
 use super::release::ReleaseRules;
 use crate::engine::LookupGroup;
@@ -91,8 +91,8 @@ pub struct ManagerConfig {
     pub max_model_len: u32,
     /// Whether changes of the prefix cache are noted.
     pub enable_events: bool,
-    /// Whether it is noted when blocks are allocated, accessed and evicted. Blocks are told apart by
-    /// their ids alone, so there must be one pool.
+    /// Whether it is noted when blocks are allocated, accessed and evicted. Ids alone tell blocks
+    /// apart, so there must be one pool.
     pub enable_residency: bool,
     /// `None` keeps every checkpoint of sliding-window and recurrent groups, 0 only those where a
     /// prompt can be resumed, more one in that many tokens as well.

@@ -71,7 +71,8 @@ impl<S: Store> KvCacheManager<S> {
 }
 
 impl<S: Store> Call<'_, S> {
-    /// Whether what the call just found no room for fits without the copies that nobody goes on from.
+    /// Whether what the call just found no room for fits without the copies that no request resumes
+    /// from.
     pub(super) fn fits_without_copies(&mut self, kept: i64) -> bool {
         let kept = kept.max(0).cast_unsigned();
         let reserved = self.cache.reserve();
@@ -85,8 +86,8 @@ impl<S: Store> Call<'_, S> {
         self.cache.store.has_room(&self.cache.demand, kept.saturating_sub(unused), false)
     }
 
-    /// Do without the checkpoint that was last to be copied in this step, so that a running request gets its
-    /// room. Returns whether there was one that nobody goes on from.
+    /// Does without the checkpoint that was last to be copied in this step, so that a running
+    /// request gets its room. Returns whether there was one that no request resumes from.
     pub(super) fn give_up_latest_copies(&mut self) -> Result<bool, Error> {
         let last = self.cache.outbox.copies.iter().rposition(|copy| is_unused(self.cache, copy));
         let Some(mut at) = last else { return Ok(false) };
@@ -107,7 +108,7 @@ impl<S: Store> Call<'_, S> {
     }
 }
 
-/// Whether a copy is a checkpoint that nobody but the copy's own step holds.
+/// Whether a copy is a checkpoint that only the copy's own step holds.
 fn is_unused<S: Store>(cache: &Cache<S>, copy: &BlockCopy) -> bool {
     let states = cache.store.pool(cache.groups[copy.group.index()].spec.pool);
     states.is_hashed(copy.dst) && states.ref_count(copy.dst) == 1

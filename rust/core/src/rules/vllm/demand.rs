@@ -19,7 +19,7 @@ impl<S: Store> Call<'_, S> {
         self.fits_beside(&[], computed, counts, kept)
     }
 
-    /// As [`Call::fits`], beside so many blocks by pool that are left to others.
+    /// As [`Call::fits`], next to the blocks by pool that are left to others.
     pub(super) fn fits_beside(
         &mut self,
         others: &[u64],

@@ -8,8 +8,8 @@ use crate::ids::{BlockId, GroupId};
 use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
-    /// Give a group room for `num_tokens`, `num_main` where a drafter has no such layers, or for the
-    /// encoder's tokens. `new` gets the blocks that the worker does not know of yet.
+    /// Gives a group room for `num_tokens`, `num_main` where a drafter has no such layers, or for
+    /// the encoder's tokens. `new` gets the blocks that the worker does not know of yet.
     pub(super) fn extend(
         &mut self,
         group: usize,
@@ -61,7 +61,7 @@ impl<S: Store> Call<'_, S> {
         Ok(())
     }
 
-    /// Replace a shared block that ends a hit by a private copy of it. Both stay owned until the
+    /// Replaces a shared block that ends a hit by a private copy of it. Both stay owned until the
     /// copy has run.
     fn redirect(
         &mut self,
@@ -76,7 +76,7 @@ impl<S: Store> Call<'_, S> {
         self.cache.store.touch(pool, copy)
     }
 
-    /// Have the block at a position of the table copied. Both blocks stay owned until whoever copies
+    /// Has the block at a position of the table copied. Both blocks stay owned until the copier
     /// frees them.
     fn copy(
         &mut self,
@@ -151,7 +151,7 @@ impl<S: Store> Call<'_, S> {
         Ok(())
     }
 
-    /// Move a draft block to the end of the table, where its request goes on using it.
+    /// Moves a draft block to the end of the table, where its request goes on using it.
     fn move_draft(&mut self, group: usize, position: usize) -> Result<(), Error> {
         let (store, pool) = (&self.cache.store, self.pool(group));
         let blocks = &mut self.tables[group].blocks;
@@ -169,7 +169,7 @@ impl<S: Store> Call<'_, S> {
         Ok(())
     }
 
-    /// Keep what a running request is about to overwrite: the copy takes over the keys, since the
+    /// Keeps what a running request is about to overwrite: the copy takes over the keys, since the
     /// worker's table of a running request only grows.
     fn preserve(
         &mut self,

@@ -6,9 +6,9 @@ use super::progress::RequestProgress;
 use crate::group::{GroupKind, Table};
 use crate::store::Store;
 
-/// A decoding request stays within its blocks for many steps. These are the token counts up to
-/// which no group has a block to take, to give back or to enter into the prefix cache, so that such
-/// a step costs a few comparisons.
+/// A decoding request stays within its blocks for many steps. Up to these token counts no group
+/// takes a block, gives one back or enters one into the prefix cache. Such a step costs a few
+/// comparisons.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NoChangeUntil {
     /// Tokens of the prompt. This holds once they are computed, and as long as no more are added, as
@@ -60,8 +60,8 @@ impl NoChangeUntil {
 }
 
 impl<S: Store> Call<'_, S> {
-    /// How far the request can go on from `num_next` tokens, after a step that left nothing to give
-    /// back for `num_processed` tokens and nothing to enter for `num_committed`.
+    /// How far the request can continue after `num_next` tokens. The step before left nothing to
+    /// give back for `num_processed` tokens and nothing to enter for `num_committed`.
     pub(super) fn no_change_until(
         &self,
         num_next: u32,
@@ -114,8 +114,8 @@ impl<S: Store> Call<'_, S> {
         until
     }
 
-    /// Whether the end of the prompt, at which a block can be hit inside, is still to be entered at
-    /// a token count that completes no block.
+    /// Whether the end of the prompt is still to be entered, at a token count that completes no
+    /// block. A block can be hit inside there.
     fn has_open_tail(&self, config: &GroupConfig, num_committed: u32) -> bool {
         let hash_block = self.config.hash_block_size;
         if !config.kind.is_full() || config.block_size == hash_block {

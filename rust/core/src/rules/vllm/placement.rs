@@ -15,12 +15,12 @@ use crate::rules::slabs::{Reason, Resumed};
 use crate::store::{EvictionOrder, Store};
 
 impl<S: Store> KvCacheManager<S> {
-    /// Plan where a request leaves checkpoints that starts after `start` tokens without a look-up.
+    /// Plans where a request leaves checkpoints that starts after `start` tokens without a look-up.
     pub(super) fn plan_checkpoints(&mut self, row: usize, num_prompt: u32, start: u32) {
         self.plan_from(row, num_prompt, &Resumed { num_tokens: start, ..Resumed::default() });
     }
 
-    /// Plan where a request leaves checkpoints that resumes from a hit.
+    /// Plans where a request leaves checkpoints that resumes from a hit.
     pub(super) fn plan_from(&mut self, row: usize, num_prompt: u32, resumed: &Resumed<'_>) {
         let Some((rules, keeper)) = self.config.checkpoint_rules().zip(self.keeper.as_ref()) else {
             return;
@@ -145,7 +145,7 @@ impl ManagerConfig {
 }
 
 impl<S: Store> Call<'_, S> {
-    /// Take note of where the prompt of a request that is being admitted leaves earlier ones.
+    /// Takes note of where the prompt of a request that is being admitted leaves earlier ones.
     pub(super) fn observe(&mut self) {
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         let trail = &mut self.request.trail;
@@ -200,13 +200,14 @@ impl<S: Store> Call<'_, S> {
         (!is_kept && !state.is_null()).then_some(state)
     }
 
-    /// Do without the copies that were planned: there is no room for them. Returns how many they were.
+    /// Does without the copies that were planned: there is no room for them. Returns how many they
+    /// were.
     pub(super) fn cancel_copies(&mut self) -> u64 {
         let tables = self.tables.iter_mut();
         tables.map(|table| u64::from(table.take_copy_source().is_some())).sum()
     }
 
-    /// Let the states be found that are about to be copied; the copies take the keys over.
+    /// Lets the states be found that are about to be copied; the copies take the keys over.
     pub(super) fn key_copies(&mut self, reason: Reason) -> Result<(), Error> {
         let at = self.progress.num_computed;
         if let Some(plan) = &mut self.request.trail.plan {
@@ -253,7 +254,7 @@ impl<S: Store> Call<'_, S> {
         self.checkpoint = Some(num_tokens);
     }
 
-    /// Give the checkpoint that the call uses or leaves its priority, if it does either.
+    /// Gives the checkpoint that the call uses or leaves its priority, if it does either.
     pub(super) fn score_checkpoint(&mut self) {
         let (Some(keeper), Some(at)) = (self.keeper.as_deref(), self.checkpoint.take()) else {
             return;
@@ -265,7 +266,7 @@ impl<S: Store> Call<'_, S> {
         trail.score_checkpoint(keeper, self.cache, (self.tables, self.digests), num_computed, at);
     }
 
-    /// Give up the copy that followed the generation so far, unless a request resumes from it.
+    /// Gives up the copy that followed the generation so far, unless a request resumes from it.
     fn drop_following(&mut self, group: usize) {
         let following = std::mem::take(&mut self.tables[group].moving_mut().following);
         self.request.trail.give_up(following);
@@ -287,7 +288,7 @@ impl<S: Store> Call<'_, S> {
         }
     }
 
-    /// Drop the keys of blocks that were entered for tokens which are not computed after all.
+    /// Drops the keys of blocks that were entered for tokens which are not computed after all.
     pub(super) fn drop_uncomputed(&mut self) {
         let at = self.progress.num_computed;
         if !self.cache.enable_caching {
@@ -308,8 +309,8 @@ impl<S: Store> Call<'_, S> {
         }
     }
 
-    /// Keep the states of a request that ends, or is preempted, in the blocks that they are in. What
-    /// is computed is exact: a step in flight ends before anybody reads them.
+    /// Keeps the states of a request that ends, or is preempted, in the blocks that they are in.
+    /// What is computed is exact: a step in flight ends before anybody reads them.
     pub(super) fn keep_states(&mut self) -> Result<(), Error> {
         let at = self.progress.num_computed;
         let Some(rules) = self.config.checkpoint_rules() else { return Ok(()) };

@@ -52,8 +52,8 @@ pub struct AllocateArgs<'a> {
     pub full_sequence_must_fit: bool,
     /// Blocks to leave to others.
     pub reserved_blocks: u64,
-    /// Blocks that the engine counts as taken though nobody owns them; below 0 where it counts more
-    /// as free than there are.
+    /// Blocks that the engine counts as taken though no request owns them; below 0 where it counts
+    /// more as free than there are.
     pub withheld_blocks: i64,
     /// Whether others run, so that an admission leaves the watermark free.
     pub has_scheduled: bool,

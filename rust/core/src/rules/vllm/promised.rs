@@ -7,7 +7,8 @@ use crate::group::GroupKind;
 use crate::store::Store;
 
 impl<S: Store> KvCacheManager<S> {
-    /// Note that a request was admitted for its first `num_computed` tokens, with room for `num_tokens`.
+    /// Notes that a request was admitted for its first `num_computed` tokens, with room for
+    /// `num_tokens`.
     pub(super) fn promise(&mut self, row: usize, num_computed: u32, num_tokens: u32) {
         let handle = self.engine.requests.handle(row);
         self.take_back_promise(handle);
@@ -16,8 +17,9 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
-    /// Blocks by pool that a prompt which is admitted leaves to others than `row`: what was promised to them and is
-    /// not theirs yet, and room for a checkpoint of each, where that is worth more than to run one more.
+    /// Blocks by pool that a prompt which is admitted leaves to others than `row`: what was
+    /// promised to them and is not theirs yet. Room for a checkpoint of each counts where that is
+    /// worth more than to run one more.
     pub(super) fn num_left_to_others(&mut self, row: usize) -> Vec<u64> {
         let mut missing = vec![0; self.store().num_pools() as usize];
         if let Some(keeper) = self.keeper.as_ref().filter(|_| self.config.checkpoints.is_some()) {
@@ -58,13 +60,13 @@ impl<S: Store> KvCacheManager<S> {
         missing
     }
 
-    /// Take a promise back: the request waits for its client, maybe for long.
+    /// Takes a promise back: the request waits for its client, maybe for long.
     pub(super) fn take_back_promise(&mut self, handle: u64) {
         self.promised.retain(|&(other, _)| other != handle);
     }
 }
 
-/// Whether a group has a block for so many tokens each.
+/// Whether a group has a block for that many tokens each.
 fn is_positional(kind: GroupKind) -> bool {
     !kind.is_aligned() && !kind.is_constant()
 }

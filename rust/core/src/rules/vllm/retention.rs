@@ -4,11 +4,11 @@ use super::config::{GroupConfig, ManagerConfig};
 use super::progress::RequestProgress;
 use crate::group::{GroupKind, sliding_window};
 
-/// Which blocks of `start..end` to keep, or `None` for all of them. `request` is asked for the
-/// boundaries that are kept whatever the interval.
+/// Which blocks of `start..end` to keep, or `None` for all of them. `request` names the boundaries
+/// that are kept whatever the interval.
 ///
-/// A hit ends where every group can go on, so of a window group only the last window before such
-/// an end can be of use, and of a recurrent group only the state at it.
+/// A hit ends where every group can resume. So only the last window before such an end is of use,
+/// and only the state at it.
 pub(super) fn mask(
     config: &ManagerConfig,
     group: &GroupConfig,

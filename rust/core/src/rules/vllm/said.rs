@@ -10,8 +10,8 @@ use crate::rules::policy::Policy;
 use crate::store::{EvictionOrder, Store};
 
 impl<S: Store> KvCacheManager<S> {
-    /// Give each of a request's hash blocks a priority, which counts once no request holds the block. For
-    /// [`Policy::Explicit`]; other blocks have the lowest, 0.
+    /// Gives each of a request's hash blocks a priority, which counts once no request holds the
+    /// block. For [`Policy::Explicit`]; other blocks have the lowest, 0.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -21,7 +21,7 @@ impl<S: Store> KvCacheManager<S> {
         Ok(())
     }
 
-    /// Give what a request holds, and its checkpoints, the caller's priorities.
+    /// Gives what a request holds, and its checkpoints, the caller's priorities.
     ///
     /// A checkpoint gets the lowest where a longer one has as high a priority: who needs the one takes the other.
     pub(super) fn score_as_said(&mut self, row: usize) {
@@ -61,7 +61,7 @@ impl<S: Store> Call<'_, S> {
         self.config.policy == Policy::Explicit
     }
 
-    /// Give the checkpoint after `num_tokens` tokens the caller's priority.
+    /// Gives the checkpoint after `num_tokens` tokens the caller's priority.
     pub(super) fn score_checkpoint_as_said(&mut self, num_tokens: u32) {
         let priority = said_at(&self.request.priorities, self.config.hash_block_size, num_tokens);
         for group in self.cache.state_groups() {

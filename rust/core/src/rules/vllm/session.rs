@@ -12,8 +12,8 @@ use crate::store::Store;
 const CHANCES: Chances = Chances::Hinted(2.0);
 
 impl<S: Store> KvCacheManager<S> {
-    /// Say that a request is a turn of a session, by any name that its turns share, and how the session goes
-    /// on after it. To be called before it is admitted.
+    /// Says that a request is a turn of a session, by any name that its turns share, and how the
+    /// session goes on after it. To be called before it is admitted.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -37,7 +37,7 @@ impl<S: Store> KvCacheManager<S> {
         Ok(())
     }
 
-    /// Say how the session of a request goes on; the last word before the request is freed counts.
+    /// Says how the session of a request goes on; the last word before the request is freed counts.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -51,8 +51,9 @@ impl<S: Store> KvCacheManager<S> {
         self.set_session(handle, None, hint)
     }
 
-    /// Say how a session goes on: of the requests of it that are known, or if there is none, as if it had been said of
-    /// its last request. Returns whether there is one, or the last one is remembered.
+    /// Says how a session goes on: of the requests of it that are known, or if there is none, as if
+    /// it had been said of its last request. Returns whether there is one, or the last one is
+    /// remembered.
     pub fn set_session_hint(&mut self, session_id: &str, hint: Hint) -> bool {
         let session = number_of(session_id);
         let Engine { requests, cache } = &mut self.engine;
@@ -69,7 +70,7 @@ impl<S: Store> KvCacheManager<S> {
         is_known || keeper.is_some_and(|it| it.on_hint(&mut cache.store, session, hint))
     }
 
-    /// Say which client, or kind of clients, a request comes from; 0 stands for no client.
+    /// Says which client, or kind of clients, a request comes from; 0 stands for no client.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].
@@ -85,8 +86,8 @@ impl<S: Store> KvCacheManager<S> {
         self.keeper.as_ref().is_some_and(|keeper| keeper.chances.is_some())
     }
 
-    /// As [`KvCacheManager::free`], for a request that is over: others may go on from where it ends. One that
-    /// never ran says something of its session's last request.
+    /// As [`KvCacheManager::free`], for a request that is over: others may resume where it ends.
+    /// One that never ran says something of its session's last request.
     ///
     /// # Errors
     /// [`Error::NotLive`] where others freed its blocks.
