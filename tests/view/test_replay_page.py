@@ -207,7 +207,9 @@ def test_a_page_without_a_film_has_no_arena(case: tuple[Trace, Cache, Runs]) -> 
     picture = make_replay_picture(trace, cache, [runs[0], (other, replace(timeline, film=None))])
     assert picture.runs[1].arena is None
     assert "earlier requests of the trace have" in picture.runs[1].requests["story"][5]
-    assert "The arena of vllm default is not recorded" in html_of(ReplayPage(picture).document())
+    assert "vllm default has no map: in vLLM all groups share" in html_of(
+        ReplayPage(picture).document()
+    )
 
 
 def test_ten_thousand_requests_stay_a_small_file(case: tuple[Trace, Cache, Runs]) -> None:

@@ -10,7 +10,10 @@ WITHOUT_VLLM: Final = (
     "vLLM was not replayed: <code>--manager rust --manager vllm</code> replays its manager too."
 )
 
-WITHOUT_ARENA: Final = "The arena of {} is not recorded. The next chart shows its blocks in use."
+WITHOUT_ARENA: Final = (
+    "{} has no map: in vLLM all groups share one pool of equal blocks, so no memory changes hands. "
+    "The next chart shows how many of its blocks are in use."
+)
 
 MANAGER: Final = (
     "Manager rust is the core of this package; vLLM runs it at level natural. Manager vllm is "
