@@ -103,6 +103,7 @@ def draw_steps(axes: "Axes") -> None:
     )
     axes.bar_label(bars, fmt="{:.2g} ms")
     axes.set_title("One step, 256 hybrid requests", loc="left", fontsize=10)
+    axes.set_xlabel(f"make bench, {newest.stem}", fontsize=7.5)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
 
