@@ -5,7 +5,9 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{ModelStore, key};
-use hybrid_blocks::{BlockId, Error, EvictionOrder, FixedStore, Key, PoolId, SlabStore, Store};
+use hybrid_blocks::{
+    BlockId, Error, EvictionOrder, FixedStore, Key, PoolId, Reservation, SlabStore, Store,
+};
 use proptest::prelude::*;
 
 const POOL: PoolId = PoolId(0);
@@ -101,8 +103,7 @@ fn check_room(
     sizes: &[u32],
     live: &[(PoolId, BlockId)],
 ) -> Result<(), TestCaseError> {
-    let num_slabs = store.num_slabs();
-    let mut whole = num_slabs;
+    let mut whole = store.num_slabs();
     let pools: Vec<(u64, u64, u64)> = (0..)
         .zip(sizes)
         .map(|(pool, &size)| {
@@ -114,15 +115,13 @@ fn check_room(
         })
         .collect();
     prop_assert_eq!(store.num_whole_slabs(), whole);
-    for (demand, headroom) in [(0, 0), (1, 0), (3, 1), (5, 0), (8, 2)] {
-        let demands = vec![demand; sizes.len()];
-        let sum = |slabs: fn(u64, &(u64, u64, u64)) -> u64| {
-            pools.iter().map(|pool| slabs(demand, pool)).sum::<u64>() + headroom
+    for demand in [0u64, 1, 3, 5, 8] {
+        let needed = |(size, live, room): &(u64, u64, u64)| {
+            demand.saturating_sub(room - live).div_ceil(*size)
         };
-        let spread = sum(|n, (size, live, room)| n.saturating_sub(room - live).div_ceil(*size));
-        let packed = sum(|n, (size, live, _)| (live + n).div_ceil(*size));
-        prop_assert_eq!(store.has_room(&demands, headroom, false), spread <= whole);
-        prop_assert_eq!(store.has_room(&demands, headroom, true), packed <= num_slabs);
+        let needed: u64 = pools.iter().map(needed).sum();
+        let spare = store.reserve(&vec![demand; sizes.len()], &mut Reservation::default());
+        prop_assert_eq!(spare.ok(), whole.checked_sub(needed));
     }
     for (pool, (size, live, room)) in (0..).map(PoolId).zip(pools) {
         prop_assert_eq!(store.num_available(pool), room - live + whole * size);

@@ -101,15 +101,6 @@ pub trait Store: Parts + Debug {
         Ok(reservation.slabs_spare)
     }
 
-    /// Whether `demand[pool]` blocks of every pool can be had together and leave `headroom` whole slabs;
-    /// `packed`, if the live blocks of each pool were moved together first.
-    fn has_room(&self, demand: &[u64], headroom: u64, packed: bool) -> bool {
-        match self.as_slabs() {
-            Some(slabs) => slabs.has_slabs(demand, headroom, packed),
-            None => demand[0] + headroom <= self.num_whole_slabs(),
-        }
-    }
-
     /// Appends `num_blocks` new blocks of `pool` to `out`, each with one owner, from slab `near` first.
     /// They must have been reserved.
     fn take(

@@ -1,6 +1,6 @@
 //! [`Reservation`]: room promised to one allocation that spans several pools.
 
-use super::{SlabStore, Store};
+use super::SlabStore;
 use crate::ids::PoolId;
 
 /// How many more whole slabs each pool may start on without taking what the others of the same
@@ -44,22 +44,5 @@ impl SlabStore {
     fn slabs_needed(&self, pool: PoolId, num_blocks: u64) -> u64 {
         let slabs = self.slabs(pool);
         num_blocks.saturating_sub(slabs.slack()).div_ceil(u64::from(slabs.blocks_per_slab()))
-    }
-
-    /// Whole slabs that `pool` would hold with `num_blocks` more blocks, its live ones moved together.
-    fn slabs_when_packed(&self, pool: PoolId, num_blocks: u64) -> u64 {
-        let slabs = self.slabs(pool);
-        (slabs.num_live() + num_blocks).div_ceil(u64::from(slabs.blocks_per_slab()))
-    }
-
-    /// As [`Store::has_room`].
-    pub(super) fn has_slabs(&self, demand: &[u64], headroom: u64, packed: bool) -> bool {
-        let demand = (0..).map(PoolId).zip(demand);
-        let (needed, available): (u64, u64) = if packed {
-            (demand.map(|(pool, &n)| self.slabs_when_packed(pool, n)).sum(), self.num_slabs())
-        } else {
-            (demand.map(|(pool, &n)| self.slabs_needed(pool, n)).sum(), self.num_whole_slabs())
-        };
-        needed + headroom <= available
     }
 }

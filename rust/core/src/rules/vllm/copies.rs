@@ -79,11 +79,14 @@ impl<S: Store> Call<'_, S> {
         // Each is a state, which has a slab of its own.
         let copies = self.cache.outbox.copies.iter();
         let unused = copies.filter(|copy| is_unused(self.cache, copy)).count() as u64;
-        if let Err(Error::OutOfBlocks { needed, available, .. }) = reserved {
-            return needed + kept <= available + unused;
+        match reserved {
+            // Only what is left to others is missing.
+            Ok(spare) => kept <= spare + unused,
+            Err(Error::OutOfBlocks { needed, available, .. }) => {
+                needed + kept <= available + unused
+            }
+            Err(_) => false,
         }
-        // Only what is left to others is missing.
-        self.cache.store.has_room(&self.cache.demand, kept.saturating_sub(unused), false)
     }
 
     /// Does without the checkpoint that was last to be copied in this step, so that a running
