@@ -207,3 +207,28 @@ fn requests_leave_each_other_room_once_checkpoints_were_seen_to_save() {
     assert!(!serve(0));
     assert!(!Traffic::new(&cache(), 2, 0.0).leaves_room(4), "nothing is known");
 }
+
+/// Attention beside windows of 4 tokens, in 39 slabs of 2 blocks of 2 tokens each.
+fn traffic_of_windows() -> Traffic {
+    let window = GroupKind::sliding_window(4);
+    let groups = [
+        GroupSpec { kind: GroupKind::Full, block_size: 2, pool: PoolId(0) },
+        GroupSpec { kind: window, block_size: 2, pool: PoolId(1) },
+    ];
+    let store = SlabStore::new(40, &[2, 2]).unwrap();
+    let mut cache = Cache::new(store, groups.into_iter(), 2, true, Outbox::default()).unwrap();
+    cache.groups[1].is_placed = true;
+    Traffic::new(&cache, 2, 0.0)
+}
+
+#[test]
+fn a_window_is_worth_no_more_than_its_share_of_what_the_best_one_saves() {
+    let lengths = [100, 200];
+    let plan = CheckpointPlan { prompt_tokens: 200, ..CheckpointPlan::default() };
+    let windows = traffic_of_windows().worth(&plan, &lengths, |_| None);
+    let best = windows.iter().copied().fold(0.0, f64::max);
+    assert!((best - 1.0).abs() < 1e-9, "{windows:?}");
+    assert!(windows.iter().any(|&worth| 0.0 < worth && worth < 0.5), "{windows:?}");
+    let states = traffic().worth(&plan, &lengths, |_| None);
+    assert!(states.iter().all(|&worth| (worth - 1.0).abs() < 1e-9), "{states:?}");
+}
