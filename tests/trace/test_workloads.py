@@ -10,7 +10,14 @@ from hybrid_blocks.trace import (
     measure_sharing,
     shared_prefixes,
 )
-from hybrid_blocks.trace.workloads import Agents, BranchingTools, Chats, Documents, generate_mix
+from hybrid_blocks.trace.workloads import (
+    Agents,
+    BranchingTools,
+    Chats,
+    Documents,
+    Templates,
+    generate_mix,
+)
 
 ALL = ("branching", *WORKLOADS)
 
@@ -107,6 +114,25 @@ def test_single_prompts_share_nothing_but_their_preambles() -> None:
     seen = shared_prefixes(trace, 1).seen
     preamble = trace.span_count[trace.span_start[:-1]]
     assert (seen <= preamble).all()
+
+
+def test_prompts_of_a_template_leave_it_near_one_of_a_few_lengths() -> None:
+    kind = Templates()
+    trace = made("templates")
+    first = trace.span_first[trace.span_start[:-1]]
+    length = trace.span_count[trace.span_start[:-1]]
+    assert len(np.unique(first)) == kind.prefixes.number
+    for template in np.unique(first):
+        own = length[first == template]
+        near = [
+            (cut * own.max() * (1 - 2 * kind.spread) <= own) & (own <= cut * own.max() * 1.01)
+            for cut in kind.cuts
+        ]
+        assert np.logical_or.reduce(near).all()
+        assert len(np.unique(own)) > len(own) / 3, "lengths are drawn anew"
+    sharing = measure_sharing(trace, 16)
+    assert sharing is not None
+    assert sharing.hit_tokens / trace.prompt_tokens.sum() > 0.8
 
 
 def test_conversations_go_on_past_words_that_the_history_leaves_out() -> None:

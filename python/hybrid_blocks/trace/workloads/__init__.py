@@ -15,6 +15,7 @@ from hybrid_blocks.trace.workloads.documents import Documents
 from hybrid_blocks.trace.workloads.seats import SEATS, generate_seats
 from hybrid_blocks.trace.workloads.sessions import Kind, fill
 from hybrid_blocks.trace.workloads.single import SinglePrompts
+from hybrid_blocks.trace.workloads.templates import Templates
 from hybrid_blocks.trace.workloads.tools import BranchingTools
 
 BRANCHING: Final = "branching"
@@ -26,6 +27,7 @@ WORKLOADS: Mapping[str, tuple[Kind, ...]] = {
     "documents": (Documents(),),
     "tools": (BranchingTools(),),
     "single": (SinglePrompts(),),
+    "templates": (Templates(),),
     "changing": (Documents(), Chats()),
 }
 """Kinds of sessions by the name of ``--workload``; several follow each other in equal parts."""
@@ -72,6 +74,7 @@ __all__ = [
     "Documents",
     "Kind",
     "SinglePrompts",
+    "Templates",
     "generate_mix",
     "generate_seats",
     "generate_workload",
