@@ -14,6 +14,7 @@ from hybrid_blocks.cli.commands import FUNCTIONS
 from hybrid_blocks.metrics import engine
 from hybrid_blocks.metrics.figure import Figure
 from hybrid_blocks.metrics.offload import OFFLOAD
+from hybrid_blocks.metrics.several import SEVERAL
 from hybrid_blocks.reach import recorded
 from hybrid_blocks.variables import VARIABLES
 
@@ -97,6 +98,7 @@ def metrics() -> str:
         parts.append(f"| `{label}` | {', '.join(f'`{value}`' for value in known)} |")
     parts += ["", "`hybrid_blocks_info` gives `reason` a sentence instead."]
     parts += ["", "## Offload\n", *_figures(OFFLOAD)]
+    parts += ["", "## Several connectors\n", *_figures(SEVERAL)]
     parts.append(
         "\n[Inside vLLM](../vllm.md#metrics-and-failures) says how to read them, and "
         "[offload](../offload.md) how those of its tiers.\n"

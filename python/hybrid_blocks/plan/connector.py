@@ -10,6 +10,8 @@ from hybrid_blocks import variables
 _SPEC: Final = "HybridOffloadingSpec"
 _STOCK_SPEC: Final = "CPUOffloadingSpec"
 _OURS: Final = "hybrid_blocks.offload.connector"
+_SEVERAL: Final = ("HybridMultiConnector", "MultiConnector")
+_OF_SEVERAL: Final = "hybrid_blocks.offload.several"
 
 
 class Connector(msgspec.Struct, frozen=True):
@@ -19,8 +21,21 @@ class Connector(msgspec.Struct, frozen=True):
     module: str | None
     extra: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Connector":
+        """Read it from a ``kv_transfer_config``."""
+        extra = fields.get("kv_connector_extra_config")
+        return cls(
+            fields.get("kv_connector"),
+            fields.get("kv_connector_module_path"),
+            extra if isinstance(extra, dict) else {},
+        )
+
     def refused(self, environment: Mapping[str, str]) -> str | None:
         """Return why level ``natural`` refuses it under these variables; None if it does not."""
+        if self.name in _SEVERAL and self.module == _OF_SEVERAL:
+            children = [Connector.of(it) for it in self.extra.get("connectors") or ()]
+            return next(filter(None, (child.refused(environment) for child in children)), None)
         if not self._knows_slabs:
             return f"the KV connector {self.name}"
         replaces = environment.get(variables.OFFLOAD.name) == "1" and self._spec == _STOCK_SPEC

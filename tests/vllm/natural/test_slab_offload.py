@@ -1,7 +1,7 @@
 """Own offload over slabs: what comes back from host memory is what the tokens wrote."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
@@ -11,6 +11,7 @@ import pytest
 from hybrid_blocks.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
+from vllm.config import VllmConfig
 
 from . import fake_host
 from .fake_connector import LoadingEngine
@@ -59,6 +60,8 @@ def offloading(
     is_async: bool = False,
     is_one_call: bool = False,
     num_batched_tokens: int = 64,
+    attach: Callable[[VllmConfig, int], None] = fake_host.attach,
+    worker_cls: type[HostWorker] = HostWorker,
 ) -> Iterator[HostEngine]:
     """Start an engine with host memory."""
     config = mix.config(Level.NATURAL)
@@ -74,9 +77,9 @@ def offloading(
             scheduler_cls=SCHEDULERS[is_one_call][is_async],
             num_draft_tokens=mix.num_drafts,
             draft_method="ngram" if mix.drafter is None else "eagle",
-            configure=lambda vllm: fake_host.attach(vllm, host_chunks),
+            configure=lambda vllm: attach(vllm, host_chunks),
         )
-        worker = HostWorker(
+        worker = worker_cls(
             config,
             num_drafts=mix.num_drafts,
             is_async=is_async,

@@ -64,7 +64,7 @@ class SlabScheduler:
         """Take blocks and what becomes of states from a manager at level ``natural``."""
         self._blocks = blocks
         self._sources = Sources(blocks)
-        blocks.note_states(self.let_go)
+        self._take_states = blocks.note_states(self.let_go)
 
     # Loads
 
@@ -135,7 +135,7 @@ class SlabScheduler:
     def build_connector_meta(self, output: "SchedulerOutput") -> OffloadingConnectorMetadata:
         """Store what the step completes, and the states that got a key."""
         states: dict[str, list[tuple[int, int]]] = {}
-        for req_id, group, num_tokens in self._blocks.take_states():
+        for req_id, group, num_tokens in self._take_states():
             states.setdefault(req_id, []).append((group, num_tokens))
         for req_id, num_tokens in output.num_scheduled_tokens.items():
             if (held := self._requests.get(req_id)) is not None:

@@ -22,6 +22,9 @@ from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.slab_pool import SlabPool
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents
 
+_State = tuple[str, int, int]
+"""A state that got a key: its request, its group, and the tokens up to it."""
+
 
 class NaturalKVCacheManager(NativeKVCacheManager):
     """vLLM's protocol over slabs: vLLM's counts of blocks are counts of slabs.
@@ -32,8 +35,9 @@ class NaturalKVCacheManager(NativeKVCacheManager):
 
     hybrid_blocks_level = Level.NATURAL
     kv_cache_config: NaturalKVCacheConfig
-    _states: list[tuple[str, int, int]] | None = None
-    """States that got a key: request, group and tokens; None where no connector stores them."""
+    _states: tuple[list[_State], ...] = ()
+    """States that got a key, once for each connector that stores them."""
+    _let_go: tuple[Callable[[], None], ...] = ()
 
     @classmethod
     def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
@@ -76,35 +80,41 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             retention_interval=interval if places_checkpoints else None,
             checkpoints=self._checkpoints if places_checkpoints else None,
             zeroes_blocks=self.kv_cache_config.zeroes_single_blocks,
-            enable_events=geometry.enable_events or self._states is not None,
+            enable_events=geometry.enable_events or bool(self._states),
         )
 
-    def note_states(self, let_go: Callable[[], None]) -> None:
+    def note_states(self, let_go: Callable[[], None]) -> Callable[[], list[_State]]:
         """Note from now on which states get a key. No request has come yet.
 
-        ``let_go`` gives up copies that blocks are owned for; a reset calls it.
+        The result takes the request, the group and the tokens of each, once. ``let_go`` gives up
+        copies that blocks are owned for; a reset calls it. Each call has states of its own.
         """
-        self._states = []
-        self._let_go = let_go
+        states: list[_State] = []
+        self._states += (states,)
+        self._let_go += (let_go,)
+
+        def take() -> list[_State]:
+            taken = list(states)
+            states.clear()
+            return taken
+
+        return take
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; running requests prevent it. Return whether it was done."""
-        if self._states is not None:
-            self._let_go()
+        for let_go in self._let_go:
+            let_go()
         return super().reset_prefix_cache()
 
-    def take_states(self) -> list[tuple[str, int, int]]:
-        """Return the request, the group and the tokens of states that got a key, once each."""
-        states, self._states = self._states or [], []
-        return states
-
     def _note_events(self, request: Request | None, changes: list[tuple[Any, ...]]) -> None:
-        if self._states is not None and request is not None:
-            self._states += [
+        if self._states and request is not None:
+            keyed = [
                 (request.request_id, change[1], change[2])
                 for change in changes
                 if change[0] == "tail"
             ]
+            for states in self._states:
+                states.extend(keyed)
         if not self.enable_kv_cache_events:
             return
         if self._usable_events is not None:

@@ -1,0 +1,89 @@
+"""One of several connectors: what it promised, and how it kept that."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hybrid_blocks.offload.rates import RETRY_AFTER, Read, ReadRate
+from hybrid_blocks.offload.several.choice import Offer
+
+_FAILURES_IN_A_ROW: Final = 3
+"""After so many errors a child is not asked for a while."""
+
+
+@dataclass(eq=False)
+class Child:
+    """A connector's place in the list, the user's weight, and what was seen of it.
+
+    ``counts`` are those since the last report.
+    """
+
+    connector: Any
+    place: int
+    weight: float = 1.0
+    rate: ReadRate = field(default_factory=ReadRate)
+    share: float = 1.0
+    counts: Counter[str] = field(default_factory=Counter)
+    _last_failure: float = float("-inf")
+    _errors: int = 0
+    _asked_since: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Its place and its class, as in metrics."""
+        return f"{self.place} {type(self.connector).__name__}"
+
+    def is_asked(self, now: float) -> bool:
+        """Whether the connector answers; after several errors in a row it rests for a while."""
+        return self._errors < _FAILURES_IN_A_ROW or now - self._last_failure > RETRY_AFTER
+
+    def note_error(self, now: float) -> None:
+        """It raised an error instead of an answer."""
+        self._errors += 1
+        self._last_failure = now
+        self.counts["errors"] += 1
+
+    def note_answer(self, request_id: str, *, is_later: bool, now: float) -> float:
+        """It answered, or wants to be asked again; return for how long it has wanted that."""
+        self._errors = 0
+        if not is_later:
+            self._asked_since.pop(request_id, None)
+            return 0.0
+        return now - self._asked_since.setdefault(request_id, now)
+
+    def forget(self, request_id: str) -> None:
+        """A request was admitted or ended: it waits for no answer any more."""
+        self._asked_since.pop(request_id, None)
+
+    def offer(self, num_tokens: int, num_bytes: int, now: float) -> Offer:
+        """Return what a load of these tokens is worth."""
+        cost = self.rate.cost(now)
+        seconds = 0.0 if cost is None else (cost[0] + cost[1] * num_bytes) / self.weight
+        is_trusted = now - self._last_failure > RETRY_AFTER
+        return Offer(self.place, num_tokens, seconds, 1.0 if is_trusted else self.share)
+
+    def begin(self, num_tokens: int, num_bytes: int, now: float, *, is_async: bool) -> "Load":
+        """It loads. How long that takes is measured where the engine goes on meanwhile."""
+        self.counts["loads"] += 1
+        self.counts["loaded_tokens"] += num_tokens
+        return Load(self, self.rate.begin(num_bytes, now) if is_async else None)
+
+
+@dataclass(eq=False)
+class Load:
+    """A load under way, and the blocks that it fills."""
+
+    child: Child
+    read: Read | None
+    block_ids: frozenset[int] = frozenset()
+
+    def end(self, now: float, *, is_whole: bool) -> None:
+        """It ended, or failed."""
+        child = self.child
+        if self.read is not None:
+            self.read.ended = now
+            child.rate.end(self.read, is_whole=is_whole)
+        child.share += (is_whole - child.share) / 2
+        if not is_whole:
+            child._last_failure = now
+            child.counts["failed_loads"] += 1
