@@ -1,6 +1,7 @@
 """Requests as vLLM's scheduler describes them to a manager, and a manager over two groups."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -67,9 +68,22 @@ class Engine:
         *,
         tokens_per_hash: int = TOKENS,
         computing: ComputeRate | None = None,
+        reopen: Callable[[str], TiersBelow] | None = None,
     ) -> None:
         """Manage ``num_bytes`` of host memory over a disk, a store of objects, both or none."""
         self.region: npt.NDArray[np.uint8] = np.zeros(num_bytes, dtype=np.uint8)
+        self.below = self.over(disk, objects)
+        self.manager = HybridOffloadingManager(
+            replace(GROUPS, tokens_per_hash=tokens_per_hash),
+            num_bytes,
+            below=self.below,
+            with_events=True,
+            computing=computing,
+            reopen=reopen,
+        )
+
+    def over(self, disk: DiskStore | None = None, objects: ObjectStore | None = None) -> TiersBelow:
+        """Return tiers over this engine's host memory."""
         sizes = [BYTES[ATTENTION], BYTES[STATE]]
         below = TiersBelow()
         if disk is not None:
@@ -82,11 +96,7 @@ class Engine:
             below.objects = TierQueue(
                 objects, self.region, sizes, name="objects", source=source, locality=locality
             )
-        groups = replace(GROUPS, tokens_per_hash=tokens_per_hash)
-        self.below = below
-        self.manager = HybridOffloadingManager(
-            groups, num_bytes, below=below, with_events=True, computing=computing
-        )
+        return below
 
     def store(self, request: Request, keys: list[OffloadKey]) -> int:
         """Copy chunks down; return how many were taken."""
@@ -121,13 +131,14 @@ class Engine:
         return np.resize(np.frombuffer(hashlib.sha512(key).digest(), dtype=np.uint8), size)
 
 
-def disk_at(path: str, max_bytes: int = 64 << 20) -> DiskStore:
+def disk_at(path: str, max_bytes: int = 64 << 20, *, epoch: str = "") -> DiskStore:
     """A disk for the groups."""
-    return DiskStore(path, max_bytes, layouts=layout_versions(GROUPS, {"model": "test"}))
+    identity = {"model": "test", "epoch": epoch}
+    return DiskStore(path, max_bytes, layouts=layout_versions(GROUPS, identity))
 
 
-def objects_at(url: str) -> ObjectStore:
+def objects_at(url: str, *, epoch: str = "") -> ObjectStore:
     """A store of objects for the groups, once it has been listed."""
-    objects = ObjectStore(url, layouts=layout_versions(GROUPS, {"model": "test"}))
+    objects = ObjectStore(url, layouts=layout_versions(GROUPS, {"model": "test", "epoch": epoch}))
     assert objects.wait(60.0)
     return objects

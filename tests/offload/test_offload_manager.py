@@ -12,6 +12,7 @@ from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import HostInfo, definitions
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
 from hybrid_blocks.offload.tier_queue import Done, TierQueue
+from hybrid_blocks.offload.tiers_below import TiersBelow
 from scheduled import ATTENTION, BYTES, GROUPS, STATE, Engine, Request, disk_at, objects_at
 from vllm.v1.kv_offload.base import (
     Locality,
@@ -473,17 +474,75 @@ def test_a_damaged_chunk_ends_in_a_miss_and_the_rest_goes_on(tmp_path: Path) -> 
     after.manager.cache.check_integrity()
 
 
-def test_a_reset_forgets_everything_and_stops_using_the_disk(tmp_path: Path) -> None:
-    engine = Engine(64 * 4096, disk_at(str(tmp_path)))
+def epochs(path: Path, url: str) -> tuple[Engine, list[str]]:
+    """An engine over a disk and objects, and the epochs in which these were opened again."""
+    opened: list[str] = []
+
+    def reopen(epoch: str) -> TiersBelow:
+        opened.append(epoch)
+        return engine.over(disk_at(str(path), epoch=epoch), objects_at(url, epoch=epoch))
+
+    engine = Engine(64 * 4096, disk_at(str(path)), objects_at(url), reopen=reopen)
+    return engine, opened
+
+
+def test_a_reset_begins_a_new_epoch_below_host_memory(tmp_path: Path) -> None:
+    disk, url = tmp_path / "disk", f"file://{tmp_path / 'shared'}"
+    engine, opened = epochs(disk, url)
     request = Request("chat", 4)
     keep(engine, request, 4, state_at=3)
+    engine.manager.on_request_finished(request.context)
+    wait_for_disk(engine)
+    for number in range(1, 4):
+        engine.manager.reset_cache()
+        assert len(set(opened)) == number
+        again = Request("chat", 4, 2 * number)
+        assert results(engine, again, again.keys[ATTENTION]) == [MISS] * 4, "of other weights"
+        keep(engine, again, 4, state_at=3)
+        engine.manager.on_request_finished(again.context)
+        wait_for_disk(engine)
+        fill(engine, 16, f"other {number}")
+        later = Request("chat", 4, 2 * number + 1)
+        wanted = [*later.keys[ATTENTION], later.keys[STATE][3]]
+        assert results(engine, later, wanted)[0] is RETRY, "of these weights, from below"
+        wait_for_disk(engine)
+        assert results(engine, later, wanted) == [HIT] * 5
+        engine.load(later, wanted)
+        engine.manager.on_request_finished(later.context)
+    engine.manager.cache.check_integrity()
+    engine.manager.shutdown()
+
+    # A new process has the weights of the first epoch again, and never those after it.
+    after = Engine(64 * 4096, disk_at(str(disk)), objects_at(url))
+    again = Request("chat", 4, 9)
+    assert results(after, again, again.keys[ATTENTION])[0] is RETRY
+    wait_for_disk(after)
+    assert results(after, again, again.keys[ATTENTION]) == [HIT] * 4
+    after.manager.shutdown()
+
+
+def test_a_tier_that_cannot_be_opened_again_is_tried_at_the_next_reset(tmp_path: Path) -> None:
+    fails = [True]
+
+    def reopen(epoch: str) -> TiersBelow:
+        if fails.pop():
+            raise OSError("no such folder")
+        return engine.over(disk_at(str(tmp_path), epoch=epoch))
+
+    engine = Engine(64 * 4096, disk_at(str(tmp_path)), reopen=reopen)
+    engine.manager.reset_cache()
+    request = Request("chat", 4)
+    keep(engine, request, 4, state_at=3)
+    assert results(engine, request, request.keys[STATE][3:]) == [HIT]
+    assert not engine.manager.has_pending_work()
+    fails.append(False)
     engine.manager.reset_cache()
     again = Request("chat", 4, 1)
-    assert results(engine, again, again.keys[ATTENTION]) == [MISS] * 4
     keep(engine, again, 4, state_at=3)
-    assert results(engine, again, again.keys[STATE][3:]) == [HIT]
-    engine.manager.on_request_finished(request.context)
-    assert not engine.manager.has_pending_work()
+    engine.manager.on_request_finished(again.context)
+    wait_for_disk(engine)
+    assert engine.below.disk is not None
+    assert engine.below.disk.store.num_chunks > 0
 
 
 def test_another_machine_goes_on_from_the_objects(tmp_path: Path) -> None:

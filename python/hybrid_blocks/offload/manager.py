@@ -1,7 +1,8 @@
 """vLLM's offloading manager over host memory and what lies below it."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from uuid import uuid4
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
@@ -23,6 +24,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import HostCache
+from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.host import ABSENT, Host
 from hybrid_blocks.offload.lookups import Lookups
@@ -53,9 +55,11 @@ class HybridOffloadingManager(OffloadingManager):
         with_events: bool = False,
         info: HostInfo | None = None,
         computing: ComputeRate | None = None,
+        reopen: Callable[[str], TiersBelow] | None = None,
     ) -> None:
         """Manage ``num_bytes`` of host memory for the chunks of ``groups``.
 
+        ``reopen`` opens the tiers below again after a reset, for chunks of the epoch that it gets.
         Reads from ``below`` are weighed against ``computing``; without it all that can be is read.
         """
         self._info = info
@@ -71,6 +75,8 @@ class HybridOffloadingManager(OffloadingManager):
         # Counts resets; what was known of requests before one is void.
         self._generation = 0
         self._requests: dict[str, RequestState] = {}
+        self._reopen = reopen
+        self._had_tiers = False
         self._progress = Progress(self._host, self._below, self._promotions, self._write_back)
 
     @property
@@ -233,18 +239,24 @@ class HybridOffloadingManager(OffloadingManager):
         return self._progress.is_pending
 
     def reset_cache(self) -> None:
-        """Forget everything.
+        """Forget everything, and begin a new epoch.
 
-        A reset may follow new weights. So the tiers below are not used any more until a restart.
+        A reset may follow new weights. So chunks that lie below host memory are not read any more
+        in this process, and those stored from now on by no other one.
         """
-        if any(self._below):
-            logger.warning(
-                "The cache was reset, so chunks below host memory may belong to other weights; "
-                "only host memory is used until the next start."
-            )
+        had_tiers = self._had_tiers = self._had_tiers or any(self._below)
         self._progress.abandon()
         self._requests.clear()
         self._generation += 1
+        if not had_tiers or self._reopen is None:
+            return
+        try:
+            opened = self._reopen(uuid4().hex)
+        except (OSError, HybridBlocksError) as error:
+            logger.warning("Only host memory is used until the next reset: %s", error)
+            return
+        self._below.disk, self._below.objects = opened.disk, opened.objects
+        logger.info("The cache was reset: a new epoch begins below host memory.")
 
     def shutdown(self) -> None:
         """Write what is under way and finish it, as far as the tiers go on."""

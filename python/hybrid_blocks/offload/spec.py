@@ -1,5 +1,6 @@
 """The spec that vLLM's OffloadingConnector loads by name."""
 
+from functools import partial
 from typing import Any, Final
 
 import vllm
@@ -118,6 +119,7 @@ class HybridOffloadingSpec(OffloadingSpec):
                 below=below,
                 with_events=self.kv_events_config.enable_kv_cache_events,
                 info=HostInfo.of(groups, self._options.host_bytes, self.config.model.max_model_len),
+                reopen=partial(self._below, groups, header, region),
                 computing=None
                 if self._options.reads_longest
                 else ComputeRate(self._options.prompt_tokens_per_second),
@@ -172,7 +174,8 @@ class HybridOffloadingSpec(OffloadingSpec):
             f"offload runs on CPU, CUDA, ROCm and XPU devices, not {current_platform.device_type}"
         )
 
-    def _below(self, groups: Groups, header: Header, region: Region) -> TiersBelow:
+    def _below(self, groups: Groups, header: Header, region: Region, epoch: str = "") -> TiersBelow:
+        """Open the tiers below host memory for chunks of an epoch, which a reset begins."""
         below = TiersBelow()
         options = self._options
         if options.disk is None and options.objects is None:
@@ -190,7 +193,8 @@ class HybridOffloadingSpec(OffloadingSpec):
                 f"compress_states {options.compress_states!r}: this model has no recurrent states "
                 "of float32 whose structure is known; leave it out"
             )
-        layouts = layout_versions(groups, self._identity(header))
+        identity = self._identity(header) | ({"epoch": epoch} if epoch else {})
+        layouts = layout_versions(groups, identity)
         chunk_bytes = [groups.chunk_bytes(it) if it else 0 for it in groups.by_number()]
         largest = max(codec.stored_bytes)
         disk = self._disk(options.disk, layouts, largest) if options.disk else None
