@@ -70,6 +70,7 @@ NEED_VLLM = [
     "offload/test_rates.py",
     "offload/test_replacement.py",
     "offload/test_second_runner.py",
+    "offload/test_several_connectors.py",
     "offload/test_slab_worker.py",
     "offload/test_standing_still.py",
     "offload/test_surface_of_offload.py",

@@ -6,7 +6,12 @@ from pathlib import Path
 
 from rig.level import BATCHED, OFFLOAD
 
-ABOVE = {"manager": ("manager",), BATCHED: ("manager", BATCHED), OFFLOAD: (OFFLOAD,)}
+ABOVE = {
+    "manager": ("manager",),
+    BATCHED: ("manager", BATCHED),
+    "natural": ("manager", "natural"),
+    OFFLOAD: (OFFLOAD,),
+}
 """Whose exemptions hold at a level: what a level replaces, the ones above it replace too."""
 
 MAX_SHARE = 0.05

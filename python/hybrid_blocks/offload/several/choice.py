@@ -27,15 +27,16 @@ def soonest(
     offers the one with more tokens wins, and then the first.
     """
     best: Offer | None = None
-    best_cost = (num_missing * (seconds_per_token or 0.0), 0)
+    best_cost: tuple[float, float] = (num_missing * (seconds_per_token or 0.0), 0.0)
     for offer in offers:
         if offer.num_tokens <= 0:
             continue
         gained = offer.share * offer.num_tokens
         if seconds_per_token is None:
-            cost: tuple[float, float] = (-gained, offer.seconds)
+            cost = (-gained, offer.seconds)
         else:
-            cost = (offer.seconds + (num_missing - gained) * seconds_per_token, -offer.num_tokens)
+            done = offer.seconds + (num_missing - gained) * seconds_per_token
+            cost = (done, -float(offer.num_tokens))
         if cost < best_cost:
             best, best_cost = offer, cost
     return best
