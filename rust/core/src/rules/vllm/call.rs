@@ -54,6 +54,8 @@ pub(super) struct Call<'a, S> {
     pub(super) tables: &'a mut [Table],
     /// The checkpoint that the call uses or leaves: its tokens.
     pub(super) checkpoint: Option<u32>,
+    /// Whether the request holds blocks while it waits, as for a load: no step preempts it then.
+    pub(super) waits_with_blocks: bool,
 }
 
 impl<'a, S: Store> Call<'a, S> {

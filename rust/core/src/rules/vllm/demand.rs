@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::config::GroupConfig;
 use super::progress::TokenCounts;
-use crate::group::GroupKind;
+use crate::group::{GroupKind, Table};
 use crate::ids::{BlockId, PoolId};
 use crate::store::Store;
 
@@ -125,6 +125,10 @@ impl<S: Store> Call<'_, S> {
         }
         let held = table.blocks.len() as u32;
         if table.num_cached().is_some() {
+            if counts.is_admission && self.waits_with_blocks && self.cache.store.is_slabbed() {
+                let most = own.table_len(u64::from(counts.num_tokens));
+                return num_missing(table, most, config.admission_cap).cast_signed();
+            }
             return i64::from(required.saturating_sub(held));
         }
         let skipped = own.num_skipped_blocks(counts.num_computed);
@@ -212,6 +216,12 @@ impl<S: Store> Call<'_, S> {
         let idle = blocks.iter().filter(|&&block| states.is_available(block));
         idle.count().cast_signed() as i64
     }
+}
+
+/// Blocks that a request takes until it has room for `most` of a group, where it gives back some on the way.
+pub(super) fn num_missing(table: &Table, most: u64, cap: Option<u32>) -> u64 {
+    let room = cap.map_or(u64::MAX, |cap| u64::from(cap).saturating_sub(table.num_held()));
+    most.saturating_sub(table.blocks.len() as u64).min(room)
 }
 
 /// Whether a local hit ends inside its last block, which then must be copied before it is written.

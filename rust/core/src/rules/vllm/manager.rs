@@ -205,6 +205,7 @@ impl<S: Store> KvCacheManager<S> {
             digests,
             tables,
             checkpoint: None,
+            waits_with_blocks: false,
         })
     }
 
@@ -314,6 +315,8 @@ impl<S: Store> KvCacheManager<S> {
             Vec::new()
         };
         let mut call = self.open(handle, *progress)?;
+        let is_load = args.num_external > 0 && args.delay_commit;
+        call.waits_with_blocks = is_load || (progress.is_waiting && progress.num_computed > 0);
         let max_len = call.config.max_model_len;
         let num_local = progress.num_computed + args.num_new_computed;
         let num_computed = (num_local + args.num_external).min(max_len);
@@ -338,8 +341,9 @@ impl<S: Store> KvCacheManager<S> {
             let num_main = num_tokens;
             TokenCounts { num_tokens, num_main, num_computed, is_admission: true, ..counts }
         });
+        let unused = watermark + args.withheld_blocks;
         if let Some(all) = all
-            && !call.fits_beside(&others, args.computed, all, watermark + args.withheld_blocks)
+            && !call.fits_beside(&others, args.computed, all, unused)
         {
             return Ok(false);
         }
@@ -347,13 +351,15 @@ impl<S: Store> KvCacheManager<S> {
         let num_processed = progress.num_processed(num_computed);
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
-        let mut kept = watermark + args.withheld_blocks + args.reserved_blocks.cast_signed();
+        let mut kept = unused + args.reserved_blocks.cast_signed();
         let num_uncounted = call.num_uncounted(args.computed, counts);
         if num_uncounted > 0 {
             // They come from what is left to others, or the step could not be carried out.
             kept = kept.max(num_uncounted);
         }
-        let mut fits = call.fits(args.computed, counts, kept);
+        // A load is not preempted: it takes nothing that was promised to others, or all would wait for each other.
+        let others = if is_load { &others[..] } else { &[] };
+        let mut fits = call.fits_beside(others, args.computed, counts, kept);
         let mut num_cancelled = 0;
         if !fits && reason.take().is_some() {
             num_cancelled = call.cancel_copies();
@@ -369,10 +375,10 @@ impl<S: Store> KvCacheManager<S> {
             return Ok(false);
         }
         let has_computed = args.computed.is_some() || args.num_external > 0;
-        if has_computed && !call.admit(args, counts, all, kept)? {
+        if has_computed && !call.admit(args, (counts, kept), (all, unused), others)? {
             return Ok(false);
         }
-        if args.num_external > 0 && args.delay_commit {
+        if is_load {
             call.request.is_loading = true;
             call.request.trail.loaded = num_computed;
         }
@@ -418,6 +424,7 @@ impl<S: Store> KvCacheManager<S> {
         counts: TokenCounts,
     ) -> Result<i64, Error> {
         let mut call = self.open(handle, RequestProgress::default())?;
+        call.waits_with_blocks = true;
         Ok(if call.cache.store.is_slabbed() {
             call.slab_demand(computed, counts)
         } else {

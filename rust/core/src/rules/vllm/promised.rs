@@ -3,6 +3,7 @@
 //! requests end.
 
 use super::KvCacheManager;
+use super::demand::num_missing;
 use crate::group::GroupKind;
 use crate::store::Store;
 
@@ -43,14 +44,9 @@ impl<S: Store> KvCacheManager<S> {
                     continue;
                 }
                 let most = group.table_len(u64::from(num_tokens));
-                let held = table.blocks.len() as u64;
-                // A window's blocks are given back on the way.
-                let num_missing = most.saturating_sub(held).min(
-                    cap.map_or(u64::MAX, |cap| u64::from(cap).saturating_sub(table.num_held())),
-                );
-                is_kept |= most > held;
+                is_kept |= most > table.blocks.len() as u64;
                 if other != row {
-                    missing[group.spec.pool.index()] += num_missing;
+                    missing[group.spec.pool.index()] += num_missing(table, most, cap);
                 }
             }
             if is_kept {
