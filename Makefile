@@ -317,9 +317,14 @@ reference: build/.installed ## Write docs/reference from the code
 SECONDS ?= 60
 FUZZ := RUSTC_BOOTSTRAP=1 $(TOOLS)/cargo-fuzz
 .PHONY: fuzz mutants
-fuzz: $(TOOLS)/cargo-fuzz ## Random operations guided by coverage (SECONDS=60); a failure is printed as text
-	@mkdir -p build/fuzz
-	$(FUZZ) run --sanitizer none operations build/fuzz -- -max_total_time=$(SECONDS) -max_len=1624 -print_final_stats=1
+fuzz: fuzz-operations fuzz-serving ## Random operations, and lives of an engine, guided by coverage (SECONDS=60 each); a failure is printed as text
+
+# Bytes of a setup and 200 operations, or 60 events.
+fuzz-operations: MOST_BYTES := 1624
+fuzz-serving: MOST_BYTES := 512
+fuzz-%: $(TOOLS)/cargo-fuzz
+	@mkdir -p build/fuzz/$*
+	$(FUZZ) run --sanitizer none $* build/fuzz/$* -- -max_total_time=$(SECONDS) -max_len=$(MOST_BYTES) -print_final_stats=1
 
 # Another tenth with each commit; SAMPLE=all takes hours.
 SAMPLE ?= tenth

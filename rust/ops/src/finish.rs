@@ -1,8 +1,9 @@
 //! The end of a run: a request that fits alone finishes, and nothing is left behind.
 
 use crate::op::Op;
-use crate::request::{Request, Tokens};
+use crate::request::Request;
 use crate::setup::Setup;
+use crate::tokens::Tokens;
 use crate::world::{Check, World, ensure};
 
 impl World {
@@ -73,7 +74,7 @@ pub fn longest_request_finishes_alone(setup: &Setup, steps: &[u32]) -> Check {
     let system = &mut world.system;
     let most = system.max_request_tokens().min(300);
     let tokens: Tokens = (0..most.cast_signed()).collect();
-    let digests = tokens.digests(setup.hash_block_size, 0);
+    let digests = tokens.digests(setup.hash_block_size, 0..most / setup.hash_block_size);
     let added = system.add("longest", tokens.ids(), digests, None);
     let handle = added.map_err(|error| error.to_string())?;
     // Where no layer looks back across it, a border is a hit without any cache.

@@ -1,7 +1,6 @@
 //! [`Input`]: a setup and the operations on it, as bytes and as text.
 
-use serde::de::DeserializeOwned;
-
+use crate::lines;
 use crate::op::Op;
 use crate::setup::Setup;
 use crate::system::Call;
@@ -21,10 +20,7 @@ impl Input {
     /// are missing are 0; a rest too short for an operation is left out.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Self {
-        let mut setup = [0; Setup::BYTES];
-        let (head, tail) = bytes.split_at(bytes.len().min(Setup::BYTES));
-        setup[..head.len()].copy_from_slice(head);
-        let (ops, _) = tail.as_chunks::<{ Op::BYTES }>();
+        let (setup, ops) = lines::split(bytes);
         Self {
             setup: Setup::decode(setup),
             ops: ops.iter().map(|&bytes| Op::decode(bytes)).collect(),
@@ -32,15 +28,9 @@ impl Input {
     }
 
     /// JSON lines: the setup, then one operation a line.
-    ///
-    /// # Panics
-    /// Never: all fields are numbers, names and lists.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let setup = serde_json::to_string(&self.setup).expect("a setup is JSON");
-        let ops =
-            self.ops.iter().map(|op| serde_json::to_string(op).expect("an operation is JSON"));
-        std::iter::once(setup).chain(ops).map(|line| line + "\n").collect()
+        lines::to_text(&self.setup, &self.ops)
     }
 
     /// Reads what [`Input::to_text`] wrote.
@@ -48,9 +38,8 @@ impl Input {
     /// # Errors
     /// The number of the first line that is not understood, and why.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut lines = (1..).zip(text.lines());
-        let setup = line(lines.next().unwrap_or((1, "")))?;
-        Ok(Self { setup, ops: lines.map(line).collect::<Result<_, _>>()? })
+        let (setup, ops) = lines::parse(text)?;
+        Ok(Self { setup, ops })
     }
 
     /// Runs all operations, and every check after each.
@@ -81,8 +70,4 @@ impl Input {
         }
         world.finish().map_err(|error| format!("at the end: {error}"))
     }
-}
-
-fn line<T: DeserializeOwned>((number, text): (usize, &str)) -> Result<T, String> {
-    serde_json::from_str(text).map_err(|error| format!("line {number}: {error}"))
 }

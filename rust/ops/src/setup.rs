@@ -1,6 +1,6 @@
 //! [`Setup`]: groups, memory and policies of a manager.
 
-use hybrid_blocks::GroupKind;
+use hybrid_blocks::{GroupKind, Storage};
 use serde::{Deserialize, Serialize};
 
 use crate::op::Op;
@@ -59,7 +59,7 @@ impl Group {
 
     /// Whether it keeps one entry a token.
     pub(crate) fn is_attention(&self) -> bool {
-        !matches!(self.kind, GroupKind::State { .. } | GroupKind::Cross { .. })
+        self.kind.storage() == Storage::ByPosition
     }
 }
 
@@ -153,7 +153,7 @@ fn kind_of(kind: u8, size: u8, plain: bool) -> GroupKind {
 }
 
 /// A placement with each option that decides.
-fn placement([margin, finish, follow, every, most]: [u32; 5]) -> String {
+pub(crate) fn placement([margin, finish, follow, every, most]: [u32; 5]) -> String {
     let name = (margin % 7).checked_sub(1).map_or("learned".into(), |it| format!("fixed:{it}"));
     let finish = finish % 2 == 0;
     let [follow, every, most] = [follow % 6, every % 12, most % 5];

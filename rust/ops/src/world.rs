@@ -6,9 +6,10 @@ use hybrid_blocks::{BlockCopy, BlockId, CacheEvent, Digest, Error, GroupKind, Hi
 
 use crate::memory::Memory;
 use crate::op::Op;
-use crate::request::{Request, Tokens};
+use crate::request::Request;
 use crate::setup::{Group, Policy, Setup};
 use crate::system::{Call, System};
+use crate::tokens::Tokens;
 
 /// What the manager did wrong, if anything.
 pub type Check = Result<(), String>;
@@ -47,7 +48,7 @@ impl World {
     pub fn new(setup: &Setup) -> Self {
         Self {
             system: System::new(setup),
-            memory: Memory::new(setup.pools()),
+            memory: Memory::new(setup.num_slabs, setup.pools()),
             setup: setup.clone(),
             requests: Vec::new(),
             stored: BTreeMap::new(),
@@ -176,7 +177,8 @@ impl World {
             .map(|at| 200 + (number.cast_signed() + at) % 3);
         let tokens: Tokens = shared.chain(own).collect();
         let id = format!("request {number}");
-        let digests = tokens.digests(self.setup.hash_block_size, 0);
+        let full = tokens.len() / self.setup.hash_block_size;
+        let digests = tokens.digests(self.setup.hash_block_size, 0..full);
         let fits = tokens.len() <= self.system.max_request_tokens();
         let session = (session > 0).then(|| session_id(session));
         let result = self.system.add(&id, tokens.ids(), digests, session.as_deref());
@@ -203,13 +205,15 @@ impl World {
 
     fn append(&mut self, at: usize, tokens: &[i32]) -> Check {
         let request = &mut self.requests[at];
-        let first = request.num_tokens() / self.setup.hash_block_size;
+        let hash_block = self.setup.hash_block_size;
+        let first = request.num_tokens() / hash_block;
         for &token in tokens {
             request.tokens.push(token);
         }
         // What was found before is looked up again.
         request.promised = None;
-        let digests = request.tokens.digests(self.setup.hash_block_size, first);
+        let full = request.num_tokens() / hash_block;
+        let digests = request.tokens.digests(hash_block, first..full);
         self.system
             .append(request.handle, tokens, &digests)
             .map_err(|error| format!("append: {error}"))
@@ -555,10 +559,10 @@ impl World {
     }
 }
 
-fn session_id(number: u8) -> String {
+pub(crate) fn session_id(number: u8) -> String {
     format!("session {number}")
 }
 
-fn hint_of(number: u8) -> Hint {
+pub(crate) fn hint_of(number: u8) -> Hint {
     Hint::ALL[usize::from(number) % Hint::ALL.len()]
 }

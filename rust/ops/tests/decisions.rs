@@ -5,6 +5,8 @@
 //! recorded. A change that is meant to decide otherwise records again and says so:
 //! `RECORD=1 cargo test -p hybrid-blocks-ops --test decisions`.
 
+mod common;
+
 use std::path::Path;
 use std::{env, fs};
 
@@ -13,18 +15,8 @@ use ops::{Input, Op, Setup, World};
 const NUM_INPUTS: u64 = 300;
 const NUM_OPS: usize = 60;
 
-/// The same bytes for the same number: `SplitMix64`.
 fn input(number: u64) -> Input {
-    let mut state = number << 32;
-    let bytes: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ mixed >> 31) as u8
-    })
-    .take(Setup::BYTES + NUM_OPS * Op::BYTES)
-    .collect();
-    Input::decode(&bytes)
+    Input::decode(&common::bytes(number, Setup::BYTES + NUM_OPS * Op::BYTES))
 }
 
 /// One line an input: the 64-bit FNV-1a hash of all calls, answers and statistics.

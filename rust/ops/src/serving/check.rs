@@ -1,0 +1,73 @@
+//! What must be true after every event and every step.
+
+use hybrid_blocks::{BlockId, GroupId, GroupKind, Key, PoolId, Store};
+
+use super::engine::Engine;
+use crate::tokens::content_of;
+use crate::world::{Check, ensure};
+
+impl Engine {
+    pub(super) fn check(&self) -> Check {
+        self.manager.check_integrity()?;
+        self.check_found()?;
+        for request in self.running.iter().chain(&self.holding) {
+            let tables = self.tables(request);
+            for (id, group) in self.groups() {
+                let held = tables[id as usize].iter().filter(|block| !block.is_null()).count();
+                let most = self.setup.admission_cap(&group);
+                ensure!(
+                    most.is_none_or(|most| held <= most as usize),
+                    "{held} blocks of group {id}, {most:?} at most: {request:?}"
+                );
+            }
+        }
+        self.check_entered()
+    }
+
+    /// A look-up finds what is written, and nothing that a load, or a step that was given up, has not written.
+    fn check_found(&self) -> Check {
+        let store = self.manager.store();
+        for pool in (0..store.num_pools()).map(PoolId) {
+            let index = store.prefix_index(pool);
+            for block in 0..store.pool(pool).num_ids() {
+                let Some((Key { digest, group }, num_tokens)) = index.first_key(BlockId(block))
+                else {
+                    continue;
+                };
+                let of = &self.setup.groups[group.index()];
+                let offset = if of.is_attention() { (num_tokens - 1) % of.block_size } else { 0 };
+                let found = self.memory.read(self.setup.place(of, block), offset);
+                let expected = content_of(digest) ^ u64::from(group.0);
+                ensure!(
+                    found == Some(expected),
+                    "block {block} of group {group} is found for {num_tokens} tokens that are not in it"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Full blocks of full attention are found that running requests hold, as far as steps have ended.
+    fn check_entered(&self) -> Check {
+        for request in &self.running {
+            let handle = self.manager.find(&request.id).unwrap_or(u64::MAX);
+            let num_done = request.num_computed - request.num_in_flight;
+            let grain = if self.setup.has_states() {
+                self.setup.hash_block_size
+            } else {
+                self.setup.grain()
+            };
+            let num_done = num_done.min(request.num_known) / grain * grain;
+            for (id, group) in self.groups().filter(|(_, group)| group.kind == GroupKind::Full) {
+                let num_held = self.manager.blocks(handle, GroupId(id)).len() as u32;
+                for position in 0..(num_done / group.block_size).min(num_held) {
+                    let digest = request.tokens.digest((position + 1) * group.block_size);
+                    let key = Key { digest, group: GroupId(id) };
+                    let is_found = self.manager.store().get(PoolId(group.pool), &key).is_some();
+                    ensure!(is_found, "block {position} of group {id} is not found: {request:?}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
