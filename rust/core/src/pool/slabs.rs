@@ -68,11 +68,6 @@ impl Slabs {
         self.idle.num
     }
 
-    /// Blocks with an owner.
-    pub(crate) fn num_live(&self) -> u64 {
-        u64::from(self.num_owned - self.num_idle()) * u64::from(self.blocks_per_slab) - self.slack
-    }
-
     /// Blocks without an owner in slabs that hold live blocks: room that only this pool can use.
     pub(crate) fn slack(&self) -> u64 {
         self.slack
