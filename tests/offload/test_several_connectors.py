@@ -317,8 +317,12 @@ def test_a_connector_whose_loads_fail_loses_against_one_that_keeps_its_word(
         connector.update_state_after_alloc(asked, blocks(number + 1), scripts[place].answer[0])
         chosen.append(place)
         is_bad = place == 0
-        told = {"failed_recving" if is_bad else "finished_recving": {asked.request_id}}
-        connector.update_connector_output(KVConnectorOutput(**told))
+        ended = {asked.request_id}
+        connector.update_connector_output(
+            KVConnectorOutput(failed_recving=ended)
+            if is_bad
+            else KVConnectorOutput(finished_recving=ended)
+        )
         clock.now += 1
     assert chosen == [0, 0, 1, 1]
     assert connector._children[0].counts["failed_loads"] == chosen.count(0)

@@ -71,7 +71,7 @@ def test_both_names_are_ours_and_come_back(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_derived_class_has_it_too_and_keeps_its_own_methods_in_front() -> None:
     plugin.register()
 
-    class Later(vllms_async.AsyncScheduler):  # type: ignore[name-defined, misc]
+    class Later(vllms_async.AsyncScheduler):
         """Derived after the plugin is loaded."""
 
     for derived in (Instrumented, Later):

@@ -26,6 +26,8 @@ from hybrid_blocks.vllm import batching, releases
 from hybrid_blocks.vllm.level import SCHEDULER, VARIABLE
 from hybrid_blocks.vllm.stand_ins import Budget, EncoderConnector, Measured, Running
 
+__all__ = ["AsyncScheduler", "Scheduler", "VllmAsyncScheduler", "VllmScheduler"]
+
 logger = init_logger("vllm.hybrid_blocks")
 
 _OFF = f"{SCHEDULER}=off switches this off, {VARIABLE}=off the whole plugin"
@@ -46,8 +48,8 @@ class Scheduler(VllmScheduler):
     def __new__(cls, vllm_config: Any = None, *_args: Any, **_kwargs: Any) -> Self:
         """Choose as vLLM does between its own two, where ``--scheduler-cls`` names this one."""
         config = getattr(vllm_config, "scheduler_config", None)
-        is_named = cls is Scheduler and config is not None and config.scheduler_cls is not None
-        if is_named and config.async_scheduling:
+        is_named = config is not None and config.scheduler_cls is not None
+        if cls is Scheduler and is_named and getattr(config, "async_scheduling", False):
             return object.__new__(AsyncScheduler)  # type: ignore[return-value]
         return object.__new__(cls)
 

@@ -79,7 +79,8 @@ class HostsWorker(HostWorker):
         return result, drafts
 
     def _move(self, it: Moving) -> None:
-        place, _ = it.number  # type: ignore[misc]
+        number: Any = it.number
+        place: int = number[0]
         self.host.chunks = self._chunks[place]
         if not it.is_store:
             self.loaded_from.add(place)
