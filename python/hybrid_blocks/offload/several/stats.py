@@ -40,7 +40,7 @@ class ChoiceStats(KVConnectorStats):
 
     def reset(self) -> None:
         """Forget all."""
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         """Add later counts, and take later rates."""
