@@ -9,7 +9,7 @@ from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
 from hybrid_blocks.vllm import engine_labels, metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
-from hybrid_blocks.vllm.grant import grant, is_tested, scheduler_grant, worker_grant
+from hybrid_blocks.vllm.grant import grant, worker_grant
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.level import Level, is_checked, requested
 from hybrid_blocks.vllm.metrics_registry import (
@@ -61,25 +61,6 @@ def install(level: Level | None = None) -> None:
         from hybrid_blocks.vllm import checking  # noqa: PLC0415
 
         _UNDO.append(checking.install())
-
-
-def install_schedulers() -> None:
-    """Put the schedulers that decode in one call in place of vLLM's two, on a tested release.
-
-    Classes derived from vLLM's two have them too. A second call changes nothing.
-    """
-    if not is_tested():
-        return
-    if why := scheduler_grant().reason:
-        logger.info_once("hybrid_blocks: vLLM's own code schedules requests: %s", why)
-        return
-    from vllm.v1.core.sched import scheduler as vllm_scheduler  # noqa: PLC0415
-
-    from hybrid_blocks.vllm import scheduler  # noqa: PLC0415
-
-    if vllm_scheduler.Scheduler is not scheduler.Scheduler:
-        swap(scheduler.REPLACEMENTS)
-        _UNDO.append(lambda: swap(back(scheduler.REPLACEMENTS)))
 
 
 def _install_copies(level: Level) -> None:

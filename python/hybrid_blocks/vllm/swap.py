@@ -1,7 +1,7 @@
 """Replaces classes and functions by others, wherever a loaded module holds them."""
 
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 _OWN = "hybrid_blocks."
@@ -11,8 +11,7 @@ def swap(pairs: Sequence[tuple[Any, Any]]) -> None:
     """Let every loaded module, but this package's, that names a first name the second instead.
 
     Modules loaded later import the new name from the module that defines it. Classes derived from
-    a first derive from the second from now on, but for those that are a first name themselves.
-    Nothing on disk changes; to swap back undoes it.
+    a first derive from the second from now on. Nothing on disk changes; to swap back undoes it.
     """
     replacements = {id(original): replacement for original, replacement in pairs}
     originals = replacements.keys()
@@ -26,16 +25,14 @@ def swap(pairs: Sequence[tuple[Any, Any]]) -> None:
                 setattr(module, attribute, replacements[id(value)])
     for original, replacement in pairs:
         if isinstance(original, type):
-            _derive(original, replacement, originals)
+            _derive(original, replacement)
 
 
-def _derive(original: type, replacement: type, originals: Container[int]) -> None:
+def _derive(original: type, replacement: type) -> None:
     """Let classes derived from ``original``, but this package's, derive from ``replacement``."""
     derived: type
     for derived in original.__subclasses__():
-        if id(derived) in originals or derived is replacement:
-            continue
-        if not derived.__module__.startswith(_OWN):
+        if derived is not replacement and not derived.__module__.startswith(_OWN):
             derived.__bases__ = tuple(
                 replacement if base is original else base for base in derived.__bases__
             )
