@@ -25,6 +25,7 @@ __all__ = [
     "GroupKind",
     "GroupSpec",
     "HashChain",
+    "KeyedDigests",
     "build_info",
     "offload",
     "vllm",
@@ -161,6 +162,17 @@ class HashChain:
     @property
     def num_tokens(self) -> int:
         """Tokens appended so far."""
+
+@final
+class KeyedDigests:
+    """Says which hashes are equal, and nothing else without ``key``, whose 16 bytes nothing shows."""
+
+    def __new__(cls, key: bytes) -> KeyedDigests: ...
+    def text(self, hashes: list[bytes]) -> str:
+        """Return a digest of 12 characters for each hash, one behind another.
+
+        A hash is folded to 16 bytes before it is encrypted with AES-128.
+        """
 
 _Count = TypeVar("_Count", int, npt.NDArray[np.int64])
 

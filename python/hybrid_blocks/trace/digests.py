@@ -1,11 +1,11 @@
 """Keyed digests: they tell blocks apart within a file, and say nothing outside it."""
 
-import binascii
-import hashlib
 import secrets
 from typing import Final
 
-_BYTES: Final = 9
+from hybrid_blocks._core import KeyedDigests
+
+_KEY_BYTES: Final = 16
 _CHARACTERS: Final = 12
 
 
@@ -13,14 +13,11 @@ class Digests:
     """Makes the digests of one file; its key is random and is never stored."""
 
     def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
+        self._keyed = KeyedDigests(secrets.token_bytes(_KEY_BYTES))
 
     def of(self, hashes: list[bytes]) -> str:
         """Return a digest for each hash, one behind another."""
-        # The key stands before each hash: BLAKE2 needs no more to be a keyed hash.
-        key, blake2b = self._key, hashlib.blake2b
-        digests = [blake2b(key + it, digest_size=_BYTES).digest() for it in hashes]
-        return binascii.b2a_base64(b"".join(digests), newline=False).decode()
+        return self._keyed.text(hashes)
 
 
 def count(text: str) -> int:

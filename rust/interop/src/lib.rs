@@ -8,6 +8,7 @@ mod extra_keys;
 mod guarded;
 mod hash;
 mod hint;
+mod keyed;
 mod list_ints;
 mod tokens;
 
@@ -20,5 +21,6 @@ pub use error::{
 pub use guarded::{Guarded, caught};
 pub use hash::{PyBlockHasher, PyHashChain};
 pub use hint::optional_hint;
+pub use keyed::PyKeyedDigests;
 pub use list_ints::ListInts;
 pub use tokens::{list_ids, token_ids};
