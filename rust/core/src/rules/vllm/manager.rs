@@ -314,8 +314,11 @@ impl<S: Store> KvCacheManager<S> {
         } else {
             Vec::new()
         };
-        let mut call = self.open(handle, *progress)?;
         let is_load = args.num_external > 0 && args.delay_commit;
+        // Where no other request holds blocks, a load has none to leave them to.
+        let leaves_none = is_load && self.store().is_slabbed() && !self.others_hold_blocks(row);
+        let reserved_blocks = if leaves_none { 0 } else { args.reserved_blocks };
+        let mut call = self.open(handle, *progress)?;
         call.waits_with_blocks = is_load || (progress.is_waiting && progress.num_computed > 0);
         let max_len = call.config.max_model_len;
         let num_local = progress.num_computed + args.num_new_computed;
@@ -351,7 +354,7 @@ impl<S: Store> KvCacheManager<S> {
         let num_processed = progress.num_processed(num_computed);
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
-        let mut kept = unused + args.reserved_blocks.cast_signed();
+        let mut kept = unused + reserved_blocks.cast_signed();
         let num_uncounted = call.num_uncounted(args.computed, counts);
         if num_uncounted > 0 {
             // They come from what is left to others, or the step could not be carried out.
