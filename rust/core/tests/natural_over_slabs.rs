@@ -798,6 +798,30 @@ fn a_state_is_kept_where_its_tokens_are_those_of_its_request() {
 }
 
 #[test]
+fn a_request_keeps_the_state_that_was_loaded_once_its_load_has_ended() {
+    for has_ended in [false, true] {
+        let mut manager = small(40, 64);
+        let tokens: Vec<u8> = (0..50).collect();
+        let (handle, mut progress) = arrive(&mut manager, "a", &tokens);
+        manager.start_step();
+        let args = AllocateArgs { num_external: 48, delay_commit: true, ..AllocateArgs::default() };
+        assert!(manager.allocate(handle, &progress, &args).unwrap().is_some());
+        progress.num_computed = 48;
+        if has_ended {
+            manager.commit(handle, &progress, 48).unwrap();
+        }
+        manager.settle(handle, &progress).unwrap();
+        manager.free(handle).unwrap();
+        let digest = digests(&tokens)[23];
+        let is_found = [0, 1].map(|group| {
+            let key = hybrid_blocks::Key { digest, group: GroupId(group) };
+            manager.store().get(PoolId(group), &key).is_some()
+        });
+        assert_eq!(is_found, [has_ended; 2]);
+    }
+}
+
+#[test]
 fn where_prompts_end_they_leave_checkpoints_only_if_asked_to() {
     for prompt_end in [false, true] {
         let policy = CheckpointPolicy { prompt_end, ..CheckpointPolicy::default() };

@@ -104,7 +104,8 @@ impl Setup {
             (0..num_pools as usize).map(|pool| 1 + number(16 + pool, 4)).collect();
         blocks_per_slab.push(1);
         let has_windows = groups.iter().any(|it| it.is_attention() && it.kind != GroupKind::Full);
-        let places = is_slabbed && (num_states > 0 || has_windows);
+        let has_windows_or_states = num_states > 0 || has_windows;
+        let places = is_slabbed && has_windows_or_states;
         let placement = placement([18, 19, 20, 21, 22].map(|at| bytes[at].into()));
         let mut setup = Self {
             groups,
@@ -122,11 +123,14 @@ impl Setup {
             connector: match number(27, 6) {
                 0 | 1 => Connector::None,
                 2 => Connector::InStep,
+                // vLLM counts what windows and states still need as nothing: its own loads may wait for each other.
+                _ if !is_slabbed && has_windows_or_states => Connector::InStep,
                 3 => Connector::Beside,
                 _ => Connector::BesideOrComputed,
             },
         };
-        setup.num_slabs = 1 + setup.enough_slabs() + setup.slabs_for_drafts() + number(28, 40);
+        setup.num_slabs =
+            1 + setup.enough_slabs() + setup.slabs_for_drafts() + number(28, 6) * number(29, 8);
         setup
     }
 

@@ -151,7 +151,7 @@ impl<S: Store> KvCacheManager<S> {
         if !self.store().is_slabbed() || !self.holds_blocks(row) {
             return;
         }
-        if self.engine.requests.taken().all(|other| other == row || !self.holds_blocks(other)) {
+        if !self.others_hold_blocks(row) {
             self.alone = Some(self.engine.requests.rows[row].id.clone());
         }
     }
@@ -173,6 +173,11 @@ impl<S: Store> KvCacheManager<S> {
             self.alone.as_ref() == Some(&self.engine.requests.rows[row].id)
                 && self.holds_blocks(row)
         })
+    }
+
+    /// Whether another request than that of a row holds blocks.
+    pub(super) fn others_hold_blocks(&self, row: usize) -> bool {
+        self.engine.requests.taken().any(|other| other != row && self.holds_blocks(other))
     }
 
     pub(super) fn holds_blocks(&self, row: usize) -> bool {

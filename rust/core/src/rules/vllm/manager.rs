@@ -314,9 +314,10 @@ impl<S: Store> KvCacheManager<S> {
         } else {
             Vec::new()
         };
+        let reserved_blocks = self.reserved_blocks(row, args);
         let mut call = self.open(handle, *progress)?;
-        let is_load = args.num_external > 0 && args.delay_commit;
-        call.waits_with_blocks = is_load || (progress.is_waiting && progress.num_computed > 0);
+        call.waits_with_blocks =
+            args.is_load() || (progress.is_waiting && progress.num_computed > 0);
         let max_len = call.config.max_model_len;
         let num_local = progress.num_computed + args.num_new_computed;
         let num_computed = (num_local + args.num_external).min(max_len);
@@ -351,14 +352,14 @@ impl<S: Store> KvCacheManager<S> {
         let num_processed = progress.num_processed(num_computed);
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
-        let mut kept = unused + args.reserved_blocks.cast_signed();
+        let mut kept = unused + reserved_blocks.cast_signed();
         let num_uncounted = call.num_uncounted(args.computed, counts);
         if num_uncounted > 0 {
             // They come from what is left to others, or the step could not be carried out.
             kept = kept.max(num_uncounted);
         }
         // A load is not preempted: it takes nothing that was promised to others, or all would wait for each other.
-        let others = if is_load { &others[..] } else { &[] };
+        let others = if args.is_load() { &others[..] } else { &[] };
         let mut fits = call.fits_beside(others, args.computed, counts, kept);
         let mut num_cancelled = 0;
         if !fits && reason.take().is_some() {
@@ -378,7 +379,7 @@ impl<S: Store> KvCacheManager<S> {
         if has_computed && !call.admit(args, (counts, kept), (all, unused), others)? {
             return Ok(false);
         }
-        if is_load {
+        if args.is_load() {
             call.request.is_loading = true;
             call.request.trail.loaded = num_computed;
         }

@@ -61,6 +61,13 @@ pub struct AllocateArgs<'a> {
     pub unzeroed_groups: &'a [u32],
 }
 
+impl AllocateArgs<'_> {
+    /// Whether others write what is computed elsewhere, beside steps.
+    pub(super) fn is_load(&self) -> bool {
+        self.num_external > 0 && self.delay_commit
+    }
+}
+
 /// The tokens that an allocation is about.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenCounts {

@@ -4,6 +4,7 @@
 
 use super::KvCacheManager;
 use super::demand::num_missing;
+use super::progress::AllocateArgs;
 use crate::group::GroupKind;
 use crate::store::Store;
 
@@ -54,6 +55,12 @@ impl<S: Store> KvCacheManager<S> {
             }
         }
         missing
+    }
+
+    /// Blocks that a call leaves to others. Where no other request holds any, a load has none to leave them to.
+    pub(super) fn reserved_blocks(&self, row: usize, args: &AllocateArgs<'_>) -> u64 {
+        let is_load = args.is_load() && self.store().is_slabbed();
+        if is_load && !self.others_hold_blocks(row) { 0 } else { args.reserved_blocks }
     }
 
     /// Takes a promise back: the request waits for its client, maybe for long.
