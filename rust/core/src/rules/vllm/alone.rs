@@ -160,7 +160,7 @@ impl<S: Store> KvCacheManager<S> {
     pub fn pause(&mut self, handle: u64) {
         let Some(row) = self.row(handle) else { return };
         self.take_back_promise(handle);
-        if self.alone.as_ref() == Some(&self.engine.requests.rows[row].id) {
+        if self.is_alone(row) {
             self.alone = None;
         }
     }
@@ -169,10 +169,12 @@ impl<S: Store> KvCacheManager<S> {
     /// preempts it: the caller frees it, and admits it again.
     #[must_use]
     pub fn is_stuck(&self, handle: u64) -> bool {
-        self.row(handle).is_some_and(|row| {
-            self.alone.as_ref() == Some(&self.engine.requests.rows[row].id)
-                && self.holds_blocks(row)
-        })
+        self.row(handle).is_some_and(|row| self.is_alone(row) && self.holds_blocks(row))
+    }
+
+    /// Whether the request of a row is to run alone.
+    pub(super) fn is_alone(&self, row: usize) -> bool {
+        self.alone.as_ref() == Some(&self.engine.requests.rows[row].id)
     }
 
     /// Whether another request than that of a row holds blocks.

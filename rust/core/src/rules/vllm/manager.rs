@@ -290,6 +290,12 @@ impl<S: Store> KvCacheManager<S> {
             let start = progress.num_computed + args.num_new_computed;
             self.plan_checkpoints(row, progress.num_prompt, start);
         }
+        if self.is_alone(row)
+            && let Some(slabs) = self.store_mut().as_slabs_mut()
+        {
+            // The step may have begun before the request was known again.
+            slabs.spend_slack(Slack::Packed);
+        }
         let next_checkpoint = self.engine.requests.rows[row].rest.next_checkpoint.take();
         let has_room = self.try_allocate(handle, progress, args, new)?;
         if !has_room {
