@@ -152,7 +152,9 @@ impl<S: Store> KvCacheManager<S> {
             return;
         }
         if !self.others_hold_blocks(row) {
-            self.alone = Some(self.engine.requests.rows[row].id.clone());
+            let request = &mut self.engine.requests.rows[row];
+            request.rest.is_stuck = true;
+            self.alone = Some(request.id.clone());
         }
     }
 
@@ -160,6 +162,7 @@ impl<S: Store> KvCacheManager<S> {
     pub fn pause(&mut self, handle: u64) {
         let Some(row) = self.row(handle) else { return };
         self.take_back_promise(handle);
+        self.engine.requests.rows[row].rest.is_stuck = false;
         if self.is_alone(row) {
             self.alone = None;
         }
@@ -169,7 +172,7 @@ impl<S: Store> KvCacheManager<S> {
     /// preempts it: the caller frees it, and admits it again.
     #[must_use]
     pub fn is_stuck(&self, handle: u64) -> bool {
-        self.row(handle).is_some_and(|row| self.is_alone(row) && self.holds_blocks(row))
+        self.row(handle).is_some_and(|row| self.engine.requests.rows[row].rest.is_stuck)
     }
 
     /// Whether the request of a row is to run alone.

@@ -298,6 +298,7 @@ impl<S: Store> KvCacheManager<S> {
         }
         let next_checkpoint = self.engine.requests.rows[row].rest.next_checkpoint.take();
         let has_room = self.try_allocate(handle, progress, args, new)?;
+        self.engine.requests.rows[row].rest.is_stuck = false;
         if !has_room {
             self.is_short = true;
             self.note_stuck(row);

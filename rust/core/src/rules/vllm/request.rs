@@ -37,6 +37,8 @@ pub(super) struct Request {
     pub(super) is_named: bool,
     /// Whether others still write what it was admitted with: nothing of it may be found.
     pub(super) is_loading: bool,
+    /// Whether it could not grow the last time, though no other request held a block.
+    pub(super) is_stuck: bool,
     /// Tokens computed when it was to be given up.
     pub(super) num_computed: u32,
 }
