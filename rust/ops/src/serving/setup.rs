@@ -117,7 +117,8 @@ impl Setup {
             placement: places.then_some(placement),
             num_drafts,
             is_async: number(24, 2) > 0,
-            reserves_all: number(25, 3) < 2,
+            // Without it two loads may still wait for each other, though seldom.
+            reserves_all: number(25, 3) < 2 || number(27, 6) > 2,
             // vLLM's own rules leave keys of what a request has not computed that is taken out of its step.
             has_priorities: is_slabbed && number(26, 3) > 1,
             connector: match number(27, 6) {
