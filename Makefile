@@ -326,6 +326,15 @@ fuzz-%: $(TOOLS)/cargo-fuzz
 	@mkdir -p build/fuzz/$*
 	$(FUZZ) run --sanitizer none $* build/fuzz/$* -- -max_total_time=$(SECONDS) -max_len=$(MOST_BYTES) -print_final_stats=1
 
+# What was reached is kept in the repository: the fewest inputs that reach as much code, as text.
+.PHONY: fuzz-seeds
+fuzz-seeds: fuzz-seeds-operations fuzz-seeds-serving ## Seeds that `cargo test` replays, of what `make fuzz` reached
+fuzz-seeds-serving: FORM := --serving
+fuzz-seeds-%: $(TOOLS)/cargo-fuzz
+	@rm -rf build/fuzz/$*.few && mkdir -p build/fuzz/$*.few
+	$(FUZZ) run --sanitizer none $* build/fuzz/$*.few build/fuzz/$* -- -set_cover_merge=1 -use_counters=0
+	for seed in build/fuzz/$*.few/*; do cargo run --quiet -p hybrid-blocks-ops -- $(FORM) --text $$seed && echo; done > rust/ops/tests/seeds/$*.jsonl
+
 # Another tenth with each commit; SAMPLE=all takes hours.
 SAMPLE ?= tenth
 SEED ?= $(shell git rev-parse --short HEAD)

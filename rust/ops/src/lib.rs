@@ -14,8 +14,8 @@
 //! | cargo-fuzz | bytes, guided by coverage | `fuzz/` at the top of the repository |
 //! | hypothesis | bytes; the calls that the world made are repeated through Python | `tests/bindings` |
 //!
-//! A failing input of any of them is bytes. The binary prints them as JSON lines, one operation or event a line; kept
-//! in `tests/recorded`, they are replayed by `cargo test`.
+//! A failing input of any of them is bytes. The binary prints them as JSON lines, one operation or event a line. `cargo test`
+//! replays those kept in `tests/recorded`, and `tests/seeds`: as few as reach what a fuzzer has reached.
 //!
 //! ```text
 //! lines                     bytes and JSON lines

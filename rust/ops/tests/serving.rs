@@ -13,8 +13,7 @@ fn life() -> impl Strategy<Value = Life> {
     (setup, prop::collection::vec(event, 1..40)).prop_map(|(setup, events)| Life { setup, events })
 }
 
-/// Draws the same lives in every run. Some others wait for ever: where a load finds a scattered hit, and where vLLM's
-/// own loads wait for each other. `make fuzz` draws others.
+/// Draws the same lives in every run; `make fuzz` draws others.
 fn config() -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,
