@@ -82,7 +82,10 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path, ending: str) -> None
     assert all(len(read_trace(file)) == 2 for file in files)
 
 
-@pytest.mark.parametrize("text", ['"blocks":"AAAA"', '"blocks":"","parent":"AAAA"'])
+@pytest.mark.parametrize(
+    "text",
+    ['"blocks":"AAAA"', '"blocks":"","parent":"AAAA"', '"blocks":"AAAA","parent":"AAAAAAAA"'],
+)
 def test_a_digest_that_is_cut_off_is_damage(text: str) -> None:
     with pytest.raises(ValueError, match="digests have 12 characters each, and these have 4"):
         parse(b'{"hybrid_blocks_event":0,"at":0.0,"what":"removed",%s}' % text.encode())

@@ -129,7 +129,7 @@ def test_prompts_of_a_template_leave_it_near_one_of_a_few_lengths() -> None:
             for cut in kind.cuts
         ]
         assert np.logical_or.reduce(near).all()
-        assert len(np.unique(own)) > len(own) / 3, "lengths are drawn anew"
+        assert len(np.unique(own)) > len(own) / 3, "each prompt draws its own length"
     sharing = measure_sharing(trace, 16)
     assert sharing is not None
     assert sharing.hit_tokens / trace.prompt_tokens.sum() > 0.8

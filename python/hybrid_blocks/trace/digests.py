@@ -3,6 +3,7 @@
 import binascii
 import hashlib
 import secrets
+from collections.abc import Iterable
 from typing import Final
 
 _BYTES: Final = 9
@@ -15,7 +16,7 @@ class Digests:
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
-    def of(self, hashes: list[bytes]) -> str:
+    def of(self, hashes: Iterable[bytes]) -> str:
         """Return a digest for each hash, one behind another."""
         # The key stands before each hash: BLAKE2 needs no more to be a keyed hash.
         key, blake2b = self._key, hashlib.blake2b

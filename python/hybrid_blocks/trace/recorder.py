@@ -144,7 +144,7 @@ class Recorder:
             prompt_tokens=finished.prompt_tokens,
             output_tokens=finished.output_tokens,
             found_tokens=finished.found_tokens,
-            blocks=self._digests.of(list(finished.hashes)),
+            blocks=self._digests.of(finished.hashes),
             session=number(self._sessions, finished.session),
             adapter=number(self._adapters, finished.adapter),
             priority=finished.priority,

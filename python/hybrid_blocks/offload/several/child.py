@@ -8,7 +8,7 @@ from hybrid_blocks.offload.rates import RETRY_AFTER, Read, ReadRate
 from hybrid_blocks.offload.several.choice import Offer
 
 _FAILURES_IN_A_ROW: Final = 3
-"""After so many errors a child is not asked for a while."""
+"""A child rests after so many errors in a row."""
 
 
 @dataclass(eq=False)
@@ -51,6 +51,13 @@ class Child:
             return 0.0
         return now - self._asked_since.setdefault(request_id, now)
 
+    def note_load(self, now: float, *, is_whole: bool) -> None:
+        """A load ended, or failed."""
+        self.share += (is_whole - self.share) / 2
+        if not is_whole:
+            self._last_failure = now
+            self.counts["failed_loads"] += 1
+
     def forget(self, request_id: str) -> None:
         """A request was admitted or ended: it waits for no answer any more."""
         self._asked_since.pop(request_id, None)
@@ -79,11 +86,7 @@ class Load:
 
     def end(self, now: float, *, is_whole: bool) -> None:
         """It ended, or failed."""
-        child = self.child
         if self.read is not None:
             self.read.ended = now
-            child.rate.end(self.read, is_whole=is_whole)
-        child.share += (is_whole - child.share) / 2
-        if not is_whole:
-            child._last_failure = now
-            child.counts["failed_loads"] += 1
+            self.child.rate.end(self.read, is_whole=is_whole)
+        self.child.note_load(now, is_whole=is_whole)

@@ -43,12 +43,10 @@ class Options(msgspec.Struct, frozen=True):
             raise InvalidArgumentError(
                 f"weights={weights!r} is no list of {len(connectors)} numbers, one a connector"
             )
-        read = tuple(_number("a weight", weight) for weight in weights)
-        return cls(
-            read,
-            _number("wait", extra.get("wait", cls.__struct_defaults__[0])),
-            _number("patience", extra.get("patience", cls.__struct_defaults__[1])),
-        )
+        seconds = {
+            name: _number(name, extra[name]) for name in ("wait", "patience") if name in extra
+        }
+        return cls(tuple(_number("a weight", weight) for weight in weights), **seconds)
 
 
 def _number(name: str, value: Any) -> float:

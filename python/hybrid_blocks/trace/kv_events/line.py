@@ -61,7 +61,8 @@ _decoder = msgspec.json.Decoder(Line)
 def parse(text: bytes) -> Line:
     """Read one line; a ``ValueError`` says what is wrong with it."""
     line = _decoder.decode(text)
-    count(line.blocks + (line.parent or ""))
-    if line.what == "stored" and (not line.num_blocks or not line.block_tokens):
+    count(line.blocks)
+    count(line.parent or "")
+    if line.what == "stored" and (not line.blocks or not line.block_tokens):
         raise ValueError("blocks were stored, and the line has no blocks or no block_tokens")
     return line

@@ -163,7 +163,7 @@ impl Engine {
         if is_noop {
             let is_same = before == self.manager.store().num_changes();
             let is_empty = new.as_ref().is_some_and(|new| new.iter().all(Vec::is_empty));
-            ensure!(is_same && is_empty, "{new:?} of a call that was said to change nothing");
+            ensure!(is_same && is_empty, "{new:?} of a call that should change nothing");
         }
         Ok(new.is_some())
     }

@@ -48,7 +48,7 @@ impl Engine {
         let committed = self.manager.commit(handle, &request.progress(), num_computed);
         committed.map_err(|error| format!("commit: {error}"))?;
         let is_same = before == self.manager.store().num_changes();
-        ensure!(!is_noop || is_same, "a commit that was said to change nothing");
+        ensure!(!is_noop || is_same, "a commit that should change nothing");
         Ok(())
     }
 

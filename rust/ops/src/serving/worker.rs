@@ -139,7 +139,7 @@ impl Engine {
         let GroupKind::MambaAligned { num_speculative, .. } = group.kind else {
             return Err(format!("{} has no worker", group.kind));
         };
-        // The position of the block after so many tokens; those of drafts follow it.
+        // The block after these tokens stands here; blocks of drafts follow it.
         let position = |num_tokens: u32| ((num_tokens - 1) / group.block_size) as usize;
         let place = |position: usize| {
             let block = table.get(position).copied().filter(|block| !block.is_null());
