@@ -20,6 +20,12 @@ LEVEL: Final = Variable(
     "manager",
     "The level: how much of vLLM's block management the plugin replaces.",
 )
+SCHEDULER: Final = Variable(
+    "HYBRID_BLOCKS_SCHEDULER",
+    "one-call, off",
+    "one-call",
+    "off leaves vLLM's own schedulers, which take decoding requests one by one.",
+)
 CHECK: Final = Variable(
     "HYBRID_BLOCKS_CHECK",
     "0, 1",
@@ -70,7 +76,7 @@ METRICS: Final = Variable(
 )
 
 VARIABLES: Final = (
-    *(LEVEL, CHECK, EVENTS, CHECKPOINTS, KNOWN_PROMPTS, OFFLOAD),
+    *(LEVEL, SCHEDULER, CHECK, EVENTS, CHECKPOINTS, KNOWN_PROMPTS, OFFLOAD),
     *(RECORD, RECORD_BYTES, METRICS),
 )
 """All of them."""

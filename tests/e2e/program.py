@@ -11,7 +11,6 @@ from typing import Any
 from server import KV_CACHE_BYTES
 
 _TESTS = Path(__file__).parents[1]
-ONE_CALL = {"scheduler_cls": "hybrid_blocks.vllm.Scheduler"}
 
 
 def is_scheduled_in_one_call(log: str) -> bool:

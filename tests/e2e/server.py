@@ -113,11 +113,17 @@ def command(model: Path, port: int, *options: str) -> list[str]:
     ]
 
 
+ONE_BY_ONE = " one by one"
+"""Stands behind a level whose requests vLLM's own scheduler takes one by one."""
+
+
 def environment(level: str) -> dict[str, str]:
     """Return the environment variables of a vLLM that computes on the CPU, at a plugin level."""
+    is_one_by_one = level.endswith(ONE_BY_ONE)
     variables = os.environ | {
         "HF_HUB_OFFLINE": "1",
-        "HYBRID_BLOCKS": level,
+        "HYBRID_BLOCKS": level.removesuffix(ONE_BY_ONE),
+        "HYBRID_BLOCKS_SCHEDULER": "off" if is_one_by_one else "one-call",
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

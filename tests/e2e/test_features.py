@@ -15,20 +15,21 @@ import pytest
 import vllm
 from features import Answer, Result, run
 from hybrid_blocks.vllm.support import release_of
-from program import ONE_CALL, is_scheduled_in_one_call
+from program import is_scheduled_in_one_call
+from server import ONE_BY_ONE
 from traffic import PREFIX
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
-# Plugin level and options. Level natural cuts prompts at other places than vLLM does.
-LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "off": ("off", {}),
-    "off again": ("off", {}),
-    "manager": ("manager", {}),
-    "batched": ("manager", ONE_CALL),
-    "natural": ("natural", {}),
-    "natural-batched": ("natural", ONE_CALL),
+# Level natural cuts prompts at other places than vLLM does.
+LEVELS = {
+    "off": "off",
+    "off again": "off",
+    "manager": "manager" + ONE_BY_ONE,
+    "batched": "manager",
+    "natural": "natural" + ONE_BY_ONE,
+    "natural-batched": "natural",
 }
 OURS = [level for level in LEVELS if not level.startswith("off")]
 
@@ -86,12 +87,11 @@ def mixed(kind: str, level: str, *, is_cut_otherwise: bool) -> Result:
     options: dict[str, Any] = {"scheduling_policy": "priority", "max_num_seqs": 12}
     if with_adapters:
         options |= {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
-    plugin, ours = LEVELS[level]
     # One generator serves all samples, so random ones are the same in the same steps only.
     requests = requests_of_all_sorts(
         model, with_adapters=with_adapters, top_k=int(is_cut_otherwise)
     )
-    return run(model, plugin, requests, options | ours)
+    return run(model, LEVELS[level], requests, options)
 
 
 def assert_close(ours: Answer, theirs: Answer, within: float) -> None:
@@ -142,8 +142,7 @@ def test_the_requests_are_of_all_sorts() -> None:
     assert sum(done) >= sorts.count("grammar") // 2
     model = models.build("granitemoehybrid", BUILD)
     texts = requests_of_all_sorts(model, with_adapters=False, top_k=0)
-    plugin, options = LEVELS["off"]
-    without = run(model, plugin, texts[:8], options).answers
+    without = run(model, "off", texts[:8], {}).answers
     assert without[0]["tokens"] == answers[0]["tokens"]
     assert without[2]["tokens"] != answers[2]["tokens"]  # story 1 has an adapter
     assert (
@@ -171,7 +170,6 @@ def drafted(method: str, level: str) -> Result:
         model = models.build_with_draft_head(BUILD)
     else:
         model = models.build("gemma3_text", BUILD)
-    plugin, ours = LEVELS[level]
     requests = [
         {
             "text": f"{number * 37 % 1000:03} {PREFIX[number % 50 : number % 50 + 150]}",
@@ -180,9 +178,9 @@ def drafted(method: str, level: str) -> Result:
         for number in range(NUM_STREAMS)
     ]
     options = {"speculative_config": DRAFTS[method], "max_num_seqs": 64}
-    if method == "mtp" and plugin == "natural":
+    if method == "mtp" and level.startswith("natural"):
         options["block_size"] = 128  # vLLM's own block, so that sums are rounded alike
-    return run(model, plugin, requests, options | ours)
+    return run(model, LEVELS[level], requests, options)
 
 
 @pytest.mark.parametrize("level", OURS)

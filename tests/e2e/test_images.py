@@ -12,7 +12,8 @@ from typing import Any
 import models
 import pytest
 from images import IMAGE, Prompt, Result, run
-from program import ONE_CALL, is_scheduled_in_one_call
+from program import is_scheduled_in_one_call
+from server import ONE_BY_ONE
 from traffic import PREFIX
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
@@ -21,9 +22,9 @@ pytestmark = pytest.mark.timeout(1800)
 BLOCK = 256  # vLLM's own for this model
 LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
     "off": ("off", {}),
-    "manager": ("manager", {}),
-    "batched": ("manager", ONE_CALL),
-    "natural-batched": ("natural", ONE_CALL | {"block_size": BLOCK}),
+    "manager": ("manager" + ONE_BY_ONE, {}),
+    "batched": ("manager", {}),
+    "natural-batched": ("natural", {"block_size": BLOCK}),
 }
 NUM_PROMPTS = 8
 NUM_OTHERS = 4  # of so many prompts, one has no image
@@ -69,7 +70,7 @@ def test_prompts_with_images_answer_as_without_the_plugin(level: str) -> None:
     assert ours.again == ours.answers
     assert ours.is_idle_clean
     assert is_scheduled_in_one_call(ours.log) is level.endswith("batched")
-    assert f"level {LEVELS[level][0]}" in ours.log
+    assert f"level {LEVELS[level][0].removesuffix(ONE_BY_ONE)}" in ours.log
     if level.startswith("natural"):
         # bfloat16: other batches round otherwise. A wrong image changes all that follows from it.
         theirs = chain.from_iterable(plain.answers)

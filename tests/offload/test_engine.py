@@ -7,7 +7,8 @@ from typing import Any
 import models
 import pytest
 from conversations import NUM_TURNS, Result, run
-from program import ONE_CALL, is_scheduled_in_one_call
+from program import is_scheduled_in_one_call
+from server import ONE_BY_ONE
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]  # three engines start in turn
@@ -52,11 +53,9 @@ def test_host_memory_gives_every_hit_of_a_large_device(kind: str) -> None:
     assert result.metrics["vllm:external_prefix_cache_hits"] > 0
 
 
-@pytest.mark.parametrize("options", [{}, ONE_CALL])
+@pytest.mark.parametrize("scheduler", [ONE_BY_ONE, ""], ids=["one by one", "one call"])
 @pytest.mark.parametrize("kind", ["qwen3_next", "granitemoehybrid"])
-def test_hits_below_the_device_are_those_of_level_manager_too(
-    kind: str, options: dict[str, Any]
-) -> None:
+def test_hits_below_the_device_are_those_of_level_manager_too(kind: str, scheduler: str) -> None:
     """Device and host memory by this project together, step by step and scheduled in one call."""
     model = models.build(kind, BUILD)
     result = run(
@@ -64,13 +63,13 @@ def test_hits_below_the_device_are_those_of_level_manager_too(
         num_chats=CHATS,
         num_blocks=FEW[kind],
         offload=config(host="256MiB"),
-        level="manager",
-        options=options_of(kind) | options,
+        level="manager" + scheduler,
+        options=options_of(kind),
     )
     assert result.answers == plain(kind).answers
     assert sum(result.cached) >= sum(plain(kind).cached) > 0
     assert result.metrics["vllm:external_prefix_cache_hits"] > 0
-    assert is_scheduled_in_one_call(result.log) is bool(options)
+    assert is_scheduled_in_one_call(result.log) is not bool(scheduler)
 
 
 @cache
@@ -83,11 +82,9 @@ def natural(kind: str) -> Result:
     )
 
 
-@pytest.mark.parametrize("options", [{}, ONE_CALL])
+@pytest.mark.parametrize("scheduler", [ONE_BY_ONE, ""], ids=["one by one", "one call"])
 @pytest.mark.parametrize("kind", ["qwen3_next", "granitemoehybrid"])
-def test_hits_below_the_device_are_those_of_level_natural_too(
-    kind: str, options: dict[str, Any]
-) -> None:
+def test_hits_below_the_device_are_those_of_level_natural_too(kind: str, scheduler: str) -> None:
     """Attention in blocks of 16 tokens, and states wherever a checkpoint is."""
     model = models.build(kind, BUILD)
     result = run(
@@ -95,14 +92,14 @@ def test_hits_below_the_device_are_those_of_level_natural_too(
         num_chats=CHATS,
         num_blocks=FEW_SLABS[kind],
         offload=config(host="256MiB"),
-        level="natural",
-        options=options_of(kind) | options,
+        level="natural" + scheduler,
+        options=options_of(kind),
     )
     assert "level natural" in result.log
     assert result.answers == natural(kind).answers
     assert sum(result.cached) >= 0.99 * sum(natural(kind).cached) > 0
     assert result.metrics["vllm:external_prefix_cache_hits"] > 0
-    assert is_scheduled_in_one_call(result.log) is bool(options)
+    assert is_scheduled_in_one_call(result.log) is not bool(scheduler)
 
 
 def test_hits_beside_a_drafter_with_a_layer_of_its_own_are_those_of_a_large_device() -> None:

@@ -25,7 +25,7 @@ from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.level import Level, requested
 from hybrid_blocks.vllm.surface import Tier, differences
 from surface import INSTALLED, RELEASE
-from vllm.logger import _print_warning_once
+from vllm.logger import _print_info_once, _print_warning_once
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
 from vllm.v1.hisparse.block_pool import SharedEventQueueBlockPool
@@ -152,6 +152,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     logging.disable(logging.NOTSET)
     plugin.logger.setLevel(logging.INFO)
     grant._differences.cache_clear()
+    _print_info_once.cache_clear()
     _print_warning_once.cache_clear()
     yield notes
     grant._differences.cache_clear()

@@ -24,7 +24,8 @@ OURS = (BlockPool, NativeKVCacheManager, batched.Scheduler, batched.AsyncSchedul
 # What Python's own objects offer, and what the adapter asks of the logger.
 _PYTHON = {name for kind in (dict, list, set, str, range, deque) for name in dir(kind)}
 _PYTHON |= {"__name__", "__new__", "__init__", "__dict__", "__func__", "__mro__"}
-_PYTHON |= {"__module__", "__qualname__", "environ"}
+_PYTHON |= {"__module__", "__qualname__", "environ", "modules"}
+_PYTHON |= {"__code__", "__globals__", "co_names", *dir(property)}
 _LOGGER = {"info", "info_once", "warning", "warning_once", "error", "disabled"}
 _OWN_BY_NAME = {"hybrid_blocks_level", "hybrid_blocks_provenance", "_hybrid_blocks"}
 _OWN_BY_NAME |= {"close", "put"}  # of the trace's recorder

@@ -41,7 +41,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         level = self.level or "manager, as HYBRID_BLOCKS is not set"
-        return f"level {level}, scheduler {self.scheduler or 'of vLLM'}"
+        return f"level {level}, scheduler {self.scheduler or 'by default'}"
 
     def is_reached(self, found: Reach) -> bool:
         """Return whether the engine reaches the level and the scheduler."""
@@ -68,7 +68,7 @@ def print_reach(model: Model, features: Features, wanted: Wanted, memory_bytes: 
         _line("manager", found.manager_level is Level.MANAGER, found.why_not_manager),
         _line("one call", found.scheduler == ONE_CALL, found.why_not_one_call),
         f"HYBRID_BLOCKS=natural reaches level {found.level}",
-        f"--scheduler-cls hybrid_blocks.vllm.Scheduler: {found.scheduler}",
+        f"decoding requests are scheduled: {_scheduled(found)}",
     ]
     if cost := _cost(model, features, memory_bytes):
         lines.append(f"cost           {cost}")
@@ -83,6 +83,15 @@ def print_reach(model: Model, features: Features, wanted: Wanted, memory_bytes: 
     if not wanted.is_reached(found):
         typer.echo(f"the engine reaches less than that: exit code {LESS_THAN_ASKED}")
         raise typer.Exit(LESS_THAN_ASKED)
+
+
+def _scheduled(found: Reach) -> str:
+    """Return which code schedules, under the variables of this process."""
+    name = variables.SCHEDULER.name
+    value = os.environ.get(name) or variables.SCHEDULER.default
+    if found.scheduler != ONE_CALL or value == "off":
+        return "one by one, by vLLM"
+    return f"in {ONE_CALL}; {name}=off switches this off"
 
 
 def _reach(model: Model, features: Features) -> tuple[Reach, str, str]:

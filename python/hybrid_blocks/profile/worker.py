@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from hybrid_blocks.profile import features
@@ -30,8 +29,8 @@ from hybrid_blocks.profile.workload import (
 )
 from hybrid_blocks.trace import read_trace
 from hybrid_blocks.vllm import plugin
+from hybrid_blocks.vllm import scheduler as schedulers
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
 
 _STEPS_A_TURN = 25
 
@@ -59,7 +58,7 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
         num_blocks=settings.num_blocks or _enough(groups, settings.requests, longest),
         max_model_len=longest + 1,
         max_num_batched_tokens=settings.max_num_batched_tokens,
-        scheduler_cls=BatchedScheduler if is_batched else AsyncScheduler,
+        scheduler_cls=schedulers.AsyncScheduler if is_batched else schedulers.VllmAsyncScheduler,
         is_natural=level_of(level) is Level.NATURAL,
         num_draft_tokens=settings.num_drafts,
         dcp=settings.dcp,

@@ -28,8 +28,8 @@ vLLM wants for suffixes, arctic-inference, was not there.
 
 - *level* is the level that `HYBRID_BLOCKS=natural` reaches on a GPU. If it is `natural`, the
   default reaches `manager`.
-- *scheduler* names the code that schedules decoding requests with
-  `--scheduler-cls hybrid_blocks.vllm.Scheduler`: this package in one call, or vLLM's own.
+- *scheduler* names the code that schedules decoding requests unless `HYBRID_BLOCKS_SCHEDULER=off`:
+  this package in one call, or vLLM's own.
 
 Of the 20 models named at the end, {whole} of {served} engines ({percent:.0f} %) reach level
 `manager` and the scheduler in one call.

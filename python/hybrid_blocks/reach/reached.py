@@ -22,5 +22,5 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scheduler(self) -> str:
-        """Return which scheduler serves requests with ``hybrid_blocks.vllm.Scheduler``."""
+        """Return which code schedules decoding requests, unless a variable switches ours off."""
         return VLLMS if self.why_not_one_call else ONE_CALL

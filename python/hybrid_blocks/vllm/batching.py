@@ -12,7 +12,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 from hybrid_blocks._core.vllm import SpecCounts
-from hybrid_blocks.vllm import releases
+from hybrid_blocks.vllm import foreign_parts, releases
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 
 REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
@@ -36,7 +36,8 @@ images, LoRA, connectors, log probabilities, structured outputs, pipeline parall
 
 def unsupported_reason(scheduler: Scheduler) -> str | None:
     """Return why an engine's requests are scheduled one by one, or ``None`` if they are not."""
-    return next((reason for reason, is_so in REFUSED.items() if is_so(scheduler)), None)
+    reason = next((reason for reason, is_so in REFUSED.items() if is_so(scheduler)), None)
+    return reason or foreign_parts.reason(type(scheduler))
 
 
 @dataclass(frozen=True)

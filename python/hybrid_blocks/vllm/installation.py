@@ -9,7 +9,7 @@ from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
 from hybrid_blocks.vllm import engine_labels, metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
-from hybrid_blocks.vllm.grant import grant, worker_grant
+from hybrid_blocks.vllm.grant import grant, is_tested, scheduler_grant, worker_grant
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.level import Level, is_checked, requested
 from hybrid_blocks.vllm.metrics_registry import (
@@ -20,7 +20,7 @@ from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
 )
-from hybrid_blocks.vllm.swap import back, swap
+from hybrid_blocks.vllm.swap import back, named, swap
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -61,6 +61,25 @@ def install(level: Level | None = None) -> None:
         from hybrid_blocks.vllm import checking  # noqa: PLC0415
 
         _UNDO.append(checking.install())
+
+
+def install_schedulers() -> None:
+    """Put the schedulers that decode in one call in place of vLLM's two, on a tested release.
+
+    Classes derived from vLLM's two have them too. A second call changes nothing.
+    """
+    if not is_tested():
+        return
+    if why := scheduler_grant().reason:
+        logger.info_once("hybrid_blocks: vLLM's own code schedules requests: %s", why)
+        return
+    from hybrid_blocks.vllm import scheduler  # noqa: PLC0415
+
+    if not scheduler.is_installed():
+        # Users may name ours themselves, and keep them when vLLM's come back.
+        ours = named([replacement for _, replacement in scheduler.REPLACEMENTS])
+        swap(scheduler.REPLACEMENTS)
+        _UNDO.append(lambda: swap(back(scheduler.REPLACEMENTS), ours))
 
 
 def _install_copies(level: Level) -> None:

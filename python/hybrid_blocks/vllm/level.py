@@ -8,6 +8,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.units import parse_memory
 
 VARIABLE = variables.LEVEL.name
+SCHEDULER = variables.SCHEDULER.name
 CHECK = variables.CHECK.name
 EVENTS = variables.EVENTS.name
 CHECKPOINTS = variables.CHECKPOINTS.name
@@ -38,6 +39,17 @@ def requested() -> Level:
     except ValueError:
         levels = ", ".join(Level)
         raise InvalidArgumentError(f"{VARIABLE}={value!r} names no level; use {levels}") from None
+
+
+def schedules_in_one_call() -> bool:
+    """Return whether the plugin may put its schedulers in place of vLLM's two.
+
+    Raises ``InvalidArgumentError`` for another value than ``one-call`` and ``off``.
+    """
+    value = os.environ.get(SCHEDULER) or variables.SCHEDULER.default
+    if value not in ("one-call", "off"):
+        raise InvalidArgumentError(f"{SCHEDULER}={value!r} names no scheduler; use one-call, off")
+    return value == "one-call"
 
 
 def is_checked() -> bool:

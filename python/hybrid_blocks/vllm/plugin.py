@@ -8,7 +8,7 @@ from vllm.logger import init_logger
 from hybrid_blocks import variables
 from hybrid_blocks.offload.replacement import replace_spec, serve_slabs
 from hybrid_blocks.vllm import grant, support
-from hybrid_blocks.vllm.level import VARIABLE, Level, requested
+from hybrid_blocks.vllm.level import VARIABLE, Level, requested, schedules_in_one_call
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -17,15 +17,17 @@ def register() -> None:
     """Replace vLLM's block management at the level that the environment asks for.
 
     A vLLM that lacks what the level needs gets the next lower one, and the log says what it lacks.
-    vLLM may call this more than once. Raises ``InvalidArgumentError`` for an unknown level.
+    vLLM may call this more than once. Raises ``InvalidArgumentError`` for a value of the
+    environment that names nothing.
     """
-    level = requested()
+    level, one_call = requested(), schedules_in_one_call()
     replace_spec()
+    # What is compared are vLLM's own classes, so it comes before anything is replaced.
+    granted = grant.grant(level)
     if os.environ.get(variables.RECORD.name):
         from hybrid_blocks.vllm import recorder  # noqa: PLC0415 - imports vLLM's scheduler
 
         recorder.install()
-    granted = grant.grant(level)
     if granted.level is not level:
         logger.warning_once(
             "hybrid_blocks runs at level %s, not %s: %s. %s=%s silences this.",
@@ -51,3 +53,5 @@ def register() -> None:
     if granted.level is Level.NATURAL:
         serve_slabs()
     installation.install(granted.level)
+    if granted.level is not Level.POOL and one_call:
+        installation.install_schedulers()

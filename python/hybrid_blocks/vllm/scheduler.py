@@ -1,11 +1,13 @@
 """vLLM's schedulers with one call into Rust for all running requests that decode.
 
-``--scheduler-cls hybrid_blocks.vllm.Scheduler``. A step is vLLM's own but for a stretch at its
-beginning: the running requests, in their order, up to the first that does anything but decode a
-token and what was drafted after it. What follows, admission included, is left to vLLM's code,
-which is given the rest of the running requests and of the token budget.
+The plugin puts them in place of vLLM's two, also below classes derived from those; and
+``--scheduler-cls hybrid_blocks.vllm.Scheduler`` names them. A step is vLLM's own but for a stretch
+at its beginning: the running requests, in their order, up to the first that does anything but
+decode a token and what was drafted after it. What follows, admission included, is left to vLLM's
+code, which is given the rest of the running requests and of the token budget.
 """
 
+import sys
 from typing import Any, Self
 
 from vllm.logger import init_logger
@@ -22,19 +24,33 @@ from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 from hybrid_blocks._core.vllm import DecodeBatch, ScheduledDecodes, SpecCounts
 from hybrid_blocks.vllm import batching, releases
+from hybrid_blocks.vllm.level import SCHEDULER, VARIABLE
 from hybrid_blocks.vllm.stand_ins import Budget, EncoderConnector, Measured, Running
 
+__all__ = ["AsyncScheduler", "Scheduler", "VllmAsyncScheduler", "VllmScheduler"]
+
 logger = init_logger("vllm.hybrid_blocks")
+
+_OFF = f"{SCHEDULER}=off switches this off, {VARIABLE}=off the whole plugin"
 
 
 class Scheduler(VllmScheduler):
     """vLLM's scheduler, or its asynchronous one where the engine schedules asynchronously."""
 
     _decodes: DecodeBatch | None = None
+    # What is scheduled ahead of vLLM's code in the step that it is in, what it scheduled itself
+    # if both are joined already, and the running requests that it does not see.
+    _ahead: ScheduledDecodes | None = None
+    _rest: dict[str, int] | None = None
+    _num_ahead = 0
+    # What became of drafts whose outputs were taken in one call.
+    _spec_counts: SpecCounts | None = None
 
-    def __new__(cls, vllm_config: Any, *_args: Any, **_kwargs: Any) -> Self:
-        """Choose as vLLM does between its own two."""
-        if cls is Scheduler and vllm_config.scheduler_config.async_scheduling:
+    def __new__(cls, vllm_config: Any = None, *_args: Any, **_kwargs: Any) -> Self:
+        """Choose as vLLM does between its own two, where ``--scheduler-cls`` names this one."""
+        config = getattr(vllm_config, "scheduler_config", None)
+        is_named = config is not None and config.scheduler_cls is not None
+        if cls is Scheduler and is_named and getattr(config, "async_scheduling", False):
             return object.__new__(AsyncScheduler)  # type: ignore[return-value]
         return object.__new__(cls)
 
@@ -44,22 +60,17 @@ class Scheduler(VllmScheduler):
         if not reason:
             rules = batching.rules_of(self, is_async=isinstance(self, VllmAsyncScheduler))
             self._decodes = self._decode_batch(rules)
+            self._managed = self.kv_cache_manager
             self._limits_inputs = batching.limits_inputs(self, rules)
             self._draft_slots = rules.draft_slots
             self._mamba_block_aligned_split = self._split_by_whole_budget  # type: ignore[method-assign]
-        # What is scheduled ahead of vLLM's code in the step that it is in, what it scheduled itself
-        # if both are joined already, and the running requests and the budget that it does not see.
-        self._ahead: ScheduledDecodes | None = None
-        self._rest: dict[str, int] | None = None
-        self._num_ahead = 0
-        self._step_budget = self.max_num_scheduled_tokens
-        self._step_config = self.scheduler_config
-        # What became of drafts whose outputs were taken in one call.
-        self._spec_counts: SpecCounts | None = None
+            # What vLLM's code does not see of the step that it is in.
+            self._step_budget = self.max_num_scheduled_tokens
+            self._step_config = self.scheduler_config
         if reason:
             logger.info("hybrid_blocks: requests are scheduled one by one: %s", reason)
         else:
-            logger.info("hybrid_blocks: decoding requests are scheduled in one call")
+            logger.info("hybrid_blocks: decoding requests are scheduled in one call; %s", _OFF)
 
     def _decode_batch(self, rules: batching.Rules) -> DecodeBatch:
         connector = self.ec_connector
@@ -75,6 +86,9 @@ class Scheduler(VllmScheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Return what runs next, as vLLM's scheduler would."""
+        if self._decodes is not None and self.kv_cache_manager is not self._managed:
+            # A derived class took another one after all.
+            self._decodes = None
         if self._decodes is None:
             return super().schedule(throttle_prefills)
         if (
@@ -83,8 +97,6 @@ class Scheduler(VllmScheduler):
             or (self.policy == SchedulingPolicy.PRIORITY and not batching.fits_for_sure(self))
             or releases.installed.must_see_whole_step(self)
         ):
-            # What vLLM's code schedules alone is not known any more.
-            self._decodes.forget()
             return super().schedule(throttle_prefills)
         self.kv_cache_manager.new_step_starts()
         ahead = self._decodes.schedule(
@@ -151,6 +163,9 @@ class Scheduler(VllmScheduler):
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         ahead = self._ahead
+        if ahead is None and self._decodes is not None:
+            # What other code schedules alone, vLLM's or that of a derived class, is not known here.
+            self._decodes.forget()
         if ahead is None or self._decodes is None or not ahead.req_ids:
             super()._update_after_schedule(scheduler_output)
             return
@@ -296,6 +311,15 @@ class AsyncScheduler(Scheduler, VllmAsyncScheduler):
 
 def _nothing() -> None:
     pass
+
+
+REPLACEMENTS = ((VllmScheduler, Scheduler), (VllmAsyncScheduler, AsyncScheduler))
+"""vLLM's schedulers and this package's."""
+
+
+def is_installed() -> bool:
+    """Return whether vLLM's own names stand for this package's schedulers."""
+    return vars(sys.modules[VllmScheduler.__module__])[VllmScheduler.__name__] is Scheduler
 
 
 _STATES = (

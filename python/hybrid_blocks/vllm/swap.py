@@ -1,17 +1,31 @@
 """Replaces classes and functions by others, wherever a loaded module holds them."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import Any
 
 _OWN = "hybrid_blocks."
 
 
-def swap(pairs: Sequence[tuple[Any, Any]]) -> None:
+def named(values: Collection[Any]) -> frozenset[tuple[str, str]]:
+    """Return the modules and names that stand for one of ``values``."""
+    wanted = set(map(id, values))
+    return frozenset(
+        (name, attribute)
+        for name, module in list(sys.modules.items())
+        for attribute, value in list((getattr(module, "__dict__", None) or {}).items())
+        if id(value) in wanted
+    )
+
+
+def swap(pairs: Sequence[tuple[Any, Any]], but: Container[tuple[str, str]] = frozenset()) -> None:
     """Let every loaded module, but this package's, that names a first name the second instead.
 
+    Modules and names in ``but`` stay as they are.
+
     Modules loaded later import the new name from the module that defines it. Classes derived from
-    a first derive from the second from now on. Nothing on disk changes; to swap back undoes it.
+    a first derive from the second from now on, but for those that are a first name themselves.
+    Nothing on disk changes; to swap back undoes it.
     """
     replacements = {id(original): replacement for original, replacement in pairs}
     originals = replacements.keys()
@@ -21,18 +35,20 @@ def swap(pairs: Sequence[tuple[Any, Any]]) -> None:
         if name.startswith(_OWN) or originals.isdisjoint(map(id, namespace.values())):
             continue
         for attribute, value in list(namespace.items()):
-            if id(value) in replacements:
+            if id(value) in replacements and (name, attribute) not in but:
                 setattr(module, attribute, replacements[id(value)])
     for original, replacement in pairs:
         if isinstance(original, type):
-            _derive(original, replacement)
+            _derive(original, replacement, originals)
 
 
-def _derive(original: type, replacement: type) -> None:
+def _derive(original: type, replacement: type, originals: Container[int]) -> None:
     """Let classes derived from ``original``, but this package's, derive from ``replacement``."""
     derived: type
     for derived in original.__subclasses__():
-        if derived is not replacement and not derived.__module__.startswith(_OWN):
+        if id(derived) in originals or derived is replacement:
+            continue
+        if not derived.__module__.startswith(_OWN):
             derived.__bases__ = tuple(
                 replacement if base is original else base for base in derived.__bases__
             )

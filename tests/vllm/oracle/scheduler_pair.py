@@ -86,6 +86,7 @@ def _config(num_drafts: int) -> VllmConfig:
 
 def _scheduler(cls: type[Scheduler], setup: Setup) -> Any:
     config = setup.config()
+    config.scheduler_config.scheduler_cls = cls
     with beside.constructed(setup.features, setup.num_drafts, config):
         scheduler: Any = make_scheduler(
             cls,
@@ -114,13 +115,14 @@ class Pair:
 
     setup: Setup
     random: Random
+    ours_class: type[Scheduler] = batched.Scheduler
     in_flight: deque[list[tuple[SchedulerOutput, ModelRunnerOutput]]] = field(default_factory=deque)
     num_requests: int = 0
 
     def __post_init__(self) -> None:
         init_none_hash(sha256)
         theirs = _scheduler(AsyncScheduler if self.setup.is_async else Scheduler, self.setup)
-        self.schedulers = (theirs, make_ours(self.setup))
+        self.schedulers = (theirs, make_ours(self.setup, self.ours_class))
         self.hashers = [self._hasher(scheduler) for scheduler in self.schedulers]
 
     @property

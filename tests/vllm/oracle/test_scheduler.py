@@ -11,6 +11,7 @@ from hybrid_blocks.vllm.level import VARIABLE
 from hybrid_blocks.vllm.support import ordered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import RequestStatus
 
@@ -207,6 +208,61 @@ def test_all_decoding_requests_are_scheduled_in_one_call(is_async: bool) -> None
         pair.step()
     assert max(seen) == 5
     assert sum(seen) > 50
+
+
+class Own(batched.Scheduler):
+    """A derived scheduler: it makes some steps without this package's, and looks at the others."""
+
+    _steps = 0
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        self._steps += 1
+        if self._steps % 7 in (3, 4):
+            return batched.VllmScheduler.schedule(self, throttle_prefills)
+        output = super().schedule(throttle_prefills)
+        assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
+        return output
+
+    def _preempt_request(self, *args: Any, **kwargs: Any) -> Any:
+        return super()._preempt_request(*args, **kwargs)
+
+
+class AsyncOwn(Own, batched.AsyncScheduler):
+    """The same, asynchronously."""
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("features", [(), ("pipeline",), ("connector",)], ids="-".join)
+@settings(max_examples=examples(5), phases=SEEDED, suppress_health_check=list(HealthCheck))
+@given(name=st.sampled_from(FEATURED_ENGINES), seed=st.integers(0, 2**32))
+def test_steps_that_a_derived_scheduler_makes_by_itself_are_vllms_too(
+    is_async: bool, features: tuple[str, ...], name: str, seed: int
+) -> None:
+    setup = Setup(ENGINES[name], is_async, features=frozenset((*features, *["v2"] * (seed % 2))))
+    pair = Pair(setup, Random(seed), AsyncOwn if is_async else Own)
+    assert batching.unsupported_reason(pair.ours) is None
+    actions = [action for action in ACTIONS if action != "reset" or "connector" not in features]
+    pair.run(Random(seed + 1).choices(actions, k=100))
+
+
+class Another:
+    """A manager that passes all on."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+
+def test_a_manager_that_a_derived_scheduler_puts_in_later_is_the_one_that_serves() -> None:
+    pair = Pair(Setup(ENGINES["full"], is_async=False), Random(0))
+    for _ in range(3):
+        pair.arrive(max_tokens=20)
+    pair.step()
+    pair.ours.kv_cache_manager = Another(pair.ours.kv_cache_manager)
+    pair.step()
+    assert pair.ours._decodes is None
 
 
 def test_a_state_that_this_very_step_computes_is_hit_in_the_next_one() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rig.progress import Progress
 
 BATCHED = "batched"
-"""Level ``manager`` with the one-call scheduler in the place of vLLM's two."""
+"""Level ``manager`` as it is installed: the one-call scheduler in place of vLLM's two."""
 
 OFFLOAD = "offload"
 """vLLM's own blocks, and this package's offload in the place of vLLM's."""
@@ -22,19 +22,10 @@ _said: dict[str, str] = {}
 def environment_of(level: str) -> dict[str, str]:
     """Return the variables that make pytest run at a level."""
     if level == BATCHED:
-        return {"HYBRID_BLOCKS": "manager", "RIG_SCHEDULER": BATCHED}
+        return {"HYBRID_BLOCKS": "manager"}
     if level == OFFLOAD:
         return {"HYBRID_BLOCKS": "off", "HYBRID_BLOCKS_OFFLOAD": "1", "RIG_OFFLOAD": "1"}
-    return {"HYBRID_BLOCKS": level}
-
-
-def _swap_schedulers() -> None:
-    """Let vLLM's tests import this package's schedulers under the names of vLLM's."""
-    from hybrid_blocks.vllm import scheduler as batched  # noqa: PLC0415 - imports vLLM
-    from vllm.v1.core.sched import async_scheduler, scheduler  # noqa: PLC0415
-
-    scheduler.Scheduler = batched.Scheduler  # type: ignore[misc]
-    async_scheduler.AsyncScheduler = batched.AsyncScheduler  # type: ignore[misc]
+    return {"HYBRID_BLOCKS": level, "HYBRID_BLOCKS_SCHEDULER": "off"}
 
 
 def _progress(config: Any) -> Progress | None:
@@ -48,8 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
         from hybrid_blocks.vllm import plugin  # noqa: PLC0415 - imports vLLM
 
         plugin.register()
-    if os.environ.get("RIG_SCHEDULER") == BATCHED:
-        _swap_schedulers()
     if os.environ.get("RIG_OFFLOAD") == "1":
         from rig import offload  # noqa: PLC0415 - imports vLLM
 
