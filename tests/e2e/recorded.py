@@ -67,12 +67,11 @@ def lines_of(traffic: Path) -> list[Record]:
 
 
 def hits_of_replay(
-    model: Path, traffic: Path, level: str, num_units: int, tokens_per_step: int
+    model: Path, traffic: Path, num_units: int, tokens_per_step: int, *, is_natural: bool
 ) -> list[int]:
     """Return the prompt tokens that a replay finds of each request, in as many blocks or slabs."""
     dtype = json.loads((model / "config.json").read_text())["dtype"]
     layers = msgspec.structs.replace(load_model(str(model)), dtype=dtype)
-    is_natural = level == "natural"
     deployment = Deployment(
         max_model_len=_LENGTH,
         max_num_batched_tokens=tokens_per_step,

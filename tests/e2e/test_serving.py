@@ -261,9 +261,13 @@ def test_a_replay_of_the_file_finds_what_the_engine_found(
     _, one = records
     kind, level = case
     found = [answer.cached_tokens for phase in PROMPTS for answer in getattr(one, phase)]
-    units = NUM_SLABS if is_natural(level) else NUM_BLOCKS
-    model = models.build(kind, BUILD)
-    hits = hits_of_replay(model, traffic(kind, level), level, units, models.TOKENS_PER_STEP[kind])
+    hits = hits_of_replay(
+        models.build(kind, BUILD),
+        traffic(kind, level),
+        NUM_SLABS if is_natural(level) else NUM_BLOCKS,
+        models.TOKENS_PER_STEP[kind],
+        is_natural=is_natural(level),
+    )
     assert hits[: len(found)] == found
     assert sum(found) > 0
 
