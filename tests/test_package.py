@@ -1,4 +1,5 @@
 import runpy
+import subprocess
 import sys
 
 import hybrid_blocks
@@ -17,6 +18,29 @@ def test_the_package_runs_as_its_command(
         runpy.run_module("hybrid_blocks", run_name="__main__")
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"hybrid-blocks {hybrid_blocks.__version__}\n"
+
+
+WITHOUT_PAGES = """
+import sys
+from hybrid_blocks.cli import app
+from typer.testing import CliRunner
+
+MODEL = ("--model", "Qwen3.5-27B")
+for words, wanted in (
+    (("plan", "Qwen3.5-27B", "--memory", "24GiB"), 0),
+    (("replay", "--workload", "tools", "--limit", "2", *MODEL, "--memory", "12GiB"), 0),
+    (("doctor",), 0),
+    (("doctor", *MODEL), 0),
+    (("top", "localhost:0", "--once"), 2),
+):
+    assert CliRunner().invoke(app, words).exit_code == wanted, words
+    drawn = {"bokeh", "jinja2", "matplotlib", "pandas", "PIL", "tornado"} & set(sys.modules)
+    assert not drawn, (words, drawn)
+"""
+
+
+def test_commands_of_the_light_install_import_nothing_that_draws() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_PAGES], check=True, timeout=300)
 
 
 @pytest.mark.wheel

@@ -1,15 +1,19 @@
 """Debian's Chromium without a window and without a network, driven by Selenium."""
 
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
+from urllib3.exceptions import ReadTimeoutError
 
 FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
@@ -159,7 +163,10 @@ def browser() -> Iterator[Browser]:
     for flag in FLAGS:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+    own_group = {"start_new_session": True}
+    service = Service(str(shutil.which("chromedriver")), popen_kw=own_group)
+    driver: Any = Chrome(options=options, service=service)
+    driver.execute = _ending(driver)
     driver.set_script_timeout(WAIT_SECONDS)
     driver.set_page_load_timeout(WAIT_SECONDS)
     try:
@@ -167,3 +174,20 @@ def browser() -> Iterator[Browser]:
         yield Browser(driver)
     finally:
         driver.quit()
+
+
+def _ending(driver: Any) -> Callable[..., Any]:
+    """Return a driver's ``execute``, by which a command without an answer kills the browser.
+
+    Each later command then fails at once.
+    """
+    execute = driver.execute
+
+    def execute_or_end(*command: Any) -> Any:
+        try:
+            return execute(*command)
+        except (TimeoutException, ReadTimeoutError):
+            os.killpg(driver.service.process.pid, signal.SIGKILL)
+            raise
+
+    return execute_or_end

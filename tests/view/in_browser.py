@@ -1,11 +1,13 @@
 """Pages in a real browser; run by ``make test-pages``, which leaves pictures in ``build/pages``."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from hybrid_blocks.top.reading import parse
 from hybrid_blocks.view import colors
 from hybrid_blocks.view.arena_map import ROWS
 from typer.testing import CliRunner
+from urllib3.exceptions import ReadTimeoutError
 
 PICTURES = Path("build/pages")
 SCRAPED = Path(__file__).parents[1] / "top/scraped"
@@ -33,8 +36,9 @@ def run(*arguments: object) -> str:
     return result.stdout
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def window() -> Iterator[Browser]:
+    """A browser of the test's own: one that hangs takes no other test with it."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     with browser() as opened:
         yield opened
@@ -46,6 +50,13 @@ def page(window: Browser) -> Iterator[Browser]:
     yield window
     assert not window.errors()
     assert not window.fetched()
+
+
+def test_a_page_that_hangs_ends_its_browser(window: Browser) -> None:
+    window.driver.command_executor.client_config.timeout = 5
+    with pytest.raises(ReadTimeoutError):
+        window.run("while (true) {}")
+    assert window.driver.service.process.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_a_plan_shows_the_figures_of_its_table_at_each_length(
@@ -223,7 +234,7 @@ def test_a_served_page_plans_what_its_controls_say(served: Browser, address: str
 
 def test_a_rollout_says_what_plan_says(served: Browser, address: str) -> None:
     served.open(f"{address}rollout")
-    served.picture(PICTURES / "rollout.png", 1300)
+    served.picture(PICTURES / "rollout.png", 1600)
     command = "docker run IMAGE vllm serve Qwen/Qwen3.5-27B-FP8 --max-num-seqs 96"
     served.set("command", command)
     served.set("length", "1k")
@@ -263,10 +274,21 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_live_page_follows_an_engine_until_it_goes(served: Browser, address: str) -> None:
+@contextmanager
+def answering() -> Iterator[Scraped]:
+    """Such an engine, until the context ends; also by an error, or its thread would go on."""
     with Scraped(("127.0.0.1", 0), _Handler) as engine:
         thread = threading.Thread(target=engine.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
+        try:
+            yield engine
+        finally:
+            engine.shutdown()
+            thread.join()
+
+
+def test_a_live_page_follows_an_engine_until_it_goes(served: Browser, address: str) -> None:
+    with answering() as engine:
         served.open(f"{address}live")
         assert "Name an engine" in served.text("told")
         served.set("address", f"127.0.0.1:{engine.server_port}")
@@ -279,8 +301,6 @@ def test_a_live_page_follows_an_engine_until_it_goes(served: Browser, address: s
         for owner, slabs in now.by("owner", "hybrid_blocks_slabs").items():
             assert shown[owner][-1] == slabs
         assert sum(value or 0 for value in shown["written"]) > 0
-        engine.shutdown()
-        thread.join()
     says(served, "told", "waiting for the engine")
     assert "slabs" in served.text("frame")
 

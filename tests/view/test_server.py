@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from bokeh.document import Document
 from hybrid_blocks.cli import app
-from hybrid_blocks.plan import Deployment
+from hybrid_blocks.view import server
 from hybrid_blocks.view.server import Controls
 from typer.testing import CliRunner
 
@@ -42,14 +42,29 @@ def longest(picture: dict[str, Any]) -> list[float]:
     return [side["at"][-1]["running"] for side in picture["sides"]]
 
 
-def test_a_page_begins_with_the_drafts_of_the_command() -> None:
+def test_a_page_begins_with_the_options_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+    monkeypatch.setattr(server, "serve", lambda *_, deployment: begun.append(deployment))
+    model = ("Qwen3-Next-80B-A3B", "--memory", "40GiB", "--speculative", "mtp:2")
+    options = (
+        *("--tensor-parallel-size", "16", "--kv-cache-dtype", "fp8"),
+        *("--max-num-seqs", "96", "--max-model-len", "32k"),
+    )
+    result = CliRunner().invoke(app, ["view", *model, *options])
+    assert result.exit_code == 0, result.output
+    (deployment,) = begun
     document = Document()
-    Controls("Qwen3.5-27B", "24GiB", Deployment(num_speculative_tokens=2)).show(document)
-    report = planned("Qwen3.5-27B", "--memory", "24GiB", "--speculative", "mtp:2")
-    control: Any = document.get_model_by_name("drafts")
-    assert control.value == 2
+    Controls("Qwen3-Next-80B-A3B", "40GiB", deployment).show(document)
+    report = planned(*model, *options)
+    fields = {"drafts": 2, "tp": "16", "format": "fp8", "most": "96", "longest": "32768"}
+    assert {name: value(document, name) for name in fields} == fields
     wanted = [report[side]["lengths"][0]["running"] for side in ("vllm", "natural")]
     assert longest(shown(document)) == wanted
+
+
+def value(page: Document, name: str) -> object:
+    control: Any = page.get_model_by_name(name)
+    return control.value
 
 
 def test_controls_plan_again_as_the_command_does(page: Document) -> None:

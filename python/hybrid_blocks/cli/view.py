@@ -11,7 +11,9 @@ from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.top.read import metrics_url
+from hybrid_blocks.units import parse_tokens
 
+START = Deployment()
 MOST_PORT = 65_535
 MOST_DRAFTS = 8
 """The end of the page's slider."""
@@ -30,6 +32,14 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
         int, typer.Option(min=0, max=MOST_DRAFTS, help="Draft tokens to begin with.")
     ] = 0,
     speculative: Option = None,
+    tp: Annotated[
+        int, typer.Option("--tp", "--tensor-parallel-size", help="Tensor parallel size.")
+    ] = START.tp,
+    kv_cache_dtype: Annotated[
+        str, typer.Option(help="As in vLLM: auto, fp8, nvfp4 ...")
+    ] = START.kv_cache_dtype,
+    max_num_seqs: Annotated[int, typer.Option(help="Most running requests.")] = START.max_num_seqs,
+    max_model_len: Annotated[str | None, typer.Option(help="Longest request; k is 1024.")] = None,
     *,
     live: Annotated[
         str, typer.Option(help="Engine of the live page, such as localhost:8000.")
@@ -49,7 +59,13 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
             raise InvalidArgumentError(
                 f"--speculative {speculative}: the page's slider ends at {MOST_DRAFTS} draft tokens"
             )
-        start = Deployment(num_speculative_tokens=drafts or num_speculative_tokens)
+        start = Deployment(
+            tp=tp,
+            kv_cache_dtype=kv_cache_dtype,
+            max_num_seqs=max_num_seqs,
+            max_model_len=parse_tokens(max_model_len) if max_model_len else None,
+            num_speculative_tokens=drafts or num_speculative_tokens,
+        )
         need_bokeh("view")
         from hybrid_blocks.view.server import serve  # noqa: PLC0415 - optional, slow
 

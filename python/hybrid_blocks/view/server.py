@@ -34,6 +34,8 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
 
 START: Final = Deployment()
 
+RANKS: Final = ("1", "2", "4", "8")
+
 MOST_RUNNING: Final = ("64", "128", "256", "512", "1024")
 
 
@@ -69,12 +71,15 @@ class Controls:
             title="Free KV memory a GPU", value=memory, width=150, name="memory"
         )
         self._longest = TextInput(
-            title="Longest request", placeholder="the model's", width=110, name="longest"
+            title="Longest request",
+            value=str(deployment.max_model_len or ""),
+            placeholder="the model's",
+            width=110,
+            name="longest",
         )
-        self._tp = _select("Tensor parallel", "tp", "1", "2", "4", "8")
-        self._format = _select("KV format", "format", *KV_FORMATS)
-        self._most = _select("max_num_seqs", "most", *MOST_RUNNING)
-        self._most.value = str(deployment.max_num_seqs)
+        self._tp = _select("Tensor parallel", "tp", RANKS, deployment.tp)
+        self._format = _select("KV format", "format", KV_FORMATS, deployment.kv_cache_dtype)
+        self._most = _select("max_num_seqs", "most", MOST_RUNNING, deployment.max_num_seqs)
         self._drafts = Slider(
             title="Draft tokens",
             value=deployment.num_speculative_tokens,
@@ -132,9 +137,11 @@ class Controls:
         self._page.state.data = {"json": [encode(picture)]}
 
 
-def _select(title: str, name: str, *options: str) -> Select:
-    choices: list[Any] = list(options)
-    return Select(title=title, value=options[0], options=choices, width=110, name=name)
+def _select(title: str, name: str, options: tuple[str, ...], start: object) -> Select:
+    """Return a field that begins with a value, which need not be one of its options."""
+    value = str(start)
+    choices: list[Any] = list(dict.fromkeys((*options, value)))
+    return Select(title=title, value=value, options=choices, width=110, name=name)
 
 
 def serve(
