@@ -7,11 +7,13 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 UNBOUNDED_WIDTH: Final = 100_000
 """Columns of what is no terminal: nothing that a file or another program reads is cut."""
 
 _GAP: Final = 1
+_VERDICT: Final = "verdict:"
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -20,6 +22,13 @@ def make_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal:
         console.width = UNBOUNDED_WIDTH
     return console
+
+
+def print_verdict(console: Console, lines: Iterable[str]) -> None:
+    """Print the answer that stands before all tables."""
+    for index, line in enumerate(lines):
+        head = " " * len(_VERDICT) if index else _VERDICT
+        console.print(Text.assemble((head, "bold green"), f" {line}"), soft_wrap=True)
 
 
 def grid(title: str, *columns: str) -> Table:

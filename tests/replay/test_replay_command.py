@@ -1,6 +1,7 @@
 import gzip
 import json
 import re
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,49 @@ def figures(tmp_path: Path, *arguments: str | Path) -> dict[str, Any]:
     return content
 
 
-def test_a_trace_ends_in_a_table(trace: Path) -> None:
+def answer(*arguments: str | Path) -> list[str]:
+    """The lines before the first that does not belong to the verdict."""
+    result = CliRunner().invoke(app, ["replay", *map(str, arguments)], env={"COLUMNS": "400"})
+    assert result.exit_code == 0, result.output
+    first, *others = result.stdout.splitlines()
+    head = " " * len("verdict: ")
+    return [first, *(line.strip() for line in takewhile(lambda it: it.startswith(head), others))]
+
+
+def test_a_trace_ends_in_an_answer_and_a_table(trace: Path) -> None:
     output = run(trace)
-    for row in ("requests", "prefix hit rate", "peak running", "pool use", "manager a step"):
+    told, ran, _ = answer(trace)
+    share = "in unbounded memory, one request at a time: 81.1 %"
+    assert told == f"verdict: 81.1 % of prompt tokens are found; {share}"
+    assert ran == "requests running at once: at most 1; preemptions: 0"
+    rows = ("requests", "prefix hit rate", "one at a time, unbounded", "peak running")
+    rare = ("output tokens", "pool use", "manager a step", "hits ended: window evicted")
+    whole = run(trace, "--model", "Qwen3.5-27B", "--memory", "24GiB", "--all")
+    for row in rows:
         assert row in output
-    assert "one at a time, unbounded" in output
+    for row in (*rows, *rare):
+        assert row in whole
+    for row in rare:
+        assert row not in output
+
+
+def test_variants_are_compared_before_the_table(trace: Path) -> None:
+    model = ("--model", "Qwen3.5-27B", "--memory", "24GiB")
+    told, ran, full = answer(trace, *model, "--placement", "learned,none")
+    found = re.fullmatch(
+        r"verdict: rust learned lru finds (\S+) % of prompt tokens, rust none lru 0.0 %", told
+    )
+    assert found is not None, told
+    assert float(found[1]) > 50
+    assert ran == "requests running at once: at most 1, there 1; preemptions: 0, there 0"
+    assert full.startswith("memory was never full")
+    told, _, _ = answer(trace, *model, "--policy", "lru,flop")
+    assert told.startswith("verdict: nothing to gain: rust learned lru finds")
 
 
 def test_memory_that_was_never_full_is_said_with_a_remedy(trace: Path) -> None:
     model = ("--model", "Granite-4.0-Micro", "--memory")
-    never = "\nmemory was never full, so no request waited for it: try "
+    never = "memory was never full, so no request waited for it: try "
     assert f"{never}--saturate or less --memory\n" in run(trace, *model, "1GiB")
     assert f"{never}less --memory\n" in run(trace, *model, "1GiB", "--saturate")
     seats = ("--saturate", "--max-num-seqs", "2")
@@ -75,7 +109,7 @@ def test_the_ends_of_hits_stand_beside_the_tokens_that_were_lost(
     tmp_path: Path, trace: Path
 ) -> None:
     path = tmp_path / "figures.json"
-    output = run(trace, "--model", "Qwen3.5-27B", "--memory", "24GiB", "--json", path)
+    output = run(trace, "--model", "Qwen3.5-27B", "--memory", "24GiB", "--all", "--json", path)
     counts = [
         int(count) for count in re.findall(r"hits ended: [a-z ]+ (\d+) of 20 admissions", output)
     ]
@@ -89,8 +123,8 @@ def test_the_ends_of_hits_stand_beside_the_tokens_that_were_lost(
 def test_a_row_without_a_figure_is_left_out(trace: Path) -> None:
     model = ("--model", "Granite-4.0-Micro", "--memory")
     row = "memory / live bytes of one"
-    assert row not in run(trace, *model, "1GiB")
-    assert row in run(trace, *model, "100MiB", "--saturate")
+    assert row not in run(trace, *model, "1GiB", "--all")
+    assert row in run(trace, *model, "100MiB", "--saturate", "--all")
 
 
 def test_the_figures_have_their_stable_names(tmp_path: Path, trace: Path) -> None:
@@ -266,11 +300,11 @@ def test_a_replay_that_left_out_every_request_says_so_and_fails(
 
 def test_memory_is_told_in_what_each_manager_hands_out(tmp_path: Path, trace: Path) -> None:
     model = ("--model", "Qwen3.5-27B", "--memory", "24GiB")
-    assert re.search(r"pool +663 slabs of 37 MiB\n", run(trace, *model))
+    assert re.search(r"pool +663 slabs of 37 MiB\n", run(trace, *model, "--all"))
     slabs = figures(tmp_path, trace, *model)
     told = [slabs[name] for name in ("blocks_total", "block_unit", "block_tokens", "block_bytes")]
     assert told == [663, "slab", None, 37 * 2**20]
-    assert re.search(r"pool +99 blocks of 16 tokens\n", run(trace, "--num-blocks", "99"))
+    assert re.search(r"pool +99 blocks of 16 tokens\n", run(trace, "--num-blocks", "99", "--all"))
     one_pool = figures(tmp_path, trace, "--memory", "1GiB")
     assert [one_pool[name] for name in ("block_unit", "block_tokens")] == ["block", 16]
     error = run(trace, "--model", "Qwen3.5-27B", "--memory", "230MiB", expect=2)

@@ -165,6 +165,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         int, typer.Option(min=1, max=MOST, help="Seats that take turns, with --workload seats.")
     ] = 16,
     seed: Annotated[int, typer.Option(min=0, max=MOST, help="Seed of the generated workload.")] = 0,
+    whole: Annotated[bool, typer.Option("--all", help="Show every row.")] = False,
     json: Annotated[
         Path | None,
         typer.Option(callback=to_write, help="Write the figures to this file; - is stdout."),
@@ -227,6 +228,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             *(requests, cache, asked, config, files),
             verify_data=verify_data,
             is_saturated=saturate,
+            whole=whole,
         )
         warn_of_defaults(given, memory)
     except (HybridBlocksError, PlanError, OSError) as error:
@@ -242,6 +244,7 @@ def _replay(
     *,
     verify_data: bool,
     is_saturated: bool,
+    whole: bool,
 ) -> None:
     """Run the comparison, print it and write the files."""
     if asked.tiers is not None:
@@ -255,4 +258,4 @@ def _replay(
         verify_data=verify_data,
         with_film=files.html is not None,
     )
-    show_replay(trace, cache, results, runs, files, is_saturated=is_saturated)
+    show_replay(trace, cache, results, runs, files, is_saturated=is_saturated, whole=whole)

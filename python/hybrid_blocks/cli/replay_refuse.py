@@ -45,7 +45,7 @@ def check_options(
     if "host" in given:
         given.refuse(
             *("num_blocks", "manager", "policy", "placement", "checkpoint_every", "signal"),
-            *("share", "verify_data", "plot", "html"),
+            *("share", "verify_data", "plot", "html", "whole"),
             why="beside --host: a replay with tiers runs vLLM's scheduler and its manager of the "
             "device; leave it out",
         )
@@ -66,7 +66,7 @@ def _check_memory(given: Given) -> None:
         )
     if "share" in given:
         given.refuse("memory", why="beside --share, which says how much memory there is")
-        given.refuse("verify_data", why="beside --share, which compares hits alone")
+        given.refuse("verify_data", "whole", why="beside --share, which compares hits alone")
 
 
 def _check_managers(

@@ -19,7 +19,8 @@ from hybrid_blocks.replay.report import engine_text, left_out_text, make_table, 
 from hybrid_blocks.replay.share_report import make_hits_table, make_places_table
 from hybrid_blocks.replay.tiers.report import make_tiers_table
 from hybrid_blocks.replay.tiers.result import TieredResult
-from hybrid_blocks.terminal import make_console, print_table
+from hybrid_blocks.replay.verdict import verdict
+from hybrid_blocks.terminal import make_console, print_table, print_verdict
 from hybrid_blocks.trace import Trace
 
 
@@ -46,14 +47,15 @@ def show_replay(
     files: Files,
     *,
     is_saturated: bool,
+    whole: bool,
 ) -> None:
     """Print, draw and write runs, or hits over memory where there are no runs."""
-    tables = (
-        (make_table(results), None)
-        if runs
-        else (make_hits_table(results), make_places_table(results))
-    )
-    show(files.json, results, *tables, hint=never_full_text(runs, is_saturated=is_saturated))
+    if runs:
+        never_full = never_full_text(runs, is_saturated=is_saturated)
+        answer = [*verdict(results), *filter(None, (never_full,))]
+        show(files.json, results, make_table(results, whole=whole), answer=answer, whole=whole)
+    else:
+        show(files.json, results, make_hits_table(results), make_places_table(results))
     draw_runs(files.plot, results, runs)
     check_served(results)
     if files.html is not None:
@@ -64,17 +66,19 @@ def show(
     json: Path | None,
     results: Sequence[Result | TieredResult],
     *tables: Table | None,
-    hint: str | None = None,
+    answer: Sequence[str] = (),
+    whole: bool = True,
 ) -> None:
-    """Print tables, unless the figures go to standard output, and write the figures."""
+    """Print an answer and tables, unless figures go to standard output, and write the figures."""
     if json != STDOUT:
         console = make_console()
         one_size = len({result.memory_bytes for result in results}) == 1
+        print_verdict(console, answer)
         console.print(engine_text(results[0], has_memory=one_size), soft_wrap=True)
         for table in filter(None, tables):
             print_table(console, table)
-        if hint is not None:
-            console.print(hint, soft_wrap=True)
+        if not whole:
+            console.print("--all shows the pool, checkpoints, steps and times")
     if json is not None:
         rows = [msgspec.to_builtins(result) for result in results]
         # One object, or a list of them if several managers ran.

@@ -1,6 +1,6 @@
 """The table at the end of a replay."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.table import Table
 
@@ -22,10 +22,35 @@ LIMITS = (
 )
 
 
-def make_table(results: Sequence[Result]) -> Table:
-    """Make a table with one column of figures a manager, or a variant of it."""
+RARE = (
+    *("output tokens", "  memory / live bytes of one", "pool", "recomputing saved", "checkpoints"),
+    *("pool use", "steps", "manager a step", "manager in all", "virtual time", "wall time"),
+)
+"""Rows that do not answer how much was found and how many requests ran."""
+
+
+def make_table(results: Sequence[Result], *, whole: bool = True) -> Table:
+    """Make a table with one column of figures a manager, or a variant of it.
+
+    Without ``whole`` it lacks `RARE` rows, and ends of hits that no manager has.
+    """
     names = [result.variant or result.manager for result in results]
-    return side_by_side(f"replay of {results[0].trace}", names, [figures(one) for one in results])
+    columns = [figures(one) for one in results]
+    if not whole:
+        columns = [_without(column, RARE) for column in columns]
+        zero = {
+            limit for limit in LIMITS if not any(getattr(one, f"limit_{limit}") for one in results)
+        }
+        columns = [_without(column, [_ended_by(limit) for limit in zero]) for column in columns]
+    return side_by_side(f"replay of {results[0].trace}", names, columns)
+
+
+def _without(column: dict[str, str], names: Collection[str]) -> dict[str, str]:
+    return {name: cell for name, cell in column.items() if name not in names}
+
+
+def _ended_by(limit: str) -> str:
+    return f"hits ended: {limit.replace('_', ' ')}"
 
 
 def engine_text(result: Served, *, has_memory: bool = True) -> str:
@@ -151,9 +176,7 @@ def _states(result: Result) -> dict[str, str]:
     if result.limit_complete is not None:
         counts = {limit: getattr(result, f"limit_{limit}") for limit in LIMITS}
         for limit, count in counts.items():
-            figures[f"hits ended: {limit.replace('_', ' ')}"] = (
-                f"{count:,} of {sum(counts.values()):,} admissions"
-            )
+            figures[_ended_by(limit)] = f"{count:,} of {sum(counts.values()):,} admissions"
     return figures
 
 

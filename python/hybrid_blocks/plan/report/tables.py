@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from itertools import groupby
-from typing import Final
 
 import msgspec
 from rich.console import Console
@@ -13,10 +12,8 @@ from hybrid_blocks.plan.report.plan_report import AtLength, GroupReport, PlanRep
 from hybrid_blocks.plan.report.report import Report
 from hybrid_blocks.plan.report.sglang_table import sglang_table
 from hybrid_blocks.plan.report.verdict import Gain, percent
-from hybrid_blocks.terminal import grid, print_table
+from hybrid_blocks.terminal import grid, print_table, print_verdict
 from hybrid_blocks.units import gib, human
-
-_VERDICT: Final = "verdict:"
 
 
 def render(
@@ -32,9 +29,7 @@ def render(
     ``num_bytes`` lengths besides the maximum have their bytes shown. ``whole`` shows them for all
     lengths, and the groups and SGLang's strategies.
     """
-    for index, line in enumerate(report.verdict.lines if report.verdict else ()):
-        head = " " * len(_VERDICT) if index else _VERDICT
-        console.print(Text.assemble((head, "bold green"), f" {line}"), soft_wrap=True)
+    print_verdict(console, report.verdict.lines if report.verdict else ())
     title = Text(title_text(report))
     title.stylize("bold", 0, len(report.model))
     console.print(title, soft_wrap=True)
