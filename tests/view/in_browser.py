@@ -253,18 +253,34 @@ def test_a_rollout_says_what_plan_says(served: Browser, address: str) -> None:
 
 
 class Scraped(ThreadingHTTPServer):
-    """Answers as an engine that was recorded: counters go on between the two scrapes."""
+    """Answers as an engine that was recorded twice: its counters grow on at the same rate."""
 
-    texts = tuple((SCRAPED / name).read_text() for name in ("before.txt", "now.txt"))
+    before, now = ((SCRAPED / name).read_text().splitlines() for name in ("before.txt", "now.txt"))
     asked = 0
+
+    def answer(self) -> str:
+        """Return the next page of metrics."""
+        if not self.asked:
+            lines = list(self.before)
+        else:
+            pairs = zip(self.before, self.now, strict=True)
+            lines = [self._later(*pair) for pair in pairs]
+        self.asked += 1
+        return "".join(f"{line}\n" for line in lines)
+
+    def _later(self, before: str, now: str) -> str:
+        sample, _, value = now.rpartition(" ")
+        if not sample.partition("{")[0].endswith("_total") or now.startswith("#"):
+            return now
+        first = float(before.rpartition(" ")[2])
+        return f"{sample} {first + self.asked * (float(value) - first)}"
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Scraped
 
     def do_GET(self) -> None:
-        content = self.server.texts[min(self.server.asked, 1)].encode()
-        self.server.asked += 1
+        content = self.server.answer().encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -295,7 +311,7 @@ def test_a_live_page_follows_an_engine_until_it_goes(served: Browser, address: s
         served.wait(lambda: len(served.data("readings")["seconds"]) >= 6)
         served.picture(PICTURES / "live.png", 1500)
         shown = served.data("readings")
-        now = parse(engine.texts[1], 0.0)
+        now = parse("\n".join(engine.now), 0.0)
         for name in ("running", "waiting"):
             assert shown[name][-1] == now.total(f"vllm:num_requests_{name}")
         for owner, slabs in now.by("owner", "hybrid_blocks_slabs").items():
