@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sglang_figures
 from hybrid_blocks.cli import app
-from hybrid_blocks.model import PlanError
+from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.pasted.log_lines import read_lines
 from hybrid_blocks.pasted.log_report import LogReport, report_log
-from log_writer import write_log
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.plan.sglang.costs import costs
+from log_writer import write_log, write_sglang
 from public_data import DATA
 from typer.testing import CliRunner
 
@@ -165,6 +168,12 @@ def test_an_engine_at_work_is_summed_up() -> None:
             "(1.9 GiB KV cache is needed",
             "does not hold one request of 131072 tokens",
         ),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "utilization"),
+        ("Retract requests. #retracted_reqs: 1, #new_tokens_gained: 9", "were preempted"),
+        (
+            "max_running_requests was reduced from the requested 256 to 90 (per dp worker) due to",
+            "runs 90 requests at once instead of 256",
+        ),
         ("Turning off hybrid kv cache manager because", "kept as full attention"),
         ("Add 3 padding layers, may waste at most 6.25% KV cache memory", "3 empty layers take"),
         ("hybrid_blocks: level manager, as level natural is refused: a KV connector", "connector"),
@@ -256,6 +265,68 @@ def test_a_log_of_sglang_is_planned_for_the_same_bytes() -> None:
     assert "requests of 262,144" in out
 
 
+def test_logs_of_sglang_agree_with_its_own_functions() -> None:
+    """All built-in models that it serves, in each of its deployments."""
+    rows = [row for row in sglang_figures.read() if row.figures and row.case != "unified"]
+    assert len(rows) > 250
+    differing = []
+    for row in rows:
+        assert row.figures is not None
+        model, given = load_model(row.model), sglang_figures.CASES[row.case]
+        deployment = Deployment(
+            tp=given.get("tp", 1),
+            kv_cache_dtype=given.get("kv_cache_dtype", "auto"),
+            mamba_ssm_dtype=given.get("mamba_ssm_dtype", "auto"),
+            num_speculative_tokens=max(given.get("draft_tokens", 0) - 1, 0),
+        )
+        try:
+            lines = write_sglang(row, model, costs(model, deployment))
+        except PlanError:
+            continue
+        report = report_log(read_lines(lines), None, {})
+        figures = report.figures.figures
+        names = {"tokens of attention", "requests at once"}
+        names |= {"state slots"} if row.figures["state_slots"] is not None else set()
+        names |= {"tokens of windows"} if row.figures["window_tokens"] is not None else set()
+        told = {figure.name for figure in figures if figure.planned is not None}
+        if not report.figures.agree or not names <= told:
+            differing.append((row.model, row.case, [f for f in figures if not f.agrees], told))
+    assert differing == []
+
+
+def test_a_log_of_unified_memory_tells_its_buffer() -> None:
+    row = next(one for one in sglang_figures.read() if one.case == "unified" and one.figures)
+    assert row.figures is not None
+    buffer, slots = row.figures["buffer"]["total_bytes"], row.figures["state_slots"]
+    lines = [
+        f"server_args={{'model_path': '{row.model}', 'max_running_requests': 256}}",
+        f"[2026-11-20 10:00:00 TP0] [unified-memory-pool]   total_bytes={buffer}, "
+        f"max_total_num_tokens={row.figures['tokens']}, max_mamba_cache_size={slots}, "
+        "max_num_reqs=52, speculative_num_draft_tokens=None",
+    ]
+    report = report_log(read_lines(lines), None, {})
+    assert report.figures.memory_bytes == buffer
+    assert report.figures.agree, report.figures
+    assert {"bytes of the buffer", "state slots"} <= {one.name for one in report.figures.figures}
+
+
+def test_sglang_at_work_tells_hits_and_retractions() -> None:
+    lines = [
+        SGLANG,
+        "[2026-11-20 10:00:30 TP0] Prefill batch, #new-seq: 1, #new-token: 600, #cached-token: 0, "
+        "full token usage: 0.03, mamba usage: 0.08, #running-req: 2, #queue-req: 1, "
+        "#pending-token: 0, cuda graph: False, input throughput (token/s): 12.10\n",
+        "[2026-11-20 10:00:31 TP0] Prefill batch, #new-seq: 1, #new-token: 100, #cached-token: 300,"
+        " token usage: 0.03, #running-req: 2, #queue-req: 1, \n",
+        "[2026-11-20 10:00:40 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 2, "
+        "#new_tokens_gained: 900, #new_token_ratio: 0.3400 -> 0.5000\n",
+    ]
+    code, out, _ = _run("--log", "-", text="".join(lines))
+    assert code == 0
+    assert "30.0 % of tokens found at last, 2 preemptions" in out
+    assert "requests were preempted" in out
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -294,6 +365,11 @@ def test_a_log_of_sglang_that_says_too_little_is_refused(lines: list[str], compl
             ["--log", "-", "Phi-4"],
             "Chunked prefill is enabled with max_num_batched_tokens=1",
             "how",
+        ),
+        (
+            ["--log", "-", "Phi-4"],
+            "ValueError: No available memory for the cache blocks. Try increasing",
+            "nothing is left for the cache",
         ),
         (["--log", "missing.log"], "", "missing.log"),
         (["--log", "-", "--explain"], "", "--explain beside --log"),

@@ -130,6 +130,11 @@ def _check_planned(options: Mapping[str, Any], environment: Mapping[str, str]) -
                 raise PlanError(f"{flag} {_text(value)}: {why}")
         elif name not in effects.MAPPED and name not in effects.SILENT:
             raise PlanError(f"{flag}: it is not known whether it changes a plan; leave it out")
+    utilization = options.get("gpu_memory_utilization", 1.0)
+    if not 0 < utilization <= 1:
+        raise PlanError(
+            f"--gpu-memory-utilization {utilization}: vLLM takes a share above 0 and up to 1"
+        )
     for name, why in effects.VARIABLES.items():
         if environment.get(name, "") not in {"", "0"}:
             raise PlanError(f"{name}={environment[name]}: {why}")

@@ -113,9 +113,10 @@ def _planned(log: Logged, model: Model, deployment: Deployment, tokens_of: Token
         least = max(int((gib - _HALF_A_DIGIT) * _GIB) // probe.block_bytes, 1)
         most = max(int((gib + _HALF_A_DIGIT) * _GIB) // probe.block_bytes, least)
     elif tokens is None:
+        troubles = "".join(f"; {words}: {advice}" for words, advice in log.troubles)
         raise PlanError(
             "the log does not say how much memory the cache has: paste its line 'Available KV "
-            "cache memory' or 'KV cache size', or give --memory"
+            f"cache memory' or 'KV cache size', or give --memory{troubles}"
         )
     if tokens is None:
         middle = least if gib is None else max(int(gib * _GIB) // probe.block_bytes, 1)

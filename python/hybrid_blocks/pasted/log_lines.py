@@ -11,7 +11,7 @@ from hybrid_blocks.pasted.log_troubles import trouble
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _WORDS: Final = re.compile(
     r"ersion|args|engine|token|sync|KV|block|adding|amba|Auto-fit|reqs|reempt|oading|available|"
-    r"seq len|requests|model|graph|Decode|sliding|cach|ybrid"
+    r"seq len|requests|model|graph|Decode|Prefill|sliding|cach|ybrid|memory"
 )
 """What every line that is known contains one of, so that others cost little."""
 _BEGINS: Final = frozenset({"arguments", "sglang_model"})
@@ -68,7 +68,7 @@ PATTERNS: Final = {
     "level": re.compile(r"hybrid_blocks: (?P<natural>.* hold .* requests of .* slabs .*)"),
     "model loading": re.compile(r"Model loading took (?P<weights>[\d.]+) Gi?B"),
     "sglang": re.compile(
-        r"server_args=ServerArgs\(.*?model_path='(?P<sglang_model>[^']+)'(?P<sglang_options>.*)"
+        r"server_args=(?P<sglang_options>.*?\bmodel_path'?(?:=|: )'(?P<sglang_model>[^']+)'.*)"
     ),
     "sglang states": re.compile(
         r"Mamba Cache is allocated\. max_mamba_cache_size: (?P<slots>\d+), conv_state size: "
@@ -79,9 +79,20 @@ PATTERNS: Final = {
         r"intermediate_conv_window_cache size: (?P<draft_conv>[\d.]+) ?GB"
     ),
     "sglang attention": re.compile(
-        r"KV Cache is allocated\..*#tokens: (?P<sglang_tokens>\d+), K size: (?P<keys>[\d.]+) GB, "
-        r"V size: (?P<values>[\d.]+) GB"
+        r"(?P<sglang_pool>(?:\[[^][]*\] )?(?:\w+ )?KV Cache is allocated\..*?#tokens: \d+, "
+        r"(?:K size: [\d.]+ GB, V|KV) size: [\d.]+ GB)"
     ),
+    "sglang windows": re.compile(
+        r"SWAKVPool .*swa size: (?P<window_tokens>\d+), full size: (?P<full_tokens>\d+)"
+    ),
+    "sglang unified": re.compile(
+        r"total_bytes=(?P<unified>\d+), max_total_num_tokens=(?P<full_tokens>\d+), "
+        r"max_mamba_cache_size=(?P<slots>\d+)"
+    ),
+    "sglang prefill": re.compile(
+        r"Prefill batch.*?#new-token: (?P<sglang_new>\d+), #cached-token: (?P<sglang_found>\d+)"
+    ),
+    "sglang retracted": re.compile(r"Retract requests\. .*?#retracted_reqs: (?P<preemptions>\d+)"),
     "sglang ready": re.compile(
         r"max_total_num_tokens=(?P<total_tokens>\d+).*max_running_requests=(?P<at_once>\d+), "
         r"context_len=(?P<context>\d+)"

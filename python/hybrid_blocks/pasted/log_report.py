@@ -29,7 +29,7 @@ _ASSUMED: Final = "is assumed, as vLLM does"
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """An engine at work: the most of each figure, the last share of tokens found, all preemptions.
 
-    Shares are in percent.
+    Shares are in percent. That of SGLang is over all prompts of the log.
     """
 
     running: int
@@ -157,9 +157,12 @@ def _release(version: str | None) -> tuple[int, int] | None:
 
 def _running(log: Logged) -> Running | None:
     if log.first("sglang_running") is not None:
+        found, new = sum(log.numbers("sglang_found")), sum(log.numbers("sglang_new"))
         return Running(
             running=int(max(log.numbers("sglang_running"))),
             waiting=int(max(log.numbers("queued"))),
+            hits=100 * found / (found + new) if found + new else None,
+            preemptions=int(sum(log.numbers("preemptions"))),
         )
     running = log.numbers("running")
     if not running:

@@ -17,6 +17,10 @@ _TROUBLES: Final = (
         "the engine did not start: nothing is left for the cache; raise --gpu-memory-utilization",
     ),
     (
+        r"CUDA out of memory",
+        "a card ran out of memory beside the cache: lower --gpu-memory-utilization",
+    ),
+    (
         r"Hybrid KV cache manager is disabled|Turning off hybrid kv cache manager",
         "windows and states are kept as full attention: a KV connector that supports the hybrid "
         "manager avoids it",
@@ -39,7 +43,7 @@ _TROUBLES: Final = (
         "prompts below {0} tokens are never found again; level natural has no such bound",
     ),
     (
-        r"Preemptions: (\d+)",
+        r"Preemptions: \d+|Retract requests\. ",
         "requests were preempted: the memory is too small for what ran",
     ),
     (
@@ -55,6 +59,10 @@ _TROUBLES: Final = (
         "SGLang runs {0} requests at once: its states' part of the memory is full",
     ),
     (
+        r"max_running_requests was reduced from the requested (\d+) to (\d+)",
+        "SGLang runs {1} requests at once instead of {0}: its memory is too small for more",
+    ),
+    (
         r"CUDA graph memory profiling is disabled",
         "memory of CUDA graphs is not set aside: the engine may run out of memory",
     ),
@@ -66,6 +74,6 @@ def trouble(line: str) -> tuple[str, str] | None:
     """Return the words of a line that matter, and what they mean; None for any other line."""
     for pattern, advice in _COMPILED:
         if match := pattern.search(line):
-            words = "Preemptions" if match[0].startswith("Preemptions") else match[0].strip()
+            words = match[0].partition(":")[0].strip() if "reempt" in match[0] else match[0].strip()
             return words, advice.format(*match.groups())
     return None

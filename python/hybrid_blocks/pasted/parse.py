@@ -11,7 +11,7 @@ import msgspec
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted import config_file, values
 from hybrid_blocks.pasted.options import Option, near, recorded
-from hybrid_blocks.pasted.removed import REMOVED
+from hybrid_blocks.pasted.removed import REMOVED, REPLACED
 
 _NEGATIVE: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
 _LEVEL: Final = "--optimization-level"
@@ -50,6 +50,8 @@ def parse(arguments: Sequence[str]) -> Parsed:
             removed.append(flag)
             if takes_value and attached is None and index < len(words):
                 index += not _is_option(words[index])
+                while index < len(words) and words[index].isdecimal():
+                    index += 1
             continue
         given = [] if attached is None else [attached]
         if attached is None:
@@ -167,4 +169,6 @@ def _find(word: str) -> tuple[Option | None, str, str | None]:
 
 
 def _unknown(name: str) -> PlanError:
-    return PlanError(f"{name}: vLLM {recorded().release} has no such option{near(name)}")
+    following = REPLACED.get(name)
+    hint = near(name) if following is None else f"; {following} takes its place"
+    return PlanError(f"{name}: vLLM {recorded().release} has no such option{hint}")

@@ -10,7 +10,9 @@ REMOVED: Mapping[str, bool] = MappingProxyType(
             *("--disable-async-output-proc", "--engine-use-ray"),
             *("--worker-use-ray", "--disable-frontend-multiprocessing"),
             *("--disable-mm-preprocessor-cache", "--multi-step-stream-outputs"),
-            "--guided-decoding-disable-fallback",
+            *("--guided-decoding-disable-fallback", "--calculate-kv-scales"),
+            *("--guided-decoding-disable-any-whitespace", "--eplb-log-balancedness"),
+            "--enable-multimodal-encoder-data-parallel",
         ),
         False,
     )
@@ -26,9 +28,24 @@ REMOVED: Mapping[str, bool] = MappingProxyType(
             *("--scheduler-delay-factor", "--num-lookahead-slots", "--qlora-adapter-name-or-path"),
             *("--max-num-partial-prefills", "--max-long-partial-prefills"),
             *("--long-lora-scaling-factors", "--lora-extra-vocab-size", "--cuda-graph-sizes"),
-            *("--prompt-adapter-max-tokens", "--task"),
+            *("--prompt-adapter-max-tokens", "--task", "--override-neuron-config"),
+            *("--num-redundant-experts", "--eplb-window-size", "--eplb-step-interval"),
+            *("--logits-processor-pattern", "--override-pooler-config"),
         ),
         True,
     )
 )
-"""Flags, and whether a value follows."""
+"""Flags, and whether a value follows, or several numbers."""
+
+REPLACED: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("--rope-scaling", "--rope-theta"), "--hf-overrides")
+    | dict.fromkeys(
+        (
+            *("--speculative-model", "--num-speculative-tokens", "--ngram-prompt-lookup-max"),
+            *("--ngram-prompt-lookup-min", "--speculative-draft-tensor-parallel-size"),
+            *("--speculative-max-model-len", "--speculative-disable-by-batch-size"),
+        ),
+        "--speculative-config",
+    )
+)
+"""Flags of older releases that change a plan, and the option that takes their place."""

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from hybrid_blocks.model import PlanError
+from hybrid_blocks.pasted.manifest import command_of
 
 READ: Final = (
     "read are: vllm serve MODEL …, python -m vllm.entrypoints.openai.api_server …, and docker run "
@@ -25,11 +26,18 @@ _SHELLS: Final = ("bash", "sh", "zsh", "dash")
 _SEPARATORS: Final = ("|", "||", "&&", "&", ";")
 _CONTINUATION: Final = re.compile(r"[\\^`][ \t]*\r?\n|\\[ \t]+(?=-)")
 _LIST: Final = re.compile(r"^[ \t]*(?:- )?(?:command|args|CMD|ENTRYPOINT)\b:?[ \t]*", re.MULTILINE)
-_TYPESET: Final = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")
+_TYPESET: Final = str.maketrans("\u2018\u2019\u201c\u201d\u00a0", "''\"\" ")
 _DASH: Final = re.compile(r"(?:(?<=\s)|^)[\u2013\u2014](?=[a-z])")
-_ASSIGNMENT: Final = re.compile(r"(?:-e|--env=)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_REDIRECTION: Final = re.compile(r"(?:\d|&)?>>?(&\d|.+)?")
-_VARIABLE: Final = re.compile(r"\$(?:\w+|\{\w+[^}]*\}|\([^)]*\)?)")
+_ASSIGNMENT: Final = re.compile(r"(?:-e|--env=|Environment=)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_REDIRECTION: Final = re.compile(r"(?:(?:\d|&)?>>?|<(?=/|$))(&\d|.+)?")
+_VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*)|[^}]*)\}|\([^)]*\)?)")
+_FENCE: Final = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
+_PROMPT: Final = re.compile(
+    r"^[ \t]*(?:\(\S+\) )?(?:\[[^\]\n]*\]|\S*[@:~]\S*)#[ \t]+|^!(?=[a-z])", re.MULTILINE
+)
+_PIECE: Final = re.compile(r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*"|#[^\n]*|\n|.""", re.DOTALL)
+_GOES_ON: Final = re.compile(r"\s*(?:[-{'\"#]|$)")
+_WANTS_MORE: Final = re.compile(r"(?:serve|api_server|\\)\s*$")
 
 # Options of ``docker run`` that take no value; every other one takes one.
 _DOCKER_SWITCHES: Final = frozenset(
@@ -72,17 +80,21 @@ def find_arguments(words: Sequence[str]) -> Words:
             if match := _ASSIGNMENT.fullmatch(word):
                 environment[match[1]] = match[2]
         if arguments is not None:
-            _check_variables(arguments)
-            return Words(tuple(arguments), environment)
+            return Words(tuple(_expanded(arguments, environment)), environment)
     raise _unknown(next(filter(None, segments)))
 
 
 def _split(text: str) -> list[str]:
     """Words as a shell makes them; of a list, as a container's ``args`` are, its items.
 
-    What a word processor made of quotes and of two dashes is taken back.
+    What a word processor made of quotes and of two dashes is taken back, and what Markdown or a
+    shell put around a command.
     """
-    text = _DASH.sub("--", text.translate(_TYPESET))
+    text = _PROMPT.sub("", _FENCE.sub("", _DASH.sub("--", text.translate(_TYPESET))))
+    if (command := command_of(text)) is not None:
+        return command
+    if text.startswith("`") and text.endswith("`"):
+        text = text.strip("`")
     if text.lstrip().startswith("["):
         with suppress(json.JSONDecodeError):
             return [str(word) for word in json.loads(text)]
@@ -90,9 +102,21 @@ def _split(text: str) -> list[str]:
     if _LIST.match(text) or all(line.startswith("- ") for line in lines):
         text = " ".join(map(_of_list, lines))
     try:
-        return shlex.split(_CONTINUATION.sub(" ", text), comments=True)
+        return shlex.split(_with_ends(_CONTINUATION.sub(" ", text)), comments=True)
     except ValueError as error:
         raise PlanError(f"the command cannot be read as a shell would: {error}") from None
+
+
+def _with_ends(text: str) -> str:
+    """Text with a sign where a line ends a command: the next one does not begin as an option."""
+    words = ""
+    for match in _PIECE.finditer(text):
+        words += match[0]
+        if match[0] == "\n" and not (
+            _GOES_ON.match(text, match.end()) or _WANTS_MORE.search(words)
+        ):
+            words += " ; "
+    return words
 
 
 def _of_list(line: str) -> str:
@@ -131,11 +155,23 @@ def _server(words: list[str]) -> tuple[list[str], list[str] | None]:
         name = PurePath(word).name
         if name in _CONTAINERS and rest[:1] in (["run"], ["create"]):
             return _container(words[: index + 1], rest[1:])
+        if name in _CONTAINERS and rest[:1] == ["compose"] and "run" in rest:
+            return _container(words[: index + 1], rest[rest.index("run") + 1 :])
         if name in _SHELLS and len(rest) > 1 and re.fullmatch(r"-\w*c", rest[0]):
             return _of_shell(words[:index], rest[1])
         skipped = _words_of_server(name, rest)
         if skipped is not None:
             return words[:index], rest[skipped:]
+    return _quoted(words)
+
+
+def _quoted(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """As `_server`, within a word that is a command itself: ``tmux`` and ``ssh`` take one."""
+    for index, word in enumerate(words):
+        if " " in word and "vllm" in word:
+            before, arguments = _of_shell(words[:index], word)
+            if arguments is not None:
+                return before, arguments
     return words, None
 
 
@@ -193,10 +229,32 @@ def _container(before: list[str], words: list[str]) -> tuple[list[str], list[str
     return variables, None
 
 
-def _check_variables(arguments: Sequence[str]) -> None:
+def _expanded(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Arguments with the variables that the command itself sets, or has a default for.
+
+    Raises:
+        PlanError: another variable.
+
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        found = environment.get(name) or match[3]
+        if found is None:
+            raise PlanError(f"{match.string}: the value of {match[0]} is not known; write it out")
+        return found
+
+    words: list[str] = []
     for word in arguments:
-        if not word.startswith("{") and (match := _VARIABLE.search(word)):
-            raise PlanError(f"{word}: the value of {match[0]} is not known; write it out")
+        if word in {"$@", "$*"}:
+            continue
+        if word.startswith("{"):
+            words.append(word)
+        elif _VARIABLE.fullmatch(word):
+            words += _split(_VARIABLE.sub(value, word))
+        else:
+            words.append(_VARIABLE.sub(value, word))
+    return words
 
 
 def _unknown(words: Sequence[str]) -> PlanError:

@@ -23,12 +23,17 @@ _NAMED: Final = (
     (re.compile(r"mxfp4", re.IGNORECASE), 4.25),
     (re.compile(r"fp8|int8|w8a8|w8a16|8bit", re.IGNORECASE), 8.0),
     (re.compile(r"int4|awq|gptq|w4a16|4bit|autoround|bnb", re.IGNORECASE), 4.15),
+    # GGUF: those of its K formats, M where there are several.
+    *(
+        (re.compile(rf"\bi?q{number}_", re.IGNORECASE), bits)
+        for number, bits in ((2, 3.2), (3, 4.0), (4, 4.9), (5, 5.7), (6, 6.6), (8, 8.5))
+    ),
 )
 
 
 _ENDING: Final = re.compile(
     r"[-_.](?:fp8|nvfp4|mxfp4|fp4|int[48]|awq|gptq|w\d+a\d+|bnb|gguf|quantized|autoround|qat|exl\d|"
-    r"\dbit|mlx|dynamic)\b.*",
+    r"\dbit|mlx|dynamic|i?q\d_\w+)\b.*",
     re.IGNORECASE,
 )
 
