@@ -260,7 +260,14 @@ def test_the_command_compares_at_shares_in_tables_and_json(tmp_path: Path) -> No
         *("--placement", "fixed:128,fixed:1024", "--policy", "lru,flop"),
         *("--share", "10%,unbounded", "--json", written, "--plot", drawn),
     )
-    for text in ("of attention's", "ended: no checkpoint", "written / used / dropped", "10%"):
+    for text in (
+        "of attention's",
+        "each GiB more",
+        " points",
+        "ended: no checkpoint",
+        "written / used / dropped",
+        "10%",
+    ):
         assert text in output
     rows = json.loads(written.read_bytes())
     assert [(r["share"], r["placement"], r["policy"]) for r in rows] == [

@@ -15,7 +15,7 @@ def make_hits_table(results: Sequence[Result]) -> Table:
     limits = [name for name in LIMITS if any(getattr(r, f"limit_{name}") for r in results)]
     table = grid(
         f"hits of {results[0].trace}",
-        *("share", "memory", "manager", "hits", "of attention's"),
+        *("share", "memory", "manager", "hits", "each GiB more", "of attention's"),
         *(f"ended: {name.replace('_', ' ')}" for name in limits),
         "left out",
     )
@@ -28,6 +28,7 @@ def make_hits_table(results: Sequence[Result]) -> Table:
                 f"{result.memory_bytes / 2**30:,.1f} GiB" if is_first else "",
                 result.variant,
                 f"{result.hit_rate:.2%}",
+                _of_a_gib(result, results),
                 _of_bound(result),
                 *(_count(getattr(result, f"limit_{name}")) for name in limits),
                 _count(result.rejected_requests),
@@ -65,6 +66,20 @@ def _sizes(results: Sequence[Result]) -> Iterator[list[Result]]:
 def _of_bound(result: Result) -> str:
     bound = result.sequential_hit_rate
     return f"{result.hit_rate / bound:.1%}" if bound else ""
+
+
+def _of_a_gib(result: Result, results: Sequence[Result]) -> str:
+    """Percentage points that each GiB brings on the way to the next larger size."""
+    larger = [
+        other
+        for other in results
+        if other.variant == result.variant and other.memory_bytes > result.memory_bytes
+    ]
+    if not larger:
+        return ""
+    following = min(larger, key=lambda other: other.memory_bytes)
+    more = (following.memory_bytes - result.memory_bytes) / 2**30
+    return f"{100 * (following.hit_rate - result.hit_rate) / more:+.2f} points"
 
 
 def _count(count: int | None) -> str:
