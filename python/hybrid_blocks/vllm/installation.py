@@ -20,6 +20,10 @@ from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
 )
+from hybrid_blocks.vllm.stat_logger import (  # type: ignore[attr-defined]
+    PrometheusStatLogger,
+    VllmPrometheusStatLogger,
+)
 from hybrid_blocks.vllm.swap import back, named, swap
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -29,6 +33,7 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (VllmKVCacheManager, KVCacheManager),
     (vllm_get_request_block_hasher, get_request_block_hasher),
     (vllm_get_prometheus_registry, get_prometheus_registry),
+    (VllmPrometheusStatLogger, PrometheusStatLogger),
     *engine_labels.replacements(),
 )
 

@@ -89,7 +89,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield one family a metric name."""
-        engines = {tuple(sorted(one.engine.items())): one for one in self._published()}
+        engines = {tuple(sorted(one.engine.items())): one for one in published_in(self._folder)}
         families: dict[str, Metric] = {}
         for published in engines.values():
             for sample in published.samples:
@@ -100,18 +100,33 @@ class EngineCollector(Collector):
                 family.add_sample(name, {**published.engine, **sample.labels}, sample.value)
         yield from families.values()
 
-    def _published(self) -> list[Published]:
-        """Return what each process wrote, the newest last."""
-        found: list[tuple[int, Published]] = []
-        for file in sorted(self._folder.glob("*.json")):
-            if not Path("/proc", file.stem).exists():
-                continue
-            try:
-                published = msgspec.json.decode(file.read_bytes(), type=Published)
-                found.append((file.stat().st_mtime_ns, published))
-            except (OSError, msgspec.DecodeError):
-                continue  # the engine ended meanwhile, or another release of this package wrote it
-        return [published for _, published in sorted(found, key=itemgetter(0))]
+
+def published_in(folder: Path, *, of: int | None = None) -> list[Published]:
+    """Return what each process wrote that still runs, the newest last.
+
+    ``of`` names a process: only itself and those that it started count.
+    """
+    found: list[tuple[int, Published]] = []
+    for file in sorted(folder.glob("*.json")):
+        parent = _parent(file.stem)
+        if parent is None or (of is not None and str(of) not in (file.stem, parent)):
+            continue
+        try:
+            published = msgspec.json.decode(file.read_bytes(), type=Published)
+            found.append((file.stat().st_mtime_ns, published))
+        except (OSError, msgspec.DecodeError):
+            continue  # the engine ended meanwhile, or another release of this package wrote it
+    return [published for _, published in sorted(found, key=itemgetter(0))]
+
+
+def _parent(process: str) -> str | None:
+    """Return the process that started another, ``None`` if that one does not run."""
+    try:
+        status = Path("/proc", process, "stat").read_text()
+    except OSError:
+        return None
+    # Behind the name, which may hold brackets, stand the state and the parent.
+    return status.rpartition(")")[2].split()[1]
 
 
 @cache
