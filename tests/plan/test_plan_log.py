@@ -208,6 +208,25 @@ def test_the_last_of_several_starts_is_read() -> None:
     assert report.num_lines == len(lines)
 
 
+def test_a_start_that_has_no_memory_yet_leaves_the_one_before() -> None:
+    other = next(row for row in ROWS if row["model"] == "gpt-oss-20b")
+    beginning = [line for line in write_log(other) if "non-default" in line or "config:" in line]
+    report = report_log(read_lines([*write_log(QWEN), *beginning]), None, {})
+    assert report.model == "Qwen3.6-27B"
+    assert report.figures.agree
+
+
+def test_arguments_that_were_cut_off_are_read_as_far_as_they_go() -> None:
+    lines = [
+        "non-default args: {'model': 'Qwen/Qwen3.5-9B', 'tensor_parallel_size': 2, "
+        "'speculative_config': {'method': 'mtp', 'num_specul",
+        "Available KV cache memory: 8.00 GiB",
+    ]
+    report = report_log(read_lines(lines), None, {})
+    assert (report.model, report.deployment.tp) == ("Qwen3.5-9B", 2)
+    assert report.deployment.num_speculative_tokens == 0
+
+
 def test_a_start_that_failed_for_want_of_memory_is_planned() -> None:
     lines = [line for line in write_log(QWEN) if "GiB" not in line and "tokens," not in line]
     lines.append(

@@ -16,7 +16,7 @@ _WORDS: Final = re.compile(
 """What every line that is known contains one of, so that others cost little."""
 _BEGINS: Final = frozenset({"arguments", "sglang_model"})
 _ENDS: Final = frozenset({"memory", "tokens", "total_tokens"})
-"""Facts with which a start begins and ends: a log of several starts is read as its last one."""
+"""Facts with which a start begins and ends: a log is read as the last start that came so far."""
 _LONGEST: Final = 200_000
 """Characters of a line that are looked at."""
 
@@ -26,7 +26,7 @@ PATTERNS: Final = {
         r"v?(?P<version>\d[\w.+-]*)"
     ),
     "banner model": re.compile(r"[█▀] {2}model +(?P<banner_model>\S+)"),
-    "arguments": re.compile(r"non-default args: (?P<arguments>\{.*\})"),
+    "arguments": re.compile(r"non-default args: (?P<arguments>\{.*)"),
     "engine": re.compile(r"LLM engine \(v[^)]*\) with config: (?P<engine>.*)"),
     "batched tokens": re.compile(
         r"Chunked prefill is enabled with max_num_batched_tokens=(?P<batched_tokens>\d+)"
@@ -133,6 +133,7 @@ def read_lines(lines: Iterable[str]) -> Logged:
     """Read the last start of a log; lines that are not known are counted."""
     facts: dict[str, list[str]] = {}
     troubles: dict[tuple[str, str], None] = {}
+    before: dict[str, list[str]] = {}
     num_lines = num_read = 0
     for line in _whole(lines):
         num_lines += bool(line.strip())
@@ -140,13 +141,14 @@ def read_lines(lines: Iterable[str]) -> Logged:
             continue
         found = dict(_facts(line))
         if not _BEGINS.isdisjoint(found) and not _ENDS.isdisjoint(facts):
-            facts, troubles = {}, {}
+            before, facts, troubles = facts, {}, {}
         for fact, text in found.items():
             facts.setdefault(fact, []).append(text)
         told = trouble(line)
         if told is not None:
             troubles[told] = None
         num_read += bool(found) or told is not None
+    facts = before if before and _ENDS.isdisjoint(facts) else facts
     return Logged(facts=facts, troubles=tuple(troubles), num_lines=num_lines, num_read=num_read)
 
 
