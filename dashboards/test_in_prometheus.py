@@ -3,17 +3,8 @@
 ``make test-dashboard`` runs this; ``PROMETHEUS`` names the program.
 """
 
-import json
-import os
-import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.error import URLError
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
 from board import ASKED, FOUND, OF_VLLM, WAITING, board
@@ -22,16 +13,13 @@ from hybrid_blocks.metrics import engine as figures
 from hybrid_blocks.metrics.figure import Sample
 from hybrid_blocks.metrics.offload import COUNTERS, GAUGES
 from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, Publisher
-from ports import HOST, held_port
+from ports import HOST
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from scraper import answers, scraping
 
 ENGINE = {"model_name": "hybrid", "engine": "0"}
-PATIENCE_S = 120.0
-PROMETHEUS = os.environ.get("PROMETHEUS") or shutil.which("prometheus")
-
-CONFIGURATION = Path(__file__).parent / "prometheus.yml"
 
 
 class Engine(Collector):
@@ -93,55 +81,21 @@ class Others(Collector):
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Prometheus that scrapes an engine every second."""
-    if PROMETHEUS is None:
-        pytest.fail("no prometheus on the PATH; apt-get install prometheus, or set PROMETHEUS=FILE")
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "engines").mkdir()
-    with pytest.MonkeyPatch.context() as patch, held_port() as port:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER_VARIABLE, str(folder / "engines"))
         registry = CollectorRegistry()
         registry.register(Engine(folder / "engines"))
         registry.register(Others())
         server, thread = start_http_server(0, HOST, registry)
-        address = f"{HOST}:{server.server_port}"
-        configuration = CONFIGURATION.read_text().replace("vllm:8000", address)
-        (folder / "prometheus.yml").write_text(configuration.replace("5s", "1s"))
-        command = [
-            *(PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}"),
-            *(f"--web.listen-address={HOST}:{port}", f"--storage.tsdb.path={folder / 'data'}"),
-        ]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            yield f"http://{HOST}:{port}"
+            with scraping(f"{HOST}:{server.server_port}", folder) as address:
+                yield address
         finally:
-            process.terminate()
-            process.wait(timeout=60)
             server.shutdown()
             server.server_close()
             thread.join()
-
-
-def ask(prometheus: str, query: str) -> list[dict[str, Any]]:
-    with urlopen(f"{prometheus}/api/v1/query?{urlencode({'query': query})}", timeout=30) as answer:
-        found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-    return found
-
-
-def answers(prometheus: str, query: str) -> list[dict[str, Any]]:
-    """Ask until there is an answer, as rates need two scrapes."""
-    for name in VARIABLES:
-        query = query.replace(f'"${name}"', '".*"')
-    query = query.replace("$__rate_interval", "1m")
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            found = ask(prometheus, query)
-        except (URLError, ConnectionError):
-            found = []  # it is not up yet
-        if found or time.monotonic() > deadline:
-            return found
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("query", list(expressions(board())))
