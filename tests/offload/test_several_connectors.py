@@ -377,6 +377,14 @@ def test_figures_survive_the_way_to_another_process_and_have_a_label_a_connector
     assert registry.get_sample_value("hybrid_blocks_connector_passed_by_total", labels) == 1
 
 
+def test_connectors_of_one_class_have_ids_of_their_own(scripts: dict[int, Script]) -> None:
+    """They name regions of memory by it, which another one must not open."""
+    scripts |= {0: Script(), 1: Script(), 2: Script()}
+    children = several_of(scripts)._connectors
+    ids = [it._vllm_config.kv_transfer_config.engine_id for it in children]
+    assert len(set(ids)) == len(ids)
+
+
 def test_a_connector_that_serves_no_hybrids_is_named(scripts: dict[int, Script]) -> None:
     scripts |= {0: Script()}
     groups = Groups("full")

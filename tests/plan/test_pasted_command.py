@@ -215,7 +215,7 @@ _TO_MANAGER = "HYBRID_BLOCKS=natural reaches level manager here, because of the 
         ("natural", _OURS, "HYBRID_BLOCKS=natural: this command gets the figures of natural"),
         ("natural", "-pp 2", "reaches level manager here, because of pipeline parallelism"),
         ("natural", "--kv-cache-metrics", "manager here, because of KV-cache residency metrics"),
-        ("natural", f"{_OURS} {_EXTRA}.store lazy", f"{_TO_MANAGER}HybridOffloadingConnector that"),
+        ("natural", f"{_OURS} {_EXTRA}.store lazy", "the figures of natural"),
         ("pool", "", "HYBRID_BLOCKS is pool: this command gets the figures of vLLM; with HYBRID"),
         ("manager", "--kv-offloading-size 64", "HYBRID_BLOCKS_OFFLOAD=1 gets those of natural"),
         ("manager", "--kv-transfer-config.kv_connector NixlConnector", "reaches level manager, b"),

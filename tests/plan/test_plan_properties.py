@@ -160,6 +160,22 @@ def test_every_built_in_model_is_filled_to_its_planned_concurrency() -> None:
     assert served >= 100
 
 
+def _groups_on(model: Model, num_ranks: int) -> list[tuple[int, ...]]:
+    options = Deployment(tp=num_ranks, max_model_len=16_384)
+    return [group.layers for group in plan_natural(model, 2**40, options).groups]
+
+
+def test_chunks_of_another_tensor_parallel_size_fit_where_the_groups_are_the_same() -> None:
+    """Offload names a chunk by its group; these models split their states by a rank's bytes."""
+    loaded = [load_model(name) for name in entries()]
+    split = {it.name for it in loaded if _groups_on(it, 1) != _groups_on(it, 2)}
+    assert split == {
+        *("Qwen3.5-27B", "Qwen3.6-27B", "Qwen3.8-27B", "Qwen3.5-9B", "Qwen3.5-4B"),
+        *("Falcon-H1-7B", "Granite-4.0-H-Micro", "RecurrentGemma-9B", "Ring-2.5-1T"),
+        *("PLaMo-2-1B", "Olmo-Hybrid-7B"),
+    }
+
+
 @without_deadline
 @given(models, deployments, memories)
 def test_the_longest_request_fits_and_a_longer_one_does_not(

@@ -48,7 +48,7 @@ class HybridOffloadingConnector(OffloadingConnector):
         is_lazy = read_store(options.pop(STORE, "eager")) == "lazy"
         config = replace(config, extra_config=options)
         if in_slabs:
-            over_slabs(self, vllm_config, role, kv_cache_config, config)
+            over_slabs(self, vllm_config, role, kv_cache_config, config, is_lazy=is_lazy)
             return
         KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
         spec = _spec(config)

@@ -8,6 +8,7 @@ import msgspec
 from hybrid_blocks import variables
 
 _SPEC: Final = "HybridOffloadingSpec"
+_STOCK: Final = "OffloadingConnector"
 _STOCK_SPEC: Final = "CPUOffloadingSpec"
 _OURS: Final = "hybrid_blocks.offload.connector"
 _SEVERAL: Final = ("HybridMultiConnector", "MultiConnector")
@@ -38,16 +39,17 @@ class Connector(msgspec.Struct, frozen=True):
             return next(filter(None, (child.refused(environment) for child in children)), None)
         if not self._knows_slabs:
             return f"the KV connector {self.name}"
+        # The spec takes no `store` under vLLM's connector: its engine does not start.
+        takes_options = self.name != _STOCK or "store" not in self.extra
         replaces = environment.get(variables.OFFLOAD.name) == "1" and self._spec == _STOCK_SPEC
+        replaces = replaces and takes_options
         if self._spec != _SPEC and not replaces:
             return f"the KV connector {self.name} with {self._spec}"
-        if self.extra.get("store", "eager") != "eager":
-            return f"the KV connector {self.name} that stores lazily"
         return None
 
     @property
     def _knows_slabs(self) -> bool:
-        if self.name == "OffloadingConnector":
+        if self.name == _STOCK:
             return self.module is None
         return self.name == "HybridOffloadingConnector" and self.module == _OURS
 

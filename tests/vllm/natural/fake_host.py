@@ -46,7 +46,9 @@ class HostConnector(SlabConnector):
             ),
         )
         self.connector_worker = None
-        self.connector_scheduler = SlabScheduler(spec, vllm_config, kv_cache_config)  # type: ignore[assignment]
+        self.connector_scheduler = SlabScheduler(  # type: ignore[assignment]
+            spec, vllm_config, kv_cache_config, is_lazy=extra.get("store") == "lazy"
+        )
 
 
 def _groups(config: Any, drafters: Collection[int]) -> Groups:
@@ -73,14 +75,16 @@ def _groups(config: Any, drafters: Collection[int]) -> Groups:
     return Groups(all=tuple(groups), num_ranks=1, tokens_per_hash=tokens)
 
 
-def attach(config: VllmConfig, host_chunks: int, policy: str = "fail") -> None:
+def attach(
+    config: VllmConfig, host_chunks: int, policy: str = "fail", store: str = "eager"
+) -> None:
     """Give an engine the connector."""
     config.kv_transfer_config = KVTransferConfig(
         kv_connector=HostConnector.__name__,
         kv_connector_module_path=__name__,
         kv_role="kv_both",
         kv_load_failure_policy=policy,  # type: ignore[arg-type]
-        kv_connector_extra_config={"host_chunks": host_chunks},
+        kv_connector_extra_config={"host_chunks": host_chunks, "store": store},
     )
 
 

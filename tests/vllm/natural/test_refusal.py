@@ -60,14 +60,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "the KV connector OffloadingConnector with CPUOffloadingSpec": {
         "kv_transfer_config": connector("OffloadingConnector")
     },
-    "the KV connector HybridOffloadingConnector that stores lazily": {
-        "kv_transfer_config": connector(
-            "HybridOffloadingConnector",
-            "hybrid_blocks.offload.connector",
-            spec_name="HybridOffloadingSpec",
-            store="lazy",
-        )
-    },
     "auxiliary outputs": {"aux_output_config__enable_return_routed_experts": True},
     "ReplaySSM": {"cache_config__use_replayssm": True},
     "KV-cache residency metrics": {"observability_config__kv_cache_metrics": True},

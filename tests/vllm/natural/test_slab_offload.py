@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -133,6 +134,42 @@ def test_every_request_reads_what_came_back(mix: str, is_async: bool) -> None:
     assert engine.worker.host.num_loaded > 20
 
 
+LAZY = partial(fake_host.attach, store="lazy")
+
+
+@pytest.mark.parametrize("mix", ["full-state-fine", "full-sliding", "full-state-drafter"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_every_request_reads_what_came_back_of_lazy_stores(mix: str, is_async: bool) -> None:
+    engine = live(MIXES[mix], 3, 200, is_async=is_async, attach=LAZY)
+    assert engine.num_finished > 20
+    assert engine.worker.host.num_stored > 100
+    assert engine.worker.host.num_loaded > 20
+
+
+def test_a_lazy_store_waits_for_the_end_of_its_request() -> None:
+    with offloading(MIXES["full"], 1, attach=LAZY) as engine:
+        request = engine.add([(at * 7) % 97 for at in range(90)], 12)
+        while request.num_output_tokens < 11:
+            engine.step()
+        assert engine.worker.host.num_stored == 0
+        engine.finish()
+        engine.drain()
+        assert engine.worker.host.num_stored == 101 // NATURAL_BLOCK_SIZE
+
+
+def test_a_preempted_request_leaves_its_blocks_to_a_lazy_store() -> None:
+    with offloading(MIXES["full"], 1, attach=LAZY) as engine:
+        request = engine.add([(at * 7) % 97 for at in range(90)], 12)
+        while request.num_output_tokens < 4:
+            engine.step()
+        assert engine.worker.host.num_stored == 0
+        assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+        engine.finish()
+        engine.drain()
+        assert request.num_preemptions == 1
+        assert engine.worker.host.num_stored >= 101 // NATURAL_BLOCK_SIZE
+
+
 def test_a_host_that_is_too_small_loses_hits_alone() -> None:
     engine = live(MIXES["full-state-fine"], 4, 200, host_chunks=40)
     assert engine.num_finished > 20
@@ -162,9 +199,9 @@ def conversation(engine: HostEngine) -> list[int]:
     return list(first.all_token_ids)
 
 
-def hits_of_next_turn(mix: Mix) -> tuple[int, int]:
+def hits_of_next_turn(mix: Mix, **options: Any) -> tuple[int, int]:
     """Return the tokens that the next turn of the first prompt finds, and the chunks loaded."""
-    with offloading(mix, 1) as engine:
+    with offloading(mix, 1, **options) as engine:
         tokens = conversation(engine)
         before, loaded = engine.num_cached_tokens, engine.worker.host.num_loaded
         engine.add([*tokens, 1, 2, 3], 2)
@@ -172,9 +209,12 @@ def hits_of_next_turn(mix: Mix) -> tuple[int, int]:
         return engine.num_cached_tokens - before, engine.worker.host.num_loaded - loaded
 
 
+@pytest.mark.parametrize("attach", [fake_host.attach, LAZY], ids=["eager", "lazy"])
 @pytest.mark.parametrize("mix", ["full-state-fine", "full-3-states"])
-def test_the_next_turn_finds_in_host_memory_what_a_large_device_would_hold(mix: str) -> None:
-    hit, num_loaded = hits_of_next_turn(MIXES[mix])
+def test_the_next_turn_finds_in_host_memory_what_a_large_device_would_hold(
+    mix: str, attach: Callable[[VllmConfig, int], None]
+) -> None:
+    hit, num_loaded = hits_of_next_turn(MIXES[mix], attach=attach)
     assert num_loaded > 0
     on_device, not_loaded = hits_of_next_turn(replace(MIXES[mix], num_blocks=2_000))
     assert not_loaded == 0

@@ -1,5 +1,6 @@
 """``HybridMultiConnector``: asks all connectors, and loads from the one that is soonest."""
 
+from collections import Counter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,22 @@ class HybridMultiConnector(VllmMultiConnector):
         self._known: set[str] = set()
         self._chosen: dict[str, tuple[int, bool]] = {}
         self._loads: dict[str, Load] = {}
+
+    @classmethod
+    def _get_connector_classes_and_configs(cls, vllm_config: "VllmConfig") -> list[tuple[Any, Any]]:
+        """Return each connector's class and configuration.
+
+        vLLM gives all of them one id, by which connectors name what their processes share. Further
+        connectors of a class get an id of their own.
+        """
+        found = super()._get_connector_classes_and_configs(vllm_config)
+        of_class: Counter[Any] = Counter()
+        for kind, config in found:
+            transfer: Any = config.kv_transfer_config
+            if number := of_class[kind]:
+                transfer.engine_id = f"{transfer.engine_id}-{number}"
+            of_class[kind] += 1
+        return found
 
     # Loads
 

@@ -78,6 +78,8 @@ def over_slabs(
     role: KVConnectorRole,
     kv_cache_config: "KVCacheConfig",
     config: "OffloadingConfig",
+    *,
+    is_lazy: bool = False,
 ) -> None:
     """Make one side of a connector of blocks in slabs.
 
@@ -98,7 +100,9 @@ def over_slabs(
     self._canonical_layout = config.canonical_layout
     self.connector_scheduler = self.connector_worker = None
     if role is KVConnectorRole.SCHEDULER:
-        self.connector_scheduler = SlabScheduler(spec, vllm_config, kv_cache_config)
+        self.connector_scheduler = SlabScheduler(
+            spec, vllm_config, kv_cache_config, is_lazy=is_lazy
+        )
     else:
         self.connector_worker = SlabWorker(spec, vllm_config, kv_cache_config)
 

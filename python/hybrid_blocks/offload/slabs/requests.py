@@ -12,6 +12,7 @@ from hybrid_blocks.offload.slabs.sources import Pin
 class Held:
     """A request that vLLM knows. Its first ``num_stored`` tokens of attention were offered.
 
+    After the last step that was scheduled it has ``num_reached`` tokens.
     Its client may say how many tokens at most are loaded, and stored.
     """
 
@@ -20,6 +21,7 @@ class Held:
     most_loaded: int | None = None
     most_stored: int | None = None
     num_stored: int = 0
+    num_reached: int = 0
     num_keys: int = 0
 
     @classmethod

@@ -1,6 +1,6 @@
 """The scheduler side over slabs: one look-up a request, and stores of all that gets a key."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_events import KVCacheEvent
@@ -38,13 +38,23 @@ class SlabScheduler:
     """Answers vLLM's scheduler. The manager of blocks is bound once it is there."""
 
     def __init__(
-        self, spec: "OffloadingSpec", vllm_config: "VllmConfig", kv_cache_config: Any
+        self,
+        spec: "OffloadingSpec",
+        vllm_config: "VllmConfig",
+        kv_cache_config: Any,
+        *,
+        is_lazy: bool = False,
     ) -> None:
-        """Offload what the spec's manager has room for."""
+        """Offload what the spec's manager has room for.
+
+        A lazy one stores attention when its request ends or is preempted. States are stored when
+        they get a key in any case: nothing owns a checkpoint until its request ends.
+        """
         manager = spec.get_manager()
         assert isinstance(manager, HybridOffloadingManager)
         self.manager = manager
         self._prompt_only = spec.offload_prompt_only
+        self._is_lazy = is_lazy
         self._num_workers = vllm_config.parallel_config.world_size
         # A digest is of as many tokens as a block of attention, and as the least state.
         self._tokens = spec.config.cache.tokens_per_hash
@@ -139,13 +149,17 @@ class SlabScheduler:
             states.setdefault(req_id, []).append((group, num_tokens))
         for req_id, num_tokens in output.num_scheduled_tokens.items():
             if (held := self._requests.get(req_id)) is not None:
-                reached = held.request.num_computed_tokens + num_tokens
+                held.num_reached = held.request.num_computed_tokens + num_tokens
+                reached = 0 if self._is_lazy else held.num_reached
                 self._store(held, reached, states.pop(req_id, []))
         ended = {held.request.request_id: held for held in self._finished}
         for req_id, left in states.items():
             # A request that is preempted, or that has ended, leaves its state where it is.
             if (held := ended.get(req_id) or self._requests.get(req_id)) is not None:
                 self._store(held, 0, left)
+        for req_id in (output.preempted_req_ids or ()) if self._is_lazy else ():
+            if (held := self._requests.get(req_id)) is not None:
+                self._store(held, held.num_reached, [])
         for held in self._finished:
             self.manager.on_request_finished(held.context)
         self._finished = []
@@ -172,11 +186,7 @@ class SlabScheduler:
         if last > first:
             tables = self._blocks.get_block_ids(request.request_id)
             for group in self._attention:
-                places = [(at, tables[group][at]) for at in range(first, last) if tables[group][at]]
-                pins = self._sources.at(group, [block for _, block in places])
-                for (at, block), pin in zip(places, pins, strict=True):
-                    key = held.key(group, (at + 1) * self._tokens, self._tokens)
-                    chunks[group].append((group, key, block, pin))
+                chunks[group] += self._attention_of(held, group, tables[group], range(first, last))
             held.num_stored = last * self._tokens
         for group, num_tokens in states:
             key = held.key(group, num_tokens, self._tokens)
@@ -184,6 +194,20 @@ class SlabScheduler:
             if state is not None:
                 chunks[group].append((group, key, state.block.block_id, state))
         self._begin_store(held, [it for group in self._groups for it in chunks[group]])
+
+    def _attention_of(
+        self, held: Held, group: int, table: list[int], positions: range
+    ) -> Iterator[_Stored]:
+        """Own blocks of a request; of a lazy one also those that it holds no longer."""
+        for at in positions:
+            key = held.key(group, (at + 1) * self._tokens, self._tokens)
+            pin = None
+            if at < len(table) and table[at]:
+                pin = self._sources.at(group, table[at])
+            elif self._is_lazy:
+                pin = self._sources.left(group, key)
+            if pin is not None:
+                yield group, key, pin.block.block_id, pin
 
     def _begin_store(self, held: Held, chunks: list[_Stored]) -> None:
         if not chunks:
@@ -268,7 +292,7 @@ class SlabScheduler:
         self.let_go()
         self.manager.reset_cache()
         for held in self._requests.values():
-            held.num_stored = 0
+            held.num_stored = held.num_reached = 0
 
     def take_events(self) -> Iterable[KVCacheEvent]:
         """Say what came to host memory and left it."""

@@ -27,11 +27,16 @@ class Sources:
         self._most_states = max(config.num_blocks // _SHARE, 2 * len(config.kv_cache_groups))
         self._num_states = 0
 
-    def at(self, group: int, block_ids: Iterable[int]) -> list[Pin]:
-        """Own attention blocks that a request holds."""
+    def at(self, group: int, block_id: int) -> Pin:
+        """Own an attention block that a request holds."""
         pool = self._pool_of[group]
-        blocks = self._pools[pool]
-        return [self._own(Pin(pool, blocks[number], is_state=False)) for number in block_ids]
+        return self._own(Pin(pool, self._pools[pool][block_id], is_state=False))
+
+    def left(self, group: int, key: bytes) -> Pin | None:
+        """Own the attention block that a key leads to; ``None`` if it is gone."""
+        pool = self._pool_of[group]
+        block = self._pools[pool].get(key)
+        return None if block is None else self._own(Pin(pool, block, is_state=False))
 
     def of(self, group: int, key: bytes) -> Pin | None:
         """Own the state that a key leads to; ``None`` if it is gone, or too many are owned."""
