@@ -166,10 +166,10 @@ def test_a_request_takes_slots_for_its_states_once_and_blocks_by_number() -> Non
     assert len(slabs) == 4
     assert 0 not in slabs
     pool = engine.manager.block_pool
-    assert pool.get_num_free_blocks() == 19 - 4
+    assert pool.get_num_free_blocks() == pool.free_block_queue.num_free_blocks == 19 - 4
     assert pool.get_usage() == pytest.approx(4 / 19)
     engine.finish()
-    assert pool.get_num_free_blocks() == 19
+    assert pool.get_num_free_blocks() == pool.free_block_queue.num_free_blocks == 19
 
 
 def test_attention_that_starts_on_a_slab_has_it_zeroed_once() -> None:

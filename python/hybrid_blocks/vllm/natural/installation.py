@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.natural import chunks, loads, planning, sessions
+from hybrid_blocks.vllm.natural import chunks, loads, planning, sessions, shown
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.scheduler_hooks import replace, when_made
 
@@ -15,7 +15,7 @@ def install() -> None:
     KVCacheManager.natural = NaturalKVCacheManager
     for part in (chunks, sessions, loads):
         _UNDO.extend(replace(*replaced) for replaced in part.REPLACED)
-    _UNDO.append(when_made(loads.count_in_slabs))
+    _UNDO.extend(when_made(hook) for hook in (loads.count_in_slabs, shown.count_tokens))
     planning.install()
 
 

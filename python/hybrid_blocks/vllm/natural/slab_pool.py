@@ -1,13 +1,26 @@
 """The calls of vLLM's ``BlockPool``, answered for several pools over one arena of slabs."""
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 from hybrid_blocks._core.vllm import Blocks
 from hybrid_blocks.vllm.block_pool import BlockPool
+from hybrid_blocks.vllm.free_queue import FreeBlockQueue
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+
+
+class SlabQueue(FreeBlockQueue):
+    """Free blocks of one pool in their order; their number is that of the arena's free slabs."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]  # vLLM's tests alone write it
+    def num_free_blocks(self) -> int:
+        """Slabs that hold no live block, as `SlabPool.get_num_free_blocks`."""
+        count: int = self._blocks.num_whole_slabs
+        return count
 
 
 class SlabPool(BlockPool):
@@ -31,6 +44,7 @@ class SlabPool(BlockPool):
         for blocks in own.pools:
             own._show(blocks)
         own._show(own.pools[0])
+        own.free_block_queue = cast("Any", SlabQueue(own.pools[0]))
         return own
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
