@@ -207,10 +207,11 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="requests of each trace")
     parser.add_argument("--record", type=Path, help="folder for a record")
     parser.add_argument("--loads", nargs="+", choices=hits.LOADS, default=list(hits.LOADS))
-    parser.add_argument("--models", nargs="+", choices=hits.MODELS, default=hits.MODELS)
+    parser.add_argument("--models", nargs="+", choices=hits.KINDS, default=hits.MODELS)
     parser.add_argument("--shares", type=read_shares, default=hits.SHARES, help="5%%,unbounded")
     variants = list(hits.VARIANTS)
     parser.add_argument("--variants", nargs="+", choices=variants, default=variants)
+    parser.add_argument("--running", type=int, default=hits.RUNNING, help="requests at a time")
     parser.add_argument("--jobs", type=int, default=2, help="processes of the hits")
     arguments = parser.parse_args()
     if arguments.record:
@@ -242,6 +243,7 @@ def run_hits(arguments: argparse.Namespace) -> Iterator[str]:
         shares=arguments.shares,
         variants=arguments.variants,
         limit=arguments.limit,
+        running=arguments.running,
     )
     order = {name: at for at, name in enumerate(choice.loads)}
     rows = list(_printed(hits.run(choice, arguments.data, path, jobs=arguments.jobs)))
