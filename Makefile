@@ -240,9 +240,9 @@ bench-kernels-host: build/.vllm-$(NEWEST)-env ## Host time of a kernel call with
 	PYTHONPATH=python $(VLLM_VENV)/bin/python benches/kernels/host.py $(ARGS)
 
 .PHONY: test-vllm test-e2e test-ray
-test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with vLLM alone (LEVELS, SUITES, QUICK=1)
+test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with vLLM alone (LEVELS, SUITES, QUICK=1, ASKED=1)
 	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
-	  --workers $(WORKERS) $(if $(QUICK),--quick)
+	  --workers $(WORKERS) $(if $(QUICK),--quick) $(if $(ASKED),--asked)
 
 OFFLOAD_E2E := $(addprefix tests/offload/,test_engine.py test_killed.py)
 .PHONY: test-e2e-$(NEWEST) test-e2e-$(LENDER)

@@ -29,14 +29,15 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
     report: Annotated[Path, typer.Option(help="JSON report")] = Path("build/vllm/report.json"),
     records: Annotated[Path, typer.Option(help="folder of records")] = Path("benches/record"),
     quick: Annotated[bool, typer.Option(help="only the files nearest to the manager")] = False,
+    asked: Annotated[bool, typer.Option(help="run alone only what does not pass")] = False,
     option: Annotated[list[str] | None, typer.Option(help="passed on to pytest")] = None,
 ) -> None:
     """Run the suites at every level; exit with 1 if a test passes only without the plugin.
 
     Every suite is also run without the plugin, once for all levels and later runs: tests that fail
     there are reported as such and not run again. The quick form asks only about tests that do not
-    pass with it. A run that was interrupted goes on; one that came to its end starts again. Counts
-    of whole suites go into a dated record.
+    pass with it, and so does ``--asked`` about whole suites. A run that was interrupted goes on;
+    one that came to its end starts again. Counts of whole suites go into a dated record.
     """
     build = build.resolve()
     build.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,8 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
     for name, (files, at_levels) in runs.items():
         for level in at_levels:
             start = time.monotonic()
-            verdict = _verdict(session, baseline, name, level, files)
+            is_asked = quick or asked
+            verdict = _verdict(session, baseline, name, level, files, is_asked=is_asked)
             _print(level, name, verdict, time.monotonic() - start)
             results.setdefault(level, {})[name] = asdict(verdict)
             contents = {"vllm": version("vllm"), "levels": results}
@@ -88,14 +90,20 @@ def _runs(
 
 
 def _verdict(
-    session: Session, baseline: Baseline, name: str, level: str, files: list[str]
+    session: Session,
+    baseline: Baseline,
+    name: str,
+    level: str,
+    files: list[str],
+    *,
+    is_asked: bool,
 ) -> Verdict:
     exempt = exemptions.load(level)
     max_share = exemptions.max_share(level)
-    known = {} if name == QUICK else baseline.whole(name, files)
+    known = {} if is_asked else baseline.whole(name, files)
 
     def without(outcomes: Outcomes) -> Outcomes:
-        if name == QUICK:
+        if is_asked:
             return baseline.of(to_repeat(outcomes))
         return dict.fromkeys(outcomes, "missing") | known
 

@@ -15,6 +15,9 @@ BATCHED = "batched"
 OFFLOAD = "offload"
 """vLLM's own blocks, and this package's offload in the place of vLLM's."""
 
+NATURAL = "natural"
+"""Slabs, also for the configurations that tests make by hand."""
+
 _REACHED = ("reached", True)
 _said: dict[str, str] = {}
 
@@ -25,7 +28,8 @@ def environment_of(level: str) -> dict[str, str]:
         return {"HYBRID_BLOCKS": "manager"}
     if level == OFFLOAD:
         return {"HYBRID_BLOCKS": "off", "HYBRID_BLOCKS_OFFLOAD": "1", "RIG_OFFLOAD": "1"}
-    return {"HYBRID_BLOCKS": level, "HYBRID_BLOCKS_SCHEDULER": "off"}
+    slabs = {"RIG_SLABS": "1"} if level == NATURAL else {}
+    return {"HYBRID_BLOCKS": level, "HYBRID_BLOCKS_SCHEDULER": "off", **slabs}
 
 
 def _progress(config: Any) -> Progress | None:
@@ -43,6 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from rig import offload  # noqa: PLC0415 - imports vLLM
 
         config.pluginmanager.register(Reaches(offload.swap()), "rig-reaches")
+    if os.environ.get("RIG_SLABS") == "1":
+        from rig import slabs  # noqa: PLC0415 - imports vLLM
+
+        config.pluginmanager.register(Reaches(slabs.swap()), "rig-reaches")
     if progress := _progress(config):
         config.pluginmanager.register(Notes(progress), "rig-notes")
 
@@ -68,7 +76,7 @@ def pytest_collection_finish() -> None:
 
 
 class Reaches:
-    """Tells of each test whether it reached this package's offload."""
+    """Notes each test that reached a class of the level."""
 
     def __init__(self, reached: Any) -> None:
         self._reached = reached
