@@ -2,7 +2,11 @@
 
 Two processes run vLLM's scheduler without a model, one of them records. Callgrind counts the same
 steps of both, once they are warm, and the thread that writes apart. A step here is the scheduler's
-alone: an engine's has the model's work too, so that recording is a smaller part of it.
+alone: an engine's has the model's work too, so that recording is a smaller part of it. Prompts are
+drawn before the steps, and nothing compares what they decide.
+
+With ``--requests`` it counts without vLLM, in a minute, what a finished request costs the recorder:
+the call that hands it over, and the thread that writes.
 """
 
 import argparse
@@ -12,13 +16,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 
 COUNTER = "callgrind_control"
 NUM_RUNNING, PROMPT, SHARED, ANSWER = 256, 2000, 500, 200
 WARM_UP, STEPS = 210, 60
+FEW, MANY = 200, 700
+BLOCK_TOKENS = {"full": 16, "hybrid": 528}
 
 
 def main() -> None:
@@ -27,10 +33,21 @@ def main() -> None:
     parser.add_argument("--groups", default="hybrid", help="full or hybrid (default)")
     parser.add_argument("--level", default="manager", help="off or manager (default)")
     parser.add_argument("--ending", default=".jsonl.zst", help="of the file; .jsonl.zst (default)")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--requests", action="store_true", help="count finished requests alone")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child:
+    if arguments.requests and arguments.child is not None:
+        hand_over(arguments.child, arguments.groups, arguments.ending)
+        return
+    if arguments.child is not None:
         serve(arguments.groups, arguments.level)
+        return
+    if arguments.requests:
+        few, many = (handed_over(count, arguments) for count in (FEW, MANY))
+        print(
+            f"a finished request of {PROMPT} + {ANSWER} tokens, {arguments.groups}, "
+            f"{arguments.ending}: {(many - few) / (MANY - FEW):,.0f} instructions"
+        )
         return
     plain, recorded = (
         counted(arguments.groups, arguments.level, ending) for ending in (None, arguments.ending)
@@ -51,6 +68,7 @@ def counted(groups: str, level: str, ending: str | None) -> list[int]:
     """Return the instructions of the steps, by thread, that of the engine first."""
     with tempfile.TemporaryDirectory() as folder:
         variables = os.environ | {"HYBRID_BLOCKS": level, "PYTHONHASHSEED": "0"}
+        variables.setdefault("VLLM_TARGET_DEVICE", "cpu")
         variables.pop("HYBRID_BLOCKS_RECORD", None)
         if ending is not None:
             variables["HYBRID_BLOCKS_RECORD"] = f"{folder}/traffic{ending}"
@@ -58,7 +76,7 @@ def counted(groups: str, level: str, ending: str | None) -> list[int]:
             [
                 *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"),
                 *(f"--callgrind-out-file={folder}/count", sys.executable, "-W", "ignore"),
-                *(__file__, "--child", "--groups", groups, "--level", level),
+                *(__file__, "--child", "0", "--groups", groups, "--level", level),
             ],
             env=variables,
             check=True,
@@ -67,6 +85,39 @@ def counted(groups: str, level: str, ending: str | None) -> list[int]:
         return [
             int(total[1]) for text in texts if (total := re.search(r"^totals: (\d+)", text, re.M))
         ]
+
+
+def handed_over(count: int, arguments: argparse.Namespace) -> int:
+    """Return the instructions of a process that records ``count`` requests."""
+    options = ("--groups", arguments.groups, "--ending", arguments.ending)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [
+                *("valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/count"),
+                *(sys.executable, "-W", "ignore", __file__, "--requests", "--child", str(count)),
+                *options,
+            ],
+            env=os.environ | {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"},
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        total = re.search(r"^totals: (\d+)", Path(folder, "count").read_text(), re.M)
+        return int(total[1]) if total else 0
+
+
+def hand_over(count: int, groups: str, ending: str) -> None:
+    """Record requests in this process."""
+    from hybrid_blocks.trace.recorder import Finished, Recorder  # noqa: PLC0415
+
+    size = BLOCK_TOKENS[groups]
+    hashes = [Random(block).randbytes(32) for block in range((PROMPT + ANSWER) // size)]
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = Recorder(Path(folder, f"traffic{ending}"), 1 << 30)
+        for number in range(count):
+            times = (number + 0.25, number + 0.5, number + 7.25)
+            request = (float(number), size, PROMPT, ANSWER, SHARED, hashes, None, None, 0, False)
+            recorder.put(Finished(*request, *times))
+        recorder.close()
 
 
 def jobs() -> Iterator[tuple[list[int], int]]:
@@ -100,7 +151,9 @@ def serve(groups: str, level: str) -> None:
         scheduler_cls=AsyncScheduler,
     )
     settings = Settings(level=level, groups=groups, requests=NUM_RUNNING, prompt_tokens=PROMPT)
-    loop = Loop(scheduler, jobs(), make_hasher(kind.block_size), settings)
+    drawn = iter(list(islice(jobs(), NUM_RUNNING * (2 + (WARM_UP + STEPS) // ANSWER))))
+    hasher = make_hasher(kind.block_size)
+    loop = Loop(scheduler, drawn, hasher, settings, is_compared=False)
     loop.run(WARM_UP)
     _control("--instr=on")
     loop.run(STEPS)

@@ -33,12 +33,16 @@ class Loop:
         jobs: Iterator[Job],
         hasher: Callable[[Request], Any],
         settings: Settings,
+        *,
+        is_compared: bool = True,
     ) -> None:
+        """Take ``jobs`` from now on; what is not compared has no fingerprint."""
         self.scheduler = scheduler
         self.hasher = hasher
         self._jobs = jobs
         self._settings = settings
         self._sample = features.sampler(settings)
+        self._is_compared = is_compared
         self._num_added = 0
         self._in_flight: tuple[SchedulerOutput, ModelRunnerOutput] | None = None
         self._only_decoded = False
@@ -64,8 +68,9 @@ class Loop:
         resumed = perf_counter_ns()
         outputs = self.scheduler.update_from_output(*in_flight) if in_flight is not None else {}
         updated = perf_counter_ns()
-        self.decisions.update(fingerprint_schedule(scheduled))
-        self.outputs.update(fingerprint_outputs(outputs))
+        if self._is_compared:
+            self.decisions.update(fingerprint_schedule(scheduled))
+            self.outputs.update(fingerprint_outputs(outputs))
         self._note_ended(outputs.values())
         num_finished = before - len(self.scheduler.requests)
         only_decodes = self._decodes(scheduled) and not num_finished

@@ -13,7 +13,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 
 ENDINGS: Final = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
-FLUSHED_EVERY_S: Final = 1.0
+FLUSHED_EVERY_S: Final = 0.9
 
 
 class _Packer(NamedTuple):

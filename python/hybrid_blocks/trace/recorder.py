@@ -3,25 +3,30 @@
 import atexit
 import logging
 import queue
+import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
-
-from hybrid_blocks.trace.digests import Digests
+from hybrid_blocks import _core
+from hybrid_blocks.trace.digests import CHARACTERS, KEY_BYTES
 from hybrid_blocks.trace.record_file import FLUSHED_EVERY_S, RecordFile, split
-from hybrid_blocks.trace.recorded import Record
 
 logger = logging.getLogger("vllm.hybrid_blocks")
 
 MAX_WAITING: Final = 4096
 
+_GATHERED_S: Final = 0.1
+"""Time in which requests gather, so that the thread that writes seldom interrupts the engine's."""
+
+_LONGEST_FIELDS: Final = 400
+"""Bytes of a line that hold no digest, at most."""
+
 
 class Finished(NamedTuple):
-    """The engine thread's notes on a request; the other thread makes the digests."""
+    """The engine thread's notes on a request, in the order that `RecordLines` reads them."""
 
     arrival: float
     block_tokens: int
@@ -57,7 +62,8 @@ class Recorder:
         self._largest_file = largest_file
         self.num_dropped = 0
         self._has_failed = False
-        self._waiting: queue.Queue[Finished | None] = queue.Queue(MAX_WAITING)
+        self._waiting: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
+        self._is_closing = threading.Event()
         self._open()
         self._thread = threading.Thread(target=self._run, name="hybrid_blocks record", daemon=True)
         self._thread.start()
@@ -67,18 +73,16 @@ class Recorder:
         """Take a request; return at once."""
         if self._has_failed:
             return
-        try:
-            self._waiting.put_nowait(finished)
-        except queue.Full:
+        if self._waiting.qsize() < MAX_WAITING:
+            self._waiting.put(finished)
+        else:
             self.num_dropped += 1
 
     def close(self, timeout: float = 10.0) -> None:
         """Write what waits and close the file; give up after ``timeout`` seconds."""
         if self._thread.is_alive():
-            try:
-                self._waiting.put(None, timeout=timeout)
-            except queue.Full:
-                return
+            self._waiting.put(None)
+            self._is_closing.set()
             self._thread.join(timeout)
         atexit.unregister(self.close)
 
@@ -89,11 +93,7 @@ class Recorder:
 
     def _open(self) -> None:
         self._file = RecordFile(self._folder, self._stem, self._ending)
-        self._start = time.time()
-        self._digests = Digests()
-        self._num_requests = 0
-        self._sessions: dict[str, int] = {}
-        self._adapters: dict[str, int] = {}
+        self._lines = _core.RecordLines(secrets.token_bytes(KEY_BYTES), time.time())
 
     def _run(self) -> None:
         try:
@@ -103,19 +103,39 @@ class Recorder:
             self._has_failed = True
 
     def _write_all(self) -> None:
+        for batch in self._batches():
+            begin = 0
+            while begin < len(batch):
+                end = begin + self._num_fitting(batch[begin:])
+                self._file.write(self._lines.encode(batch[begin:end]))
+                begin = end
+                if self._file.num_bytes > self._largest_file:
+                    self._close_file()
+                    self._open()
+        self._close_file()
+
+    def _batches(self) -> Iterator[list[Finished]]:
+        """Requests that wait, until the recorder is closed."""
         while True:
             try:
-                finished = self._waiting.get(timeout=self._until_flushed())
+                first = self._waiting.get(timeout=self._until_flushed())
             except queue.Empty:
                 self._file.flush()
                 continue
-            if finished is None:
-                break
-            self._file.write(self._line(finished))
-            if self._file.num_bytes > self._largest_file:
-                self._close_file()
-                self._open()
-        self._close_file()
+            self._is_closing.wait(_GATHERED_S)
+            waiting = [first, *(self._waiting.get() for _ in range(self._waiting.qsize()))]
+            yield [finished for finished in waiting if finished is not None]
+            if None in waiting:
+                return
+
+    def _num_fitting(self, batch: list[Finished]) -> int:
+        """How many requests fill the file, at least one; packed ones may leave room."""
+        room = self._largest_file - self._file.num_bytes
+        for number, finished in enumerate(batch, start=1):
+            room -= _LONGEST_FIELDS + CHARACTERS * len(finished.hashes)
+            if room < 0:
+                return number
+        return len(batch)
 
     def _until_flushed(self) -> float | None:
         return None if self._file.is_flushed else FLUSHED_EVERY_S
@@ -129,29 +149,3 @@ class Recorder:
                 self.path,
             )
             self.num_dropped = 0
-
-    def _line(self, finished: Finished) -> bytes:
-        def number(names: dict[str, int], name: str | None) -> int | None:
-            return None if name is None else names.setdefault(name, len(names))
-
-        def after(moment: float | None) -> float | None:
-            return None if moment is None else round(max(0.0, moment - finished.arrival), 6)
-
-        record = Record(
-            number=self._num_requests,
-            arrival=round(finished.arrival - self._start, 6),
-            block_tokens=finished.block_tokens,
-            prompt_tokens=finished.prompt_tokens,
-            output_tokens=finished.output_tokens,
-            found_tokens=finished.found_tokens,
-            blocks=self._digests.of(finished.hashes),
-            session=number(self._sessions, finished.session),
-            adapter=number(self._adapters, finished.adapter),
-            priority=finished.priority,
-            aborted=finished.aborted,
-            scheduled=after(finished.scheduled),
-            first_token=after(finished.first_token),
-            finished=after(finished.finished),
-        )
-        self._num_requests += 1
-        return msgspec.json.encode(record) + b"\n"

@@ -13,6 +13,7 @@
 //! | `pickle`, `cbor` | the two encodings |
 //! | `block` | [`BlockHasher`]: one block's digest |
 //! | `chain` | [`HashChain`]: the digests of a growing token sequence |
+//! | `keyed` | [`KeyedDigests`]: digests that say only which hashes are equal |
 //! | `known` | [`KnownPrefixes`]: tokens that were hashed, and their digests |
 //!
 //! Nothing here knows what a block holds or where it lies.
@@ -22,6 +23,7 @@ mod block;
 mod cbor;
 mod chain;
 mod error;
+mod keyed;
 mod known;
 mod pickle;
 mod token;
@@ -31,6 +33,7 @@ pub use algorithm::Algorithm;
 pub use block::{BlockHasher, BlockKey};
 pub use chain::HashChain;
 pub use error::HashError;
+pub use keyed::{Hashes, KEY_BYTES, KeyedDigests, TEXT_BYTES};
 pub use known::{KnownPath, KnownPrefixes};
 pub use token::{Token, TokenRow};
 pub use value::Value;

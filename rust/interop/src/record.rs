@@ -1,0 +1,112 @@
+//! Lines of recorded traffic: a finished request each, written without Python's objects between.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
+
+use hybrid_blocks::hash::{Hashes, KeyedDigests};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use rustc_hash::FxHashMap;
+
+use crate::keyed::key_of;
+
+const MICROSECONDS: f64 = 1e6;
+
+/// Writes the lines of one file; its key is never shown.
+#[pyclass(name = "RecordLines", module = "hybrid_blocks._core", frozen)]
+pub struct PyRecordLines {
+    start: f64,
+    digests: KeyedDigests,
+    numbers: Mutex<Numbers>,
+}
+
+/// What a file calls requests, sessions and adapters.
+#[derive(Default)]
+struct Numbers {
+    next: u64,
+    sessions: FxHashMap<String, usize>,
+    adapters: FxHashMap<String, usize>,
+}
+
+#[pymethods]
+impl PyRecordLines {
+    #[new]
+    fn new(key: &[u8], start: f64) -> PyResult<Self> {
+        let digests = KeyedDigests::new(key_of(key)?);
+        Ok(Self { start, digests, numbers: Mutex::default() })
+    }
+
+    /// The lines of finished requests, each with its end.
+    fn encode<'py>(&self, requests: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyBytes>> {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut text, mut hashes) = (Vec::new(), Hashes::default());
+        for request in requests {
+            self.write(request.cast::<PyTuple>()?, &mut numbers, &mut hashes, &mut text)?;
+        }
+        Ok(PyBytes::new(requests.py(), &text))
+    }
+}
+
+impl PyRecordLines {
+    /// Appends a line; a field that has the default of its reader is left out.
+    fn write(
+        &self,
+        request: &Bound<'_, PyTuple>,
+        numbers: &mut Numbers,
+        hashes: &mut Hashes,
+        text: &mut Vec<u8>,
+    ) -> PyResult<()> {
+        let arrival: f64 = request.get_item(0)?.extract()?;
+        let count = |place: usize| request.get_item(place)?.extract::<u64>();
+        put(text, "{\"hybrid_blocks_request\":", numbers.next);
+        numbers.next += 1;
+        put_seconds(text, "arrival", arrival - self.start);
+        put(text, ",\"block_tokens\":", count(1)?);
+        put(text, ",\"prompt_tokens\":", count(2)?);
+        put(text, ",\"output_tokens\":", count(3)?);
+        text.extend_from_slice(b",\"blocks\":\"");
+        for hash in request.get_item(5)?.try_iter()? {
+            self.digests.push(hash?.cast::<PyBytes>()?.as_bytes(), hashes, text);
+        }
+        self.digests.finish(hashes, text);
+        text.push(b'"');
+        if let Some(found) = request.get_item(4)?.extract::<Option<u64>>()? {
+            put(text, ",\"found_tokens\":", found);
+        }
+        for (place, field, names) in [
+            (6, ",\"session\":", &mut numbers.sessions),
+            (7, ",\"adapter\":", &mut numbers.adapters),
+        ] {
+            if let Some(name) = request.get_item(place)?.extract::<Option<String>>()? {
+                let next = names.len();
+                put(text, field, *names.entry(name).or_insert(next));
+            }
+        }
+        let priority: i64 = request.get_item(8)?.extract()?;
+        if priority != 0 {
+            put(text, ",\"priority\":", priority);
+        }
+        if request.get_item(9)?.extract()? {
+            text.extend_from_slice(b",\"aborted\":true");
+        }
+        for (place, field) in [(10, "scheduled"), (11, "first_token"), (12, "finished")] {
+            if let Some(moment) = request.get_item(place)?.extract::<Option<f64>>()? {
+                put_seconds(text, field, moment - arrival);
+            }
+        }
+        text.extend_from_slice(b"}\n");
+        Ok(())
+    }
+}
+
+fn put(text: &mut Vec<u8>, field: &str, value: impl Display) {
+    // Writing to a vector does not fail.
+    let _ = write!(text, "{field}{value}");
+}
+
+/// Appends a time with six digits; clocks of two processes may disagree by a little.
+fn put_seconds(text: &mut Vec<u8>, field: &str, seconds: f64) {
+    let micros = (seconds.max(0.0) * MICROSECONDS).round();
+    let _ = write!(text, ",\"{field}\":{}", micros / MICROSECONDS);
+}
