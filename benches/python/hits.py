@@ -54,7 +54,7 @@ RUNNING = 16
 
 
 def engine(running: int = RUNNING) -> EngineConfig:
-    """Return an engine that runs so many requests at a time, at most."""
+    """Return an engine that runs that many requests at a time, at most."""
     return EngineConfig(max_num_seqs=running, watermark=0.0, reject_too_large=True)
 
 
