@@ -32,6 +32,7 @@ class Result:
     cached: list[int]
     prompts: list[int]
     metrics: dict[str, float]
+    loads: dict[str, float]
     log: str
 
 
@@ -40,7 +41,7 @@ def run(
     *,
     num_chats: int,
     num_blocks: int,
-    offload: dict[str, Any] | None,
+    offload: dict[str, Any] | list[dict[str, Any]] | None,
     first_turn: int = 0,
     level: str = "off",
     options: dict[str, Any] | None = None,
@@ -49,6 +50,7 @@ def run(
 ) -> Result:
     """Hold ``num_chats`` conversations of three turns, turn by turn, from ``first_turn`` on.
 
+    Several ``offload`` run below ``HybridMultiConnector``.
     ``level`` is that of the plugin for the device, ``options`` are those of ``LLM``, and
     ``variables`` go to the environment. The process kills itself after the last turn once nothing
     is written to the folder ``kill_once_quiet`` any more.
@@ -63,6 +65,16 @@ def run(
     return Result(**answer)
 
 
+def _connector(offload: dict[str, Any]) -> dict[str, Any]:
+    named = {"kv_connector": "OffloadingConnector"}
+    if "store" in offload:
+        named = {
+            "kv_connector": "HybridOffloadingConnector",
+            "kv_connector_module_path": "hybrid_blocks.offload.connector",
+        }
+    return {**named, "kv_role": "kv_both", "kv_connector_extra_config": offload}
+
+
 def _main(task: dict[str, Any]) -> None:
     from traffic import PREFIX, encode  # noqa: PLC0415 - in the child only
     from vllm import SamplingParams  # noqa: PLC0415
@@ -74,17 +86,15 @@ def _main(task: dict[str, Any]) -> None:
         import state_columns  # noqa: PLC0415 - as above
 
         state_columns.install()
-    if task["offload"] is not None:
+    if isinstance(task["offload"], list):
         options["kv_transfer_config"] = {
-            "kv_connector": "OffloadingConnector",
+            "kv_connector": "HybridMultiConnector",
+            "kv_connector_module_path": "hybrid_blocks.offload.several",
             "kv_role": "kv_both",
-            "kv_connector_extra_config": task["offload"],
+            "kv_connector_extra_config": {"connectors": list(map(_connector, task["offload"]))},
         }
-        if "store" in task["offload"]:
-            options["kv_transfer_config"] |= {
-                "kv_connector": "HybridOffloadingConnector",
-                "kv_connector_module_path": "hybrid_blocks.offload.connector",
-            }
+    elif task["offload"] is not None:
+        options["kv_transfer_config"] = _connector(task["offload"])
     llm = make_llm(model, max_num_seqs=2, num_gpu_blocks_override=task["num_blocks"], **options)
     parameters = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     answers: list[list[int]] = []
@@ -106,12 +116,24 @@ def _main(task: dict[str, Any]) -> None:
         "cached": cached,
         "prompts": prompts,
         "metrics": {it.name: it.value for it in llm.get_metrics() if hasattr(it, "value")},
+        "loads": _loads_by_connector(),
     }
     print(json.dumps(report), flush=True)
     if task["folder"] is not None:
         _wait_until_quiet(llm, Path(task["folder"]))
         os.kill(os.getpid(), signal.SIGKILL)
     llm.llm_engine.engine_core.shutdown()
+
+
+def _loads_by_connector() -> dict[str, float]:
+    from prometheus_client import REGISTRY  # noqa: PLC0415 - in the child only
+
+    samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+    return {
+        sample.labels["connector"]: sample.value
+        for sample in samples
+        if sample.name == "hybrid_blocks_connector_loads_total"
+    }
 
 
 def _wait_until_quiet(llm: Any, folder: Path) -> None:

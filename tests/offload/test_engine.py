@@ -102,6 +102,26 @@ def test_hits_below_the_device_are_those_of_level_natural_too(kind: str, schedul
     assert is_scheduled_in_one_call(result.log) is not bool(scheduler)
 
 
+@pytest.mark.parametrize("kind", ["qwen3_next", "granitemoehybrid"])
+def test_of_two_connectors_the_one_that_has_the_tokens_loads_them(kind: str) -> None:
+    """The first has room for half of the chats, the second for all."""
+    model = models.build(kind, BUILD)
+    result = run(
+        model,
+        num_chats=CHATS,
+        num_blocks=FEW_SLABS[kind],
+        offload=[config(host="1MiB"), config(host="256MiB")],
+        level="natural",
+        options=options_of(kind),
+    )
+    assert "level natural" in result.log
+    assert result.answers == natural(kind).answers
+    assert sum(result.cached) >= 0.99 * sum(natural(kind).cached) > 0
+    assert result.metrics["vllm:external_prefix_cache_hits"] > 0
+    large = next(count for label, count in result.loads.items() if label.startswith("1"))
+    assert large >= sum(result.loads.values()) / 2 > 0
+
+
 def test_hits_beside_a_drafter_with_a_layer_of_its_own_are_those_of_a_large_device() -> None:
     """Of the drafter's blocks one more must be there than is loaded."""
     model = models.build_with_draft_head(BUILD)

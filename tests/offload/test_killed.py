@@ -57,9 +57,12 @@ def test_objects_of_a_killed_process_give_all_hits_to_another(tmp_path: Path) ->
 
 
 @pytest.mark.full
-def test_lazy_stores_of_a_killed_process_give_all_hits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", ["off", "natural"])
+def test_lazy_stores_of_a_killed_process_give_all_hits(level: str, tmp_path: Path) -> None:
     offload = config(disk=f"{tmp_path}:1GiB", store="lazy")
-    check(talk(offload, kill_once_quiet=tmp_path), talk(offload, **LAST))
+    first = talk(offload, kill_once_quiet=tmp_path, level=level)
+    assert ("level natural" in first.log) is (level == "natural")
+    check(first, talk(offload, level=level, **LAST))
 
 
 @pytest.mark.full
