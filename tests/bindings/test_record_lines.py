@@ -79,6 +79,13 @@ def test_requests_sessions_and_adapters_are_counted_over_all_calls() -> None:
     assert [one.session for one in found] == [one.adapter for one in found] == [0, 1, None, 0]
 
 
+def test_a_name_that_no_utf_8_has_is_counted_too() -> None:
+    first, again, other = records(
+        *(PLAIN._replace(session=name) for name in ("\ud800", "\ud800", "b"))
+    )
+    assert (first.session, again.session, other.session) == (0, 0, 1)
+
+
 def test_no_time_is_before_the_one_that_it_counts_from() -> None:
     (early,) = records(PLAIN._replace(arrival=999.0, scheduled=998.0, finished=1000.0))
     assert (early.arrival, early.scheduled, early.finished) == (0.0, 0.0, 1.0)

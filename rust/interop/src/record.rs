@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hybrid_blocks::hash::{Hashes, KeyedDigests};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
 use crate::keyed::key_of;
@@ -78,7 +78,10 @@ impl PyRecordLines {
             (6, ",\"session\":", &mut numbers.sessions),
             (7, ",\"adapter\":", &mut numbers.adapters),
         ] {
-            if let Some(name) = request.get_item(place)?.extract::<Option<String>>()? {
+            let name = request.get_item(place)?;
+            if !name.is_none() {
+                // A client may send text that no UTF-8 has.
+                let name = name.cast::<PyString>()?.to_string_lossy().into_owned();
                 let next = names.len();
                 put(text, field, *names.entry(name).or_insert(next));
             }
