@@ -174,7 +174,7 @@ def _run_case(case: tuple[str, str, float], *, choice: Choice, data: Path, path:
                 except RefusedRequestError as error:
                     refused.append(Refusal(manager=variant.manager, request=error.request))
                     break
-                about = {"load": name, "model": model, "share": share_text(share)}
+                about: Row = {"load": name, "model": model, "share": share_text(share)}
                 if choice.running != RUNNING:
                     about["running"] = choice.running
                 record.add({**about, **_row(result, variant), "digest": digest})
