@@ -106,7 +106,7 @@ def test_our_manager_and_vllms_serve_the_same_requests_of_a_model(tmp_path: Path
 def side_by_side(tmp_path: Path, trace: Path) -> tuple[str, list[dict[str, Any]]]:
     written = tmp_path / "figures.json"
     arguments = ["replay", trace, "--model", MODEL, "--memory", str(MEMORY), "--on-error", "skip"]
-    arguments += ["--manager", "rust", "--manager", "vllm", "--json", written]
+    arguments += ["--manager", "rust", "--manager", "vllm", "--all", "--json", written]
     ran = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
     assert ran.exit_code == 0, ran.output
     return ran.output, json.loads(written.read_bytes())

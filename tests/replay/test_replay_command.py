@@ -196,7 +196,7 @@ def test_watermark_is_checked(trace: Path) -> None:
 
 @pytest.mark.vllm
 def test_both_managers_stand_side_by_side(tmp_path: Path, trace: Path) -> None:
-    output = run(trace, "--manager", "rust", "--manager", "vllm")
+    output = run(trace, "--manager", "rust", "--manager", "vllm", "--all")
     row = next(line for line in output.splitlines() if line.startswith("pool "))
     assert re.split(r" {2,}", row.strip()) == [
         "pool",

@@ -11,6 +11,7 @@ import pytest
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.profile.engine import Groups, make_scheduler
+from hybrid_blocks.reach import probe
 from hybrid_blocks.vllm import (
     foreign_parts,
     grant,
@@ -85,6 +86,38 @@ def test_a_module_that_names_ours_itself_keeps_them(monkeypatch: pytest.MonkeyPa
         plugin.register()
         installation.uninstall()
         assert early.Chosen is scheduler.AsyncScheduler
+
+
+class Chosen(scheduler.AsyncScheduler):
+    """Derived from this package's own, by its name."""
+
+
+def test_a_class_that_names_ours_itself_keeps_it() -> None:
+    for _ in range(2):
+        plugin.register()
+        assert made(Chosen)._decodes is not None
+        installation.uninstall()
+        assert Chosen.__bases__ == (scheduler.AsyncScheduler,)
+        assert type(made(Chosen)) is Chosen
+
+
+def test_a_class_that_derives_from_both_keeps_its_order() -> None:
+    class Theirs(scheduler.VllmAsyncScheduler):
+        pass
+
+    class Both(scheduler.AsyncScheduler, Theirs):
+        pass
+
+    plugin.register()
+    assert Theirs.__bases__ == (scheduler.VllmAsyncScheduler,)
+    assert made(Both)._decodes is not None
+
+
+def test_the_class_that_watches_one_call_for_the_coverage_stays() -> None:
+    bases = probe._watched(is_async=False).__bases__
+    plugin.register()
+    installation.uninstall()
+    assert probe._watched(is_async=False).__bases__ == bases
 
 
 def test_an_engine_that_records_its_traffic_has_it_too(

@@ -83,7 +83,7 @@ def _watched(*, is_async: bool) -> type[VllmScheduler]:
             return super().update_from_output(scheduler_output, model_runner_output)
 
     # A subclass by name only, so that what is between the two in its order is Watched.
-    return type("Probed", (own, Watched), {})
+    return type("Probed", (own, Watched), {"__module__": __name__})
 
 
 def _request(features: Features, number: int, hasher: Any) -> Request:

@@ -2,26 +2,32 @@
 
 import sys
 from collections.abc import Collection, Container, Sequence
+from contextlib import suppress
 from typing import Any
 
 _OWN = "hybrid_blocks."
 
 
-def named(values: Collection[Any]) -> frozenset[tuple[str, str]]:
-    """Return the modules and names that stand for one of ``values``."""
-    wanted = set(map(id, values))
-    return frozenset(
+def named(classes: Collection[type]) -> frozenset[tuple[str, str]]:
+    """Return the modules and names that stand for one of ``classes`` or a class derived from it."""
+    wanted = set(map(id, classes))
+    names = {
         (name, attribute)
         for name, module in list(sys.modules.items())
         for attribute, value in list((getattr(module, "__dict__", None) or {}).items())
         if id(value) in wanted
-    )
+    }
+    return frozenset(names.union(*(map(_name, kind.__subclasses__()) for kind in classes)))
+
+
+def _name(kind: type) -> tuple[str, str]:
+    return kind.__module__, kind.__qualname__
 
 
 def swap(pairs: Sequence[tuple[Any, Any]], but: Container[tuple[str, str]] = frozenset()) -> None:
     """Let every loaded module, but this package's, that names a first name the second instead.
 
-    Modules and names in ``but`` stay as they are.
+    What modules call by a name in ``but``, and classes of these names, stay as they are.
 
     Modules loaded later import the new name from the module that defines it. Classes derived from
     a first derive from the second from now on, but for those that are a first name themselves.
@@ -39,19 +45,22 @@ def swap(pairs: Sequence[tuple[Any, Any]], but: Container[tuple[str, str]] = fro
                 setattr(module, attribute, replacements[id(value)])
     for original, replacement in pairs:
         if isinstance(original, type):
-            _derive(original, replacement, originals)
+            _derive(original, replacement, originals, but)
 
 
-def _derive(original: type, replacement: type, originals: Container[int]) -> None:
+def _derive(
+    original: type, replacement: type, originals: Container[int], but: Container[tuple[str, str]]
+) -> None:
     """Let classes derived from ``original``, but this package's, derive from ``replacement``."""
     derived: type
     for derived in original.__subclasses__():
-        if id(derived) in originals or derived is replacement:
+        if id(derived) in originals or derived is replacement or _name(derived) in but:
             continue
         if not derived.__module__.startswith(_OWN):
-            derived.__bases__ = tuple(
-                replacement if base is original else base for base in derived.__bases__
-            )
+            bases = tuple(replacement if base is original else base for base in derived.__bases__)
+            # A class derived from this one and from the replacement would have no order of bases.
+            with suppress(TypeError):
+                derived.__bases__ = bases
 
 
 def back(pairs: Sequence[tuple[Any, Any]]) -> tuple[tuple[Any, Any], ...]:
