@@ -246,6 +246,9 @@ def test_the_command_prints_and_writes_hits_by_tier(tmp_path: Path) -> None:
     assert (ours.manager, theirs.manager) == ("hybrid_blocks", "vllm lru")
     assert ours.requests == theirs.requests == 6
     assert [it.tier for it in ours.tiers] == ["device", "host", "disk"]
+    for tier, gib in zip(ours.tiers, (2, 2, 8), strict=True):
+        row = next(line for line in output.splitlines() if f"each GiB of {tier.tier} " in line)
+        assert f" {100 * tier.hit_rate / gib:.3f} points" in row
 
 
 @pytest.mark.parametrize(

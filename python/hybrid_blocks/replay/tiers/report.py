@@ -26,9 +26,9 @@ def _figures(result: TieredResult) -> dict[str, str]:
         figures[f"  {tier.tier}, {human(tier.total_bytes)}"] = _tokens(
             tier.hit_tokens, tier.hit_rate
         )
-    for tier in result.tiers[1:]:
         of_a_gib = 100 * tier.hit_rate / (tier.total_bytes / 2**30)
         figures[f"  each GiB of {tier.tier}"] = f"{of_a_gib:.3f} points"
+    for tier in result.tiers[1:]:
         figures |= _moved(tier)
     if len(result.tiers) > 2:
         read = human(result.promoted_bytes)
