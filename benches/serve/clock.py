@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import random
 import sys
+import time
 from itertools import accumulate
 from pathlib import Path
 
@@ -23,6 +24,8 @@ MODEL_TOKENS = 4_096
 KIND = "granitemoehybrid"
 STEP_TOKENS = models.TOKENS_PER_STEP[KIND]
 WARM = 4
+_FLUSHED_S = 2
+"""An engine that is stopped may lose the lines of its last second."""
 
 
 def main() -> int:
@@ -57,6 +60,7 @@ def _serve(level: str, loads: list[list[Request]]) -> list[str]:
     with serve(model, level, log, *limits, variables=record) as server:
         for load in loads:
             asyncio.run(send(server, load))
+        time.sleep(_FLUSHED_S)
     lines = path.read_text().splitlines(keepends=True)
     if len(lines) != (num := sum(map(len, loads))):
         raise RuntimeError(f"{path} has {len(lines)} lines for {num} requests; see {log}")
