@@ -38,11 +38,14 @@ def make_table(results: Sequence[Result], *, whole: bool = True) -> Table:
     columns = [figures(one) for one in results]
     if not whole:
         columns = [_without(column, RARE) for column in columns]
-        zero = {
-            limit for limit in LIMITS if not any(getattr(one, f"limit_{limit}") for one in results)
-        }
-        columns = [_without(column, [_ended_by(limit) for limit in zero]) for column in columns]
+        never = set(LIMITS).difference(limits_of(results))
+        columns = [_without(column, list(map(_ended_by, never))) for column in columns]
     return side_by_side(f"replay of {results[0].trace}", names, columns)
+
+
+def limits_of(results: Sequence[Result]) -> list[str]:
+    """Return what ended a hit of any manager, in the order of `LIMITS`."""
+    return [name for name in LIMITS if any(getattr(one, f"limit_{name}") for one in results)]
 
 
 def _without(column: dict[str, str], names: Collection[str]) -> dict[str, str]:

@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from hybrid_blocks.replay.places import PLACES, PlaceCount
-from hybrid_blocks.replay.report import LIMITS, left_out_text
+from hybrid_blocks.replay.report import left_out_text, limits_of
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.terminal import grid
 
 
 def make_hits_table(results: Sequence[Result]) -> Table:
     """Make a table with a row of hits for every size and variant; ended are admissions."""
-    limits = [name for name in LIMITS if any(getattr(r, f"limit_{name}") for r in results)]
+    limits = limits_of(results)
     table = grid(
         f"hits of {results[0].trace}",
         *("share", "memory", "manager", "hits", "each GiB more", "of attention's"),

@@ -8,7 +8,7 @@ from hybrid_blocks.offload.rates import RETRY_AFTER, Read, ReadRate
 from hybrid_blocks.offload.several.choice import Offer
 
 _FAILURES_IN_A_ROW: Final = 3
-"""A child rests after so many errors in a row."""
+"""A child rests after this number of errors in a row."""
 
 
 @dataclass(eq=False)
