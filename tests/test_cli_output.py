@@ -1,6 +1,9 @@
 """What all commands do alike: files, errors, and options that would be ignored."""
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import hybrid_blocks
@@ -36,6 +39,37 @@ def test_a_dash_is_standard_output(
     assert (tmp_path / "figures.json").read_bytes() == b"{}\n"
     with pytest.raises(InvalidArgumentError, match=r"--json .*: Is a directory"):
         write_json(tmp_path, b"{}")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plan", "Granite-4.0-Micro", "--memory", "24GiB"),
+        ("replay", "--workload", "single", "--limit", "5", "--memory", "4GiB"),
+        ("replay", "--workload", "single", "--limit", "5", "--share", "90%,unbounded"),
+    ],
+    ids=lambda command: " ".join(command[::2]),
+)
+def test_files_are_written_though_no_reader_is_left(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    files = {"--html": "page.html", "--plot": "figure.svg", "--json": "figures.json"}
+    options = [word for option, name in files.items() for word in (option, tmp_path / name)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as closed:
+        ran = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "hybrid_blocks", *command, *options],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+            text=True,
+        )
+    assert "Traceback" not in ran.stderr
+    starts = {name: (tmp_path / name).read_text().lstrip()[:5] for name in files.values()}
+    assert starts["page.html"] == "<!DOC"
+    assert starts["figure.svg"] == "<?xml"
+    assert starts["figures.json"][0] in "{["
 
 
 def test_the_version_is_that_of_the_package() -> None:

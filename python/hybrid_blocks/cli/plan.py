@@ -223,18 +223,18 @@ def _plan(
     whole: bool,
     explained: bool,
 ) -> None:
-    """Plan at the wanted lengths, print the answer and write the files."""
+    """Plan at the wanted lengths, write the files and print the answer."""
     model, memory_bytes, deployment, card = case
     wanted = asked_lengths(lengths, trace, deployment.length(model))
     mix = trace_lengths(trace)
     report = make_report(model, memory_bytes, deployment, wanted, mix)
     num_bytes = 1 if lengths is None else len(wanted)
-    _show(report, files.json, files.plot, num_bytes=num_bytes, whole=whole, explained=explained)
     if files.html is not None:
         # Without --lengths the page starts at a length of its own.
         asked = wanted if lengths is not None else []
         of_page = make_report(model, memory_bytes, deployment, asked, mix)
         write_page(files.html, (model, memory_bytes, deployment), of_page, card, files.context)
+    _show(report, files.json, files.plot, num_bytes=num_bytes, whole=whole, explained=explained)
 
 
 def _compare(files: tuple[Path, Path], given: Given, context: typer.Context) -> None:
@@ -274,13 +274,16 @@ def _show(
     whole: bool,
     explained: bool,
 ) -> None:
-    """Print the tables, unless the figures go to standard output, and write the files."""
-    if json != STDOUT:
-        render(report, make_console(), num_bytes=num_bytes, whole=whole, explained=explained)
-    if json is not None:
-        write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
+    """Write the files, and print the tables, unless the figures go to standard output.
+
+    Files come first: a reader of the tables, such as ``head``, may leave before their end.
+    """
     if plot_file is not None:
         plot(report, plot_file)
+    if json is not None:
+        write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
+    if json != STDOUT:
+        render(report, make_console(), num_bytes=num_bytes, whole=whole, explained=explained)
 
 
 def _refuse_axes(axes: Sequence[Axis], given: Given) -> None:

@@ -223,12 +223,8 @@ def _show(
     files: Files,
     context: typer.Context,
 ) -> None:
-    """Print the table, unless the figures go to standard output, and write the files."""
+    """Write the files, and print the table, unless the figures go to standard output."""
     results = {level: found.result for level, found in findings.items()}
-    if files.json != STDOUT:
-        print_table(make_console(), make_table(results, gpu_step_ms))
-    if files.json is not None:
-        write_json(files.json, to_json(settings, findings))
     if files.plot is not None:
         draw(files.plot, results)
     if files.html is not None:
@@ -238,6 +234,10 @@ def _show(
         write(profile_page(settings, findings, gpu_step_ms, made_by(context)), files.html)
     if files.perfetto is not None:
         write_timeline(files.perfetto, findings)
+    if files.json is not None:
+        write_json(files.json, to_json(settings, findings))
+    if files.json != STDOUT:
+        print_table(make_console(), make_table(results, gpu_step_ms))
 
 
 def _refuse_ignored(given: Given, settings: Settings, shared_tokens: int) -> None:

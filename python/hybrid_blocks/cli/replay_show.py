@@ -49,17 +49,20 @@ def show_replay(
     is_saturated: bool,
     whole: bool,
 ) -> None:
-    """Print, draw and write runs, or hits over memory where there are no runs."""
+    """Draw, write and print runs, or hits over memory where there are no runs.
+
+    Files come first: a reader of the tables, such as ``head``, may leave before their end.
+    """
+    draw_runs(files.plot, results, runs)
+    if files.html is not None and any(result.requests for result in results):
+        write_page(files.html, trace, cache, results, runs, files.context)
     if runs:
         never_full = never_full_text(runs, is_saturated=is_saturated)
         answer = [*verdict(results), *filter(None, (never_full,))]
         show(files.json, results, make_table(results, whole=whole), answer=answer, whole=whole)
     else:
         show(files.json, results, make_hits_table(results), make_places_table(results))
-    draw_runs(files.plot, results, runs)
     check_served(results)
-    if files.html is not None:
-        write_page(files.html, trace, cache, results, runs, files.context)
 
 
 def show(
@@ -69,7 +72,12 @@ def show(
     answer: Sequence[str] = (),
     whole: bool = True,
 ) -> None:
-    """Print an answer and tables, unless figures go to standard output, and write the figures."""
+    """Write the figures, and print an answer and tables, unless they go to standard output."""
+    if json is not None:
+        rows = [msgspec.to_builtins(result) for result in results]
+        # One object, or a list of them if several managers ran.
+        content = rows[0] if len(rows) == 1 else rows
+        write_json(json, orjson.dumps(content, option=orjson.OPT_INDENT_2))
     if json != STDOUT:
         console = make_console()
         one_size = len({result.memory_bytes for result in results}) == 1
@@ -79,11 +87,6 @@ def show(
             print_table(console, table)
         if not whole:
             console.print("--all shows the pool, checkpoints, steps and times")
-    if json is not None:
-        rows = [msgspec.to_builtins(result) for result in results]
-        # One object, or a list of them if several managers ran.
-        content = rows[0] if len(rows) == 1 else rows
-        write_json(json, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 def draw_runs(path: Path | None, results: Sequence[Result], runs: Runs) -> None:

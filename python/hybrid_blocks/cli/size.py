@@ -215,13 +215,7 @@ def _search(question: Question, candidates: list[Candidate]) -> Found:
 
 
 def _show(json: Path | None, found: Found, question: Question, *, has_prices: bool) -> None:
-    """Print the verdict and the table, unless the rows go to standard output; write the rows."""
-    if json != STDOUT:
-        console = make_console()
-        console.print(verdict(found, question, has_prices=has_prices), soft_wrap=True)
-        print_table(console, make_table(found, question, has_prices=has_prices))
-        for note in notes(found, question, has_prices=has_prices):
-            console.print(note, soft_wrap=True)
+    """Write the rows; print the verdict and the table, unless the rows go to standard output."""
     if json is not None:
         content = {
             "trace": question.trace.name,
@@ -233,3 +227,9 @@ def _show(json: Path | None, found: Found, question: Question, *, has_prices: bo
             "rows": found.rows,
         }
         write_json(json, msgspec.json.format(msgspec.json.encode(content), indent=1))
+    if json != STDOUT:
+        console = make_console()
+        console.print(verdict(found, question, has_prices=has_prices), soft_wrap=True)
+        print_table(console, make_table(found, question, has_prices=has_prices))
+        for note in notes(found, question, has_prices=has_prices):
+            console.print(note, soft_wrap=True)
