@@ -8,21 +8,14 @@ Nothing here knows a manager: tensors and int32 arrays come in, bytes move.
 
 from hybrid_blocks.kernels.backend import Backend, usable_backends
 from hybrid_blocks.kernels.blocks import BlockTensors
-from hybrid_blocks.kernels.convert_state import StateCodec, convert_state
 from hybrid_blocks.kernels.copy_blocks import copy_blocks
 from hybrid_blocks.kernels.gather_scatter import gather_blocks, scatter_blocks
-from hybrid_blocks.kernels.move_slabs import move_slabs
-from hybrid_blocks.kernels.zero_blocks import zero_blocks
 
 __all__ = [
     "Backend",
     "BlockTensors",
-    "StateCodec",
-    "convert_state",
     "copy_blocks",
     "gather_blocks",
-    "move_slabs",
     "scatter_blocks",
     "usable_backends",
-    "zero_blocks",
 ]

@@ -13,7 +13,6 @@ from hybrid_blocks.kernels.ids import IdChecks
 if TYPE_CHECKING:
     import torch
 
-RECORD_ALIGNMENT = 128  # bytes: every segment of a staging record starts a line of the link
 MAX_RUNS = 1 << 16  # contiguous runs a block may have in one tensor
 
 Int64s = npt.NDArray[np.int64]
@@ -75,9 +74,8 @@ class BlockTensors:
         self._owners = [owner for *_, owner in runs]
         self.segments = np.zeros((len(runs), 4), np.int64)
         self.segments[:, :3] = [run[:3] for run in runs]
-        padded = -(-self.segments[:, 2] // RECORD_ALIGNMENT) * RECORD_ALIGNMENT
-        self.segments[1:, 3] = np.cumsum(padded)[:-1]
-        self.record_bytes = int(padded.sum())
+        self.segments[1:, 3] = np.cumsum(self.segments[:-1, 2])
+        self.record_bytes = int(self.segments[:, 2].sum())
         self.reach = _reach(self.segments, self.num_blocks)
         self.checks = IdChecks(self.num_blocks)
         # The launches that are laid out for these tensors, by stream and kernel.
@@ -86,11 +84,6 @@ class BlockTensors:
         begins = self.segments[:, 0]
         ends = begins + (self.num_blocks - 1) * self.segments[:, 1] + self.segments[:, 2]
         self._extent = int(begins.min()), int(ends.max())
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes a block holds over all tensors, without the padding of a staging record."""
-        return int(self.segments[:, 2].sum())
 
     @property
     def alignment(self) -> int:

@@ -15,20 +15,14 @@ struct alignas(8) Unit {
     int index;  // which piece of UNIT_BYTES in the segment
 };
 
-// Ids in a kernel's parameters, or where `listed` points: a short list needs no transfer.
-constexpr int INLINE_IDS = 512;
-
-struct Ids {
-    const int* listed;
-    int inlined[INLINE_IDS];
-    __device__ int operator[](int i) const { return listed ? listed[i] : inlined[i]; }
-};
+// Pairs in a kernel's parameters, or where `src` and `dst` point: a short list needs no transfer.
+constexpr int INLINE_PAIRS = 256;
 
 struct Pairs {
     const int *src, *dst;
-    int inlined[INLINE_IDS];
+    int inlined[2 * INLINE_PAIRS];
     __device__ int from(int i) const { return src ? src[i] : inlined[i]; }
-    __device__ int to(int i) const { return src ? dst[i] : inlined[INLINE_IDS / 2 + i]; }
+    __device__ int to(int i) const { return src ? dst[i] : inlined[INLINE_PAIRS + i]; }
 };
 
 constexpr int WARP = 32;
@@ -94,34 +88,6 @@ __device__ __forceinline__ void store(V* p, V v) {
 #endif
 }
 
-template <int BYTES> struct BitsOf;
-template <> struct BitsOf<16> { using Type = uint4; };
-template <> struct BitsOf<8> { using Type = uint2; };
-template <> struct BitsOf<4> { using Type = unsigned; };
-template <> struct BitsOf<2> { using Type = unsigned short; };
-template <> struct BitsOf<1> { using Type = unsigned char; };
-
-template <class T>
-union AsBits {
-    T value;
-    typename BitsOf<sizeof(T)>::Type bits;
-};
-
-// The same for a value of any type of such a size.
-template <class T>
-__device__ __forceinline__ T load_value(const T* p) {
-    AsBits<T> held;
-    held.bits = load(reinterpret_cast<const decltype(held.bits)*>(p));
-    return held.value;
-}
-
-template <class T>
-__device__ __forceinline__ void store_value(T* p, T value) {
-    AsBits<T> held;
-    held.value = value;
-    store(reinterpret_cast<decltype(held.bits)*>(p), held.bits);
-}
-
 // --- runs of bytes -------------------------------------------------------------------------------
 
 // One round: every lane loads N vectors before it stores the first.
@@ -159,14 +125,6 @@ __device__ __forceinline__ void move_vectors(i64 source, i64 target, int bytes) 
     }
 }
 
-template <class V>
-__device__ __forceinline__ void fill_vectors(i64 target, int bytes) {
-    V* to = reinterpret_cast<V*>(target);
-    const int count = bytes / static_cast<int>(sizeof(V));
-#pragma unroll 4
-    for (int i = lane_id(); i < count; i += WARP) store(to + i, V{});
-}
-
 // The widest vector that divides every given address.
 __device__ __forceinline__ int vector_bytes(i64 addresses) {
     const int low = static_cast<int>(addresses & 15) | 16;
@@ -188,20 +146,6 @@ __device__ __forceinline__ void move_run(i64 source, i64 target, int bytes) {
     if (at < bytes)
         store(reinterpret_cast<unsigned char*>(target + at),
               load(reinterpret_cast<const unsigned char*>(source + at)));
-}
-
-__device__ __forceinline__ void zero_run(i64 target, int bytes) {
-    const int width = vector_bytes(target);
-    switch (width) {
-        case 16: fill_vectors<uint4>(target, bytes); break;
-        case 8: fill_vectors<uint2>(target, bytes); break;
-        case 4: fill_vectors<unsigned>(target, bytes); break;
-        case 2: fill_vectors<unsigned short>(target, bytes); break;
-        default: fill_vectors<unsigned char>(target, bytes); break;
-    }
-    const int done = bytes / width * width;
-    const int at = done + static_cast<int>(lane_id());
-    if (at < bytes) store(reinterpret_cast<unsigned char*>(target + at), static_cast<unsigned char>(0));
 }
 
 __device__ __forceinline__ bool is_block(int id, int num_blocks) {

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from ctypes import addressof, c_void_p
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hybrid_blocks.kernels import driver as drivers
@@ -16,26 +16,13 @@ from hybrid_blocks.kernels.sources import source_of
 if TYPE_CHECKING:
     import torch
 
-# Ids that travel in a kernel's parameters: 2 KiB of the 4 KiB that every driver takes.
-INLINE_IDS = 512
+# Pairs that travel in a kernel's parameters: 2 KiB of the 4 KiB that every driver takes.
+INLINE_PAIRS = 256
 
-# As in common.cuh: the ids themselves, unless a pointer says where they lie on the device.
-IDS = np.dtype([("listed", "u8"), ("inlined", "i4", (INLINE_IDS,))])
-PAIRS = np.dtype([("src", "u8"), ("dst", "u8"), ("inlined", "i4", (INLINE_IDS,))])
+# As in common.cuh: the ids themselves, unless pointers say where they lie on the device.
+PAIRS = np.dtype([("src", "u8"), ("dst", "u8"), ("inlined", "i4", (2 * INLINE_PAIRS,))])
 
 Parameter = tuple[str, Any, Any]  # name, dtype, value; None for what each call sets
-
-
-class HasLaunches(Protocol):
-    """An object with launches laid out for it: it keeps them and the tables that they read."""
-
-    launches: dict[tuple[int, str], Any]
-
-    def device_tables(self) -> "list[torch.Tensor]":
-        """Return the tables that lie on the device so far."""
-
-
-Owner = TypeVar("Owner", bound=HasLaunches)
 
 
 class Launch:
@@ -61,15 +48,14 @@ class Launch:
         self.num_units = next((value for field, _, value in parameters if field == "num_units"), 0)
         self._views: dict[str, Any] = {field: self._values[field] for field, _, _ in parameters}
         for field, kind, _ in parameters:
-            if kind is IDS or kind is PAIRS:
-                self._lists = self._values[field]
-                self._inlined = self._lists["inlined"][0]
-                names = [name for name in kind.names or () if name != "inlined"]
-                self._listed = [self._lists[name] for name in names]
+            if kind is PAIRS:
+                pairs = self._values[field]
+                self._inlined = pairs["inlined"][0]
+                self._listed = pairs["src"], pairs["dst"]
 
     def __call__(
         self,
-        lists: tuple[IdList, ...],
+        lists: tuple[IdList, IdList],
         grid: tuple[int, int],
         **values: int,
     ) -> None:
@@ -79,8 +65,7 @@ class Launch:
                 self(lists, grid, **values)
             return
         with self.queue.lock:
-            if lists:
-                self._set_lists(lists)
+            self._set_lists(lists)
             for field, value in values.items():
                 self._views[field][0] = value
             blocks, threads = grid
@@ -92,45 +77,37 @@ class Launch:
                     self._launch(self.function, blocks, 1, 1, threads, 1, 1, *where)
             self.queue.done()
 
-    def _set_lists(self, lists: tuple[IdList, ...]) -> None:
-        first = lists[0]
-        listed = self._listed
-        if not isinstance(first, np.ndarray):
-            for pointer, ids in zip(listed, lists, strict=True):
-                pointer[0] = ids.data_ptr()  # type: ignore[union-attr]
+    def _set_lists(self, lists: tuple[IdList, IdList]) -> None:
+        src, dst = lists
+        if isinstance(src, np.ndarray) and len(src) <= INLINE_PAIRS:
+            self._listed[0][0] = 0
+            self._inlined[: len(src)] = src
+            self._inlined[INLINE_PAIRS : INLINE_PAIRS + len(src)] = dst
             return
-        room = INLINE_IDS // len(listed)
-        length = len(first)
-        if length <= room:
-            listed[0][0] = 0
-            self._inlined[:length] = first
-            if len(listed) == 2:
-                self._inlined[room : room + length] = lists[1]
-            return
-        for pointer, address in zip(listed, self.queue.addresses(lists), strict=True):
+        for pointer, address in zip(self._listed, self.queue.addresses(lists), strict=True):
             pointer[0] = address
 
 
 def prepared(
-    owner: Owner,
+    group: BlockTensors,
     queue: LaunchQueue,
     operation: str,
     name: str,
-    parameters: Callable[[Owner], list[Parameter]],
+    parameters: Callable[[BlockTensors], list[Parameter]],
 ) -> Launch:
-    """Return the launch of kernel ``name`` for ``owner`` and ``queue``, laid out at first use.
+    """Return the launch of kernel ``name`` for ``group`` and ``queue``, laid out at first use.
 
-    ``owner.launches`` keeps it; ``parameters(owner)`` is called where it has none yet.
+    ``group.launches`` keeps it; ``parameters(group)`` is called where it has none yet.
     """
     key = (queue.handle, name)
-    launch: Launch | None = owner.launches.get(key)
+    launch: Launch | None = group.launches.get(key)
     if launch is None:
         with queue.lock, queue.activate():
             function = kernel(operation, name, queue.device)
-            launch = Launch(queue, function, parameters(owner))
-            for table in owner.device_tables():
+            launch = Launch(queue, function, parameters(group))
+            for table in group.device_tables():
                 queue.guard(table, own_stream=True)
-            owner.launches[key] = launch
+            group.launches[key] = launch
     return launch
 
 

@@ -7,15 +7,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 
-# What changes machine code is named, but for -ftz=true, which CuPy adds itself. No product of the
-# kernels is so small that a flush to zero would change a result.
-OPTIONS = (
-    "-std=c++17",
-    "--prec-div=true",
-    "--prec-sqrt=true",
-    "--fmad=false",  # a fused multiply-add would round once where the reference rounds twice
-    "--dopt=on",
-)
+# What changes machine code is named, but for -ftz=true, which CuPy adds itself: no kernel computes
+# with floating-point numbers.
+OPTIONS = ("-std=c++17", "--dopt=on")
 _INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 
 
@@ -28,15 +22,14 @@ def sources() -> dict[str, str]:
     }
 
 
-def whole(text: str) -> str:
-    """Return a source with its headers in place: CuPy's cache on disk asks for the text alone."""
-    texts = sources()
-    return _INCLUDE.sub(lambda found: texts[found[1]].replace("#pragma once\n", ""), text)
-
-
 def source_of(operation: str) -> str:
-    """Return ``<operation>/<operation>.cu`` with its headers in place."""
-    return whole(sources()[f"{operation}/{operation}.cu"])
+    """Return ``<operation>/<operation>.cu`` with its headers in place.
+
+    CuPy's cache on disk asks for the text alone.
+    """
+    texts = sources()
+    text = texts[f"{operation}/{operation}.cu"]
+    return _INCLUDE.sub(lambda found: texts[found[1]].replace("#pragma once\n", ""), text)
 
 
 @cache

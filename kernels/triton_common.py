@@ -94,10 +94,3 @@ def move_runs(source, target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.conste
     from_, inside = tile_of(source, nbytes, WIDTH, UNIT_BYTES)
     to, _ = tile_of(target, nbytes, WIDTH, UNIT_BYTES)
     tl.store(to, tl.load(from_, mask=inside), mask=inside)
-
-
-@triton.jit
-def zero_runs(target, nbytes, WIDTH: tl.constexpr, UNIT_BYTES: tl.constexpr):
-    """Clear ``nbytes[i]`` from ``target[i]``, which WIDTH divides."""
-    to, inside = tile_of(target, nbytes, WIDTH, UNIT_BYTES)
-    tl.store(to, 0, mask=inside)

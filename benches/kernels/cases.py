@@ -9,13 +9,9 @@ import torch
 from hybrid_blocks.kernels import (
     Backend,
     BlockTensors,
-    StateCodec,
-    convert_state,
     copy_blocks,
     gather_blocks,
-    move_slabs,
     scatter_blocks,
-    zero_blocks,
 )
 from peers import BatchedCopies, indexed_copy, vllm_copies, vllm_step, vllm_swap
 
@@ -128,7 +124,7 @@ def block_copies(
     def indexed(i: int) -> None:
         by_torch(tensors, *wide[i % sets])
 
-    case = Case(name, tensors, indexed, 2 * count * group.block_bytes)
+    case = Case(name, tensors, indexed, 2 * count * group.record_bytes)
     case.target, case.prediction = target, prediction
     for backend in FAST:
         case.calls[backend] = lambda i, b=backend: copy_blocks(group, *lists[i % sets], backend=b)
@@ -152,7 +148,7 @@ def replayed_copy(tensors: list[torch.Tensor]) -> Case:
             tensor[2 + 2 * (i % SETS)] = tensor[1 + 2 * (i % SETS)]
 
     case = Case(
-        "the same by graph replay, lists refilled", tensors, reference, 2 * group.block_bytes
+        "the same by graph replay, lists refilled", tensors, reference, 2 * group.record_bytes
     )
     for backend in FAST:
         copy_blocks(group, src, dst, backend=backend)
@@ -220,38 +216,19 @@ def odd_pages(count: int = 2048, size: int = 33_333) -> Case:
 def compaction(slabs: int = 1024, slab_bytes: int = 2 << 20) -> Case:
     """Slide every slab down by one: each destination is the next pair's source."""
     arena = random_fill(torch.empty((slabs + 1) * slab_bytes, dtype=torch.uint8, device="cuda"))
-    ids = np.arange(slabs, dtype=np.int32)
+    rows = arena.view(slabs + 1, slab_bytes)
+    group, ids = BlockTensors([rows]), np.arange(slabs, dtype=np.int32)
 
     def reference(_: int) -> None:
-        rows = arena.view(slabs + 1, slab_bytes)
         rows[:slabs] = rows[1:].clone()
 
     name = f"{slabs:,} slabs of 2 MiB slide down by one, one launch"
     case = Case(name, [arena], reference, 2 * slabs * slab_bytes)
     for backend in FAST:
-        case.calls[backend] = lambda _, b=backend: move_slabs(
-            arena, slab_bytes, ids + np.int32(1), ids, backend=b
+        case.calls[backend] = lambda _, b=backend: copy_blocks(
+            group, ids + np.int32(1), ids, backend=b
         )
-    case.host = lambda _: move_slabs(arena, slab_bytes, ids + np.int32(1), ids)
-    return case
-
-
-def clearing(pages: torch.Tensor, count: int = 4096) -> Case:
-    """Zero random pages."""
-    group = BlockTensors([pages])
-    order = np.random.default_rng(0).permutation(len(pages))[: 4 * count].reshape(4, count)
-    lists = [on_device(ids) for ids in order]
-
-    def fill(i: int) -> None:
-        pages[lists[i % 4].long()] = 0
-
-    size = pages[0].numel()
-    name = f"zero {count:,} pages of {size >> 10} KiB"
-    case = Case(name, [pages], fill, count * size, prediction="—")
-    for backend in FAST:
-        case.calls[backend] = lambda i, b=backend: zero_blocks(group, lists[i % 4], backend=b)
-    case.calls["torch"] = fill
-    case.host = lambda i: zero_blocks(group, order[i % 4].astype(np.int32))
+    case.host = lambda _: copy_blocks(group, ids + np.int32(1), ids)
     return case
 
 
@@ -273,6 +250,8 @@ class Offload:
         self.host_lists = order.reshape(4, self.count).astype(np.int32)
         self.lists = [on_device(ids) for ids in self.host_lists]
         self.wide = [ids.long() for ids in self.lists]
+        self.host_places = np.arange(self.count, dtype=np.int32)
+        self.places = on_device(self.host_places)
 
     @property
     def size(self) -> str:
@@ -284,8 +263,11 @@ class Offload:
         """Return a transfer of all pages of a set; the copy engine's lists are on the host."""
         move = gather_blocks if direction == "gather" else scatter_blocks
         lists: Sequence[Any] = self.host_lists if backend == "copy_engine" else self.lists
+        places = self.host_places if backend == "copy_engine" else self.places
         return lambda i: move(
-            self.group, lists[i % 4], self.staging, backend=backend, max_sms=max_sms
+            *(self.group, lists[i % 4], self.staging, places, self.page_bytes),
+            backend=backend,
+            max_sms=max_sms,
         )
 
     def copies(self, direction: str, i: int) -> list[tuple[int, int, int]]:
@@ -327,58 +309,10 @@ class Offload:
         if theirs[0] is not None:
             case.calls["vllm"] = lambda i: theirs[i % 4]()  # type: ignore[misc]
         move = gather_blocks if gather else scatter_blocks
-        case.host = lambda i: move(self.group, self.host_lists[i % 4], self.staging)
-        return case
-
-
-def conversions(slots: int = 12) -> Iterator[Case]:
-    """Convert one request's recurrent state to each format and back."""
-    layers, heads = QWEN_27B.layers, QWEN_27B.heads
-    state = [torch.randn(slots, heads, HEAD, HEAD, device="cuda") for _ in range(layers)]
-    host = [np.array([slot], np.int32) for slot in range(slots)]
-    lists = [on_device(ids) for ids in host]
-    elements = layers * heads * HEAD * HEAD
-    for dtype, encoding in (
-        (torch.int8, "82 to 90 / 78 to 87 %"),
-        (torch.float8_e4m3fn, "82 to 90 / 78 to 87 %"),
-        (torch.bfloat16, "86 to 92 / 84 to 90 %"),
-    ):
-        scaled = dtype != torch.bfloat16
-        packed = [torch.zeros(s.shape, dtype=dtype, device="cuda") for s in state]
-        scales = [torch.zeros(slots, heads, device="cuda") for _ in state]
-        codec = StateCodec(
-            BlockTensors(state), BlockTensors(packed), BlockTensors(scales) if scaled else None
+        case.host = lambda i: move(
+            self.group, self.host_lists[i % 4], self.staging, self.host_places, self.page_bytes
         )
-        name = str(dtype).removeprefix("torch.")
-        floor = elements * (4 + dtype.itemsize) + (layers * heads * 4 if scaled else 0)
-        for direction, outputs in (
-            ("encode", packed + (scales if scaled else [])),
-            ("decode", state),
-        ):
-
-            def call(
-                i: int,
-                backend: Backend | None,
-                ids: Sequence[Any] = lists,
-                codec: StateCodec = codec,
-                direction: Any = direction,
-            ) -> None:
-                chosen = ids[i % slots]
-                convert_state(codec, chosen, chosen, direction=direction, backend=backend)
-
-            words = f"fp32 to {name}" if direction == "encode" else f"{name} to fp32"
-            case = Case(
-                f"{words}, one request",
-                outputs,
-                lambda i, call=call: call(i, "naive"),
-                floor,
-                target=0.8 if direction == "encode" else None,
-                prediction=encoding if direction == "encode" else "—",
-            )
-            for backend in FAST:
-                case.calls[backend] = lambda i, b=backend, call=call: call(i, b)
-            case.host = lambda i, call=call: call(i, None, host)
-            yield case
+        return case
 
 
 PAGES = (8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
@@ -402,9 +336,7 @@ def all_cases() -> Iterator[Case]:
     name = "4,096 attention pages of 32 KiB, random ids"
     yield block_copies(name, [pages], 4096, target=0.9, prediction="90 to 95 / 88 to 93 %")
     yield block_copies("one page of 32 KiB", [pages], 1)
-    yield clearing(pages)
     del pages
-    yield from conversions()
     for page_bytes in PAGES:
         offload = Offload(page_bytes)
         yield offload.case("gather", "90 to 97 %")

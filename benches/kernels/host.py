@@ -26,7 +26,6 @@ from hybrid_blocks.kernels import (
     copy_blocks,
     gather_blocks,
     launch,
-    zero_blocks,
 )
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
 from hybrid_blocks.kernels.upload import ListRing
@@ -37,7 +36,6 @@ LIMITS = {
     "copy 8 pairs": 15,
     "copy 64 pairs": 15,
     "copy 4,096 pairs": 60,
-    "zero 64 blocks": 15,
     "gather 64 blocks to pinned memory": 15,
 }
 CALLS, ROUNDS = 200, 15
@@ -91,13 +89,12 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     chain = np.arange(4096, dtype=np.int32)
     after = chain + np.int32(1)
     yield "copy 4,096 pairs, one chain", lambda: copy_blocks(pages, after, chain)
-    few = chain[:64].copy()
-    yield "zero 64 blocks", lambda: zero_blocks(pages, few)
+    few, places = chain[:64].copy(), chain[64:0:-1] - np.int32(1)
     staging = torch.zeros(64 * pages.record_bytes, dtype=torch.uint8)
     with mock.patch.object(torch.Tensor, "is_pinned", partial(_answer, 1)):
         yield (
             "gather 64 blocks to pinned memory",
-            lambda: gather_blocks(pages, few, staging, max_sms=4),
+            lambda: gather_blocks(pages, few, staging, places, pages.record_bytes, max_sms=4),
         )
 
 

@@ -33,7 +33,14 @@ def sms_used(offload: Offload, max_sms: int) -> int:
     function = queue.driver.function(module, "gather_blocks")
     run = cuda.Launch(queue, function, _parameters(offload.group))
     grid = launch.cuda_grid(run.num_units * offload.count, max_sms)
-    run((offload.lists[0],), grid, num_items=offload.count, staging=offload.staging.data_ptr())
+    run(
+        (offload.lists[0], offload.places),
+        grid,
+        num_items=offload.count,
+        num_places=offload.count,
+        staging=offload.staging.data_ptr(),
+        granule=offload.page_bytes,
+    )
     torch.cuda.synchronize()
     used.copy_to_host(c_void_p(found.ctypes.data), found.nbytes)
     return int(np.unpackbits(found.view(np.uint8)).sum())

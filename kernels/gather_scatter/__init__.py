@@ -1,4 +1,4 @@
-"""Blocks to and from one contiguous staging buffer: the building block of offload."""
+"""Blocks to and from records of one staging buffer: the copies of offload."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,7 @@ from hybrid_blocks.kernels import ids as lists
 from hybrid_blocks.kernels import launch
 from hybrid_blocks.kernels.backend import Backend, implementation
 from hybrid_blocks.kernels.blocks import BlockTensors
+from hybrid_blocks.kernels.gather_scatter.records import Records
 from hybrid_blocks.kernels.ids import IdList
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
 from hybrid_blocks.kernels.tuned import Direction, tuned_for
@@ -19,19 +20,19 @@ def gather_blocks(
     group: BlockTensors,
     ids: IdList,
     staging: "torch.Tensor",
+    places: IdList,
+    granule: int,
     *,
     backend: Backend | None = None,
     stream: "torch.cuda.Stream | None" = None,
     max_sms: int | None = None,
 ) -> None:
-    """Write block ``ids[i]``, all tensors, to record ``i`` of ``staging``.
+    """Write block ``ids[i]``, all tensors, from byte ``places[i] * granule`` of ``staging`` on.
 
-    ``staging`` is contiguous uint8 of at least ``n * group.record_bytes`` bytes. It lies on the
-    group's device, or in pinned host memory, which the kernel writes over the link. In a record the
-    segments of the group lie one after another, each from a multiple of 128 bytes; the bytes
-    between them are not written. A buffer that begins on 128 bytes keeps rows whole on the link.
-    ``ids`` is int32 ``[n]``; on the device an id outside ``[0, num_blocks)`` leaves its record as
-    it is.
+    ``staging`` is contiguous uint8. It lies on the group's device, or in pinned host memory, which
+    the kernel writes over the link. In a record the segments of the group lie one after another.
+    ``ids`` and ``places`` are int32 ``[n]``, both on the host or both on the device. There a pair
+    with an id or a place out of bounds is skipped, and no two records may overlap.
 
     ``max_sms`` bounds the SMs occupied. Without it a transfer over the link takes the fewest that
     fill it (``hybrid_blocks.kernels.tuned``), a gather within the device all of them. Over the
@@ -41,52 +42,63 @@ def gather_blocks(
     The buffer may be dropped when the call returns: it is held, or recorded for ``stream``, until
     the device is done. Not so in a captured graph, whose replays use it.
 
-    Raises ``TypeError`` for ids that are not int32, and ``IndexError`` for a host id out of bounds.
-    Raises ``ValueError`` for a buffer that is too small, out of reach, or part of the group.
+    Raises ``TypeError`` for lists that are not int32, and ``IndexError`` for an id or a place of
+    the host out of bounds. Raises ``ValueError`` for records that overlap, and for a buffer that is
+    too small, out of reach, or part of the group.
     """
-    _move("gather", group, ids, staging, backend=backend, stream=stream, max_sms=max_sms)
+    records = Records(group, staging, granule)
+    _move("gather", group, ids, records, places, backend=backend, stream=stream, max_sms=max_sms)
 
 
 def scatter_blocks(
     group: BlockTensors,
     ids: IdList,
     staging: "torch.Tensor",
+    places: IdList,
+    granule: int,
     *,
     backend: Backend | None = None,
     stream: "torch.cuda.Stream | None" = None,
     max_sms: int | None = None,
 ) -> None:
-    """Write record ``i`` of ``staging`` to block ``ids[i]``: the inverse of ``gather_blocks``.
+    """Write the record at ``places[i]`` to block ``ids[i]``: the inverse of ``gather_blocks``.
 
-    Host ids must differ from one another (``ValueError``); on the device that is a promise.
+    Takes and refuses the same arguments; no id may occur twice, and records may overlap.
     """
-    _move("scatter", group, ids, staging, backend=backend, stream=stream, max_sms=max_sms)
+    records = Records(group, staging, granule)
+    _move("scatter", group, ids, records, places, backend=backend, stream=stream, max_sms=max_sms)
 
 
 def _move(
     direction: Direction,
     group: BlockTensors,
     ids: IdList,
-    staging: "torch.Tensor",
+    records: Records,
+    places: IdList,
     *,
     backend: Backend | None,
     stream: "torch.cuda.Stream | None",
     max_sms: int | None,
 ) -> None:
     launch.check_max_sms(max_sms)
-    host = lists.on_host("ids", ids)
-    if host is None:
-        lists.check_device("ids", group.device, ids)
+    host_ids, host_places = lists.on_host("ids", ids), lists.on_host("places", places)
+    if len(ids) != len(places):
+        raise ValueError(f"there are {len(ids)} ids and {len(places)} places; they are pairs")
+    on_host = lists.same_place("ids and places", host_ids, host_places)
+    if host_ids is None or host_places is None:
+        lists.check_device("ids and places", group.device, ids, places)
     else:
-        group.checks.bounds("ids", host)
-        if direction == "scatter":
-            group.checks.unique("ids", host)
-            lists.check_apart("ids", host, host, group.reach)
-    check_staging(group, len(ids), staging)
+        group.checks.bounds("ids", host_ids)
+        records.check_bounds(host_places)
+        if direction == "gather":
+            records.check_apart(host_places)
+        else:
+            group.checks.unique("ids", host_ids)
+            lists.check_apart("ids", host_ids, host_ids, group.reach)
     queue = queue_of(group.device, stream)
-    over_link = staging.device != group.device
-    if over_link and backend is None and max_sms is None and host is not None:
-        backend = _over_link(direction, queue, group, len(host))
+    over_link = records.staging.device != group.device
+    if over_link and backend is None and max_sms is None and on_host:
+        backend = _over_link(direction, queue, group, len(ids))
     run = implementation(__name__, group.device, backend)
     if len(ids) == 0:
         return
@@ -94,16 +106,16 @@ def _move(
         name = run.__name__.rpartition(".")[2]
         max_sms = tuned_for(group.device).max_sms(direction, name)
     function = getattr(run, f"{direction}_blocks")
-    if host is None:
-        function(queue, group, ids, staging, max_sms)
-        queue.guard(ids, own_stream=stream is not None)
-    else:
+    if on_host:
         queue.check_not_capturing()
-        for at in range(0, len(host), MAX_LIST):
-            records = staging if at == 0 else staging[at * group.record_bytes :]
-            function(queue, group, host[at : at + MAX_LIST], records, max_sms)
+        for at in range(0, len(ids), MAX_LIST):
+            part = slice(at, at + MAX_LIST)
+            function(queue, group, ids[part], records, places[part], max_sms)
+    else:
+        function(queue, group, ids, records, places, max_sms)
+        queue.guard(ids, places, own_stream=stream is not None)
     if over_link or stream is not None:
-        queue.guard(staging, own_stream=stream is not None, may_capture=host is None)
+        queue.guard(records.staging, own_stream=stream is not None, may_capture=not on_host)
 
 
 def _over_link(
@@ -116,30 +128,6 @@ def _over_link(
         return None  # the legacy stream takes no batches
     runs = len(group.segments)
     wanted = tuned_for(group.device).takes_copy_engine(
-        direction, group.block_bytes // runs, runs * num_blocks
+        direction, group.record_bytes // runs, runs * num_blocks
     )
     return "copy_engine" if wanted else None
-
-
-def check_staging(group: BlockTensors, num_records: int, staging: "torch.Tensor") -> None:
-    """Raise unless ``staging`` can hold ``num_records`` records and the device can reach it."""
-    dtype = str(staging.dtype).removeprefix("torch.")
-    if dtype != "uint8":
-        raise TypeError(f"staging must be uint8, got {dtype}")
-    if not staging.is_contiguous():
-        raise ValueError("staging must be contiguous")
-    needed = num_records * group.record_bytes
-    if staging.numel() < needed:
-        raise ValueError(
-            f"staging has {staging.numel()} bytes; {num_records} records of "
-            f"{group.record_bytes} bytes need {needed}"
-        )
-    if staging.device != group.device and not (
-        staging.device.type == "cpu" and staging.is_pinned()
-    ):
-        raise ValueError(
-            f"staging is on {staging.device}, the tensors on {group.device}: it must be on the "
-            "same device or in pinned host memory"
-        )
-    if group.overlaps(staging.data_ptr(), needed):
-        raise ValueError("staging lies inside the group's tensors")

@@ -8,41 +8,50 @@ from ctypes import c_int, c_size_t, c_void_p
 from functools import cache
 
 import numpy as np
-import torch
 from hybrid_blocks.kernels.blocks import BlockTensors, Int64s
+from hybrid_blocks.kernels.gather_scatter.records import Records
 from hybrid_blocks.kernels.ids import IdList
 from hybrid_blocks.kernels.launch_queue import LaunchQueue
 
 
 def gather_blocks(
-    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
+    queue: LaunchQueue,
+    group: BlockTensors,
+    ids: IdList,
+    records: Records,
+    places: IdList,
+    max_sms: int | None,
 ) -> None:
     """Enqueue blocks to records."""
-    blocks, records, sizes = _runs(queue, group, ids, staging)
-    _copy(queue, records, blocks, sizes)
+    in_blocks, in_records, sizes = _runs(queue, group, ids, records, places)
+    _copy(queue, in_records, in_blocks, sizes)
 
 
 def scatter_blocks(
-    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
+    queue: LaunchQueue,
+    group: BlockTensors,
+    ids: IdList,
+    records: Records,
+    places: IdList,
+    max_sms: int | None,
 ) -> None:
     """Enqueue records to blocks."""
-    blocks, records, sizes = _runs(queue, group, ids, staging)
-    _copy(queue, blocks, records, sizes)
+    in_blocks, in_records, sizes = _runs(queue, group, ids, records, places)
+    _copy(queue, in_blocks, in_records, sizes)
 
 
 def _runs(
-    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor
+    queue: LaunchQueue, group: BlockTensors, ids: IdList, records: Records, places: IdList
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Return the address in the block, that in the record and the bytes of every run."""
-    if not isinstance(ids, np.ndarray):
+    if not isinstance(ids, np.ndarray) or not isinstance(places, np.ndarray):
         raise ValueError("the copy engine needs the ids on the host; these lie on the device")
     if queue.device.type != "cpu" and queue.handle == 0:
         raise ValueError("the copy engine does not serve the legacy default stream; pass stream=")
     base, stride, size, offset = group.segments.T
-    at = np.arange(len(ids), dtype=np.int64)[:, None]
-    blocks = base + ids[:, None].astype(np.int64) * stride
-    records = staging.data_ptr() + at * group.record_bytes + offset
-    return blocks.ravel(), records.ravel(), np.tile(size, len(ids))
+    in_blocks = base + ids[:, None].astype(np.int64) * stride
+    begins = records.staging.data_ptr() + places[:, None].astype(np.int64) * records.granule
+    return in_blocks.ravel(), (begins + offset).ravel(), np.tile(size, len(ids))
 
 
 def _copy(queue: LaunchQueue, targets: Int64s, sources: Int64s, sizes: Int64s) -> None:

@@ -1,9 +1,9 @@
 """Triton: one program a tile of units, either way."""
 
-import torch
 import triton
 import triton.language as tl
 from hybrid_blocks.kernels.blocks import BlockTensors
+from hybrid_blocks.kernels.gather_scatter.records import Records
 from hybrid_blocks.kernels.ids import IdList
 from hybrid_blocks.kernels.launch import TRITON_UNIT_BYTES
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, on_its_stream
@@ -12,44 +12,57 @@ from hybrid_blocks.kernels.triton_common import locate_units, move_runs, triton_
 
 @on_its_stream
 def gather_blocks(
-    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
+    queue: LaunchQueue,
+    group: BlockTensors,
+    ids: IdList,
+    records: Records,
+    places: IdList,
+    max_sms: int | None,
 ) -> None:
     """Launch blocks to records."""
-    _launch(queue, group, ids, staging, max_sms, gather=True)
+    _launch(queue, group, (ids, places), records, max_sms, gather=True)
 
 
 @on_its_stream
 def scatter_blocks(
-    queue: LaunchQueue, group: BlockTensors, ids: IdList, staging: torch.Tensor, max_sms: int | None
+    queue: LaunchQueue,
+    group: BlockTensors,
+    ids: IdList,
+    records: Records,
+    places: IdList,
+    max_sms: int | None,
 ) -> None:
     """Launch records to blocks."""
-    _launch(queue, group, ids, staging, max_sms, gather=False)
+    _launch(queue, group, (ids, places), records, max_sms, gather=False)
 
 
 def _launch(
     queue: LaunchQueue,
     group: BlockTensors,
-    ids: IdList,
-    staging: torch.Tensor,
+    lists: tuple[IdList, IdList],
+    records: Records,
     max_sms: int | None,
     *,
     gather: bool,
 ) -> None:
-    (device_ids,) = queue.on_device((ids,))
+    ids, places = queue.on_device(lists)
     tables = group.tables(TRITON_UNIT_BYTES)
     total = tables.num_units * len(ids)
     programs, rows, warps = triton_grid(total, max_sms)
-    address = staging.data_ptr() | 16
+    address = records.staging.data_ptr()
+    odd = address | records.granule | 16
     _move_records[(programs,)](
         tables.segments,
         tables.units,
         tables.num_units,
-        device_ids,
+        ids,
+        places,
         total,
         group.num_blocks,
-        staging.data_ptr(),
-        group.record_bytes,
-        WIDTH=min(group.alignment, address & -address),
+        records.num_places,
+        address,
+        records.granule,
+        WIDTH=min(group.alignment, odd & -odd),
         UNIT_BYTES=tables.unit_bytes,
         GATHER=gather,
         ROWS=rows,
@@ -57,16 +70,20 @@ def _launch(
     )
 
 
-@triton.jit(do_not_specialize=["num_units", "total", "num_blocks", "staging", "record_bytes"])
+@triton.jit(
+    do_not_specialize=["num_units", "total", "num_blocks", "num_places", "staging", "granule"]
+)
 def _move_records(
     segments,
     units,
     num_units,
     ids,
+    places,
     total: tl.int64,
     num_blocks,
+    num_places: tl.int64,
     staging: tl.int64,
-    record_bytes: tl.int64,
+    granule: tl.int64,
     WIDTH: tl.constexpr,
     UNIT_BYTES: tl.constexpr,
     GATHER: tl.constexpr,
@@ -81,9 +98,11 @@ def _move_records(
             segments, units, work % num_units, inside, UNIT_BYTES
         )
         block = tl.load(ids + item, mask=inside, other=-1).to(tl.int64)
-        nbytes = tl.where((block >= 0) & (block < num_blocks), nbytes, 0)
+        place = tl.load(places + item, mask=inside, other=-1).to(tl.int64)
+        known = (block >= 0) & (block < num_blocks) & (place >= 0) & (place < num_places)
+        nbytes = tl.where(known, nbytes, 0)
         in_block = first + block * stride
-        in_record = staging + item * record_bytes + offset
+        in_record = staging + place * granule + offset
         if GATHER:
             move_runs(in_block, in_record, nbytes, WIDTH, UNIT_BYTES)
         else:

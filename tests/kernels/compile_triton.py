@@ -14,36 +14,18 @@ from machine_code import kernels_of
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-BLOCKS = {"segments": "*i64", "units": "*i64", "num_units": "i32", "total": "i64"}
+BLOCKS = {"segments": "*i64", "units": "*i32", "num_units": "i32", "total": "i64"}
 UNIT = {"WIDTH": 16, "UNIT_BYTES": 8192, "ROWS": 1}
 FEW_SMS = UNIT | {"ROWS": 8}
-HEADS = {"layers": "*i64", "heads": "*i64", "num_heads": "i32", "slots": "*i32", "blocks": "*i32"}
-HEADS |= {"num_slots": "i32", "num_blocks": "i32"}
-POINTERS = {"src", "dst", "ids"}
+POINTERS = {"src", "dst", "ids", "places"}
 
 KERNELS: list[tuple[str, str, dict[str, Any]]] = [
     ("copy_blocks", "_copy_blocks", UNIT | {"ORDERED": False}),
     ("copy_blocks", "_copy_blocks", UNIT | {"ORDERED": True}),
     ("copy_blocks", "_copy_blocks", FEW_SMS | {"ORDERED": False}),
-    ("zero_blocks", "_zero_blocks", UNIT),
     ("gather_scatter", "_move_records", UNIT | {"GATHER": True}),
     ("gather_scatter", "_move_records", FEW_SMS | {"GATHER": True}),
     ("gather_scatter", "_move_records", FEW_SMS | {"GATHER": False}),
-    *(
-        (
-            "convert_state",
-            name,
-            {
-                "FORMAT": dtype,
-                "LARGEST": largest,
-                "VECTORISED": True,
-                "ONE_CHUNK": one_chunk,
-                "CHUNK": 16384 if one_chunk else 4096,
-            },
-        )
-        for name, one_chunk in (("_encode", True), ("_encode", False), ("_decode", True))
-        for dtype, largest in (("int8", 127.0), ("float8_e4m3fn", 448.0), ("bfloat16", 0.0))
-    ),
 ]
 
 
@@ -51,11 +33,9 @@ def type_of(parameter: str) -> str:
     """Return Triton's type of a kernel's run-time parameter."""
     if parameter in POINTERS:
         return "*i32"
-    if parameter == "units":
-        return "*i32"
-    if parameter in {"staging", "record_bytes", "arena", "slab_bytes"}:
+    if parameter in {"staging", "granule"}:
         return "i64"
-    return {**BLOCKS, **HEADS, "units": "*i32"}.get(parameter, "i32")
+    return BLOCKS.get(parameter, "i32")
 
 
 def main(arch: int) -> None:
@@ -67,9 +47,8 @@ def main(arch: int) -> None:
         signature = {p: "constexpr" if p in constants else type_of(p) for p in kernel.arg_names}
         source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
         target = GPUTarget("cuda", arch, 32)
-        warps = 32 if constants.get("ROWS") == 8 else 16 if constants.get("CHUNK") == 16384 else 4
-        options = {"enable_fp_fusion": False, "num_warps": warps}
-        compiled = triton.compile(source, target=target, options=options)
+        warps = 32 if constants["ROWS"] == 8 else 4
+        compiled = triton.compile(source, target=target, options={"num_warps": warps})
         ptx = compiled.asm["ptx"]
         machine = kernels_of(compiled.asm["cubin"]).values()
         accesses = re.findall(r"(?:ld|st)\.global\S*", ptx)
@@ -82,7 +61,6 @@ def main(arch: int) -> None:
                 "read_only": sum(".nc" in access for access in accesses),
                 "registers": max(code.registers for code in machine),
                 "stack_bytes": max(code.stack_bytes for code in machine),
-                "fused": len(re.findall(r"\bfma\.", ptx)),
             }
         )
     print(json.dumps(report))

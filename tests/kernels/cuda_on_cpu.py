@@ -35,14 +35,6 @@ def _folder() -> Path:
     return folder
 
 
-def compile_host(name: str, text: str) -> ctypes.CDLL:
-    """Build C++ that includes ``cuda_on_cpu.hpp`` and load it."""
-    unit, library = (_folder() / f"{name}{end}" for end in (".cpp", ".so"))
-    unit.write_text(text)
-    _compile(unit, library)
-    return ctypes.CDLL(str(library))
-
-
 def _compile(unit: Path, library: Path) -> None:
     command = ["g++", "-std=c++20", *FLAGS, f"-I{HERE}", f"-I{SOURCES}", "-o", str(library)]
     subprocess.run([*command, str(unit), "-ldl"], check=True)
@@ -52,10 +44,10 @@ def host_library(text: str) -> Path:
     """Return the library of a source, headers in place, built for the host."""
     names = re.findall(r"__launch_bounds__\([^)]*\)\s+(\w+)\(", text)
     assert names, "the source has no kernel"
-    barriers = "true" if "__syncthreads" in text else "false"
+    assert "__syncthreads" not in text, "threads run to their end one after another"
     runs = "\n".join(
         f'extern "C" void run_{name}(unsigned grid, unsigned threads, void** values) '
-        f"{{ run({name}, {barriers}, grid, threads, values); }}\n"
+        f"{{ run({name}, grid, threads, values); }}\n"
         f'extern "C" int parameters_{name}(size_t* sizes) '
         f"{{ return parameter_bytes({name}, sizes); }}"
         for name in names

@@ -9,11 +9,11 @@ from machine_code import MachineCode, kernels_of, longest_flight
 from nvrtc import Build, compile_operation, compile_source
 
 ROOT = Path(hybrid_blocks.kernels.__file__).parent
-OPERATIONS = ("convert_state", "copy_blocks", "gather_scatter", "zero_blocks")
+OPERATIONS = ("copy_blocks", "gather_scatter")
 ARCHS = ("sm_80", "sm_90", "sm_100")
 
 # Registers a thread. 64 let a block of 1,024 threads run; at 56 four blocks of 256 and more fit.
-REGISTERS = {"copy_blocks": 56, "gather_blocks": 56, "scatter_blocks": 56, "zero_blocks": 32}
+REGISTERS = {"copy_blocks": 56, "gather_blocks": 56, "scatter_blocks": 56}
 
 
 @cache
@@ -72,43 +72,6 @@ def test_the_ordered_walk_reads_what_it_wrote(arch: str) -> None:
     ]
     assert wide, "four pairs have their loads in flight together"
     assert not any("CONSTANT" in line for block in wide for line in block)
-
-
-# Instructions of a thread for four values: scaling, rounding, packing, the store.
-@pytest.mark.parametrize(
-    ("name", "arch", "most"),
-    [
-        ("encode_int8", "sm_80", 28),
-        ("encode_int8", "sm_90", 28),
-        ("encode_float8_e4m3fn", "sm_80", 72),
-        ("encode_float8_e4m3fn", "sm_90", 22),
-        ("encode_float8_e4m3fn", "sm_100", 20),
-    ],
-)
-def test_encoding_four_values_takes_few_instructions(name: str, arch: str, most: int) -> None:
-    fours = [
-        block
-        for block in kernel("convert_state", name, arch).blocks
-        if sum(line.startswith("FMUL") for line in block) == 4
-        and not any(line.startswith("LDG") for line in block)
-    ]
-    assert len(fours) >= 8
-    assert max(map(len, fours)) <= most
-
-
-@pytest.mark.parametrize("arch", ARCHS)
-def test_a_head_is_read_in_full_before_it_is_encoded(arch: str) -> None:
-    code = kernel("convert_state", "encode_int8", arch)
-    wide = [line for line in held_of(code) if line.startswith("LDG.E.128")]
-    assert len(wide) == 8
-    conversions = kernel("convert_state", "encode_float8_e4m3fn", arch).count("F2FP.SATFINITE.E4M3")
-    assert (conversions > 0) == (arch != "sm_80")
-
-
-def held_of(code: MachineCode) -> list[str]:
-    """Return the instructions up to the first barrier, where a head's largest value is known."""
-    lines = [line for block in code.blocks for line in block]
-    return lines[: next(i for i, line in enumerate(lines) if line.startswith("BAR"))]
 
 
 def test_every_operation_has_its_three_versions() -> None:

@@ -38,7 +38,7 @@ def run(code: str) -> str:
 
 def test_everything_imports_without_torch_triton_and_cuda() -> None:
     missing = {"torch", "triton", "cupy"}
-    assert run(WITHOUT.format(missing=missing)) == "zero_blocks"
+    assert run(WITHOUT.format(missing=missing)) == "usable_backends"
 
 
 def test_the_kernels_import_where_the_core_was_never_built() -> None:

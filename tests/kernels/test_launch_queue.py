@@ -17,7 +17,6 @@ from hybrid_blocks.kernels import (
     copy_blocks,
     cuda,
     gather_scatter,
-    zero_blocks,
 )
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
 from hybrid_blocks.kernels.tuned import PREDICTED, entry
@@ -53,8 +52,8 @@ def test_the_default_stream_is_torchs_own_and_not_a_new_one() -> None:
     external.assert_called_once_with(99, device=cuda_device)
 
 
-def zeroing() -> int:
-    return cuda.kernel("zero_blocks", "zero_blocks", CPU)
+def copying() -> int:
+    return cuda.kernel("copy_blocks", "copy_blocks", CPU)
 
 
 @pytest.mark.usefixtures("behind")
@@ -113,17 +112,17 @@ def test_a_launch_is_laid_out_once_a_group_and_stream() -> None:
 
 
 def test_parameters_of_the_wrong_size_never_reach_a_kernel(queue: LaunchQueue) -> None:
-    with pytest.raises(AssertionError, match=r"a kernel takes parameters of \[8, 8, 4, 2056"):
-        cuda.Launch(queue, zeroing(), [("segments", "u8", 0)])
+    with pytest.raises(AssertionError, match=r"a kernel takes parameters of \[8, 8, 4, 2064"):
+        cuda.Launch(queue, copying(), [("segments", "u8", 0)])
 
 
 def test_a_launch_the_driver_refuses_is_an_error(queue: LaunchQueue) -> None:
     group = BlockTensors([torch.zeros(8, 64)])
-    from hybrid_blocks.kernels.zero_blocks.cupy import _parameters  # noqa: PLC0415
+    from hybrid_blocks.kernels.copy_blocks.cupy import _free  # noqa: PLC0415
 
-    run = cuda.Launch(queue, zeroing(), _parameters(group))
+    run = cuda.Launch(queue, copying(), _free(group))
     with pytest.raises(RuntimeError, match="cuLaunchKernel returned 1"):
-        run((int32s(0),), (0, 256), num_items=1)
+        run((int32s(0), int32s(1)), (0, 256), num_items=1)
 
 
 @pytest.mark.usefixtures("behind")
@@ -152,17 +151,6 @@ def test_a_pinned_buffer_is_guarded_but_not_in_a_capture() -> None:
             assert not queue._kept
             queue.guard(pinned, own_stream=False, may_capture=False)
             assert queue._kept
-
-
-def test_a_slab_group_dies_with_its_arena() -> None:
-    from hybrid_blocks.kernels.move_slabs import _slabs  # noqa: PLC0415
-
-    arena = torch.zeros(256, dtype=torch.uint8)
-    group = weakref.ref(_slabs(arena, 64))
-    assert _slabs(arena, 64) is group()
-    del arena
-    gc.collect()
-    assert group() is None
 
 
 def test_threads_that_share_a_stream_take_turns() -> None:
@@ -194,7 +182,7 @@ def test_host_lists_are_refused_in_a_capture_and_device_lists_are_not() -> None:
         mock.patch.object(type(queue), "is_capturing", return_value=True),
         pytest.raises(RuntimeError, match="host lists cannot be captured in a CUDA graph"),
     ):
-        zero_blocks(BlockTensors([torch.zeros(4, 1)]), int32s(0))
+        copy_blocks(BlockTensors([torch.zeros(4, 1)]), int32s(0), int32s(1))
 
 
 @pytest.mark.parametrize("direction", ["gather", "scatter"])
@@ -202,20 +190,20 @@ def test_the_copy_engine_moves_every_run(direction: str) -> None:
     conv = torch.randint(0, 256, (9, 3, 40), dtype=torch.uint8)
     state = torch.randn(2, 9, 12).transpose(0, 1)
     group = BlockTensors([conv, state])
-    ids = int32s(7, 0, 3)
-    wanted = torch.full((3 * group.record_bytes,), 0xFF, dtype=torch.uint8)
-    gather_scatter.gather_blocks(group, ids, wanted, backend="naive")
+    ids, places = int32s(7, 0, 3), int32s(5, 0, 9)
+    wanted = torch.full((1000,), 0xFF, dtype=torch.uint8)
+    gather_scatter.gather_blocks(group, ids, wanted, places, 80, backend="naive")
     before = fake_driver().count("copies")
     with running("cupy"):
         if direction == "gather":
             got = torch.full_like(wanted, 0xFF)
-            gather_scatter.gather_blocks(group, ids, got, backend="copy_engine")
+            gather_scatter.gather_blocks(group, ids, got, places, 80, backend="copy_engine")
             assert torch.equal(got, wanted)
         else:
             expected = [tensor.clone() for tensor in group.tensors]
             for tensor in group.tensors:
                 tensor.zero_()
-            gather_scatter.scatter_blocks(group, ids, wanted, backend="copy_engine")
+            gather_scatter.scatter_blocks(group, ids, wanted, places, 80, backend="copy_engine")
             for tensor, held in zip(group.tensors, expected, strict=True):
                 assert torch.equal(tensor[[7, 0, 3]], held[[7, 0, 3]])
                 assert not tensor[[1, 2, 4, 5, 6, 8]].any()
@@ -225,7 +213,7 @@ def test_the_copy_engine_moves_every_run(direction: str) -> None:
 def test_the_copy_engine_only_gathers_and_scatters() -> None:
     group = BlockTensors([torch.zeros(4, 1)])
     with running("cupy"), pytest.raises(ValueError, match="only gathers and scatters"):
-        zero_blocks(group, int32s(0), backend="copy_engine")
+        copy_blocks(group, int32s(0), int32s(1), backend="copy_engine")
 
 
 TABLE = {

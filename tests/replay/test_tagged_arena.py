@@ -29,7 +29,7 @@ def arena(slabs: int = 4) -> TaggedArena:
 def test_a_view_has_the_ids_of_its_geometry() -> None:
     attention, state = arena().groups
     assert (attention.num_blocks, state.num_blocks) == (20, 8)
-    assert (attention.block_bytes, state.block_bytes) == (96, 232)
+    assert (attention.record_bytes, state.record_bytes) == (96, 232)
 
 
 def test_a_block_read_under_another_tag_is_an_error_that_names_both() -> None:
@@ -79,7 +79,7 @@ def test_sizes_that_are_no_whole_words_are_refused() -> None:
 
 
 class ArenaMachine(RuleBasedStateMachine):
-    """Writes, forks, evictions, compaction and offload against a dictionary of tags."""
+    """Writes, forks, evictions and offload against a dictionary of tags."""
 
     @initialize()
     def start(self) -> None:
@@ -132,18 +132,6 @@ class ArenaMachine(RuleBasedStateMachine):
             for source, target in zip(src, dst, strict=True):
                 self.held[group, target] = self.held[group, source]
 
-    @rule(source=st.integers(0, 5), into=st.integers(0, 5))
-    def compact(self, source: int, into: int) -> None:
-        """Move a slab into one without an owner; its blocks keep their index."""
-        if source in self.owner and into not in self.owner:
-            group = self.owner[into] = self.owner.pop(source)
-            self.store.move_slabs(int32s(source), int32s(into))
-            shift = (into - source) * self.per_slab(group)
-            for index in range(self.per_slab(group)):
-                block = source * self.per_slab(group) + index
-                if (group, block) in self.held:
-                    self.held[group, block + shift] = self.held.pop((group, block))
-
     @rule(group=st.integers(0, 1), data=st.data())
     def offload_and_restore_elsewhere(self, group: int, data: st.DataObject) -> None:
         written = sorted(block for owner, block in self.held if owner == group)
@@ -166,13 +154,3 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArenaMachine = ArenaMachine.TestCase
-
-
-def test_an_id_that_is_off_by_one_after_compaction_would_be_found() -> None:
-    store = arena()
-    store.write(0, int32s(0, 1), tags(1, 2))
-    store.move_slabs(int32s(0), int32s(3))
-    moved: Int32s = int32s(15, 16)
-    store.check(0, moved, tags(1, 2))
-    with pytest.raises(TagError):
-        store.check(0, moved + np.int32(1), tags(1, 2))

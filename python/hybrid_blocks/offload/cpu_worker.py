@@ -4,7 +4,6 @@ import time
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
@@ -14,6 +13,7 @@ from vllm.v1.kv_offload.base import (
     TransferResult,
 )
 
+from hybrid_blocks.offload.chunk_copies import ChunkCopies
 from hybrid_blocks.offload.region import Region
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 
@@ -23,16 +23,8 @@ class CpuWorker(OffloadingWorker):
 
     def __init__(self, kv_caches: CanonicalKVCaches, region: Region, rank: int) -> None:
         """Copy between ``kv_caches`` and the share of ``rank`` in the region's chunks."""
-        tensors = [tensor.tensor for tensor in kv_caches.tensors]
-        pages = [tensor.view(torch.int8).numpy().view(np.uint8) for tensor in tensors]
         self._region = region
-        # By group: rows of blocks, as wide as the bytes that a block has in a layer.
-        self._layers: list[list[npt.NDArray[np.uint8]]] = [
-            [pages[ref.tensor_idx][:, : ref.page_size_bytes] for ref in refs]
-            for refs in kv_caches.group_data_refs
-        ]
-        self._rank_bytes = [sum(layer.shape[1] for layer in layers) for layers in self._layers]
-        self._rank = rank
+        self._copies = ChunkCopies(kv_caches, torch.from_numpy(region.bytes), rank)
         self._finished: list[TransferResult] = []
 
     def submit_store(
@@ -64,7 +56,7 @@ class CpuWorker(OffloadingWorker):
 
     def shutdown(self) -> None:
         """Let go of the region."""
-        self._layers.clear()
+        self._copies.close()
         self._region.cleanup()
 
     def _run(
@@ -75,24 +67,13 @@ class CpuWorker(OffloadingWorker):
         start = time.perf_counter()
         ends = np.cumsum([0, *device.group_sizes])
         num_bytes = 0
+        copy = self._copies.store if is_store else self._copies.load
         for group, (first, last) in enumerate(pairwise(ends)):
-            chunks = host.block_ids[first:last] + self._rank * self._rank_bytes[group]
-            num_bytes += len(chunks) * self._rank_bytes[group]
-            for block, offset in zip(device.block_ids[first:last], chunks, strict=True):
-                self._copy(group, block, int(offset), is_store=is_store)
+            num_bytes += int(last - first) * self._copies.rank_bytes[group]
+            copy(group, device.block_ids[first:last], host.block_ids[first:last])
         seconds = time.perf_counter() - start
         self._finished.append(
             TransferResult(
                 job_id=job_id, success=True, transfer_size=num_bytes, transfer_time=seconds
             )
         )
-
-    def _copy(self, group: int, block: int, offset: int, *, is_store: bool) -> None:
-        for layer in self._layers[group]:
-            row = layer[block]
-            share = self._region.bytes[offset : offset + len(row)]
-            if is_store:
-                share[:] = row
-            else:
-                row[:] = share
-            offset += len(row)

@@ -16,9 +16,7 @@ from hybrid_blocks.kernels import (
     BlockTensors,
     copy_blocks,
     gather_blocks,
-    move_slabs,
     scatter_blocks,
-    zero_blocks,
 )
 
 Int32s = npt.NDArray[np.int32]
@@ -66,7 +64,6 @@ class TaggedArena:
         slab_bytes: int,
         groups: Sequence[TaggedGroup],
     ) -> None:
-        self.slab_bytes = slab_bytes
         self.bytes = torch.full((num_slabs * slab_bytes,), UNWRITTEN, dtype=torch.uint8)
         words = self.bytes.view(torch.int64)
         self.groups = [_views(words, geometry) for geometry in groups]
@@ -101,22 +98,24 @@ class TaggedArena:
 
     def zero(self, group: int, ids: Int32s) -> None:
         """Clear blocks of ``group``."""
-        zero_blocks(self.groups[group], ids)
-
-    def move_slabs(self, src: Int32s, dst: Int32s) -> None:
-        """Carry out a compaction's slab moves."""
-        move_slabs(self.bytes, self.slab_bytes, src, dst)
+        for tensor in self.groups[group].tensors:
+            tensor[ids.tolist()] = 0
 
     def offload(self, group: int, ids: Int32s) -> torch.Tensor:
         """Return the blocks' records in a new staging buffer."""
-        size = len(ids) * self.groups[group].record_bytes
-        staging = torch.full((size,), UNWRITTEN, dtype=torch.uint8)
-        gather_blocks(self.groups[group], ids, staging)
+        size = self.groups[group].record_bytes
+        staging = torch.full((len(ids) * size,), UNWRITTEN, dtype=torch.uint8)
+        gather_blocks(self.groups[group], ids, staging, _in_turn(ids), size)
         return staging
 
     def restore(self, group: int, ids: Int32s, staging: torch.Tensor) -> None:
         """Write the records of ``staging`` to the blocks ``ids``."""
-        scatter_blocks(self.groups[group], ids, staging)
+        size = self.groups[group].record_bytes
+        scatter_blocks(self.groups[group], ids, staging, _in_turn(ids), size)
+
+
+def _in_turn(ids: Int32s) -> Int32s:
+    return np.arange(len(ids), dtype=np.int32)
 
 
 def _views(words: torch.Tensor, geometry: TaggedGroup) -> BlockTensors:

@@ -1,5 +1,4 @@
-//! [`StateFormat`]: recurrent states of 32-bit numbers in fewer bytes. The bits are those of the kernel
-//! `convert_state`.
+//! [`StateFormat`]: recurrent states of 32-bit numbers in fewer bytes.
 
 /// A head whose largest magnitude is below this is stored as zeros: its inverse scale would be
 /// infinite.
