@@ -34,7 +34,7 @@ class Launch:
     def __init__(self, queue: LaunchQueue, function: int, parameters: list[Parameter]) -> None:
         self.queue = queue
         self.function = function
-        self._launch = queue.driver.launch
+        self._launch = drivers.driver().launch
         layout = np.dtype([(field, kind) for field, kind, _ in parameters])
         self._values = np.zeros(1, layout)
         for field, _, value in parameters:

@@ -1,6 +1,8 @@
 """The parts of CUDA that this package uses, by CuPy: modules, launches, events, uploads."""
 
+from ctypes import CDLL, byref, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from hybrid_blocks.kernels.sources import OPTIONS
@@ -9,6 +11,8 @@ if TYPE_CHECKING:
     from cupy.cuda import Event
 
 _CAPTURE_IMPLICIT = 906
+_NO_CONTEXT = (3, 201)
+_NO_TIMING = 2
 
 
 class Driver:
@@ -64,7 +68,73 @@ class Driver:
             raise
 
 
+class BareDriver:
+    """What Triton's launches need beside Triton where CuPy is missing: events and uploads."""
+
+    def __init__(self) -> None:
+        self.library = library()
+
+    def upload(self, target: int, source: int, num_bytes: int, stream: int) -> None:
+        """Enqueue a copy from pinned host memory."""
+        self._call(
+            "cuMemcpyHtoDAsync_v2",
+            *(c_void_p(target), c_void_p(source), c_size_t(num_bytes), c_void_p(stream)),
+        )
+
+    def record(self, stream: int, event: "_Event | None") -> "_Event":
+        """Let ``event``, or a new one, be done when the stream's work so far is done."""
+        if event is None:
+            event = _Event(self.library)
+            self._call("cuEventCreate", byref(event), c_uint(_NO_TIMING))
+        self._call("cuEventRecord", event, c_void_p(stream))
+        return event
+
+    def is_done(self, event: "_Event") -> bool:
+        """Return whether the work before ``event`` is done."""
+        return not self.library.cuEventQuery(event)
+
+    def wait(self, event: "_Event") -> None:
+        """Block the host until ``event`` is done."""
+        self._call("cuEventSynchronize", event)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Return whether a CUDA graph is being captured on ``stream``."""
+        state = c_int()
+        status = self.library.cuStreamIsCapturing(c_void_p(stream), byref(state))
+        if status in _NO_CONTEXT:  # this thread has done nothing on a device
+            return False
+        return status == _CAPTURE_IMPLICIT or bool(state.value)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if status := getattr(self.library, name)(*arguments):
+            raise RuntimeError(f"{name} returned {status}")
+
+
+class _Event(c_void_p):
+    """An event that ends with its last reference."""
+
+    def __init__(self, library: CDLL) -> None:
+        super().__init__()
+        self._library = library
+
+    def __del__(self) -> None:
+        if self:
+            self._library.cuEventDestroy_v2(self)
+
+
+@cache
+def library() -> CDLL:
+    """Return the driver's library."""
+    return CDLL("libcuda.so.1")
+
+
 @cache
 def driver() -> Driver:
-    """Return the driver of this process, made at the first call."""
+    """Return CuPy's driver of this process, made at the first call."""
     return Driver()
+
+
+@cache
+def queues_driver() -> Driver | BareDriver:
+    """Return the driver of events and uploads, which needs no CuPy."""
+    return driver() if find_spec("cupy") else BareDriver()

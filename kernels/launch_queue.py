@@ -34,9 +34,9 @@ class LaunchQueue:
         self._kept: deque[tuple[Any, torch.Tensor]] = deque()
 
     @cached_property
-    def driver(self) -> drivers.Driver:
-        """The driver that this queue's launches go through."""
-        return drivers.driver()
+    def driver(self) -> drivers.Driver | drivers.BareDriver:
+        """The driver of this queue's events and uploads."""
+        return drivers.queues_driver()
 
     @cached_property
     def ring(self) -> ListRing:

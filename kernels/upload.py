@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hybrid_blocks.kernels.driver import Driver
+from hybrid_blocks.kernels.driver import BareDriver, Driver
 from hybrid_blocks.kernels.ids import Int32s
 
 if TYPE_CHECKING:
     import torch
 
-RING_IDS = 1 << 19  # int32 ids: 2 MiB of pinned memory, and as much on the device
+RING_IDS = 1 << 15  # int32 ids: 128 KiB of pinned memory, and as much on the device
 MAX_LIST = RING_IDS // 8  # pairs in one launch; a longer list takes several
 _ALIGNMENT = 4  # ids: every list starts on 16 bytes
 
@@ -22,7 +22,7 @@ class ListRing:
     When the device is so far behind that the ring is full, an upload waits for the oldest launch.
     """
 
-    def __init__(self, driver: Driver, device: "torch.device", stream: int) -> None:
+    def __init__(self, driver: Driver | BareDriver, device: "torch.device", stream: int) -> None:
         import torch  # noqa: PLC0415
 
         self._driver = driver

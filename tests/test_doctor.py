@@ -41,10 +41,39 @@ def test_a_package_is_usable_or_the_reason_is_given(monkeypatch: pytest.MonkeyPa
     output = diagnose(
         monkeypatch, *(Extra(name, module, "tests", it) for name, module, it, _ in tried)
     )
-    lines = output.splitlines()[-len(tried) :]
+    lines = output.splitlines()[-len(tried) - 1 : -1]
     for line, (name, _, _, verdict) in zip(lines, tried, strict=True):
         assert line.startswith(name)
         assert verdict in line
+
+
+@pytest.mark.parametrize(
+    ("cupy", "triton", "torch", "expected"),
+    [
+        ("yes: NVRTC", "yes: compiles", "yes: a card", "cupy"),
+        ("no: not installed", "yes: compiles", "yes: a card", "triton (cupy: not installed)"),
+        ("no: no GPU", "no: no driver", "yes: slow", "torch (cupy: no GPU; triton: no driver)"),
+        ("yes: NVRTC", "yes: compiles", "no: not installed", "none: the kernels need torch"),
+        (
+            *("no: no GPU", "no: no driver", "no: not installed"),
+            "none: the kernels need torch (cupy: no GPU; triton: no driver; torch: not installed)",
+        ),
+    ],
+)
+def test_the_quickest_usable_package_moves_the_blocks(
+    cupy: str, triton: str, torch: str, expected: str
+) -> None:
+    lines = [
+        ("cupy-cuda13x", "1", cupy, ""),
+        ("triton", "1", triton, ""),
+        ("torch", "1", torch, ""),
+    ]
+    assert packages.kernels_by(lines) == expected
+
+
+def test_doctor_says_which_package_moves_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = diagnose(monkeypatch, Extra("torch", "no_such_module", "kernels", works))
+    assert output.splitlines()[-1].startswith("kernels       none: the kernels need torch (cupy: ")
 
 
 def test_what_a_package_needs_in_the_environment_is_found_by_a_second_try(

@@ -5,9 +5,9 @@ CuPy does not offer that call, so it is made through ctypes.
 
 import ctypes
 from ctypes import c_int, c_size_t, c_void_p
-from functools import cache
 
 import numpy as np
+from hybrid_blocks.kernels import driver as drivers
 from hybrid_blocks.kernels.blocks import BlockTensors, Int64s
 from hybrid_blocks.kernels.gather_scatter.records import Records
 from hybrid_blocks.kernels.ids import IdList
@@ -66,7 +66,7 @@ def copy_batch(targets: int, sources: int, sizes: int, count: int, stream: int) 
 
     The copies keep the order of the stream but none among themselves.
     """
-    status = library().cuMemcpyBatchAsync_v2(
+    status = drivers.library().cuMemcpyBatchAsync_v2(
         *(c_void_p(targets), c_void_p(sources), c_void_p(sizes), c_size_t(count)),
         *((_Attributes * 1)(_Attributes(1)), (c_size_t * 1)(0), c_size_t(1), c_void_p(stream)),
     )
@@ -76,13 +76,7 @@ def copy_batch(targets: int, sources: int, sizes: int, count: int, stream: int) 
 
 def is_usable() -> bool:
     """Return whether this driver takes batches of copies."""
-    return hasattr(library(), "cuMemcpyBatchAsync_v2")
-
-
-@cache
-def library() -> ctypes.CDLL:
-    """Return the driver's library."""
-    return ctypes.CDLL("libcuda.so.1")
+    return hasattr(drivers.library(), "cuMemcpyBatchAsync_v2")
 
 
 class _Attributes(ctypes.Structure):  # CUmemcpyAttributes: two hints of a type and an id each

@@ -6,11 +6,10 @@ A program of its own, as vLLM is set up once a process. ``test_offline.py`` star
 import json
 import sys
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from program import answer_of, make_llm
+from program import answer_of, counted, make_llm
 from server import environment
 
 STORY_TOKENS = 160
@@ -71,7 +70,7 @@ def _main(task: dict[str, Any]) -> None:
     llm = make_llm(model, **task["options"])
     if task["vllms_copies"]:
         block_copies.uninstall()
-    copies = _counted_copies()
+    copies = counted("copy_blocks", "copy_blocks")
     poison = Poison(llm) if task["poison"] else None
     questions = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
     stories = [f"Story {number}. {PREFIX[number : number + 200]}" for number in range(16)]
@@ -103,19 +102,6 @@ def _main(task: dict[str, Any]) -> None:
         "is_idle_clean": llm.reset_prefix_cache(),
     }
     print(json.dumps(report), flush=True)
-
-
-def _counted_copies() -> list[int]:
-    """Return a list that grows with each call of the kernels, by the blocks that it copies."""
-    naive: Any = import_module("hybrid_blocks.kernels.copy_blocks.naive")
-    copy_blocks, seen = naive.copy_blocks, list[int]()
-
-    def counted(queue: Any, group: Any, moves: Any, max_sms: int | None) -> None:
-        seen.append(len(moves))
-        copy_blocks(queue, group, moves, max_sms)
-
-    naive.copy_blocks = counted
-    return seen
 
 
 if __name__ == "__main__":

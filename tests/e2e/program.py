@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,19 @@ def make_llm(model: Path, **options: Any) -> Any:
         kv_cache_memory_bytes=KV_CACHE_BYTES,
         **{"enable_prefix_caching": True, **options},
     )
+
+
+def counted(operation: str, name: str) -> list[int]:
+    """Return a list that grows with each call of a kernel's reference, by its number of blocks."""
+    naive: Any = import_module(f"hybrid_blocks.kernels.{operation}.naive")
+    function, seen = getattr(naive, name), list[int]()
+
+    def counts(queue: Any, group: Any, blocks: Any, *more: Any) -> None:
+        seen.append(len(blocks))
+        function(queue, group, blocks, *more)
+
+    setattr(naive, name, counts)
+    return seen
 
 
 def answer_of(

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from ctypes import byref, c_int, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_size_t, c_uint, c_void_p
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any
 import hybrid_blocks.kernels
 import numpy as np
 from hybrid_blocks.kernels import cuda, driver
-from hybrid_blocks.kernels.gather_scatter import copy_engine
 
 SOURCES = Path(hybrid_blocks.kernels.__file__).parent
 HERE = Path(__file__).parent
@@ -59,18 +58,14 @@ def host_library(text: str) -> Path:
     return library
 
 
-class FakeError(RuntimeError):
-    """A call of the fake failed."""
-
-
-class FakeDriver:
+class FakeDriver(driver.BareDriver):
     """A stand-in for CuPy over ``fake_driver.cpp``, with what it counts and can be told."""
 
     def __init__(self) -> None:
         path = _folder() / "libfakecuda.so"
         _compile(HERE / "fake_driver.cpp", path)
-        self._fake = ctypes.CDLL(str(path))
-        self.launch = _launcher(self._fake)
+        self.library = ctypes.CDLL(str(path))
+        self.launch = _launcher(self.library)
 
     def module(self, text: str) -> c_void_p:
         """Return the library of a source."""
@@ -88,59 +83,22 @@ class FakeDriver:
         """Return the size of each parameter of a kernel."""
         sizes: list[int] = []
         offset, size = c_size_t(), c_size_t()
-        describe = self._fake.cuFuncGetParamInfo
+        describe = self.library.cuFuncGetParamInfo
         while not describe(c_void_p(function), c_size_t(len(sizes)), byref(offset), byref(size)):
             sizes.append(size.value)
         return sizes
 
-    def upload(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        """Copy at once."""
-        self._call(
-            "cuMemcpyHtoDAsync_v2",
-            *(c_void_p(target), c_void_p(source), c_size_t(num_bytes), c_void_p(stream)),
-        )
-
-    def record(self, stream: int, event: Any) -> c_void_p:
-        """Record an event."""
-        if event is None:
-            event = c_void_p()
-            self._call("cuEventCreate", byref(event), c_uint(2))
-        self._call("cuEventRecord", event, c_void_p(stream))
-        return event  # type: ignore[no-any-return]
-
-    def is_done(self, event: c_void_p) -> bool:
-        """Return whether the host waited, or need not."""
-        return not self._fake.cuEventQuery(event)
-
-    def wait(self, event: c_void_p) -> None:
-        """Count a wait."""
-        self._call("cuEventSynchronize", event)
-
-    def is_capturing(self, stream: int) -> bool:
-        """Return whether the fake says that the stream is captured."""
-        state = c_int()
-        self._call("cuStreamIsCapturing", c_void_p(stream), byref(state))
-        return state.value != 0
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        _refuse(getattr(self._fake, name)(*arguments), name, arguments)
-
-    @property
-    def library(self) -> ctypes.CDLL:
-        """What stands for the driver's library."""
-        return self._fake
-
     def count(self, name: str) -> int:
-        """Return ``launches``, ``waits`` or ``copies`` so far."""
-        return ctypes.c_long.in_dll(self._fake, f"fake_{name}").value
+        """Return ``launches``, ``waits``, ``copies`` or ``destroyed`` so far."""
+        return ctypes.c_long.in_dll(self.library, f"fake_{name}").value
 
     def last(self, name: str) -> int:
         """Return the ``grid`` or the ``threads`` of the last launch."""
-        return ctypes.c_uint.in_dll(self._fake, f"fake_last_{name}").value
+        return ctypes.c_uint.in_dll(self.library, f"fake_last_{name}").value
 
-    def tell(self, name: str, *, value: bool) -> None:
-        """Set ``runs_kernels``, ``device_is_behind`` or ``capturing``."""
-        ctypes.c_int.in_dll(self._fake, f"fake_{name}").value = int(value)
+    def tell(self, name: str, *, value: int) -> None:
+        """Set ``runs_kernels``, ``device_is_behind``, ``capturing`` or ``capture_status``."""
+        ctypes.c_int.in_dll(self.library, f"fake_{name}").value = value
 
 
 def _launcher(fake: Any) -> Any:
@@ -153,7 +111,7 @@ def _launcher(fake: Any) -> Any:
 
 def _refuse(status: int, call: Any, _: Any) -> int:
     if status:
-        raise FakeError(f"{getattr(call, '__name__', call)} returned {status}")
+        raise RuntimeError(f"{getattr(call, '__name__', call)} returned {status}")
     return status
 
 
@@ -164,6 +122,7 @@ def fake_driver() -> FakeDriver:
 
 
 _lay_out = cuda.Launch.__init__
+real_queues_driver = driver.queues_driver
 
 
 def _checked(
@@ -178,6 +137,6 @@ def _checked(
 
 def install() -> None:
     """Let the CUDA versions launch here."""
-    vars(driver)["driver"] = fake_driver
-    vars(copy_engine)["library"] = lambda: fake_driver().library
+    vars(driver)["driver"] = vars(driver)["queues_driver"] = fake_driver
+    vars(driver)["library"] = lambda: fake_driver().library
     cuda.Launch.__init__ = _checked  # type: ignore[method-assign]

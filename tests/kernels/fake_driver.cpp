@@ -28,11 +28,12 @@ struct Event {
 extern "C" {
 
 // What a test reads and sets.
-long fake_launches = 0, fake_waits = 0, fake_copies = 0;
+long fake_launches = 0, fake_waits = 0, fake_copies = 0, fake_destroyed = 0;
 unsigned fake_last_grid = 0, fake_last_threads = 0;
 int fake_runs_kernels = 1;   // 0: a launch is counted and nothing more
 int fake_device_is_behind = 0;  // 1: an event is done only once the host waited for it
 int fake_capturing = 0;
+int fake_capture_status = 0;
 
 int cuModuleLoadData(void** module, const char* path) {
     *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -105,8 +106,14 @@ int cuEventSynchronize(Event* event) {
     return 0;
 }
 
+int cuEventDestroy_v2(Event* event) {
+    ++fake_destroyed;
+    delete event;
+    return 0;
+}
+
 int cuStreamIsCapturing(void*, int* state) {
     *state = fake_capturing;
-    return 0;
+    return fake_capture_status;
 }
 }

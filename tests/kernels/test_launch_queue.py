@@ -11,11 +11,12 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from cuda_on_cpu import fake_driver
+from cuda_on_cpu import FakeDriver, fake_driver, real_queues_driver
 from hybrid_blocks.kernels import (
     BlockTensors,
     copy_blocks,
     cuda,
+    driver,
     gather_scatter,
 )
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
@@ -52,6 +53,36 @@ def test_the_default_stream_is_torchs_own_and_not_a_new_one() -> None:
     external.assert_called_once_with(99, device=cuda_device)
 
 
+def test_without_cupy_events_and_uploads_go_to_cudas_own_library() -> None:
+    for spec, kind in ((None, driver.BareDriver), (object(), FakeDriver)):
+        with mock.patch.object(driver, "find_spec", return_value=spec):
+            assert type(real_queues_driver.__wrapped__()) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "expected"), [(0, 0, False), (0, 1, True), (906, 0, True), (201, 1, False)]
+)
+def test_a_capture_of_any_stream_is_seen(status: int, state: int, expected: bool) -> None:
+    """906: another stream captures, and this is the legacy one. 201: the thread has no context."""
+    fake_driver().tell("capture_status", value=status)
+    fake_driver().tell("capturing", value=state)
+    try:
+        assert driver.BareDriver().is_capturing(99) is expected
+    finally:
+        fake_driver().tell("capture_status", value=0)
+        fake_driver().tell("capturing", value=0)
+
+
+def test_an_event_ends_with_its_last_reference() -> None:
+    bare, before = driver.BareDriver(), fake_driver().count("destroyed")
+    event = bare.record(99, None)
+    assert bare.record(99, event) is event
+    assert fake_driver().count("destroyed") == before
+    del event
+    gc.collect()
+    assert fake_driver().count("destroyed") == before + 1
+
+
 def copying() -> int:
     return cuda.kernel("copy_blocks", "copy_blocks", CPU)
 
@@ -68,7 +99,7 @@ def test_a_ring_that_is_full_waits_for_the_oldest_launch_and_never_grows(
         queue.done()
     assert fake_driver().count("waits") == waits
     for i in range(40):
-        (at,) = queue.addresses([ids[:1000] + np.int32(i)])
+        (at,) = queue.addresses([ids[:200] + np.int32(i)])
         assert address <= at < address + 4 * RING_IDS
         queue.done()
     assert fake_driver().count("waits") == waits + 1, "a quarter makes room for many short lists"
@@ -243,12 +274,12 @@ def test_a_device_that_was_measured_has_its_own_entry_and_others_the_prediction(
 def test_up_to_256_pairs_travel_in_the_parameters(count: int, uploads: int) -> None:
     group = BlockTensors([torch.zeros(2 * count, 16)])
     ids = np.arange(count, dtype=np.int32)
-    driver = fake_driver()
+    fake = fake_driver()
     with (
         running("cupy"),
-        mock.patch.object(driver, "upload", wraps=driver.upload) as upload,
+        mock.patch.object(fake, "upload", wraps=fake.upload) as upload,
     ):
-        before = driver.count("launches")
+        before = fake.count("launches")
         copy_blocks(group, ids, ids + np.int32(count), backend="cupy")
     assert upload.call_count == uploads
-    assert driver.count("launches") == before + 1
+    assert fake.count("launches") == before + 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from program import answer_of, make_llm
+from program import answer_of, counted, make_llm
 from server import environment
 
 NUM_TURNS = 3
@@ -25,7 +25,8 @@ class Result:
     """What a run answered and counted.
 
     ``answers`` are tokens by turn and chat, ``cached`` the prompt tokens of each that were hit on
-    the device or below it. ``metrics`` are vLLM's, by name.
+    the device or below it. ``metrics`` are vLLM's, by name. ``num_gathered`` and ``num_scattered``
+    are blocks that this package's kernels copied to host memory and from it.
     """
 
     answers: list[list[int]]
@@ -33,6 +34,8 @@ class Result:
     prompts: list[int]
     metrics: dict[str, float]
     loads: dict[str, float]
+    num_gathered: int
+    num_scattered: int
     log: str
 
 
@@ -95,6 +98,9 @@ def _main(task: dict[str, Any]) -> None:
         }
     elif task["offload"] is not None:
         options["kv_transfer_config"] = _connector(task["offload"])
+    gathered, scattered = (
+        counted("gather_scatter", f"{direction}_blocks") for direction in ("gather", "scatter")
+    )
     llm = make_llm(model, max_num_seqs=2, num_gpu_blocks_override=task["num_blocks"], **options)
     parameters = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     answers: list[list[int]] = []
@@ -117,6 +123,8 @@ def _main(task: dict[str, Any]) -> None:
         "prompts": prompts,
         "metrics": {it.name: it.value for it in llm.get_metrics() if hasattr(it, "value")},
         "loads": _loads_by_connector(),
+        "num_gathered": sum(gathered),
+        "num_scattered": sum(scattered),
     }
     print(json.dumps(report), flush=True)
     if task["folder"] is not None:

@@ -51,6 +51,8 @@ def test_host_memory_gives_every_hit_of_a_large_device(kind: str) -> None:
     assert result.answers == plain(kind).answers
     assert sum(result.cached) >= sum(plain(kind).cached) > 0
     assert result.metrics["vllm:external_prefix_cache_hits"] > 0
+    assert result.num_gathered >= result.num_scattered / NUM_TURNS > 0
+    assert plain(kind).num_gathered == plain(kind).num_scattered == 0
 
 
 @pytest.mark.parametrize("scheduler", [ONE_BY_ONE, ""], ids=["one by one", "one call"])

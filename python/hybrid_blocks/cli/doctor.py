@@ -23,7 +23,7 @@ from hybrid_blocks.reach.features import (
     Features,
     parse_speculative,
 )
-from hybrid_blocks.reach.packages import EXTRAS, rows
+from hybrid_blocks.reach.packages import EXTRAS, kernels_by, rows
 from hybrid_blocks.terminal import grid, make_console, print_table
 from hybrid_blocks.units import parse_memory
 from hybrid_blocks.variables import VARIABLES
@@ -199,6 +199,9 @@ def _print_installation() -> None:
     table = grid("", "package", "version", "usable", "for")
     for column in table.columns:
         column.justify = "left"
-    for row in rows(EXTRAS):
+    lines = rows(EXTRAS)
+    for row in lines:
         table.add_row(*row)
     print_table(console, table)
+    moved = kernels_by(lines)
+    console.print(f"kernels       {moved}", soft_wrap=True, highlight=False, markup=False)

@@ -40,18 +40,18 @@ class ChunkCopies:
             self.rank_bytes.append(sum(ref.page_size_bytes for ref in refs))
         self._shares = [memory[rank * num_bytes :] for num_bytes in self.rank_bytes]
 
-    def store(self, group: int, blocks: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> None:
+    def store(self, group: int, blocks: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> None:
         """Copy blocks to the chunks that begin at ``offsets`` of the region."""
         for tensors, ids, share, places in self._parts(group, blocks, offsets):
             gather_blocks(tensors, ids, share, places, GRANULE)
 
-    def load(self, group: int, blocks: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> None:
+    def load(self, group: int, blocks: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> None:
         """Copy the chunks that begin at ``offsets`` of the region to blocks."""
         for tensors, ids, share, places in self._parts(group, blocks, offsets):
             scatter_blocks(tensors, ids, share, places, GRANULE)
 
     def _parts(
-        self, group: int, blocks: npt.NDArray[Any], offsets: npt.NDArray[np.int64]
+        self, group: int, blocks: npt.NDArray[Any], offsets: npt.NDArray[Any]
     ) -> Iterator[tuple[BlockTensors, Int32s, torch.Tensor, Int32s]]:
         """Yield lists that travel in a launch's parameters, so that no stream holds memory."""
         places, rest = np.divmod(offsets, GRANULE)

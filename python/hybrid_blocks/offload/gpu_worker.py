@@ -103,7 +103,7 @@ class _Handler(SingleDirectionOffloadingHandler):
             while noted:
                 copy(*noted.pop())
 
-        self._fill_group_ops = note
+        self._fill_group_ops = note  # type: ignore[assignment] # vLLM names all it gives
         self._swap_blocks_batch = run
 
 

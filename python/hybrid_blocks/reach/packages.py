@@ -77,6 +77,21 @@ def _version(distribution: str) -> str | None:
         return None
 
 
+def kernels_by(lines: Sequence[tuple[str, str, str, str]]) -> str:
+    """Say which package moves blocks on this machine, and why none that is quicker does."""
+    told = {name.partition("-cuda")[0]: verdict for name, _, verdict, _ in lines}
+    quickest, better = "none: the kernels need torch", []
+    for name in ("cupy", "triton", "torch"):
+        is_usable, _, why = told.get(name, "no: not installed").partition(": ")
+        if is_usable == "yes":
+            quickest = name
+            break
+        better.append(f"{name}: {why}")
+    if quickest != "torch" and not told.get("torch", "no").startswith("yes"):
+        quickest = "none: the kernels need torch"
+    return f"{quickest} ({'; '.join(better)})" if better else quickest
+
+
 class _Try:
     """A process that imports a package and checks it."""
 
