@@ -1,8 +1,8 @@
-"""The reference: one torch copy a block and segment."""
+"""The reference: one copy a block and run of bytes."""
 
 from collections.abc import Iterator
+from typing import Any
 
-import torch
 from hybrid_blocks.kernels.blocks import BlockTensors
 from hybrid_blocks.kernels.gather_scatter.records import Records
 from hybrid_blocks.kernels.ids import IdList
@@ -19,8 +19,9 @@ def gather_blocks(
     max_sms: int | None,
 ) -> None:
     """Fill the records one by one, skipping padding."""
-    for in_block, in_record in _pairs(group, ids, records, places):
-        in_record.copy_(in_block)
+    for run, rows, known in _parts(group, ids, records, places):
+        for block, place in known:
+            rows[place] = run[block]
 
 
 @on_its_stream
@@ -33,21 +34,25 @@ def scatter_blocks(
     max_sms: int | None,
 ) -> None:
     """Fill the blocks one by one, skipping padding."""
-    for in_block, in_record in _pairs(group, ids, records, places):
-        in_block.copy_(in_record)
+    for run, rows, known in _parts(group, ids, records, places):
+        for block, place in known:
+            run[block] = rows[place]
 
 
-def _pairs(
+def _parts(
     group: BlockTensors, ids: IdList, records: Records, places: IdList
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield each run of bytes of each block beside its place in the block's record."""
-    flat = records.staging.reshape(-1)
-    runs = [
-        (run, offset, offset + run.shape[1])
-        for run, offset in zip(group.byte_views(), group.segments[:, 3].tolist(), strict=True)
-    ]
-    for block, place in zip(ids.tolist(), places.tolist(), strict=True):
-        if 0 <= block < group.num_blocks and 0 <= place < records.num_places:
-            start = place * records.granule
-            for run, first, last in runs:
-                yield run[block], flat[start + first : start + last]
+) -> Iterator[tuple[Any, Any, list[tuple[int, int]]]]:
+    """Yield a run of every block, the same of every record, and which of both are paired.
+
+    On the CPU they are NumPy's: it has copied a short row before torch begins.
+    """
+    pairs = zip(ids.tolist(), places.tolist(), strict=True)
+    inside, fits = range(group.num_blocks), range(records.num_places)
+    known = [pair for pair in pairs if pair[0] in inside and pair[1] in fits]
+    staging = records.staging
+    for run, first in zip(group.byte_views(), group.segments[:, 3].tolist(), strict=True):
+        begin = staging.storage_offset() + first
+        shape, strides = (records.num_places, run.shape[1]), (records.granule, 1)
+        rows = staging.as_strided(shape, strides, begin)
+        both = (run.numpy(), rows.numpy()) if group.device.type == "cpu" else (run, rows)
+        yield *both, known

@@ -247,7 +247,7 @@ def test_vllms_function_copies_where_the_kernels_cannot(
     platform.is_cuda.return_value = is_cuda
     monkeypatch.setattr(gpu_worker, "current_platform", platform)
     monkeypatch.setattr(gpu_worker, "usable_backends", lambda _: versions)
-    monkeypatch.setattr(gpu_worker.torch, "zeros", lambda *_, **__: None)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
     monkeypatch.setattr(ChunkCopies, "try_out", mock.Mock(side_effect=fails))
     region = Region.create(engine_id, 1 << 20, 0, HEADER)
     copies = gpu_worker._by_kernels(caches(8), region, 0, is_pinned=is_pinned)
