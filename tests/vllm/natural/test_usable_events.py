@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStor
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import Request
 
 from .fake_worker import FakeWorker
@@ -23,6 +25,7 @@ from .fake_worker_engine import FakeEngine, unowned_units
 from .test_fake_worker import MAX_MODEL_LEN, MIXES
 
 BLOCK = 4
+group_metadata = EngineCore.get_kv_cache_group_metadata
 
 
 # --- hand-made streams ------------------------------------------------------
@@ -199,8 +202,15 @@ class Life:
         self.index = Index(self.full)
         take = self.manager.take_events
 
+        self.sizes: set[tuple[int | None, int]] = set()
+
         def read() -> list[Any]:
             events = take()
+            self.sizes |= {
+                (event.group_idx, event.block_size)
+                for event in events
+                if isinstance(event, BlockStored)
+            }
             self.index.read(events)
             return list(events)
 
@@ -292,3 +302,17 @@ def test_an_index_counts_what_the_manager_finds_for_long(
 def test_plain_events_promise_more(name: str, natural: pytest.MonkeyPatch) -> None:
     natural.delenv(EVENTS, raising=False)
     assert lived(name, 1, 60, 3).num_above > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_metadata_of_groups_give_the_blocks_of_their_events(
+    name: str, natural: pytest.MonkeyPatch
+) -> None:
+    natural.delenv(EVENTS, raising=False)
+    life = Life(name, 1)
+    sizes = life.sizes
+    for _ in range(60):
+        life.step()
+    owner: Any = SimpleNamespace(scheduler=life.scheduler)
+    told = {group["group_idx"]: group["block_size"] for group in group_metadata(owner)}
+    assert sizes == {(group, told[group]) for group in told}

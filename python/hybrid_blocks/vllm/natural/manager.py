@@ -59,15 +59,23 @@ class NaturalKVCacheManager(NativeKVCacheManager):
 
     def _show_requests(self) -> None:
         super()._show_requests()
+        if self.enable_caching:
+            # vLLM's metadata of groups reads this: events of states name hash blocks.
+            coordinator: Any = self.coordinator
+            for manager in coordinator.single_type_managers:
+                if isinstance(manager.kv_cache_spec, MambaSpec):
+                    manager.block_size = coordinator.block_pool.hash_block_size
         if lookup_spans.are_exported():
-            manager: Any = self
-            manager.allocate_slots = lookup_spans.LookupSpans(self).allocate_slots
+            own: Any = self
+            own.allocate_slots = lookup_spans.LookupSpans(self).allocate_slots
 
     def _geometry(self) -> Geometry:
         geometry = super()._geometry()
         pools = self.kv_cache_config.pools
+        specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
         groups = [
-            replace(group, pool=pool) for group, pool in zip(geometry.groups, pools, strict=True)
+            replace(group, pool=pool, block_size=spec.block_size)
+            for group, pool, spec in zip(geometry.groups, pools, specs, strict=True)
         ]
         kinds = {group.rules.name for group in groups}
         has_windows = "full" in kinds and not kinds.isdisjoint(("sliding_window", "chunked"))
