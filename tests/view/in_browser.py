@@ -1,6 +1,8 @@
 """Pages in a real browser; run by ``make test-pages``, which leaves pictures in ``build/pages``."""
 
 import json
+import math
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +19,6 @@ from chromium import IDLE, Browser, browser
 from hybrid_blocks.cli import app
 from hybrid_blocks.top.reading import parse
 from hybrid_blocks.view import colors
-from hybrid_blocks.view.arena_map import ROWS
 from typer.testing import CliRunner
 from urllib3.exceptions import ReadTimeoutError
 
@@ -93,15 +94,20 @@ def test_a_replay_plays_and_tells_of_a_miss(page: Browser, tmp_path: Path) -> No
     for result in results:
         assert f"<b>{result['variant']}</b>" in words
         assert f"{100 * result['hit_rate']:.1f} % of prompt tokens found so far" in words
-    assert_tiles_show_owners(page)
-    page.point(*page.place("map tiles 0", 0.5, 9.5))
-    page.wait(lambda: any(owner in page.tooltips() for owner in COLORS))
+    assert_slabs_show_their_blocks(page)
+    assert_hits_are_lit(page, results[0])
+    page.point(*page.place("map tiles 0", 0.5, 0.5))
+    page.wait(lambda: any(owner in page.tooltips() for owner in OWNERS))
     plots = [f"prompts of {result['variant']}" for result in results]
     assert_a_line_shows_the_time(page, plots)
 
+    page.set("time", 0)
+    page.run(NOTED)
     page.run("Bokeh.documents[0].get_model_by_name('play').active = true")
-    page.wait(lambda: page.run("return Bokeh.documents[0].get_model_by_name('time').value > 5"))
+    page.wait(lambda: any(map(FINDS.search, page.run("return window.told"))))
     page.run("Bokeh.documents[0].get_model_by_name('play').active = false")
+    assert page.run("return Bokeh.documents[0].get_model_by_name('time').value") > 5
+    assert lit(page)[0] * BLOCK_TOKENS == found_in_words(page)
     stopped = page.run("return Bokeh.documents[0].get_model_by_name('time').value")
     time.sleep(0.3)
     assert page.run("return Bokeh.documents[0].get_model_by_name('time').value") == stopped
@@ -114,27 +120,125 @@ def test_a_replay_plays_and_tells_of_a_miss(page: Browser, tmp_path: Path) -> No
     page.wait(lambda: requests["story"][missed] in page.tooltips())
 
 
-COLORS = {
-    "not used yet": colors.UNUSED,
-    "attention of running requests": colors.OWNERS["attention"],
-    "attention, kept or free": colors.pale(colors.OWNERS["attention"]),
-    "states of running requests": colors.OWNERS["states"],
-    "checkpoint": colors.pale(colors.OWNERS["states"]),
+OWNERS = {
+    "not used yet": (colors.UNUSED, colors.UNUSED),
+    "attention": (colors.OWNERS["attention"], colors.pale(colors.OWNERS["attention"])),
+    "states": (colors.OWNERS["states"], colors.pale(colors.OWNERS["states"])),
 }
-"""Of each owner, by its code."""
+"""Colors of blocks that running requests hold, and of others; the first word of an owner."""
+
+BLOCK_TOKENS = 16
+SLAB_BLOCKS = 37
+"""Of attention: 7 small squares in a row of a slab, and 6 rows."""
+STATE_GROUPS = 4
+"""Groups of states that this model has."""
+
+NOTED = """
+window.told = []
+const slider = Bokeh.documents[0].get_model_by_name('time')
+const box = Bokeh.index.find_one(Bokeh.documents[0].get_model_by_name('hit tiles 0')).markup_el
+slider.connect(slider.properties.value.change, () => window.told.push(box.innerHTML))
+"""
+"""Notes what the page says of the newest request while it plays."""
+
+FINDS = re.compile(r"finds ([1-9][\d,]*) of")
 
 
-def assert_tiles_show_owners(page: Browser) -> None:
-    """In the first and the last frame of the first arena, row by row from above."""
-    codes, times = page.data("codes tiles 0")["codes"], page.data("frames tiles 0")["seconds"]
-    tiles = len(codes) // len(times)
-    columns = -(-tiles // ROWS)
-    by_code = list(COLORS.values())
-    for time_shown, owners in ((0, codes[:tiles]), (399, codes[-tiles:])):
-        page.set("time", time_shown)
-        page.wait(lambda: page.run(IDLE))
-        places = [(tile % columns + 0.5, ROWS - 0.5 - tile // columns) for tile in range(tiles)]
-        assert page.colors("map tiles 0", places) == [by_code[owner] for owner in owners]
+def duration(page: Browser) -> float:
+    """Virtual seconds of the replay."""
+    axis = "get_model_by_name('prompts of rust learned lru').x_range"
+    seconds: float = page.run(f"return Bokeh.documents[0].{axis}.end")
+    return seconds
+
+
+def found_in_words(page: Browser) -> int:
+    """Tokens that the newest request found, as the page says."""
+    told = FINDS.search(page.text("hit tiles 0"))
+    return int(told[1].replace(",", "")) if told else 0
+
+
+def squares(page: Browser) -> list[tuple[str, list[str]]]:
+    """The colors of the edge of each slab, and of its small squares: what the browser has drawn."""
+    page.wait(lambda: page.run(IDLE))
+    tiles = len(page.data("codes tiles 0")["codes"]) // len(page.data("frames tiles 0")["seconds"])
+    side, columns = page.run(
+        "const map = Bokeh.documents[0].get_model_by_name('map tiles 0');"
+        "return [map.frame_width / map.x_range.end, map.x_range.end]"
+    )
+    # Bokeh draws an image half a pixel further right and down, so its first pixel is at 1.
+    inside = [
+        (2 + (at % 7 + 0.4) * (side - 2) / 7, 2 + (at // 7 + 0.4) * (side - 2) / 6)
+        for at in range(SLAB_BLOCKS)
+    ]
+    offsets = [(1.5, 1.5), *inside]
+    places = [
+        (tile % columns + left / side, tile // columns + top / side)
+        for tile in range(tiles)
+        for left, top in offsets
+    ]
+    drawn = page.colors("map tiles 0", places)
+    each = len(offsets)
+    return [(drawn[at], drawn[at + 1 : at + each]) for at in range(0, len(drawn), each)]
+
+
+def lit(page: Browser) -> tuple[int, int, int]:
+    """Count small squares that are found and computed again, and slabs of the checkpoint."""
+    shown = squares(page)
+    attention = [square for edge, inside in shown if edge != colors.INK for square in inside]
+    checkpoint = [inside for edge, inside in shown if edge == colors.INK]
+    assert all(set(inside) == {colors.FOUND} for inside in checkpoint)
+    return attention.count(colors.FOUND), attention.count(colors.AGAIN), len(checkpoint)
+
+
+def assert_slabs_show_their_blocks(page: Browser) -> None:
+    """At the start, and late at a moment without a hit: slabs are as full as the frame says."""
+    seconds = duration(page)
+    began = page.data("hits tiles 0")["seconds"]
+    lit_for = 10 * seconds / 399
+    late = next(
+        at
+        for at in range(398, 0, -1)
+        if not any(-0.01 < seconds * at / 399 - time < lit_for + 0.01 for time in began)
+    )
+    times, columns = page.data("frames tiles 0")["seconds"], page.data("codes tiles 0")
+    tiles = len(columns["codes"]) // len(times)
+    for moment in (0, late):
+        page.set("time", moment)
+        assert "No request begins" in page.text("hit tiles 0")
+        now = seconds * moment / 399
+        frame = max(sum(time <= now for time in times) - 1, 0)
+        part = slice(frame * tiles, (frame + 1) * tiles)
+        wanted = zip(*(columns[name][part] for name in ("codes", "live", "used")), strict=True)
+        for (_, inside), (code, live, used) in zip(squares(page), wanted, strict=True):
+            running, left = list(OWNERS.values())[(code + 1) // 2]
+            if code in {1, 2}:
+                rest = SLAB_BLOCKS - used
+                assert inside == [running] * live + [left] * (used - live) + [WHITE] * rest
+            else:
+                assert set(inside) == {running if live else left}  # one large square
+
+
+WHITE = colors.UNUSED
+
+
+def assert_hits_are_lit(page: Browser, result: dict[str, Any]) -> None:
+    """The blocks of a hit are those of its tokens, up to a checkpoint, and the rest are red."""
+    requests, hits = page.data("requests 0"), page.data("hits tiles 0")
+    assert sum(requests["hit"]) == result["hit_tokens"]
+    assert hits["seconds"] == requests["seconds"]  # so few requests are all shown
+    seen, end = 0, duration(page)
+    for at in range(0, len(requests["hit"]) - 1, 15):
+        moment = math.ceil(requests["seconds"][at] / end * 399)
+        if requests["seconds"][at + 1] <= moment / 399 * end:
+            continue  # another request has begun at that moment
+        page.set("time", moment)
+        assert f"Request {requests['request'][at]:,} finds" in page.text("hit tiles 0")
+        found, again, checkpoint = lit(page)
+        assert found * BLOCK_TOKENS == requests["hit"][at]
+        assert again == -(-(requests["again"][at] - requests["hit"][at]) // BLOCK_TOKENS)
+        assert checkpoint == (STATE_GROUPS if requests["hit"][at] else 0)
+        seen += bool(found and again)
+    assert seen > 3
 
 
 def assert_a_line_shows_the_time(page: Browser, plots: list[str]) -> None:

@@ -16,12 +16,12 @@ from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import EngineConfig, ManagerName, block_cache, model_cache
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.compare import Runs, compare
-from hybrid_blocks.replay.film import MOST_FRAMES, Lookup
+from hybrid_blocks.replay.film import MOST_FRAMES, MOST_TILES, Lookup, Thinned
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace, generate_workload, measure_sharing
 from hybrid_blocks.view.page import html_of
 from hybrid_blocks.view.replay_page import ReplayPage
-from hybrid_blocks.view.replay_picture import MOST_TILES, make_replay_picture, story
+from hybrid_blocks.view.replay_picture import make_replay_picture, story
 from hybrid_blocks.view.replay_text import head
 from typer.testing import CliRunner
 
@@ -92,23 +92,52 @@ def test_a_film_says_of_each_request_what_ended_its_hit(case: tuple[Trace, Cache
 
 def test_frames_show_who_holds_each_slab(case: tuple[Trace, Cache, Runs]) -> None:
     _, cache, runs = case
+    cuts = np.array(cache.geometry.pools)
     for result, timeline in runs:
         assert timeline.film is not None
-        film = timeline.film
-        assert 10 < len(film.slabs) <= 2 * MOST_FRAMES
+        frames = timeline.film.frames.kept
+        assert 10 < len(frames) <= 2 * MOST_FRAMES
         used = dict(zip(timeline.seconds, timeline.used_blocks, strict=True))
         held_for_copies = []
-        for seconds, slabs in zip(film.seconds, film.slabs, strict=True):
-            assert len(slabs) == cache.geometry.usable_slabs == result.blocks_total
-            held = int(np.count_nonzero(slabs % 2))
-            held_for_copies.append(used[seconds] - held)
+        for frame in frames:
+            assert len(frame.slabs) == cache.geometry.usable_slabs == result.blocks_total
+            assert np.array_equal(frame.live > 0, frame.slabs % 2 == 1)
+            assert np.all(frame.live <= frame.used)
+            assert np.all(frame.used <= cuts[(np.maximum(frame.slabs, 1) - 1) // 2])
+            held_for_copies.append(used[frame.seconds] - int(np.count_nonzero(frame.live)))
         # The source of a copy has an owner until the next step, and maybe no request holds it.
         assert min(held_for_copies) == 0
         assert np.median(held_for_copies) == 0
         assert max(held_for_copies) <= 8 * len(cache.geometry.groups)
     learned = runs[0][1].film
     assert learned is not None
-    assert {2, 4} < set(learned.slabs[-1].tolist())
+    assert {2, 4} < set(learned.frames.kept[-1].slabs.tolist())
+    filling = [np.sum(frame.live[frame.slabs == 1]) for frame in learned.frames.kept]
+    assert max(filling) > 20 * min(filling)
+
+
+def test_a_film_says_where_each_hit_lies(case: tuple[Trace, Cache, Runs]) -> None:
+    trace, cache, runs = case
+    states = sum(group.slots_per_request is not None for group in cache.geometry.groups)
+    size = cache.geometry.hash_block_size
+    for _, timeline in runs:
+        assert timeline.film is not None
+        film = timeline.film
+        found = dict(zip(timeline.admitted, timeline.hit_tokens, strict=True))
+        times = dict(zip(timeline.admitted, timeline.admitted_at, strict=True))
+        assert {hit.request for hit in film.hits.kept} == set(range(len(trace)))
+        seconds = [frame.seconds for frame in film.frames.kept]
+        assert len(seconds) == len(timeline.seconds)  # else a slab may change hands unseen
+        for hit in film.hits.kept:
+            assert hit.tokens == found[hit.request]
+            assert len(hit.found) * size == hit.tokens
+            assert len(hit.checkpoint) == (states if hit.tokens else 0)
+            blocks = -(-trace.prompt_tokens[hit.request] // size)
+            assert len(hit.found) + len(hit.computed) == blocks
+            frame = max(int(np.searchsorted(np.array(seconds), times[hit.request])), 1) - 1
+            before = film.frames.kept[frame].slabs
+            assert set(before[hit.found[:, 0] - 1].tolist()) <= {1, 2}
+            assert set(before[hit.checkpoint[:, 0] - 1].tolist()) <= {3, 4}
 
 
 def test_a_page_holds_the_figures_of_the_replay(
@@ -126,12 +155,44 @@ def test_a_page_holds_the_figures_of_the_replay(
         assert one.requests["seconds"][-1] <= picture.seconds
         assert len(one.requests["story"]) == len(timeline.admitted)
         assert one.arena is not None
-        assert one.arena.codes.max() < len(one.arena.owners)
-        assert one.arena.codes.shape[1] <= MOST_TILES
+        assert one.arena.tiles["codes"].max() < len(one.arena.owners)
+        assert one.arena.count <= MOST_TILES
+        assert len(one.arena.tiles["live"]) == one.arena.count * len(one.arena.seconds)
     html = html_of(ReplayPage(picture).document())
     for text in (picture.runs[0].hit_rate, picture.runs[1].figures["peak running"]):
         assert text in html
     assert "attention was there for" in html
+
+
+def test_a_page_lights_the_blocks_that_were_found_and_those_computed_again(
+    case: tuple[Trace, Cache, Runs],
+) -> None:
+    trace, cache, runs = case
+    size = cache.geometry.hash_block_size
+    for run in make_replay_picture(trace, cache, runs).runs:
+        assert run.arena is not None
+        hits, parts = run.arena.hits.columns, run.arena.hits.parts
+        rows = [int(words.split()[1]) for words in hits["words"]]
+        assert rows == run.requests["request"].tolist()
+        lit = {name: run.arena.hits.sums(name) for name in ("found", "again")}
+        assert np.array_equal(size * lit["found"], run.requests["hit"])
+        again = run.requests["again"] - run.requests["hit"]
+        assert np.array_equal(lit["again"], -(-again // size))
+        assert again.max() > 0
+        assert parts["tile"].max() < run.arena.count
+        missed = int(again.argmax())
+        hit, prompt = run.requests["hit"][missed], run.requests["prompt"][missed]
+        told = f"finds {hit:,} of {prompt:,} tokens and computes {again[missed]:,} again: attention"
+        assert told in hits["words"][missed]
+
+
+def test_a_long_film_keeps_things_spread_over_it() -> None:
+    thinned = Thinned[int]()
+    for thing in range(10_000):
+        if thinned.is_time():
+            thinned.add(thing)
+    assert MOST_FRAMES <= len(thinned.kept) <= 2 * MOST_FRAMES
+    assert len(set(np.diff(thinned.kept).tolist())) == 1
 
 
 def test_a_miss_says_how_far_attention_and_states_reached() -> None:
@@ -226,7 +287,21 @@ def test_ten_thousand_requests_stay_a_small_file(case: tuple[Trace, Cache, Runs]
             samples={name: np.resize(values, 2000) for name, values in one.samples.items()},
             arena=replace(
                 one.arena,
-                codes=np.resize(one.arena.codes, (MOST_FRAMES, MOST_TILES)),
+                count=MOST_TILES,
+                tiles={
+                    name: np.resize(values, MOST_FRAMES * MOST_TILES)
+                    for name, values in one.arena.tiles.items()
+                },
+                hits=replace(
+                    one.arena.hits,
+                    columns={
+                        name: list(values) * many if name == "words" else np.tile(values, many)
+                        for name, values in one.arena.hits.columns.items()
+                    },
+                    parts={
+                        name: np.tile(values, many) for name, values in one.arena.hits.parts.items()
+                    },
+                ),
                 seconds=np.resize(one.arena.seconds, MOST_FRAMES),
             ),
         )
@@ -271,4 +346,4 @@ def test_a_cache_of_blocks_has_no_bytes_to_name() -> None:
     )
     arena = picture.runs[0].arena
     assert arena is not None
-    assert arena.tile == "A tile is one block"
+    assert arena.tile == "A large square is one block."

@@ -1,42 +1,89 @@
-"""The map of an arena on the page of a replay: who holds each slab."""
+"""The map of an arena on the page of a replay: what each slab holds, and the last hit."""
 
 from typing import Any, Final
 
 import numpy as np
 from bokeh.models import (
     ColumnDataSource,
+    CustomJS,
     CustomJSHover,
-    FixedTicker,
     HoverTool,
     LayoutDOM,
     LinearColorMapper,
     Range1d,
 )
+from bokeh.models.widgets import Slider
 from bokeh.plotting import figure
 
 from hybrid_blocks.view import colors
-from hybrid_blocks.view.page import WIDTH, legend, safe
+from hybrid_blocks.view.page import legend, read, safe, text
 from hybrid_blocks.view.replay_picture import Arena, Run
 
-ROWS: Final = 10
-NO_TILE: Final = "#e9ebef"
+PIXELS: Final = 1120
+MOST_PIXELS: Final = 330
+LARGEST_SIDE: Final = 56
+"""How wide and how high a map is at most, and the side of a tile."""
+
+GAP: Final = "#e9ebef"
 
 
-def film_of(arena: Arena, name: str) -> dict[str, Any]:
-    """Return what a script needs to show an arena at each time."""
-    tiles = arena.codes.shape[1]
-    columns = -(-tiles // ROWS)
-    image = np.full((ROWS, columns), len(arena.owners), dtype=np.uint8)
-    return {
-        "frames": ColumnDataSource({"seconds": arena.seconds}, name=f"frames {name}"),
-        "codes": ColumnDataSource({"codes": arena.codes.ravel()}, name=f"codes {name}"),
-        "tiles": tiles,
-        "owners": list(arena.owners),
-        "colors": [_color(owner) for owner in arena.owners],
-        "columns": columns,
-        "rows": ROWS,
-        "map": ColumnDataSource({"image": [image]}, name=name),
-    }
+class ArenaMap:
+    """The parts of a page that show one arena, and the script that shows it at a time.
+
+    The browser draws an image of it, as one is quick to draw: a tile is a square of ``side``
+    pixels, and each of its blocks a rectangle in it.
+    """
+
+    def __init__(self, run: Run, arena: Arena, slider: Slider, moments: list[float], name: str):
+        side = _side(arena.count)
+        columns = PIXELS // side
+        rows = -(-arena.count // columns)
+        shown = ColumnDataSource({"image": [np.zeros((1, 1), dtype=np.uint8)]}, name=name)
+        owners = [_color(owner) for owner in arena.owners]
+        told = text(name=f"hit {name}")
+        film = {
+            "frames": ColumnDataSource({"seconds": arena.seconds}, name=f"frames {name}"),
+            "tiles": ColumnDataSource(arena.tiles, name=f"codes {name}"),
+            "hits": ColumnDataSource(arena.hits.columns, name=f"hits {name}"),
+            "parts": ColumnDataSource(arena.hits.parts, name=f"parts {name}"),
+            "count": arena.count,
+            "cuts": list(arena.cuts),
+            "owners": list(arena.owners),
+            "side": side,
+            "columns": columns,
+            "rows": rows,
+            "map": shown,
+        }
+        self.script = CustomJS(
+            args={"slider": slider, "moments": moments, "film": film, "told": told},
+            code=read("last.js") + read("arena.js"),
+        )
+        self.film = film
+        palette = [*owners, GAP, colors.FOUND, colors.AGAIN, colors.INK]
+        marks = dict(zip(arena.owners, map(colors.swatch, owners), strict=True))
+        marks["found by the newest request"] = colors.swatch(colors.FOUND)
+        if any("states" in owner for owner in arena.owners):
+            marks["the state where its hit ends"] = (
+                f"{colors.swatch(colors.FOUND)};outline:2px solid {colors.INK}"
+            )
+        marks["computed again"] = colors.swatch(colors.AGAIN)
+        self.parts: list[LayoutDOM] = [
+            text(
+                f"<h2>The memory of {safe(run.name)}: what each slab holds</h2>{legend(marks)}"
+                f"<p>{safe(arena.tile)} A slab without a running request keeps what its pool "
+                "left, until another pool takes it.</p>"
+            ),
+            told,
+            _draw(film, palette),
+        ]
+
+
+def _side(tiles: int) -> int:
+    """Return the side of square tiles: the largest at which all tiles fit."""
+    for side in range(LARGEST_SIDE, 1, -1):
+        if -(-tiles // (PIXELS // side)) * side <= MOST_PIXELS:
+            return side
+    return 1
 
 
 def _color(owner: str) -> str:
@@ -49,48 +96,33 @@ def _color(owner: str) -> str:
     return color if "running" in owner else colors.pale(color)
 
 
-def map_legend(run: Run, film: dict[str, Any]) -> str:
-    """Say which color each owner has."""
-    marks = dict(zip(film["owners"], map(colors.swatch, film["colors"]), strict=True))
-    assert run.arena is not None
-    return (
-        f"<h2>The arena of {safe(run.name)}: who holds each slab</h2>"
-        f"{legend(marks)}<p>{safe(run.arena.tile)}. A slab without a running request keeps what "
-        "its pool left, until another pool takes it.</p>"
-    )
-
-
-def draw_map(film: dict[str, Any]) -> LayoutDOM:
-    """Draw a pixel for each tile, as an image is quick to draw; lines part the tiles."""
-    columns = film["columns"]
+def _draw(film: dict[str, Any], palette: list[str]) -> LayoutDOM:
+    columns, rows, side = film["columns"], film["rows"], film["side"]
     plot: Any = figure(
-        width=WIDTH,
-        height=210,
+        frame_width=columns * side,
+        frame_height=rows * side,
         x_range=Range1d(start=0, end=columns),
-        y_range=Range1d(start=0, end=ROWS),
+        y_range=Range1d(start=rows, end=0),
         tools="",
         toolbar_location=None,
+        min_border=0,
+        frame_align=False,
         name=f"map {film['map'].name}",
     )
-    palette = [*film["colors"], NO_TILE]
     plot.image(
         "image",
         source=film["map"],
         x=0,
         y=0,
         dw=columns,
-        dh=ROWS,
+        dh=rows,
         color_mapper=LinearColorMapper(palette=palette, low=0, high=len(palette) - 1),
     )
-    owner = CustomJSHover(args={"owners": film["owners"]}, code="return owners[value] ?? ''")
-    plot.add_tools(HoverTool(tooltips=[("", "@image{custom}")], formatters={"@image": owner}))
+    words = CustomJSHover(args={"film": film}, code=read("hover.js"))
+    plot.add_tools(HoverTool(tooltips=[("", "$x{custom}")], formatters={"$x": words}))
     plot.axis.visible = False
-    for grid, count, width in ((plot.xgrid, columns, 1), (plot.ygrid, ROWS, 2)):
-        grid.ticker = FixedTicker(ticks=list(range(count + 1)))
-        grid.grid_line_color = NO_TILE
-        grid.grid_line_width = width
-        grid.level = "glyph"
-    plot.background_fill_color = NO_TILE
-    plot.outline_line_color = "#c9ced6"
+    plot.grid.visible = False
+    plot.background_fill_color = GAP
+    plot.outline_line_color = None
     made: LayoutDOM = plot
     return made

@@ -23,6 +23,9 @@ ROUNDING: Final = "#6b7280"
 NULL: Final = "#3b4048"
 UNUSED: Final = "#ffffff"
 TAIL: Final = "#d5d9df"
+FOUND: Final = "#12a150"
+AGAIN: Final = "#d1242f"
+INK: Final = "#1b1f24"
 
 
 def swatch(color: str) -> str:

@@ -20,7 +20,7 @@ from bokeh.models.widgets import Slider, Toggle
 from bokeh.plotting import figure
 
 from hybrid_blocks.view import colors
-from hybrid_blocks.view.arena_map import draw_map, film_of, map_legend
+from hybrid_blocks.view.arena_map import ArenaMap
 from hybrid_blocks.view.page import WIDTH, MadeBy, document, footer, legend, read, safe, text
 from hybrid_blocks.view.replay_picture import ReplayPicture, Run
 from hybrid_blocks.view.replay_text import MANAGER, WITHOUT_ARENA, head, table
@@ -28,9 +28,12 @@ from hybrid_blocks.view.replay_text import MANAGER, WITHOUT_ARENA, head, table
 MOMENTS: Final = 400
 
 LINES: Final = ("#2a6f4e", "#7b5ea7", "#b8860b", "#c2185b", "#1b6ca8", "#8a8f98")
-FOUND: Final = "#2a6f4e"
-AGAIN: Final = "#c62828"
 NEW: Final = "#c3c8cf"
+
+TO_TIME: Final = (
+    "slider.value = Math.max(0, Math.min(Math.ceil(cb_obj.x / moments[1]), slider.end))"
+)
+"""Moves the slider to the time of a click on a chart."""
 
 _TOLD: Final = [
     ("request", "@request{0,0}"),
@@ -50,7 +53,7 @@ class ReplayPage:
         slider = Slider(
             start=0,
             end=MOMENTS - 1,
-            value=MOMENTS // 2,
+            value=_first_shown(picture),
             step=1,
             title="Virtual time, seconds",
             format=CustomJSTickFormatter(
@@ -59,6 +62,7 @@ class ReplayPage:
             width=WIDTH - 140,
             name="time",
         )
+        self._to_time = CustomJS(args={"slider": slider, "moments": moments}, code=TO_TIME)
         button = Toggle(label="▶ Play", width=100, name="play")
         button.js_on_change(
             "active", CustomJS(args={"slider": slider, "button": button}, code=read("play.js"))
@@ -69,8 +73,10 @@ class ReplayPage:
             for index, run in enumerate(picture.runs)
         ]
         now = text(name="now")
-        films = [
-            None if run.arena is None else film_of(run.arena, f"tiles {index}")
+        maps = [
+            None
+            if run.arena is None
+            else ArenaMap(run, run.arena, slider, moments, f"tiles {index}")
             for index, run in enumerate(picture.runs)
         ]
         prompts = [
@@ -85,12 +91,14 @@ class ReplayPage:
                 "sampled": self._samples,
                 "asked": self._requests,
                 "names": [safe(run.name) for run in picture.runs],
-                "films": films,
+                "films": [None if drawn is None else drawn.film for drawn in maps],
                 "now": now,
             },
-            code=read("replay.js"),
+            code=read("last.js") + read("replay.js"),
         )
-        slider.js_on_change("value", self.script)
+        self._scripts = [self.script, *(drawn.script for drawn in maps if drawn is not None)]
+        for script in self._scripts:
+            slider.js_on_change("value", script)
         self._mark = CustomJS(
             args={"slider": slider, "moments": moments, "plots": self._plots}, code=read("mark.js")
         )
@@ -98,17 +106,11 @@ class ReplayPage:
         for edge in ("start", "end"):
             self._x_range.js_on_change(edge, self._mark)
         marks = legend({"found": FOUND_MARK, "computed again": AGAIN_MARK, "new": NEW_MARK})
-        maps = [
-            part
-            for run, film in zip(picture.runs, films, strict=True)
-            if run.arena is not None and film is not None
-            for part in (text(map_legend(run, film)), draw_map(film))
-        ]
         self.root = column(
             text(head(picture)),
             row(button, slider),
             now,
-            *maps,
+            *(part for drawn in maps if drawn is not None for part in drawn.parts),
             *(
                 text(f"<p>{WITHOUT_ARENA.format(safe(run.name))}</p>")
                 for run in picture.runs
@@ -126,7 +128,7 @@ class ReplayPage:
     def document(self) -> Document:
         """Return a document that shows the page."""
         title = f"Replay of {self._picture.trace}"
-        return document(self.root, title, self.script, self._mark)
+        return document(self.root, title, *self._scripts, self._mark)
 
     def _figure(self, height: int, label: str, **options: Any) -> Any:
         plot = figure(
@@ -140,6 +142,7 @@ class ReplayPage:
             **options,
         )
         plot.toolbar.logo = None
+        plot.js_on_event("tap", self._to_time)
         plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
         plot.yaxis.formatter = NumeralTickFormatter(format="0,0")
         self._plots.append(plot)
@@ -201,8 +204,8 @@ class ReplayPage:
             )
             for low, high, color in (
                 ("again", "prompt", NEW),
-                ("hit", "again", AGAIN),
-                (0, "hit", FOUND),
+                ("hit", "again", colors.AGAIN),
+                (0, "hit", colors.FOUND),
             )
         ]
         plot.add_tools(HoverTool(renderers=drawn, tooltips=_TOLD))
@@ -212,9 +215,20 @@ class ReplayPage:
         return drawing
 
 
-FOUND_MARK: Final = colors.swatch(FOUND)
-AGAIN_MARK: Final = colors.swatch(AGAIN)
+FOUND_MARK: Final = colors.swatch(colors.FOUND)
+AGAIN_MARK: Final = colors.swatch(colors.AGAIN)
 NEW_MARK: Final = colors.swatch(NEW)
+
+
+def _first_shown(picture: ReplayPicture) -> int:
+    """Return the moment near the middle at which a hit and what is computed again are lit."""
+    middle = MOMENTS // 2
+    arena = picture.runs[0].arena
+    if arena is None:
+        return middle
+    told = (arena.hits.sums("resumed") > 0) & (arena.hits.sums("again") > 0)
+    lit = np.ceil(arena.hits.columns["seconds"][told] / picture.seconds * (MOMENTS - 1))
+    return int(min(lit.tolist(), key=lambda moment: abs(moment - middle), default=middle))
 
 
 def line_colors() -> Iterator[str]:

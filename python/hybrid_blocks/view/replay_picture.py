@@ -1,16 +1,17 @@
 """The data that the page of a replay shows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from hybrid_blocks.plan import ArenaPlan
 from hybrid_blocks.replay import ManagerName
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.clock import Timeline
-from hybrid_blocks.replay.film import MOST_FRAMES, NO_CHECKPOINT, Film, Lookup
+from hybrid_blocks.replay.film import MOST_FRAMES, NO_CHECKPOINT, Film, Lookup, slabs_of_a_tile
 from hybrid_blocks.replay.report import engine_text, figures
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.trace import Trace, shared_prefixes
@@ -18,7 +19,7 @@ from hybrid_blocks.units import human
 from hybrid_blocks.view.held import OWNERS
 
 MOST_POINTS: Final = 2000
-MOST_TILES: Final = 1000
+CHECKPOINT: Final = "A checkpoint is a state that is kept, and each hit ends at one."
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,20 +33,48 @@ STORIES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Hits:
+    """Requests when they first run, and the tiles that their prompts lie in.
+
+    Attributes:
+        columns: ``seconds`` of each; ``words``: which request it is, its tokens found, and the
+            story of the hit; ``start``: its first row of ``parts``.
+        parts: columns over the tiles of each: ``tile``, its ``pool``, blocks ``found`` and computed
+            ``again``, and states of the checkpoint that are ``resumed``.
+    """
+
+    columns: dict[str, Any]
+    parts: dict[str, npt.NDArray[Any]]
+
+    def sums(self, part: str) -> npt.NDArray[np.int64]:
+        """Return the sum of a column of parts over the tiles of each request."""
+        before = np.concatenate([[0], np.cumsum(self.parts[part], dtype=np.int64)])
+        ends: npt.NDArray[np.int64] = before[np.append(self.columns["start"], len(before) - 1)]
+        return np.diff(ends)
+
+
+@dataclass(frozen=True, slots=True)
 class Arena:
     """Slabs over time.
 
     Attributes:
         seconds: of each frame.
-        codes: what each tile shows in each frame, see `Film`; shape ``[frames, tiles]``.
+        tiles: columns over frames and tiles, frame by frame: ``codes``, ``live`` and ``used`` of
+            `Frame`.
+        count: tiles of a frame.
+        cuts: blocks that each pool cuts a slab into.
         owners: what each code means; empty for those that no pool has.
         tile: what a tile is.
+        hits: of requests, where tiles light up.
     """
 
     seconds: Floats
-    codes: npt.NDArray[np.uint8]
+    tiles: dict[str, npt.NDArray[Any]]
+    count: int
+    cuts: tuple[int, ...]
     owners: tuple[str, ...]
     tile: str
+    hits: Hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +149,14 @@ def lacks_vllm(results: Sequence[Result]) -> bool:
 def _run(
     trace: Trace, cache: Cache, seen: npt.NDArray[np.int64], result: Result, timeline: Timeline
 ) -> Run:
+    requests = _requests(trace, seen, timeline)
     return Run(
         name=result.variant or result.manager,
         figures=figures(result),
         hit_rate=f"{result.hit_rate:.1%}",
         samples=_samples(result, timeline),
-        requests=_requests(trace, seen, timeline),
-        arena=None if timeline.film is None else _arena(cache, timeline.film),
+        requests=requests,
+        arena=None if timeline.film is None else _arena(cache, timeline.film, requests),
     )
 
 
@@ -185,21 +215,92 @@ def _spread(seconds: Floats) -> Floats:
     return spread
 
 
-def _arena(cache: Cache, film: Film) -> Arena:
+def _arena(cache: Cache, film: Film, requests: dict[str, Any]) -> Arena:
     geometry = cache.geometry
-    frames = np.unique(np.linspace(0, len(film.slabs) - 1, MOST_FRAMES).astype(int))
-    every = -(-geometry.usable_slabs // MOST_TILES)
-    owners = ["not used yet"]
-    for pool in range(len(geometry.pools)):
-        held = {OWNERS[group.kind] for group in geometry.groups if group.pool == pool}
+    kept = film.frames.kept
+    frames = [kept[at] for at in np.unique(np.linspace(0, len(kept) - 1, MOST_FRAMES).astype(int))]
+    every = slabs_of_a_tile(geometry.usable_slabs)
+    owners, cut = ["not used yet"], list[str]()
+    for pool, blocks in enumerate(geometry.pools):
+        groups = [group for group in geometry.groups if group.pool == pool]
+        held = {OWNERS[group.kind] for group in groups}
         name = ", ".join(sorted(held))
-        kept = "checkpoint" if held == {"states"} else f"{name}, kept or free"
-        owners += [f"{name} of running requests", kept]
+        left = "checkpoint" if held == {"states"} else f"{name}, kept or free"
+        owners += [f"{name} of running requests", left]
+        cut += _cut(name, blocks, groups[0].block_tokens, are_states=held == {"states"})
     unit = "block" if cache.model is None else f"slab of {human(geometry.slab_bytes)}"
-    shown = "" if every == 1 else f"; one of {every} is shown"
+    shown = "." if every == 1 else f"; one of {every} is shown."
+    most = max(geometry.pools)
+    columns = {
+        "codes": np.stack([frame.slabs for frame in frames]).ravel(),
+        "live": _counts([frame.live for frame in frames], most),
+        "used": _counts([frame.used for frame in frames], most),
+    }
     return Arena(
-        seconds=np.array(film.seconds)[frames],
-        codes=np.stack([film.slabs[frame][::every] for frame in frames]),
+        seconds=np.array([frame.seconds for frame in frames]),
+        tiles=columns,
+        count=len(frames[0].slabs),
+        cuts=tuple(geometry.pools),
         owners=tuple(owners),
-        tile=f"A tile is one {unit}{shown}",
+        tile=" ".join([f"A large square is one {unit}{shown}", *cut]),
+        hits=_hits(film, requests, geometry, every),
     )
+
+
+def _cut(name: str, blocks: int, tokens: int, *, are_states: bool) -> Iterator[str]:
+    """Say how a pool cuts a slab into ``blocks``."""
+    if are_states and blocks == 1:
+        yield f"One state fills it. {CHECKPOINT}"
+    elif are_states:
+        yield f"{blocks} states share it. {CHECKPOINT}"
+    elif blocks > 1:
+        yield f"Of {name} it takes {blocks} blocks, each of {tokens} tokens: the small squares."
+
+
+def _counts(frames: Sequence[npt.NDArray[np.uint16]], most: int) -> npt.NDArray[Any]:
+    """Put counts of blocks, ``most`` at most, one after another in as few bytes as they need."""
+    return np.stack(frames).ravel().astype(np.min_scalar_type(most))
+
+
+def _hits(film: Film, requests: dict[str, Any], geometry: ArenaPlan, every: int) -> Hits:
+    """Cut the prompts of a film into parts that are found and computed again, tile by tile."""
+    row_of = {request: row for row, request in enumerate(requests["request"].tolist())}
+    hits = sorted(film.hits.kept, key=lambda hit: row_of[hit.request])
+    rows = [row_of[hit.request] for hit in hits]
+    start, parts = [0], [np.zeros((5, 0), dtype=int)]
+    for hit, row in zip(hits, rows, strict=True):
+        blocks = -(-int(requests["again"][row] - hit.tokens) // geometry.hash_block_size)
+        places = (hit.found, hit.computed[: max(blocks, 0)], hit.checkpoint)
+        pools = np.zeros(geometry.num_slabs, dtype=int)
+        for some in places:
+            pools[some[:, 0]] = some[:, 1]
+        counts = [np.bincount(some[:, 0], minlength=geometry.num_slabs) for some in places]
+        columns = np.stack([pools, *counts])[:, 1::every]
+        tiles = np.flatnonzero(columns[1:].any(axis=0))
+        parts.append(np.vstack([tiles, columns[:, tiles]]))
+        start.append(start[-1] + len(tiles))
+    tile, pool, found, again, resumed = np.hstack(parts)
+    return Hits(
+        columns={
+            "seconds": requests["seconds"][rows],
+            "words": [_words(requests, row) for row in rows],
+            "start": np.array(start[:-1], dtype=np.int32),
+        },
+        parts={
+            "tile": tile.astype(np.uint16),
+            "pool": pool.astype(np.uint8),
+            "found": found.astype(np.uint16),
+            "again": again.astype(np.uint16),
+            "resumed": resumed.astype(np.uint8),
+        },
+    )
+
+
+def _words(requests: dict[str, Any], row: int) -> str:
+    request, prompt, hit, again = (
+        int(requests[name][row]) for name in ("request", "prompt", "hit", "again")
+    )
+    words = f"Request {request:,} finds {hit:,} of {prompt:,} tokens"
+    if again > hit:
+        words += f" and computes {again - hit:,} again"
+    return f"{words}: {requests['story'][row]}"

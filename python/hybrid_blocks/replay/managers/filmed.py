@@ -2,17 +2,29 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks import block_hasher
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.plan import ArenaPlan
-from hybrid_blocks.replay.film import NO_CHECKPOINT, Film, Lookup
+from hybrid_blocks.plan import ArenaPlan, GroupPlan
+from hybrid_blocks.replay.film import (
+    NO_CHECKPOINT,
+    Film,
+    Frame,
+    Hit,
+    Lookup,
+    Places,
+    slabs_of_a_tile,
+)
 from hybrid_blocks.replay.managers.rust import RustManager
 from hybrid_blocks.replay.managers.wrapped import WrappedManager
+
+Blocks = npt.NDArray[np.int32]
+
+_NONE: Final[Places] = np.zeros((0, 2), dtype=np.int32)
 
 
 class FilmedManager(WrappedManager):
@@ -30,11 +42,13 @@ class FilmedManager(WrappedManager):
         self._prompts: dict[int, tuple[int, npt.NDArray[np.int32]]] = {}
         self._digests: dict[int, list[bytes]] = {}
         self._slabs = np.zeros(geometry.num_slabs, dtype=np.uint8)
+        self._shown = slice(1, None, slabs_of_a_tile(geometry.usable_slabs))
+        self._used = [np.zeros((geometry.num_slabs, cut), dtype=bool) for cut in geometry.pools]
+        self._hits: dict[int, tuple[Hit, int]] = {}
+        self._admitted: set[int] = set()
         self.add = inner.add_request
         self.chunk = inner.chunk
         self.append_tokens = inner.append_tokens
-        self.preempt = inner.preempt
-        self.free = inner.free
         self.stats = inner.stats
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
@@ -52,9 +66,24 @@ class FilmedManager(WrappedManager):
         """Note where copies go, and record that tokens were computed."""
         copies = self._core.take_copies()
         for index, group in enumerate(self._geometry.groups):
-            targets = copies[copies[:, 0] == index, 2]
-            self._slabs[targets // group.blocks_per_slab] = 2 * group.pool + 2
+            self._take(group, copies[copies[:, 0] == index, 2])
+        for handle in self._hits.keys() & self._admitted:
+            self._hits[handle][0].checkpoint = self._resumed_from(handle, copies)
+        self._admitted.clear()
         self._inner.advance(handles, num_tokens)
+        for handle, (_, prompt) in list(self._hits.items()):
+            if self._core.progress(handle)[1] >= prompt:
+                self._end(handle)
+
+    def preempt(self, handles: Handles) -> None:
+        """Give back the blocks of requests, and note what they held."""
+        self._leave(handles)
+        self._core.preempt(handles)
+
+    def free(self, handles: Handles) -> None:
+        """Give back the blocks of requests and forget the requests, and note what they held."""
+        self._leave(handles)
+        self._inner.free(handles)
 
     def match_prefix(self, handle: int) -> int:
         """Return how many leading tokens the cache holds, and note why not more."""
@@ -72,20 +101,86 @@ class FilmedManager(WrappedManager):
         """Make room for new tokens; a request that gets it is looked up no more."""
         served = self._inner.allocate(handles, num_new_tokens)
         for handle in handles[:served].tolist():
-            self._prompts.pop(handle, None)
+            prompt = self._prompts.pop(handle, None)
             self._digests.pop(handle, None)
+            if prompt is not None and self.film.hits.is_time():
+                request, tokens = prompt
+                self._hits[handle] = self._hit(handle, request), len(tokens)
+                self._admitted.add(handle)
         return served
 
     def sample(self, seconds: float, handles: Handles) -> None:
         """Take a frame, if it is time for one; ``handles`` are those of the running requests."""
-        if not self.film.is_time():
+        if not self.film.frames.is_time():
             return
         self._slabs[self._slabs % 2 == 1] += 1
+        live = [np.zeros_like(used) for used in self._used]
         for index, group in enumerate(self._geometry.groups):
             for handle in handles.tolist():
                 blocks = self._core.block_ids(handle, index)
-                self._slabs[blocks[blocks > 0] // group.blocks_per_slab] = 2 * group.pool + 1
-        self.film.add(seconds, self._slabs[1:].copy())
+                held = blocks[blocks > 0]
+                self._take(group, held)
+                live[group.pool].reshape(-1)[held] = True
+        for pool, held in enumerate(live):
+            self._slabs[held.any(axis=1)] = 2 * pool + 1
+        counts = self._of_owners(live), self._of_owners(self._used)
+        self.film.frames.add(Frame(seconds, self._slabs[self._shown].copy(), *counts))
+
+    def _take(self, group: GroupPlan, blocks: Blocks) -> None:
+        """Note that a pool has some blocks; what other pools left in their slabs is gone."""
+        slabs = blocks // group.blocks_per_slab
+        for pool, used in enumerate(self._used):
+            if pool != group.pool:
+                used[slabs] = False
+        self._used[group.pool].reshape(-1)[blocks] = True
+        self._slabs[slabs] = 2 * group.pool + 2
+
+    def _leave(self, handles: Handles) -> None:
+        """Note what requests hold that are about to give it back."""
+        for handle in handles.tolist():
+            for index, group in enumerate(self._geometry.groups):
+                blocks = self._core.block_ids(handle, index)
+                self._take(group, blocks[blocks > 0])
+            if handle in self._hits:
+                self._end(handle)
+
+    def _of_owners(self, blocks: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.uint16]:
+        """Count blocks of each slab's owner."""
+        owners = (self._slabs[self._shown] + 1) // 2
+        counts = np.zeros(len(owners), dtype=np.uint16)
+        for pool, held in enumerate(blocks):
+            counts[owners == pool + 1] = held[self._shown][owners == pool + 1].sum(axis=1)
+        return counts
+
+    def _hit(self, handle: int, request: int) -> Hit:
+        _, tokens, _ = self._core.progress(handle)
+        found = [_NONE]
+        for index, group in enumerate(self._geometry.groups):
+            if group.slots_per_request is None and group.encoder_tokens is None:
+                blocks = self._core.block_ids(handle, index)[: tokens // group.block_tokens]
+                found.append(_places(group, blocks[blocks > 0]))
+        return Hit(request, tokens, np.concatenate(found), _NONE, _NONE)
+
+    def _resumed_from(self, handle: int, copies: npt.NDArray[np.int32]) -> Places:
+        """Return where the states are that are copied to a request."""
+        sources = [_NONE]
+        for index, group in enumerate(self._geometry.groups):
+            if group.slots_per_request is not None:
+                of_group = copies[copies[:, 0] == index]
+                own = np.isin(of_group[:, 2], self._core.block_ids(handle, index))
+                sources.append(_places(group, of_group[own, 1]))
+        return np.concatenate(sources)
+
+    def _end(self, handle: int) -> None:
+        """Note where a prompt lies that is computed, or as far as it came."""
+        hit, prompt = self._hits.pop(handle)
+        if self._attention is not None:
+            group = self._geometry.groups[self._attention]
+            first = hit.tokens // group.block_tokens
+            last = -(-min(self._core.progress(handle)[1], prompt) // group.block_tokens)
+            blocks = self._core.block_ids(handle, self._attention)[first:last]
+            hit.computed = _places(group, blocks[blocks > 0])
+        self.film.hits.add(hit)
 
     def _read(self, events: Sequence[tuple[Any, ...]]) -> None:
         for event in events:
@@ -106,3 +201,8 @@ class FilmedManager(WrappedManager):
                 break
             found += 1
         return found * self._hasher.block_size
+
+
+def _places(group: GroupPlan, blocks: Blocks) -> Places:
+    slabs = blocks // group.blocks_per_slab
+    return np.column_stack([slabs, np.full_like(slabs, group.pool)])
