@@ -127,10 +127,11 @@ class LaunchQueue:
     def keep(self, tensor: "torch.Tensor") -> None:
         """Hold a reference to ``tensor`` until the stream's work so far is done."""
         with self.lock:
+            event = None
             while self._kept and self.driver.is_done(self._kept[0][0]):
-                self._kept.popleft()
+                event, _ = self._kept.popleft()
             with self.activate():
-                self._kept.append((self.driver.record(self.handle, None), tensor))
+                self._kept.append((self.driver.record(self.handle, event), tensor))
 
 
 _queues: "dict[tuple[torch.device, int], LaunchQueue]" = {}

@@ -89,10 +89,8 @@ def _move(
         lists.check_device("ids and places", group.device, ids, places)
     else:
         group.checks.bounds("ids", host_ids)
-        records.check_bounds(host_places)
-        if direction == "gather":
-            records.check_apart(host_places)
-        else:
+        records.check(host_places, apart=direction == "gather")
+        if direction == "scatter":
             group.checks.unique("ids", host_ids)
             lists.check_apart("ids", host_ids, host_ids, group.reach)
     queue = queue_of(group.device, stream)

@@ -40,20 +40,24 @@ class Records:
         #: Places at which a whole record fits.
         self.num_places = max((staging.numel() - self.num_bytes) // granule + 1, 0)
 
-    def check_bounds(self, places: Int32s) -> None:
-        """Raise ``IndexError`` at the first place at which no whole record fits."""
-        if len(places) and int(np.maximum.reduce(places.view(np.uint32))) >= self.num_places:
+    def check(self, places: Int32s, *, apart: bool) -> None:
+        """Raise ``IndexError`` at a place where no whole record fits.
+
+        With ``apart`` also raises ``ValueError`` where two records overlap.
+        """
+        if not len(places):
+            return
+        order = np.sort(places)
+        if order[0] < 0 or order[-1] >= self.num_places:
             at = int(np.argmax((places < 0) | (places >= self.num_places)))
             raise IndexError(
                 f"places[{at}] is {places[at]}: a record of {self.num_bytes} bytes from byte "
                 f"{places[at] * self.granule} does not fit {self.staging.numel()} bytes"
             )
-
-    def check_apart(self, places: Int32s) -> None:
-        """Raise ``ValueError`` where two records overlap."""
-        order = np.sort(places)
+        if not apart or len(order) == 1:
+            return
         gaps = order[1:] - order[:-1]
-        if len(gaps) and int(np.minimum.reduce(gaps)) * self.granule < self.num_bytes:
+        if int(np.minimum.reduce(gaps)) * self.granule < self.num_bytes:
             at = int(np.argmin(gaps))
             raise ValueError(
                 f"places {order[at]} and {order[at + 1]} hold records of {self.num_bytes} bytes "
