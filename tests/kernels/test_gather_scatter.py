@@ -1,3 +1,5 @@
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -160,6 +162,21 @@ def test_padding_of_lists_on_the_device_is_skipped(backend: Backend, direction: 
     assert torch.equal(state, kept)
 
 
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="imports Triton for its interpreter")
+@pytest.mark.parametrize(
+    ("granule", "begin", "width"), [(4096, 0, 16), (1000, 0, 8), (6, 0, 2), (4096, 4, 4)]
+)
+def test_tritons_accesses_are_as_wide_as_places_allow(granule: int, begin: int, width: int) -> None:
+    """Its interpreter would not see one that is too wide; a device refuses it."""
+    group = BlockTensors([torch.zeros(4, 64, device=DEVICE)])
+    records = Records(group, buffer(8192)[begin:], granule)
+    with running("triton"):
+        run = gather_scatter.implementation(gather_scatter.__name__, DEVICE, "triton")
+        with mock.patch.object(run, "_move_records", mock.MagicMock()) as kernel:
+            run.gather_blocks(queue_of(DEVICE, None), group, int32s(0), records, int32s(1), None)
+    assert kernel.__getitem__.return_value.call_args.kwargs["WIDTH"] == width
+
+
 def test_the_versions_take_a_place_beyond_four_gib() -> None:
     """The byte of a record is a product of 64 bits; only its address is computed."""
     from hybrid_blocks.kernels.gather_scatter import copy_engine  # noqa: PLC0415
@@ -188,6 +205,9 @@ def test_records_and_buffers_that_cannot_work_are_refused() -> None:
         gather(buffer(31))
     with pytest.raises(ValueError, match="places 1 and 2 hold records of 32 bytes that overlap"):
         gather(buffer(64), int32s(2, 1))
+    gather(buffer(64), int32s(32, 0), 1)
+    with pytest.raises(ValueError, match="places 1 and 32 hold records of 32 bytes that overlap"):
+        gather(buffer(64), int32s(32, 1), 1)
     with pytest.raises(ValueError, match="there are 2 ids and 1 places"):
         gather(buffer(64), int32s(0))
     with pytest.raises(ValueError, match="granule is 0"):
