@@ -9,7 +9,6 @@ from bokeh.models import (
     CustomJSHover,
     HoverTool,
     LayoutDOM,
-    LinearColorMapper,
     Range1d,
 )
 from bokeh.models.widgets import Slider
@@ -30,7 +29,7 @@ GAP: Final = "#e9ebef"
 class ArenaMap:
     """The parts of a page that show one arena, and the script that shows it at a time.
 
-    The browser draws an image of it, as one is quick to draw: a tile is a square of ``side``
+    The browser paints an image of it, as one is quick to draw. A tile is a square of ``side``
     pixels, and each of its blocks a rectangle in it.
     """
 
@@ -38,7 +37,7 @@ class ArenaMap:
         side = _side(arena.count)
         columns = PIXELS // side
         rows = -(-arena.count // columns)
-        shown = ColumnDataSource({"image": [np.zeros((1, 1), dtype=np.uint8)]}, name=name)
+        shown = ColumnDataSource({"image": [np.zeros((1, 1), dtype=np.uint32)]}, name=name)
         owners = [_color(owner) for owner in arena.owners]
         told = text(name=f"hit {name}")
         film = {
@@ -53,13 +52,13 @@ class ArenaMap:
             "columns": columns,
             "rows": rows,
             "map": shown,
+            "palette": [*owners, GAP, colors.FOUND, colors.AGAIN, colors.INK],
         }
         self.script = CustomJS(
             args={"slider": slider, "moments": moments, "film": film, "told": told},
             code=read("last.js") + read("arena.js"),
         )
         self.film = film
-        palette = [*owners, GAP, colors.FOUND, colors.AGAIN, colors.INK]
         marks = dict(zip(arena.owners, map(colors.swatch, owners), strict=True))
         marks["found by the newest request"] = colors.swatch(colors.FOUND)
         if any("states" in owner for owner in arena.owners):
@@ -74,7 +73,7 @@ class ArenaMap:
                 "left, until another pool takes it.</p>"
             ),
             told,
-            _draw(film, palette),
+            _draw(film),
         ]
 
 
@@ -96,7 +95,7 @@ def _color(owner: str) -> str:
     return color if "running" in owner else colors.pale(color)
 
 
-def _draw(film: dict[str, Any], palette: list[str]) -> LayoutDOM:
+def _draw(film: dict[str, Any]) -> LayoutDOM:
     columns, rows, side = film["columns"], film["rows"], film["side"]
     plot: Any = figure(
         frame_width=columns * side,
@@ -109,15 +108,7 @@ def _draw(film: dict[str, Any], palette: list[str]) -> LayoutDOM:
         frame_align=False,
         name=f"map {film['map'].name}",
     )
-    plot.image(
-        "image",
-        source=film["map"],
-        x=0,
-        y=0,
-        dw=columns,
-        dh=rows,
-        color_mapper=LinearColorMapper(palette=palette, low=0, high=len(palette) - 1),
-    )
+    plot.image_rgba("image", source=film["map"], x=0, y=0, dw=columns, dh=rows)
     words = CustomJSHover(args={"film": film}, code=read("hover.js"))
     plot.add_tools(HoverTool(tooltips=[("", "$x{custom}")], formatters={"$x": words}))
     plot.axis.visible = False
