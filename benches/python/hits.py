@@ -105,6 +105,8 @@ LOADS = {
     "agents": Load(None, 1000),
     "tools": Load(None, 1000),
     "single": Load(None, 1000),
+    "templates": Load(None, 1000),
+    "seats": Load(None, 1000),
     "changing": Load(None, 1000),
     "agent trace": Load("claude_code_agentic_dev.jsonl.gz", 600, 64),
     "branching": Load(None, 2000),

@@ -32,6 +32,6 @@ pub use rules::checkpoint_policy::{CheckpointPolicy, OptionValue};
 pub use rules::hit::{Hit, HitLimit};
 pub use rules::natural::{BlockManager, Config, Hashing, Stats};
 pub use rules::policy::{FlopModel, Policy};
-pub use rules::sessions::{Hint, Turn, Turns, WorthClass};
+pub use rules::sessions::{Draw, Hint, Kept, Trials, Turn, Turns, WorthClass};
 pub use rules::vllm;
 pub use store::{BlockStore, EvictionOrder, FixedStore, Reservation, SlabStore, Slack, Store};

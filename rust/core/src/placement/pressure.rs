@@ -66,6 +66,12 @@ impl Pressure {
         }
     }
 
+    /// Tokens whose attention takes as much as is cached, on average over the last life.
+    #[must_use]
+    pub fn cached_tokens(&self) -> f64 {
+        self.capacity * self.cached
+    }
+
     /// Lives so far.
     #[must_use]
     pub fn now(&self) -> f64 {

@@ -4,7 +4,9 @@
 use std::cmp::Reverse;
 
 use super::checkpoint_policy::CheckpointPlan;
-use super::sessions::{Given, Hint, LeftBlock, SessionEnd, Sessions, Turns, WorthClass};
+use super::sessions::{
+    Draw, Given, Hint, LeftBlock, SessionEnd, Sessions, Turn, Turns, WorthClass,
+};
 use super::traffic::Traffic;
 use super::windows::{Needed, Places, blocks_at};
 use crate::digest::Digest;
@@ -75,6 +77,8 @@ pub(crate) struct Visit<'a> {
     pub(crate) class: WorthClass,
     /// A number of its session, 0 if none is known.
     pub(crate) session: u64,
+    /// That of its conversation.
+    pub(crate) draw: Draw,
 }
 
 impl Visit<'_> {
@@ -113,19 +117,41 @@ impl Keeper {
         store.set_default_priority(priority(at, 1.0));
     }
 
-    /// A prompt arrived for the first time. Returns the earlier turns of its conversation, as far as they are
-    /// known.
-    pub(crate) fn on_arrival(&mut self, session: u64, digests: &[Digest]) -> u8 {
-        if self.chances.is_none() {
-            return 0;
+    /// A prompt arrived for the first time, whose `digests` from the end of its hit of `num_tokens` on are given.
+    /// Returns the earlier turns of its conversation, as far as they are known, and its conversation's draw.
+    pub(crate) fn on_arrival(
+        &mut self,
+        session: u64,
+        digests: &[Digest],
+        num_tokens: u32,
+    ) -> (u8, Draw) {
+        if !self.knows_turns() {
+            return (0, Draw::ANY);
         }
-        self.sessions.turns.on_arrival(session, digests).num_earlier
+        let Turn { num_earlier, after, draw } = self.sessions.turns.on_arrival(session, digests);
+        if let Some(end) = after {
+            self.sessions.residents.on_return(end, num_tokens);
+        }
+        (num_earlier, draw.unwrap_or_else(|| self.sessions.residents.draw()))
     }
 
-    /// A request is over: remember where the next turn of its conversation may go on.
-    fn on_end<S: Store>(&mut self, cache: &Cache<S>, visit: &Visit<'_>) {
+    /// Chances count from now on, if they did not before. What ended without a word says nothing of hints.
+    pub(crate) fn listen(&mut self, chances: Chances) {
         if self.chances.is_none() {
-            return;
+            self.chances = Some(chances);
+            self.sessions.turns.forget_chances();
+        }
+    }
+
+    /// Whether it is noted which requests are turns of one conversation: once something was evicted.
+    fn knows_turns(&self) -> bool {
+        self.chances.is_some() || self.traffic.pressure.now() > 0.0
+    }
+
+    /// A request is over: remember where the next turn of its conversation may go on. Returns the request's number.
+    fn on_end<S: Store>(&mut self, cache: &Cache<S>, visit: &Visit<'_>) -> Option<u64> {
+        if !self.knows_turns() {
+            return None;
         }
         let num_computed = visit.num_computed;
         let end = num_computed / self.traffic.alignment() * self.traffic.alignment();
@@ -133,7 +159,7 @@ impl Keeper {
         let places = planned.chain([end]).filter(|&length| length <= num_computed);
         let last = places.filter_map(|length| (length / cache.hash_block_size).checked_sub(1));
         let digests = last.filter_map(|at| visit.digests.get(at as usize));
-        self.sessions.turns.on_end(visit.class, visit.session, digests);
+        Some(self.sessions.turns.on_end(visit.class, visit.session, visit.draw, digests))
     }
 
     /// Gives the checkpoint after `num_tokens` tokens its priority in all groups. A request uses or leaves it, next to
@@ -155,7 +181,7 @@ impl Keeper {
         let worth = self
             .traffic
             .worth(&visit.plan, &lengths, |length| counted.filter(|_| length == num_tokens));
-        let own = self.priority(cache, visit.class, worth[at]);
+        let own = self.priority(cache, self.lives(visit).max(1.0), worth[at]);
         for group in cache.state_groups() {
             if let Some(block) = visit.checkpoint(cache, &group, num_tokens) {
                 let priority = own.max(self.kept_for_others(cache, counted, &group, block));
@@ -174,10 +200,12 @@ impl Keeper {
         lengths: &mut Vec<u32>,
         is_over: bool,
     ) {
-        if is_over {
-            self.on_end(cache, visit);
+        let end = if is_over { self.on_end(cache, visit) } else { None };
+        let lives = if is_over { self.lives(visit) } else { self.lives(visit).max(1.0) };
+        let worth = self.score_checkpoints(cache, visit, lengths, (lives, is_over));
+        if let Some((end, left)) = end.zip(self.traffic.left_by(visit.num_computed, lengths)) {
+            self.sessions.residents.on_end(end, visit.draw, left, self.traffic.cached_tokens());
         }
-        let worth = self.score_checkpoints(cache, visit, lengths, is_over);
         // What is preempted may soon go on, and states that are kept without a plan may need all.
         let is_planned = self.traffic.counted().is_some() && visit.plan.prompt_tokens > 0;
         let least = if is_over && is_planned { LEAST_WORTH } else { 1.0 };
@@ -186,7 +214,7 @@ impl Keeper {
         let given = remembers.then(|| {
             Given::new(self.sessions.ends.get_mut(visit.session).as_deref(), visit.class.hint())
         });
-        let mut left = self.score_attention(cache, visit, &needed, given.as_ref());
+        let mut left = self.score_attention(cache, visit, &needed, given.as_ref(), lives);
         if remembers {
             left.extend_from_slice(&self.scored);
             let (class, at) = (visit.class, self.now(cache));
@@ -202,6 +230,7 @@ impl Keeper {
         visit: &Visit<'_>,
         needed: &[(u32, f64)],
         given: Option<&Given>,
+        lives: f64,
     ) -> Vec<LeftBlock> {
         let mut left = Vec::new();
         for (group, table) in cache.groups.iter().zip(visit.tables) {
@@ -216,7 +245,7 @@ impl Keeper {
                 let blocks = &table.blocks[first..end];
                 let own = given.map(|given| given.take_own(&mut cache.store, pool, blocks));
                 // A shared prefix keeps the highest priority that a request which went on from it gave it.
-                let least = self.priority(cache, visit.class, worth);
+                let least = self.priority(cache, lives, worth);
                 cache.store.raise_priorities(pool, blocks, least);
                 left.extend(own.into_iter().flatten().map(|block| {
                     let priority = cache.store.priority(pool, block);
@@ -236,7 +265,7 @@ impl Keeper {
         cache: &mut Cache<S>,
         visit: &Visit<'_>,
         lengths: &mut Vec<u32>,
-        is_over: bool,
+        (lives, is_over): (f64, bool),
     ) -> Vec<f64> {
         self.scored.clear();
         let (windows, end) = (self.counts_windows(cache), self.traffic.end(visit.num_computed));
@@ -264,7 +293,7 @@ impl Keeper {
         let groups = cache.state_groups();
         for (&length, &worth) in lengths.iter().zip(&worth) {
             let counted = self.counted(cache, visit, length);
-            let priority = self.priority(cache, visit.class, worth);
+            let priority = self.priority(cache, lives, worth);
             for group in &groups {
                 let Some(block) = visit.checkpoint(cache, group, length) else { continue };
                 let others = if self.is_of_others(visit, group, block, length) {
@@ -279,7 +308,7 @@ impl Keeper {
                 }
             }
         }
-        self.score_windows(cache, visit, lengths, &worth);
+        self.score_windows(cache, visit, lengths, (&worth, lives));
         if let &[.., spare, last] = lengths.as_slice()
             && let Some(block) = self.counted(cache, visit, last)
         {
@@ -300,14 +329,14 @@ impl Keeper {
         cache: &mut Cache<S>,
         visit: &Visit<'_>,
         lengths: &[u32],
-        worth: &[f64],
+        (worth, lives): (&[f64], f64),
     ) {
         if !cache.groups.iter().any(|group| group.is_placed) {
             return;
         }
         let mut needed: Vec<(Needed, u64)> = Vec::new();
         for (&length, &worth) in lengths.iter().zip(worth) {
-            let own = self.priority(cache, visit.class, worth);
+            let own = self.priority(cache, lives, worth);
             let counted = self.counted(cache, visit, length);
             for one in blocks_at(cache, visit.digests, length).unwrap_or_default() {
                 let group = cache.groups[one.group];
@@ -424,10 +453,16 @@ impl Keeper {
             && !self.sessions.ends.get_mut(visit.session).is_some_and(is_left)
     }
 
-    /// The priority of what a request of a class leaves behind now, where content of mean worth is worth 1: how
-    /// long it is to be kept, in lives.
-    fn priority<S: Store>(&self, cache: &Cache<S>, class: WorthClass, worth: f64) -> u64 {
-        let lives = self.chances.map_or(1.0, |it| it.lives(&self.sessions.turns, class));
+    /// For how many lives content of mean worth is kept that a request leaves.
+    fn lives(&self, visit: &Visit<'_>) -> f64 {
+        let chance = self.chances.map_or(1.0, |it| it.lives(&self.sessions.turns, visit.class));
+        // What a client says counts more than what others do.
+        let is_said = self.chances.is_some() && visit.class.hint() != Hint::None;
+        if is_said { chance } else { chance * self.sessions.residents.lives(visit.draw) }
+    }
+
+    /// The priority of what is kept from now on, for `lives` if it is worth 1.
+    fn priority<S: Store>(&self, cache: &Cache<S>, lives: f64, worth: f64) -> u64 {
         priority(self.now(cache), worth * lives)
     }
 

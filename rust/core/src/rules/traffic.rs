@@ -6,6 +6,7 @@ mod kept;
 use super::checkpoint_history::CheckpointHistory;
 use super::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
 use super::hit::HitLimit;
+use super::sessions::Kept as Left;
 use crate::digest::Digest;
 use crate::engine::BlockCopy;
 use crate::engine::cache::Cache;
@@ -301,6 +302,23 @@ impl Traffic {
             held: f64::from(num_tokens),
             num_requests: 1.0,
         });
+    }
+
+    /// What the next turn needs of a request of `num_tokens` tokens that leaves checkpoints at `lengths`, ascending,
+    /// in tokens of attention; `None` while nothing is evicted. Shorter checkpoints go first.
+    pub(crate) fn left_by(&self, num_tokens: u32, lengths: &[u32]) -> Option<Left> {
+        let state = if lengths.is_empty() { 0.0 } else { self.costs.state_tokens };
+        let num_found = lengths.last().copied().unwrap_or(num_tokens);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let kept = Left { bytes: u64::from(num_tokens) + state as u64, num_tokens: num_found };
+        (self.cached_tokens() > 0).then_some(kept)
+    }
+
+    /// Tokens whose attention takes as much as is cached, on average over the last life; 0 while nothing is evicted.
+    pub(crate) fn cached_tokens(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let tokens = self.pressure.cached_tokens() as u64;
+        tokens
     }
 
     /// Checkpoints at `lengths`, ascending, behind `start`. What windows share counts once.

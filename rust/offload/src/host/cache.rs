@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use hybrid_blocks::{BlockId, Digest, GroupKind, Hint, Key, PoolId, Role, Turns, WorthClass};
+use hybrid_blocks::{
+    BlockId, Digest, Draw, GroupKind, Hint, Kept, Key, PoolId, Role, Turns, WorthClass,
+};
 use rustc_hash::FxHashMap as HashMap;
 
 use super::chain::{Chain, Step};
@@ -10,7 +12,7 @@ use super::copies::Copies;
 use super::geometry::HostGeometry;
 use super::store::{Placement, UnitContent};
 use super::tier::HostTier;
-use super::trials::{Kept, Trials};
+use super::trials::HostTrials;
 use crate::error::Error;
 use crate::plan::{Load, OffloadGroup, Plan, Planner, Previous, Tier};
 
@@ -38,7 +40,7 @@ pub struct HostCache {
     groups: Vec<OffloadGroup>,
     requests: HashMap<RequestId, Chain>,
     turns: Turns,
-    trials: Trials,
+    trials: HostTrials,
     next_id: u64,
     copies: Copies,
     evicted: Vec<Key>,
@@ -80,7 +82,7 @@ impl HostCache {
         let chunk_bytes: Vec<_> = groups.iter().map(|group| group.chunk_bytes).collect();
         let geometry = HostGeometry::new(region_bytes, &chunk_bytes)?;
         let mut cache = Self {
-            trials: Trials::new(geometry.num_bytes()),
+            trials: HostTrials::new(geometry.num_bytes()),
             tier: HostTier::new(geometry)?,
             planner,
             groups: groups.to_vec(),
@@ -175,7 +177,7 @@ impl HostCache {
     pub fn close_request(&mut self, request: RequestId) {
         let Some(mut chain) = self.requests.remove(&request) else { return };
         self.settle(&mut chain);
-        let end = self.turns.on_end(chain.class(), 0, chain.places().iter());
+        let end = self.turns.on_end(chain.class(), 0, Draw::ANY, chain.places().iter());
         let kept = Kept { bytes: self.bytes_of(&chain), num_tokens: chain.reach() };
         self.trials.on_end(end, kept, self.chance(&chain));
         self.weigh();
@@ -364,7 +366,7 @@ impl HostCache {
     /// As [`HostTier::new`].
     pub fn reset(&mut self) -> Result<(), Error> {
         self.tier.reset()?;
-        self.trials = Trials::new(self.tier.geometry().num_bytes());
+        self.trials = HostTrials::new(self.tier.geometry().num_bytes());
         self.requests.clear();
         self.turns = Turns::default();
         self.weigh();

@@ -4,7 +4,9 @@
 mod ends;
 mod given;
 mod hint;
+mod residents;
 mod returns;
+mod trials;
 mod turns;
 mod worth;
 
@@ -17,6 +19,9 @@ use crate::store::Store;
 pub(crate) use ends::{LeftBlock, SessionEnd, SessionEnds};
 pub(crate) use given::Given;
 pub use hint::Hint;
+pub use residents::Draw;
+pub(crate) use residents::Residents;
+pub use trials::{Kept, Trials};
 pub use turns::{Turn, Turns};
 pub use worth::WorthClass;
 
@@ -32,6 +37,7 @@ pub(crate) fn number_of(session_id: &str) -> u64 {
 pub(crate) struct Sessions {
     pub(crate) turns: Turns,
     pub(crate) ends: SessionEnds,
+    pub(crate) residents: Residents,
 }
 
 impl Sessions {
@@ -40,6 +46,7 @@ impl Sessions {
         let num_ids = |pool| u64::from(store.pool(PoolId(pool)).num_ids());
         Self {
             turns: Turns::default(),
+            residents: Residents::default(),
             ends: SessionEnds::new((0..store.num_pools()).map(num_ids).sum()),
         }
     }

@@ -5,6 +5,7 @@ use std::hash::Hasher;
 
 use rustc_hash::FxHasher;
 
+use super::residents::Draw;
 use super::worth::WorthClass;
 use crate::digest::Digest;
 
@@ -22,6 +23,7 @@ struct Place {
     /// The number of the request that ended there.
     end: u64,
     class: WorthClass,
+    draw: Draw,
     is_used: bool,
 }
 
@@ -30,6 +32,7 @@ struct Place {
 pub(super) struct Earlier {
     pub(super) end: u64,
     pub(super) class: WorthClass,
+    pub(super) draw: Draw,
     /// Whether no prompt continued it before.
     pub(super) is_first: bool,
 }
@@ -60,11 +63,11 @@ impl Returns {
     }
 
     /// The request of `class` that is number `end` ended, and the next turn may resume from what `tag` names.
-    pub(super) fn insert(&mut self, tag: u64, class: WorthClass, end: u64) {
+    pub(super) fn insert(&mut self, tag: u64, (class, draw): (WorthClass, Draw), end: u64) {
         let bucket = self.bucket(tag);
         let known = bucket.iter().position(|place| place.tag == tag).unwrap_or(NUM_PLACES - 1);
         bucket[..=known].rotate_right(1);
-        bucket[0] = Place { tag, end, class, is_used: false };
+        bucket[0] = Place { tag, end, class, draw, is_used: false };
     }
 
     /// What ended at `tag`, and was not gone on from, is of another class.
@@ -82,7 +85,8 @@ impl Returns {
         for tag in tags.filter(|&tag| tag != 0) {
             if let Some(place) = self.bucket(tag).iter_mut().find(|place| place.tag == tag) {
                 let is_first = !std::mem::replace(&mut place.is_used, true);
-                return Some(Earlier { end: place.end, class: place.class, is_first });
+                let &mut Place { end, class, draw, .. } = place;
+                return Some(Earlier { end, class, draw, is_first });
             }
         }
         None
@@ -94,15 +98,17 @@ mod tests {
     use super::*;
     use crate::rules::sessions::Hint;
 
+    const DRAW: Draw = Draw::ANY;
+
     #[test]
     fn the_first_request_that_goes_on_from_a_place_is_told_apart() {
         let digest = |byte: u8| Digest::from([byte; 32]);
         let class = WorthClass::new(3, Hint::None);
         let mut returns = Returns::default();
-        returns.insert(tag_of(&digest(2)), class, 9);
+        returns.insert(tag_of(&digest(2)), (class, DRAW), 9);
         let path = [1, 2, 3].map(digest);
         assert_eq!(returns.take(0, &path[..1]), None);
-        let earlier = |is_first| Some(Earlier { end: 9, class, is_first });
+        let earlier = |is_first| Some(Earlier { end: 9, class, draw: DRAW, is_first });
         assert_eq!(returns.take(0, &path), earlier(true));
         assert_eq!(returns.take(0, &path), earlier(false));
     }
@@ -111,9 +117,9 @@ mod tests {
     fn what_nobody_went_on_from_can_be_of_another_class() {
         let [first, second] = [Hint::None, Hint::Done].map(|hint| WorthClass::new(1, hint));
         let mut returns = Returns::default();
-        returns.insert(77, first, 1);
+        returns.insert(77, (first, DRAW), 1);
         returns.reclass(77, second);
-        let earlier = |is_first| Some(Earlier { end: 1, class: second, is_first });
+        let earlier = |is_first| Some(Earlier { end: 1, class: second, draw: DRAW, is_first });
         assert_eq!(returns.take(77, &[]), earlier(true));
         returns.reclass(77, first);
         assert_eq!(returns.take(77, &[]), earlier(false), "it was used");
@@ -123,8 +129,11 @@ mod tests {
     fn a_session_is_recognized_whatever_its_tokens_are() {
         let class = WorthClass::new(1, Hint::Compacted);
         let mut returns = Returns::default();
-        returns.insert(77, class, 1);
+        returns.insert(77, (class, DRAW), 1);
         assert_eq!(returns.take(78, &[]), None);
-        assert_eq!(returns.take(77, &[]), Some(Earlier { end: 1, class, is_first: true }));
+        assert_eq!(
+            returns.take(77, &[]),
+            Some(Earlier { end: 1, class, draw: DRAW, is_first: true })
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! [`Turns`]: which requests are turns of one conversation, and how likely it goes on.
 
+use super::residents::Draw;
 use super::returns::{Earlier, Returns, tag_of};
 use super::worth::{Worth, WorthClass};
 use crate::digest::Digest;
@@ -19,34 +20,38 @@ pub struct Turn {
     pub num_earlier: u8,
     /// The number of the request that it is the first to continue.
     pub after: Option<u64>,
+    /// That of its conversation, which [`Turns::on_end`] was told.
+    pub draw: Option<Draw>,
 }
 
 impl Turns {
-    /// A request of `class` and a `session`, 0 for none, ended. A request that resumes from one of
+    /// A request of `class` and a `session`, 0 for none, ended, of a conversation with a `draw`. A request that resumes from one of
     /// `places`, the digests of all tokens before each, is the next turn of its conversation.
     /// Returns the request's number.
     pub fn on_end<'a>(
         &mut self,
         class: WorthClass,
         session: u64,
+        draw: Draw,
         places: impl Iterator<Item = &'a Digest>,
     ) -> u64 {
         self.worth.on_end(class);
         self.num_ended += 1;
         let end = self.num_ended;
         if session > 0 {
-            self.returns.insert(session, class, end);
+            self.returns.insert(session, (class, draw), end);
         }
-        places.for_each(|digest| self.returns.insert(tag_of(digest), class, end));
+        places.for_each(|digest| self.returns.insert(tag_of(digest), (class, draw), end));
         end
     }
 
     /// A prompt of `digests` and a `session`, 0 for none, arrived.
     pub fn on_arrival(&mut self, session: u64, digests: &[Digest]) -> Turn {
         match self.returns.take(session, digests) {
-            Some(Earlier { end, class, is_first: true }) => {
+            Some(Earlier { end, class, draw, is_first: true }) => {
                 self.worth.on_continued(class);
-                Turn { num_earlier: class.num_turns() + 1, after: Some(end) }
+                let num_earlier = class.num_turns() + 1;
+                Turn { num_earlier, after: Some(end), draw: Some(draw) }
             }
             _ => Turn::default(),
         }
@@ -56,6 +61,11 @@ impl Turns {
     #[must_use]
     pub fn relative_chance(&self, class: WorthClass) -> f64 {
         self.worth.relative_chance(class)
+    }
+
+    /// Forgets how often requests were continued.
+    pub(crate) fn forget_chances(&mut self) {
+        self.worth = Worth::default();
     }
 
     /// The last request of a session, which no request continued, is of another class.

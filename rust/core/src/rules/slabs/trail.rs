@@ -6,7 +6,7 @@ use crate::group::{Group, Table};
 use crate::ids::BlockId;
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::keeper::{Keeper, Visit};
-use crate::rules::sessions::{Hint, WorthClass};
+use crate::rules::sessions::{Draw, Hint, WorthClass};
 use crate::rules::traffic::Traffic;
 use crate::rules::windows::{Places, Windows};
 use crate::store::Store;
@@ -26,6 +26,8 @@ pub(crate) struct Trail {
     pub(crate) client: u16,
     /// Earlier turns of its conversation, as far as they are remembered.
     pub(crate) num_turns: u8,
+    /// That of its conversation.
+    pub(crate) draw: Draw,
     /// A number of its session, 0 if none is known.
     pub(crate) session: u64,
     /// How the client says that its session continues.
@@ -46,7 +48,7 @@ impl Trail {
     pub(crate) fn arrive(&mut self, keeper: &mut Keeper, digests: &[Digest]) -> bool {
         let is_first = !std::mem::replace(&mut self.is_known, true);
         if is_first {
-            self.num_turns = keeper.on_arrival(self.session, digests);
+            (self.num_turns, self.draw) = keeper.on_arrival(self.session, digests, self.start);
         }
         is_first
     }
@@ -122,6 +124,7 @@ impl Trail {
             num_computed,
             class: WorthClass::new(self.num_turns, hint),
             session: self.session,
+            draw: self.draw,
         }
     }
 

@@ -149,7 +149,8 @@ impl<S: Store> Call<'_, S> {
     pub(super) fn observe(&mut self) {
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         let trail = &mut self.request.trail;
-        if trail.arrive(keeper, self.digests)
+        let found = (trail.start / self.config.hash_block_size).saturating_sub(1) as usize;
+        if trail.arrive(keeper, self.digests.get(found..).unwrap_or_default())
             && let Some(plan) = &trail.plan
         {
             keeper.traffic.on_prompt(plan.class, self.request.shared.take());

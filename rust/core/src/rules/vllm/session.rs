@@ -32,7 +32,7 @@ impl<S: Store> KvCacheManager<S> {
             row.rest.trail.session = number_of(session_id.unwrap_or(&row.id));
         }
         if let Some(keeper) = self.keeper.as_deref_mut().filter(|_| row.rest.is_named && listens) {
-            keeper.chances.get_or_insert(CHANCES);
+            keeper.listen(CHANCES);
         }
         Ok(())
     }
