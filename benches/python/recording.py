@@ -113,10 +113,13 @@ def hand_over(count: int, groups: str, ending: str) -> None:
     from hybrid_blocks.trace.recorder import Finished, Recorder  # noqa: PLC0415
 
     size = BLOCK_TOKENS[groups]
-    hashes = [Random(block).randbytes(32) for block in range((PROMPT + ANSWER) // size)]
+    # Each request has hashes of its own: repeated ones would pack to nothing.
+    num_blocks = (PROMPT + ANSWER) // size
+    draw = Random(0)
+    drawn = [[draw.randbytes(32) for _ in range(num_blocks)] for _ in range(MANY)]
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder, f"traffic{ending}"), 1 << 30)
-        for number in range(count):
+        for number, hashes in enumerate(drawn[:count]):
             times = (number + 0.25, number + 0.5, number + 7.25)
             request = (float(number), size, PROMPT, ANSWER, SHARED, hashes, None, None, 0, False)
             recorder.put(Finished(*request, *times))

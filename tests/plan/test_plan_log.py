@@ -1,12 +1,15 @@
 """``hybrid-blocks plan --log``: the figures of an engine's start, found again by the planner."""
 
 import csv
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sglang_figures
+import zstandard
 from hybrid_blocks.cli import app
 from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.pasted.log_lines import read_lines
@@ -123,6 +126,51 @@ def test_a_log_is_read_from_standard_input_and_written_as_data() -> None:
     assert found["version"] == "0.25.1"
     assert found["deployment"]["tp"] == 2
     assert found["report"]["natural"]["num_slabs"] > 0
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "PowerShell's": lambda text: text.decode().encode("utf-16"),
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text,
+    "CRLF": lambda text: text.replace(b"\n", b"\r\n"),
+    "cut characters": lambda text: b"\xa6 cut off\n" + text,
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_log_is_read_in_whatever_form_it_was_kept(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "serve.log"
+    path.write_bytes(PACKED[name]("".join(write_log(QWEN)).encode()))
+    code, out, error = _run("--log", str(path))
+    assert (code, error) == (0, "")
+    assert "all figures of the log are those that the planner expects" in out
+
+
+def test_a_packed_log_that_was_cut_off_is_one_clear_line(tmp_path: Path) -> None:
+    path = tmp_path / "serve.log.gz"
+    path.write_bytes(gzip.compress("".join(write_log(QWEN)).encode())[:200])
+    code, _, error = _run("--log", str(path))
+    assert code == 2
+    assert error.startswith(f"error: --log {path}: the compressed data ends or breaks: ")
+
+
+def test_standard_input_that_is_no_text_is_one_clear_line() -> None:
+    result = CliRunner().invoke(app, ["plan", "--log", "-"], input=b"\xa6\xff\n")
+    assert result.exit_code == 2
+    assert "none of 1 lines is one that vLLM or SGLang logs" in result.stderr
+
+
+def test_memory_that_was_given_is_not_called_logged() -> None:
+    out = _run("--log", "-", "--memory", "20GiB", text="".join(write_log(QWEN)))[1]
+    assert out.startswith("log of vLLM 0.25.1: Qwen3.6-27B, 20.00 GiB as given\n")
+
+
+def test_a_model_that_is_not_known_says_where_its_name_can_stand() -> None:
+    text = "".join(write_log({**QWEN, "model": "/models/mine"}))
+    code, _, error = _run("--log", "-", text=text)
+    assert code == 2
+    assert "its config.json or a name can stand before -- or --log" in error
 
 
 def test_an_option_that_the_log_does_not_tell_is_found() -> None:
@@ -377,7 +425,7 @@ def test_a_log_of_sglang_that_says_too_little_is_refused(lines: list[str], compl
 @pytest.mark.parametrize(
     ("arguments", "text", "complaint"),
     [
-        (["--log", "-"], "", "none of 0 lines"),
+        (["--log", "-"], "", "the log is empty"),
         (["--log", "-"], "hello\n\nworld\n", "none of 2 lines"),
         (["--log", "-"], "Available KV cache memory: 3 GiB", "does not name its model"),
         (

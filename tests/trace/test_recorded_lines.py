@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hybrid_blocks.trace.digests import split
 from hybrid_blocks.trace.lines import LineReader
 from hybrid_blocks.trace.record_file import ENDINGS, RecordFile
 from hybrid_blocks.trace.recorded import Record, parse
-from hybrid_blocks.trace.recorder import Finished, Recorder
+from hybrid_blocks.trace.recorder import Finished, Recorder, logger
 
 BLOCK = 16
 LARGEST = 1 << 30
@@ -171,3 +172,40 @@ def test_a_digest_is_that_of_its_block_alone(tmp_path: Path) -> None:
     found = written(tmp_path / "traffic.jsonl")
     for one, other in itertools.combinations(found[:6], 2):
         assert (one.blocks == other.blocks) == (one.number % 3 == other.number % 3)
+
+
+@pytest.mark.parametrize("error", [ValueError("no such hash"), OSError(28, "No space left")])
+def test_an_error_of_the_thread_that_writes_is_logged_once_and_ends_the_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    recorder, has_written = Recorder(tmp_path / "a.jsonl.zst", LARGEST), threading.Event()
+    write = RecordFile.write
+
+    def fails_later(self: RecordFile, line: bytes) -> None:
+        if has_written.is_set():
+            raise error
+        write(self, line)
+        has_written.set()
+
+    said: list[str] = []
+    monkeypatch.setattr(logger, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(RecordFile, "write", fails_later)
+    for number in range(3):
+        recorder.put(finished(number))
+    assert has_written.wait(60)
+    for number in range(5):
+        recorder.put(finished(number))
+    recorder.close()
+    recorder.put(finished(9))
+    recorder.close()
+    assert len(said) == 3, said
+    assert said[0].endswith(f"a.jsonl.zst: {type(error).__name__}: {error}; serving goes on")
+    dropped = [int(message.split("dropped ")[1].split()[0]) for message in said[1:]]
+    assert dropped[1] == 1
+    assert all(message.endswith("as recording had stopped") for message in said[1:])
+    whole = records(recorder.path)
+    assert len(whole) + dropped[0] == 8
+    assert whole[0].number == 0
+    assert len(list(LineReader(recorder.path, "raise").parse(parse))) == len(whole)

@@ -147,6 +147,25 @@ def test_the_engine_never_waits_for_the_file(recording: Path) -> None:
     assert one.num_dropped == 5
 
 
+@pytest.mark.parametrize("name", ["_noted", "_scheduled", "_recorder"])
+def test_an_error_of_the_recorder_never_reaches_the_engine(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise AttributeError(name)
+
+    said: list[str] = []
+    monkeypatch.setattr(recorder, name, fails)
+    monkeypatch.setattr(
+        recorder.logger, "warning", lambda text, *values: said.append(text % values)
+    )
+    assert len(serve("manager")) > 20
+    assert said == [
+        f"hybrid_blocks stops recording traffic: AttributeError: {name}; serving goes on"
+    ]
+    assert not recording.exists() or not recording.read_bytes()
+
+
 def test_times_are_written_after_the_arrival(recording: Path) -> None:
     one = Recorder(recording, 1 << 30)
     request = Finished(100.0, 16, 1, 1, None, [], None, None, 0, False)

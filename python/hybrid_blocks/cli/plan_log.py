@@ -1,9 +1,11 @@
 """``hybrid-blocks plan --log FILE``."""
 
+import codecs
+import io
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import typer
@@ -18,6 +20,7 @@ from hybrid_blocks.pasted.log_report import LogReport, report_log
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.tables import render
 from hybrid_blocks.terminal import grid, make_console, print_table
+from hybrid_blocks.trace.lines import UNPACK_ERRORS, unpacked
 from hybrid_blocks.units import gib, parse_memory, parse_tokens
 
 
@@ -42,7 +45,7 @@ def plan_of_log(
     if json is not None:
         write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
     if json != STDOUT:
-        _print(report, make_console(), whole=whole)
+        _print(report, make_console(), whole=whole, is_given=memory is not None)
 
 
 def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
@@ -75,20 +78,28 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
 
 
 def _read(file: Path) -> Logged:
-    if file == STDOUT:
-        return read_lines(sys.stdin)
     try:
-        with file.open(errors="replace") as lines:
+        raw = sys.stdin.buffer if file == STDOUT else unpacked(file)
+        log = io.BufferedReader(cast("io.RawIOBase", raw))
+        with io.TextIOWrapper(log, _encoding(log.peek(2)), "replace") as lines:
             return read_lines(lines)
+    except UNPACK_ERRORS as error:
+        raise PlanError(f"--log {file}: the compressed data ends or breaks: {error}") from None
     except OSError as error:
         raise PlanError(f"--log {file}: {error.strerror or error}") from None
 
 
-def _print(report: LogReport, console: Console, *, whole: bool) -> None:
+def _encoding(begin: bytes) -> str:
+    """Return the encoding of a text that begins so; PowerShell redirects logs as UTF-16."""
+    return "utf-16" if begin[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE} else "utf-8-sig"
+
+
+def _print(report: LogReport, console: Console, *, whole: bool, is_given: bool) -> None:
     figures = report.figures
     version = f"{report.engine} {report.version or '(no release logged)'}"
-    is_logged = "as logged" if figures.is_memory_logged else "solved from the tokens"
-    console.print(f"log of {version}: {report.model}, {gib(figures.memory_bytes)} {is_logged}")
+    origin = "as logged" if figures.is_memory_logged else "solved from the tokens"
+    origin = "as given" if is_given else origin
+    console.print(f"log of {version}: {report.model}, {gib(figures.memory_bytes)} {origin}")
     table = grid("figures", "", "logged", "planned")
     for figure in figures.figures:
         table.add_row(figure.name, figure.logged or "-", figure.planned or "-")

@@ -71,6 +71,8 @@ def report_log(
         PlanError: the log names no model and no memory, or options that cannot be planned.
 
     """
+    if not log.num_lines:
+        raise PlanError("the log is empty: give what vLLM or SGLang writes at its start")
     if not log.num_read:
         raise PlanError(
             f"none of {log.num_lines:,} lines is one that vLLM or SGLang logs of a cache"

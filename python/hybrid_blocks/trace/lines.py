@@ -5,7 +5,7 @@ import io
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar, cast
+from typing import IO, Any, Final, Literal, TypeVar, cast
 
 import msgspec
 import zstandard
@@ -21,6 +21,26 @@ _READ_BYTES = 1 << 14  # a few bytes may stand for a thousand times as many
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+UNPACK_ERRORS: Final = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
+"""Errors of compressed data that ends early or breaks."""
+
+
+def unpacked(path: Path) -> IO[bytes]:
+    """Open a file that may be compressed with gzip or zstd, as its first bytes show.
+
+    Raises:
+        OSError: it cannot be opened. Reading may raise `UNPACK_ERRORS`.
+
+    """
+    with path.open("rb") as raw:
+        magic = raw.read(4)
+    if magic.startswith(_GZIP_MAGIC):
+        return cast("IO[bytes]", gzip.open(path))
+    if magic == _ZSTD_MAGIC:
+        return io.BufferedReader(_Unpacked(path))
+    return path.open("rb")
 
 
 class LineReader:
@@ -77,24 +97,15 @@ class LineReader:
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         number = 0
         try:
-            with self.path.open("rb") as raw:
-                magic = raw.read(4)
-            with self._opened(magic) as lines:
+            with unpacked(self.path) as lines:
                 for number, line in enumerate(lines, start=1):
                     text = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
                     if text.strip():
                         yield number, text
-        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+        except UNPACK_ERRORS as error:
             self._cut_off(number, error)
         except OSError as error:
             raise TraceError(f"{self.path}: {error.strerror or error}") from None
-
-    def _opened(self, magic: bytes) -> IO[bytes]:
-        if magic.startswith(_GZIP_MAGIC):
-            return cast("IO[bytes]", gzip.open(self.path))
-        if magic == _ZSTD_MAGIC:
-            return io.BufferedReader(_Unpacked(self.path))
-        return self.path.open("rb")
 
     def _cut_off(self, number: int, error: Exception) -> None:
         if self._on_error == "raise":

@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -62,6 +63,7 @@ class Recorder:
         self._largest_file = largest_file
         self.num_dropped = 0
         self._has_failed = False
+        self._at_hand: list[Finished] = []
         self._waiting: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
         self._is_closing = threading.Event()
         self._open()
@@ -71,9 +73,7 @@ class Recorder:
 
     def put(self, finished: Finished) -> None:
         """Take a request; return at once."""
-        if self._has_failed:
-            return
-        if self._waiting.qsize() < MAX_WAITING:
+        if not self._has_failed and self._waiting.qsize() < MAX_WAITING:
             self._waiting.put(finished)
         else:
             self.num_dropped += 1
@@ -84,6 +84,8 @@ class Recorder:
             self._waiting.put(None)
             self._is_closing.set()
             self._thread.join(timeout)
+        if self._has_failed and self.num_dropped:
+            self._say_dropped("as recording had stopped")
         atexit.unregister(self.close)
 
     @property
@@ -98,17 +100,35 @@ class Recorder:
     def _run(self) -> None:
         try:
             self._write_all()
-        except OSError as error:
-            logger.warning("hybrid_blocks stops recording to %s: %s", self.path, error)
+        except Exception as error:  # noqa: BLE001 - recording ends, and serving goes on
             self._has_failed = True
+            logger.warning(
+                "hybrid_blocks stops recording to %s: %s: %s; serving goes on",
+                self.path,
+                type(error).__name__,
+                error,
+            )
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Keep what was written, and let go of what waits."""
+        with suppress(OSError):
+            self._file.close()
+        self.num_dropped += len(self._at_hand)
+        self._at_hand = []
+        while True:
+            try:
+                self.num_dropped += self._waiting.get_nowait() is not None
+            except queue.Empty:
+                return
 
     def _write_all(self) -> None:
         for batch in self._batches():
-            begin = 0
-            while begin < len(batch):
-                end = begin + self._num_fitting(batch[begin:])
-                self._file.write(self._lines.encode(batch[begin:end]))
-                begin = end
+            self._at_hand = batch
+            while self._at_hand:
+                num = self._num_fitting(self._at_hand)
+                self._file.write(self._lines.encode(self._at_hand[:num]))
+                del self._at_hand[:num]
                 if self._file.num_bytes > self._largest_file:
                     self._close_file()
                     self._open()
@@ -143,9 +163,10 @@ class Recorder:
     def _close_file(self) -> None:
         self._file.close()
         if self.num_dropped:
-            logger.warning(
-                "hybrid_blocks dropped %d requests from %s, as the file was slower than the engine",
-                self.num_dropped,
-                self.path,
-            )
-            self.num_dropped = 0
+            self._say_dropped("as the file was slower than the engine")
+
+    def _say_dropped(self, reason: str) -> None:
+        logger.warning(
+            "hybrid_blocks dropped %d requests from %s, %s", self.num_dropped, self.path, reason
+        )
+        self.num_dropped = 0

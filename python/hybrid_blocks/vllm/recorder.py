@@ -91,8 +91,11 @@ def _take_prefill_stats(self: Any) -> Any:
     # Asked for in every step of every request, and there with the first token alone.
     if self.prefill_stats is None or (stats := _vllm_take_prefill_stats(self)) is None:
         return None
-    # The engine hands the events out right after.
-    setattr(self, _FIRST_TOKEN, (stats.num_cached_tokens, _scheduled(self), time()))
+    try:
+        # The engine hands the events out right after.
+        setattr(self, _FIRST_TOKEN, (stats.num_cached_tokens, _scheduled(self), time()))
+    except Exception as error:  # noqa: BLE001 - as in `_record`
+        _stop(error)
     return stats
 
 
@@ -105,9 +108,29 @@ def _scheduled(request: Any) -> float | None:
 
 
 def _free_request(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
-    if recorder := _recorder():
-        recorder.put(_noted(self, request))
+    _record(self, request)
     return _vllm_free_request(self, request, *arguments, **options)
+
+
+def _record(scheduler: Any, request: Any) -> None:
+    """Note a finished request; whatever goes wrong, the engine goes on."""
+    try:
+        if recorder := _recorder():
+            recorder.put(_noted(scheduler, request))
+    except Exception as error:  # noqa: BLE001
+        _stop(error)
+
+
+def _stop(error: Exception) -> None:
+    if _RECORDER == [None]:
+        return
+    # The file ends with the process: to wait for it here would hold up the engine.
+    _RECORDER[:] = [None]
+    logger.warning(
+        "hybrid_blocks stops recording traffic: %s: %s; serving goes on",
+        type(error).__name__,
+        error,
+    )
 
 
 def _noted(scheduler: Any, request: Any) -> Finished:
