@@ -276,6 +276,17 @@ def test_doctor_gets_the_connector_that_vllm_makes(
         (["--memory", "24GiB", "--", "HYBRID_BLOCKS=full", "vllm", "serve", "Phi-4"], "no level"),
         (["--compare", "a", "b", "--", "vllm", "serve", "Phi-4"], "beside --compare"),
         (["--memory", "24GiB", "--", "ls", "-l"], "no command that starts vLLM's server"),
+        *(
+            (["--memory", "24GiB", "--", "vllm", "serve", "Phi-4", flag, "0"], "positive: 0")
+            for flag in ("--max-num-seqs", "--max-num-batched-tokens", "-tp")
+        ),
+        (
+            [
+                *("--memory", "24GiB", "--", "vllm", "serve", "Qwen/Qwen3.5-27B"),
+                *("--hf-overrides", '{"num_hidden_layers": "x"}'),
+            ],
+            "must be a non-negative integer: 'x'\n",
+        ),
     ],
 )
 def test_a_command_that_gives_no_plan_is_one_clear_line(

@@ -43,16 +43,16 @@ def test_every_figure_of_the_tables_is_explained(name: str, model: str) -> None:
 
 
 def _printed(*arguments: str) -> list[str]:
-    """Names of the rows of all tables but those of groups, which have a figure in each column."""
+    """Names of the rows of all tables."""
     names: dict[str, None] = {}
     for table in _run(*arguments, "--all")[1].split("\n\n")[1:]:
-        title, _, rows = table.partition("\u2500\n")
-        if rows and "groups" not in title:
+        _, _, rows = table.partition("\u2500\n")
+        if rows:
             names |= dict.fromkeys(re.split(" {2,}", row.strip())[0] for row in rows.splitlines())
     return list(names)
 
 
-@pytest.mark.parametrize("model", ["Qwen3.5-27B", "gpt-oss-20b"])
+@pytest.mark.parametrize("model", ["Qwen3.5-27B", "gpt-oss-20b", "Gemma-3-27B"])
 def test_every_figure_that_is_printed_can_be_asked(model: str) -> None:
     asked = (model, "--memory", "24GiB", "--max-model-len", "4k")
     names = _printed(*asked, "--lengths", "512")
@@ -61,6 +61,29 @@ def test_every_figure_that_is_printed_can_be_asked(model: str) -> None:
         code, out, error = _run(*asked, "--why", name)
         assert code == 0, error
         assert "source: " in out
+
+
+def test_the_memory_is_explained_where_it_is_estimated_and_where_it_is_given() -> None:
+    _, out, _ = _run("gpt-oss-20b", "--gpu", "A100-80GB", "--why", "memory")
+    assert "0.92 x 79.25 GiB of A100-80GB = 72.91 GiB, less 12.80 GiB of weights" in out
+    assert "source: docs/planner.md, Your cards\nchanged most by " in out
+    _, out, _ = _run(*QWEN, "--why", "memory")
+    assert "memory: 24.00 GiB of each GPU, as given" in out
+
+
+def test_a_gain_is_the_ratio_of_the_requests() -> None:
+    _, out, _ = _run("Qwen3.5-27B", "--memory", "24GiB", "--why", "gain of 1k")
+    assert out.startswith("gain of 1,024: 115.71 / 99.40 requests - 1 = +16 %\nrequests of 1,024:")
+    assert "gain of 262,144: 1.48 / 1.47" in _run("Qwen3.5-27B", *QWEN[1:3], "--why", "gain")[1]
+
+
+def test_a_group_is_explained_on_both_sides() -> None:
+    _, out, _ = _run("Gemma-3-27B", "--memory", "30GiB", "--tp", "2", "--why", "full")
+    natural, source, vllm, _ = out.splitlines()
+    assert "a slab holds floor(17,039,360 / 655,360) = 26; " in natural
+    assert "1,890 slabs x 26 blocks x 16 tokens = 786,240 token slots" in natural
+    assert source.startswith("  source: docs/planner.md")
+    assert "49,152 blocks x 16 tokens = 786,432 token slots" in vllm
 
 
 def test_the_formula_gives_the_figure_of_the_tables() -> None:

@@ -233,12 +233,16 @@ def _deployment(
 
 def _sequences(options: Mapping[str, Any]) -> int:
     given: int | None = options.get("max_num_seqs")
-    return given or SEQUENCES * _doubled(options)
+    if given is not None:
+        return given
+    tokens: int | None = options.get("max_num_batched_tokens")
+    most = SEQUENCES * _doubled(options)
+    return most if tokens is None else min(most, tokens)
 
 
 def _batched_tokens(options: Mapping[str, Any], length: int) -> int:
     given: int | None = options.get("max_num_batched_tokens")
-    if given:
+    if given is not None:
         return given
     tokens = BATCHED_TOKENS * _doubled(options)
     if options.get("enable_chunked_prefill") is False:

@@ -1,4 +1,4 @@
-"""Manifests of Kubernetes and of Compose, and recipes of images: the command that serves."""
+"""Manifests, values of Helm and recipes of images: the command that serves."""
 
 import json
 import re
@@ -8,8 +8,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-_KEYS: Final = re.compile(r"^\s*(?:- +)?(?:command|args|entrypoint)\s*:", re.MULTILINE)
+_KEYS: Final = re.compile(r"^\s*(?:- +)?(?:command|args|entrypoint|modelURL)\s*:", re.MULTILINE)
 _SERVER: Final = re.compile(r"vllm|api_server")
+_CAPITAL: Final = re.compile(r"[A-Z]")
+_CHARTS_OWN: Final = frozenset({"v0", "v1"})
 _RECIPE: Final = re.compile(r"^(FROM|ENV|ENTRYPOINT|CMD)[ \t]+((?:\\\r?\n|.)+)", re.MULTILINE)
 
 
@@ -52,9 +54,26 @@ def _commands(part: object) -> Iterator[list[str]]:
         given = {name: part[name] for name in ("entrypoint", "command", "args") if part.get(name)}
         if given and all(isinstance(value, str | list) for value in given.values()):
             yield _words(part, given)
+        if isinstance(part.get("modelURL"), str):
+            yield _of_values(part)
         for value in part.values():
             if isinstance(value, Mapping | list):
                 yield from _commands(value)
+
+
+def _of_values(model: Mapping[str, Any]) -> list[str]:
+    """Words of a model of vLLM's production stack: `vllmConfig` names options in camel case."""
+    words = [*_variables(model.get("env")), "vllm", "serve", model["modelURL"]]
+    config = model.get("vllmConfig")
+    for name, value in config.items() if isinstance(config, Mapping) else ():
+        flag = _CAPITAL.sub(lambda match: f"-{match[0].lower()}", str(name))
+        if flag == "extra-args":
+            words += _split(value)
+        elif isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None and name not in _CHARTS_OWN:
+            words.append(f"--{flag}={value}")
+    return words
 
 
 def _words(container: Mapping[str, Any], given: Mapping[str, str | list[Any]]) -> list[str]:

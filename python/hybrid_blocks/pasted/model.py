@@ -21,5 +21,7 @@ def find_model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
             raise PlanError(
                 f"{name}: vLLM takes no revision in the name; write {model} --revision {revision}"
             ) from None
+        if "neither a file" not in str(error):
+            raise
         hint = "its config.json or a name can stand before -- or --log"
         raise PlanError(f"{error} ({hint})") from None

@@ -258,7 +258,7 @@ def _expanded(arguments: Sequence[str], environment: Mapping[str, str]) -> list[
 
 
 def _unknown(words: Sequence[str]) -> PlanError:
-    said = " ".join(words[:3])
+    said = " ".join(words[:3]).rstrip(":")
     names = [PurePath(word).name for word in words]
     other: list[tuple[Callable[[str], bool], str]] = [
         (lambda name: name.startswith("sglang"), "a command of SGLang's"),
@@ -267,7 +267,9 @@ def _unknown(words: Sequence[str]) -> PlanError:
     ]
     for is_it, what in other:
         if any(map(is_it, names)):
-            return PlanError(f"{said}: {what} is not read; {READ}")
+            return PlanError(
+                f"{said}: {what} is not read: give its model, memory and --tp to plan it; {READ}"
+            )
     if "vllm" in names and names[-1] != "vllm":
         following = names[names.index("vllm") + 1]
         return PlanError(f"{said}: vllm {following} starts no server; {READ}")

@@ -111,8 +111,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
             PlanError: as `estimate`.
 
         """
+        return self.estimate(model, deployment).free
+
+    def estimate(self, model: Model, deployment: Deployment) -> Estimate:
+        """Return the parts of the free memory, as `free`."""
         any_number = msgspec.structs.replace(self.cards, count=None)
-        return estimate(model, deployment, any_number, self.utilization).free
+        return estimate(model, deployment, any_number, self.utilization)
 
     def option(self, deployment: Deployment) -> str:
         """Return the option that gives a deployment its cards."""

@@ -1,14 +1,13 @@
 """Tables of a report for the terminal, all of one look."""
 
 from collections.abc import Callable
-from itertools import groupby
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hybrid_blocks.plan.report.plan_report import AtLength, GroupReport, PlanReport
+from hybrid_blocks.plan.report.groups import rows
+from hybrid_blocks.plan.report.plan_report import AtLength, PlanReport
 from hybrid_blocks.plan.report.report import Report
 from hybrid_blocks.plan.report.sglang_table import sglang_table
 from hybrid_blocks.plan.report.verdict import Gain, percent
@@ -86,13 +85,11 @@ def _groups(title: str, plan: PlanReport) -> Table:
         "token slots",
         "a slab" if plan.slab_bytes else "",
     )
-    for group, count in _alike(plan.groups):
+    for name, group in rows(plan):
         padding = f" + {group.padding_layers}" if group.padding_layers else ""
         state = group.slots_per_request is not None
         table.add_row(
-            group.kind
-            + (f" {group.window:,}" if group.window else "")
-            + (f" x {count}" if count > 1 else ""),
+            name,
             f"{group.layers}{padding}",
             "state" if state else f"{group.block_tokens:,}",
             human(group.page_bytes),
@@ -103,12 +100,6 @@ def _groups(title: str, plan: PlanReport) -> Table:
             f"{group.blocks_per_slab:,}" if group.blocks_per_slab else "",
         )
     return table
-
-
-def _alike(groups: tuple[GroupReport, ...]) -> list[tuple[GroupReport, int]]:
-    """Neighbouring groups that differ in nothing but the name, and how many they are."""
-    unnamed = (msgspec.structs.replace(group, name="") for group in groups)
-    return [(group, len(list(members))) for group, members in groupby(unnamed)]
 
 
 def _capacity(report: Report) -> Table:

@@ -11,15 +11,19 @@ from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import plan_natural
 from hybrid_blocks.plan.memory import Gpu
-from hybrid_blocks.plan.report import why_sglang
+from hybrid_blocks.plan.report import groups, why_sglang
 from hybrid_blocks.plan.report.plan_report import PlanReport
 from hybrid_blocks.plan.report.report import Report, make_report
 from hybrid_blocks.plan.report.sglang_report import RELEASE
+from hybrid_blocks.plan.report.verdict import percent
 from hybrid_blocks.plan.report.why_formulas import HOLDS, PARTS, formulas
 from hybrid_blocks.plan.vllm import plan_vllm
-from hybrid_blocks.units import human, parse_tokens
+from hybrid_blocks.units import gib, human, parse_tokens
 
 REQUESTS: Final = "requests of "
+MEMORY: Final = "memory"
+_GAIN: Final = "gain"
+_ESTIMATES: Final = "docs/planner.md, Your cards"
 _LOGGED: Final = "vLLM logs"
 _FIELDS: Final = {
     "slabs": "num_slabs",
@@ -54,10 +58,18 @@ def why(
         PlanError: no figure has this name, or this plan has no such figure; or as `make_report`.
 
     """
-    name, length = _resolved(name, deployment.length(model))
+    case = (model, memory_bytes, deployment)
+    asked = " ".join(name.split()).lower()
+    if asked == MEMORY:
+        return _memory(case, gpu)
+    limit = deployment.length(model)
+    if asked.startswith(_GAIN):
+        return _gain(asked.removeprefix(_GAIN).removeprefix(" of ") or str(limit), case, gpu)
+    if of_group := list(_group(asked, make_report(*case, [limit]), limit)):
+        return of_group
+    name, length = _resolved(name, limit)
     wanted = [*lengths, length]
     report = make_report(model, memory_bytes, deployment, wanted)
-    case = (model, memory_bytes, deployment)
     values = _values(report, case, name, length)
     if not any(value is not None for value in values.values()):
         raise PlanError(f"--why {name!r}: {model.name} has no such figure")
@@ -75,6 +87,52 @@ def why(
         lines.append(f"max_num_seqs {deployment.max_num_seqs:,} caps it")
     lines.append(_changed_most(name, length, values, case, gpu))
     return lines
+
+
+def _memory(case: tuple[Model, int, Deployment], gpu: Gpu | None) -> list[str]:
+    """Lines on the free memory, which all other figures follow from."""
+    model, memory_bytes, deployment = case
+    if gpu is None:
+        return [
+            f"{MEMORY}: {gib(memory_bytes)} of each GPU, as given",
+            "  source: --memory, or the pasted command's --kv-cache-memory-bytes",
+        ]
+    lines = [f"{MEMORY}: {gpu.estimate(model, deployment).line}", f"  source: {_ESTIMATES}"]
+    most, told = 0.0, "no single input of those tried changes it"
+    for text, memory, other in _changes(*case):
+        if memory != memory_bytes:
+            continue
+        try:
+            found = gpu.free(model, other)
+        except PlanError:
+            continue
+        if _moved(memory_bytes, found) > most:
+            most = _moved(memory_bytes, found)
+            by = gpu.option(other) if other.tp != deployment.tp else text
+            told = f"changed most by {by}: {gib(found)}"
+    return [*lines, told]
+
+
+def _gain(length: str, case: tuple[Model, int, Deployment], gpu: Gpu | None) -> list[str]:
+    """Lines on the column "gain" of a length: those of its requests, and their ratio."""
+    name, tokens = _resolved(f"{REQUESTS}{length}", 0)
+    report = make_report(*case, [tokens])
+    lines = why(name, *case, gpu=gpu)
+    if report.vllm is None or report.verdict is None:
+        raise PlanError(f"--why 'gain': {report.model} is not planned for vLLM")
+    index = [one.length for one in report.natural.lengths].index(tokens)
+    ours, theirs = (plan.lengths[index].running for plan in (report.natural, report.vllm))
+    share = percent(report.verdict.gains[index].share)
+    return [f"{_GAIN} of {tokens:,}: {ours:,.2f} / {theirs:,.2f} requests - 1 = {share}", *lines]
+
+
+def _group(asked: str, report: Report, length: int) -> Iterator[str]:
+    """Lines on a row of the tables of groups."""
+    for side, plan in (("natural", report.natural), ("vLLM", report.vllm)):
+        for name, group in groups.rows(plan) if plan is not None else ():
+            if asked.replace(",", "") == name.replace(",", ""):
+                yield f"{side}: group {name}: {groups.formula(plan, group, length)}"
+                yield f"  source: {_SOURCES[side]}"
 
 
 def _resolved(name: str, limit: int) -> tuple[str, int]:
@@ -99,8 +157,18 @@ def _resolved(name: str, limit: int) -> tuple[str, int]:
     meant = f"; did you mean {known[near[0]]!r}?" if near else ""
     every = ", ".join(
         (
-            *(*_FIELDS, f"{REQUESTS}N", _LOGGED, HOLDS, *PARTS, *why_sglang.NAMES),
+            *(
+                MEMORY,
+                *_FIELDS,
+                f"{REQUESTS}N",
+                f"{_GAIN} of N",
+                _LOGGED,
+                HOLDS,
+                *PARTS,
+                *why_sglang.NAMES,
+            ),
             *(f"{start}N" for start in why_sglang.AT_LENGTH),
+            "the name of a group",
         )
     )
     raise PlanError(f"--why {name!r}: figures are {every}{meant}")
