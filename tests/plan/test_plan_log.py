@@ -16,6 +16,7 @@ from hybrid_blocks.pasted.log_lines import read_lines
 from hybrid_blocks.pasted.log_report import LogReport, report_log
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.sglang.costs import costs
+from hybrid_blocks.units import human
 from log_writer import write_log, write_sglang
 from public_data import DATA
 from typer.testing import CliRunner
@@ -171,6 +172,29 @@ def test_a_model_that_is_not_known_says_where_its_name_can_stand() -> None:
     code, _, error = _run("--log", "-", text=text)
     assert code == 2
     assert "its config.json or a name can stand before -- or --log" in error
+
+
+def test_the_log_of_level_natural_is_compared_with_its_own_plan() -> None:
+    text = json.loads(_run("Qwen3.6-27B", "--memory", "20GiB", "--json", "-")[1])
+    ours, theirs, length = text["natural"], text["vllm"], text["max_model_len"]
+    slab = human(ours["slab_bytes"])
+    lines = [
+        "Initializing a V1 LLM engine (v0.33.0) with config: model='Qwen/Qwen3.6-27B', "
+        f"max_seq_len={length}, tensor_parallel_size=1, kv_cache_dtype=auto",
+        "Available KV cache memory: 20.00 GiB",
+        f"hybrid_blocks: 20 GiB hold {ours['max_concurrency']:.2f}x requests of {length:,} tokens "
+        f"in {ours['num_slabs']:,} slabs of {slab}; vLLM would log "
+        f"{theirs['logged_concurrency']:.2f}x in {theirs['num_blocks']:,} blocks",
+        f"GPU KV cache size: {ours['tokens']:,} tokens, Maximum concurrency for {length:,} tokens "
+        f"per request: {ours['max_concurrency']:.2f}x",
+    ]
+    code, out, error = _run("--log", "-", text="\n".join(lines))
+    assert (code, error) == (0, "")
+    assert "all figures of the log are those that the planner expects" in out
+    assert f"slabs {ours['num_slabs']:,} {ours['num_slabs']:,} " in " ".join(out.split())
+    other = [line.replace(f"in {ours['num_slabs']:,} ", "in 9 ") for line in lines]
+    out = _run("--log", "-", text="\n".join(other))[1]
+    assert "the planner expects other figures (tokens, concurrency" in out
 
 
 def test_an_option_that_the_log_does_not_tell_is_found() -> None:

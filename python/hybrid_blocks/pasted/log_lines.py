@@ -65,7 +65,11 @@ PATTERNS: Final = {
     ),
     "hits": re.compile(r"Prefix cache hit rate: (?P<hits>[\d.]+)%"),
     "preemptions": re.compile(r"\bPreemptions: (?P<preemptions>\d+)"),
-    "level": re.compile(r"hybrid_blocks: (?P<natural>.* hold .* requests of .* slabs .*)"),
+    "level natural": re.compile(
+        r"hybrid_blocks: [\d.]+ \w+ hold (?P<natural_concurrency>[\d.]+)x requests of (?P<length>"
+        r"[\d,]+) tokens in (?P<slabs>[\d,]+) slabs of (?P<slab>[\d.]+ \w+); vLLM would log "
+        r"(?:(?P<vllm_concurrency>[\d.]+)x in (?P<vllm_blocks>[\d,]+) blocks)?"
+    ),
     "model loading": re.compile(r"Model loading took (?P<weights>[\d.]+) Gi?B"),
     "sglang": re.compile(
         r"server_args=(?P<sglang_options>.*?\bmodel_path'?(?:=|: )'(?P<sglang_model>[^']+)'.*)"

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted import log_natural as natural
 from hybrid_blocks.pasted import log_sglang as sglang
 from hybrid_blocks.pasted.command import of_options
 from hybrid_blocks.pasted.log_figures import (
@@ -84,6 +85,9 @@ def report_log(
     if memory_bytes is not None:
         facts = {**log.facts, "memory": [str(memory_bytes / 2**30)]}
         log = msgspec.structs.replace(log, facts=facts)
+    if natural.is_logged(log):
+        figures = natural.compare(log, model, deployment)
+        return _report("vLLM", log, model, deployment, figures)
     release = _release(version)
     is_old = release is not None and release < _COUNTS_REQUESTS
     figures = compare_figures(
