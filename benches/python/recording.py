@@ -6,7 +6,8 @@ alone: an engine's has the model's work too, so that recording is a smaller part
 drawn before the steps, and nothing compares what they decide.
 
 With ``--requests`` it counts without vLLM, in a minute, what a finished request costs the recorder:
-the call that hands it over, and the thread that writes.
+the call that hands it over, and the thread that writes. Take a release build: a quick one counts
+more.
 """
 
 import argparse

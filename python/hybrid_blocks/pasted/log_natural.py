@@ -46,13 +46,16 @@ def compare(log: Logged, model: Model, deployment: Deployment) -> Figures:
 
 
 def _figures(log: Logged, plan: ArenaPlan, vllm: VllmPlan | None, length: int) -> Iterator[Figure]:
+    blocks = theirs = None
+    if vllm is not None:
+        blocks, theirs = f"{vllm.num_blocks:,}", f"{vllm.max_concurrency:.2f}"
     for name, fact, planned in (
         ("max length", "length", f"{length:,}"),
         ("slabs", "slabs", f"{plan.num_slabs:,}"),
         ("a slab", "slab", human(plan.slab_bytes)),
         ("tokens", "tokens", f"{capacity.tokens(plan, length):,}"),
         ("concurrency", "natural_concurrency", f"{capacity.concurrency(plan, length):.2f}"),
-        ("vLLM's blocks", "vllm_blocks", vllm and f"{vllm.num_blocks:,}"),
-        ("vLLM's concurrency", "vllm_concurrency", vllm and f"{vllm.max_concurrency:.2f}"),
+        ("vLLM's blocks", "vllm_blocks", blocks),
+        ("vLLM's concurrency", "vllm_concurrency", theirs),
     ):
         yield Figure(name=name, logged=log.last(fact), planned=planned)

@@ -15,6 +15,8 @@ ENDINGS: Final = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 FLUSHED_EVERY_S: Final = 0.9
 
+_FASTEST: Final = -7
+
 
 class _Packer(NamedTuple):
     """A compressor, its flush that makes the file readable so far, and its last flush."""
@@ -84,13 +86,13 @@ class RecordFile:
 
 def _new_packer(ending: str) -> _Packer | None:
     if ending.endswith(".zst"):
-        compressor: Any = zstandard.ZstdCompressor(level=1).compressobj()
+        # A search for digests that come again would cost as much as all else that the thread does.
+        compressor: Any = zstandard.ZstdCompressor(level=_FASTEST).compressobj()
         return _Packer(
             compressor, zstandard.COMPRESSOBJ_FLUSH_BLOCK, zstandard.COMPRESSOBJ_FLUSH_FINISH
         )
     if ending.endswith(".gz"):
-        # Digests get smaller by their alphabet alone. A search for repeated ones would cost more
-        # than all else that the thread does.
+        # Digests get smaller by their alphabet alone.
         with_header = 16 + zlib.MAX_WBITS
         compressor = zlib.compressobj(
             1, zlib.DEFLATED, with_header, zlib.DEF_MEM_LEVEL, zlib.Z_HUFFMAN_ONLY

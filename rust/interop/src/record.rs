@@ -1,7 +1,5 @@
 //! Lines of recorded traffic: a finished request each, written without Python's objects between.
 
-use std::fmt::Display;
-use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
 use hybrid_blocks::hash::{Hashes, KeyedDigests};
@@ -12,6 +10,9 @@ use rustc_hash::FxHashMap;
 use crate::keyed::key_of;
 
 const MICROSECONDS: f64 = 1e6;
+const SIX_DIGITS: u64 = 1_000_000;
+/// Bytes of a line of a few thousand tokens.
+const LINE_BYTES: usize = 2048;
 
 /// Writes the lines of one file; its key is never shown.
 #[pyclass(name = "RecordLines", module = "hybrid_blocks._core", frozen)]
@@ -40,7 +41,8 @@ impl PyRecordLines {
     /// The lines of finished requests, each with its end.
     fn encode<'py>(&self, requests: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyBytes>> {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut text, mut hashes) = (Vec::new(), Hashes::default());
+        let mut text = Vec::with_capacity(requests.len() * LINE_BYTES);
+        let mut hashes = Hashes::default();
         for request in requests {
             self.write(request.cast::<PyTuple>()?, &mut numbers, &mut hashes, &mut text)?;
         }
@@ -61,13 +63,22 @@ impl PyRecordLines {
         let count = |place: usize| request.get_item(place)?.extract::<u64>();
         put(text, "{\"hybrid_blocks_request\":", numbers.next);
         numbers.next += 1;
-        put_seconds(text, "arrival", arrival - self.start);
+        put_seconds(text, ",\"arrival\":", arrival - self.start);
         put(text, ",\"block_tokens\":", count(1)?);
         put(text, ",\"prompt_tokens\":", count(2)?);
         put(text, ",\"output_tokens\":", count(3)?);
         text.extend_from_slice(b",\"blocks\":\"");
-        for hash in request.get_item(5)?.try_iter()? {
-            self.digests.push(hash?.cast::<PyBytes>()?.as_bytes(), hashes, text);
+        let blocks = request.get_item(5)?;
+        if let Ok(blocks) = blocks.cast::<PyList>() {
+            // vLLM's hashes of most engines; a list is read without an iterator.
+            for place in 0..blocks.len() {
+                let hash = blocks.get_item(place)?;
+                self.digests.push(hash.cast::<PyBytes>()?.as_bytes(), hashes, text);
+            }
+        } else {
+            for hash in blocks.try_iter()? {
+                self.digests.push(hash?.cast::<PyBytes>()?.as_bytes(), hashes, text);
+            }
         }
         self.digests.finish(hashes, text);
         text.push(b'"');
@@ -83,17 +94,23 @@ impl PyRecordLines {
                 // A client may send text that no UTF-8 has.
                 let name = name.cast::<PyString>()?.to_string_lossy().into_owned();
                 let next = names.len();
-                put(text, field, *names.entry(name).or_insert(next));
+                put(text, field, *names.entry(name).or_insert(next) as u64);
             }
         }
         let priority: i64 = request.get_item(8)?.extract()?;
         if priority != 0 {
-            put(text, ",\"priority\":", priority);
+            text.extend_from_slice(b",\"priority\":");
+            if priority < 0 {
+                text.push(b'-');
+            }
+            put(text, "", priority.unsigned_abs());
         }
         if request.get_item(9)?.extract()? {
             text.extend_from_slice(b",\"aborted\":true");
         }
-        for (place, field) in [(10, "scheduled"), (11, "first_token"), (12, "finished")] {
+        for (place, field) in
+            [(10, ",\"scheduled\":"), (11, ",\"first_token\":"), (12, ",\"finished\":")]
+        {
             if let Some(moment) = request.get_item(place)?.extract::<Option<f64>>()? {
                 put_seconds(text, field, moment - arrival);
             }
@@ -103,13 +120,34 @@ impl PyRecordLines {
     }
 }
 
-fn put(text: &mut Vec<u8>, field: &str, value: impl Display) {
-    // Writing to a vector does not fail.
-    let _ = write!(text, "{field}{value}");
+/// Appends a number, without the cost of general formatting.
+fn put(text: &mut Vec<u8>, field: &str, value: u64) {
+    text.extend_from_slice(field.as_bytes());
+    let mut digits = [0; 20];
+    let mut begin = digits.len();
+    let mut rest = value;
+    while rest > 0 || begin == digits.len() {
+        begin -= 1;
+        digits[begin] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    text.extend_from_slice(&digits[begin..]);
 }
 
-/// Appends a time with six digits; clocks of two processes may disagree by a little.
+/// Appends a time with up to six digits; clocks of two processes may disagree by a little.
 fn put_seconds(text: &mut Vec<u8>, field: &str, seconds: f64) {
-    let micros = (seconds.max(0.0) * MICROSECONDS).round();
-    let _ = write!(text, ",\"{field}\":{}", micros / MICROSECONDS);
+    let micros = (seconds.max(0.0) * MICROSECONDS).round() as u64;
+    put(text, field, micros / SIX_DIGITS);
+    let mut rest = micros % SIX_DIGITS;
+    if rest == 0 {
+        return;
+    }
+    let mut digits = [b'.'; 7];
+    let mut end = 1;
+    for place in (1..digits.len()).rev() {
+        digits[place] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        end = end.max(if digits[place] == b'0' { 1 } else { place + 1 });
+    }
+    text.extend_from_slice(&digits[..end]);
 }

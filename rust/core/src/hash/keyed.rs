@@ -13,6 +13,8 @@ pub const KEY_BYTES: usize = 16;
 /// Characters of a digest's text.
 pub const TEXT_BYTES: usize = 12;
 
+/// Bytes of vLLM's hashes, the fast case.
+const USUAL_BYTES: usize = 32;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const PAIR_BITS: u32 = 12;
 /// The two characters of each number of 12 bits.
@@ -24,10 +26,11 @@ pub struct KeyedDigests(Aes128);
 /// Hashes that wait for their digests, which are made many at a time.
 #[derive(Default)]
 pub struct Hashes {
-    /// Pieces of 16 bytes, zeros behind the last, of all hashes since the last of another size.
-    pieces: Vec<Block>,
+    /// All hashes since the last of another size, one behind another.
+    bytes: Vec<u8>,
+    bytes_each: usize,
+    count: usize,
     sums: Vec<Block>,
-    pieces_each: usize,
 }
 
 impl KeyedDigests {
@@ -39,52 +42,75 @@ impl KeyedDigests {
 
     /// Takes a hash; its digest is in `text` after [`finish`](Self::finish).
     pub fn push(&self, hash: &[u8], hashes: &mut Hashes, text: &mut Vec<u8>) {
-        let (pieces, rest) = hash.as_chunks::<KEY_BYTES>();
-        let has_rest = !rest.is_empty() || pieces.is_empty();
-        let pieces_each = pieces.len() + usize::from(has_rest);
-        if pieces_each != hashes.pieces_each {
+        if hash.len() != hashes.bytes_each {
             self.finish(hashes, text);
-            hashes.pieces_each = pieces_each;
+            hashes.bytes_each = hash.len();
         }
-        hashes.sums.push((hash.len() as u128).to_le_bytes().into());
-        hashes.pieces.extend(pieces.iter().map(|&piece| Block::from(piece)));
-        if has_rest {
-            let mut piece = [0; KEY_BYTES];
-            piece[..rest.len()].copy_from_slice(rest);
-            hashes.pieces.push(piece.into());
+        hashes.count += 1;
+        if let Ok(hash) = <&[u8; USUAL_BYTES]>::try_from(hash) {
+            hashes.bytes.extend_from_slice(hash); // as its size is known, without a call
+        } else {
+            hashes.bytes.extend_from_slice(hash);
         }
     }
 
     /// Appends the digests of the hashes that wait, each of [`TEXT_BYTES`] characters.
     pub fn finish(&self, hashes: &mut Hashes, text: &mut Vec<u8>) {
-        let Hashes { pieces, sums, pieces_each } = hashes;
-        for place in 0..*pieces_each {
-            let of_place = pieces.iter().skip(place).step_by(*pieces_each);
-            for (sum, piece) in sums.iter_mut().zip(of_place) {
-                let next =
-                    u128::from_ne_bytes((*sum).into()) ^ u128::from_ne_bytes((*piece).into());
-                *sum = next.to_ne_bytes().into();
+        let Hashes { bytes, bytes_each, count, sums } = hashes;
+        let (usual, rest) = bytes.as_chunks::<USUAL_BYTES>();
+        let size = *bytes_each as u128;
+        sums.resize(*count, size.to_le_bytes().into());
+        if *bytes_each == USUAL_BYTES && rest.is_empty() {
+            for place in 0..USUAL_BYTES / KEY_BYTES {
+                for (sum, hash) in sums.iter_mut().zip(usual) {
+                    add(sum, hash.as_chunks().0[place]);
+                }
+                self.0.encrypt_blocks(sums);
             }
-            self.0.encrypt_blocks(sums);
+        } else {
+            for place in 0..bytes_each.div_ceil(KEY_BYTES).max(1) {
+                for (number, sum) in sums.iter_mut().enumerate() {
+                    let hash = &bytes[number * *bytes_each..][..*bytes_each];
+                    let mut piece = [0; KEY_BYTES];
+                    for (to, from) in piece.iter_mut().zip(hash.iter().skip(place * KEY_BYTES)) {
+                        *to = *from;
+                    }
+                    add(sum, piece);
+                }
+                self.0.encrypt_blocks(sums);
+            }
         }
-        text.reserve(sums.len() * TEXT_BYTES);
-        for sum in sums.iter() {
-            text.extend_from_slice(&characters(sum));
+        let begin = text.len();
+        text.resize(begin + sums.len() * TEXT_BYTES, 0);
+        let places = text[begin..].as_chunks_mut::<TEXT_BYTES>().0;
+        for (place, sum) in places.iter_mut().zip(&*sums) {
+            *place = characters(sum);
         }
-        pieces.clear();
         sums.clear();
+        bytes.clear();
+        *count = 0;
     }
+}
+
+/// Adds a piece of a hash to a sum.
+fn add(sum: &mut Block, piece: [u8; KEY_BYTES]) {
+    let next = u128::from_ne_bytes((*sum).into()) ^ u128::from_ne_bytes(piece);
+    *sum = next.to_ne_bytes().into();
 }
 
 /// Base64 of the first 9 bytes.
 fn characters(sum: &Block) -> [u8; TEXT_BYTES] {
-    let first = u128::from_be_bytes((*sum).into());
+    let sum = u128::from_be_bytes((*sum).into());
+    let (first, ninth) = ((sum >> 64) as u64, (sum >> 56) as u8);
     let mut text = [0; TEXT_BYTES];
-    let mut shift = u128::BITS;
-    for pair in text.as_chunks_mut::<2>().0 {
+    let (pairs, last) = text.split_at_mut(TEXT_BYTES - 2);
+    let mut shift = u64::BITS;
+    for pair in pairs.as_chunks_mut::<2>().0 {
         shift -= PAIR_BITS;
         *pair = PAIRS[(first >> shift) as usize & (PAIRS.len() - 1)];
     }
+    // Four bits are left of the first 8 bytes.
+    last.copy_from_slice(&PAIRS[(first as usize & 0xf) << 8 | usize::from(ninth)]);
     text
 }
 
