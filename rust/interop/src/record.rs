@@ -136,6 +136,7 @@ fn put(text: &mut Vec<u8>, field: &str, value: u64) {
 
 /// Appends a time with up to six digits; clocks of two processes may disagree by a little.
 fn put_seconds(text: &mut Vec<u8>, field: &str, seconds: f64) {
+    #[expect(clippy::cast_sign_loss, reason = "no number here is below 0")]
     let micros = (seconds.max(0.0) * MICROSECONDS).round() as u64;
     put(text, field, micros / SIX_DIGITS);
     let mut rest = micros % SIX_DIGITS;
