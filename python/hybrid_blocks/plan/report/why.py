@@ -129,7 +129,9 @@ def _gain(length: str, case: tuple[Model, int, Deployment], gpu: Gpu | None) -> 
 def _group(asked: str, report: Report, length: int) -> Iterator[str]:
     """Lines on a row of the tables of groups."""
     for side, plan in (("natural", report.natural), ("vLLM", report.vllm)):
-        for name, group in groups.rows(plan) if plan is not None else ():
+        if plan is None:
+            continue
+        for name, group in groups.rows(plan):
             if asked.replace(",", "") == name.replace(",", ""):
                 yield f"{side}: group {name}: {groups.formula(plan, group, length)}"
                 yield f"  source: {_SOURCES[side]}"
