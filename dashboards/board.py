@@ -79,6 +79,12 @@ MEMORY = Row(
             "Slabs a second that a pool took from another.",
             {"steals": rate(engine.SLAB_STEALS.name)},
         ),
+        Panel(
+            "Held for other engines",
+            "Slabs of prompts that a decoding engine has still to read. Refused: prompts a second "
+            "that found no room to wait.",
+            {"slabs": total(engine.HELD_SLABS.name), "refused": rate(engine.HELD_REFUSED.name)},
+        ),
     ],
 )
 HITS = Row(

@@ -50,7 +50,9 @@ def computes_on_cpu() -> bool:
     return any((Path(folder) / "_C_AVX2.abi3.so").exists() for folder in folders or ())
 
 
-NEED_CPU_OPERATORS = ["e2e", "offload/test_engine.py", "offload/test_killed.py"]
+NEED_CPU_OPERATORS = [
+    *("e2e", "offload/test_apart.py", "offload/test_engine.py", "offload/test_killed.py")
+]
 collect_ignore = [] if computes_on_cpu() else NEED_CPU_OPERATORS
 
 # What imports vLLM or torch. `pytest --without-vllm` leaves it out and says so, and `--only-vllm`
@@ -61,11 +63,13 @@ NEED_VLLM = [
     *("e2e", "kernels", "vllm"),
     "architectures/test_record_equals_vllm.py",
     "hash/test_against_vllm.py",
+    "offload/test_apart.py",
     "offload/test_engine.py",
     "offload/test_identity.py",
     "offload/test_identity_fields.py",
     "offload/test_killed.py",
     "offload/test_manager_campaign.py",
+    "offload/test_nixl_over_slabs.py",
     "offload/test_offload_manager.py",
     "offload/test_rates.py",
     "offload/test_replacement.py",

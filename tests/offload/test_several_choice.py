@@ -126,6 +126,15 @@ OURS = {
     "kv_connector_extra_config": {"spec_name": "HybridOffloadingSpec"},
 }
 SEVERAL = "hybrid_blocks.offload.several"
+PULLS = {
+    "kv_connector": "HybridNixlConnector",
+    "kv_connector_module_path": "hybrid_blocks.offload.nixl",
+}
+
+
+def test_level_natural_serves_pulls_by_the_connector_that_knows_slabs() -> None:
+    assert Connector.of(PULLS).refused({}) is None
+    assert Connector.of({"kv_connector": "HybridNixlConnector"}).refused({}) is not None
 
 
 @pytest.mark.parametrize(
@@ -134,6 +143,7 @@ SEVERAL = "hybrid_blocks.offload.several"
         (SEVERAL, [OURS], None),
         (SEVERAL, [OURS, OURS], None),
         (SEVERAL, [OURS, {"kv_connector": "NixlConnector"}], "the KV connector NixlConnector"),
+        (SEVERAL, [OURS, PULLS], "the KV connector HybridNixlConnector in a list"),
         (None, [OURS], "the KV connector MultiConnector"),
     ],
 )

@@ -33,10 +33,21 @@ HITS: Final = Figure(
 HITS_SHORTENED: Final = Figure(
     "hybrid_blocks_hits_shortened_total", "counter", "Hits too scattered to resume from."
 )
+HELD_SLABS: Final = Figure(
+    "hybrid_blocks_held_slabs",
+    "gauge",
+    "Slabs of prompts that another engine has still to read, at most; HybridNixlConnector only.",
+)
+HELD_REFUSED: Final = Figure(
+    "hybrid_blocks_held_refused_total",
+    "counter",
+    "Prompts that found no room to wait for their reader, which computes them itself.",
+)
 
 ENGINE: Final = (
     *(INFO, BLOCKS, SLABS, SLAB_STEALS, FORKS),
     *(CHECKPOINTS_WRITTEN, CHECKPOINTS_DROPPED, HITS, HITS_SHORTENED),
+    *(HELD_SLABS, HELD_REFUSED),
 )
 """All of them."""
 

@@ -13,6 +13,8 @@ _STOCK_SPEC: Final = "CPUOffloadingSpec"
 _OURS: Final = "hybrid_blocks.offload.connector"
 _SEVERAL: Final = ("HybridMultiConnector", "MultiConnector")
 _OF_SEVERAL: Final = "hybrid_blocks.offload.several"
+_PULLS: Final = "HybridNixlConnector"
+_OF_PULLS: Final = "hybrid_blocks.offload.nixl"
 
 
 class Connector(msgspec.Struct, frozen=True):
@@ -36,7 +38,12 @@ class Connector(msgspec.Struct, frozen=True):
         """Return why level ``natural`` refuses it under these variables; None if it does not."""
         if self.name in _SEVERAL and self.module == _OF_SEVERAL:
             children = [Connector.of(it) for it in self.extra.get("connectors") or ()]
-            return next(filter(None, (child.refused(environment) for child in children)), None)
+            return next(
+                filter(None, (child._refused_in_list(environment) for child in children)), None
+            )
+        if self.pulls:
+            both = "bidirectional_kv_xfer"
+            return f"the KV connector {self.name} with {both}" if self.extra.get(both) else None
         if not self._knows_slabs:
             return f"the KV connector {self.name}"
         # The spec takes no `store` under vLLM's connector: its engine does not start.
@@ -46,6 +53,16 @@ class Connector(msgspec.Struct, frozen=True):
         if self._spec != _SPEC and not replaces:
             return f"the KV connector {self.name} with {self._spec}"
         return None
+
+    def _refused_in_list(self, environment: Mapping[str, str]) -> str | None:
+        if self.pulls:
+            return f"the KV connector {self.name} in a list"
+        return self.refused(environment)
+
+    @property
+    def pulls(self) -> bool:
+        """Whether it reads prompts from other engines at level ``natural``."""
+        return self.name == _PULLS and self.module == _OF_PULLS
 
     @property
     def _knows_slabs(self) -> bool:

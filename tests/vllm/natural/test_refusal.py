@@ -60,6 +60,11 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "the KV connector OffloadingConnector with CPUOffloadingSpec": {
         "kv_transfer_config": connector("OffloadingConnector")
     },
+    "the KV connector HybridNixlConnector with bidirectional_kv_xfer": {
+        "kv_transfer_config": connector(
+            "HybridNixlConnector", "hybrid_blocks.offload.nixl", bidirectional_kv_xfer=True
+        )
+    },
     "auxiliary outputs": {"aux_output_config__enable_return_routed_experts": True},
     "ReplaySSM": {"cache_config__use_replayssm": True},
     "KV-cache residency metrics": {"observability_config__kv_cache_metrics": True},

@@ -38,6 +38,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     _states: tuple[list[_State], ...] = ()
     """States that got a key, once for each connector that stores them."""
     _let_go: tuple[Callable[[], None], ...] = ()
+    _shown_too: tuple[Callable[[], list[Sample]], ...] = ()
 
     @classmethod
     def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
@@ -205,7 +206,12 @@ class NaturalKVCacheManager(NativeKVCacheManager):
                 figures.BLOCKS.sample(count, pool=name, state=state)
                 for state, count in states.items()
             ]
-        return samples + _counters(counts, limits, pool.pools[0].num_steals)
+        samples += _counters(counts, limits, pool.pools[0].num_steals)
+        return samples + [sample for shown in self._shown_too for sample in shown()]
+
+    def show_too(self, samples: Callable[[], list[Sample]]) -> None:
+        """Publish further figures beside these."""
+        self._shown_too += (samples,)
 
 
 def _counters(counts: dict[str, int], limits: dict[str, int], num_steals: int) -> list[Sample]:

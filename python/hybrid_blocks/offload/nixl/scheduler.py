@@ -1,0 +1,67 @@
+"""The scheduler side of pulls by NIXL over slabs: it bounds what waits for its reader."""
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
+    NixlPullConnectorScheduler,
+)
+from vllm.v1.kv_cache_interface import MambaSpec
+
+from hybrid_blocks.arithmetic import ceil_div
+from hybrid_blocks.metrics import engine as figures
+from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.offload.nixl.held import DEFAULT_SHARE, SHARE, Held
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.utils import BlockIds
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+
+class SlabNixlScheduler(NixlPullConnectorScheduler):
+    """vLLM's scheduler side. A prompt for which there is no room is computed by its reader."""
+
+    def __init__(self, vllm_config: "VllmConfig", engine_id: str, kv_cache_config: Any) -> None:
+        """Hold prompts for other engines.
+
+        Raises:
+            InvalidArgumentError: the share that they may hold is no number from 0 to 1.
+
+        """
+        super().__init__(vllm_config, engine_id, kv_cache_config)
+        transfer: Any = vllm_config.kv_transfer_config
+        self._held = Held(kv_cache_config, transfer.get_from_extra_config(SHARE, DEFAULT_SHARE))
+
+    def request_finished(
+        self, request: "Request", block_ids: "BlockIds"
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Return whether blocks wait for their reader, and what it needs to read them."""
+        is_held, told = super().request_finished(request, self._computed(request, block_ids))
+        if not is_held or self._held.take(request.request_id, block_ids):
+            return is_held, told
+        self._reqs_need_send.pop(request.request_id, None)
+        self._reqs_not_processed.add(request.request_id)
+        return False, None
+
+    def _computed(self, request: "Request", block_ids: "BlockIds") -> tuple[list[int], ...]:
+        """Leave out blocks behind the prompt: a reader takes the last ones for its own last."""
+        known = min(request.num_computed_tokens, request.num_prompt_tokens)
+        specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
+        return tuple(
+            ids if isinstance(spec, MambaSpec) else ids[: ceil_div(known, spec.block_size)]
+            for ids, spec in zip(block_ids, specs, strict=True)
+        )
+
+    def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
+        """Forget what was read, and what no reader came for in time."""
+        super().update_connector_output(connector_output)
+        for request in connector_output.finished_sending or ():
+            self._held.give_back(request)
+
+    def samples(self) -> list[Sample]:
+        """Return what waits, and how many prompts found no room."""
+        return [
+            figures.HELD_SLABS.sample(self._held.num_slabs),
+            figures.HELD_REFUSED.sample(self._held.num_refused),
+        ]
