@@ -101,9 +101,13 @@ class Server:
 def command(model: Path, port: int, *options: str) -> list[str]:
     """Return the command that serves ``model``, in the type that its configuration names."""
     dtype = json.loads((model / "config.json").read_text())["dtype"]
-    # The `vllm` script of the CPU build looks for a distribution of another name.
+    # The `vllm` script of the CPU build looks for a distribution of another name. It alone starts
+    # several API servers.
+    entry: tuple[str, ...] = ("vllm.entrypoints.openai.api_server",)
+    if "--api-server-count" in options:
+        entry = ("vllm.entrypoints.cli.main", "serve")
     return [
-        *(sys.executable, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"),
+        *(sys.executable, "-W", "ignore", "-m", *entry),
         *("--model", str(model), "--served-model-name", MODEL),
         *("--host", HOST, "--port", str(port)),
         *("--dtype", dtype, "--enforce-eager", "--max-model-len", "1024"),
