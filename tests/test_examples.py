@@ -100,7 +100,7 @@ def test_vllm_reads_the_command_of_the_compose_file() -> None:
     from vllm.entrypoints.cli.serve import ServeSubcommand  # noqa: PLC0415 - where vLLM is
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
-    parser = FlexibleArgumentParser()
+    parser: Any = FlexibleArgumentParser()  # type: ignore[no-untyped-call]
     ServeSubcommand().subparser_init(parser.add_subparsers())
     program, *words = shell_words("org/model", "--max-num-seqs 4")
     parsed = parser.parse_args(words)

@@ -1,3 +1,4 @@
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -10,6 +11,7 @@ from hybrid_blocks.kernels import (
     gather_scatter,
     scatter_blocks,
 )
+from hybrid_blocks.kernels.backend import implementation
 from hybrid_blocks.kernels.gather_scatter.records import Records
 from hybrid_blocks.kernels.launch_queue import queue_of
 from hypothesis import given
@@ -155,7 +157,7 @@ def test_padding_of_lists_on_the_device_is_skipped(backend: Backend, direction: 
     else:
         kept[1] = POISON
     with running(backend):
-        run = gather_scatter.implementation(gather_scatter.__name__, DEVICE, backend)
+        run = implementation(gather_scatter.__name__, DEVICE, backend)
         move = getattr(run, f"{direction}_blocks")
         move(queue_of(DEVICE, None), group, ids, Records(group, staging, 10), places, None)
     assert torch.equal(staging, expected)
@@ -171,7 +173,7 @@ def test_tritons_accesses_are_as_wide_as_places_allow(granule: int, begin: int, 
     group = BlockTensors([torch.zeros(4, 64, device=DEVICE)])
     records = Records(group, buffer(8192)[begin:], granule)
     with running("triton"):
-        run = gather_scatter.implementation(gather_scatter.__name__, DEVICE, "triton")
+        run = implementation(gather_scatter.__name__, DEVICE, "triton")
         with mock.patch.object(run, "_move_records", mock.MagicMock()) as kernel:
             run.gather_blocks(queue_of(DEVICE, None), group, int32s(0), records, int32s(1), None)
     assert kernel.__getitem__.return_value.call_args.kwargs["WIDTH"] == width
@@ -192,6 +194,7 @@ def test_records_and_buffers_that_cannot_work_are_refused() -> None:
     state = torch.zeros(4, 8, device=DEVICE)
     group = BlockTensors([state])
     places = int32s(0, 2)
+    wide: Any = places.astype(np.int64)
 
     def gather(staging: torch.Tensor, at: Int32s = places, granule: int = 16) -> None:
         gather_blocks(group, int32s(0, 1), staging, at, granule)
@@ -215,7 +218,7 @@ def test_records_and_buffers_that_cannot_work_are_refused() -> None:
     with pytest.raises(TypeError, match="staging must be uint8, got float32"):
         gather(torch.zeros(128, device=DEVICE))
     with pytest.raises(TypeError, match="places must be an int32 array, got int64"):
-        gather(buffer(64), places.astype(np.int64))  # type: ignore[arg-type]
+        gather(buffer(64), wide)
     with pytest.raises(ValueError, match="staging must be contiguous"):
         gather(buffer(128)[::2])
     with pytest.raises(ValueError, match="staging lies inside the group's tensors"):
