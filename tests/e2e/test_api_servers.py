@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import models
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 from server import MODEL, Server, serve
 from traffic import PREFIX, client, complete
@@ -69,8 +69,8 @@ def pages(server: Server) -> dict[int, list[str]]:
 @pytest.mark.skipif(not has_script(), reason="this build of vLLM has no `vllm serve`")
 def test_each_of_two_api_servers_shows_the_figures_of_the_engine(tmp_path: Path) -> None:
     model = models.build(KIND, BUILD)
-    options = ("--max-num-batched-tokens", str(models.TOKENS_PER_STEP[KIND]))
-    options += ("--api-server-count", "2")
+    budget = str(models.TOKENS_PER_STEP[KIND])
+    options = ("--max-num-batched-tokens", budget, "--api-server-count", "2")
     with serve(model, "manager", tmp_path / "log", *options) as server:
         asyncio.run(ask(server))
         shown = pages(server)
