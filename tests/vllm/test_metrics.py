@@ -84,9 +84,12 @@ from hybrid_blocks.metrics.engine import BLOCKS
 from hybrid_blocks.vllm import metrics, plugin
 plugin.register()
 metrics.Publisher({}).publish(lambda: [BLOCKS.sample(1, state="live")])
-from prometheus_client import generate_latest
-from vllm.v1.metrics import prometheus
-print("hybrid_blocks_blocks{" in generate_latest(prometheus.get_prometheus_registry()).decode())
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from vllm.entrypoints.serve.instrumentator.metrics import attach_router
+app = FastAPI()
+attach_router(app)
+print(TestClient(app).get("/metrics").text.count("hybrid_blocks_blocks{") == 1)
 """
 
 

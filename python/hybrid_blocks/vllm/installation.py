@@ -12,9 +12,9 @@ from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.grant import grant, is_tested, scheduler_grant, worker_grant
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.level import Level, is_checked, requested
-from hybrid_blocks.vllm.metrics_registry import (
-    get_prometheus_registry,
-    vllm_get_prometheus_registry,
+from hybrid_blocks.vllm.multi_process_collector import (  # type: ignore[attr-defined]
+    ClientsCollector,
+    MultiProcessCollector,
 )
 from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
@@ -32,7 +32,7 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (VllmBlockPool, BlockPool),
     (VllmKVCacheManager, KVCacheManager),
     (vllm_get_request_block_hasher, get_request_block_hasher),
-    (vllm_get_prometheus_registry, get_prometheus_registry),
+    (ClientsCollector, MultiProcessCollector),
     (VllmPrometheusStatLogger, PrometheusStatLogger),
     *engine_labels.replacements(),
 )
