@@ -100,7 +100,7 @@ def test_answers_are_those_of_one_engine_whatever_becomes_of_the_other(
     assert reader.metrics()["vllm:external_prefix_cache_hits_total"] > 0
     assert reader.metrics()["vllm:nixl_num_failed_transfers_total"] == 0
     wait_for(other, "hybrid_blocks_held_slabs", 0, 60)
-    # Nobody comes for this one.
+    # No engine reads this prompt.
     ask(other, PROMPTS[0][::-1], 1, TO_BE_READ)
     wait_for(other, "vllm:nixl_num_kv_expired_reqs_total", 1, 120)
     wait_for(other, "hybrid_blocks_held_slabs", 0, 60)

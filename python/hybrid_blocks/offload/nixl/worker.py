@@ -104,10 +104,7 @@ class SlabNixlWorker(HybridNixlWorker):
         self.compat_hash = self._hash(is_in_slabs=True)
         layers = sorted(
             rows_of(config, range(len(config.kv_cache_groups)), kv_caches),
-            key=lambda it: (
-                isinstance(self._layer_specs[it.layer], MambaSpec),
-                *_region_sort_key(it.layer),
-            ),
+            key=lambda it: (self._is_state(it.layer), *_region_sort_key(it.layer)),
         )
         specs = [self._layer_specs[layer.layer] for layer in layers]
         self._ssm_region_indices = [
@@ -241,7 +238,7 @@ class SlabNixlWorker(HybridNixlWorker):
         super()._validate_remote_agent_handshake(nixl_agent_meta, remote_tp_size, remote_dcp_size)
 
     def start_load_kv(self, metadata: "NixlConnectorMetadata") -> None:
-        """Begin to read. The device has cleared and copied by then all that it was told to."""
+        """Begin to read, after the device has cleared and copied the blocks of earlier steps."""
         begins = metadata.reqs_to_recv or not self._ready_requests.empty()
         if begins and self.device_type != "cpu":
             torch.accelerator.current_stream().synchronize()

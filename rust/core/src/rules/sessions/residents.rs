@@ -15,6 +15,9 @@ const LIVES: f64 = 4.0;
 const LEAST_GAIN: f64 = 2.0;
 const LEAST_GAIN_TO_STAY: f64 = 1.5;
 
+/// Another trial follows that finds this many times what the believed one finds.
+const LEAST_GAIN_TO_CHANGE: f64 = 1.25;
+
 /// The share of what the cache found by age that it has to find with fewer conversations.
 const LEAST_FOUND: f64 = 0.9;
 
@@ -99,7 +102,7 @@ impl Residents {
         let least = (LEAST_FOUND * self.found_by_age).max(by_age - self.ahead);
         if own < LEAST_GAIN_TO_STAY * by_age || self.found < least {
             0
-        } else if self.trials.found(best) > 1.25 * own {
+        } else if self.trials.found(best) > LEAST_GAIN_TO_CHANGE * own {
             best
         } else {
             self.chosen

@@ -20,7 +20,7 @@ pub struct Turn {
     pub num_earlier: u8,
     /// The number of the request that it is the first to continue.
     pub after: Option<u64>,
-    /// That of its conversation, which [`Turns::on_end`] was told.
+    /// The draw that [`Turns::on_end`] noted for its conversation.
     pub draw: Option<Draw>,
 }
 
