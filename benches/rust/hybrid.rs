@@ -69,6 +69,7 @@ fn decode(c: &mut Criterion) {
                 for _ in 0..iterations {
                     if manager.progress(handles[0]).unwrap().1 == LAST {
                         manager.free(&handles).unwrap();
+                        manager.take_copies().unwrap();
                         manager.reset().unwrap();
                         handles = running(&mut manager, num_requests, FIRST);
                     }
