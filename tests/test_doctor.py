@@ -191,6 +191,15 @@ def test_several_features_keep_an_engine_from_what_each_of_them_does() -> None:
 
 
 @pytest.mark.usefixtures("no_vllm")
+def test_drafts_keep_an_engine_that_reads_prompts_of_others_at_level_manager() -> None:
+    engine = ("--model", "Qwen3.5-27B", "--connector", "hybrid-nixl")
+    assert "HYBRID_BLOCKS=natural reaches level natural" in asked(*engine)[1]
+    _, output = asked(*engine, "--speculative", "ngram:4")
+    assert "natural        no: drafts beside HybridNixlConnector" in output
+    assert "HYBRID_BLOCKS=natural reaches level manager" in output
+
+
+@pytest.mark.usefixtures("no_vllm")
 def test_less_than_what_is_asked_for_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = ("--model", "Phi-4", "--dcp", "2")
     assert asked(*refused)[0] == 0

@@ -198,6 +198,32 @@ _OURS = (
     "--kv-transfer-config.kv_connector_module_path hybrid_blocks.offload.connector "
     f"{_EXTRA}.spec_name HybridOffloadingSpec"
 )
+_PULLS = (
+    "--kv-transfer-config.kv_connector HybridNixlConnector "
+    "--kv-transfer-config.kv_connector_module_path hybrid_blocks.offload.nixl"
+)
+_DRAFTS = "--speculative-config.method ngram --speculative-config.num_speculative_tokens 2"
+
+
+def _several(*names: str) -> str:
+    children = [
+        {
+            "kv_connector": name,
+            "kv_connector_module_path": "hybrid_blocks.offload.connector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"spec_name": "HybridOffloadingSpec"},
+        }
+        for name in names
+    ]
+    config = {
+        "kv_connector": "HybridMultiConnector",
+        "kv_connector_module_path": "hybrid_blocks.offload.several",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": children},
+    }
+    return f"--kv-transfer-config '{json.dumps(config)}'"
+
+
 _STAY = "add HYBRID_BLOCKS_OFFLOAD=1 to stay at natural"
 _TO_MANAGER = "HYBRID_BLOCKS=natural reaches level manager here, because of the KV connector "
 
@@ -216,6 +242,8 @@ _TO_MANAGER = "HYBRID_BLOCKS=natural reaches level manager here, because of the 
         ("natural", "-pp 2", "reaches level manager here, because of pipeline parallelism"),
         ("natural", "--kv-cache-metrics", "manager here, because of KV-cache residency metrics"),
         ("natural", f"{_OURS} {_EXTRA}.store lazy", "the figures of natural"),
+        ("natural", _PULLS, "HYBRID_BLOCKS=natural: this command gets the figures of natural"),
+        ("natural", f"{_PULLS} {_DRAFTS}", "because of drafts beside HybridNixlConnector"),
         ("pool", "", "HYBRID_BLOCKS is pool: this command gets the figures of vLLM; with HYBRID"),
         ("manager", "--kv-offloading-size 64", "HYBRID_BLOCKS_OFFLOAD=1 gets those of natural"),
         ("manager", "--kv-transfer-config.kv_connector NixlConnector", "reaches level manager, b"),
@@ -254,6 +282,10 @@ def test_the_verdict_knows_what_keeps_a_command_from_level_natural() -> None:
             "--kv-offloading-size 64 --kv-transfer-config.kv_connector NixlConnector",
             "OffloadingConnector",
         ),
+        ("", _PULLS, "HybridNixlConnector"),
+        ("", f"{_PULLS} {_EXTRA}.bidirectional_kv_xfer true", "NixlConnector"),
+        ("", _several("HybridOffloadingConnector"), "HybridMultiConnector"),
+        ("", _several("HybridOffloadingConnector", "NixlConnector"), "NixlConnector"),
     ],
 )
 def test_doctor_gets_the_connector_that_vllm_makes(

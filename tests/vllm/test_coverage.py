@@ -165,6 +165,22 @@ def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
     assert "level manager (the KV connector NixlConnector); groups: …" in output
 
 
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("connector", ["hybrid-offloading", "hybrid-nixl", "hybrid-multi"])
+def test_this_packages_connectors_keep_level_natural(connector: str) -> None:
+    command = ["doctor", "--model", "Qwen3.5-27B", "--connector", connector]
+    output = CliRunner().invoke(app, command).output
+    assert "natural        yes" in output
+    assert "HYBRID_BLOCKS=natural reaches level natural" in output
+
+
+@pytest.mark.usefixtures("wide")
+def test_drafts_beside_a_connector_that_reads_prompts_of_other_engines_do_not() -> None:
+    options = ["--model", "Qwen3.5-27B", "--connector", "hybrid-nixl", "--speculative", "mtp:2"]
+    output = CliRunner().invoke(app, ["doctor", *options]).output
+    assert "natural        no: drafts beside HybridNixlConnector" in output
+
+
 @pytest.mark.parametrize(
     ("model", "options"),
     [

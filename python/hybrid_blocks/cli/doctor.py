@@ -17,12 +17,8 @@ from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import load_model
 from hybrid_blocks.pasted.features import read_features
-from hybrid_blocks.reach.features import (
-    CONNECTORS,
-    METHODS,
-    Features,
-    parse_speculative,
-)
+from hybrid_blocks.reach.connectors import CONNECTORS
+from hybrid_blocks.reach.features import METHODS, Features, parse_speculative
 from hybrid_blocks.reach.packages import EXTRAS, kernels_by, rows
 from hybrid_blocks.terminal import grid, make_console, print_table
 from hybrid_blocks.units import parse_memory

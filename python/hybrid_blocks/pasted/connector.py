@@ -25,8 +25,17 @@ def connector_of(options: Mapping[str, Any]) -> Connector | None:
 
 
 def feature_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """Return the name that ``doctor`` has for the connector: this package's, or its own."""
+    """Return the name that ``doctor`` has for the connector: this package's, or its own.
+
+    Of a list that level ``natural`` refuses it is the name of a connector that it refuses.
+    """
     connector = connector_of(options)
     if connector is None:
         return None
-    return connector.name if connector.refused(environment) else "HybridOffloadingConnector"
+    if connector.refused(environment) is None:
+        if connector.weighs:
+            return "HybridMultiConnector"
+        return "HybridNixlConnector" if connector.pulls else "HybridOffloadingConnector"
+    refused = (it for it in connector.listed if it.pulls or it.refused(environment))
+    first = next(refused, connector) if connector.weighs else connector
+    return "NixlConnector" if first.pulls else first.name

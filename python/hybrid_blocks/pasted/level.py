@@ -7,6 +7,7 @@ import msgspec
 
 from hybrid_blocks import variables
 from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.pasted import speculative
 from hybrid_blocks.pasted.connector import connector_of
 from hybrid_blocks.plan.deployment import Deployment
 
@@ -44,10 +45,14 @@ def refusal_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Re
         if applies:
             return Refusal(reason)
     connector = connector_of(options)
-    why = None if connector is None else connector.refused(environment)
-    if connector is None or why is None:
+    if connector is None:
         return None
-    helps = connector.refused({**environment, variables.OFFLOAD.name: "1"}) is None
+    drafts = bool(speculative.config_of(options))
+    why = connector.refused(environment, drafts=drafts)
+    if why is None:
+        return None
+    with_ours = {**environment, variables.OFFLOAD.name: "1"}
+    helps = connector.refused(with_ours, drafts=drafts) is None
     return Refusal(why, f"{variables.OFFLOAD.name}=1" if helps else None)
 
 

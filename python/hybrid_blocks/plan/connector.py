@@ -34,16 +34,19 @@ class Connector(msgspec.Struct, frozen=True):
             extra if isinstance(extra, dict) else {},
         )
 
-    def refused(self, environment: Mapping[str, str]) -> str | None:
-        """Return why level ``natural`` refuses it under these variables; None if it does not."""
-        if self.name in _SEVERAL and self.module == _OF_SEVERAL:
-            children = [Connector.of(it) for it in self.extra.get("connectors") or ()]
-            return next(
-                filter(None, (child._refused_in_list(environment) for child in children)), None
-            )
+    def refused(self, environment: Mapping[str, str], *, drafts: bool = False) -> str | None:
+        """Return why level ``natural`` refuses it under these variables; None if it does not.
+
+        ``drafts`` tells whether the engine drafts tokens.
+        """
+        if self.weighs:
+            reasons = (child._refused_in_list(environment) for child in self.listed)
+            return next(filter(None, reasons), None)
         if self.pulls:
             both = "bidirectional_kv_xfer"
-            return f"the KV connector {self.name} with {both}" if self.extra.get(both) else None
+            if self.extra.get(both):
+                return f"the KV connector {self.name} with {both}"
+            return f"drafts beside {self.name}" if drafts else None
         if not self._knows_slabs:
             return f"the KV connector {self.name}"
         # The spec takes no `store` under vLLM's connector: its engine does not start.
@@ -58,6 +61,16 @@ class Connector(msgspec.Struct, frozen=True):
         if self.pulls:
             return f"the KV connector {self.name} in a list"
         return self.refused(environment)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether it is this package's connector that asks several others."""
+        return self.name in _SEVERAL and self.module == _OF_SEVERAL
+
+    @property
+    def listed(self) -> list["Connector"]:
+        """The connectors in its list."""
+        return [Connector.of(it) for it in self.extra.get("connectors") or ()]
 
     @property
     def pulls(self) -> bool:

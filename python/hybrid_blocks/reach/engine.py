@@ -32,8 +32,9 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 from hybrid_blocks.model import Model, PlanError, Rank
+from hybrid_blocks.reach.connectors import CONNECTORS, OFFLOADING, OURS, asked, transfer
 from hybrid_blocks.reach.environment import MODEL_RUNNER, environment
-from hybrid_blocks.reach.features import CONNECTORS, Features
+from hybrid_blocks.reach.features import Features
 from hybrid_blocks.reach.layers import attention_block, layer_specs
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.natural import stock
@@ -42,10 +43,6 @@ from hybrid_blocks.weightless import make_scheduler, model_config
 MAX_MODEL_LEN = 16_384
 NUM_BLOCKS = 4096
 _ENOUGH_BYTES = 2**42
-
-# This package's connector, for which the one of vLLM's stands that it derives from: the memory that
-# it shares with workers is there only where they run.
-_OURS = "HybridOffloadingConnector"
 
 # Heads that ranks divide, and layers for stages.
 _MODEL = {"num_key_value_heads": 1, "num_hidden_layers": 64}
@@ -90,16 +87,12 @@ class Engine:
 
     @property
     def asked(self) -> VllmConfig:
-        """The configuration as a user gives it, this package's connector among it."""
-        if self.features.connector_class != _OURS:
+        """The configuration as a user gives it, with this package's connector."""
+        name = self.features.connector_class
+        if name not in OURS:
             return self.config
         config = copy(self.config)
-        config.kv_transfer_config = KVTransferConfig(
-            kv_connector=_OURS,
-            kv_connector_module_path="hybrid_blocks.offload.connector",
-            kv_role="kv_both",
-            kv_connector_extra_config={"spec_name": "HybridOffloadingSpec"},
-        )
+        config.kv_transfer_config = KVTransferConfig(**asked(name))
         return config
 
     def scheduler(self, scheduler_cls: Callable[..., Scheduler]) -> Scheduler:
@@ -187,14 +180,12 @@ class Engine:
             # The scheduler does not ask for a drafter's own model or package.
             drafts.method = features.speculative.method  # type: ignore[assignment]
         if features.connector_class is not None:
-            name = features.connector_class
+            extra = {"cpu_bytes_to_use": 2**30, "shared_storage_path": folder}
+            # For this package's offload the connector stands that it derives from: the memory that
+            # it shares with workers is there only where they run.
+            stands = {OFFLOADING: OffloadingConnector.__name__}
             found["kv_transfer_config"] = KVTransferConfig(
-                kv_connector=OffloadingConnector.__name__ if name == _OURS else name,
-                kv_role="kv_both",
-                kv_connector_extra_config={
-                    "cpu_bytes_to_use": 2**30,
-                    "shared_storage_path": folder,
-                },
+                **transfer(features.connector_class, extra, stands)
             )
         if features.encoder_connector:
             found["ec_transfer_config"] = ECTransferConfig(
@@ -243,8 +234,8 @@ def _connector(name: str) -> type:
     """
     try:
         found: type = (
-            getattr(import_module("hybrid_blocks.offload.connector"), name)
-            if name == _OURS
+            getattr(import_module(OURS[name]), name)
+            if name in OURS
             else KVConnectorFactory.get_connector_class_by_name(name)
         )
     except ImportError as error:

@@ -1,7 +1,5 @@
 """The features of an engine, beside its model."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TypeGuard
 
 import msgspec
@@ -11,6 +9,7 @@ from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.layer import Attention, Cache
 from hybrid_blocks.plan.deployment import MAX_DRAFT_TOKENS
 from hybrid_blocks.plan.geometry.pipeline import stages
+from hybrid_blocks.reach.connectors import CONNECTORS
 
 METHODS = (
     "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model",
@@ -19,18 +18,6 @@ METHODS = (
 """Methods of speculative decoding, as vLLM names them."""
 FIRST_RUNNER = ("suffix", "custom_class")
 """Methods that only vLLM's first model runner knows; it does not schedule them asynchronously."""
-CONNECTORS: Mapping[str, str] = MappingProxyType(
-    {
-        "offloading": "OffloadingConnector",
-        "simple-offloading": "SimpleCPUOffloadConnector",
-        "example": "ExampleConnector",
-        "nixl": "NixlConnector",
-        "lmcache": "LMCacheConnectorV1",
-        "mooncake": "MooncakeConnector",
-        "hybrid-offloading": "HybridOffloadingConnector",
-    }
-)
-"""KV connectors by a short name: vLLM's, and this package's own."""
 MOST_RANKS = 1024
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.reach.features import CONNECTORS, Features, Speculative
+from hybrid_blocks.reach.features import Features, Speculative
 
 FEATURES: Mapping[str, Features] = MappingProxyType(
     {
@@ -26,6 +26,8 @@ FEATURES: Mapping[str, Features] = MappingProxyType(
         "offloading connector": Features(connector="offloading"),
         "offloading by this package": Features(connector="hybrid-offloading"),
         "NIXL connector": Features(connector="nixl"),
+        "NIXL by this package": Features(connector="hybrid-nixl"),
+        "several connectors by this package": Features(connector="hybrid-multi"),
         "encoder cache connector": Features(encoder_connector=True),
         "LoRA": Features(lora=True),
         "images": Features(images=True),
@@ -88,5 +90,5 @@ def _given(features: Features) -> dict[str, Any]:
     if features.speculative is not None:
         given["speculative"] = features.speculative.method
     if features.connector is not None:
-        given["connector"] = CONNECTORS.get(features.connector, features.connector)
+        given["connector"] = features.connector_class
     return {name: 2 if name in _RANKS else value for name, value in given.items()}

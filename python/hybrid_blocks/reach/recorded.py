@@ -9,6 +9,8 @@ import msgspec
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.table import entries
+from hybrid_blocks.plan.connector import Connector
+from hybrid_blocks.reach.connectors import OURS, asked
 from hybrid_blocks.reach.features import Features
 from hybrid_blocks.reach.named import names_of
 from hybrid_blocks.reach.reached import ONE_CALL, Reach
@@ -73,7 +75,8 @@ def look_up(table: Recorded, model: Model, features: Features) -> Reach:
             f"vLLM is not installed, and the table of this package has built-in models alone, not "
             f"{model.name}; pip install vllm"
         )
-    natural = one_call = None
+    natural = _of_pair(features)
+    one_call = None
     for name in names_of(features):
         line = _line(table, name, model.name)
         if line.level == _NONE:
@@ -90,6 +93,14 @@ def look_up(table: Recorded, model: Model, features: Features) -> Reach:
         why_not_manager=None,
         why_not_one_call=one_call,
     )
+
+
+def _of_pair(features: Features) -> str | None:
+    """Return why two features together keep level ``natural`` away, if each alone does not."""
+    name = features.connector_class
+    if name is None or name not in OURS:
+        return None
+    return Connector.of(asked(name)).refused({}, drafts=features.speculative is not None)
 
 
 def _line(table: Recorded, feature: str, model: str) -> Line:

@@ -55,13 +55,12 @@ def mark(backend: type[AttentionBackend], spec: AttentionSpec) -> AttentionSpec:
 def _of_config(config: VllmConfig) -> str | None:
     parallel, cache, model = config.parallel_config, config.cache_config, config.model_config
     observability = getattr(config, "observability_config", None)
-    connector, pulls = _of_connector(config)
+    connector = _of_connector(config)
     refused = {
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "context parallelism": parallel.decode_context_parallel_size > 1
         or parallel.prefill_context_parallel_size > 1,
         str(connector): connector is not None,
-        "drafts beside HybridNixlConnector": pulls and config.speculative_config is not None,
         "auxiliary outputs": config.aux_output_config.enabled,
         "HiSparse": config.attention_config.hisparse_config is not None,
         "ReplaySSM": cache.use_replayssm,
@@ -79,20 +78,20 @@ def _of_config(config: VllmConfig) -> str | None:
     return next((name for name, applies in refused.items() if applies), None)
 
 
-def _of_connector(config: VllmConfig) -> tuple[str | None, bool]:
-    """Return why the KV connector is refused, None if it is not, and whether it pulls prompts.
+def _of_connector(config: VllmConfig) -> str | None:
+    """Return why the KV connector is refused, None if it is not.
 
     This follows from the configuration alone, so that workers and the engine core agree.
     """
     transfer: Any = config.kv_transfer_config
     if transfer is None:
-        return None, False
+        return None
     connector = Connector(
         getattr(transfer, "kv_connector", None),
         getattr(transfer, "kv_connector_module_path", None),
         getattr(transfer, "kv_connector_extra_config", None) or {},
     )
-    return connector.refused(os.environ), connector.pulls
+    return connector.refused(os.environ, drafts=config.speculative_config is not None)
 
 
 def _plans_for_itself() -> bool:
