@@ -29,7 +29,6 @@ _PYTHON |= {"__code__", "__globals__", "co_names", *dir(property)}
 _LOGGER = {"info", "info_once", "warning", "warning_once", "error", "disabled"}
 _OWN_BY_NAME = {"hybrid_blocks_level", "hybrid_blocks_provenance", "_hybrid_blocks"}
 _OWN_BY_NAME |= {"close", "put"}  # of the trace's recorder
-_OWN_BY_NAME |= {"pulls"}  # of the planner's connector
 _OWN_BY_NAME |= {"parameters"}  # of the core's kinds
 
 

@@ -60,6 +60,11 @@ def over_slabs(config: KVCacheConfig) -> KVCacheConfig:
     return slabbed
 
 
+def _keep(config: KVCacheConfig) -> None:
+    """Let a configuration stay as it is, also where the scheduler hands it to its manager."""
+    vars(config)[_SAME] = config
+
+
 def _can(config: KVCacheConfig) -> bool:
     """Whether all groups are attention in blocks of one size, as level natural plans it."""
     specs = [group.kv_cache_spec for group in config.kv_cache_groups]
@@ -92,6 +97,7 @@ def swap() -> Reached:
         config = kwargs["vllm_config"]
         # Over slabs it takes this package's spec alone; with others an engine has no slabs.
         if "OffloadingConnector" in str(config.kv_transfer_config):
+            _keep(kwargs["kv_cache_config"])
             return kwargs
         return slabbed(
             kwargs,
