@@ -1,0 +1,301 @@
+"""``HybridNixlConnector`` over slabs, alone and beside offload: a read that fails, ends or is left.
+
+vLLM's scheduler and this connector's side of it are real. The worker reads what the other engine
+would have computed, and writes half of it where a read fails.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hybrid_blocks.profile.engine import Groups, make_hasher, scheduler_over
+from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm.level import Level
+from vllm.config import KVTransferConfig, VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
+    MultiKVConnectorWorkerMetadata,
+)
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import RequestStatus
+
+from . import fake_host
+from .fake_connector import Load, LoadingWorker
+from .fake_host import Host, HostConnector, HostWorker
+from .fake_worker_engine import unowned_units
+from .fake_worker_memory import Ids
+from .test_slab_offload import HostEngine
+
+MAX_MODEL_LEN = 700
+PROMPT = [(31 + at * at) % 97 for at in range(200)]
+OTHER = "another engine"
+PULLS: dict[str, Any] = {
+    "kv_connector": "HybridNixlConnector",
+    "kv_connector_module_path": "hybrid_blocks.offload.nixl",
+    "kv_role": "kv_both",
+}
+OFFLOADS = {
+    "kv_connector": HostConnector.__name__,
+    "kv_connector_module_path": fake_host.__name__,
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {"host_chunks": 4_000},
+}
+NO_OFFLOAD: Any = SimpleNamespace(load_jobs={}, store_jobs={}, jobs_to_flush=None)
+TO_BE_READ = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+class PullWorker(HostWorker):
+    """Reads for NIXL and copies for offload."""
+
+    scheduler: Any
+    is_failing = False
+    read_steps = 1
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.loading: list[Load] = []
+        self.num_reads = 0
+        self.given_back: set[str] = set()
+        self._to_send: set[str] = set()
+
+    def execute(self, output: SchedulerOutput) -> tuple[ModelRunnerOutput, DraftTokenIds]:
+        """Execute a step; say which reads ended with it, and which prompts were read."""
+        told: Any = output.kv_connector_metadata
+        pulls, output.kv_connector_metadata = getattr(told, "metadata", (told, NO_OFFLOAD))
+        for id_, meta in pulls.reqs_to_recv.items():
+            if any(meta.local_block_ids):
+                self.loading.append(self._read(id_, meta.local_block_ids))
+                self.num_reads += 1
+            else:
+                self.given_back.add(id_)
+        self._to_send |= pulls.reqs_to_send.keys()
+        self._ended: list[Load] = []
+        result, drafts = super().execute(output)
+        output.kv_connector_metadata = told
+        result.kv_connector_output = self._report(result, is_listed=told is not pulls)
+        return result, drafts
+
+    def _read(self, id_: str, new: Any) -> Load:
+        request = self.scheduler.requests[id_]
+        tables = self.scheduler.kv_cache_manager.get_block_ids(id_)
+        group = self.attention[0]
+        first = (len(tables[group]) - len(new[group])) * self.specs[group].block_size
+        last = request.num_computed_tokens
+        ids = tuple(list(table) for table in tables)
+        return Load(id_, request.prompt_token_ids, ids, first, last, self.read_steps)
+
+    def _copy(self, copies: Ids) -> None:
+        super()._copy(copies)
+        for load in list(self.loading):
+            if load.steps:
+                load.steps -= 1
+                continue
+            load.fails = self.is_failing
+            LoadingWorker._write(self, load)  # type: ignore[arg-type]
+            self.loading.remove(load)
+            self._ended.append(load)
+
+    def _report(self, result: ModelRunnerOutput, *, is_listed: bool) -> KVConnectorOutput:
+        found = result.kv_connector_output or KVConnectorOutput()
+        ended = {load.id_ for load in self._ended}
+        found.finished_recving = (found.finished_recving or set()) | ended
+        found.failed_recving = {load.id_ for load in self._ended if load.fails}
+        found.finished_sending, self._to_send = self._to_send, set()
+        if is_listed and (own := found.kv_connector_worker_meta) is not None:
+            found.kv_connector_worker_meta = MultiKVConnectorWorkerMetadata((None, own))
+        return found
+
+
+class PullEngine(HostEngine):
+    """An engine that reads prompts of another one."""
+
+    worker: PullWorker
+
+    def ask(self, prompt: list[int], max_tokens: int = 4, **params: Any) -> Any:
+        """A request arrives whose prompt another engine has computed, or will read."""
+        request = self.add(prompt, max_tokens)
+        request.kv_transfer_params = params or {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [[1], [1], [1], [1]],
+            "remote_engine_id": OTHER,
+            "remote_request_id": f"{OTHER}'s {request.request_id}",
+            "remote_host": "localhost",
+            "remote_port": 1,
+            "tp_size": 1,
+        }
+        return request
+
+    @property
+    def num_free(self) -> int:
+        """Slabs that hold nothing that a request or a transfer needs."""
+        free: int = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return free
+
+
+@contextmanager
+def pulling(*, weights: list[float] | None = None, policy: str = "fail") -> Iterator[PullEngine]:
+    """Start an engine; with ``weights`` offload is below it too, in one list."""
+    config = Groups.HYBRID.natural_config(40, MAX_MODEL_LEN)
+    several = {
+        "kv_connector": "HybridMultiConnector",
+        "kv_connector_module_path": "hybrid_blocks.offload.several",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": [PULLS, OFFLOADS], "weights": weights},
+    }
+
+    def attach(vllm: VllmConfig) -> None:
+        transfer: Any = PULLS if weights is None else several
+        vllm.kv_transfer_config = KVTransferConfig(
+            **transfer,
+            kv_buffer_device="cpu",
+            kv_load_failure_policy=policy,  # type: ignore[arg-type]
+        )
+
+    random = Random(1)
+    installation.install(Level.NATURAL)
+    try:
+        scheduler = scheduler_over(
+            config,
+            num_requests=4,
+            max_model_len=MAX_MODEL_LEN,
+            max_num_batched_tokens=64,
+            hash_block_size=16,
+            configure=attach,
+        )
+        worker = PullWorker(
+            config,
+            zeroes_units=not config.zeroes_single_blocks,
+            unowned=unowned_units(scheduler),
+            random=random,
+        )
+        worker.scheduler = scheduler
+        worker.host = Host(random)
+        options: dict[str, Any] = {"max_model_len": MAX_MODEL_LEN, "is_async": False}
+        yield PullEngine(scheduler, worker, make_hasher(16), random, **options)
+    finally:
+        installation.uninstall()
+
+
+LISTS = pytest.mark.parametrize("weights", [None, [1, 1]], ids=["alone", "beside offload"])
+
+
+@LISTS
+def test_a_prompt_of_another_engine_is_read_and_not_computed(weights: list[float] | None) -> None:
+    with pulling(weights=weights) as engine:
+        free = engine.num_free
+        engine.ask(PROMPT)
+        engine.finish()
+        engine.drain()
+        assert engine.worker.num_reads == 1
+        assert engine.num_cached_tokens == len(PROMPT) - 1
+        assert engine.num_free == free
+
+
+@LISTS
+def test_a_read_that_fails_half_way_is_computed_where_the_policy_says_so(
+    weights: list[float] | None,
+) -> None:
+    with pulling(weights=weights, policy="recompute") as engine:
+        free = engine.num_free
+        engine.worker.is_failing = True
+        engine.ask(PROMPT)
+        engine.finish()  # which compares the answer
+        engine.drain()
+        assert engine.worker.num_reads == 1
+        assert engine.num_finished == 1
+        assert engine.num_free == free
+        found = engine.num_cached_tokens
+        engine.add(PROMPT, 4)
+        engine.finish()
+        assert engine.num_cached_tokens - found > 100
+
+
+@LISTS
+def test_a_read_that_fails_half_way_ends_its_request_and_leaves_no_key(
+    weights: list[float] | None,
+) -> None:
+    with pulling(weights=weights) as engine:
+        free = engine.num_free
+        engine.worker.is_failing = True
+        request = engine.ask(PROMPT)
+        engine.finish()
+        assert request.status is RequestStatus.FINISHED_ERROR
+        assert engine.num_free == free
+        found = engine.num_cached_tokens
+        engine.add(PROMPT, 4)
+        engine.finish()
+        assert engine.num_cached_tokens == found
+        engine.drain()
+        assert engine.num_free == free
+
+
+@LISTS
+def test_blocks_of_a_read_that_its_client_gave_up_are_kept_until_it_ends(
+    weights: list[float] | None,
+) -> None:
+    with pulling(weights=weights) as engine:
+        free = engine.num_free
+        engine.worker.read_steps = 5
+        request = engine.ask(PROMPT)
+        engine.step()
+        assert request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
+        engine.scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+        engine._requests.clear()
+        held = free - engine.num_free
+        for _ in range(4):
+            engine.step()
+            assert free - engine.num_free == held > 0
+        for _ in range(3):
+            engine.step()
+        assert engine.num_free == free
+
+
+@LISTS
+def test_a_prompt_is_held_until_its_reader_has_it(weights: list[float] | None) -> None:
+    with pulling(weights=weights) as engine:
+        free = engine.num_free
+        side = engine.scheduler.connector
+        pulls = side if weights is None else side._connectors[0]
+        engine.ask(PROMPT, 1, **TO_BE_READ)
+        while engine._requests:
+            engine.step()
+        held = pulls.connector_scheduler._held
+        assert held.num_slabs > 0
+        assert engine.num_free < free
+        for _ in range(3):
+            engine.step()
+        assert held.num_slabs == 0
+        engine.drain()
+        assert engine.num_free == free
+
+
+def test_the_engine_that_computes_prompts_finds_them_below_the_device_and_hands_them_over() -> None:
+    with pulling(weights=[1, 1]) as engine:
+        free = engine.num_free
+        engine.ask(PROMPT, 1, **TO_BE_READ)
+        engine.finish()
+        engine.drain()
+        assert engine.scheduler.reset_prefix_cache()
+        engine.ask([*PROMPT, *range(30)], 1, **TO_BE_READ)
+        while engine._requests:
+            engine.step()
+        assert engine.worker.host.num_loaded > 0
+        assert engine.num_cached_tokens > 100
+        assert engine.scheduler.connector._connectors[0].connector_scheduler._held.num_slabs > 0
+        for _ in range(3):
+            engine.step()
+        engine.drain()
+        assert engine.num_free == free
+
+
+def test_a_weight_of_0_reads_nothing_and_the_other_engine_is_told() -> None:
+    with pulling(weights=[0, 1]) as engine:
+        request = engine.ask(PROMPT)
+        engine.finish()
+        assert engine.worker.num_reads == 0
+        assert engine.worker.given_back == {request.request_id}
+        assert engine.num_cached_tokens == 0
