@@ -16,6 +16,23 @@ pub struct Author {
     pub num_left: u8,
 }
 
+impl Author {
+    /// A prompt shares the author's tokens up to `reached`, and resumes from a state after `hit`. `num_before` others
+    /// left it there.
+    #[must_use]
+    pub fn left(self, reached: u32, hit: u32, alignment: u32, num_before: Option<u8>) -> Leaving {
+        let end = self.num_tokens / alignment * alignment;
+        // Who leaves an answer before the copy of its end has to go back to the prompt.
+        let is_short = if self.keeps_end { hit <= end } else { reached < end + MIN_ANSWER };
+        let departure = if is_short {
+            Departure::InPrompt(end.saturating_sub(reached))
+        } else {
+            Departure::InAnswer(reached.saturating_sub(end))
+        };
+        Leaving { author: self.class, departure, num_before }
+    }
+}
+
 /// A prompt that leaves an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
@@ -74,15 +91,7 @@ impl Authors {
         if let Some(num_before) = num_before {
             author.num_left = (num_before + 1).min(Again::MOST);
         }
-        let end = author.num_tokens / alignment * alignment;
-        // Who leaves an answer before the copy of its end has to go back to the prompt.
-        let is_short = if author.keeps_end { hit <= end } else { reached < end + MIN_ANSWER };
-        let departure = if is_short {
-            Departure::InPrompt(end.saturating_sub(reached))
-        } else {
-            Departure::InAnswer(reached.saturating_sub(end))
-        };
-        Some(Leaving { author: author.class, departure, num_before })
+        Some(author.left(reached, hit, alignment, num_before))
     }
 }
 

@@ -2,6 +2,7 @@
 //! has the lowest is evicted first. Both sets of rules ask it.
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 
 use super::checkpoint_policy::CheckpointPlan;
 use super::sessions::{
@@ -13,6 +14,7 @@ use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::group::{Group, Table};
 use crate::ids::BlockId;
+use crate::placement::Author;
 use crate::prefix_index::Key;
 use crate::store::{EvictionOrder, Store};
 
@@ -59,8 +61,24 @@ pub(crate) struct Keeper {
     pub(crate) sessions: Sessions,
     /// `None` where all content has the same chance; then no turn is noted.
     pub(crate) chances: Option<Chances>,
+    /// Of the last requests that are over, the latest last.
+    authors: VecDeque<Author>,
     /// Checkpoints that the request at hand leaves, and that no other is known to need.
     scored: Vec<LeftBlock>,
+}
+
+/// Requests that are over whose prompts are remembered.
+const MOST_AUTHORS: usize = 1 << 12;
+
+/// What is known of a prompt that arrived.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrival {
+    /// Earlier turns of its conversation, as far as they are remembered.
+    pub(crate) num_turns: u8,
+    /// That of its conversation.
+    pub(crate) draw: Draw,
+    /// A request that is over, and the last of the given digests up to which it is known to be shared.
+    pub(crate) earlier: Option<(Author, usize)>,
 }
 
 /// A request, as far as it matters for what it uses and leaves.
@@ -106,6 +124,7 @@ impl Keeper {
             traffic: Traffic::new(cache, alignment, quadratic),
             sessions: Sessions::new(&cache.store),
             chances: None,
+            authors: VecDeque::new(),
             scored: Vec::new(),
         }
     }
@@ -118,21 +137,32 @@ impl Keeper {
     }
 
     /// A prompt arrived for the first time, whose `digests` from the end of its hit of `num_tokens` on are given.
-    /// Returns the earlier turns of its conversation, as far as they are known, and its conversation's draw.
     pub(crate) fn on_arrival(
         &mut self,
         session: u64,
         digests: &[Digest],
         num_tokens: u32,
-    ) -> (u8, Draw) {
+    ) -> Arrival {
         if !self.knows_turns() {
-            return (0, Draw::ANY);
+            return Arrival::default();
         }
-        let Turn { num_earlier, after, draw } = self.sessions.turns.on_arrival(session, digests);
+        let Turn { num_earlier, after, draw, shared } =
+            self.sessions.turns.on_arrival(session, digests);
         if let Some(end) = after {
             self.sessions.residents.on_return(end, num_tokens);
         }
-        (num_earlier, draw.unwrap_or_else(|| self.sessions.residents.draw()))
+        Arrival {
+            num_turns: num_earlier,
+            draw: draw.unwrap_or_else(|| self.sessions.residents.draw()),
+            earlier: shared.and_then(|(end, at)| Some((self.author(end)?, at))),
+        }
+    }
+
+    /// The author that ended as number `end`, counted from 1.
+    fn author(&self, end: u64) -> Option<Author> {
+        let num_later = self.sessions.turns.num_ended().checked_sub(end)?;
+        let at = self.authors.len().checked_sub(1 + usize::try_from(num_later).ok()?)?;
+        self.authors.get(at).copied()
     }
 
     /// Chances count from now on, if they did not before. What ended without a word says nothing of hints.
@@ -159,6 +189,10 @@ impl Keeper {
         let places = planned.chain([end]).filter(|&length| length <= num_computed);
         let last = places.filter_map(|length| (length / cache.hash_block_size).checked_sub(1));
         let digests = last.filter_map(|at| visit.digests.get(at as usize));
+        if self.authors.len() == MOST_AUTHORS {
+            self.authors.pop_front();
+        }
+        self.authors.push_back(visit.plan.author());
         Some(self.sessions.turns.on_end(visit.class, visit.session, visit.draw, digests))
     }
 

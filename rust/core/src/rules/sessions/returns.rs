@@ -25,6 +25,8 @@ struct Place {
     class: WorthClass,
     draw: Draw,
     is_used: bool,
+    /// Whether a prompt shared it, whatever its session was.
+    is_shared: bool,
 }
 
 /// The earlier turn that a prompt continues.
@@ -35,6 +37,15 @@ pub(super) struct Earlier {
     pub(super) draw: Draw,
     /// Whether no prompt continued it before.
     pub(super) is_first: bool,
+}
+
+/// What a prompt goes on from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// The request of its session, else the one that ended at the last of its digests that is remembered.
+    pub(super) earlier: Option<Earlier>,
+    /// The number of the request that ended at that digest, and which one it is, for the first prompt that has it.
+    pub(super) shared: Option<(u64, usize)>,
 }
 
 /// A number for a digest, of all its bytes: those of a test may differ in the last ones only.
@@ -67,7 +78,7 @@ impl Returns {
         let bucket = self.bucket(tag);
         let known = bucket.iter().position(|place| place.tag == tag).unwrap_or(NUM_PLACES - 1);
         bucket[..=known].rotate_right(1);
-        bucket[0] = Place { tag, end, class, draw, is_used: false };
+        bucket[0] = Place { tag, end, class, draw, ..Place::default() };
     }
 
     /// What ended at `tag`, and was not gone on from, is of another class.
@@ -78,18 +89,27 @@ impl Returns {
         }
     }
 
-    /// The request that a prompt continues: that of its `session`, else of the last of `digests` that is
-    /// remembered.
-    pub(super) fn take(&mut self, session: u64, digests: &[Digest]) -> Option<Earlier> {
-        let tags = [session].into_iter().chain(digests.iter().rev().map(tag_of));
-        for tag in tags.filter(|&tag| tag != 0) {
-            if let Some(place) = self.bucket(tag).iter_mut().find(|place| place.tag == tag) {
-                let is_first = !std::mem::replace(&mut place.is_used, true);
-                let &mut Place { end, class, draw, .. } = place;
-                return Some(Earlier { end, class, draw, is_first });
-            }
-        }
-        None
+    fn find(&mut self, tag: u64) -> Option<&mut Place> {
+        self.bucket(tag).iter_mut().find(|place| place.tag == tag)
+    }
+
+    /// What a prompt of `digests` and a `session`, 0 for none, goes on from.
+    pub(super) fn take(&mut self, session: u64, digests: &[Digest]) -> Taken {
+        let tags = digests.iter().map(tag_of).enumerate().rev();
+        let last = tags.into_iter().find(|&(_, tag)| self.find(tag).is_some());
+        let shared = last.and_then(|(at, tag)| {
+            let place = self.find(tag)?;
+            let is_first = !std::mem::replace(&mut place.is_shared, true);
+            is_first.then_some((place.end, at))
+        });
+        let named = Some(session).filter(|&it| it != 0 && self.find(it).is_some());
+        let earlier = named.or(last.map(|(_, tag)| tag)).and_then(|tag| {
+            let place = self.find(tag)?;
+            let is_first = !std::mem::replace(&mut place.is_used, true);
+            let &mut Place { end, class, draw, .. } = place;
+            Some(Earlier { end, class, draw, is_first })
+        });
+        Taken { earlier, shared }
     }
 }
 
@@ -107,10 +127,23 @@ mod tests {
         let mut returns = Returns::default();
         returns.insert(tag_of(&digest(2)), (class, DRAW), 9);
         let path = [1, 2, 3].map(digest);
-        assert_eq!(returns.take(0, &path[..1]), None);
+        assert_eq!(returns.take(0, &path[..1]).earlier, None);
         let earlier = |is_first| Some(Earlier { end: 9, class, draw: DRAW, is_first });
-        assert_eq!(returns.take(0, &path), earlier(true));
-        assert_eq!(returns.take(0, &path), earlier(false));
+        assert_eq!(returns.take(0, &path).earlier, earlier(true));
+        assert_eq!(returns.take(0, &path).earlier, earlier(false));
+    }
+
+    #[test]
+    fn the_first_prompt_that_shares_a_place_is_told_which_one_it_is() {
+        let path = [1, 2, 3].map(|byte| Digest::from([byte; 32]));
+        let class = WorthClass::new(0, Hint::None);
+        let mut returns = Returns::default();
+        returns.insert(tag_of(&path[0]), (class, DRAW), 4);
+        returns.insert(tag_of(&path[1]), (class, DRAW), 5);
+        returns.insert(77, (class, DRAW), 6);
+        assert_eq!(returns.take(77, &path[2..]).shared, None);
+        assert_eq!(returns.take(77, &path).shared, Some((5, 1)), "whatever its session is");
+        assert_eq!(returns.take(0, &path).shared, None);
     }
 
     #[test]
@@ -120,9 +153,9 @@ mod tests {
         returns.insert(77, (first, DRAW), 1);
         returns.reclass(77, second);
         let earlier = |is_first| Some(Earlier { end: 1, class: second, draw: DRAW, is_first });
-        assert_eq!(returns.take(77, &[]), earlier(true));
+        assert_eq!(returns.take(77, &[]).earlier, earlier(true));
         returns.reclass(77, first);
-        assert_eq!(returns.take(77, &[]), earlier(false), "it was used");
+        assert_eq!(returns.take(77, &[]).earlier, earlier(false), "it was used");
     }
 
     #[test]
@@ -130,9 +163,9 @@ mod tests {
         let class = WorthClass::new(1, Hint::Compacted);
         let mut returns = Returns::default();
         returns.insert(77, (class, DRAW), 1);
-        assert_eq!(returns.take(78, &[]), None);
+        assert_eq!(returns.take(78, &[]).earlier, None);
         assert_eq!(
-            returns.take(77, &[]),
+            returns.take(77, &[]).earlier,
             Some(Earlier { end: 1, class, draw: DRAW, is_first: true })
         );
     }

@@ -1,7 +1,7 @@
 //! [`Turns`]: which requests are turns of one conversation, and how likely it goes on.
 
 use super::residents::Draw;
-use super::returns::{Earlier, Returns, tag_of};
+use super::returns::{Earlier, Returns, Taken, tag_of};
 use super::worth::{Worth, WorthClass};
 use crate::digest::Digest;
 
@@ -22,6 +22,9 @@ pub struct Turn {
     pub after: Option<u64>,
     /// The draw that [`Turns::on_end`] noted for its conversation.
     pub draw: Option<Draw>,
+    /// The number of a request that is over, and the last of the prompt's digests that was a place of it, if no prompt
+    /// shared that before.
+    pub shared: Option<(u64, usize)>,
 }
 
 impl Turns {
@@ -47,14 +50,20 @@ impl Turns {
 
     /// A prompt of `digests` and a `session`, 0 for none, arrived.
     pub fn on_arrival(&mut self, session: u64, digests: &[Digest]) -> Turn {
-        match self.returns.take(session, digests) {
+        let Taken { earlier, shared } = self.returns.take(session, digests);
+        match earlier {
             Some(Earlier { end, class, draw, is_first: true }) => {
                 self.worth.on_continued(class);
                 let num_earlier = class.num_turns() + 1;
-                Turn { num_earlier, after: Some(end), draw: Some(draw) }
+                Turn { num_earlier, after: Some(end), draw: Some(draw), shared }
             }
-            _ => Turn::default(),
+            _ => Turn { shared, ..Turn::default() },
         }
+    }
+
+    /// The number of the last request that ended; the first one is 1.
+    pub(crate) fn num_ended(&self) -> u64 {
+        self.num_ended
     }
 
     /// The chance that what a request of `class` leaves is gone on from, over the mean chance.

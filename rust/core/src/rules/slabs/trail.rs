@@ -5,7 +5,7 @@ use crate::engine::cache::Cache;
 use crate::group::{Group, Table};
 use crate::ids::BlockId;
 use crate::rules::checkpoint_policy::CheckpointPlan;
-use crate::rules::keeper::{Keeper, Visit};
+use crate::rules::keeper::{Arrival, Keeper, Visit};
 use crate::rules::sessions::{Draw, Hint, WorthClass};
 use crate::rules::traffic::Traffic;
 use crate::rules::windows::{Places, Windows};
@@ -44,13 +44,14 @@ impl Trail {
         self.plan.unwrap_or_default()
     }
 
-    /// Notes an admission. Returns whether it is the first one, whose prompt is to be learned from.
-    pub(crate) fn arrive(&mut self, keeper: &mut Keeper, digests: &[Digest]) -> bool {
-        let is_first = !std::mem::replace(&mut self.is_known, true);
-        if is_first {
-            (self.num_turns, self.draw) = keeper.on_arrival(self.session, digests, self.start);
+    /// Notes an admission. Returns what is known of the prompt if it is the first one, to be learned from.
+    pub(crate) fn arrive(&mut self, keeper: &mut Keeper, digests: &[Digest]) -> Option<Arrival> {
+        if std::mem::replace(&mut self.is_known, true) {
+            return None;
         }
-        is_first
+        let arrival = keeper.on_arrival(self.session, digests, self.start);
+        (self.num_turns, self.draw) = (arrival.num_turns, arrival.draw);
+        Some(arrival)
     }
 
     /// Notes that the request resumes after `num_tokens` tokens from a state in a block of the

@@ -23,6 +23,13 @@ pub(super) struct Kept {
     pub(super) num_requests: f64,
 }
 
+/// Prompts find little if they find no more than this share.
+///
+/// Learned then: seats that take turns (300 requests, 16 at once) find 55 instead of 38 % in Nemotron-H-8B's 4 GiB, 29
+/// instead of 9 % in Granite-4.0-H-Small's 3 GiB, and Mooncake's first 2,500 requests 0.8 to 2.0 points more at 5 % of an
+/// unbounded cache (0.4 fewer at 10 %). Learned always: generated conversations at 10 % lose 1.5 points with Qwen3.5-27B.
+const LITTLE: f64 = 1.0 / 12.0;
+
 impl Kept {
     /// Requests after which what older ones left behind counts half.
     const MEMORY: f64 = 64.0;
@@ -47,6 +54,11 @@ impl Kept {
     /// Tokens that the bytes of one token's attention are likely to save.
     pub(super) fn mean(&self) -> f64 {
         self.saved / self.bytes.max(1.0)
+    }
+
+    /// Whether prompts find so little that what they find says little of where they go on.
+    pub(super) fn finds_little(&self) -> bool {
+        self.found < LITTLE * self.prompt
     }
 
     /// Whether requests save more time by a checkpoint that lasts than they lose by its room.

@@ -149,11 +149,15 @@ impl<S: Store> Call<'_, S> {
     pub(super) fn observe(&mut self) {
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         let trail = &mut self.request.trail;
-        let found = (trail.start / self.config.hash_block_size).saturating_sub(1) as usize;
-        if trail.arrive(keeper, self.digests.get(found..).unwrap_or_default())
+        let unit = self.config.hash_block_size;
+        let found = (trail.start / unit).saturating_sub(1);
+        let digests = self.digests.get(found as usize..).unwrap_or_default();
+        if let Some(arrival) = trail.arrive(keeper, digests)
             && let Some(plan) = &trail.plan
         {
-            keeper.traffic.on_prompt(plan.class, self.request.shared.take());
+            let earlier =
+                arrival.earlier.map(|(author, at)| (author, (found + at as u32 + 1) * unit));
+            keeper.traffic.on_prompt(plan.class, self.request.shared.take(), earlier);
         }
     }
 
