@@ -39,7 +39,7 @@ pub(super) struct Earlier {
     pub(super) is_first: bool,
 }
 
-/// What a prompt goes on from.
+/// What is remembered of the requests that a prompt continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     /// The request of its session, else the one that ended at the last of its digests that is remembered.
@@ -93,7 +93,7 @@ impl Returns {
         self.bucket(tag).iter_mut().find(|place| place.tag == tag)
     }
 
-    /// What a prompt of `digests` and a `session`, 0 for none, goes on from.
+    /// Looks up which requests a prompt of `digests` and a `session`, 0 for none, continues.
     pub(super) fn take(&mut self, session: u64, digests: &[Digest]) -> Taken {
         let tags = digests.iter().map(tag_of).enumerate().rev();
         let last = tags.into_iter().find(|&(_, tag)| self.find(tag).is_some());

@@ -22,8 +22,8 @@ pub struct Turn {
     pub after: Option<u64>,
     /// The draw that [`Turns::on_end`] noted for its conversation.
     pub draw: Option<Draw>,
-    /// The number of a request that is over, and the last of the prompt's digests that was a place of it, if no prompt
-    /// shared that before.
+    /// The number of a request that is over, and the last of the prompt's digests that was a place of it. `None` if
+    /// another prompt shared that place before.
     pub shared: Option<(u64, usize)>,
 }
 

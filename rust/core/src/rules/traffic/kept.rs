@@ -25,9 +25,10 @@ pub(super) struct Kept {
 
 /// Prompts find little if they find no more than this share.
 ///
-/// Learned then: seats that take turns (300 requests, 16 at once) find 55 instead of 38 % in Nemotron-H-8B's 4 GiB, 29
-/// instead of 9 % in Granite-4.0-H-Small's 3 GiB, and Mooncake's first 2,500 requests 0.8 to 2.0 points more at 5 % of an
-/// unbounded cache (0.4 fewer at 10 %). Learned always: generated conversations at 10 % lose 1.5 points with Qwen3.5-27B.
+/// Seats that take turns (300 requests, 16 at once) then find 55 instead of 38 % with Nemotron-H-8B in 4 GiB. With
+/// Granite-4.0-H-Small in 3 GiB they find 29 instead of 9 %. Mooncake's first 2,500 requests find 0.8 to 2.0 points more
+/// at 5 % of an unbounded cache, and 0.4 fewer at 10 %. Without a limit, generated conversations lose 1.5 points at 10 %
+/// (Qwen3.5-27B).
 const LITTLE: f64 = 1.0 / 12.0;
 
 impl Kept {
