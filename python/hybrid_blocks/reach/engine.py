@@ -89,7 +89,7 @@ class Engine:
     def asked(self) -> VllmConfig:
         """The configuration as a user gives it, with this package's connector."""
         name = self.features.connector_class
-        if name not in OURS:
+        if name is None or name not in OURS:
             return self.config
         config = copy(self.config)
         config.kv_transfer_config = KVTransferConfig(**asked(name))
