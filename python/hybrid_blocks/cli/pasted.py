@@ -1,4 +1,4 @@
-"""A command of vLLM's behind ``--``."""
+"""A command of vLLM's or SGLang's behind ``--``."""
 
 import re
 from pathlib import PurePath
@@ -10,8 +10,11 @@ from hybrid_blocks.cli.command_line import Written, keep
 from hybrid_blocks.errors import InvalidArgumentError
 
 _KEY: Final = "hybrid_blocks.pasted"
-_STARTS: Final = (("vllm", "serve"), ("docker", "run"), ("podman", "run"))
-_WITHIN: Final = re.compile(r"\b(vllm\s+serve|(docker|podman|nerdctl)\s+run|openai\.api_server)\s")
+_STARTS: Final = (("vllm", "serve"), ("sglang", "serve"), ("docker", "run"), ("podman", "run"))
+_WITHIN: Final = re.compile(
+    r"\b(vllm\s+serve|(docker|podman|nerdctl)\s+run|openai\.api_server|sglang\.launch_server"
+    r"|sglang\s+serve)\s"
+)
 
 
 class Pasting(Written):

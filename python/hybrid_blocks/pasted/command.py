@@ -16,7 +16,7 @@ from hybrid_blocks.pasted.level import (
     refusal_of_plan,
 )
 from hybrid_blocks.pasted.model import find_model
-from hybrid_blocks.pasted.options import recorded
+from hybrid_blocks.pasted.options import Engine, recorded
 from hybrid_blocks.pasted.parse import parse
 from hybrid_blocks.pasted.words import find_arguments
 from hybrid_blocks.plan.deployment import Deployment
@@ -36,7 +36,7 @@ _LATENT_BACKENDS: Final = (
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """A command of vLLM's server, as far as a plan depends on it.
+    """A command of a server, as far as a plan depends on it.
 
     ``memory_bytes`` is what the command itself gives the cache, if it does. With ``fits`` the
     maximum length is the longest that fits. ``level`` is that of ``HYBRID_BLOCKS``, and ``refusal``
@@ -50,17 +50,22 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     level: str | None
     options: dict[str, Any]
     refusal: Refusal | None = None
+    engine: Engine = "vLLM"
 
 
 def read_command(words: Sequence[str], source: str | None = None) -> Command:
     """Read a pasted command; ``source`` is a model's config beside it, which then counts.
 
     Raises:
-        PlanError: no command of vLLM's server, or an option that vLLM refuses or that cannot be
-            planned; names it.
+        PlanError: no command of a server, or an option that it refuses or that cannot be planned;
+            names it.
 
     """
     found = find_arguments(words)
+    if found.engine == "SGLang":
+        from hybrid_blocks.pasted.sglang_command import read_sglang  # noqa: PLC0415 - a circle
+
+        return read_sglang(found.arguments, source)
     parsed = parse(found.arguments)
     notes = [
         f"vLLM {recorded().release} has no {flag} and refuses to start with it; it changes nothing "
@@ -94,8 +99,8 @@ def of_options(
         raise PlanError("the command names no model: vllm serve MODEL …")
     overrides = _overrides(options)
     model = find_model(source, overrides)
-    model = _with_dtype(model, options.get("dtype", "auto"))
-    model = _with_weights(model, options.get("quantization"))
+    model = with_dtype(model, options.get("dtype", "auto"))
+    model = with_weights(model, options.get("quantization"))
     drafts = speculative.read(options, model, name)
     if drafts is not None and not drafts.of_model:
         model = msgspec.structs.replace(model, draft_layers=())
@@ -112,7 +117,7 @@ def of_options(
     )
 
 
-def _with_weights(model: Model, quantization: str | None) -> Model:
+def with_weights(model: Model, quantization: str | None) -> Model:
     """Store weights as ``--quantization`` says, where the checkpoint does not say it already."""
     if quantization is None or model.weights is None or model.weights.bits is not None:
         return model
@@ -162,7 +167,8 @@ def _keys(fields: Mapping[str, Any]) -> set[str]:
     return set(fields).union(*nested)
 
 
-def _with_dtype(model: Model, name: str) -> Model:
+def with_dtype(model: Model, name: str) -> Model:
+    """Compute in the type of ``--dtype``."""
     return (
         model if name == "auto" else msgspec.structs.replace(model, dtype=_DTYPES.get(name, name))
     )

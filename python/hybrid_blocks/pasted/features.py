@@ -32,6 +32,8 @@ def read_features(words: Sequence[str], source: str | None = None) -> Asked:
 
     """
     found = find_arguments(words)
+    if found.engine != "vLLM":
+        raise PlanError(f"a command of {found.engine}'s: doctor asks about vLLM; plan reads it")
     parsed = parse(found.arguments)
     options = parsed.values
     name = source or options.get("hf_config_path") or parsed.model

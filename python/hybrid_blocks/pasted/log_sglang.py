@@ -11,11 +11,11 @@ from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted.log_figures import Figure
 from hybrid_blocks.pasted.log_lines import Logged
 from hybrid_blocks.pasted.model import find_model
-from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.deployment import Deployment, SglangOptions
 from hybrid_blocks.plan.sglang import SglangPlan, plan_sglang, plan_unified
 from hybrid_blocks.plan.sglang.costs import costs
-from hybrid_blocks.plan.sglang.plan import RATIO, WINDOW_RATIO, draft_states
-from hybrid_blocks.plan.sglang.strategy import SLOTS
+from hybrid_blocks.plan.sglang.plan import WINDOW_RATIO, draft_states
+from hybrid_blocks.plan.sglang.strategy import STRATEGIES
 
 _REQUESTS_A_CONTEXT: Final = 512
 _FEWEST_REQUESTS: Final = 2048
@@ -110,7 +110,20 @@ def deployment_of(log: Logged, source: str | None) -> tuple[Model, Deployment]:
         max_model_len=int(context) if context else _number(options, "context_length"),
         max_num_seqs=_number(options, "max_running_requests") or 1024,
         num_speculative_tokens=drafts if model.draft_layers else 0,
+        mamba_cache_mode="none" if _option(options, "disable_radix_cache") == "True" else "align",
+        sglang=_own_options(options),
     )
+
+
+def _own_options(options: str) -> SglangOptions:
+    """Return what the log says of SGLang's own options."""
+    named = _option(options, "mamba_radix_cache_strategy")
+    ratio = _option(options, "mamba_full_memory_ratio")
+    strategy = next((known for known in STRATEGIES if known == named), None)
+    try:
+        return SglangOptions(strategy=strategy, ratio=None if ratio is None else float(ratio))
+    except ValueError:
+        return SglangOptions(strategy=strategy)
 
 
 def figures_of(log: Logged, model: Model, deployment: Deployment) -> Iterator[Figure]:
@@ -139,13 +152,8 @@ def _planned(log: Logged, model: Model, deployment: Deployment) -> SglangPlan | 
     """Split the bytes of the logged pools again; None where they, or the split, are not known."""
     slots, tokens = log.last("slots"), _tokens(log)
     options = log.first("sglang_options") or ""
-    named = _option(options, "mamba_radix_cache_strategy")
-    strategy = next((known for known in SLOTS if known == named), None)
-    ratio = float(_option(options, "mamba_full_memory_ratio") or RATIO)
     if tokens is None or (slots is None and model.is_hybrid):
         return None
-    if _option(options, "disable_radix_cache") == "True":
-        deployment = msgspec.structs.replace(deployment, mamba_cache_mode="none")
     # A drafter of its own has states to verify too.
     deployment = msgspec.structs.replace(deployment, num_speculative_tokens=_drafts(options))
     if _number(options, "max_running_requests") is None:
@@ -161,8 +169,8 @@ def _planned(log: Logged, model: Model, deployment: Deployment) -> SglangPlan | 
             states = (int(slots) + 1 + drafts) * each.state_bytes
         token_bytes = each.token_bytes + WINDOW_RATIO * each.window_bytes
         held = states + math.ceil(tokens * token_bytes)
-        return plan_sglang(model, held, deployment, strategy=strategy, ratio=ratio)
-    except (PlanError, ValueError):
+        return plan_sglang(model, held, deployment)
+    except PlanError:
         return None
 
 

@@ -9,14 +9,14 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 _KEYS: Final = re.compile(r"^\s*(?:- +)?(?:command|args|entrypoint|modelURL)\s*:", re.MULTILINE)
-_SERVER: Final = re.compile(r"vllm|api_server")
+_SERVER: Final = re.compile(r"vllm|api_server|sglang")
 _CAPITAL: Final = re.compile(r"[A-Z]")
 _CHARTS_OWN: Final = frozenset({"v0", "v1"})
 _RECIPE: Final = re.compile(r"^(FROM|ENV|ENTRYPOINT|CMD)[ \t]+((?:\\\r?\n|.)+)", re.MULTILINE)
 
 
 def command_of(text: str) -> list[str] | None:
-    """Return the words of the container whose words or image name vLLM, else of the first one.
+    """Return the words of the container whose words or image name an engine, else of the first one.
 
     None where the text is no manifest, or PyYAML is missing.
     """

@@ -1,4 +1,4 @@
-"""The recorded options of vLLM's server: what they are called, and what they take."""
+"""The recorded options of both servers: what they are called, and what they take."""
 
 from difflib import get_close_matches
 from functools import cache
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+Engine = Literal["vLLM", "SGLang"]
 Kind = Literal["switch", "text", "integer", "count", "length", "number", "object"]
 Takes = Literal["nothing", "one", "maybe", "many"]
 
@@ -37,6 +38,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """All options of one release."""
 
+    engine: Engine = "vLLM"
     release: str
     options: tuple[Option, ...]
 
@@ -50,14 +52,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def recorded() -> Options:
-    """Return what ``python -m hybrid_blocks.pasted.record`` found."""
-    text = files("hybrid_blocks.pasted").joinpath("options.json").read_bytes()
+def recorded(engine: Engine = "vLLM") -> Options:
+    """Return what ``python -m hybrid_blocks.pasted.record`` found, or tests/plan for SGLang."""
+    name = "options.json" if engine == "vLLM" else "sglang_options.json"
+    text = files("hybrid_blocks.pasted").joinpath(name).read_bytes()
     return msgspec.json.decode(text, type=Options)
 
 
-def near(flag: str) -> str:
+def near(flag: str, options: Options | None = None) -> str:
     """Return the flags that come near an unknown one, as the end of a sentence."""
-    known = [known for known in recorded().by_flag() if known.startswith("--")]
+    known = [known for known in (options or recorded()).by_flag() if known.startswith("--")]
     found = get_close_matches(flag, known, n=3, cutoff=0.6)
     return f"; near it: {', '.join(found)}" if found else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from hybrid_blocks.pasted.options import Kind, Option, Options, Takes
+from hybrid_blocks.pasted.options import Engine, Kind, Option, Options, Takes
 
 _TAKES: dict[object, Takes] = {None: "one", "?": "maybe", "+": "many", "*": "many", 0: "nothing"}
 
@@ -22,17 +22,21 @@ def record() -> Options:
 
     make: Any = FlexibleArgumentParser  # its constructor has no types
     parser = make_arg_parser(make())
-    return Options(
-        release=".".join(__version__.split(".")[:2]),
-        options=tuple(_options(parser._option_string_actions)),
-    )
+    return of_parser(parser, "vLLM", ".".join(__version__.split(".")[:2]))
+
+
+def of_parser(parser: argparse.ArgumentParser, engine: Engine, release: str) -> Options:
+    """Read a parser's options."""
+    options = tuple(_options(parser._option_string_actions))
+    return Options(engine=engine, release=release, options=options)
 
 
 def encode(options: Options) -> bytes:
     """Return the record as it is stored: one option a line."""
     lines = [msgspec.json.encode(option).decode() for option in options.options]
     rows = ",\n".join(lines)
-    return f'{{"release":"{options.release}","options":[\n{rows}\n]}}\n'.encode()
+    head = f'"engine":"{options.engine}","release":"{options.release}"'
+    return f'{{{head},"options":[\n{rows}\n]}}\n'.encode()
 
 
 def _options(actions: Mapping[str, argparse.Action]) -> Iterable[Option]:
@@ -51,7 +55,7 @@ def _options(actions: Mapping[str, argparse.Action]) -> Iterable[Option]:
             takes=_TAKES[action.nargs],
             kind=_kind(action),
             keys=_keys(action),
-            choices=tuple(str(one) for one in action.choices or () if one is not None),
+            choices=_choices(action.choices or ()),
             default=_default(action.default),
         )
 
@@ -107,6 +111,11 @@ def _class_of(convert: object) -> type | None:
             found: type = one.__defaults__[0]
             return found
     return None
+
+
+def _choices(choices: Iterable[object]) -> tuple[str, ...]:
+    names = tuple(str(one) for one in choices if one is not None)
+    return tuple(sorted(names)) if isinstance(choices, set) else names
 
 
 def _default(value: object) -> Any:

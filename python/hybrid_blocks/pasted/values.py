@@ -1,4 +1,4 @@
-"""The value of one option of vLLM's, converted as vLLM converts it."""
+"""The value of one option, converted as the server converts it."""
 
 import json
 import re
@@ -8,17 +8,17 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.pasted.options import Option
+from hybrid_blocks.pasted.options import Engine, Option
 
 _COUNT: Final = re.compile(r"(\d+)(\.\d+)?([kKmMgGtT])")
 _POWERS: Final = "kmgt"
 
 
-def read(option: Option, flag: str, given: Sequence[str]) -> Any:
+def read(option: Option, flag: str, given: Sequence[str], engine: Engine = "vLLM") -> Any:
     """Convert the words behind a flag.
 
     Raises:
-        PlanError: a value too many or too few, or one that vLLM refuses; says what it takes.
+        PlanError: a value too many or too few, or one that the server refuses; says what it takes.
 
     """
     if option.takes == "nothing":
@@ -27,7 +27,7 @@ def read(option: Option, flag: str, given: Sequence[str]) -> Any:
         return flag not in option.off
     if not given and option.takes != "maybe":
         raise PlanError(f"{flag} lacks its value")
-    converted = [_convert(option, flag, text) for text in given]
+    converted = [_convert(option, flag, text, engine) for text in given]
     if option.takes == "many":
         return converted
     return converted[0] if converted else True
@@ -65,11 +65,11 @@ def loose(text: str) -> Any:
         return text
 
 
-def _convert(option: Option, flag: str, text: str) -> Any:
+def _convert(option: Option, flag: str, text: str, engine: Engine) -> Any:
     if text in {"", "None"} and option.default is None and option.kind != "switch":
         return None
     if option.choices and text not in option.choices:
-        raise PlanError(f"{flag} {text}: vLLM takes {', '.join(option.choices)}")
+        raise PlanError(f"{flag} {text}: {engine} takes {', '.join(option.choices)}")
     if option.kind == "object":
         return _fits(option, flag, text, _object(flag, text))
     try:

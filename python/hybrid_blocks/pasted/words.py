@@ -6,24 +6,25 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted.manifest import command_of
+from hybrid_blocks.pasted.options import Engine
 
 READ: Final = (
-    "read are: vllm serve MODEL …, python -m vllm.entrypoints.openai.api_server …, and docker run "
-    "… IMAGE … around them"
+    "read are: vllm serve MODEL …, python -m vllm.entrypoints.openai.api_server …, python -m "
+    "sglang.launch_server …, and docker run … IMAGE … around them"
 )
 
 _MODULES: Final = (["vllm.entrypoints.openai.api_server"], ["vllm.entrypoints.api_server"])
 _MAIN_MODULES: Final = (["vllm.entrypoints.cli.main"], ["vllm"])
-_SCRIPT: Final = "api_server.py"
+_SCRIPTS: Final[dict[str, "Engine"]] = {"api_server.py": "vLLM", "launch_server.py": "SGLang"}
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
 _SHELLS: Final = ("bash", "sh", "zsh", "dash")
-_SEPARATORS: Final = ("|", "||", "&&", "&", ";")
+_SEPARATORS: Final = ("|", "|&", "||", "&&", "&", ";")
 _CONTINUATION: Final = re.compile(r"[\\^`][ \t]*\r?\n|\\[ \t]+(?=-)")
 _LIST: Final = re.compile(r"^[ \t]*(?:- )?(?:command|args|CMD|ENTRYPOINT)\b:?[ \t]*", re.MULTILINE)
 _TYPESET: Final = str.maketrans("\u2018\u2019\u201c\u201d\u00a0", "''\"\" ")
@@ -37,7 +38,7 @@ _PROMPT: Final = re.compile(
 )
 _PIECE: Final = re.compile(r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*"|#[^\n]*|\n|.""", re.DOTALL)
 _GOES_ON: Final = re.compile(r"\s*(?:[-{'\"#]|$)")
-_WANTS_MORE: Final = re.compile(r"(?:serve|api_server|\\)\s*$")
+_WANTS_MORE: Final = re.compile(r"(?:serve|api_server|launch_server|\\)\s*$")
 
 # Options of ``docker run`` that take no value; every other one takes one.
 _DOCKER_SWITCHES: Final = frozenset(
@@ -51,20 +52,29 @@ _DOCKER_LETTERS: Final = "ditPq"
 
 
 class Words(msgspec.Struct, frozen=True):
-    """Arguments of vLLM's server, and the variables that were set for it."""
+    """Arguments of an engine's server, and the variables that were set for it."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
+    engine: Engine = "vLLM"
+
+
+class _Found(NamedTuple):
+    """Words before a server's arguments, and these; None where no server is started."""
+
+    before: list[str]
+    arguments: list[str] | None = None
+    engine: Engine = "vLLM"
 
 
 def find_arguments(words: Sequence[str]) -> Words:
-    """Return vLLM's arguments within a command, as a shell or a container would pass them.
+    """Return the server's arguments within a command, as a shell or a container would pass them.
 
     A single word with blanks in it is read as a shell would. Pipes, redirections and stray
     continuation signs are left out.
 
     Raises:
-        PlanError: no command of vLLM's server; or a quote that is not closed, or a shell variable
+        PlanError: no command of a server; or a quote that is not closed, or a shell variable
             whose value is not known.
 
     """
@@ -75,12 +85,13 @@ def find_arguments(words: Sequence[str]) -> Words:
         raise PlanError(f"no command follows --; {READ}")
     environment: dict[str, str] = {}
     for segment in segments:
-        before, arguments = _server(segment)
-        for word in before:
+        found = _server(segment)
+        for word in found.before:
             if match := _ASSIGNMENT.fullmatch(word):
                 environment[match[1]] = match[2]
-        if arguments is not None:
-            return Words(tuple(_expanded(arguments, environment)), environment)
+        if found.arguments is not None:
+            words = _expanded(found.arguments, environment)
+            return Words(tuple(words), environment, found.engine)
     raise _unknown(next(filter(None, segments)))
 
 
@@ -146,10 +157,10 @@ def _segments(words: Sequence[str]) -> list[list[str]]:
     return segments
 
 
-def _server(words: list[str]) -> tuple[list[str], list[str] | None]:
-    """Words before vLLM's arguments, and these; None where no server is started."""
+def _server(words: list[str]) -> _Found:
+    """Find the server that a command starts."""
     if words and (words[0] == "serve" or words[0].startswith("--")):
-        return [], words[words[0] == "serve" :]
+        return _Found([], words[words[0] == "serve" :])
     for index, word in enumerate(words):
         rest = words[index + 1 :]
         name = PurePath(word).name
@@ -159,45 +170,46 @@ def _server(words: list[str]) -> tuple[list[str], list[str] | None]:
             return _container(words[: index + 1], rest[rest.index("run") + 1 :])
         if name in _SHELLS and len(rest) > 1 and re.fullmatch(r"-\w*c", rest[0]):
             return _of_shell(words[:index], rest[1])
-        skipped = _words_of_server(name, rest)
-        if skipped is not None:
-            return words[:index], rest[skipped:]
+        if (start := _start_of(name, rest)) is not None:
+            skipped, engine = start
+            return _Found(words[:index], rest[skipped:], engine)
     return _quoted(words)
 
 
-def _quoted(words: list[str]) -> tuple[list[str], list[str] | None]:
+def _quoted(words: list[str]) -> _Found:
     """As `_server`, within a word that is a command itself: ``tmux`` and ``ssh`` take one."""
     for index, word in enumerate(words):
-        if " " in word and "vllm" in word:
-            before, arguments = _of_shell(words[:index], word)
-            if arguments is not None:
-                return before, arguments
-    return words, None
+        if " " in word and ("vllm" in word or "sglang" in word):
+            found = _of_shell(words[:index], word)
+            if found.arguments is not None:
+                return found
+    return _Found(words)
 
 
-def _words_of_server(name: str, rest: list[str]) -> int | None:
-    """Words between a word and vLLM's arguments; None where it starts no server."""
-    if name == _SCRIPT:
-        return 0
+def _start_of(name: str, rest: list[str]) -> tuple[int, Engine] | None:
+    """Words between a word and the server's arguments, and whose they are; None without one."""
+    if name in _SCRIPTS:
+        return 0, _SCRIPTS[name]
     if (name == "vllm" and rest[:1] == ["serve"]) or (name == "-m" and rest[:1] in _MODULES):
-        return 1
+        return 1, "vLLM"
     if name == "-m" and rest[1:2] == ["serve"] and rest[:1] in _MAIN_MODULES:
-        return 2
-    return None
+        return 2, "vLLM"
+    of_sglang = (name, *rest[:1]) in {("sglang", "serve"), ("-m", "sglang.launch_server")}
+    return (1, "SGLang") if of_sglang else None
 
 
-def _of_shell(before: list[str], text: str) -> tuple[list[str], list[str] | None]:
-    """Words before vLLM's arguments within what a shell is given, and these."""
+def _of_shell(before: list[str], text: str) -> _Found:
+    """Find the server within what a shell is given."""
     for segment in _segments(_split(text)):
-        inner, arguments = _server(segment)
-        before = [*before, *inner]
-        if arguments is not None:
-            return before, arguments
-    return before, None
+        found = _server(segment)
+        before = [*before, *found.before]
+        if found.arguments is not None:
+            return found._replace(before=before)
+    return _Found(before)
 
 
-def _container(before: list[str], words: list[str]) -> tuple[list[str], list[str] | None]:
-    """Arguments of a container whose image serves; its entry point is ``vllm serve``."""
+def _container(before: list[str], words: list[str]) -> _Found:
+    """Find the server of a container; the entry point of vLLM's image is ``vllm serve``."""
     index, entry = 0, None
     while index < len(words) and words[index].startswith("-"):
         option, has_value, value = words[index].partition("=")
@@ -212,21 +224,21 @@ def _container(before: list[str], words: list[str]) -> tuple[list[str], list[str
             entry = value
         index += 1
     if index >= len(words):
-        raise PlanError("docker run names no image: put it before vLLM's arguments")
+        raise PlanError("docker run names no image: put it before the server's arguments")
     arguments = words[index + 1 :]
     variables = [*before, *words[:index]]
     if entry is not None:
         arguments = [entry, *arguments]
     if not arguments or arguments[0].startswith("-"):
-        return variables, arguments
-    inner, found = _server(arguments)
-    if found is not None:
-        return [*variables, *inner], found
+        return _Found(variables, arguments)
+    found = _server(arguments)
+    if found.arguments is not None:
+        return found._replace(before=[*variables, *found.before])
     image = PurePath(words[index]).name
     is_model = entry is None and "vllm" in words[index] and len(arguments[0].split("/")) <= 2
     if is_model or image.startswith("vllm-openai"):
-        return variables, arguments
-    return variables, None
+        return _Found(variables, arguments)
+    return _Found(variables)
 
 
 def _expanded(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
@@ -240,6 +252,8 @@ def _expanded(arguments: Sequence[str], environment: Mapping[str, str]) -> list[
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         found = environment.get(name) or match[3]
+        if found is None and name is None:
+            raise PlanError(f"{match.string}: a shell works this value out; write the value itself")
         if found is None:
             raise PlanError(f"{match.string}: the value of {match[0]} is not known; write it out")
         return found
@@ -261,7 +275,7 @@ def _unknown(words: Sequence[str]) -> PlanError:
     said = " ".join(words[:3]).rstrip(":")
     names = [PurePath(word).name for word in words]
     other: list[tuple[Callable[[str], bool], str]] = [
-        (lambda name: name.startswith("sglang"), "a command of SGLang's"),
+        (lambda name: name.startswith("sglang"), "this command of SGLang's"),
         (lambda name: name.startswith("dynamo"), "a command of Dynamo's"),
         (lambda name: name.startswith("trtllm"), "a command of TensorRT-LLM's"),
     ]

@@ -50,7 +50,7 @@ class SglangPools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SglangReport(msgspec.Struct, frozen=True, kw_only=True):
-    """SGLang's figures for the same bytes, its default strategy first."""
+    """SGLang's figures for the same bytes, first those of the strategy that it takes."""
 
     release: str
     strategies: tuple[SglangPools, ...]
@@ -74,7 +74,8 @@ def report_sglang(
     if first.ratio is not None:
         plans += [
             plan_sglang(model, memory_bytes, deployment, strategy=strategy)
-            for strategy in strategies(model.model_type)[1:]
+            for strategy in strategies(model.model_type)
+            if strategy != first.strategy
         ]
     return SglangReport(
         release=RELEASE,

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
-from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.deployment import Deployment, SglangOptions
 from hybrid_blocks.plan.sglang.costs import Costs, costs
 from hybrid_blocks.plan.sglang.strategy import SLOTS, Strategy, strategies
 from hybrid_blocks.units import human
@@ -88,15 +88,16 @@ def plan_sglang(
     deployment: Deployment,
     *,
     strategy: Strategy | None = None,
-    ratio: float = RATIO,
+    ratio: float | None = None,
 ) -> SglangPlan:
-    """Split memory as SGLang does; ``strategy`` is its default for the model where it is None.
+    """Split memory as SGLang does; the deployment's options, then SGLang's defaults, fill in None.
 
     Raises:
         PlanError: as `costs`, or the memory is too small.
 
     """
-    each = costs(model, deployment)
+    each, given = costs(model, deployment), deployment.sglang or SglangOptions()
+    strategy, ratio = strategy or given.strategy, ratio or given.ratio or RATIO
     if not each.state_bytes:
         strategy = None
     elif deployment.mamba_cache_mode == "none":
@@ -133,9 +134,14 @@ def split(
         state_slots=slots,
         tokens=tokens,
         window_tokens=None if each.window is None else int(tokens * WINDOW_RATIO),
-        max_num_seqs=deployment.max_num_seqs,
+        max_num_seqs=_most_running(deployment),
         token_budget=int(rest * _GIB),
     )
+
+
+def _most_running(deployment: Deployment) -> int:
+    given = deployment.sglang and deployment.sglang.max_running
+    return given or deployment.max_num_seqs
 
 
 def draft_states(deployment: Deployment) -> int:
@@ -150,11 +156,11 @@ def _state_pool(
     """Slots of the state pool, and GiB that are left. One slot more is padding."""
     drafts, per_request = draft_states(deployment), SLOTS[strategy]
     if strategy == "off":
-        slots = running = deployment.max_num_seqs
+        slots = running = _most_running(deployment)
     else:
         budget = rest * ratio / (1 + ratio) * _GIB
         slots = int((budget - each * (1 + drafts)) // (each * (1 + drafts / per_request)))
-        running = min(deployment.max_num_seqs, slots // per_request)
+        running = min(_most_running(deployment), slots // per_request)
     if drafts:
         rest -= each * (running + 1) * drafts / _GIB
     return slots, rest - (slots + 1) * each / _GIB

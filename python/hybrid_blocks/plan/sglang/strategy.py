@@ -2,6 +2,8 @@
 
 from typing import Final, Literal
 
+from hybrid_blocks.plan.deployment import SglangStrategy
+
 Strategy = Literal["extra_buffer", "extra_buffer_lazy", "no_buffer", "off"]
 """``--mamba-radix-cache-strategy``; off stands for ``--disable-radix-cache``."""
 
@@ -37,8 +39,9 @@ SERVED: Final = _SPARE | _PLAIN | WINDOWS_APART
 """Types of models whose pools were compared with SGLang's own arithmetic."""
 
 
-def strategies(model_type: str) -> tuple[Strategy, ...]:
+STRATEGIES: Final[tuple[SglangStrategy, ...]] = ("extra_buffer", "extra_buffer_lazy", "no_buffer")
+
+
+def strategies(model_type: str) -> tuple[SglangStrategy, ...]:
     """Strategies that a model with states can take, the default one first."""
-    if model_type in _SPARE:
-        return ("extra_buffer", "extra_buffer_lazy", "no_buffer")
-    return ("no_buffer",)
+    return STRATEGIES if model_type in _SPARE else ("no_buffer",)
