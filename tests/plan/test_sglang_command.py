@@ -9,6 +9,8 @@ from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.pasted import sglang_command
 from hybrid_blocks.pasted.command import SEQUENCES, read_command
 from hybrid_blocks.pasted.features import read_features
+from hybrid_blocks.pasted.log_lines import read_lines
+from hybrid_blocks.pasted.log_report import report_log
 from hybrid_blocks.pasted.options import recorded
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.deployment import SglangOptions
@@ -145,7 +147,7 @@ def test_the_column_is_that_of_the_commands_own_options() -> None:
     assert first["max_running"] == plan.max_running > 15
 
 
-def test_a_formula_and_a_sweep_take_the_commands_options() -> None:
+def test_a_formula_takes_the_commands_options() -> None:
     text = f"{_SERVER} --mamba-full-memory-ratio 2"
     code, out, _ = _run("--memory", "24GiB", "--why", "state slots", "--", text)
     assert code == 0
@@ -172,6 +174,22 @@ def test_a_command_without_memory_says_what_to_give(given: tuple[str, ...], comp
     code, out, error = _run(*given, "--", _SERVER)
     assert (code, out) == (2, "")
     assert complaint in error
+
+
+def test_the_column_of_a_log_is_that_of_the_logged_options() -> None:
+    lines = [
+        "[2026-11-20 10:11:12] server_args=ServerArgs(model_path='Qwen/Qwen3.5-27B', tp_size=1, "
+        "mamba_full_memory_ratio=0.5, mamba_radix_cache_strategy='no_buffer')",
+        "[2026-11-20 10:11:20] Mamba Cache is allocated. max_mamba_cache_size: 53, "
+        "conv_state size: 0.15GB, ssm_state size: 7.60GB",
+        "[2026-11-20 10:11:21] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 262000, "
+        "K size: 8.00 GB, V size: 8.00 GB",
+    ]
+    report = report_log(read_lines(lines), None, {}).report
+    assert report is not None
+    assert report.sglang is not None
+    first = report.sglang.strategies[0]
+    assert (first.strategy, first.ratio) == ("no_buffer", 0.5)
 
 
 def test_doctor_asks_about_vllm_alone() -> None:

@@ -39,6 +39,18 @@ REMOVED: Mapping[str, bool] = MappingProxyType(
 
 REPLACED: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(("--rope-scaling", "--rope-theta"), "--hf-overrides")
+    | {
+        "--tp": "--tensor-parallel-size",
+        "--tp-size": "--tensor-parallel-size",
+        "--pp": "--pipeline-parallel-size",
+        "--dp": "--data-parallel-size",
+        "--context-length": "--max-model-len",
+        "--ctx-size": "--max-model-len",
+        "--mem-fraction-static": "--gpu-memory-utilization",
+        "--max-running-requests": "--max-num-seqs",
+        "--chunked-prefill-size": "--max-num-batched-tokens",
+        "--disable-radix-cache": "--no-enable-prefix-caching",
+    }
     | dict.fromkeys(
         (
             *("--speculative-model", "--num-speculative-tokens", "--ngram-prompt-lookup-max"),
@@ -48,4 +60,4 @@ REPLACED: Mapping[str, str] = MappingProxyType(
         "--speculative-config",
     )
 )
-"""Flags of older releases that change a plan, and the option that takes their place."""
+"""Flags of older releases and of other servers, and the option that takes their place."""

@@ -115,6 +115,6 @@ def _object(flag: str, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         if text.lstrip().startswith(("{", "[")):
-            quotes = "; write its names in double quotes" if "'" in text else ""
+            quotes = "" if '"' in text else "; write its names in double quotes, all in single ones"
             raise PlanError(f"{flag} {text}: no JSON: {error}{quotes}") from None
         return text
