@@ -1,6 +1,7 @@
 """Prefill and decode apart: two engines over NIXL, at level natural on both sides."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ KIND = "granitemoehybrid"
 PORTS = {"kv_producer": 5721, "kv_consumer": 5722}
 SLABS = {"kv_producer": 40, "kv_consumer": 60}
 LEASE_S = 6
+CHOSEN = "hybrid_blocks_connector_loads_total"
 TO_BE_READ = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -30,9 +32,9 @@ PROMPTS = [encode(f"{PREFIX[: 150 * (turn % 3 + 1)]} Question {turn % 4}.") for 
 PROMPTS += [encode(f"Story {number}. {PREFIX[number * 30 :][:200]}") for number in range(3)]
 
 
-def options(role: str) -> list[str]:
+def options(role: str, weights: list[float] | None) -> list[str]:
     told = ["--max-num-seqs", "4", "--max-num-batched-tokens", str(models.TOKENS_PER_STEP[KIND])]
-    transfer = {
+    transfer: dict[str, Any] = {
         "kv_connector": "HybridNixlConnector",
         "kv_connector_module_path": "hybrid_blocks.offload.nixl",
         "kv_role": role,
@@ -40,6 +42,25 @@ def options(role: str) -> list[str]:
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"kv_lease_duration": LEASE_S},
     }
+    if weights is not None:
+        offload = {
+            "spec_name": "HybridOffloadingSpec",
+            "spec_module_path": "hybrid_blocks.offload",
+            "host": "64MiB",
+        }
+        below = {
+            "kv_connector": "OffloadingConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": offload,
+        }
+        transfer |= {
+            "kv_connector": "HybridMultiConnector",
+            "kv_connector_module_path": "hybrid_blocks.offload.several",
+            "kv_connector_extra_config": {
+                "connectors": [dict(transfer), below],
+                "weights": weights,
+            },
+        }
     told += ["--num-gpu-blocks-override", str(SLABS[role])]
     return [*told, "--kv-transfer-config", json.dumps(transfer)]
 
@@ -62,7 +83,9 @@ def tokens_of(answer: dict[str, Any]) -> list[int]:
 def start() -> Iterator[Callable[..., Server]]:
     with ExitStack() as stack:
 
-        def started(role: str, level: str = "natural") -> Server:
+        def started(
+            role: str, level: str = "natural", weights: list[float] | None = None
+        ) -> Server:
             variables = {
                 "UCX_TLS": "tcp,sm,self",
                 "VLLM_SSM_CONV_STATE_LAYOUT": "DS",
@@ -71,7 +94,7 @@ def start() -> Iterator[Callable[..., Server]]:
                 "HYBRID_BLOCKS_CHECK": "1",
             }
             log, model = BUILD / f"apart-{role}-{level}.log", models.build(KIND, BUILD)
-            serving = serve(model, level, log, *options(role), variables=variables)
+            serving = serve(model, level, log, *options(role, weights), variables=variables)
             return stack.enter_context(serving)
 
         yield started
@@ -116,3 +139,44 @@ def test_an_engine_at_another_level_is_refused(start: Callable[..., Server]) -> 
     told = ask(other, PROMPTS[0], 1, TO_BE_READ)["kv_transfer_params"]
     assert tokens_of(ask(reader, PROMPTS[0], 24, told)) == tokens_of(ask(other, PROMPTS[0], 24))
     assert "reads a prompt runs at level natural, the other does not" in reader.log_text()
+
+
+def loads(server: Server) -> dict[str, float]:
+    """Return how often each connector of the list was chosen, by its class."""
+    found = {labels: n for (name, labels), n in server.samples() if name == CHOSEN}
+    return {re.findall(r'connector="\d+ (\w+)"', labels)[0]: n for labels, n in found.items()}
+
+
+def test_offload_and_another_engine_are_weighed_and_either_way_nothing_stays_held(
+    start: Callable[..., Server],
+) -> None:
+    other, reader = start("kv_producer", weights=[1, 1]), start("kv_consumer", weights=[1, 1])
+    assert "level natural" in other.log_text()
+    assert "level natural" in reader.log_text()
+    answers = [tokens_of(ask(other, prompt, 24)) for prompt in PROMPTS]
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        told = ask(other, prompt, 1, TO_BE_READ)["kv_transfer_params"]
+        assert told["remote_block_ids"]
+        assert tokens_of(ask(reader, prompt, 24, told)) == answer
+    wait_for(other, "hybrid_blocks_held_slabs", 0, 60)
+    assert other.metrics()["vllm:nixl_num_kv_expired_reqs_total"] == 0
+    assert loads(reader)["HybridNixlConnector"] > 0
+    # An engine that only decodes has no state inside a prompt; the other one has it on its host.
+    other.reset_prefix_cache()
+    for prompt, answer in zip(PROMPTS[::2], answers[::2], strict=True):
+        told = ask(other, prompt, 1, TO_BE_READ)["kv_transfer_params"]
+        assert tokens_of(ask(reader, prompt, 24, told)) == answer
+    assert loads(other)["SlabConnector"] > 0
+
+
+def test_a_connector_of_weight_0_reads_nothing_and_lets_the_other_engine_go_on(
+    start: Callable[..., Server],
+) -> None:
+    other, reader = start("kv_producer", weights=[1, 1]), start("kv_consumer", weights=[0, 1])
+    for prompt in PROMPTS[:4]:
+        answer = tokens_of(ask(other, prompt, 24))
+        told = ask(other, prompt, 1, TO_BE_READ)["kv_transfer_params"]
+        assert tokens_of(ask(reader, prompt, 24, told)) == answer
+    wait_for(other, "hybrid_blocks_held_slabs", 0, 60)
+    assert other.metrics()["vllm:nixl_num_kv_expired_reqs_total"] == 0
+    assert not loads(reader).get("HybridNixlConnector")

@@ -131,6 +131,8 @@ PULLS = {
     "kv_connector_module_path": "hybrid_blocks.offload.nixl",
 }
 
+BOTH_WAYS = {"kv_connector_extra_config": {"bidirectional_kv_xfer": True}}
+
 
 def test_level_natural_serves_pulls_by_the_connector_that_knows_slabs() -> None:
     assert Connector.of(PULLS).refused({}) is None
@@ -143,7 +145,12 @@ def test_level_natural_serves_pulls_by_the_connector_that_knows_slabs() -> None:
         (SEVERAL, [OURS], None),
         (SEVERAL, [OURS, OURS], None),
         (SEVERAL, [OURS, {"kv_connector": "NixlConnector"}], "the KV connector NixlConnector"),
-        (SEVERAL, [OURS, PULLS], "the KV connector HybridNixlConnector in a list"),
+        (SEVERAL, [OURS, PULLS], None),
+        (
+            SEVERAL,
+            [PULLS | BOTH_WAYS],
+            "the KV connector HybridNixlConnector with bidirectional_kv_xfer",
+        ),
         (None, [OURS], "the KV connector MultiConnector"),
     ],
 )
@@ -158,3 +165,5 @@ def test_level_natural_serves_it_where_it_serves_all_in_the_list(
         }
     )
     assert several.refused({}) == reason
+    drafting = several.refused({}, drafts=True)
+    assert drafting == ("drafts beside HybridNixlConnector" if PULLS in children else reason)

@@ -16,6 +16,7 @@ from hybrid_blocks.pasted.features import read_features
 from hybrid_blocks.pasted.options import recorded
 from hybrid_blocks.pasted.parse import parse
 from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.reach import connectors
 from hybrid_blocks.reach.features import Features, Speculative
 from typer.testing import CliRunner
 
@@ -209,7 +210,7 @@ def _several(*names: str) -> str:
     children = [
         {
             "kv_connector": name,
-            "kv_connector_module_path": "hybrid_blocks.offload.connector",
+            "kv_connector_module_path": connectors.OURS.get(name),
             "kv_role": "kv_both",
             "kv_connector_extra_config": {"spec_name": "HybridOffloadingSpec"},
         }
@@ -284,7 +285,8 @@ def test_the_verdict_knows_what_keeps_a_command_from_level_natural() -> None:
         ),
         ("", _PULLS, "HybridNixlConnector"),
         ("", f"{_PULLS} {_EXTRA}.bidirectional_kv_xfer true", "NixlConnector"),
-        ("", _several("HybridOffloadingConnector"), "HybridMultiConnector"),
+        ("", _several("HybridOffloadingConnector"), "HybridOffloadingConnector"),
+        ("", _several("HybridOffloadingConnector", "HybridNixlConnector"), "HybridMultiConnector"),
         ("", _several("HybridOffloadingConnector", "NixlConnector"), "NixlConnector"),
     ],
 )

@@ -175,8 +175,11 @@ def test_this_packages_connectors_keep_level_natural(connector: str) -> None:
 
 
 @pytest.mark.usefixtures("wide")
-def test_drafts_beside_a_connector_that_reads_prompts_of_other_engines_do_not() -> None:
-    options = ["--model", "Qwen3.5-27B", "--connector", "hybrid-nixl", "--speculative", "mtp:2"]
+@pytest.mark.parametrize("connector", ["hybrid-nixl", "hybrid-multi"])
+def test_drafts_beside_a_connector_that_reads_prompts_of_other_engines_do_not(
+    connector: str,
+) -> None:
+    options = ["--model", "Qwen3.5-27B", "--connector", connector, "--speculative", "mtp:2"]
     output = CliRunner().invoke(app, ["doctor", *options]).output
     assert "natural        no: drafts beside HybridNixlConnector" in output
 

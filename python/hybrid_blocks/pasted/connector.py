@@ -32,10 +32,10 @@ def feature_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> st
     connector = connector_of(options)
     if connector is None:
         return None
-    if connector.refused(environment) is None:
-        if connector.weighs:
-            return "HybridMultiConnector"
-        return "HybridNixlConnector" if connector.pulls else "HybridOffloadingConnector"
-    refused = (it for it in connector.listed if it.pulls or it.refused(environment))
-    first = next(refused, connector) if connector.weighs else connector
-    return "NixlConnector" if first.pulls else first.name
+    if connector.refused(environment) is not None:
+        refused = (it for it in connector.listed if it.refused(environment))
+        first = next(refused, connector) if connector.weighs else connector
+        return "NixlConnector" if first.pulls else first.name
+    if connector.weighs and any(it.pulls for it in connector.listed):
+        return "HybridMultiConnector"
+    return "HybridNixlConnector" if connector.pulls else "HybridOffloadingConnector"

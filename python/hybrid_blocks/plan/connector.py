@@ -40,7 +40,7 @@ class Connector(msgspec.Struct, frozen=True):
         ``drafts`` tells whether the engine drafts tokens.
         """
         if self.weighs:
-            reasons = (child._refused_in_list(environment) for child in self.listed)
+            reasons = (child.refused(environment, drafts=drafts) for child in self.listed)
             return next(filter(None, reasons), None)
         if self.pulls:
             both = "bidirectional_kv_xfer"
@@ -56,11 +56,6 @@ class Connector(msgspec.Struct, frozen=True):
         if self._spec != _SPEC and not replaces:
             return f"the KV connector {self.name} with {self._spec}"
         return None
-
-    def _refused_in_list(self, environment: Mapping[str, str]) -> str | None:
-        if self.pulls:
-            return f"the KV connector {self.name} in a list"
-        return self.refused(environment)
 
     @property
     def weighs(self) -> bool:

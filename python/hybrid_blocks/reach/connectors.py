@@ -20,16 +20,17 @@ CONNECTORS: Mapping[str, str] = MappingProxyType(
 """KV connectors by a short name: vLLM's, and this package's own."""
 
 OFFLOADING: Final = "HybridOffloadingConnector"
+_PULLS: Final = "HybridNixlConnector"
 _SEVERAL: Final = "HybridMultiConnector"
 OURS: Mapping[str, str] = MappingProxyType(
     {
         OFFLOADING: "hybrid_blocks.offload.connector",
-        "HybridNixlConnector": "hybrid_blocks.offload.nixl",
+        _PULLS: "hybrid_blocks.offload.nixl",
         _SEVERAL: "hybrid_blocks.offload.several",
     }
 )
 """This package's connectors and their modules."""
-_LISTED: Final = (OFFLOADING, OFFLOADING)
+_LISTED: Final = (OFFLOADING, _PULLS)
 """The connectors in the list of `HybridMultiConnector`."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
