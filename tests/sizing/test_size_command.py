@@ -106,3 +106,29 @@ def test_a_wrong_input_is_one_line(recording: Path, more: tuple[str, ...], error
     code, _, told = size(recording, "--slo", "ttft_p95<2s", *words)
     assert code == 2
     assert error in told.splitlines()[-1]
+
+
+def test_lines_that_were_not_read_are_named(recording: Path, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.jsonl"
+    whole = recording.read_text().splitlines()
+    path.write_text("\n".join([*whole[:2], "{", *whole[2:]]))
+    asked = ("--slo", "ttft_p95<60s", "--gpu", "L40S", "--tp", "1")
+    for trace, fit in ((path, recording), (recording, path)):
+        code, _, told = size(trace, "--fit", str(fit), *asked)
+        assert code == 2
+        assert "damaged.jsonl:3: " in told
+        assert told.endswith("Leave out damaged lines with --on-error skip\n")
+        code, _, told = size(trace, "--fit", str(fit), *asked, "--on-error", "skip")
+        assert code == 0
+        assert told.count(f"warning: {path}: damaged lines: 1 skipped: 3") == 1
+    path.write_text(whole[0][:40] + "\n" + "{\n")
+    code, _, told = size(recording, "--fit", str(path), *asked, "--on-error", "skip")
+    assert code == 2
+    assert "no other line holds a request" in told
+
+
+def test_answers_of_unknown_length_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "why?"}]}\n')
+    _, _, told = size(path, "--slo", "ttft_p95<60s", "--gpu", "L40S", "--tp", "1")
+    assert "warning: 1 line does not tell the length of the answer" in told

@@ -71,13 +71,13 @@ def test_turns_follow_each_other_after_the_recorded_pause(path: Path) -> None:
         ],
     )
     assert trace.follows.tolist() == [-1, 0, 1, 2]
-    assert trace.arrival.tolist() == [2, 4, 1.5, 0]
+    assert trace.arrival.tolist() == [0, 4, 1.5, 0]
 
 
 def test_conversations_start_one_gap_apart_and_share_nothing_by_default(path: Path) -> None:
     conversation = [turn(1, 128, 0, [1, 2])]
     trace = read(path, conversation, conversation, conversation)
-    assert trace.arrival.tolist() == [1, 1 + CONVERSATION_GAP, 1 + 2 * CONVERSATION_GAP]
+    assert trace.arrival.tolist() == [0, CONVERSATION_GAP, 2 * CONVERSATION_GAP]
     assert shared_tokens(trace, 0, 1) == 0
 
 

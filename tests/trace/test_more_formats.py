@@ -122,7 +122,7 @@ def test_a_block_behind_another_prefix_is_another_block(tmp_path: Path) -> None:
     first = {*tokens(trace, 0)[:40], *tokens(trace, 1)[:64]}
     assert not first & {*tokens(trace, 2)[:50]}
     assert trace.session.tolist() == [0, 0, 1]
-    assert trace.arrival.tolist() == [61.5, 70, 80]
+    assert trace.arrival.tolist() == [0, 8.5, 18.5]
 
 
 def test_tokens_behind_the_last_hash_are_unique(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_arrivals_and_lengths_share_nothing(tmp_path: Path) -> None:
         ("tracelab", '{"session_id": "s", "round_index": 0, "prefix_tokens": 0, '
          '"newly_append_tokens": 0, "output_tokens": 4}', "at least 1"),
         ("tracelab-csv", "a,70,20,500,0,2500", "found 6 fields"),
-        ("tracelab-csv", "a,70,20,-5,0,2500,30", "no times"),
-        ("tracelab-csv", "a,many,20,5,0,2500,30", "invalid literal"),
+        ("tracelab-csv", "a,70,20,-5,0,2500,30", "arrival_time is '-5', no time"),
+        ("tracelab-csv", "a,many,20,5,0,2500,30", "input_len is 'many', no whole number"),
         ("burstgpt", "5,ChatGPT,472", "6 or 8 fields"),
         ("burstgpt", "5,ChatGPT,0,18,18,API log", "Request tokens is 0"),
         ("burstgpt", "nan,ChatGPT,4,18,18,API log", "no time"),

@@ -1,5 +1,6 @@
 """Requests drawn from ServeGen's clients."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,31 @@ def test_nothing_is_shared(clients: Path) -> None:
             '{"600": {"input_tokens": "{9999999999: 1.0}", "output_tokens": "{1: 1.0}"}}',
             "9,999,999,999 tokens",
         ),
+        (
+            "chunk-0-trace.csv",
+            "second,rate,,,,",
+            "chunk-0-trace.csv:1: second is 'second', no time",
+        ),
+        (
+            "chunk-0-dataset.json",
+            '{"nan": {"input_tokens": "{1: 1}", "output_tokens": "{1: 1}"}}',
+            "second is 'nan', no time",
+        ),
+        *(
+            (
+                "chunk-0-dataset.json",
+                json.dumps({"600": {"input_tokens": shares, "output_tokens": "{1: 1.0}"}}),
+                reason,
+            )
+            for shares, reason in (
+                ("{100.7: 1.0}", "second 600 has '100.7: 1.0'; a number of tokens and its share"),
+                ("{-100: 1.0}", "second 600 has '-100: 1.0'"),
+                ("{100: -0.5, 7: 1.0}", "second 600 has '100: -0.5'"),
+                ("hello", "second 600 has 'hello'"),
+                ("{100: 1e999}", "endless share"),
+                (f"{{{'9' * 30}: 1.0}}", "second 600 has '9999"),
+            )
+        ),
     ],
 )
 def test_a_damaged_client_is_named(clients: Path, file: str, content: str, reason: str) -> None:
@@ -97,6 +123,19 @@ def test_clients_that_never_ask_are_refused(clients: Path) -> None:
         (clients / f"chunk-{number}-trace.csv").write_text("0,0,0,,0,0\n600,0,0,,0,0\n")
     with pytest.raises(TraceError, match="no client asks"):
         generate_clients(clients)
+
+
+def test_a_mark_of_the_byte_order_changes_nothing(clients: Path) -> None:
+    plain = generate_clients(clients, 50)
+    for file in clients.iterdir():
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    np.testing.assert_array_equal(generate_clients(clients, 50).arrival, plain.arrival)
+
+
+@pytest.mark.parametrize("windows", ["0,900000,1,Gamma,1,1\n600,", "0,9,1,Gamma,1,1\n1e17,"])
+def test_very_many_requests_are_not_drawn_to_their_end(clients: Path, windows: str) -> None:
+    (clients / "chunk-0-trace.csv").write_text(f"{windows}0,0,,0,0\n")
+    assert len(generate_clients(clients, 50)) == 50
 
 
 def test_the_replay_takes_a_folder(clients: Path) -> None:

@@ -31,10 +31,13 @@ def trace_lengths(path: Path | None) -> list[int]:
     """
     if path is None:
         return []
-    from hybrid_blocks.trace import read_trace  # noqa: PLC0415 - wants numpy
+    from hybrid_blocks.cli.replay_trace import warn_of  # noqa: PLC0415 - wants numpy
+    from hybrid_blocks.trace import read_trace  # noqa: PLC0415
 
     try:
-        lengths: list[int] = read_trace(path).total_tokens.tolist()
+        trace = read_trace(path)
     except OSError as error:
         raise PlanError(f"--trace {path}: {error.strerror or error}") from None
+    warn_of(trace)
+    lengths: list[int] = trace.total_tokens.tolist()
     return lengths

@@ -1,5 +1,7 @@
 """The requests that ``replay`` runs: a trace's, or generated ones."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hybrid_blocks.cli.output import (
@@ -38,10 +40,23 @@ def read_requests(
         if trace_format != AUTO or tokenizer is not None:
             raise ReplayError(f"{path} is a folder of clients: it has no --format and no text")
         return generate_clients(path, limit or MOST_CLIENTS_ASK)
-    try:
+    with says_how_to_skip():
         trace = read_trace(path, trace_format, on_error, tokenizer)
+    warn_of(trace)
+    return trace if limit is None else trace.head(limit)
+
+
+@contextmanager
+def says_how_to_skip() -> Iterator[None]:
+    """Add the remedy to the error of a damaged line."""
+    try:
+        yield
     except DamagedLineError as error:
         raise ReplayError(f"{error}. Leave out damaged lines with --on-error skip") from None
+
+
+def warn_of(trace: Trace) -> None:
+    """Warn of all that a file does not tell of its requests."""
     if guessed := trace.guessed_answers:
         lines = "1 line does" if guessed == 1 else f"{guessed:,} lines do"
         warn(
@@ -50,7 +65,6 @@ def read_requests(
         )
     for note in trace.notes:
         warn(note)
-    return trace if limit is None else trace.head(limit)
 
 
 def generate_requests(workload: str, seed: int, limit: int | None, seats: int) -> Trace:

@@ -9,6 +9,7 @@ import typer
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import STDOUT, fail, refuse_same_file, to_write, warn, write_json
 from hybrid_blocks.cli.progress import make_progress
+from hybrid_blocks.cli.replay_trace import read_requests, says_how_to_skip
 from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.cli.values import MOST_RUNNING, each_once, finite
 from hybrid_blocks.errors import HybridBlocksError
@@ -17,6 +18,7 @@ from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.deployment import MOST
 from hybrid_blocks.plan.memory import UTILIZATION, parse_cards
 from hybrid_blocks.replay import EngineConfig, ReplayError
+from hybrid_blocks.replay.report import not_read
 from hybrid_blocks.sizing.candidate import (
     Candidate,
     card_of,
@@ -26,7 +28,7 @@ from hybrid_blocks.sizing.candidate import (
     parse_prices,
 )
 from hybrid_blocks.sizing.errors import SizingError
-from hybrid_blocks.sizing.fit import fit
+from hybrid_blocks.sizing.fit import Fit, fit
 from hybrid_blocks.sizing.question import Question
 from hybrid_blocks.sizing.report import make_table, notes, verdict
 from hybrid_blocks.sizing.search import Found, search
@@ -34,7 +36,7 @@ from hybrid_blocks.sizing.served import read_served
 from hybrid_blocks.sizing.slo import parse_slo
 from hybrid_blocks.sizing.speed import SPEED
 from hybrid_blocks.terminal import make_console, print_table
-from hybrid_blocks.trace import AUTO, FORMATS, OnError, Trace, read_trace, shared_prefixes
+from hybrid_blocks.trace import AUTO, FORMATS, OnError, Trace, shared_prefixes
 
 NONE_SERVES = 1
 """The exit code if no deployment serves the trace."""
@@ -116,7 +118,7 @@ def size_command(  # noqa: PLR0917 - typer reads the options from the signature
             max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
         )
         requests = _requests(trace, trace_format, on_error, limit)
-        found_fit = None if fit_file is None else fit(read_served(fit_file, on_error), config)
+        found_fit = None if fit_file is None else _fit(fit_file, trace, on_error, config)
         question = Question(
             trace=requests,
             prefixes=shared_prefixes(requests, _BLOCK),
@@ -183,10 +185,23 @@ def _weighed(name: str) -> Model:
 
 
 def _requests(path: Path, trace_format: str, on_error: OnError, limit: int | None) -> Trace:
-    trace = read_trace(path, trace_format, on_error)
-    for note in trace.notes:
-        warn(note)
-    return trace if limit is None else trace.head(limit)
+    trace = read_requests(path, trace_format, on_error, limit, tokenizer=None)
+    _warn_of_damage(path, trace)
+    return trace
+
+
+def _fit(path: Path, trace: Path, on_error: OnError, config: EngineConfig) -> Fit:
+    """Fit the clock to a file, which may be the one of ``--trace``."""
+    with says_how_to_skip():
+        served = read_served(path, on_error)
+    if path != trace:
+        _warn_of_damage(path, served.trace)
+    return fit(served, config)
+
+
+def _warn_of_damage(path: Path, trace: Trace) -> None:
+    for what, text in not_read(trace.skipped, trace.cut_off_after).items():
+        warn(f"{path}: {what}: {text}")
 
 
 def _fitted_on(text: str | None, candidates: list[Candidate]) -> Candidate:

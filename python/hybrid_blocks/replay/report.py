@@ -128,23 +128,29 @@ def figures(result: Result) -> dict[str, str]:
 
 
 def not_served(result: Served) -> dict[str, str]:
-    """Say which requests of the trace were left out, and which of its lines skipped."""
+    """Say which requests of the trace were left out, and which of its lines were not read."""
     figures = {}
     if result.rejected_requests:
         figures["left out, too large"] = f"{result.rejected_requests:,} requests"
     for left_out in result.left_out:
         figures[f"  for {left_out.manager}"] = left_out_text(left_out)
-    if result.damaged_lines:
-        figures["damaged lines"] = f"{result.damaged_lines:,} skipped: {_named(result)}"
-    if result.cut_off_after is not None:
-        after = f"line {result.cut_off_after:,}: what came behind is missing"
+    return figures | not_read(result.skipped_lines, result.cut_off_after)
+
+
+def not_read(skipped: Sequence[int], cut_off_after: int | None) -> dict[str, str]:
+    """Say which lines of a trace were not read."""
+    figures = {}
+    if skipped:
+        figures["damaged lines"] = f"{len(skipped):,} skipped: {_named(skipped)}"
+    if cut_off_after is not None:
+        after = f"line {cut_off_after:,}: what came behind is missing"
         figures["cut off"] = f"the compressed data ends or breaks after {after}"
     return figures
 
 
-def _named(result: Served) -> str:
-    lines = ", ".join(f"{line}" for line in result.skipped_lines[:MOST_NAMED])
-    more = len(result.skipped_lines) - MOST_NAMED
+def _named(skipped: Sequence[int]) -> str:
+    lines = ", ".join(f"{line}" for line in skipped[:MOST_NAMED])
+    more = len(skipped) - MOST_NAMED
     return f"{lines} and {more:,} more" if more > 0 else lines
 
 

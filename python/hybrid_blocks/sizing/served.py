@@ -64,6 +64,7 @@ def read_served(path: Path, on_error: OnError = "raise") -> Served:
             f"--fit {path} is a trace in the format {found}, which tells no times; record one with "
             "HYBRID_BLOCKS_RECORD=traffic.jsonl.zst vllm serve MODEL"
         )
+    trace = read_trace(path, found, on_error)
     records: list[Record] = list(LineReader(path, on_error).parse(parse))
     records.sort(key=lambda record: record.arrival)
     arrival = np.array([record.arrival for record in records])
@@ -75,7 +76,7 @@ def read_served(path: Path, on_error: OnError = "raise") -> Served:
 
     prompt = column("prompt_tokens")
     served = Served(
-        trace=read_trace(path, found, on_error),
+        trace=trace,
         arrival=arrival,
         scheduled=arrival + column("scheduled"),
         first_token=arrival + column("first_token"),

@@ -67,12 +67,14 @@ def _fit(record: Record, tokens: int) -> bool:
 
 def build(name: str, records: Sequence[Record]) -> TraceBuilder:
     """Turn records into requests; an output counts at least one token."""
-    fitting = (
-        tokens for tokens in TOKENS_PER_ID if all(_fit(record, tokens) for record in records)
-    )
-    block = next(fitting, None)
-    if block is None:
-        raise TraceError(f"{name}: its lengths agree with no number of tokens an id")
+    block = max(TOKENS_PER_ID, key=lambda tokens: sum(_fit(one, tokens) for one in records))
+    for number, record in enumerate(records, start=1):
+        if not _fit(record, block):
+            raise TraceError(
+                f"request {number} of {name} has {record.input_length} tokens in "
+                f"{len(record.hash_ids or ())} hash_ids; in most requests an id stands for "
+                f"{block} tokens"
+            )
     last_id = max((max(record.hash_ids) for record in records if record.hash_ids), default=-1)
     builder = TraceBuilder(name, num_reserved=(last_id + 1) * block)
     sessions: dict[str, _Session] = {}

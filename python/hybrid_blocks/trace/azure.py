@@ -6,7 +6,8 @@ Source: github.com/Azure/AzurePublicDataset (Splitwise). There are no prefix ids
 import math
 from datetime import datetime
 
-from hybrid_blocks.trace.lengths import Record
+from hybrid_blocks.trace.lengths import Record, whole
+from hybrid_blocks.trace.value import shown
 
 HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 
@@ -18,13 +19,18 @@ def parse(line: bytes) -> Record | None:
     fields = line.decode().strip().split(",")
     if len(fields) != 3:
         raise ValueError(f"expected {HEADER.decode()}, found {len(fields)} fields")
-    when, fraction = fields[0][:19], fields[0][19:] or "0"
-    record = Record(
-        datetime.fromisoformat(f"{when}+00:00").timestamp() + float(fraction),
-        int(fields[1]),
-        int(fields[2]),
-    )
-    if not math.isfinite(record.timestamp):
-        raise ValueError(f"TIMESTAMP {fields[0]} is no time")
-    record.check("ContextTokens", "GeneratedTokens")
+    names = HEADER.decode().split(",")
+    record = Record(_time(fields[0]), whole(fields[1], names[1]), whole(fields[2], names[2]))
+    record.check(*names[1:])
     return record
+
+
+def _time(text: str) -> float:
+    when, fraction = text[:19], text[19:] or "0"
+    try:
+        time = datetime.fromisoformat(f"{when}+00:00").timestamp() + float(fraction)
+    except ValueError:
+        time = math.nan
+    if not math.isfinite(time):
+        raise ValueError(f"TIMESTAMP is {shown(text)}, no time such as 2023-11-16 18:15:46.68")
+    return time

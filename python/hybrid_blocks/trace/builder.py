@@ -7,12 +7,19 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from hybrid_blocks.trace.errors import TraceError
-from hybrid_blocks.trace.trace import Trace
+from hybrid_blocks.trace.trace import Seconds, Trace
 
 Span = tuple[int, int]
 """First token id and number of tokens."""
 
 MAX_TOKEN_ID = 2**31 - 1
+
+_DAY = 86_400.0
+_LONG_DAYS = 400
+"""Traces of people are shorter; times in another unit seem longer."""
+_SEE_UNIT = "see whether its time is in the unit of the format"
+_MOST_DAYS = 100_000
+"""Virtual time tells microseconds apart up to here."""
 
 
 class TraceBuilder:
@@ -89,14 +96,27 @@ class TraceBuilder:
         self._output_tokens.append(output_tokens)
         return len(self._arrival) - 1
 
-    def build(self, skipped: tuple[int, ...] = (), cut_off_after: int | None = None) -> Trace:
-        """Return the trace of everything added; `Trace` says what its source lacked."""
+    def build(
+        self,
+        skipped: tuple[int, ...] = (),
+        cut_off_after: int | None = None,
+        *,
+        from_zero: bool = False,
+    ) -> Trace:
+        """Return the trace of everything added; `Trace` says what its source lacked.
+
+        With ``from_zero`` the first request arrives at 0, whatever the source counts from.
+        """
         if not self._arrival:
             raise TraceError(f"{self._name} holds no request")
+        arrival, follows = np.array(self._arrival), np.array(self._follows, dtype=np.int32)
+        if from_zero:
+            arrival[follows < 0] -= arrival[follows < 0].min()
+        self._check_times(arrival)
         return Trace(
             name=self._name,
-            arrival=np.array(self._arrival),
-            follows=np.array(self._follows, dtype=np.int32),
+            arrival=arrival,
+            follows=follows,
             session=np.array(self._session, dtype=np.int32),
             prompt_tokens=np.array(self._prompt_tokens, dtype=np.int32),
             output_tokens=np.array(self._output_tokens, dtype=np.int32),
@@ -108,6 +128,16 @@ class TraceBuilder:
             guessed_answers=self.guessed_answers,
             notes=tuple(self.notes),
         )
+
+    def _check_times(self, arrival: Seconds) -> None:
+        last = int(arrival.argmax())
+        days = arrival[last] / _DAY
+        before = "the first" if self._follows[last] < 0 else "the one before it"
+        late = f"request {last + 1} of {self._name} arrives {days:,.0f} days after {before}"
+        if days > _MOST_DAYS:
+            raise TraceError(f"{late}, and at most {_MOST_DAYS:,} are replayed; {_SEE_UNIT}")
+        if days > _LONG_DAYS:
+            self.notes.append(f"{late}; {_SEE_UNIT}")
 
 
 def _cut(spans: Iterable[Span], num_tokens: int) -> Iterator[Span]:

@@ -65,11 +65,13 @@ def _check_tokens(record: Record, tokens: Sequence[int]) -> None:
 
 def build(name: str, records: Sequence[Record]) -> TraceBuilder:
     """Turn records into requests; an output counts at least one token."""
-    sizes = {record.block_size for record in records}
-    if len(sizes) > 1:
-        least, *_, most = sorted(sizes)
-        raise TraceError(f"{name}: block_size is {least} in one line and {most} in another")
-    block = max(sizes, default=1)
+    block = records[0].block_size
+    for number, record in enumerate(records, start=1):
+        if record.block_size != block:
+            raise TraceError(
+                f"{name}: block_size is {block} in request 1 and {record.block_size} in request "
+                f"{number}"
+            )
     # A number and its text are the same id.
     ids: dict[str, int] = {}
     for record in records:

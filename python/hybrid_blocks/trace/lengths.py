@@ -1,10 +1,12 @@
 """Traces that hold arrivals and lengths alone; their requests share nothing."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 
 from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
+from hybrid_blocks.trace.value import shown
 
 
 class Record(msgspec.Struct):
@@ -25,13 +27,32 @@ class Record(msgspec.Struct):
             )
 
 
+def whole(text: str, column: str) -> int:
+    """Read a whole number of a column; the ``ValueError`` names both."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{column} is {shown(text)}, no whole number") from None
+
+
+def seconds(text: str, column: str) -> float:
+    """Read a time of a column, in any unit; the ``ValueError`` names both."""
+    try:
+        time = float(text)
+    except ValueError:
+        time = math.nan
+    if not 0 <= time < math.inf:
+        raise ValueError(f"{column} is {shown(text)}, no time")
+    return time
+
+
 def build(name: str, records: Sequence[Record | None]) -> TraceBuilder:
-    """Turn records into requests; the first arrives at 0, an output counts at least one token."""
+    """Turn records into requests; an output counts at least one token."""
     builder = TraceBuilder(name)
-    requests = [record for record in records if record is not None]
-    start = min((record.timestamp for record in requests), default=0.0)
     sessions: dict[str, int] = {}
-    for record in requests:
+    for record in records:
+        if record is None:
+            continue
         session = -1
         if record.session is not None:
             if record.session not in sessions:
@@ -40,7 +61,7 @@ def build(name: str, records: Sequence[Record | None]) -> TraceBuilder:
         output = max(record.output_tokens, 1)
         builder.add(
             [builder.fresh(record.prompt_tokens + output)],
-            arrival=record.timestamp - start,
+            arrival=record.timestamp,
             prompt_tokens=record.prompt_tokens,
             output_tokens=output,
             session=session,

@@ -3,6 +3,7 @@
 import gzip
 import io
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final, Literal, TypeVar, cast
@@ -11,6 +12,7 @@ import msgspec
 import zstandard
 
 from hybrid_blocks.trace.errors import DamagedLineError, TraceError
+from hybrid_blocks.trace.value import reason
 
 OnError = Literal["raise", "skip"]
 T = TypeVar("T")
@@ -18,7 +20,6 @@ T = TypeVar("T")
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _READ_BYTES = 1 << 14  # a few bytes may stand for a thousand times as many
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -69,7 +70,7 @@ class LineReader:
             try:
                 record = parse(line)
             except (ValueError, RecursionError) as error:
-                self._report(number, str(error))
+                self._report(number, reason(error, line))
                 continue
             yield record
 
@@ -79,11 +80,12 @@ class LineReader:
 
     def _numbered(self) -> Iterator[tuple[int, bytes]]:
         lines = self._lines()
-        for number, line in lines:
-            if line.lstrip().startswith(b"["):
-                yield from self._items(line + b"".join(more for _, more in lines))
-                return
-            yield number, line
+        number, first = next(lines, (0, b""))
+        if first.lstrip().startswith(b"["):
+            yield from self._items(first + b"".join(more for _, more in lines))
+        elif first:
+            yield number, first
+            yield from lines
 
     def _items(self, text: bytes) -> Iterator[tuple[int, bytes]]:
         try:
@@ -99,7 +101,7 @@ class LineReader:
         try:
             with unpacked(self.path) as lines:
                 for number, line in enumerate(lines, start=1):
-                    text = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+                    text = line.removeprefix(BOM_UTF8) if number == 1 else line
                     if text.strip():
                         yield number, text
         except UNPACK_ERRORS as error:
@@ -109,12 +111,12 @@ class LineReader:
 
     def _cut_off(self, number: int, error: Exception) -> None:
         if self._on_error == "raise":
-            reason = f"the compressed data ends or breaks here: {error}"
-            raise DamagedLineError(self.path, number + 1, reason) from None
+            what = f"the compressed data ends or breaks here: {error}"
+            raise DamagedLineError(self.path, number + 1, what) from None
         self.cut_off_after = number
 
-    def _report(self, number: int, reason: str) -> None:
-        damaged = DamagedLineError(self.path, number, reason)
+    def _report(self, number: int, what: str) -> None:
+        damaged = DamagedLineError(self.path, number, what)
         if self._on_error == "raise":
             raise damaged
         self.damaged.append(damaged)

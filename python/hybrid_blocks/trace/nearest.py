@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,17 @@ MOST_SHOWN = 60
 """Bytes of a line that an error shows."""
 
 _KEY = re.compile(r'"([^"\\]+)"\s*:')
+
+
+_OTHER: Final = {
+    b"PAR1": "is Parquet; write it as JSON lines",
+    b"PK\x03\x04": "is a zip archive; unpack it",
+    b"BZh": "is compressed by bzip2; gzip and zstd are read",
+    b"\xfd7zXZ": "is compressed by xz; gzip and zstd are read",
+    b"\xff\xfe": "is text in UTF-16; write it in UTF-8",
+    b"\xfe\xff": "is text in UTF-16; write it in UTF-8",
+}
+"""How files begin that are no text in UTF-8, and what to do about them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,13 @@ class Fields:
 def columns(header: bytes) -> Fields:
     """Return the columns of a header."""
     return Fields(tuple(header.decode().split(",")))
+
+
+def describe_other(line: bytes) -> str | None:
+    """Say what a file is that no format has; None if its first line tells nothing."""
+    if line.strip() == b"{":
+        return "has a JSON object in several lines; jq -c . writes each in a line of its own"
+    return next((what for begins, what in _OTHER.items() if line.startswith(begins)), None)
 
 
 def describe_nearest(line: bytes, formats: Mapping[str, Fields]) -> str:

@@ -26,7 +26,13 @@ from hybrid_blocks.trace.errors import TraceError
 from hybrid_blocks.trace.kv_events import line as kv_events
 from hybrid_blocks.trace.kv_events import requests as kv_events_requests
 from hybrid_blocks.trace.lines import LineReader, OnError
-from hybrid_blocks.trace.nearest import Fields, beginning, columns, describe_nearest
+from hybrid_blocks.trace.nearest import (
+    Fields,
+    beginning,
+    columns,
+    describe_nearest,
+    describe_other,
+)
 from hybrid_blocks.trace.trace import Trace
 
 
@@ -158,10 +164,13 @@ def read_trace(
     if tokenizer is not None and not known.has_text:
         raise TraceError(f"--tokenizer {tokenizer}: a trace in the format {found} holds no text")
     records = list(reader.parse(known.parse))
+    if not records:
+        raise TraceError(_why_empty(reader))
     more = {"tokenizer": tokenizer} if known.has_text else {}
     return known.build(printable(path.name), records, **more).build(
         skipped=tuple(damaged.line for damaged in reader.damaged),
         cut_off_after=reader.cut_off_after,
+        from_zero=True,
     )
 
 
@@ -170,11 +179,21 @@ def printable(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
+def _why_empty(reader: LineReader) -> str:
+    """Say why a file has no request."""
+    if reader.damaged:
+        return f"{reader.damaged[0]}; no other line holds a request"
+    if reader.cut_off_after is not None:
+        return f"{reader.path}: its compressed data ends or breaks before the first line does"
+    return f"{reader.path} holds no request"
+
+
 def detect_format(path: Path) -> str:
     """Tell the format of a file by its first line."""
-    first = LineReader(path, "skip").first()
+    reader = LineReader(path, "skip")
+    first = reader.first()
     if not first:
-        raise TraceError(f"{path} holds no request")
+        raise TraceError(_why_empty(reader))
     found = [
         (not known.also, name)
         for name, known in FORMATS.items()
@@ -182,6 +201,8 @@ def detect_format(path: Path) -> str:
     ]
     if found:
         return min(found, key=lambda one: one[0])[1]
+    if other := describe_other(first):
+        raise TraceError(f"{path} {other}")
     nearest = describe_nearest(first, {name: known.fields for name, known in FORMATS.items()})
     raise TraceError(
         f"{path} is in no known format: its first line begins {beginning(first)}. {nearest}. "

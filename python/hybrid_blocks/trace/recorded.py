@@ -9,13 +9,14 @@ from typing import Annotated
 
 import msgspec
 
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
 from hybrid_blocks.trace.digests import count, split
 
 MARK = b'"hybrid_blocks_request"'
 """What each line contains, and no other format does."""
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
+Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKEN_ID)]
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -41,8 +42,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     number: Count = msgspec.field(name="hybrid_blocks_request")
     arrival: float
-    block_tokens: Annotated[int, msgspec.Meta(ge=1)]
-    prompt_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    block_tokens: Tokens
+    prompt_tokens: Tokens
     output_tokens: Count
     blocks: str
     found_tokens: Count | None = None
@@ -81,7 +82,6 @@ def build(name: str, records: Sequence[Record]) -> TraceBuilder:
             numbers.setdefault(digest, len(numbers))
     builder = TraceBuilder(name, num_reserved=len(numbers) * tokens)
     sessions: dict[int, int] = {}
-    start = records[0].arrival if records else 0.0
     for record in records:
         spans = [(numbers[digest] * tokens, record.block_tokens) for digest in split(record.blocks)]
         output = max(record.output_tokens, 1)
@@ -95,7 +95,7 @@ def build(name: str, records: Sequence[Record]) -> TraceBuilder:
                 session = sessions[record.session] = builder.new_session()
         builder.add(
             spans,
-            arrival=record.arrival - start,
+            arrival=record.arrival,
             prompt_tokens=record.prompt_tokens,
             output_tokens=output,
             session=session,

@@ -11,6 +11,7 @@ it. A client's gaps have the recorded shape and rate.
 
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,11 +22,15 @@ import numpy.typing as npt
 
 from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
+from hybrid_blocks.trace.lengths import seconds
 from hybrid_blocks.trace.lines import LineReader
 from hybrid_blocks.trace.trace import Trace
+from hybrid_blocks.trace.value import shown
 
 NUM_REQUESTS: Final = 4000
-_SHARE: Final = re.compile(r"(\d+)(?:\.0)?: ([0-9.e+-]+)")
+_SHARE: Final = re.compile(r"(\d{1,12})(?:\.0)?: (\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
+_MOST_AT_ONCE: Final = 1 << 20
+"""Gaps drawn at once; a client that asks more often is not drawn to the end of its window."""
 _INPUT, _OUTPUT = "input_tokens", "output_tokens"
 
 Floats = npt.NDArray[np.float64]
@@ -81,7 +86,7 @@ def generate_clients(folder: Path, num_requests: int = NUM_REQUESTS, seed: int =
             begins[index + 1] if index + 1 < len(begins) else 2 * begins[index] - begins[index - 1]
         )
         for number, client in enumerate(clients):
-            found = _arrivals(client, begins[index], end, rng)
+            found = _arrivals(client, begins[index], end, num_requests, rng)
             times.append(found)
             askers.append(np.full(len(found), number))
             drawn += len(found)
@@ -125,15 +130,18 @@ def _rate(client: Client, second: float) -> float:
     return window.rate if window is not None and client.lengths_at(second) is not None else 0.0
 
 
-def _arrivals(client: Client, begins: float, end: float, rng: np.random.Generator) -> Floats:
-    """Draw the times at which a client asks in one window."""
+def _arrivals(
+    client: Client, begins: float, end: float, most: int, rng: np.random.Generator
+) -> Floats:
+    """Draw the times at which a client asks in one window, or the first ``most`` of very many."""
     window = client.windows.get(begins)
     if window is None or client.lengths_at(begins) is None or not window.rate:
         return np.empty(0)
     parts: list[Floats] = []
-    last = begins
-    while last < end:
-        gaps = _gaps(window, math.ceil((end - last) * window.rate) + 8, rng)
+    last, drawn = begins, 0
+    while last < end and drawn < max(most, _MOST_AT_ONCE):
+        gaps = _gaps(window, math.ceil(min((end - last) * window.rate + 8, _MOST_AT_ONCE)), rng)
+        drawn += len(gaps)
         if not parts:
             # The window opens somewhere within a gap.
             gaps[0] *= rng.random()
@@ -156,7 +164,8 @@ def _read(file: Path) -> Client:
     }
     beside = file.with_name(file.name.replace("-trace.csv", "-dataset.json"))
     try:
-        fields = msgspec.json.decode(beside.read_bytes(), type=dict[str, dict[str, str]])
+        text = beside.read_bytes().removeprefix(BOM_UTF8)
+        fields = msgspec.json.decode(text, type=dict[str, dict[str, str]])
         lengths = dict(_lengths(fields))
     except OSError as error:
         raise TraceError(f"{beside}: {error.strerror or error}") from None
@@ -171,8 +180,8 @@ def _window(line: bytes) -> Window | None:
     if len(fields) != 6:
         raise ValueError(f"second,rate,deviation,law,shape,scale are expected, not {len(fields)}")
     begins, rate, _, law, shape, _ = fields
-    window = Window(float(begins), float(rate), law, float(shape))
-    if not 0 <= window.rate < 1e6 or not math.isfinite(window.begins):
+    window = Window(seconds(begins, "second"), float(rate), law, float(shape))
+    if not 0 <= window.rate < 1e6:
         raise ValueError(f"{rate} requests a second from {begins} on")
     if window.rate and (law not in {"Gamma", "Weibull"} or not 0.01 <= window.shape < 1e6):
         raise ValueError(f"gaps by {law or 'no law'} of shape {shape}; Gamma and Weibull are known")
@@ -187,16 +196,26 @@ def _lengths(
             raise ValueError(f"second {begins} lacks {_INPUT} or {_OUTPUT}")
         prompt, output = (_shares(texts[field], begins) for field in (_INPUT, _OUTPUT))
         if prompt is not None and output is not None:
-            yield float(begins), (prompt, output)
+            yield seconds(begins, "second"), (prompt, output)
 
 
 def _shares(text: str, begins: str) -> Lengths | None:
     """Read ``{tokens: share, ...}``; None of an empty one."""
-    found = _SHARE.findall(text)
-    tokens = np.array([int(number) for number, _ in found], dtype=np.int64)
-    shares = np.array([float(share) for _, share in found])
-    if not len(found) or not shares.sum():
+    inner = text.strip().removeprefix("{").removesuffix("}").strip()
+    found = [_share(pair.strip(), begins) for pair in inner.split(",")] if inner else []
+    tokens = np.array([number for number, _ in found], dtype=np.int64)
+    shares = np.array([share for _, share in found])
+    if not found or not shares.sum():
         return None
-    if tokens.max() > MAX_TOKEN_ID or shares.min() < 0:
-        raise ValueError(f"second {begins} has {tokens.max():,} tokens or a negative share")
+    if tokens.max() > MAX_TOKEN_ID or not np.isfinite(shares.sum()):
+        raise ValueError(f"second {begins} has {tokens.max():,} tokens or an endless share")
     return Lengths(tokens, shares / shares.sum())
+
+
+def _share(pair: str, begins: str) -> tuple[int, float]:
+    if (match := _SHARE.fullmatch(pair)) is None:
+        raise ValueError(
+            f"second {begins} has {shown(pair)}; a number of tokens and its share are "
+            "expected, as 100: 0.5"
+        )
+    return int(match[1]), float(match[2])

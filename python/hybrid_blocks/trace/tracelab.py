@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 
 from hybrid_blocks.trace.builder import MAX_TOKEN_ID, Span, TraceBuilder
+from hybrid_blocks.trace.lengths import seconds, whole
 
 HEADER = b"id,input_len,output_len,arrival_time,round_idx,tool_wait_after_ms,prefix_len"
 SESSION_GAP = 1.0
@@ -64,18 +65,17 @@ def parse_csv(line: bytes) -> Record | None:
     if len(fields) != 7:
         raise ValueError(f"expected {HEADER.decode()}, found {len(fields)} fields")
     session, added, output, arrival, number, wait, prefix = fields
-    record = Record(
-        session_id=session,
-        round_index=int(number),
-        prefix_tokens=int(prefix),
-        newly_append_tokens=int(added),
-        output_tokens=int(output),
-        begins=float(arrival) / 1e3,
-        wait_after=float(wait) / 1e3,
+    return _checked(
+        Record(
+            session_id=session,
+            round_index=whole(number, "round_idx"),
+            prefix_tokens=whole(prefix, "prefix_len"),
+            newly_append_tokens=whole(added, "input_len"),
+            output_tokens=whole(output, "output_len"),
+            begins=seconds(arrival, "arrival_time") / 1e3,
+            wait_after=seconds(wait, "tool_wait_after_ms") / 1e3,
+        )
     )
-    if not 0 <= min(record.begins or 0, record.wait_after or 0) < float("inf"):
-        raise ValueError(f"arrival_time {arrival} and tool_wait_after_ms {wait} are no times")
-    return _checked(record)
 
 
 def _checked(record: Record) -> Record:

@@ -4,12 +4,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from hybrid_blocks.trace.builder import MAX_TOKEN_ID
 from hybrid_blocks.trace.digests import count, split
 
 MARK = b'"hybrid_blocks_event"'
 """What each line contains, and no other format does."""
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 
 
 class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
