@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.cli import app
-from hybrid_blocks.plan.report.why_formulas import PARTS
+from hybrid_blocks.plan.report.why_formulas import HOLDS, PARTS
 from typer.testing import CliRunner
 
 QWEN = ("Qwen3.5-27B", "--memory", "24GiB", "--tp", "2")
@@ -77,6 +77,60 @@ def test_a_gain_is_the_ratio_of_the_requests() -> None:
     assert "gain of 262,144: 1.48 / 1.47" in _run("Qwen3.5-27B", *QWEN[1:3], "--why", "gain")[1]
 
 
+@pytest.mark.parametrize("part", [*PARTS, HOLDS])
+def test_bytes_are_those_of_the_table_that_is_printed(part: str) -> None:
+    at = _report(*QWEN, "--lengths", "1k,16k")["natural"]["lengths"]
+    for asked, length in ((part, 1024), (f"{part} of 16k", 16384)):
+        _, out, _ = _run(*QWEN, "--why", asked)
+        budget = next(one for one in at if one["length"] == length)["budget"]
+        value = budget["requests" if part == HOLDS else part]
+        assert out.startswith(f"{part} of {length:,}: ")
+        assert f"{value:,} " in out.splitlines()[1], out
+    _, out, _ = _run(*QWEN, "--lengths", "512,4k", "--why", part)
+    assert out.startswith(f"{part} of 512: ")
+
+
+@pytest.mark.parametrize("length", [1024, 4096, 16384, 262144])
+@pytest.mark.parametrize("model", ["Qwen3.5-27B", "gpt-oss-20b", "DeepSeek-V3"])
+def test_the_formula_of_requests_can_be_computed(model: str, length: int) -> None:
+    length = min(length, 131072) if model == "gpt-oss-20b" else min(length, 163840)
+    _, out, _ = _run(
+        model, "--memory", "70GiB", "--max-num-seqs", "9999", "--why", f"requests of {length}"
+    )
+    found = re.search(r"1 \+ \(([\d,]+) - ([\d.]+) of .* / ([\d.]+) of each other", out)
+    shown = re.match(r"requests of [\d,]+: ([\d,.]+)x \(natural\)", out)
+    assert found is not None, out
+    assert shown is not None, out
+    slabs, first, each = (float(number.replace(",", "")) for number in found.groups())
+    assert float(shown[1].replace(",", "")) == pytest.approx(1 + (slabs - first) / each, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("State_Slots", "state slots"),
+        ("state-slots", "state slots"),
+        ("longest", "longest request"),
+        ("cuda graphs", "max_num_seqs for CUDA graphs"),
+        ("most running", "most running requests"),
+        ("requests-of-4k", "requests of 4,096"),
+        ("MEMORY_HOLDS of 1k", "memory holds"),
+        ("Vllm logs", "vLLM logs"),
+        ("State X 4", "state x 4"),
+    ],
+)
+def test_a_name_is_known_as_a_person_types_it(typed: str, name: str) -> None:
+    asked = ("Qwen3.5-27B", "--memory", "24GiB", "--why")
+    code, out, error = _run(*asked, typed)
+    assert code == 0, error
+    assert out == _run(*asked, name)[1]
+
+
+def test_a_figure_of_sglang_alone_has_its_formula_alone() -> None:
+    _, out, _ = _run("Qwen3.5-27B", "--memory", "24GiB", "--why", "tokens of the pool")
+    assert [line.split(":")[0] for line in out.splitlines()[1:3]] == ["SGLang", "  source"]
+
+
 def test_a_group_is_explained_on_both_sides() -> None:
     _, out, _ = _run("Gemma-3-27B", "--memory", "30GiB", "--tp", "2", "--why", "full")
     natural, source, vllm, _ = out.splitlines()
@@ -142,6 +196,8 @@ def test_lengths_say_nothing_of_one_figure_and_are_left_aside() -> None:
     [
         (("--why", "bloks"), "did you mean 'blocks'?"),
         (("--why", "requests of many"), "no number of tokens"),
+        (("--why", "live of -5"), "no number of tokens"),
+        (("--why", "livee"), "did you mean 'live'?"),
         (("--why", "tokens", "--explain"), "--explain beside --why"),
         (("--why", "tokens", "--all"), "--all beside --why"),
         (("--why", "tokens", "--sweep", "tp=1"), "--why beside --sweep"),

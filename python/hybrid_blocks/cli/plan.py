@@ -258,10 +258,10 @@ def _print_why(figure: str, case: Case, lengths: str | None, given: Given) -> No
         *("trace", "json", "plot_file", "html", "explain", "whole"),
         why="beside --why, which explains one figure; leave it out",
     )
-    asked_lengths(lengths, None, case.deployment.length(case.model))
+    asked = asked_lengths(lengths, None, case.deployment.length(case.model))
     from hybrid_blocks.plan.report.why import why  # noqa: PLC0415 - asked for seldom
 
-    for line in why(figure, case.model, case.memory_bytes, case.deployment, gpu=case.card):
+    for line in why(figure, case.model, case.memory_bytes, case.deployment, asked, gpu=case.card):
         make_console().print(line, soft_wrap=True)
 
 

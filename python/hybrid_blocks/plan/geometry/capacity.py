@@ -24,9 +24,8 @@ def concurrency(geometry: ArenaPlan, length: int) -> float:
     It solves (x - 1) * sum(d / c) + sum(p / c) = slabs. In a pool a decoding request holds d
     blocks, a prefilling one p, and a slab c. Below one request x = slabs / sum(p / c).
     """
-    cuts = geometry.pools
     decode = slabs_of_one(geometry, length)
-    prefill = sum(n / cut for n, cut in zip(geometry.prefill_blocks(length), cuts, strict=True))
+    prefill = slabs_of_first(geometry, length)
     slabs = geometry.usable_slabs
     ideal = slabs / prefill if prefill > slabs else 1 + (slabs - prefill) / decode
     return min(ideal, requests(geometry, length) + _ALMOST_ONE)
@@ -50,6 +49,12 @@ def needed_bytes(geometry: ArenaPlan, length: int) -> int:
 def slabs_of_one(geometry: ArenaPlan, length: int) -> float:
     """Slabs, as a fraction, that one more decoding request of ``length`` tokens takes."""
     blocks = geometry.decode_blocks(length)
+    return sum(n / cut for n, cut in zip(blocks, geometry.pools, strict=True))
+
+
+def slabs_of_first(geometry: ArenaPlan, length: int) -> float:
+    """Slabs, as a fraction, of the one request that computes its prompt."""
+    blocks = geometry.prefill_blocks(length)
     return sum(n / cut for n, cut in zip(blocks, geometry.pools, strict=True))
 
 

@@ -1,6 +1,7 @@
 """One figure of a plan: its formula with its numbers, its source, and what would change it most."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
@@ -15,7 +16,7 @@ from hybrid_blocks.plan.report import groups, why_sglang
 from hybrid_blocks.plan.report.plan_report import PlanReport
 from hybrid_blocks.plan.report.report import Report, make_report
 from hybrid_blocks.plan.report.sglang_report import RELEASE
-from hybrid_blocks.plan.report.verdict import percent
+from hybrid_blocks.plan.report.verdict import percent, typical_lengths
 from hybrid_blocks.plan.report.why_formulas import HOLDS, PARTS, formulas
 from hybrid_blocks.plan.vllm import plan_vllm
 from hybrid_blocks.units import gib, human, parse_tokens
@@ -59,7 +60,7 @@ def why(
 
     """
     case = (model, memory_bytes, deployment)
-    asked = " ".join(name.split()).lower()
+    asked = _plain(name)
     if asked == MEMORY:
         return _memory(case, gpu)
     limit = deployment.length(model)
@@ -67,7 +68,7 @@ def why(
         return _gain(asked.removeprefix(_GAIN).removeprefix(" of ") or str(limit), case, gpu)
     if of_group := list(_group(asked, make_report(*case, [limit]), limit)):
         return of_group
-    name, length = _resolved(name, limit)
+    name, length = _resolved(name, limit, (*lengths, *typical_lengths(limit), limit)[0])
     wanted = [*lengths, length]
     report = make_report(model, memory_bytes, deployment, wanted)
     values = _values(report, case, name, length)
@@ -75,8 +76,11 @@ def why(
         raise PlanError(f"--why {name!r}: {model.name} has no such figure")
     geometry = plan_natural(model, memory_bytes, deployment)
     plan = None if report.vllm is None else plan_vllm(model, memory_bytes, deployment)
-    lines = [f"{name}: {_both(name, values)}"]
+    shown = f"{name} of {length:,}" if name in {HOLDS, *PARTS} else name
+    lines = [f"{shown}: {_both(name, values)}"]
     for side, formula in formulas(name, geometry, plan, length):
+        if values.get(side) is None:
+            continue  # a figure of SGLang alone, whose name begins as one of theirs
         lines.append(f"{side}: {formula}")
         lines.append(f"  source: {_SOURCES[side]}")
     if (of_sglang := why_sglang.formula(name, *case, length)) is not None:
@@ -115,7 +119,7 @@ def _memory(case: tuple[Model, int, Deployment], gpu: Gpu | None) -> list[str]:
 
 def _gain(length: str, case: tuple[Model, int, Deployment], gpu: Gpu | None) -> list[str]:
     """Lines on the column "gain" of a length: those of its requests, and their ratio."""
-    name, tokens = _resolved(f"{REQUESTS}{length}", 0)
+    name, tokens = _resolved(f"{REQUESTS}{length}", 0, 0)
     report = make_report(*case, [tokens])
     lines = why(name, *case, gpu=gpu)
     if report.vllm is None or report.verdict is None:
@@ -132,31 +136,52 @@ def _group(asked: str, report: Report, length: int) -> Iterator[str]:
         if plan is None:
             continue
         for name, group in groups.rows(plan):
-            if asked.replace(",", "") == name.replace(",", ""):
+            if asked == _plain(name):
                 yield f"{side}: group {name}: {groups.formula(plan, group, length)}"
                 yield f"  source: {_SOURCES[side]}"
 
 
-def _resolved(name: str, limit: int) -> tuple[str, int]:
-    """Name of a figure as tables have it, and the length that it is of."""
-    text = " ".join(name.replace(",", "").split()).lower()
+def _plain(name: str) -> str:
+    """Return a name in small letters, whatever stands between its words."""
+    return " ".join(re.sub(r"_|(?<=\w)-", " ", name.replace(",", "")).split()).lower()
+
+
+def _at_length(text: str, limit: int, shown: int) -> tuple[str, int] | None:
+    """Return the name of a figure of one length, and that length; None of another figure."""
     if text.startswith(REQUESTS):
         # As SGLang's table has it, with its ratio.
         length = parse_tokens(text.removeprefix(REQUESTS).split(" ratio ")[0])
         return f"{REQUESTS}{length:,}", length
+    for start in (HOLDS, *PARTS):
+        if text == start or text.startswith(f"{start} of "):
+            asked = text.removeprefix(start).removeprefix(" of ")
+            return start, parse_tokens(asked) if asked else shown
+    for start in why_sglang.AT_LENGTH:
+        if text == start.removesuffix(" for ") or text.startswith(start):
+            asked = text.removeprefix(start.removesuffix(" for ")).removeprefix(" for ")
+            length = parse_tokens(asked) if asked else limit
+            return f"{start}{length:,}", length
+    return None
+
+
+def _resolved(name: str, limit: int, shown: int) -> tuple[str, int]:
+    """Name of a figure as tables have it, and the length that it is of.
+
+    ``shown`` is the length whose bytes the tables show first.
+    """
+    text = _plain(name)
+    if (at_length := _at_length(text, limit, shown)) is not None:
+        return at_length
     if text.startswith(_LOGGED.lower()):
         return _LOGGED, limit
-    for start in why_sglang.AT_LENGTH:
-        if text == start.removesuffix(" for "):
-            return f"{start}{limit:,}", limit
-        if text.startswith(start):
-            length = parse_tokens(text.removeprefix(start))
-            return f"{start}{length:,}", length
-    known = {known.lower(): known for known in (*_FIELDS, HOLDS, *PARTS, *why_sglang.NAMES)}
+    known = {_plain(known): known for known in (*_FIELDS, *why_sglang.NAMES)}
     if text in known:
         return known[text], limit
-    near = get_close_matches(text, known, n=1)
-    meant = f"; did you mean {known[near[0]]!r}?" if near else ""
+    parts = [known for plain, known in known.items() if f" {text} " in f" {plain} "]
+    if len(parts) == 1:
+        return parts[0], limit
+    near = get_close_matches(text, (*known, *(HOLDS, *PARTS)), n=1)
+    meant = f"; did you mean {known.get(near[0], near[0])!r}?" if near else ""
     every = ", ".join(
         (
             *(
@@ -165,8 +190,7 @@ def _resolved(name: str, limit: int) -> tuple[str, int]:
                 f"{REQUESTS}N",
                 f"{_GAIN} of N",
                 _LOGGED,
-                HOLDS,
-                *PARTS,
+                *(f"{part} of N" for part in (HOLDS, *PARTS)),
                 *why_sglang.NAMES,
             ),
             *(f"{start}N" for start in why_sglang.AT_LENGTH),

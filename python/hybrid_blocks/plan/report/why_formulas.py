@@ -62,10 +62,18 @@ def _slabs(geometry: ArenaPlan, _length: int) -> str:
 
 def _natural_requests(geometry: ArenaPlan, length: int) -> str:
     whole = capacity.requests(geometry, length)
+    held = capacity.concurrency(geometry, length)
+    first, each = capacity.slabs_of_first(geometry, length), capacity.slabs_of_one(geometry, length)
+    usable = geometry.usable_slabs
+    ideal = f"{usable:,} / {first:.4f} of a prompt"
+    if first <= usable:
+        ideal = (
+            f"1 + ({usable:,} - {first:.4f} of the last one's prompt) / {each:.4f} of each other"
+        )
     return (
-        f"{_count(whole)} of {length:,} tokens: {geometry.slabs(whole, length):,} slabs, "
-        f"one more {geometry.slabs(whole + 1, length):,}; there are {geometry.usable_slabs:,}; "
-        f"one that decodes takes {capacity.slabs_of_one(geometry, length):.2f}"
+        f"{_count(whole)} of {length:,} tokens: {geometry.slabs(whole, length):,} whole slabs, "
+        f"one more {geometry.slabs(whole + 1, length):,}; there are {usable:,}. In parts of slabs "
+        f"{ideal}, less than {whole + 1:,}: {held:.2f}"
     )
 
 
