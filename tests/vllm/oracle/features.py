@@ -177,8 +177,10 @@ def said_beside(
             if tokens and draw.random() < 0.2
         }
     if "masks" in features:
+        # vLLM 0.31 finds a request's mask by the request's place, whatever the others sampled.
+        positions = max(total, len(sampled))
         said["sampling_masks"] = SamplingMaskLists(
-            np.arange(total * 2), np.arange(total + 1) * 2, starts
+            np.arange(positions * 2), np.arange(positions + 1) * 2, starts
         )
     if "nans" in features:
         said["num_nans_in_logits"] = {id_: 1 for id_ in sampled if draw.random() < 0.1}
