@@ -211,6 +211,11 @@ def test_the_command_ends_by_its_time_and_names_what_is_missing(
     ran = CliRunner().invoke(app, ["record", address, str(file), "--seconds", "0.1"])
     assert ran.exit_code == 0
     assert "0 messages, 0 blocks stored" in ran.output
+    assert f"no publisher answered at {address}" in " ".join(ran.output.split())
+    publishers.new(address)
+    ran = CliRunner().invoke(app, ["record", address, str(file), "--seconds", "5"])
+    assert ran.exit_code == 0
+    assert "no publisher" not in ran.output
     assert "enable_kv_cache_events" in ran.output
     ran = CliRunner().invoke(app, ["record", "tcp://*:5557", str(file)])
     assert ran.exit_code == 2

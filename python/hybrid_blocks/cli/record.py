@@ -22,6 +22,7 @@ from hybrid_blocks.units import human, parse_memory
 
 _ADDRESS: Final = re.compile(r"(tcp|ipc)://[^\s*]+")
 _LOOKED_EVERY_S: Final = 0.5
+_ANSWERS_WITHIN_S: Final = 5.0
 
 
 def record_command(
@@ -69,7 +70,8 @@ def record_command(
             pass
         finally:
             recorder.close()
-    _say(recorder, follower, has_replay=replay is not None)
+        unanswered = None if engine.has_met else address
+    _say(recorder, follower, unanswered, has_replay=replay is not None)
 
 
 def _follow(
@@ -79,7 +81,14 @@ def _follow(
     ends: float | None,
     largest: int | None,
 ) -> None:
+    is_late_at: float | None = time.monotonic() + _ANSWERS_WITHIN_S
     while ends is None or time.monotonic() < ends:
+        if is_late_at is not None and time.monotonic() > is_late_at:
+            is_late_at = None
+            if not engine.has_met:
+                warn(
+                    f"no publisher answers at {engine.address} yet; recording begins when one does"
+                )
         left = _LOOKED_EVERY_S if ends is None else min(_LOOKED_EVERY_S, ends - time.monotonic())
         message = engine.wait(max(left, 0.0))
         if message is None:
@@ -104,7 +113,9 @@ def _stopped_as_by_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _say(recorder: EventRecorder, follower: Follower, *, has_replay: bool) -> None:
+def _say(
+    recorder: EventRecorder, follower: Follower, unanswered: str | None, *, has_replay: bool
+) -> None:
     typer.echo(
         f"{recorder.path}: {recorder.num_batches:,} messages, {recorder.num_stored:,} blocks stored"
     )
@@ -121,7 +132,9 @@ def _say(recorder: EventRecorder, follower: Follower, *, has_replay: bool) -> No
         warn(f"{recorder.num_elsewhere:,} events of host memory or storage are left out")
     if recorder.num_unknown:
         warn(f"{recorder.num_unknown:,} events are of a type that is not known")
-    if not recorder.num_stored:
+    if unanswered is not None:
+        warn(f"no publisher answered at {unanswered}: is its endpoint in --kv-events-config?")
+    elif not recorder.num_stored:
         warn(
             "no block was stored: start vLLM with --kv-events-config "
             """'{"enable_kv_cache_events": true, "publisher": "zmq"}' and with prefix caching"""

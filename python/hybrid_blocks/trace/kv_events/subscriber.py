@@ -28,12 +28,15 @@ class Subscriber:
             raise InvalidArgumentError(
                 "record needs pyzmq: pip install 'hybrid-blocks[record]'"
             ) from None
+        self.address = address
         self._zmq: Any = zmq
         self._context: Any = zmq.Context()
         self._replay_address = replay_address
         self._replay: Any = None
+        self._has_met = False
         try:
             self._socket: Any = self._context.socket(zmq.SUB)
+            self._monitor: Any = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
             self._socket.setsockopt(zmq.MAXMSGSIZE, _LARGEST_MESSAGE)
             self._socket.setsockopt(zmq.RCVHWM, 0)
             self._socket.subscribe(topic)
@@ -58,6 +61,13 @@ class Subscriber:
     def close(self) -> None:
         """Leave the engine."""
         self._context.destroy(linger=0)
+
+    @property
+    def has_met(self) -> bool:
+        """Whether a publisher has answered so far."""
+        while not self._has_met and self._monitor.poll(0):
+            self._has_met = bool(self._monitor.recv_multipart())
+        return self._has_met
 
     def wait(self, seconds: float) -> Message | None:
         """Return the next message, None if none comes within ``seconds``."""
