@@ -79,3 +79,8 @@ def test_a_file_without_times_says_how_to_record_them(tmp_path: Path) -> None:
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-01 10:00:00.0,1000,24\n")
     with pytest.raises(SizingError, match="format azure, which tells no times"):
         read_served(path)
+
+
+def test_a_file_of_few_requests_is_to_be_recorded_for_longer(tmp_path: Path) -> None:
+    with pytest.raises(SizingError, match=r"5 of 5 requests .* record again for longer"):
+        read_served(record(poisson(5, 8.0), tmp_path / "t.jsonl", CONFIG))

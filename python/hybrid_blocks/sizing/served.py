@@ -86,9 +86,11 @@ def read_served(path: Path, on_error: OnError = "raise") -> Served:
         output=np.maximum(column("output_tokens"), 1),
     )
     if (timed := int(served.is_timed.sum())) < LEAST:
+        again = "with this version and without --disable-log-stats"
+        if timed == len(records):
+            again = "for longer"
         raise SizingError(
             f"--fit {path}: {timed} of {len(records)} requests tell when they ran, answered and "
-            f"ended, and a fit needs {LEAST}; record again with this version and without "
-            "--disable-log-stats"
+            f"ended, and a fit needs {LEAST}; record again {again}"
         )
     return served
