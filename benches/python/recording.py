@@ -37,7 +37,7 @@ WARM_UP, STEPS = 210, 60
 FEW, MANY = 200, 700
 BLOCK_TOKENS = {"full": 16, "hybrid": 528}
 STEP_S = 5.6e-3
-"""A step takes so many seconds without valgrind."""
+"""vLLM's scheduler takes these seconds for a step that valgrind does not count."""
 PROBED = 5
 """Steps that tell how much slower it is while valgrind counts."""
 

@@ -203,8 +203,17 @@ def test_a_replay_finds_what_the_engine_found(
     assert shared.hit_tokens == sum(found.values())
 
 
+def test_a_subscriber_knows_whether_a_publisher_has_answered(publishers: Publishers) -> None:
+    address = publishers.address()
+    with Subscriber(address, None) as engine:
+        engine.wait(0.05)
+        assert not engine.has_met
+        joined(publishers.new(address), engine)
+        assert engine.has_met
+
+
 def test_the_command_ends_by_its_time_and_names_what_is_missing(
-    publishers: Publishers, tmp_path: Path
+    publishers: Publishers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = publishers.address()
     file = tmp_path / "events.jsonl.gz"
@@ -212,8 +221,8 @@ def test_the_command_ends_by_its_time_and_names_what_is_missing(
     assert ran.exit_code == 0
     assert "0 messages, 0 blocks stored" in ran.output
     assert f"no publisher answered at {address}" in " ".join(ran.output.split())
-    publishers.new(address)
-    ran = CliRunner().invoke(app, ["record", address, str(file), "--seconds", "5"])
+    monkeypatch.setattr(Subscriber, "has_met", True)
+    ran = CliRunner().invoke(app, ["record", address, str(file), "--seconds", "0.1"])
     assert ran.exit_code == 0
     assert "no publisher" not in ran.output
     assert "enable_kv_cache_events" in ran.output

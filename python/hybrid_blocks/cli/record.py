@@ -16,13 +16,12 @@ from hybrid_blocks.cli.values import finite
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.trace.kv_events.follow import Follower
 from hybrid_blocks.trace.kv_events.recorder import EventRecorder
-from hybrid_blocks.trace.kv_events.subscriber import Subscriber
+from hybrid_blocks.trace.kv_events.subscriber import ANSWERS_WITHIN_S, Subscriber
 from hybrid_blocks.trace.record_file import split
 from hybrid_blocks.units import human, parse_memory
 
 _ADDRESS: Final = re.compile(r"(tcp|ipc)://[^\s*]+")
 _LOOKED_EVERY_S: Final = 0.5
-_ANSWERS_WITHIN_S: Final = 5.0
 
 
 def record_command(
@@ -70,7 +69,7 @@ def record_command(
             pass
         finally:
             recorder.close()
-        unanswered = None if engine.has_met else address
+        unanswered = None if engine.has_met else engine.address
     _say(recorder, follower, unanswered, has_replay=replay is not None)
 
 
@@ -81,10 +80,10 @@ def _follow(
     ends: float | None,
     largest: int | None,
 ) -> None:
-    is_late_at: float | None = time.monotonic() + _ANSWERS_WITHIN_S
+    late_at = time.monotonic() + ANSWERS_WITHIN_S
     while ends is None or time.monotonic() < ends:
-        if is_late_at is not None and time.monotonic() > is_late_at:
-            is_late_at = None
+        if time.monotonic() > late_at:
+            late_at = float("inf")  # said once
             if not engine.has_met:
                 warn(
                     f"no publisher answers at {engine.address} yet; recording begins when one does"

@@ -8,7 +8,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.trace.kv_events.follow import Message
 
 _END: Final = b"\xff" * 8
-_ANSWERS_WITHIN_S: Final = 5.0
+ANSWERS_WITHIN_S: Final = 5.0
 _LARGEST_MESSAGE: Final = 1 << 28
 
 
@@ -83,7 +83,7 @@ class Subscriber:
         if self._replay_address is None:
             return
         self._replay.send_multipart((b"", number.to_bytes(8, "big")))
-        while self._replay.poll(round(_ANSWERS_WITHIN_S * 1000)):
+        while self._replay.poll(round(ANSWERS_WITHIN_S * 1000)):
             frames = self._replay.recv_multipart()
             if frames[-2:-1] == [_END]:
                 return
