@@ -3,7 +3,7 @@
 Source: github.com/HPMLL/BurstGPT. There are no prefix ids: nothing is shared.
 """
 
-from hybrid_blocks.trace.lengths import Record, seconds, whole
+from hybrid_blocks.trace.lengths import Record, elapsed, whole
 
 HEADER = b"Request tokens,Response tokens"
 _COLUMNS = {6: (None, 2, 3), 8: (1, 4, 5)}
@@ -19,7 +19,7 @@ def parse(line: bytes) -> Record | None:
         raise ValueError(f"6 or 8 fields are expected, found {len(fields)}")
     session, prompt, output = _COLUMNS[len(fields)]
     record = Record(
-        seconds(fields[0], "Timestamp"),
+        elapsed(fields[0], "Timestamp"),
         whole(fields[prompt], "Request tokens"),
         whole(fields[output], "Response tokens"),
         None if session is None else fields[session] or None,

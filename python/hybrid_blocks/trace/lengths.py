@@ -35,7 +35,7 @@ def whole(text: str, column: str) -> int:
         raise ValueError(f"{column} is {shown(text)}, no whole number") from None
 
 
-def seconds(text: str, column: str) -> float:
+def elapsed(text: str, column: str) -> float:
     """Read a time of a column, in any unit; the ``ValueError`` names both."""
     try:
         time = float(text)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
-from hybrid_blocks.trace.lengths import seconds
+from hybrid_blocks.trace.lengths import elapsed
 from hybrid_blocks.trace.lines import LineReader
 from hybrid_blocks.trace.trace import Trace
 from hybrid_blocks.trace.value import shown
@@ -180,7 +180,7 @@ def _window(line: bytes) -> Window | None:
     if len(fields) != 6:
         raise ValueError(f"second,rate,deviation,law,shape,scale are expected, not {len(fields)}")
     begins, rate, _, law, shape, _ = fields
-    window = Window(seconds(begins, "second"), float(rate), law, float(shape))
+    window = Window(elapsed(begins, "second"), float(rate), law, float(shape))
     if not 0 <= window.rate < 1e6:
         raise ValueError(f"{rate} requests a second from {begins} on")
     if window.rate and (law not in {"Gamma", "Weibull"} or not 0.01 <= window.shape < 1e6):
@@ -196,7 +196,7 @@ def _lengths(
             raise ValueError(f"second {begins} lacks {_INPUT} or {_OUTPUT}")
         prompt, output = (_shares(texts[field], begins) for field in (_INPUT, _OUTPUT))
         if prompt is not None and output is not None:
-            yield seconds(begins, "second"), (prompt, output)
+            yield elapsed(begins, "second"), (prompt, output)
 
 
 def _shares(text: str, begins: str) -> Lengths | None:

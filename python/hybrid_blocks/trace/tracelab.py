@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from hybrid_blocks.trace.builder import MAX_TOKEN_ID, Span, TraceBuilder
-from hybrid_blocks.trace.lengths import seconds, whole
+from hybrid_blocks.trace.lengths import elapsed, whole
 
 HEADER = b"id,input_len,output_len,arrival_time,round_idx,tool_wait_after_ms,prefix_len"
 SESSION_GAP = 1.0
@@ -72,8 +72,8 @@ def parse_csv(line: bytes) -> Record | None:
             prefix_tokens=whole(prefix, "prefix_len"),
             newly_append_tokens=whole(added, "input_len"),
             output_tokens=whole(output, "output_len"),
-            begins=seconds(arrival, "arrival_time") / 1e3,
-            wait_after=seconds(wait, "tool_wait_after_ms") / 1e3,
+            begins=elapsed(arrival, "arrival_time") / 1e3,
+            wait_after=elapsed(wait, "tool_wait_after_ms") / 1e3,
         )
     )
 
