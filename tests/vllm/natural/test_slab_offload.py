@@ -13,6 +13,7 @@ from hybrid_blocks.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
 from vllm.config import VllmConfig
+from vllm.v1.kv_offload.base import get_offload_group_idx
 
 from . import fake_host
 from .fake_connector import LoadingEngine
@@ -168,6 +169,33 @@ def test_a_preempted_request_leaves_its_blocks_to_a_lazy_store() -> None:
         engine.drain()
         assert request.num_preemptions == 1
         assert engine.worker.host.num_stored >= 101 // NATURAL_BLOCK_SIZE
+
+
+@pytest.mark.parametrize("mix", ["full-state-fine", "full-3-states"])
+def test_an_answer_leaves_its_last_state_alone(mix: str) -> None:
+    """The device keeps one that follows the answer; each takes the place of the one before."""
+    with offloading(MIXES[mix], 1) as engine:
+        manager = engine.scheduler.connector._side.manager
+        states = engine.scheduler.connector._side._states
+        stored: list[tuple[int, int]] = []
+        prepare = manager.prepare_store
+
+        def note(keys: Any, context: Any) -> Any:
+            output = prepare(keys, context)
+            groups = [(get_offload_group_idx(key), key) for key in output.keys_to_store]
+            position = context.get_offload_key_position
+            stored.extend((group, position(key)) for group, key in groups if group in states)
+            return output
+
+        manager.prepare_store = note
+        kept = engine.worker.num_copies
+        engine.add([(at * 7) % 97 for at in range(18)], 140)
+        engine.finish()
+        engine.drain()
+        assert engine.worker.num_copies > kept + len(states)
+        answers = [it for it in stored if it[1] > 18]
+        assert sorted(group for group, _ in answers) == list(states)
+        assert {end for _, end in answers} == {128}
 
 
 def test_a_host_that_is_too_small_loses_hits_alone() -> None:

@@ -23,6 +23,7 @@ class Held:
     num_stored: int = 0
     num_reached: int = 0
     num_keys: int = 0
+    _passing: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: Any, context: ReqContext) -> "Held":
@@ -44,6 +45,20 @@ class Held:
     def key(self, group: int, num_tokens: int, tokens: int) -> OffloadKey:
         """Return the key of what ends after ``num_tokens`` tokens."""
         return make_offload_key(self.request.block_hashes[num_tokens // tokens - 1], group)
+
+    def take_lasting(self, states: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the states of the prompt; those of the answer wait for `take_passing`.
+
+        While an answer grows, each of its states takes the place of the one before.
+        """
+        num_prompt = self.request.num_prompt_tokens
+        self._passing |= {group: end for group, end in states if end > num_prompt}
+        return [it for it in states if it[1] <= num_prompt]
+
+    def take_passing(self) -> list[tuple[int, int]]:
+        """Return the last states of the answer so far, once."""
+        passing, self._passing = self._passing, {}
+        return list(passing.items())
 
 
 def _count(value: Any) -> int | None:

@@ -151,15 +151,16 @@ class SlabScheduler:
             if (held := self._requests.get(req_id)) is not None:
                 held.num_reached = held.request.num_computed_tokens + num_tokens
                 reached = 0 if self._is_lazy else held.num_reached
-                self._store(held, reached, states.pop(req_id, []))
+                self._store(held, reached, held.take_lasting(states.pop(req_id, [])))
         ended = {held.request.request_id: held for held in self._finished}
         for req_id, left in states.items():
             # A request that is preempted, or that has ended, leaves its state where it is.
             if (held := ended.get(req_id) or self._requests.get(req_id)) is not None:
                 self._store(held, 0, left)
-        for req_id in (output.preempted_req_ids or ()) if self._is_lazy else ():
+        for req_id in output.preempted_req_ids or ():
             if (held := self._requests.get(req_id)) is not None:
-                self._store(held, held.num_reached, [])
+                reached = held.num_reached if self._is_lazy else 0
+                self._store(held, reached, held.take_passing())
         for held in self._finished:
             self.manager.on_request_finished(held.context)
         self._finished = []
@@ -236,7 +237,8 @@ class SlabScheduler:
         if (held := self._requests.pop(request.request_id, None)) is not None:
             if request.num_output_tokens and not self._is_loading(held):
                 # Of the last token nothing is computed.
-                self._store(held, min(request.num_computed_tokens, request.num_tokens - 1), [])
+                reached = min(request.num_computed_tokens, request.num_tokens - 1)
+                self._store(held, reached, held.take_passing())
             self._finished.append(held)
         return False, None
 
@@ -293,6 +295,7 @@ class SlabScheduler:
         self.manager.reset_cache()
         for held in self._requests.values():
             held.num_stored = held.num_reached = 0
+            held.take_passing()
 
     def take_events(self) -> Iterable[KVCacheEvent]:
         """Say what came to host memory and left it."""
