@@ -256,7 +256,10 @@ def test_the_command_prints_and_writes_hits_by_tier(tmp_path: Path) -> None:
     [
         (["--disk", "8GiB"], "--disk 8GiB without --host"),
         (["--host", "much"], "--host 'much' is no size"),
-        (["--host", "8GiB", "--tiering", "fifo"], "known are hybrid, lazy, lru, arc, prompts"),
+        (
+            ["--host", "8GiB", "--tiering", "fifo"],
+            "known are natural, hybrid, lazy, lru, arc, prompts",
+        ),
         (["--host", "8GiB", "--share", "5%"], "--share beside --host"),
         (["--host", "8GiB", "--tp", "2", "--model", "Qwen3.5-27B"], "--tp 2"),
     ],

@@ -22,7 +22,7 @@ from hybrid_blocks.plan.deployment import MOST
 from hybrid_blocks.replay import Cache, EngineConfig, ManagerName
 from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.replay.tiers.side import DEFAULT as DEFAULT_TIERING
-from hybrid_blocks.replay.tiers.side import Side
+from hybrid_blocks.replay.tiers.side import Side, default_sides
 from hybrid_blocks.trace import AUTO, BRANCHING, FORMATS, SEATS, WORKLOADS, OnError, Trace
 
 DEFAULT_MANAGER = ManagerName.RUST
@@ -141,12 +141,13 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = None,
     disk: Annotated[str | None, typer.Option(help="Disk below host memory, as 500GiB.")] = None,
     tiering: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME[,NAME]",
-            help=f"Who keeps the tiers below the device: {', '.join(Side)}.",
+            help=f"Who keeps the device and the tiers below it: {', '.join(Side)}; by default "
+            f"{', '.join(DEFAULT_TIERING)}.",
         ),
-    ] = DEFAULT_TIERING,
+    ] = None,
     on_error: Annotated[
         OnError,
         typer.Option(
@@ -249,7 +250,8 @@ def _replay(
     """Run the comparison, print it and write the files."""
     if asked.tiers is not None:
         kept = asked.retention
-        tiered = compare_tiers(trace, cache, asked.tiers, asked.sides, config, retention=kept)
+        sides = asked.sides or default_sides(cache)
+        tiered = compare_tiers(trace, cache, asked.tiers, sides, config, retention=kept)
         show_tiers(tiered, files)
         return
     results, runs = run(

@@ -25,7 +25,10 @@ DEFAULT_BLOCK_SIZE = 16
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay compares; ``tiers`` and ``shares`` are None where it compares managers."""
+    """What a replay compares; ``tiers`` and ``shares`` are None where it compares managers.
+
+    ``sides`` are None where the user names none.
+    """
 
     managers: Sequence[ManagerName]
     placements: Sequence[str]
@@ -34,7 +37,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     signal: float | None
     shares: Sequence[float] | None
     tiers: TierBytes | None
-    sides: Sequence[Side]
+    sides: Sequence[Side] | None
 
     def variants(self) -> tuple[Variant, ...]:
         """Return each manager with each of its choices."""
@@ -53,7 +56,7 @@ def read_asked(
     share: str | None,
     host: str | None,
     disk: str | None,
-    tiering: str,
+    tiering: str | None,
 ) -> Asked:
     """Read options as they are written.
 
@@ -71,7 +74,7 @@ def read_asked(
         placements=placements,
         policies=each_once("--policy", [read_policy(name) for name in policy.split(",")]),
         retention=read_retention(retention),
-        sides=each_once("--tiering", read_sides(tiering)),
+        sides=None if tiering is None else each_once("--tiering", read_sides(tiering)),
         shares=shares,
         tiers=TierBytes.parse(host, disk),
         managers=each_once("--manager", managers),

@@ -48,6 +48,7 @@ def compare_tiers(
                 side,
                 config,
                 retention=retention,
+                beside=sides,
                 on_progress=show,
             )
             results.append(result)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     OffloadingConnectorScheduler,
@@ -14,7 +15,7 @@ from hybrid_blocks.replay.tiers.ledger import Ledger
 
 @dataclass(frozen=True)
 class Finished:
-    """The chunks of an ended request: keys, and the tokens that each stands for."""
+    """The chunks of an ended request that were stored: keys, and the tokens of each."""
 
     keys: Sequence[bytes]
     tokens: Sequence[int]
@@ -36,12 +37,16 @@ class Below:
     is_on_host: Callable[[bytes], bool]
     on_disk: Callable[[Sequence[bytes]], Sequence[bool]]
     close: Callable[[], None]
-    scheduler: type[OffloadingConnectorScheduler] = OffloadingConnectorScheduler
+    scheduler: Callable[..., Any] = OffloadingConnectorScheduler
 
 
 def watch(manager: OffloadingManager, ledger: Ledger) -> list[Finished]:
-    """Note in a ledger what a manager stores and loads, and return a list of ended requests."""
+    """Note in a ledger what a manager stores and loads, and return a list of ended requests.
+
+    Of these it keeps the chunks that were ever stored: others can be in no tier.
+    """
     finished: list[Finished] = []
+    stored: dict[bytes, bytes] = {}
     prepare_load, prepare_store = manager.prepare_load, manager.prepare_store
     end = manager.on_request_finished
 
@@ -52,11 +57,14 @@ def watch(manager: OffloadingManager, ledger: Ledger) -> list[Finished]:
     def store(keys: Collection[OffloadKey], context: ReqContext) -> object:
         output = prepare_store(keys, context)
         ledger.store(None if output is None else output.keys_to_store)
+        stored.update((key, key) for key in (output.keys_to_store if output else ()))
         return output
 
     def finish(context: ReqContext) -> None:
         positions = context._offload_key_positions
-        finished.append(Finished(list(positions), list(positions.values())))
+        # One object for a key of many requests.
+        held = [(stored[key], tokens) for key, tokens in positions.items() if key in stored]
+        finished.append(Finished([key for key, _ in held], [tokens for _, tokens in held]))
         end(context)
 
     # Not a class around it: vLLM's scheduler and the tiers call one another's methods.

@@ -15,6 +15,8 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheConfig, KVCacheSpec, MambaSpec
 from vllm.v1.outputs import KVConnectorOutput
 
+from hybrid_blocks.offload.slabs.config import offloading_config
+from hybrid_blocks.offload.slabs.connector import SlabConnector
 from hybrid_blocks.replay.tiers.worker import InstantWorker
 
 if TYPE_CHECKING:
@@ -32,11 +34,13 @@ class TiersConnector(OffloadingConnector):
 
     """
 
+    _read_config = staticmethod(build_offloading_config)
+
     def __init__(
         self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
     ) -> None:
         KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
-        config = build_offloading_config(vllm_config, kv_cache_config)
+        config = self._read_config(vllm_config, kv_cache_config)
         make = config.extra_config[MAKE]
         config = replace(config, extra_config={})
         self.below: Below = make(config, [_rank_bytes(kv_cache_config, it) for it in config.groups])
@@ -60,6 +64,12 @@ class TiersConnector(OffloadingConnector):
             finished_recving=received,
             kv_connector_worker_meta=worker.build_connector_worker_meta(),
         )
+
+
+class SlabTiersConnector(SlabConnector, TiersConnector):
+    """The scheduler side of level ``natural`` over given tiers."""
+
+    _read_config = staticmethod(offloading_config)
 
 
 def _rank_bytes(kv_cache_config: KVCacheConfig, group: Any) -> int:

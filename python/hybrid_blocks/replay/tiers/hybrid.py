@@ -19,12 +19,21 @@ from hybrid_blocks.offload.groups import Groups, group_number, groups_of, layout
 from hybrid_blocks.offload.host import ABSENT
 from hybrid_blocks.offload.lazy import LazyScheduler
 from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.slabs.scheduler import SlabScheduler
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
 from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.replay.tiers.below import Below, watch
 from hybrid_blocks.replay.tiers.ledger import Ledger
+from hybrid_blocks.replay.tiers.side import Side
 from hybrid_blocks.replay.tiers.sizes import Scale, TierBytes
+
+_SCHEDULERS: dict[Side, type[Any]] = {
+    Side.NATURAL: SlabScheduler,
+    Side.HYBRID: OffloadingConnectorScheduler,
+    Side.LAZY: LazyScheduler,
+}
+"""The scheduler side of the connector that offers chunks."""
 
 
 class ScaledQueue(TierQueue[DiskStore]):
@@ -85,7 +94,7 @@ class _Spec(HybridOffloadingSpec):
 
 
 def make_hybrid(
-    config: OffloadingConfig, rank_bytes: list[int], tiers: TierBytes, *, is_lazy: bool
+    config: OffloadingConfig, rank_bytes: list[int], tiers: TierBytes, side: Side
 ) -> Below:
     """Make the manager of this project over tiers of these sizes."""
     spec = _Spec(replace(config, extra_config={"host": tiers.host}), rank_bytes)
@@ -118,7 +127,7 @@ def make_hybrid(
         is_on_host=lambda key: manager.cache.presence(key) != ABSENT,
         on_disk=lambda keys: store.contains(keys) if store else [False] * len(keys),
         close=close,
-        scheduler=LazyScheduler if is_lazy else OffloadingConnectorScheduler,
+        scheduler=_SCHEDULERS[side],
     )
 
 

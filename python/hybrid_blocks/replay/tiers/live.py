@@ -26,19 +26,35 @@ def _live(groups: Groups, request: Finished, is_here: Callable[[bytes], bool]) -
     for key, tokens in zip(request.keys, request.tokens, strict=True):
         if is_here(key):
             here[group_number(key)][tokens] = key
+    # By group: at which lengths the chunks that a request of that length reads are here.
+    held = [_held(group, here[group.number]) for group in groups.all]
+    lengths = set.intersection(*held)
     live: set[bytes] = set()
-    for length in sorted({tokens for held in here.values() for tokens in held}):
-        needed = [_needed(group, here[group.number], length) for group in groups.all]
-        if all(keys is not None for keys in needed):
-            live.update(key for keys in needed if keys is not None for key in keys)
+    for group in groups.all:
+        chunks = here[group.number]
+        if group.window is None:
+            ends = range(group.tokens, max(lengths, default=0) + 1, group.tokens)
+            live.update(chunks[end] for end in ends)
+        else:
+            live.update(
+                chunks[end] for length in lengths for end in _window(group, group.window, length)
+            )
     return live
 
 
-def _needed(group: Group, here: dict[int, bytes], length: int) -> list[bytes] | None:
-    """The group's chunks that a request of ``length`` tokens reads; None if one is not here."""
-    if length % group.tokens:
-        return None
-    first = 0 if group.window is None else max(0, length - group.window * group.tokens)
-    ends = range(first + group.tokens, length + 1, group.tokens)
-    keys = [here[end] for end in ends if end in here]
-    return keys if len(keys) == len(ends) else None
+def _held(group: Group, chunks: dict[int, bytes]) -> set[int]:
+    """Lengths that the group's chunks restore: all chunks before, or those of a window."""
+    lengths: set[int] = set()
+    run = 0
+    for end in range(group.tokens, max(chunks, default=0) + 1, group.tokens):
+        run = run + 1 if end in chunks else 0
+        if run >= min(end // group.tokens, group.window or end):
+            lengths.add(end)
+        elif group.window is None:
+            break
+    return lengths
+
+
+def _window(group: Group, window: int, length: int) -> range:
+    first = max(0, length - window * group.tokens)
+    return range(first + group.tokens, length + 1, group.tokens)

@@ -1,24 +1,31 @@
 """One replay with tiers below the device, from a trace to its figures. Imports vLLM."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from time import perf_counter
 
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.cache import Cache, unit_of
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.limits import RequestLimit, TooLarge, find_too_large
 from hybrid_blocks.replay.result import served_by
 from hybrid_blocks.replay.tiers.below import Below
-from hybrid_blocks.replay.tiers.device import Device, MakeBelow, plan_device
+from hybrid_blocks.replay.tiers.device import (
+    longest_in_slabs,
+    plan_device,
+    slab_device,
+    stock_device,
+)
 from hybrid_blocks.replay.tiers.hybrid import make_hybrid
 from hybrid_blocks.replay.tiers.live import live_bytes
 from hybrid_blocks.replay.tiers.loop import Loop
 from hybrid_blocks.replay.tiers.result import TieredResult, TierFigures
 from hybrid_blocks.replay.tiers.side import Side
 from hybrid_blocks.replay.tiers.sizes import TierBytes
+from hybrid_blocks.replay.tiers.slabs import at_level_natural
 from hybrid_blocks.replay.tiers.stock import make_stock
 from hybrid_blocks.trace import Trace
 
@@ -31,35 +38,46 @@ def replay_tiers(
     config: EngineConfig,
     *,
     retention: int | None = 0,
+    beside: Sequence[Side] = (),
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> TieredResult:
     """Serve a trace by vLLM's scheduler over the device, host memory and perhaps a disk.
+
+    Requests are left out that a device of those ``beside`` it could not hold either.
 
     Raises:
         ReplayError: a cache that is no device of vLLM's, or a request that does not fit.
 
     """
-    plan = plan_device(cache)
-    limit = RequestLimit(manager="vllm", num_blocks=plan.num_blocks, max_tokens=plan.longest() - 1)
+    limits = [_limit(cache, it) for it in dict.fromkeys(it.is_natural for it in (side, *beside))]
     too_large = find_too_large(
-        trace, [limit], num_speculative_tokens=0, reject=config.reject_too_large
+        trace, limits, num_speculative_tokens=0, reject=config.reject_too_large
     )
-    device = Device(cache, plan, config, _maker(side, tiers), retention)
-    below = device.connector.below
-    try:
-        loop = Loop(trace, device, config.step_time, too_large.requests)
-        start = perf_counter()
-        loop.run(on_progress)
-        seconds = perf_counter() - start
-        return _result(trace, cache, config, tiers, side, loop, below, too_large, seconds)
-    finally:
-        below.close()
+    make_device = slab_device if side.is_natural else stock_device
+    make_below = partial(make_hybrid if side.is_ours else make_stock, tiers=tiers, side=side)
+    with at_level_natural() if side.is_natural else nullcontext():
+        device = make_device(cache, config, make_below, retention)
+        below = device.connector.below
+        try:
+            loop = Loop(trace, device, config.step_time, too_large.requests)
+            start = perf_counter()
+            loop.run(on_progress)
+            seconds = perf_counter() - start
+            return _result(trace, cache, config, tiers, side, loop, below, too_large, seconds)
+        finally:
+            below.close()
 
 
-def _maker(side: Side, tiers: TierBytes) -> MakeBelow:
-    if side in {Side.HYBRID, Side.LAZY}:
-        return partial(make_hybrid, tiers=tiers, is_lazy=side is Side.LAZY)
-    return partial(make_stock, tiers=tiers, side=side)
+def _limit(cache: Cache, is_natural: bool) -> RequestLimit:
+    if is_natural:
+        return RequestLimit(
+            manager="level natural",
+            num_blocks=cache.geometry.usable_slabs,
+            max_tokens=longest_in_slabs(cache) - 1,
+            unit=unit_of(cache.geometry, has_model=True),
+        )
+    plan = plan_device(cache)
+    return RequestLimit(manager="vllm", num_blocks=plan.num_blocks, max_tokens=plan.longest() - 1)
 
 
 def _result(  # noqa: PLR0917 - of one call

@@ -2,14 +2,18 @@
 
 from enum import StrEnum
 
+from hybrid_blocks.plan.report.advice import level_refusals
+from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.errors import ReplayError
 
 
 class Side(StrEnum):
     """A manager of the tiers, by its name on the command line."""
 
+    NATURAL = "natural"
+    """``HybridOffloadingSpec`` at level ``natural``: slabs on the device too."""
     HYBRID = "hybrid"
-    """``HybridOffloadingSpec``."""
+    """``HybridOffloadingSpec`` at level ``manager``, over vLLM's own plan of the device."""
     LAZY = "lazy"
     """The same, with stores when requests pause."""
     LRU = "lru"
@@ -20,13 +24,42 @@ class Side(StrEnum):
     """``lru`` as vLLM sets it up if nothing is said: answers are not stored."""
 
     @property
+    def is_natural(self) -> bool:
+        """Whether the device is that of level ``natural``."""
+        return self is Side.NATURAL
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether ``HybridOffloadingSpec`` keeps the tiers."""
+        return self in {Side.NATURAL, Side.HYBRID, Side.LAZY}
+
+    @property
     def label(self) -> str:
         """Its name in a report."""
-        ours = {Side.HYBRID: "hybrid_blocks", Side.LAZY: "hybrid_blocks lazy"}
+        ours = {
+            Side.NATURAL: "hybrid_blocks natural",
+            Side.HYBRID: "hybrid_blocks",
+            Side.LAZY: "hybrid_blocks lazy",
+        }
         return ours.get(self, f"vllm {self}")
 
 
-DEFAULT = ",".join((Side.HYBRID, Side.LRU, Side.ARC))
+DEFAULT = (Side.NATURAL, Side.HYBRID, Side.LRU, Side.ARC)
+
+
+def default_sides(cache: Cache) -> tuple[Side, ...]:
+    """Return the managers to compare over a cache if the user names none."""
+    differs = not all(group.grows for group in cache.geometry.groups)
+    if differs and not natural_refusals(cache):
+        return DEFAULT
+    return tuple(side for side in DEFAULT if not side.is_natural)
+
+
+def natural_refusals(cache: Cache) -> list[str]:
+    """Return the reasons why no engine of a cache runs at level ``natural``."""
+    if cache.model is None or cache.deployment is None:
+        return []
+    return level_refusals(cache.model, cache.deployment, cache.geometry)
 
 
 def read_sides(text: str) -> tuple[Side, ...]:

@@ -38,8 +38,10 @@ class TierBytes:
 
 PAGE = 4096
 _PAGES_A_CHUNK = 128
-"""The fewest pages of a chunk. The disk rounds a chunk up to whole pages, and does not scale the
-pages that a segment has beside its chunks. Both then change little, never in the disk's favour."""
+"""The fewest pages of the largest chunk, and the share of any that rounding may add, as a divisor.
+
+The disk rounds a chunk up to whole pages, and does not scale the pages that a segment has beside
+its chunks. Both then change little, never in the disk's favour."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,15 @@ class Scale:
 
     @classmethod
     def of(cls, chunk_bytes: Sequence[int]) -> "Scale":
-        """The largest power of two that leaves the smallest chunk enough pages."""
-        pages = min(size for size in chunk_bytes if size) // PAGE
-        return cls(1 << max(0, (pages // _PAGES_A_CHUNK).bit_length() - 1))
+        """The largest power of two that leaves chunks enough pages, or rounds them little."""
+        sizes = [size for size in chunk_bytes if size]
+        most = max(max(sizes) // (PAGE * _PAGES_A_CHUNK), 1).bit_length()
+        scales = [cls(1 << power) for power in reversed(range(most))]
+        return next((it for it in scales if it._adds_little(sizes)), cls(1))
+
+    def _adds_little(self, sizes: Sequence[int]) -> bool:
+        added = (self.chunk(size) * self.factor - size for size in sizes)
+        return all(more * _PAGES_A_CHUNK <= size for more, size in zip(added, sizes, strict=True))
 
     def chunk(self, num_bytes: int) -> int:
         """Bytes that stand for a chunk, in whole pages."""
