@@ -9,8 +9,10 @@ from hybrid_blocks.cli import app
 from hybrid_blocks.offload.groups import Group, Groups
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import EngineConfig, model_cache
+from hybrid_blocks.replay.managers.vllm_groups import make_groups
 from hybrid_blocks.replay.tiers import sizes
 from hybrid_blocks.replay.tiers.below import Finished
+from hybrid_blocks.replay.tiers.device import plan_device
 from hybrid_blocks.replay.tiers.ledger import Ledger
 from hybrid_blocks.replay.tiers.live import live_bytes
 from hybrid_blocks.replay.tiers.result import TieredResult, TierFigures
@@ -188,6 +190,16 @@ def test_answers_do_not_cost_the_states_of_their_prompts() -> None:
     assert sum(hits(result)) == 6 * KEPT
     assert result.host_live_share is not None
     assert result.host_live_share > 0.8
+
+
+@pytest.mark.parametrize("model", ["Qwen3.5-27B", "Kimi-Linear-48B-A3B", "DeepSeek-V3"])
+def test_host_memory_counts_all_bytes_of_a_block(model: str) -> None:
+    cache = model_cache(model, 64 << 30, Deployment())
+    assert cache.deployment is not None
+    plan = plan_device(cache)
+    groups = make_groups(plan, cache.deployment)
+    for group, planned in zip(groups, plan.groups, strict=True):
+        assert group.kv_cache_spec.page_size_bytes == planned.spec.page_bytes
 
 
 KEY = {

@@ -73,15 +73,22 @@ def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
             num_prefill_checkpoint_blocks=int(in_place),
             prefill_checkpoint_alignment=1 if in_place else None,
         )
-    parts = 1 if spec.kind == "ring" else 2
-    made = make(
-        spec.kind,
-        spec.window,
-        block_size=spec.block_tokens,
-        num_kv_heads=1,
-        head_size=spec.page_bytes // (parts * spec.block_tokens),
-        dtype=torch.uint8,
-    )
+    made = attention_spec(spec.kind, spec.window, spec.block_tokens, spec.page_bytes)
     if made is None or spec.kind == "cross":
         raise ReplayError(f"vLLM's manager is not replayed for {spec.kind} attention")
     return made
+
+
+def attention_spec(
+    kind: str, window: int | None, block_tokens: int, page_bytes: int
+) -> KVCacheSpec | None:
+    """Return vLLM's spec of a layer by the bytes of a page; ``None`` if vLLM has no such kind."""
+    parts = 1 if kind in ("ring", "mla") else 2
+    return make(
+        kind,
+        window,
+        block_size=block_tokens,
+        num_kv_heads=1,
+        head_size=page_bytes // (parts * block_tokens),
+        dtype=torch.uint8,
+    )

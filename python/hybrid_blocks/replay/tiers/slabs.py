@@ -10,10 +10,10 @@ from vllm.v1.kv_cache_interface import KVCacheGroupSpec, KVCacheSpec, MambaSpec
 
 from hybrid_blocks.arithmetic import round_up
 from hybrid_blocks.plan import ArenaPlan, GroupPlan
+from hybrid_blocks.replay.managers.vllm_groups import attention_spec
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import VARIABLE, Level
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.specs import make
 
 
 @contextmanager
@@ -60,14 +60,6 @@ def _spec(group: GroupPlan, longest: int) -> KVCacheSpec:
             mamba_cache_mode="align",
             num_speculative_blocks=group.slots_per_request - 1,
         )
-    parts = 1 if group.kind == "mla" else 2
-    made = make(
-        group.kind,
-        group.window,
-        block_size=group.block_tokens,
-        num_kv_heads=1,
-        head_size=page // (parts * group.block_tokens),
-        dtype=torch.uint8,
-    )
+    made = attention_spec(group.kind, group.window, group.block_tokens, page)
     assert made is not None
     return made
