@@ -41,7 +41,7 @@ def store(host: HostCache, request: int, keys: list[bytes], tokens: list[int]) -
     assert begun is not None
     stored, offsets = begun
     assert [host.presence(it) for it in stored] == [1] * len(stored)
-    assert host.complete_store(stored) == len(stored)
+    assert host.complete_store(stored) == stored
     return [int(offset) for offset in offsets]
 
 

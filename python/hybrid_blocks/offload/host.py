@@ -1,10 +1,8 @@
-"""Host memory as the manager sees it: its books, and reports of them."""
+"""Host memory as the manager sees it: the core's books, and reports of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
 from vllm.v1.kv_offload.base import Medium, OffloadingEvent, OffloadKey
 
 from hybrid_blocks._core.offload import HostCache
@@ -15,11 +13,7 @@ ABSENT, PENDING, READY = range(3)
 
 
 class Host:
-    """The core's `HostCache` with a count of its changes, metrics and events.
-
-    A look-up is valid while ``version`` is the same. ``pinned_bytes`` are kept from eviction,
-    counted once for each pin. ``num_releases`` counts what may have made room.
-    """
+    """The core's `HostCache` with metrics and events."""
 
     def __init__(
         self,
@@ -45,14 +39,7 @@ class Host:
             drafters=[group.number for group in groups.all if group.is_drafter],
             is_written_back=is_written_back,
         )
-        self.version = 0
-        self.pinned_bytes = 0
-        self.num_releases = 0
         self.counts = Counts()
-        self._pending: set[bytes] = set()
-        self._pending_bytes = 0
-        self._num_pins: dict[bytes, int] = {}
-        self._read_bytes = 0
         self._events: list[OffloadingEvent] | None = [] if with_events else None
 
     def begin_store(
@@ -64,85 +51,29 @@ class Host:
         were evicted.
         """
         begun = self.cache.begin_store(chain, keys, tokens)
-        self.version += 1  # also without room: it may have evicted
         evicted = [OffloadKey(key) for key in self.cache.take_evicted()]
         self.counts.evicted_chunks += len(evicted)
         self._note(evicted, removed=True)
         if begun is None:
             return None, evicted
         stored, offsets = begun
-        self._pending.update(stored)
-        self._pending_bytes += self.size(stored)
         return dict(zip(stored, offsets.tolist(), strict=True)), evicted
 
     def complete_store(self, keys: Sequence[bytes], *, success: bool) -> int:
         """Let chunks that were copied be found; return how many were on their way."""
-        ended = [OffloadKey(key) for key in keys if key in self._pending]
-        self._pending.difference_update(ended)
-        self._pending_bytes -= self.size(ended)
-        num_stored = self.cache.complete_store(keys, success)
-        self.version += 1
-        self.num_releases += 1
+        ended = [OffloadKey(key) for key in self.cache.complete_store(keys, success)]
         # What failed was never announced; vLLM only drops what it noted of it.
         self._note(ended, removed=not success, metadata_only=not success)
-        return num_stored
-
-    def is_pending(self, key: bytes) -> bool:
-        """Whether a chunk is on its way here."""
-        return key in self._pending
+        return len(ended)
 
     def size(self, keys: Iterable[bytes]) -> int:
         """Bytes of chunks."""
         return sum(self._chunk_bytes[group_number(key)] for key in keys)
 
-    def pin(self, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
-        """Keep chunks from eviction until `unpin`; return their first bytes."""
-        offsets = self.cache.begin_load(keys)
-        self.pinned_bytes += self.size(keys)
-        for key in keys:
-            num_pins = self._num_pins.get(key, 0)
-            self._num_pins[key] = num_pins + 1
-            if num_pins == 0:
-                self._read_bytes += self._chunk_bytes[group_number(key)]
-        return offsets
-
-    def unpin(self, keys: Sequence[bytes]) -> None:
-        """End a `pin`."""
-        self.cache.complete_load(keys)
-        # A load from before a reset may end after it.
-        self.pinned_bytes = max(0, self.pinned_bytes - self.size(keys))
-        for key in keys:
-            num_pins = self._num_pins.pop(key, 0)
-            if num_pins > 1:
-                self._num_pins[key] = num_pins - 1
-            elif num_pins == 1:
-                self._read_bytes -= self._chunk_bytes[group_number(key)]
-        self.num_releases += 1
-
-    @property
-    def write_usage(self) -> float:
-        """Share of host memory that chunks on their way here take."""
-        return self._pending_bytes / self.num_bytes
-
-    @property
-    def read_usage(self) -> float:
-        """Share of host memory that is pinned, each chunk once."""
-        return self._read_bytes / self.num_bytes
-
     @property
     def is_busy(self) -> bool:
         """Whether transfers that will end keep anything from eviction."""
-        return self.pinned_bytes > 0 or self.cache.num_pending > 0
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self.cache.reset()
-        self.pinned_bytes = 0
-        self._pending.clear()
-        self._num_pins.clear()
-        self._pending_bytes = self._read_bytes = 0
-        self.num_releases += 1
-        self.version += 1
+        return self.cache.pinned_bytes > 0 or self.cache.num_pending > 0
 
     def take_events(self) -> list[OffloadingEvent]:
         """Return what was stored, evicted and given up since this was last asked."""

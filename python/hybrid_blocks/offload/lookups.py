@@ -59,7 +59,7 @@ class Lookups:
         if group.window is None:
             # The chunk begins where the device's end, also where only a part of it is asked for.
             num_computed = (position - 1) // group.tokens * group.tokens
-        is_stale = state.version != self._host.version or num_computed < state.num_computed
+        is_stale = state.version != self._host.cache.version or num_computed < state.num_computed
         if is_stale and self._plan(state, num_computed, context):
             return self._defer(key, state, context)
         # A drafter's group is asked for one chunk more than is loaded.
@@ -120,7 +120,7 @@ class Lookups:
         state.num_passed_by = found.num_passed_by
         state.num_reached = num_computed
         state.next_end = found.num_tokens
-        state.version = self._host.version
+        state.version = self._host.cache.version
         return self._read(state, found, context)
 
     def _plan_below(self, state: RequestState, limit: int, context: ReqContext) -> bool:

@@ -122,7 +122,7 @@ class HybridOffloadingManager(OffloadingManager):
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin chunks that were just found, and say where they are."""
         keys = list(keys)
-        offsets = self._host.pin(keys)
+        offsets = self.cache.begin_load(keys)
         self.cache.touch(keys)
         state = self._state(req_context)
         self._promotions.release(state)
@@ -134,7 +134,7 @@ class HybridOffloadingManager(OffloadingManager):
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Unpin chunks that were loaded."""
         del req_context
-        self._host.unpin(list(keys))
+        self.cache.complete_load(list(keys))
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Note that a request resumed from these chunks."""

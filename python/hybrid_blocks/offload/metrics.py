@@ -95,7 +95,8 @@ class Counts:
         for size in self.store_sizes:
             stats.observe_histogram(CPUOffloadingMetrics.CPU_ALLOCATION_SIZE, size)
         self.store_sizes.clear()
-        writes, reads = host.write_usage, host.read_usage
+        writes = host.cache.pending_bytes / host.num_bytes
+        reads = host.cache.pinned_chunk_bytes / host.num_bytes
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_USAGE_PERC, writes + reads)
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_WRITE_USAGE_PERC, writes)
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, reads)

@@ -124,4 +124,4 @@ class Progress:
             tier.finished()
         self._unended = [tier for tier in self._unended if tier.num_under_way]
         if not self._unended:
-            self._host.reset()
+            self._host.cache.reset()

@@ -69,7 +69,7 @@ class Promotions:
     def _may_fit(self, size: int) -> bool:
         """Whether to evict for a request that would have this many bytes read and pinned."""
         beside = self._bytes and self._bytes + size
-        in_all = self._host.pinned_bytes + size
+        in_all = self._host.cache.pinned_bytes + size
         return max(beside * _SHARE, in_all) <= self._host.num_bytes
 
     def _take(
@@ -77,11 +77,11 @@ class Promotions:
     ) -> dict[bytes, int] | None:
         """Pin what is here and take slots for the rest, or nothing if not all of it has room."""
         host = self._host
-        host.pin(held)
+        host.cache.begin_load(held)
         begun, _ = host.begin_store(chain, keys, tokens)
         if begun is None or len(begun) < len(keys):
             host.complete_store(list(begun or ()), success=False)
-            host.unpin(held)
+            host.cache.complete_load(held)
             return None
         return begun
 
@@ -93,14 +93,14 @@ class Promotions:
         if state.refused_since is None:
             state.refused_since = now
             self._host.counts.promotions_refused += 1
-        state.refused_at = self._host.num_releases
+        state.refused_at = self._host.cache.num_releases
         if not self._host.is_busy or now - state.refused_since >= _PATIENCE:
             state.is_below_off = True
             state.refused_since = None
 
     def is_held_back(self, state: RequestState) -> bool:
         """Whether a request found no room, and nothing has made any since."""
-        if state.refused_since is None or state.refused_at != self._host.num_releases:
+        if state.refused_since is None or state.refused_at != self._host.cache.num_releases:
             return False
         return time.monotonic() - state.refused_since < _PATIENCE
 
@@ -116,7 +116,7 @@ class Promotions:
             mine = [key for key in good if key in state.waiting]
             state.is_below_off |= not state.waiting.isdisjoint(bad)
             state.waiting = state.waiting.difference(keys)
-            self._host.pin(mine)
+            self._host.cache.begin_load(mine)
             state.held.extend(mine)
             state.promoted.update((OffloadKey(key), tier.source) for key in mine)
             if not state.held:  # nothing arrived
@@ -142,7 +142,7 @@ class Promotions:
     def release(self, state: RequestState) -> None:
         """Let go of what a request kept in place."""
         if state.held:
-            self._host.unpin(state.held)
+            self._host.cache.complete_load(state.held)
         state.held = []
         if not state.waiting:
             self._bytes -= state.promotion_bytes

@@ -71,7 +71,7 @@ class WriteBack:
         while self._left and self._has_room():
             left = self._left.popleft()
             # One look for a request that waits, whatever its length.
-            if left.pending is not None and self._host.is_pending(left.pending):
+            if left.pending is not None and self._host.cache.presence(left.pending) == PENDING:
                 waiting.append(left)
                 continue
             self._num_keys -= len(left.keys)
@@ -111,7 +111,7 @@ class WriteBack:
         end = self._num_fitting(tier, [key for key, _ in wanted])
         if end:
             keys, tokens = zip(*wanted[:end], strict=True)
-            offsets = self._host.pin(keys).tolist()
+            offsets = self._host.cache.begin_load(keys).tolist()
             self._pinned_bytes += sum(map(tier.size, keys))
             under_way.update(keys)
             tier.write(Chunks(keys, list(tokens), offsets))
@@ -131,7 +131,7 @@ class WriteBack:
 
     def end(self, tier: TierQueue[Any], chunks: Chunks) -> None:
         """End a write."""
-        self._host.unpin(chunks.keys)
+        self._host.cache.complete_load(chunks.keys)
         self._under_way.get(id(tier), set()).difference_update(chunks.keys)
         self._pinned_bytes -= sum(map(tier.size, chunks.keys))
 

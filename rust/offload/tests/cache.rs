@@ -44,7 +44,7 @@ fn store(cache: &mut HostCache, request: RequestId, chunks: &[(Key, u32)]) -> us
     let placements = cache.begin_store(request, chunks).expect("there is room");
     let keys: Vec<_> = placements.iter().map(|it| it.key).collect();
     assert!(keys.iter().all(|key| cache.presence(key) == Presence::Pending));
-    assert_eq!(cache.complete_store(&keys, true), keys.len());
+    assert_eq!(cache.complete_store(&keys, true).len(), keys.len());
     assert!(keys.iter().all(|key| cache.presence(key) == Presence::Ready));
     keys.len()
 }
@@ -232,6 +232,45 @@ fn a_copy_that_fails_is_never_found() {
     cache.tier().check_integrity().expect("books agree");
 }
 
+#[test]
+fn a_load_from_before_a_reset_frees_nothing_that_came_after_it() {
+    let mut cache = cache(64);
+    let stored = chunks(ATTENTION, 1, 4);
+    let keys: Vec<_> = stored.iter().map(|(key, _)| *key).collect();
+    let request = cache.open_request(&stored);
+    store(&mut cache, request, &stored);
+    cache.begin_load(&keys).expect("they are there");
+    assert_eq!(cache.pinned_bytes(), 4 * PAGE);
+    cache.reset().expect("it was made once");
+    assert_eq!(cache.pinned_bytes(), 0);
+    let request = cache.open_request(&stored);
+    store(&mut cache, request, &stored);
+    cache.complete_load(&keys);
+    assert_eq!(cache.tier().num_live_bytes(), 4 * PAGE, "the second request's unit owns them");
+    cache.tier().check_integrity().expect("books agree");
+}
+
+#[test]
+fn what_two_loads_pin_is_counted_twice_and_once() {
+    let mut cache = cache(64);
+    let stored = [chunk(ATTENTION, 1, 0), chunk(STATE, 1, 0)];
+    let keys = stored.map(|(key, _)| key);
+    let request = cache.open_request(&stored);
+    cache.begin_store(request, &stored).expect("there is room");
+    assert_eq!(cache.pending_bytes(), 3 * PAGE);
+    assert_eq!(cache.complete_store(&keys, true), keys);
+    assert_eq!(cache.pending_bytes(), 0);
+    cache.begin_load(&keys).expect("they are there");
+    cache.begin_load(&keys[1..]).expect("it is there");
+    assert_eq!((cache.pinned_bytes(), cache.pinned_chunk_bytes()), (5 * PAGE, 3 * PAGE));
+    let num_releases = cache.num_releases();
+    cache.complete_load(&keys);
+    assert_eq!((cache.pinned_bytes(), cache.pinned_chunk_bytes()), (2 * PAGE, 2 * PAGE));
+    assert!(cache.num_releases() > num_releases, "a store may have room now");
+    cache.complete_load(&keys[1..]);
+    assert_eq!((cache.pinned_bytes(), cache.pinned_chunk_bytes()), (0, 0));
+}
+
 /// The next action of a request.
 #[derive(Clone, Debug)]
 enum Op {
@@ -305,7 +344,7 @@ proptest! {
                 }
                 Op::Complete { succeeded } if !stores.is_empty() => {
                     let keys = stores.remove(0);
-                    prop_assert_eq!(cache.complete_store(&keys, succeeded), keys.len());
+                    prop_assert_eq!(cache.complete_store(&keys, succeeded), keys);
                 }
                 Op::Load { chat, group, from, len } => {
                     let keys: Vec<_> = chunks(group, chat, from + len)[from as usize..]
@@ -348,6 +387,13 @@ proptest! {
                 _ => {}
             }
             prop_assert_eq!(cache.tier().check_integrity(), Ok(()));
+            let pages = |key: &Key| if key.group == GroupId(STATE) { 2 * PAGE } else { PAGE };
+            let pending = stores.iter().flatten().map(pages).sum();
+            prop_assert_eq!(cache.pending_bytes(), pending);
+            let pinned = loads.iter().flatten().map(|(key, _)| pages(key)).sum();
+            prop_assert_eq!(cache.pinned_bytes(), pinned);
+            let each: HashMap<_, _> = loads.iter().flatten().map(|(key, at)| (at, pages(key))).collect();
+            prop_assert_eq!(cache.pinned_chunk_bytes(), each.values().sum());
         }
         // Nothing leaks: once nothing is under way, everything can be evicted.
         for keys in stores {

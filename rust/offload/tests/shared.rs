@@ -65,7 +65,7 @@ fn open(cache: &mut HostCache, chat: u8, len: u32) -> RequestId {
 fn store(cache: &mut HostCache, request: RequestId, chunks: &[Chunk]) -> usize {
     let placements = cache.begin_store(request, chunks).expect("there is room");
     let keys: Vec<_> = placements.iter().map(|it| it.key).collect();
-    cache.complete_store(&keys, true)
+    cache.complete_store(&keys, true).len()
 }
 
 /// Chunks that a prompt finds.

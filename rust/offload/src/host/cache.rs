@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap as HashMap;
 use super::chain::{Chain, Step};
 use super::copies::Copies;
 use super::geometry::HostGeometry;
+use super::pins::Pins;
 use super::store::{Placement, UnitContent};
 use super::tier::HostTier;
 use super::trials::HostTrials;
@@ -43,7 +44,10 @@ pub struct HostCache {
     trials: HostTrials,
     next_id: u64,
     copies: Copies,
+    pins: Pins,
     evicted: Vec<Key>,
+    version: u64,
+    num_releases: u64,
 }
 
 /// Look-ups see what is being copied here too: a request can wait for it.
@@ -90,7 +94,10 @@ impl HostCache {
             turns: Turns::default(),
             next_id: 0,
             copies: Copies::default(),
+            pins: Pins::default(),
             evicted: Vec::new(),
+            version: 0,
+            num_releases: 0,
         };
         cache.weigh();
         Ok(cache)
@@ -126,6 +133,36 @@ impl HostCache {
     #[must_use]
     pub fn num_pending(&self) -> usize {
         self.copies.num_pending()
+    }
+
+    /// Bytes of the slots that chunks are being copied to.
+    #[must_use]
+    pub fn pending_bytes(&self) -> u64 {
+        self.copies.bytes()
+    }
+
+    /// Bytes that loads keep from eviction, counted once for each load.
+    #[must_use]
+    pub fn pinned_bytes(&self) -> u64 {
+        self.pins.bytes()
+    }
+
+    /// The same, each chunk counted once.
+    #[must_use]
+    pub fn pinned_chunk_bytes(&self) -> u64 {
+        self.pins.chunk_bytes()
+    }
+
+    /// Changes with all that look-ups see: a plan is valid as long as this is the same.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How often something ended that may have made room.
+    #[must_use]
+    pub fn num_releases(&self) -> u64 {
+        self.num_releases
     }
 
     /// The presence of a chunk here.
@@ -206,6 +243,7 @@ impl HostCache {
         request: RequestId,
         chunks: &[(Key, u32)],
     ) -> Option<Vec<Placement>> {
+        self.version += 1; // also without room: it may evict
         let is_new = |(key, _): &&(Key, u32)| {
             self.tier.geometry().pool_of(key.group.index()).is_some()
                 && self.presence(key) == Presence::Absent
@@ -289,8 +327,10 @@ impl HostCache {
     }
 
     /// Ends the copying of chunks. Those that `succeeded` are found from now on. Keys that are not on their
-    /// way are passed over. Returns how many were.
-    pub fn complete_store(&mut self, keys: &[Key], succeeded: bool) -> usize {
+    /// way are passed over. Returns those that were.
+    pub fn complete_store(&mut self, keys: &[Key], succeeded: bool) -> Vec<Key> {
+        self.version += 1;
+        self.num_releases += 1;
         let (placements, stores) = self.copies.end(keys, succeeded);
         if succeeded {
             self.tier.publish(&placements);
@@ -298,7 +338,7 @@ impl HostCache {
         for (ticket, is_found) in stores {
             self.tier.complete_store(ticket, is_found);
         }
-        placements.len()
+        placements.iter().map(|it| it.key).collect()
     }
 
     /// Protects chunks from eviction until [`HostCache::complete_load`], and says where they are. `None`,
@@ -307,13 +347,26 @@ impl HostCache {
     pub fn begin_load(&mut self, keys: &[Key]) -> Option<Vec<Range<u64>>> {
         let loads: Option<Vec<_>> = keys.iter().map(|key| self.load(key)).collect();
         let loads = loads.filter(|loads| self.tier.pin(loads))?;
+        for load in &loads {
+            self.pins.add(&load.key, self.slot_bytes(load));
+        }
         loads.iter().map(|load| self.tier.bytes_of(load)).collect()
     }
 
-    /// Ends the protection of chunks that [`HostCache::begin_load`] protected.
+    /// Ends the protection of chunks that [`HostCache::begin_load`] protected. Those that it did not, as before
+    /// a reset, are passed over.
     pub fn complete_load(&mut self, keys: &[Key]) {
-        let loads: Vec<_> = keys.iter().filter_map(|key| self.load(key)).collect();
+        self.num_releases += 1;
+        let mut loads: Vec<_> = keys.iter().filter_map(|key| self.load(key)).collect();
+        loads.retain(|load| {
+            let bytes = self.slot_bytes(load);
+            self.pins.remove(&load.key, bytes)
+        });
         self.tier.unpin(&loads);
+    }
+
+    fn slot_bytes(&self, load: &Load) -> u64 {
+        self.tier.bytes_of(load).map_or(0, |bytes| bytes.end - bytes.start)
     }
 
     fn load(&self, key: &Key) -> Option<Load> {
@@ -371,7 +424,10 @@ impl HostCache {
         self.turns = Turns::default();
         self.weigh();
         self.copies = Copies::default();
+        self.pins = Pins::default();
         self.evicted.clear();
+        self.version += 1;
+        self.num_releases += 1;
         Ok(())
     }
 

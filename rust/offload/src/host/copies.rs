@@ -27,6 +27,7 @@ pub(super) struct Copies {
     pending: HashMap<(Digest, u32), Pending>,
     stores: HashMap<u64, Open>,
     next_store: u64,
+    bytes: u64,
 }
 
 fn name(key: &Key) -> (Digest, u32) {
@@ -36,6 +37,11 @@ fn name(key: &Key) -> (Digest, u32) {
 impl Copies {
     pub(super) fn num_pending(&self) -> usize {
         self.pending.len()
+    }
+
+    /// Bytes of the slots that chunks are being copied to.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Where a chunk is being copied to.
@@ -48,6 +54,7 @@ impl Copies {
         let store = self.next_store;
         self.next_store += 1;
         for placement in &ticket.placements {
+            self.bytes += placement.bytes.end - placement.bytes.start;
             let pending = Pending { placement: placement.clone(), store };
             self.pending.insert(name(&placement.key), pending);
         }
@@ -67,6 +74,7 @@ impl Copies {
             let Some(Pending { placement, store }) = self.pending.remove(&name(key)) else {
                 continue;
             };
+            self.bytes -= placement.bytes.end - placement.bytes.start;
             placements.push(placement);
             let Some(open) = self.stores.get_mut(&store) else { continue };
             open.num_pending -= 1;

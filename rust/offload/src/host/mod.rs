@@ -5,6 +5,7 @@ mod chain;
 mod copies;
 mod eviction;
 mod geometry;
+mod pins;
 mod store;
 mod tier;
 mod trials;

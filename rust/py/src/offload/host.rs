@@ -159,6 +159,31 @@ impl HostCache {
     }
 
     #[getter]
+    fn pending_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.cache.with(py, |cache| cache.pending_bytes())
+    }
+
+    #[getter]
+    fn pinned_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.cache.with(py, |cache| cache.pinned_bytes())
+    }
+
+    #[getter]
+    fn pinned_chunk_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.cache.with(py, |cache| cache.pinned_chunk_bytes())
+    }
+
+    #[getter]
+    fn version(&self, py: Python<'_>) -> PyResult<u64> {
+        self.cache.with(py, |cache| cache.version())
+    }
+
+    #[getter]
+    fn num_releases(&self, py: Python<'_>) -> PyResult<u64> {
+        self.cache.with(py, |cache| cache.num_releases())
+    }
+
+    #[getter]
     fn live_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         self.cache.with(py, |cache| cache.tier().num_live_bytes())
     }
@@ -290,9 +315,10 @@ impl HostCache {
         py: Python<'_>,
         keys: Vec<OffloadKey>,
         success: bool,
-    ) -> PyResult<usize> {
+    ) -> PyResult<Vec<Py<PyBytes>>> {
         let keys = names(&keys);
-        self.cache.with(py, |cache| cache.complete_store(&keys, success))
+        let ended = self.cache.with(py, |cache| cache.complete_store(&keys, success))?;
+        Ok(ended.iter().map(|key| self.to_bytes(py, key)).collect())
     }
 
     fn begin_load<'py>(
