@@ -25,9 +25,9 @@ def config(**options: Any) -> dict[str, Any]:
     }
 
 
-def talk(offload: dict[str, Any], **options: Any) -> Result:
+def talk(offload: dict[str, Any], model: Path | None = None, **options: Any) -> Result:
     """Hold one conversation on a device that has room for it, or its last turn alone."""
-    model = models.build(KIND, BUILD)
+    model = model or models.build(KIND, BUILD)
     return run(model, num_chats=1, num_blocks=60, offload=offload, **options)
 
 
@@ -39,7 +39,7 @@ def check(first: Result, again: Result) -> None:
     assert again.metrics["vllm:external_prefix_cache_hits"] == again.cached[-1]
 
 
-LAST = {"first_turn": NUM_TURNS - 1}
+LAST: dict[str, Any] = {"first_turn": NUM_TURNS - 1}
 
 
 @pytest.mark.parametrize("level", ["off", "natural"])
@@ -48,6 +48,25 @@ def test_a_disk_of_a_killed_process_gives_all_hits(level: str, tmp_path: Path) -
     first = talk(offload, kill_once_quiet=tmp_path, level=level)
     assert ("level natural" in first.log) is (level == "natural")
     check(first, talk(offload, level=level, **LAST))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("stored_by", "read_by"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("level", ["off", "natural"])
+def test_another_tensor_parallel_size_reads_what_one_stored(
+    level: str, stored_by: int, read_by: int, tmp_path: Path
+) -> None:
+    heads = {"num_key_value_heads": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    model = models.build(KIND, BUILD, f"{KIND}-two-ranks", **heads)
+
+    def talk_on(num_ranks: int, **options: Any) -> Result:
+        ranks = {"tensor_parallel_size": num_ranks}
+        offload = config(disk=f"{tmp_path}:1GiB")
+        return talk(offload, model, level=level, options=ranks, **options)
+
+    first = talk_on(stored_by, kill_once_quiet=tmp_path)
+    assert ("level natural" in first.log) is (level == "natural")
+    check(first, talk_on(read_by, **LAST))
 
 
 @pytest.mark.full
