@@ -121,6 +121,17 @@ def test_tests_that_fail_anyway_prove_nothing(tmp_path: Path) -> None:
         Runner([CompiledTest(script, tmp_path)])
 
 
+@pytest.mark.parametrize(("seconds", "outcome"), [(0.5, "missed"), (600, "hung")])
+def test_a_test_that_waits_hangs_only_where_it_waits_for_long(
+    seconds: float, outcome: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "waits"
+    script.write_text(f'#!/bin/sh\n[ "$MUTANT" = 0 ] || exec sleep {seconds}\n')
+    script.chmod(0o755)
+    runner = Runner([CompiledTest(script, tmp_path)], patience=0.1)
+    assert runner.run(named("a", 1)) == outcome
+
+
 def named(name: str, number: int = 0, genre: str = "FnValue") -> Mutant:
     return Mutant(number, name, name.split(":", maxsplit=1)[0], genre, "()", (1, 1), (1, 2))
 
