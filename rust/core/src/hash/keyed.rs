@@ -177,6 +177,13 @@ mod tests {
     }
 
     #[test]
+    fn hashes_of_half_the_usual_size_are_not_taken_for_half_as_many() {
+        let (key, hashes) = ([7; KEY_BYTES], [[1; 16], [2; 16]]);
+        let each: String = hashes.iter().map(|hash| text(key, &[hash])).collect();
+        assert_eq!(text(key, &hashes.each_ref().map(<[u8; 16]>::as_slice)), each);
+    }
+
+    #[test]
     fn another_key_gives_other_digests() {
         assert_ne!(text([1; KEY_BYTES], &[&[9; 32]]), text([2; KEY_BYTES], &[&[9; 32]]));
     }

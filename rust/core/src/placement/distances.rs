@@ -32,3 +32,17 @@ impl Distances {
         &self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_ends_at_its_edge_and_the_last_one_never() {
+        for bucket in 0..NUM_BUCKETS - 1 {
+            assert_eq!(bucket_of(edge(bucket)), bucket);
+            assert_eq!(bucket_of(edge(bucket) + 1), bucket + 1);
+        }
+        assert_eq!(bucket_of(u32::MAX), NUM_BUCKETS - 1);
+    }
+}
