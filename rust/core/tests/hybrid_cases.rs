@@ -119,6 +119,16 @@ fn requests_192_of_262144_tokens_with_2_speculative_tokens_never_starve_while_at
 }
 
 #[test]
+fn a_client_has_a_number_below_the_most() {
+    let mut manager = hybrid(9, 1);
+    let handle = manager.add_prompt("r", &prompt(1, 64), &[]).unwrap();
+    let most = BlockManager::MAX_CLIENTS;
+    manager.set_client(handle, most - 1).unwrap();
+    let refused = manager.set_client(handle, most).unwrap_err();
+    assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+}
+
+#[test]
 fn a_permanent_state_is_never_released_by_skipping() {
     let groups = vec![
         GroupSpec { kind: GroupKind::sliding_window(64), block_size: 16, pool: PoolId(0) },

@@ -190,6 +190,36 @@ fn where_requests_outlive_what_is_cached_few_checkpoints_are_left() {
 }
 
 #[test]
+fn that_one_request_outlives_its_checkpoints_says_little() {
+    let mut traffic = traffic();
+    let plan = traffic.plan(&CheckpointPolicy::default(), Prompt::default());
+    traffic.pressure.on_evicted(0.5, 0.25);
+    traffic.on_end(&plan, 0, 640, &[]);
+    assert!((traffic.survival - 31.0 / 32.0).abs() < 1e-9);
+}
+
+#[test]
+fn what_a_next_turn_needs_is_known_once_content_goes() {
+    let mut traffic = traffic();
+    assert_eq!(traffic.cached_tokens(), 0);
+    assert!(traffic.left_by(640, &[128, 512]).is_none(), "nothing is evicted");
+    traffic.pressure.on_evicted(0.1, 0.25);
+    assert_eq!(traffic.cached_tokens(), 39 * 8 / 4);
+    let left = |lengths| traffic.left_by(640, lengths).map(|it| (it.bytes, it.num_tokens));
+    assert_eq!(left(&[128, 512]), Some((648, 512)), "attention and one state");
+    assert_eq!(left(&[]), Some((640, 640)));
+}
+
+#[test]
+fn a_checkpoint_saves_what_lies_between_it_and_where_its_request_began() {
+    let traffic = traffic();
+    let plan = CheckpointPlan { prompt_tokens: 6_000, ..CheckpointPlan::default() };
+    let from = |start| traffic.saved_by_one(&plan, start, 6_100);
+    assert!(from(0) > 1_000.0, "{}", from(0));
+    assert!(from(5_900) < 0.1 * from(0), "{}", from(5_900));
+}
+
+#[test]
 fn requests_leave_each_other_room_once_checkpoints_were_seen_to_save() {
     let mut traffic = traffic();
     let mut serve = |start: u32| {
