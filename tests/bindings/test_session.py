@@ -93,6 +93,8 @@ def test_a_placement_is_read_and_written_as_text() -> None:
     assert str(policy) == "learned/finish=false/every=250/max_per_request=9"
     assert CheckpointPolicy(str(policy)) == policy
     assert CheckpointPolicy(**policy.options) == policy
+    assert policy.options["format"] == "full"
+    assert str(CheckpointPolicy("every:250", format="int8")) == "learned/every=250/format=int8"
     assert repr(CheckpointPolicy("geometric")) == "CheckpointPolicy('fixed:128+1024+8192')"
     for refused in ("best", "every:0", "learned/size=3"):
         with pytest.raises(InvalidArgumentError, match="placement; "):

@@ -1,7 +1,9 @@
 """The slab that is chosen, and what it wastes."""
 
 import pytest
+from hybrid_blocks._core.offload import ChunkCodec
 from hybrid_blocks.model import load_model
+from hybrid_blocks.model.layer import State, StateFormat
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.plan.geometry.layout import MAX_GROUPS
 from hybrid_blocks.plan.geometry.slab import Demand, choose
@@ -101,3 +103,40 @@ def test_a_plan_that_no_engine_carries_out_says_so() -> None:
     model = load_model("Qwen3.5-27B")
     warnings = make_report(model, 24 * 2**30, Deployment(max_model_len=4096, pp=2)).warnings
     assert "natural: vLLM runs at level manager (pipeline parallelism)" in warnings
+
+
+HYBRIDS = ["Qwen3.5-27B", "Nemotron-H-8B", "Kimi-Linear-48B-A3B"]
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize(("state_format", "cut"), [("bf16", 2), ("fp8", 4), ("int8", 4)])
+def test_smaller_checkpoints_fill_slabs_of_a_pool_of_their_own(
+    name: str, state_format: StateFormat, cut: int
+) -> None:
+    geometry = plan_natural(load_model(name), 24 * 2**30, Deployment(), state_format)
+    states = [group for group in geometry.groups if group.kind == "state"]
+    assert {(group.kept_pool, group.kept_per_slab) for group in states} == {(2, cut)}
+    assert geometry.pools[2] == cut
+    assert all(group.kept_pool is None for group in geometry.groups if group.kind != "state")
+    # The slab is larger than a running state, so that whole checkpoints fill it.
+    assert min(group.block_stride / group.block_bytes for group in states) < 1.14
+
+
+@pytest.mark.parametrize("name", [*HYBRIDS, "Jamba-1.5-Mini"])
+@pytest.mark.parametrize("state_format", ["bf16", "fp8", "int8"])
+@pytest.mark.parametrize("ssm_dtype", ["float32", "bfloat16"])
+def test_a_checkpoint_takes_the_bytes_of_a_state_that_offload_stores(
+    name: str, state_format: StateFormat, ssm_dtype: str
+) -> None:
+    model = load_model(name)
+    state = next(layer.cache for layer in model.layers if isinstance(layer.cache, State))
+    rank = Deployment(mamba_ssm_dtype=ssm_dtype).rank(model)
+    parts = [
+        ("convolution", 1, 1, tensor.nbytes, False)
+        if tensor.role == "conv"
+        else ("recurrent", 1, (n := tensor.shape[0]), tensor.nbytes // n, ssm_dtype == "float32")
+        for tensor in state.tensors(rank)
+    ]
+    codec = ChunkCodec(parts, tp_size=1, state_format=state_format)
+    assert state.kept_bytes(rank, state_format) == codec.stored_bytes
+    assert (codec.stored_bytes < state.state_bytes(rank)) == (ssm_dtype == "float32")

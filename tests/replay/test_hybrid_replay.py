@@ -198,6 +198,16 @@ def test_checkpoints_every_so_many_tokens_are_at_most_as_many_as_allowed() -> No
     assert 2 * 3 * 2 * states < (result.checkpoints or 0) <= 2 * 3 * 4 * states
 
 
+def test_checkpoints_in_fewer_bytes_stay_until_their_conversations_come_back() -> None:
+    trace, cache = turns(16, 5), made("Nemotron-H-8B", 2)
+    hits = [
+        run(trace, cache, rust=RustOptions(placement=CheckpointPolicy(format=kept))).hit_tokens
+        for kept in ("full", "bf16", "int8")
+    ]
+    assert hits[1] > 2 * hits[0] > 0
+    assert hits[2] > 4 * hits[0]
+
+
 def test_sooner_use_is_worth_more_and_no_use_nothing() -> None:
     builder = TraceBuilder("three")
     shared, own = builder.fresh(32), [builder.fresh(33) for _ in range(3)]

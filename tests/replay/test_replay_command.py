@@ -351,6 +351,14 @@ def test_an_error_is_one_line_that_is_printed_as_it_is(tmp_path: Path) -> None:
             ["--checkpoint-every", "64", "--placement", "none"],
             "--placement beside --checkpoint-every",
         ),
+        (
+            ["--placement", "learned,learned/format=int8", "--html", "page.html"],
+            "--html beside a placement with a format",
+        ),
+        (
+            ["--placement", "none/format=fp8", "--num-blocks", "99"],
+            "--num-blocks beside a placement with a format",
+        ),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused_before_anything_is_read(
@@ -369,6 +377,7 @@ def test_an_option_that_would_be_ignored_is_refused_before_anything_is_read(
     ("option", "value", "complaint"),
     [
         ("--placement", "learned,best", "'best' is no placement"),
+        ("--placement", "none/format=int4", "format='int4': use full, bf16, fp8, int8"),
         ("--policy", "fifo", "'fifo' is no policy"),
         ("--share", "half", "'half' is no share"),
         ("--disk", "8GiB", "--disk 8GiB without --host"),

@@ -63,14 +63,17 @@ def turns(num_conversations: int = 6, num_turns: int = 4, output_tokens: int = 4
     return builder.build()
 
 
-def run(cache: Cache, trace: Trace | None = None, *, verify_data: bool) -> Result:
+def run(
+    cache: Cache, trace: Trace | None = None, *, verify_data: bool, state_format: str = "full"
+) -> Result:
     """Run short turns, with checkpoints as close as their prompts ask for."""
+    placement = CheckpointPolicy(prompt_margin=0, follow_every=16, format=state_format)
     return replay(
         trace or turns(),
         manager_name=ManagerName.RUST,
         cache=cache,
         config=CONFIG,
-        rust=RustOptions(placement=CheckpointPolicy(prompt_margin=0, follow_every=16)),
+        rust=RustOptions(placement=placement),
         verify_data=verify_data,
     )[0]
 
@@ -108,6 +111,15 @@ def test_groups_of_every_kind_read_what_they_wrote(model: str, mib: int) -> None
     assert result.requests == 24
     assert result.hit_tokens > 0
     assert (result.verified_reads or 0) > result.steps
+
+
+@pytest.mark.parametrize("state_format", ["bf16", "int8"])
+def test_a_state_is_read_that_was_converted_to_a_checkpoint_and_back(state_format: str) -> None:
+    cache = made("Qwen3.5-27B", 1300, num_speculative_tokens=2)
+    result = run(cache, turns(output_tokens=400), verify_data=True, state_format=state_format)
+    assert result.requests == 24
+    for counted in (result.verified_reads, result.forks, result.preemptions):
+        assert (counted or 0) > 0
 
 
 def test_checking_changes_nothing_but_the_times() -> None:

@@ -250,7 +250,8 @@ class GroupSpec:
     - ``ring``: one block a request, written in a circle and never cached.
 
     ``block_size`` is in tokens, a multiple of the hasher's; for states it is the grain of lengths
-    at which a checkpoint may be kept. ``pool`` says which pool the blocks come from.
+    at which a checkpoint may be kept. ``pool`` says which pool the blocks come from. Where the
+    placement's format is not ``full``, a group of states has its checkpoints in ``kept_pool``.
 
     Raises:
         InvalidArgumentError: An unknown kind, or arguments that it does not have.
@@ -265,6 +266,7 @@ class GroupSpec:
         slots: int | None = None,
         encoder_tokens: int | None = None,
         pool: int = 0,
+        kept_pool: int | None = None,
         **parameters: int | None,
     ) -> GroupSpec: ...
     @property
@@ -291,6 +293,10 @@ class GroupSpec:
     def pool(self) -> int:
         """The pool of the blocks."""
 
+    @property
+    def kept_pool(self) -> int | None:
+        """The pool of the checkpoints, where they have another format than running states."""
+
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
 
@@ -306,6 +312,9 @@ class CheckpointPolicy:
     states. One copy follows its ``finish``, every ``follow_every`` generated tokens. It leaves
     periodic ones, ``every`` given number of tokens. There are at most ``max_per_request``, the one
     at the finish not counted.
+
+    ``format`` is ``full``, or ``bf16``, ``fp8`` or ``int8``: the engine then converts a state when
+    it copies it to a checkpoint, and back. The groups name the pools of the smaller blocks.
 
     ``text`` names a placement. ``learned`` is the default. ``fixed:N`` keeps a state N tokens
     before the end of a prompt, ``fixed:N+M`` two of them; ``geometric`` is
@@ -328,10 +337,11 @@ class CheckpointPolicy:
         follow_every: int = ...,
         every: int | None = ...,
         max_per_request: int = ...,
+        format: str = ...,  # noqa: A002
     ) -> CheckpointPolicy: ...
     @property
     def options(self) -> dict[str, Any]:
-        """The value of each option: a bool, a number, several, or None."""
+        """The value of each option: a bool, a number, several, a word, or None."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -616,7 +626,9 @@ class BlockManager:
     def take_copies(self) -> npt.NDArray[np.int32]:
         """Return block copies to run before the next forward pass, shape ``[n, 3]``.
 
-        A row is ``(group, src, dst)``; no block is both read and written.
+        A row is ``(group, src, dst)``; no block is both read and written. Where checkpoints have
+        pools of their own, the pools of both blocks follow: ``[n, 5]``. Between two pools the copy
+        converts.
         """
 
     def set_worth(self, handle: int, worth: npt.NDArray[np.uint64]) -> None:

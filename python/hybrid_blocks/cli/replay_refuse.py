@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.output import (
@@ -86,6 +87,18 @@ def _check_managers(
         given.refuse("signal", why="without --policy flop, the only one that listens to clients")
     if ManagerName.VLLM in managers:
         need_vllm(", or leave out --manager vllm")
+
+
+def check_formats(given: Given, placements: Sequence[str]) -> None:
+    """Refuse what does not show checkpoints in another format than running states.
+
+    Raises:
+        InvalidArgumentError: there is one.
+
+    """
+    if any(CheckpointPolicy(name).options["format"] != "full" for name in placements):
+        given.refuse("html", why="beside a placement with a format: it draws no pool of them")
+        given.refuse("num_blocks", why="beside a placement with a format: it has no states")
 
 
 def warn_of_defaults(given: Given, memory: str) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.model import Model, load_model
+from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.plan import ArenaPlan, Deployment, GroupPlan, plan_natural
 from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.trace import Trace
@@ -80,6 +81,12 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of free memory that the cache was planned for."""
         return self.geometry.memory_bytes
 
+    def keeping(self, checkpoint_format: StateFormat) -> "Cache":
+        """Plan the same memory for checkpoints of another format."""
+        if self.model is None or self.deployment is None or checkpoint_format == "full":
+            return self
+        return plan_cache(self.model, self.memory_bytes, self.deployment, checkpoint_format)
+
     @property
     def num_speculative_tokens(self) -> int:
         """Tokens drafted beyond the one sampled."""
@@ -92,9 +99,14 @@ def model_cache(model: str, memory: str | int, deployment: Deployment) -> Cache:
     return plan_cache(load_model(model), memory_bytes, deployment)
 
 
-def plan_cache(model: Model, memory_bytes: int, deployment: Deployment) -> Cache:
+def plan_cache(
+    model: Model,
+    memory_bytes: int,
+    deployment: Deployment,
+    checkpoint_format: StateFormat = "full",
+) -> Cache:
     """Plan a memory of this size for a model."""
-    geometry = plan_natural(model, memory_bytes, deployment)
+    geometry = plan_natural(model, memory_bytes, deployment, checkpoint_format)
     num_blocks = geometry.num_slabs * max(group.blocks_per_slab for group in geometry.groups)
     if num_blocks > MAX_BLOCKS:
         raise ReplayError(

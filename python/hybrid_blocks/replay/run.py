@@ -71,6 +71,8 @@ def replay(
     the copies are run and the reads checked. ``with_film`` keeps a film of the Rust manager in the
     timeline.
     """
+    if manager_name is ManagerName.RUST and rust is not None:
+        cache = cache.keeping(rust.checkpoint_format)
     places = PlaceCounter.of(trace, prefixes, cache.geometry) if prefixes else None
     if places is not None:
         rust = replace(rust or RustOptions(), places=places)

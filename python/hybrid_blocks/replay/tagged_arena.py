@@ -96,6 +96,14 @@ class TaggedArena:
         """Carry out a copy list of ``group``: forks, copies on write, moved blocks."""
         copy_blocks(self.groups[group], src, dst)
 
+    def convert(self, group: int, src: Int32s, to_group: int, dst: Int32s) -> None:
+        """Write what blocks of a group hold into blocks of another one."""
+        first, mask = self.groups[group].tensors[0], self._masks[group][0]
+        words = (first[torch.from_numpy(src.astype(np.int64)), 0] ^ mask[0]).numpy()
+        tags = words.view(np.uint64)
+        self.check(group, src, tags)
+        self.write(to_group, dst, tags)
+
     def zero(self, group: int, ids: Int32s) -> None:
         """Clear blocks of ``group``."""
         for tensor in self.groups[group].tensors:

@@ -71,13 +71,19 @@ def publishes_usable_only() -> bool:
 def checkpoints() -> str:
     """Return where level ``natural`` keeps states.
 
-    Raises ``InvalidArgumentError`` for a value that is no placement.
+    Raises ``InvalidArgumentError`` for a value that is no placement, or has a format.
     """
     value = os.environ.get(CHECKPOINTS) or variables.CHECKPOINTS.default
     try:
-        return str(CheckpointPolicy(value))
+        policy = CheckpointPolicy(value)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{CHECKPOINTS}={value!r}: {error}") from None
+    if policy.options["format"] != "full":
+        raise InvalidArgumentError(
+            f"{CHECKPOINTS}={value!r}: level natural keeps checkpoints as running states are; the "
+            "replay (--placement) and BlockManager keep them in another format. Leave out format="
+        )
+    return str(policy)
 
 
 def max_known_bytes() -> int:

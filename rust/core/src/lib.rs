@@ -28,7 +28,7 @@ pub use group::{GroupKind, GroupSpec, Role, Storage};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};
-pub use rules::checkpoint_policy::{CheckpointPolicy, OptionValue};
+pub use rules::checkpoint_policy::{CheckpointFormat, CheckpointPolicy, OptionValue};
 pub use rules::hit::{Hit, HitLimit};
 pub use rules::natural::{BlockManager, Config, Hashing, Stats};
 pub use rules::policy::{FlopModel, Policy};

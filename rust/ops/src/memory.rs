@@ -1,7 +1,7 @@
 //! The device memory behind the blocks, simulated: what was written where.
 
 /// A block as the device sees it: the pool whose kernels cut the slab, and the id.
-type Place = (u32, u32);
+pub(crate) type Place = (u32, u32);
 
 /// What stands in a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Memory {
         self.granules[granules].fill(Written::Zeroes);
     }
 
-    /// Copies all bytes of a block onto another one of the same pool.
+    /// Copies all bytes of a block onto another one, converted for the kernels of its pool.
     pub(crate) fn copy(&mut self, src: Place, dst: Place) {
         self.copy_all(&[(src, dst)]);
     }

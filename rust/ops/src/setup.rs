@@ -1,6 +1,6 @@
 //! [`Setup`]: groups, memory and policies of a manager.
 
-use hybrid_blocks::{GroupKind, Storage};
+use hybrid_blocks::{GroupKind, Role, Storage};
 use serde::{Deserialize, Serialize};
 
 use crate::op::Op;
@@ -33,6 +33,9 @@ pub struct Group {
     pub block_size: u32,
     /// Where its blocks come from.
     pub pool: u32,
+    /// Where its checkpoints lie, if they are kept in another format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_pool: Option<u32>,
 }
 
 /// Which cached content goes first.
@@ -48,6 +51,17 @@ pub enum Policy {
 }
 
 impl Group {
+    /// Full attention in the first pool.
+    #[must_use]
+    pub const fn full(block_size: u32) -> Self {
+        Self { kind: GroupKind::Full, block_size, pool: 0, kept_pool: None }
+    }
+
+    /// The pool where its checkpoints lie.
+    pub(crate) fn kept(&self) -> u32 {
+        self.kept_pool.unwrap_or(self.pool)
+    }
+
     /// The first token that the one at `at` looks at.
     pub(crate) fn first_seen(&self, at: u32) -> u32 {
         match self.kind {
@@ -74,7 +88,9 @@ impl Setup {
         let plain = number(0, 2) == 0;
         // One pool that owns everything has no order but age.
         let num_pools = if plain { number(1, 4) } else { 1 + number(1, 3) };
-        let blocks_per_slab = (0..num_pools).map(|pool| 1 + number(2 + pool as usize, 5)).collect();
+        let mut blocks_per_slab: Vec<u32> =
+            (0..num_pools).map(|pool| 1 + number(2 + pool as usize, 5)).collect();
+        let format = FORMATS[number(23, 9) as usize];
         let hash_block_size = 1 + number(5, 2);
         let num_groups = number(6, 3) + u32::from(plain);
         let mut groups: Vec<Group> = (0..num_groups as usize)
@@ -84,12 +100,24 @@ impl Setup {
                     kind: kind_of(bytes[kind], bytes[size] / 3, plain),
                     block_size: (1 + number(size, 3)) * hash_block_size,
                     pool: number(pool, num_pools.max(1)),
+                    kept_pool: None,
                 }
             })
             .collect();
         if !plain {
             // Tokens have to be kept somewhere.
-            groups.push(Group { kind: GroupKind::Full, block_size: hash_block_size, pool: 0 });
+            groups.push(Group::full(hash_block_size));
+        }
+        if !plain && format != "full" {
+            // Its own pool, or that of other blocks.
+            let is_own = number(23, 27) >= 9 || num_pools == 1;
+            for group in groups.iter_mut().filter(|it| it.kind.role() == Role::State) {
+                let other = (group.pool + 1) % num_pools;
+                group.kept_pool = Some(if is_own { num_pools } else { other });
+            }
+            if is_own {
+                blocks_per_slab.push(1 + number(23, 5));
+            }
         }
         Self {
             groups,
@@ -101,7 +129,8 @@ impl Setup {
                 2 if num_pools > 0 => Policy::Explicit,
                 _ => Policy::Lru,
             },
-            placement: placement([18, 19, 20, 21, 22].map(|at| bytes[at].into())),
+            placement: placement([18, 19, 20, 21, 22].map(|at| bytes[at].into()))
+                + &format_text(format),
         }
     }
 
@@ -150,6 +179,14 @@ fn kind_of(kind: u8, size: u8, plain: bool) -> GroupKind {
         4 => GroupKind::Cross { encoder_tokens: ENCODER_TOKENS },
         _ => GroupKind::State { slots: 1 + size % 3 },
     }
+}
+
+/// A third of the setups keep checkpoints in another format.
+const FORMATS: [&str; 9] = ["full", "bf16", "full", "full", "fp8", "full", "full", "int8", "full"];
+
+/// The option of a placement; nothing for the usual one.
+pub(crate) fn format_text(format: &str) -> String {
+    if format == "full" { String::new() } else { format!("/format={format}") }
 }
 
 /// A placement with each option that decides.

@@ -22,6 +22,7 @@ pub struct Call {
 
 pub(crate) struct System {
     manager: BlockManager,
+    keeps_apart: bool,
     transcript: Option<Vec<Call>>,
 }
 
@@ -80,8 +81,13 @@ fn ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.0).collect()
 }
 
-fn copies(copies: &[BlockCopy]) -> Vec<[u32; 3]> {
-    copies.iter().map(|copy| [copy.group.0, copy.src.0, copy.dst.0]).collect()
+/// Rows as Python gets them: copies name pools where checkpoints have one of their own.
+fn copies(copies: &[BlockCopy], keeps_apart: bool) -> Vec<Vec<u32>> {
+    let row = |it: &BlockCopy| {
+        let row = vec![it.group.0, it.src.0, it.dst.0, it.src_pool.0, it.dst_pool.0];
+        row.into_iter().take(if keeps_apart { 5 } else { 3 }).collect()
+    };
+    copies.iter().map(row).collect()
 }
 
 impl System {
@@ -91,15 +97,21 @@ impl System {
         } else {
             BlockStore::shared(setup.num_slabs, &setup.blocks_per_slab)
         };
+        let keeps_apart = setup.groups.iter().any(|it| it.kept_pool.is_some());
         let config = Config {
             enable_events: true,
             policy: policy(setup.policy),
             checkpoints: setup.placement.parse().expect("a placement"),
             max_in_flight_tokens: Setup::max_in_flight_tokens(),
+            kept_pools: setup.groups.iter().map(|it| it.kept_pool.map(PoolId)).collect(),
             ..Config::new(setup.groups.iter().map(spec).collect(), setup.hash_block_size)
         };
         let manager = BlockManager::new(store.expect("a store of a few slabs"), config);
-        Self { manager: manager.expect("groups of whole hash blocks"), transcript: None }
+        Self {
+            manager: manager.expect("groups of whole hash blocks"),
+            keeps_apart,
+            transcript: None,
+        }
     }
 
     pub(crate) fn record(&mut self) {
@@ -264,10 +276,11 @@ impl System {
 
     pub(crate) fn compact(&mut self, num_slabs: u32) -> Result<Moved, Error> {
         let result = self.manager.compact(num_slabs as usize);
+        let keeps_apart = self.keeps_apart;
         let rows = |moved: &Moved| {
             let tables = moved.tables.iter();
             let tables = tables.map(|it| [it.row, it.group.0, it.position, it.block.0]);
-            (tables.collect::<Vec<_>>(), copies(&moved.copies))
+            (tables.collect::<Vec<_>>(), copies(&moved.copies, keeps_apart))
         };
         self.note("compact", || json!([num_slabs]), result.as_ref(), rows);
         result
@@ -277,7 +290,8 @@ impl System {
 
     pub(crate) fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
         let result = self.manager.take_copies();
-        self.note("take_copies", || json!([]), result.as_ref(), |taken| copies(taken));
+        let keeps_apart = self.keeps_apart;
+        self.note("take_copies", || json!([]), result.as_ref(), |it| copies(it, keeps_apart));
         result
     }
 

@@ -444,8 +444,7 @@ impl World {
 
     fn copy(&mut self, copies: &[BlockCopy]) {
         for copy in copies {
-            let pool = self.setup.groups[copy.group.index()].pool;
-            self.memory.copy((pool, copy.src.0), (pool, copy.dst.0));
+            self.memory.copy((copy.src_pool.0, copy.src.0), (copy.dst_pool.0, copy.dst.0));
         }
     }
 
@@ -454,7 +453,35 @@ impl World {
         let copies = self.system.take_copies().map_err(|error| format!("copies: {error}"))?;
         ensure!(copies.is_empty() || !self.setup.is_plain(), "nothing asked for {copies:?}");
         self.copy(&copies);
+        self.check_checkpoints()?;
         Ok(copies.len())
+    }
+
+    /// No copy waits: a checkpoint that is found holds the state after its tokens, in the pool where its group keeps
+    /// checkpoints.
+    fn check_checkpoints(&self) -> Check {
+        let states = self.groups().filter(|(_, it)| matches!(it.kind, GroupKind::State { .. }));
+        for (id, group) in states {
+            let kept = group.kept();
+            for request in &self.requests {
+                let full = request.num_tokens() / self.setup.hash_block_size;
+                for end in (1..=full).map(|at| at * self.setup.hash_block_size) {
+                    let digest = request.tokens.digest(end);
+                    let found = self.system.cached_block(kept, id, digest);
+                    let held = found.map(|block| self.memory.read((kept, block.0), 0));
+                    let expected = request.tokens.content(end) ^ u64::from(id);
+                    ensure!(
+                        held.is_none_or(|held| held == Some(expected)),
+                        "{found:?} of group {id} holds no state after {end} tokens: {request:?}"
+                    );
+                    if kept != group.pool {
+                        let running = self.system.cached_block(group.pool, id, digest);
+                        ensure!(running.is_none(), "{running:?} of group {id} runs and is found");
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     fn reset(&mut self) -> Check {

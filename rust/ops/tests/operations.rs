@@ -54,10 +54,6 @@ fn a_line_that_is_no_operation_is_named() {
     assert!(error.starts_with("line 3: "), "{error}");
 }
 
-fn full(block_size: u32) -> Group {
-    Group { kind: GroupKind::Full, block_size, pool: 0 }
-}
-
 /// One pool of 12 blocks.
 fn run(groups: Vec<Group>, ops: Vec<Op>) {
     let setup = Setup {
@@ -83,7 +79,7 @@ fn compute(which: u8, n: u8) -> [Op; 2] {
 fn a_match_grows_with_what_others_computed_since_it_was_last_asked_for() {
     let [allocate, advance] = compute(0, 6);
     let find = || Op::Match { which: 1 };
-    run(vec![full(2)], vec![add(9), add(9), find(), allocate, advance, find()]);
+    run(vec![Group::full(2)], vec![add(9), add(9), find(), allocate, advance, find()]);
 }
 
 #[test]
@@ -93,12 +89,15 @@ fn a_match_grows_with_the_tokens_of_its_request() {
     let find = || Op::Match { which: 0 };
     let preempt = Op::Preempt { which: vec![0] };
     let ops = vec![add(3), append(), allocate, advance, preempt, find(), append(), find()];
-    run(vec![full(2)], ops);
+    run(vec![Group::full(2)], ops);
 }
 
 #[test]
 fn blocks_of_sizes_that_do_not_divide_each_other_can_be_hit_as_soon_as_they_are_full() {
-    let window = Group { kind: GroupKind::sliding_window(7), block_size: 6, pool: 0 };
+    let window = Group { kind: GroupKind::sliding_window(7), ..Group::full(6) };
     let [allocate, advance] = compute(0, 6);
-    run(vec![full(4), window], vec![add(13), allocate, advance, Op::Free { which: vec![0] }]);
+    run(
+        vec![Group::full(4), window],
+        vec![add(13), allocate, advance, Op::Free { which: vec![0] }],
+    );
 }

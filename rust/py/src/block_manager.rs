@@ -26,6 +26,8 @@ type Rows<'py> = Bound<'py, PyArray2<i32>>;
 pub(crate) struct BlockManager {
     manager: Guarded<core::BlockManager>,
     hasher: Py<PyBlockHasher>,
+    /// Whether checkpoints have a pool of their own, so that copies name pools.
+    keeps_apart: bool,
 }
 
 #[pymethods]
@@ -54,7 +56,8 @@ impl BlockManager {
         let store = new_store(num_blocks, num_slabs, blocks_per_slab)?;
         let (hash_block_size, algorithm, seed) = hasher.get().settings(hasher.py())?;
         let config = core::Config {
-            groups: groups.iter().map(|group| group.0).collect(),
+            groups: groups.iter().map(|group| group.spec).collect(),
+            kept_pools: groups.iter().map(|group| group.kept_pool).collect(),
             hash_block_size: u32::try_from(hash_block_size).map_err(invalid_argument)?,
             enable_caching,
             enable_events,
@@ -65,8 +68,9 @@ impl BlockManager {
             max_request_tokens,
             watermark,
         };
+        let keeps_apart = config.kept_pools.iter().any(Option::is_some);
         let manager = core::BlockManager::new(store, config).map_err(core_error)?;
-        Ok(Self { manager: Guarded::new(manager), hasher: hasher.clone().unbind() })
+        Ok(Self { manager: Guarded::new(manager), hasher: hasher.clone().unbind(), keeps_apart })
     }
 
     #[pyo3(signature = (
@@ -145,7 +149,7 @@ impl BlockManager {
 
     fn take_copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
         let copies = self.manager.call(py, core::BlockManager::take_copies)?;
-        copies_array(py, &copies)
+        copies_array(py, &copies, self.keeps_apart)
     }
 
     #[pyo3(signature = (handles, num_new_tokens, lookahead = 0))]
@@ -187,7 +191,10 @@ impl BlockManager {
     ) -> PyResult<(Rows<'py>, Rows<'py>)> {
         let Moved { tables, copies, .. } =
             self.manager.call(py, |manager| manager.compact(num_slabs))?;
-        Ok((rows_array(py, tables.iter().map(table_change))?, copies_array(py, &copies)?))
+        Ok((
+            rows_array(py, tables.iter().map(table_change))?,
+            copies_array(py, &copies, self.keeps_apart)?,
+        ))
     }
 
     fn preempt(&self, py: Python<'_>, handles: Handles<'_>) -> PyResult<()> {

@@ -28,6 +28,7 @@ impl CheckpointPolicy {
             match value {
                 OptionValue::Flag(flag) => options.set_item(name, flag)?,
                 OptionValue::Count(count) => options.set_item(name, count)?,
+                OptionValue::Format(format) => options.set_item(name, format.name())?,
                 OptionValue::Tokens(tokens) => options.set_item(name, tokens)?,
                 OptionValue::Distances(None) => options.set_item(name, py.None())?,
                 OptionValue::Distances(Some(lengths)) => {

@@ -56,12 +56,18 @@ pub(crate) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<
     Ok(dict)
 }
 
-/// Copies as an int32 array `[n, 3]` of group, source and destination.
+/// Copies as an int32 array `[n, 3]` of group, source and destination; `[n, 5]` `with_pools`, which are those of source
+/// and destination.
 pub(crate) fn copies_array<'py>(
     py: Python<'py>,
     copies: &[BlockCopy],
+    with_pools: bool,
 ) -> PyResult<Bound<'py, PyArray2<i32>>> {
-    rows_array(py, copies.iter().map(|&BlockCopy { group, src, dst }| [group.0, src.0, dst.0]))
+    if with_pools {
+        let row = |it: &BlockCopy| [it.group.0, it.src.0, it.dst.0, it.src_pool.0, it.dst_pool.0];
+        return rows_array(py, copies.iter().map(row));
+    }
+    rows_array(py, copies.iter().map(|it| [it.group.0, it.src.0, it.dst.0]))
 }
 
 /// Rows of ids as an int32 array `[n, N]`.

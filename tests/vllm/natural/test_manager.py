@@ -470,6 +470,9 @@ def test_the_environment_says_where_states_are_kept(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(CHECKPOINTS, "best")
     with pytest.raises(InvalidArgumentError, match=f"{CHECKPOINTS}='best': 'best' is no placement"):
         Engine(200)
+    monkeypatch.setenv(CHECKPOINTS, "learned/format=int8")
+    with pytest.raises(InvalidArgumentError, match=r"level natural keeps checkpoints as running"):
+        Engine(200)
 
 
 def test_without_a_prefix_cache_no_checkpoints_are_placed() -> None:

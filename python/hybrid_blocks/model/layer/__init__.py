@@ -18,6 +18,7 @@ from hybrid_blocks.model.layer.state import (
     RgLru,
     ShortConv,
     State,
+    StateFormat,
     StateTensor,
 )
 
@@ -56,6 +57,7 @@ __all__ = [
     "SlidingWindow",
     "State",
     "StateCache",
+    "StateFormat",
     "StateTensor",
     "TokenCache",
 ]

@@ -8,6 +8,9 @@ import msgspec
 from hybrid_blocks.model import dtype
 from hybrid_blocks.model.rank import Rank, shard
 
+StateFormat = Literal["full", "bf16", "fp8", "int8"]
+"""How a checkpoint keeps a state: as it is, or with its float32 numbers in fewer bytes."""
+
 
 class StateTensor(msgspec.Struct, frozen=True):
     """One tensor of a state on one rank, without the slot dimension."""
@@ -20,6 +23,16 @@ class StateTensor(msgspec.Struct, frozen=True):
     def nbytes(self) -> int:
         """Bytes of the tensor."""
         return prod(self.shape) * dtype.size(self.dtype)
+
+    def kept_bytes(self, state_format: StateFormat) -> int:
+        """Bytes of the tensor in a checkpoint: only recurrent numbers of float32 are converted.
+
+        Formats of 8 bits keep a scale of 4 bytes for each head, the first dimension.
+        """
+        if state_format == "full" or self.role != "recurrent" or self.dtype != "float32":
+            return self.nbytes
+        heads, numbers = self.shape[0], prod(self.shape[1:])
+        return min(self.nbytes, heads * (2 * numbers if state_format == "bf16" else numbers + 4))
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +54,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     def state_bytes(self, rank: Rank) -> int:
         """Bytes of one state of one layer on one rank."""
         return sum(tensor.nbytes for tensor in self.tensors(rank))
+
+    def kept_bytes(self, rank: Rank, state_format: StateFormat) -> int:
+        """Bytes of a checkpoint of one layer on one rank."""
+        return sum(tensor.kept_bytes(state_format) for tensor in self.tensors(rank))
 
     def conv(self, kernel: int, width: int, rank: Rank) -> StateTensor:
         """Tensor of a convolution: kernel - 1 columns, and one for each speculative token."""

@@ -8,6 +8,7 @@ it into ``blocks_per_slab`` blocks of ``block_stride`` bytes:
 
 With ``num_regions`` above 1, this holds in each region with a ``num_regions``-th of the stride;
 see ``geometry/layout.py``. Groups whose slabs are cut alike share a pool. A state slot is a slab.
+Checkpoints in another format than running states have a pool of their own.
 """
 
 import msgspec
@@ -24,7 +25,9 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     distance between blocks. ``window`` is the sliding window or the chunk. State groups take
     ``slots_per_request`` blocks for a request's whole life; their ``block_tokens`` is the grain of
     lengths at which a checkpoint may be kept. ``encoder_tokens`` is set for cross attention.
-    ``page_bytes`` are those of the pipeline stage on which the group is widest.
+    ``page_bytes`` are those of the pipeline stage on which the group is widest. Where checkpoints
+    have another format than running states, ``kept_per_slab`` of them lie in a slab of
+    ``kept_pool``.
     """
 
     name: str
@@ -39,6 +42,8 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     slots_per_request: int | None = None
     encoder_tokens: int | None = None
+    kept_pool: int | None = None
+    kept_per_slab: int | None = None
 
     @property
     def rules(self) -> GroupKind:
@@ -106,6 +111,11 @@ class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True):
     def pools(self) -> tuple[int, ...]:
         """Blocks per slab of each pool."""
         cuts = {group.pool: group.blocks_per_slab for group in self.groups}
+        cuts |= {
+            group.kept_pool: group.kept_per_slab
+            for group in self.groups
+            if group.kept_pool is not None and group.kept_per_slab is not None
+        }
         return tuple(cuts[pool] for pool in range(len(cuts)))
 
     def decode_blocks(self, length: int) -> tuple[int, ...]:

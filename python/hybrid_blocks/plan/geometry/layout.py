@@ -27,6 +27,9 @@ from hybrid_blocks.plan.geometry import slab
 TYPICAL_LENGTH: Final = 2048
 """Tokens of the request by whose bytes the padding of each group is weighed."""
 
+TYPICAL_CHECKPOINTS: Final = 2
+"""Checkpoints of that request: one near the end of its prompt, one that follows its answer."""
+
 MAX_GROUPS: Final = 8
 """Most groups that splitting the state layers may lead to."""
 
@@ -40,7 +43,8 @@ class CachedLayer(msgspec.Struct, frozen=True, kw_only=True):
     Layers of one ``identity`` behave alike and have pages of one size; they may share a group. A
     page holds ``block_tokens`` tokens, or one state. A request takes ``slots`` states of a layer
     for its whole life; None for attention. Blocks of a ``dense`` layer have nothing between them.
-    ``stage`` is the pipeline stage that holds the layer.
+    ``stage`` is the pipeline stage that holds the layer. ``kept_bytes`` are those of a state in a
+    checkpoint, where that has another format.
     """
 
     name: Hashable
@@ -52,6 +56,7 @@ class CachedLayer(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None = None
     dense: bool = False
     stage: int = 0
+    kept_bytes: int | None = None
 
     @property
     def place_bytes(self) -> int:
@@ -89,6 +94,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     slab_bytes: int
     blocks_per_slab: tuple[int, ...]
     """Blocks of a slab, by group."""
+    kept_per_slab: tuple[int | None, ...]
+    """Checkpoints of a slab, by group, where they have another format than running states."""
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -99,6 +106,14 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def pools(self) -> tuple[int, ...]:
         """Pool of each group."""
         return tuple(self.cuts.index(cut) for cut in self.blocks_per_slab)
+
+    @property
+    def kept_pools(self) -> tuple[int | None, ...]:
+        """Pool of each group's checkpoints, behind those of blocks."""
+        cuts = sorted({cut for cut in self.kept_per_slab if cut is not None}, reverse=True)
+        return tuple(
+            None if cut is None else len(self.cuts) + cuts.index(cut) for cut in self.kept_per_slab
+        )
 
 
 def lay_out(layers: Sequence[CachedLayer]) -> Layout:
@@ -131,12 +146,17 @@ def cut_slabs(groups: Sequence[LayerGroup]) -> Layout:
 
 def _choose(groups: Sequence[LayerGroup]) -> tuple[Layout, slab.Slab]:
     num_regions = max((len(group.widest()) for group in groups if group.layers[0].dense), default=1)
-    chosen = slab.choose([_demand(group, num_regions) for group in groups], num_regions)
+    kept = [group for group in groups if group.layers[0].kept_bytes is not None]
+    demands = [_demand(group, num_regions) for group in groups]
+    demands += [_kept_demand(group, num_regions) for group in kept]
+    chosen = slab.choose(demands, num_regions)
+    kept_cuts = iter(chosen.blocks_per_slab[len(groups) :])
     layout = Layout(
         groups=tuple(groups),
         num_regions=num_regions,
         slab_bytes=chosen.slab_bytes,
-        blocks_per_slab=chosen.blocks_per_slab,
+        blocks_per_slab=chosen.blocks_per_slab[: len(groups)],
+        kept_per_slab=tuple(next(kept_cuts) if group in kept else None for group in groups),
     )
     return layout, chosen
 
@@ -185,4 +205,15 @@ def _demand(group: LayerGroup, num_regions: int) -> slab.Demand:
         typical_bytes=blocks * content,
         whole=group.is_state,
         dense=first.dense,
+    )
+
+
+def _kept_demand(group: LayerGroup, num_regions: int) -> slab.Demand:
+    """Bytes of a checkpoint, and those that a typical request leaves."""
+    pages = [layer.kept_bytes or 0 for layer in group.widest()]
+    place = round_up(pages[0], slab.STRIDE_ALIGNMENT)
+    return slab.Demand(
+        block_bytes=num_regions * group.layers_per_region(num_regions) * place,
+        content_bytes=sum(pages),
+        typical_bytes=TYPICAL_CHECKPOINTS * sum(pages),
     )

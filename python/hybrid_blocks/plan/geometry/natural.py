@@ -2,12 +2,14 @@
 
 from typing import Final
 
+import msgspec
+
 from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.model.kind import kind_of
-from hybrid_blocks.model.layer import LatentAttention, LatentIndex, State
+from hybrid_blocks.model.layer import LatentAttention, LatentIndex, State, StateFormat
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
-from hybrid_blocks.plan.geometry.layout import CachedLayer, LayerGroup, Layout, lay_out
+from hybrid_blocks.plan.geometry.layout import CachedLayer, Layout, lay_out
 from hybrid_blocks.plan.geometry.pipeline import stages
 from hybrid_blocks.units import human
 
@@ -18,11 +20,17 @@ LATENT_BLOCK_TOKENS: Final = 64
 """The same for latent attention: the one size that all its kernels take."""
 
 
-def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> ArenaPlan:
+def plan_natural(
+    model: Model,
+    memory_bytes: int,
+    deployment: Deployment,
+    checkpoint_format: StateFormat = "full",
+) -> ArenaPlan:
     """Plan an arena for ``memory_bytes`` of free KV memory on each GPU, as level ``natural`` does.
 
     Groups need no equal numbers of layers. State layers are split into as many groups as pay: a
-    smaller slot makes a smaller slab, so that memory moves between pools at a finer grain.
+    smaller slot makes a smaller slab, so that memory moves between pools at a finer grain. In a
+    ``checkpoint_format`` other than that of running states, checkpoints have a pool of their own.
 
     Raises:
         PlanError: the memory does not hold the null slab and one more.
@@ -37,6 +45,10 @@ def plan_natural(model: Model, memory_bytes: int, deployment: Deployment) -> Are
         for stage, held in enumerate(stages(model, layers, deployment.pp))
         for layer in held
     ]
+    if checkpoint_format != "full":
+        cached = [
+            _with_checkpoints(layer, model, deployment, checkpoint_format) for layer in cached
+        ]
     order = {layer: index for index, layer in enumerate(layers)}
     cached.sort(key=lambda layer: order[layer.name])  # type: ignore[index]
     return plan_arena(
@@ -62,12 +74,7 @@ def plan_arena(
             f"{human(memory_bytes)} hold no slab of {human(layout.slab_bytes)} beside the null slab"
         )
     return ArenaPlan(
-        groups=tuple(
-            _group_plan(group, layout.slab_bytes, cut, pool)
-            for group, cut, pool in zip(
-                layout.groups, layout.blocks_per_slab, layout.pools, strict=True
-            )
-        ),
+        groups=tuple(_group_plan(layout, index) for index in range(len(layout.groups))),
         slab_bytes=layout.slab_bytes,
         num_slabs=num_slabs,
         num_regions=layout.num_regions,
@@ -78,7 +85,8 @@ def plan_arena(
     )
 
 
-def _group_plan(group: LayerGroup, slab_bytes: int, cut: int, pool: int) -> GroupPlan:
+def _group_plan(layout: Layout, index: int) -> GroupPlan:
+    group, cut = layout.groups[index], layout.blocks_per_slab[index]
     first, pages = group.layers[0], tuple(layer.page_bytes for layer in group.widest())
     return GroupPlan(
         name=group.name,
@@ -87,12 +95,14 @@ def _group_plan(group: LayerGroup, slab_bytes: int, cut: int, pool: int) -> Grou
         page_bytes=pages,
         block_tokens=first.block_tokens,
         block_bytes=sum(pages),
-        block_stride=slab_bytes // cut,
+        block_stride=layout.slab_bytes // cut,
         blocks_per_slab=cut,
-        pool=pool,
+        pool=layout.pools[index],
         window=first.kind.window,
         slots_per_request=first.slots,
         encoder_tokens=first.kind.encoder_tokens,
+        kept_pool=layout.kept_pools[index],
+        kept_per_slab=layout.kept_per_slab[index],
     )
 
 
@@ -131,3 +141,13 @@ def _cached(
         dense=isinstance(cache, LatentAttention | LatentIndex),
         stage=stage,
     )
+
+
+def _with_checkpoints(
+    cached: CachedLayer, model: Model, deployment: Deployment, state_format: StateFormat
+) -> CachedLayer:
+    if not isinstance(cached.name, Layer) or not isinstance(cached.name.cache, State):
+        return cached
+    rank = deployment.rank_of(cached.name, model)
+    kept = cached.name.cache.kept_bytes(rank, state_format)
+    return msgspec.structs.replace(cached, kept_bytes=kept)

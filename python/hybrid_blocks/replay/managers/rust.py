@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
 from hybrid_blocks.manager import Counts, Handles
+from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.replay.cache import BlockUnit, Cache, unit_of
 from hybrid_blocks.replay.config import EngineConfig
@@ -40,6 +41,12 @@ class RustOptions:
     places: PlaceCounter | None = None
     with_film: bool = False
     with_events: bool = False
+
+    @property
+    def checkpoint_format(self) -> StateFormat:
+        """How checkpoints are kept."""
+        kept: StateFormat = (self.placement or CheckpointPolicy()).options["format"]
+        return kept
 
 
 class RustManager:
@@ -201,4 +208,5 @@ def group_spec(group: GroupPlan) -> GroupSpec:
         slots=group.slots_per_request,
         encoder_tokens=group.encoder_tokens,
         pool=group.pool,
+        kept_pool=group.kept_pool,
     )

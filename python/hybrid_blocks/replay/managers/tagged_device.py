@@ -17,27 +17,42 @@ class TaggedDevice:
     """The arena of a geometry, scaled down: the slabs and block ids are the same.
 
     The greatest common divisor of all block strides becomes one word, so that blocks of different
-    pools overlap as they would on the device.
+    pools overlap as they would on the device. Checkpoints of another format are groups of their
+    own; a copy between the formats keeps the content.
     """
 
     def __init__(self, geometry: ArenaPlan) -> None:
-        unit = gcd(*(group.block_stride for group in geometry.groups))
+        strides = [group.block_stride for group in geometry.groups]
+        self._at = {(index, group.pool): index for index, group in enumerate(geometry.groups)}
+        for index, group in enumerate(geometry.groups):
+            if group.kept_pool is not None and group.kept_per_slab is not None:
+                self._at[index, group.kept_pool] = len(strides)
+                strides.append(geometry.slab_bytes // group.kept_per_slab)
+        self._pools = np.array([group.pool for group in geometry.groups], dtype=np.int32)
+        unit = gcd(*strides)
         self._arena = TaggedArena(
             geometry.num_slabs,
             geometry.slab_bytes // unit * WORD_BYTES,
-            [_scaled(group.block_stride // unit) for group in geometry.groups],
+            [_scaled(stride // unit) for stride in strides],
         )
         rng = np.random.default_rng(0)
         self._salts = rng.integers(0, 2**64, len(geometry.groups), dtype=np.uint64)
 
     def run(self, copies: Int32s) -> None:
-        """Run copies in order; a row is ``(group, src, dst)``."""
+        """Run copies in order, as ``BlockManager.take_copies`` gives them."""
         if not len(copies):
             return
-        starts = np.flatnonzero(np.diff(copies[:, 0])) + 1
+        pools = copies[:, 3:] if copies.shape[1] > 3 else self._pools[copies[:, [0, 0]]]
+        kinds = np.column_stack((copies[:, 0], pools))
+        starts = np.flatnonzero(np.diff(kinds, axis=0).any(axis=1)) + 1
         for start, end in pairwise([0, *starts.tolist(), len(copies)]):
             src, dst = (np.ascontiguousarray(copies[start:end, at]) for at in (1, 2))
-            self._arena.copy(int(copies[start, 0]), src, dst)
+            group, src_pool, dst_pool = kinds[start].tolist()
+            if src_pool == dst_pool:
+                self._arena.copy(self._at[group, src_pool], src, dst)
+            else:
+                to = self._at[group, dst_pool]
+                self._arena.convert(self._at[group, src_pool], src, to, dst)
 
     def write(self, group: int, ids: Int32s, digests: Tags) -> None:
         """Write the content of a group that ``digests`` stand for into blocks."""

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lookup::Finder;
-use super::outbox::{CacheEvent, Outbox, Residency};
+use super::outbox::{BlockCopy, CacheEvent, Outbox, Residency};
 use crate::digest::Digest;
 use crate::error::{Error, Unit};
 use crate::group::{Group, GroupSpec, Table};
@@ -146,7 +146,7 @@ impl<S: Store> Cache<S> {
         let num_skipped = group.num_skipped_blocks(num_computed);
         let hit = &hit[hit.len().min(num_skipped as usize)..];
         let held = hit.iter().copied().filter(|block| !block.is_null());
-        self.store.touch_all(group.spec.pool, held.clone())?;
+        self.store.touch_all(group.kept, held.clone())?;
         self.outbox.note_residency(Residency::Accessed, held);
         table.blocks.reserve(num_skipped as usize + hit.len());
         table.blocks.resize(num_skipped as usize, BlockId::NULL);
@@ -162,7 +162,7 @@ impl<S: Store> Cache<S> {
     pub(crate) fn undo_adopt(&mut self, tables: &mut [Table]) {
         for (group, table) in self.groups.iter().zip(tables).rev() {
             for &block in table.blocks.iter().rev().filter(|block| !block.is_null()) {
-                self.store.undo_touch(group.spec.pool, block);
+                self.store.undo_touch(group.kept, block);
             }
             table.clear();
         }
@@ -255,6 +255,15 @@ impl<S: Store> Cache<S> {
         self.store.free(spec.pool, held)?;
         blocks.fill(BlockId::NULL);
         Ok(())
+    }
+
+    /// Owns the blocks of a copy no more: it is made, or given up.
+    pub(crate) fn release_copy(&mut self, copy: &BlockCopy) -> Result<(), Error> {
+        if copy.src_pool == copy.dst_pool {
+            return self.store.free(copy.src_pool, [copy.src, copy.dst].into_iter());
+        }
+        let mut blocks = copy.blocks().into_iter();
+        blocks.try_for_each(|(pool, block)| self.store.free(pool, std::iter::once(block)))
     }
 
     /// Gives back all blocks of a request, the last ones first, so that the end of a prefix goes

@@ -14,14 +14,19 @@ impl<S: Store, R: RequestState> Engine<S, R> {
             .map(|pool| vec![0; store.pool(PoolId(pool)).num_ids() as usize])
             .collect();
         for copy in &self.cache.outbox.copies {
-            let pool = self.cache.groups[copy.group.index()].spec.pool;
-            for block in [copy.src, copy.dst] {
+            for (pool, block) in copy.blocks() {
                 owners[pool.index()][block.index()] += 1;
             }
         }
         for row in self.requests.taken() {
             for (group, table) in self.cache.groups.iter().zip(self.requests.tables(row)) {
-                for block in table.blocks.iter().filter(|block| !block.is_null()) {
+                for &block in table.blocks.iter().filter(|block| !block.is_null()) {
+                    if group.keeps_apart() && store.pool(group.spec.pool).is_hashed(block) {
+                        return Err(format!(
+                            "block {block} of group {} has a key, and keys name blocks of pool {}",
+                            group.id, group.kept
+                        ));
+                    }
                     owners[group.spec.pool.index()][block.index()] += 1;
                 }
             }

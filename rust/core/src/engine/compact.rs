@@ -64,7 +64,7 @@ impl<S: Store, R: RequestState> Engine<S, R> {
                 let found = places.get(&(pool, src)).map_or(&[][..], Vec::as_slice);
                 // Whose layers the bytes belong to.
                 let group = found.first().map(|&(_, group, _)| group).unwrap_or_default();
-                moved.copies.push(BlockCopy { group, src, dst });
+                moved.copies.push(BlockCopy { group, src, dst, src_pool: pool, dst_pool: pool });
                 for &(row, group, position) in found {
                     let (_, tables) = self.requests.split_mut(row);
                     tables[group.index()].blocks[position as usize] = dst;

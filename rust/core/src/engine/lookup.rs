@@ -206,7 +206,7 @@ impl<S: Store> Search<'_, S> {
         let per_block = self.first.hash_blocks_per_block();
         let ends = self.finder.digests.iter().skip(per_block - 1).step_by(per_block);
         let keys = ends.map(|&digest| Key { digest, group }).take(num_blocks as usize);
-        let index = self.finder.store.prefix_index(self.finder.groups[group.index()].spec.pool);
+        let index = self.finder.store.prefix_index(self.finder.groups[group.index()].kept);
         let mut run = index.get_run(keys);
         let Some(first) = run.next() else { return Vec::new() };
         // Room for all of them at once: a push that might grow costs half as much as the look-up.
@@ -222,7 +222,7 @@ impl<S: Store> Search<'_, S> {
         let Some(&digest) = self.finder.digests.get(digest) else { return false };
         for (at, &group) in self.groups.iter().enumerate() {
             let key = Key { digest, group };
-            let index = self.finder.store.prefix_index(self.finder.groups[group.index()].spec.pool);
+            let index = self.finder.store.prefix_index(self.finder.groups[group.index()].kept);
             let Some(block) = index.get_after(RunCursor::of(&out[at]), &key) else {
                 for list in &mut out[..at] {
                     list.pop();

@@ -1,7 +1,7 @@
 //! What happened since it was last asked for: [`Outbox`].
 
 use crate::digest::Digest;
-use crate::ids::{BlockId, GroupId};
+use crate::ids::{BlockId, GroupId, PoolId};
 use crate::prefix_index::Key;
 
 /// A change of the prefix cache, in the order in which changes happen.
@@ -58,7 +58,8 @@ pub enum Residency {
 }
 
 /// Bytes to be copied on the device before the next forward pass, from one block of a group to
-/// another.
+/// another. Between two pools the copy also converts: from the format of a running state to that of a checkpoint, or
+/// back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockCopy {
@@ -68,6 +69,17 @@ pub struct BlockCopy {
     pub src: BlockId,
     /// Destination.
     pub dst: BlockId,
+    /// Pool of the source.
+    pub src_pool: PoolId,
+    /// Pool of the destination.
+    pub dst_pool: PoolId,
+}
+
+impl BlockCopy {
+    /// Its blocks, with their pools.
+    pub(crate) fn blocks(&self) -> [(PoolId, BlockId); 2] {
+        [(self.src_pool, self.src), (self.dst_pool, self.dst)]
+    }
 }
 
 /// Messages for others, sent at the end of a step.

@@ -43,6 +43,9 @@ pub struct GroupSpec {
 pub(crate) struct Group {
     pub(crate) id: GroupId,
     pub(crate) spec: GroupSpec,
+    /// The pool of the blocks that keys name. It is that of `spec`, whose blocks tables name, unless checkpoints are
+    /// kept in another format.
+    pub(crate) kept: PoolId,
     /// Hash blocks a block; 0 for kinds that are never cached and have blocks of another size.
     hash_blocks: u32,
     /// Blocks behind the end of a hit that its look-up must find too: a drafter drops them.
@@ -72,11 +75,17 @@ impl Group {
             )));
         }
         let hash_blocks = block_size / hash_block_size;
-        Ok(Self { id, spec, hash_blocks, num_dropped: 0, is_placed: false })
+        Ok(Self { id, spec, kept: spec.pool, hash_blocks, num_dropped: 0, is_placed: false })
     }
 
     pub(crate) fn kind(&self) -> GroupKind {
         self.spec.kind
+    }
+
+    /// Whether a key never names a block of a table: checkpoints are kept in a pool of their own.
+    #[inline]
+    pub(crate) fn keeps_apart(&self) -> bool {
+        self.kept != self.spec.pool
     }
 
     /// Hash blocks a block.

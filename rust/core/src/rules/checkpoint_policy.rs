@@ -1,9 +1,11 @@
 //! Where checkpoints, copies of recurrent states, are kept.
 
+mod format;
 #[cfg(test)]
 mod tests;
 mod text;
 
+pub use format::CheckpointFormat;
 pub use text::OptionValue;
 
 use crate::error::Error;
@@ -35,6 +37,8 @@ pub struct CheckpointPolicy {
     /// Most checkpoints a request leaves, the one at its end not counted. Periodic ones leave room
     /// for the others.
     pub max_per_request: u32,
+    /// How they are stored. In another format than that of running states they lie in a pool of their own.
+    pub format: CheckpointFormat,
 }
 
 impl Default for CheckpointPolicy {
@@ -47,6 +51,7 @@ impl Default for CheckpointPolicy {
             follow_every: 64,
             every: None,
             max_per_request: 6,
+            format: CheckpointFormat::Full,
         }
     }
 }
@@ -167,7 +172,7 @@ macro_rules! row {
 }
 
 /// The options by the names that users give them.
-const OPTIONS: [Row; 7] = [
+const OPTIONS: [Row; 8] = [
     row!("prompt_end", prompt_end, Flag),
     row!("prompt_margin", prompt_margins, Distances),
     row!("branch", branch, Flag),
@@ -175,6 +180,7 @@ const OPTIONS: [Row; 7] = [
     row!("follow_every", follow_every, Count),
     row!("every", every, Tokens),
     row!("max_per_request", max_per_request, Count),
+    row!("format", format, Format),
 ];
 
 impl CheckpointPolicy {

@@ -108,11 +108,11 @@ impl Visit<'_> {
         num_tokens: u32,
     ) -> Option<BlockId> {
         if group.is_placed {
-            return cache.store.get(group.spec.pool, &group.key_at(self.digests, num_tokens)?);
+            return cache.store.get(group.kept, &group.key_at(self.digests, num_tokens)?);
         }
         let last = (num_tokens / cache.hash_block_size).checked_sub(1)?;
         let key = Key { digest: *self.digests.get(last as usize)?, group: group.id };
-        cache.store.get(group.spec.pool, &key)
+        cache.store.get(group.kept, &key)
     }
 }
 
@@ -220,7 +220,7 @@ impl Keeper {
             if let Some(block) = visit.checkpoint(cache, &group, num_tokens) {
                 let priority = own.max(self.kept_for_others(cache, counted, &group, block));
                 // A group may have had one already, which nobody owns.
-                cache.store.reprioritize(group.spec.pool, [(block, priority)].into_iter());
+                cache.store.reprioritize(group.kept, [(block, priority)].into_iter());
             }
         }
     }
@@ -271,7 +271,7 @@ impl Keeper {
             if !is_attention(group) {
                 continue;
             }
-            let (pool, mut first) = (group.spec.pool, 0);
+            let (pool, mut first) = (group.kept, 0);
             for &(length, worth) in needed {
                 // A drafter drops blocks of a hit that must be there.
                 let end = length.div_ceil(group.spec.block_size).saturating_add(group.num_dropped);
@@ -331,13 +331,13 @@ impl Keeper {
             for group in &groups {
                 let Some(block) = visit.checkpoint(cache, group, length) else { continue };
                 let others = if self.is_of_others(visit, group, block, length) {
-                    cache.store.priority(group.spec.pool, block)
+                    cache.store.priority(group.kept, block)
                 } else {
                     self.kept_for_others(cache, counted, group, block)
                 };
                 self.keep_checkpoint(cache, group, block, priority.max(others));
                 if others == 0 {
-                    let pool = group.spec.pool;
+                    let pool = group.kept;
                     self.scored.push(LeftBlock { pool, block, worth, priority });
                 }
             }
@@ -375,12 +375,12 @@ impl Keeper {
             for one in blocks_at(cache, visit.digests, length).unwrap_or_default() {
                 let group = cache.groups[one.group];
                 let others = if self.is_of_others(visit, &group, one.block, length) {
-                    cache.store.priority(group.spec.pool, one.block)
+                    cache.store.priority(group.kept, one.block)
                 } else {
                     self.kept_for_others(cache, counted, &group, one.block)
                 };
                 if others == 0 {
-                    let (pool, block) = (group.spec.pool, one.block);
+                    let (pool, block) = (group.kept, one.block);
                     self.scored.push(LeftBlock { pool, block, worth, priority: own });
                 }
                 needed.push((one, own.max(others)));
@@ -404,9 +404,9 @@ impl Keeper {
                     continue;
                 }
                 if places.need(&group, position) {
-                    cache.store.raise_to_default(group.spec.pool, &[block]);
+                    cache.store.raise_to_default(group.kept, &[block]);
                 } else {
-                    cache.store.spend(group.spec.pool, block);
+                    cache.store.spend(group.kept, block);
                 }
             }
         }
@@ -420,8 +420,8 @@ impl Keeper {
         block: BlockId,
         priority: u64,
     ) {
-        cache.store.set_priority(group.spec.pool, block, priority);
-        cache.store.refresh(group.spec.pool, block);
+        cache.store.set_priority(group.kept, block, priority);
+        cache.store.refresh(group.kept, block);
         if self.traffic.counts(group.id.index()) {
             self.traffic.history.touch(block, self.traffic.pressure.now());
         }
@@ -468,7 +468,7 @@ impl Keeper {
         block: BlockId,
     ) -> u64 {
         let is_shared = counted.is_some_and(|block| self.traffic.history.is_shared(block));
-        if is_shared { cache.store.priority(group.spec.pool, block) } else { 0 }
+        if is_shared { cache.store.priority(group.kept, block) } else { 0 }
     }
 
     /// Whether a hint was given of a request that went on from a checkpoint which its session did not leave.
@@ -480,7 +480,7 @@ impl Keeper {
         num_tokens: u32,
     ) -> bool {
         let is_left = |end: &mut SessionEnd| {
-            end.left.iter().any(|it| it.pool == group.spec.pool && it.block == block)
+            end.left.iter().any(|it| it.pool == group.kept && it.block == block)
         };
         visit.class.hint() != Hint::None
             && num_tokens <= visit.start

@@ -80,7 +80,7 @@ impl Traffic {
             placed.map(|it| it.kind().mean_window_blocks(it.spec.block_size) * it.spec.block_size);
         let dropped = cache.groups.iter().map(|it| it.num_dropped * it.spec.block_size);
         let num_ids = |group: Option<usize>| {
-            group.map_or(0, |group| cache.store.pool(cache.groups[group].spec.pool).num_ids())
+            group.map_or(0, |group| cache.store.pool(cache.groups[group].kept).num_ids())
         };
         let (costs, capacity) = token_costs(cache, quadratic);
         Self {
@@ -178,7 +178,7 @@ impl Traffic {
     ) -> Shared {
         let last = self.first_full.and_then(|group| {
             let group = cache.groups[group];
-            cache.store.get(group.spec.pool, &group.key_at(digests, matched)?)
+            cache.store.get(group.kept, &group.key_at(digests, matched)?)
         });
         Shared { hit, matched, reached: matched, last }
     }
@@ -210,7 +210,7 @@ impl Traffic {
         let first = matched / block_size;
         let was_evicted = |num_blocks: u32| {
             let key = group.key_at(digests, (first + num_blocks) * block_size);
-            key.is_some_and(|key| cache.store.was_evicted(group.spec.pool, &key))
+            key.is_some_and(|key| cache.store.was_evicted(group.kept, &key))
         };
         // Some keys are forgotten: one of the next few that is known stands for all before it.
         let next = |lost: u32| (lost + 1..=lost + PROBES).rev().find(|&at| was_evicted(at));
@@ -396,10 +396,9 @@ impl Traffic {
 
     /// Content was moved to other blocks.
     pub(crate) fn on_moved(&mut self, groups: &[Group], copies: &[BlockCopy]) {
-        let pool_of = |group: usize| groups[group].spec.pool;
+        let pool_of = |group: usize| groups[group].kept;
         let (counted, full) = (self.counted.map(pool_of), self.first_full.map(pool_of));
-        for &BlockCopy { group, src, dst } in copies {
-            let pool = pool_of(group.index());
+        for &BlockCopy { src, dst, dst_pool: pool, .. } in copies {
             if counted == Some(pool) {
                 self.history.relocate(src, dst);
             }
@@ -430,7 +429,7 @@ impl Traffic {
 
 /// What a checkpoint costs, and how many tokens' attention fills the memory, by the groups' blocks.
 fn token_costs<S: Store>(cache: &Cache<S>, quadratic: f64) -> (TokenCosts, f64) {
-    let slabs = |group: &&Group| 1.0 / f64::from(cache.store.blocks_per_slab(group.spec.pool));
+    let slabs = |group: &&Group| 1.0 / f64::from(cache.store.blocks_per_slab(group.kept));
     let groups = cache.groups.iter();
     let of_state = groups.filter(|group| group.kind().is_recurrent()).map(|it| slabs(&it));
     let windows = cache.groups.iter().filter(|group| group.is_placed);

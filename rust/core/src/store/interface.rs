@@ -83,6 +83,11 @@ pub trait Store: Parts + Debug {
         Some(slabs.slabs(pool).slab_of(block.0))
     }
 
+    /// Live blocks in a slab of `pool`; 0 in a fixed store.
+    fn num_live_in(&self, pool: PoolId, slab: SlabId) -> u32 {
+        self.as_slabs().map_or(0, |slabs| slabs.slabs(pool).num_live_in(slab))
+    }
+
     /// Checks that `demand[pool]` blocks of every pool can be had together. Returns how many whole slabs (blocks of
     /// a fixed store) are left.
     ///

@@ -321,6 +321,7 @@ fn group(group: &fixture::Group) -> GroupConfig {
         kind: GroupKind::parse(&group.kind, &given).unwrap(),
         block_size: group.block_size,
         pool: POOL,
+        kept: None,
         use_eagle: group.use_eagle,
         admission_cap: group.admission_cap,
         is_cached: true,

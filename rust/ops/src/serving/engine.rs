@@ -242,7 +242,9 @@ impl Engine {
                 ensure!(num_free == num_slabs, "{num_free} of {num_slabs} slabs are free");
             }
             Err(error) => {
-                ensure!(is_held, "nothing was in use: {error}");
+                // Copies of what was just preempted wait for the next step.
+                let may_wait = self.setup.groups.iter().any(|it| it.kept_pool.is_some());
+                ensure!(is_held || may_wait, "nothing was in use: {error}");
                 let is_same = before == self.manager.store().num_changes();
                 ensure!(is_same, "a refused reset changed something");
             }
@@ -287,6 +289,8 @@ impl Engine {
             self.holding.len(),
             self.running.len()
         );
+        // The next step would copy what the last request leaves.
+        self.copy()?;
         let (num_whole, num_slabs) =
             (self.manager.store().num_whole_slabs(), self.manager.store().num_slabs());
         ensure!(num_whole == num_slabs, "{num_whole} of {num_slabs} slabs are whole");

@@ -4,7 +4,7 @@ use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig};
 use hybrid_blocks::{BlockStore, GroupId, GroupKind, PoolId, Storage};
 use serde::{Deserialize, Serialize};
 
-use crate::setup::{Group, placement};
+use crate::setup::{Group, format_text, placement};
 
 /// How an engine is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,8 +72,7 @@ impl Setup {
         let num_drafts = if num_states > 0 && !is_slabbed { 0 } else { num_drafts };
         let max_len = (24 + number(4, 41)).next_multiple_of(hash_block_size);
         let num_pools = 1 + number(5, MOST_POOLS);
-        let mut groups =
-            vec![Group { kind: GroupKind::Full, block_size: hash_block_size, pool: 0 }];
+        let mut groups = vec![Group::full(hash_block_size)];
         for at in (6..6 + 3 * number(15, 4) as usize).step_by(3) {
             let size = 1 + number(at + 1, 9);
             // Where states are kept at all hash blocks, or at the ends of blocks, no block may be longer.
@@ -88,8 +87,10 @@ impl Setup {
                 },
                 block_size,
                 pool: if is_slabbed { number(at + 2, num_pools) } else { 0 },
+                kept_pool: None,
             });
         }
+        let keeps_apart = num_states > 0 && number(30, 3) == 2;
         let state = Group {
             kind: GroupKind::MambaAligned {
                 num_speculative: num_drafts,
@@ -98,15 +99,20 @@ impl Setup {
             },
             block_size: if is_slabbed { max_len } else { hash_block_size },
             pool: if is_slabbed { num_pools } else { 0 },
+            kept_pool: (is_slabbed && keeps_apart).then_some(num_pools + 1),
         };
         groups.extend(vec![state; num_states as usize]);
         let mut blocks_per_slab: Vec<u32> =
             (0..num_pools as usize).map(|pool| 1 + number(16 + pool, 4)).collect();
         blocks_per_slab.push(1);
+        if keeps_apart {
+            blocks_per_slab.push(1 + number(31, 4));
+        }
         let has_windows = groups.iter().any(|it| it.is_attention() && it.kind != GroupKind::Full);
         let has_windows_or_states = num_states > 0 || has_windows;
         let places = is_slabbed && has_windows_or_states;
-        let placement = placement([18, 19, 20, 21, 22].map(|at| bytes[at].into()));
+        let format = format_text(if keeps_apart { "int8" } else { "full" });
+        let placement = placement([18, 19, 20, 21, 22].map(|at| bytes[at].into())) + &format;
         let mut setup = Self {
             groups,
             hash_block_size,
@@ -205,6 +211,11 @@ impl Setup {
         (if self.is_slabbed() { group.pool } else { of_states }, block)
     }
 
+    /// The place of a block that a key of a group names.
+    pub(super) fn kept_place(&self, group: &Group, block: u32) -> (u32, u32) {
+        group.kept_pool.map_or_else(|| self.place(group, block), |pool| (pool, block))
+    }
+
     pub(super) fn store(&self) -> BlockStore {
         let store = if self.is_slabbed() {
             BlockStore::shared(self.num_slabs, &self.blocks_per_slab)
@@ -217,6 +228,7 @@ impl Setup {
     pub(super) fn config(&self) -> ManagerConfig {
         let groups = self.groups.iter().map(|group| GroupConfig {
             pool: PoolId(group.pool),
+            kept: group.kept_pool.map(PoolId),
             admission_cap: self.admission_cap(group),
             zeroes_new_blocks: self.has_states() && group.is_attention(),
             ..GroupConfig::new(group.kind, group.block_size)

@@ -5,6 +5,7 @@ use hybrid_blocks::{BlockId, BlockStore, GroupKind, PoolId, Storage, Store};
 
 use super::engine::Engine;
 use super::step::{Step, Work};
+use crate::memory::Place;
 use crate::setup::Group;
 use crate::world::{Check, ensure};
 
@@ -38,35 +39,41 @@ impl Engine {
     }
 
     /// All sources are read before any destination is written.
-    fn copy(&mut self) -> Check {
-        let pairs = if self.setup.is_slabbed() {
+    pub(super) fn copy(&mut self) -> Check {
+        let copies = if self.setup.is_slabbed() {
             self.disjoint_copies()?
         } else {
-            take_copies(&mut self.manager)?
+            let pairs = take_copies(&mut self.manager)?;
+            let Some(group) = self.setup.groups.iter().find(|group| !group.is_attention()) else {
+                ensure!(pairs.is_empty(), "copies without states: {pairs:?}");
+                return Ok(());
+            };
+            let place = |block: BlockId| self.setup.place(group, block.0);
+            pairs.iter().map(|&(src, dst)| (place(src), place(dst))).collect()
         };
-        let Some(group) = self.setup.groups.iter().find(|group| !group.is_attention()) else {
-            ensure!(pairs.is_empty(), "copies without states: {pairs:?}");
-            return Ok(());
-        };
-        let place = |block: BlockId| self.setup.place(group, block.0);
-        let pairs: Vec<_> = pairs.iter().map(|&(src, dst)| (place(src), place(dst))).collect();
-        self.memory.copy_all(&pairs);
+        self.memory.copy_all(&copies);
         Ok(())
     }
 
-    fn disjoint_copies(&mut self) -> Result<Vec<(BlockId, BlockId)>, String> {
+    /// Source and destination of each copy.
+    fn disjoint_copies(&mut self) -> Result<Vec<(Place, Place)>, String> {
         let copies = self.manager.take_disjoint_copies();
         let copies = copies.map_err(|error| format!("copies: {error}"))?;
-        for copy in &copies {
-            let dst = copy.dst;
-            ensure!(copies.iter().all(|it| it.src != dst), "{dst} is read and written");
-            let num_written = copies.iter().filter(|it| it.dst == dst).count();
-            ensure!(num_written == 1, "{dst} is written {num_written} times");
-            ensure!(!copy.src.is_null() && !dst.is_null(), "a copy of the null block");
-            let kind = self.setup.groups[copy.group.index()].kind;
+        let kinds = copies.iter().map(|copy| self.setup.groups[copy.group.index()].kind);
+        for kind in kinds {
             ensure!(kind.storage() == Storage::Moving, "a copy of {kind}");
         }
-        Ok(copies.iter().map(|copy| (copy.src, copy.dst)).collect())
+        let places = copies
+            .iter()
+            .map(|it| ((it.src_pool.0, it.src.0), (it.dst_pool.0, it.dst.0)))
+            .collect::<Vec<_>>();
+        for &(src, dst) in &places {
+            ensure!(places.iter().all(|it| it.0 != dst), "{dst:?} is read and written");
+            let num_written = places.iter().filter(|it| it.1 == dst).count();
+            ensure!(num_written == 1, "{dst:?} is written {num_written} times");
+            ensure!(src.1 > 0 && dst.1 > 0, "a copy of the null block");
+        }
+        Ok(places)
     }
 
     fn compute_one(&mut self, at: usize, work: &mut Work) -> Check {

@@ -47,13 +47,12 @@ impl GroupFields {
     fn group(&self) -> PyResult<GroupConfig> {
         let kind = self.kind.parse().map_err(core_error)?;
         Ok(GroupConfig {
-            kind,
-            block_size: self.block_size,
             pool: PoolId(self.pool),
             use_eagle: self.use_eagle,
             admission_cap: self.admission_cap,
             zeroes_new_blocks: self.zeroes_new_blocks,
             is_cached: self.is_cached,
+            ..GroupConfig::new(kind, self.block_size)
         })
     }
 }

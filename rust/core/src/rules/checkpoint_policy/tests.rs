@@ -65,7 +65,7 @@ fn given_margins_are_kept_where_the_prompt_is_long_enough() {
 }
 
 /// A policy, its text and its shortest text.
-const TEXTS: [(&str, &str); 9] = [
+const TEXTS: [(&str, &str); 11] = [
     ("learned", "learned"),
     ("none", "none"),
     ("geometric", "fixed:128+1024+8192"),
@@ -73,6 +73,8 @@ const TEXTS: [(&str, &str); 9] = [
     ("every:250", "learned/every=250"),
     ("every:250/every=none/every=0", "learned"),
     ("learned/prompt_margin=0", "fixed:0"),
+    ("learned/format=int8", "learned/format=int8"),
+    ("none/format=full", "none"),
     ("fixed:16/finish=false/max_per_request=2", "fixed:16/finish=false/max_per_request=2"),
     ("none/branch=true/finish=true", "learned/prompt_end=false"),
 ];
@@ -102,6 +104,7 @@ fn text_that_is_no_policy_is_refused_with_what_would_do() {
     }
     for (text, wanted) in [
         ("learned/finish=maybe", "finish='maybe': use true, false"),
+        ("learned/format=int4", "format='int4': use full, bf16, fp8, int8"),
         ("learned/every=often", "every='often': use a number of tokens, none"),
         ("learned/prompt_margin=", "prompt_margin='': use 1 to 8 distances"),
         ("learned/size=3", "'size' is no option of a placement; there are prompt_end"),

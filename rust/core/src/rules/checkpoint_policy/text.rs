@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{CheckpointPolicy, OPTIONS};
+use super::{CheckpointFormat, CheckpointPolicy, OPTIONS};
 use crate::error::Error;
 use crate::placement::{Lengths, MAX_PLACES};
 
@@ -18,6 +18,8 @@ pub enum OptionValue {
     Tokens(Option<u32>),
     /// Distances in tokens, if any.
     Distances(Option<Lengths>),
+    /// A format.
+    Format(CheckpointFormat),
 }
 
 impl OptionValue {
@@ -30,6 +32,10 @@ impl OptionValue {
             Self::Tokens(_) => count(text).map(|it| Self::Tokens(Some(it).filter(|&it| it > 0))),
             Self::Distances(_) if text == "none" => Some(Self::Distances(None)),
             Self::Distances(_) => distances(text).map(|it| Self::Distances(Some(it))),
+            Self::Format(_) => {
+                let mut formats = CheckpointFormat::ALL.into_iter();
+                formats.find(|it| it.name() == text).map(Self::Format)
+            }
         }
     }
 
@@ -41,6 +47,7 @@ impl OptionValue {
             Self::Distances(_) => {
                 format!("1 to {MAX_PLACES} distances in tokens, such as 128+1024; none learns them")
             }
+            Self::Format(_) => CheckpointFormat::ALL.map(CheckpointFormat::name).join(", "),
         }
     }
 }
@@ -55,6 +62,7 @@ impl fmt::Display for OptionValue {
                 let lengths: Vec<_> = lengths.as_slice().iter().map(u32::to_string).collect();
                 f.write_str(&lengths.join("+"))
             }
+            Self::Format(format) => f.write_str(format.name()),
         }
     }
 }

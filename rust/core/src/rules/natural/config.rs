@@ -3,6 +3,7 @@
 use crate::digest::Digest;
 use crate::group::GroupSpec;
 use crate::hash::Algorithm;
+use crate::ids::PoolId;
 use crate::rules::checkpoint_policy::CheckpointPolicy;
 use crate::rules::policy::Policy;
 
@@ -18,6 +19,9 @@ use crate::rules::policy::Policy;
 pub struct Config {
     /// Groups, by id.
     pub groups: Vec<GroupSpec>,
+    /// By group, the pool where its checkpoints lie, if it keeps states and [`CheckpointPolicy::format`] is not that of
+    /// running ones; empty if none has any.
+    pub kept_pools: Vec<Option<PoolId>>,
     /// Tokens a digest stands for.
     pub hash_block_size: u32,
     /// Whether computed blocks can be hit by later requests.
@@ -46,6 +50,7 @@ impl Config {
     pub fn new(groups: Vec<GroupSpec>, hash_block_size: u32) -> Self {
         Self {
             groups,
+            kept_pools: Vec::new(),
             hash_block_size,
             enable_caching: true,
             enable_events: false,

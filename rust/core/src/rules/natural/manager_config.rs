@@ -36,6 +36,13 @@ pub(super) fn check(store: &BlockStore, config: &Config) -> Result<(), Error> {
             "groups for {first} and {other} tokens of an encoder; an engine has one"
         )));
     }
+    if config.kept_pools.len() > config.groups.len() {
+        return Err(Error::InvalidConfig(format!(
+            "pools for the checkpoints of {} groups; there are {}",
+            config.kept_pools.len(),
+            config.groups.len()
+        )));
+    }
     groups_of(store, config.groups.iter().copied(), config.hash_block_size)?;
     alignment(&config.groups).map(|_| ())
 }
@@ -47,7 +54,11 @@ pub(super) fn manager_config(
     longest: u32,
 ) -> Result<ManagerConfig, Error> {
     let alignment = alignment(&config.groups)?;
-    let groups = config.groups.iter().map(|&spec| group(spec, config, alignment, longest));
+    let kept = config.kept_pools.iter().copied().chain(std::iter::repeat(None));
+    let groups = config.groups.iter().zip(kept).map(|(&spec, kept)| GroupConfig {
+        kept: kept.filter(|_| config.enable_caching),
+        ..group(spec, config, alignment, longest)
+    });
     let has_states = config.groups.iter().any(|spec| spec.kind.is_state());
     let has_full = config.groups.iter().any(|spec| spec.kind.is_full());
     let has_windows = config.groups.iter().any(|spec| spec.kind.is_window());

@@ -110,7 +110,10 @@ fn those_who_leave_a_prompt_at_one_place_are_counted_and_move_with_its_block() {
     }
     assert_eq!(traffic.num_left(&Shared::default()), 0);
     traffic.history.leave(block, true, 0.0);
-    let moved = |group| [BlockCopy { group: GroupId(group), src: block, dst: elsewhere }];
+    let moved = |group| {
+        let (src_pool, dst_pool) = (PoolId(group), PoolId(group));
+        [BlockCopy { group: GroupId(group), src: block, dst: elsewhere, src_pool, dst_pool }]
+    };
     traffic.on_moved(&cache.groups, &moved(0));
     assert_eq!(traffic.num_left(&shared(elsewhere)), 2);
     assert!(!traffic.history.is_used(elsewhere), "a block of attention is no state");

@@ -71,6 +71,11 @@ impl<'a, S: Store> Call<'a, S> {
         self.cache.groups[group].spec.pool
     }
 
+    /// The pool of the blocks that a group's keys name.
+    pub(super) fn kept(&self, group: usize) -> PoolId {
+        self.cache.groups[group].kept
+    }
+
     /// Whether the request was admitted.
     pub(super) fn is_running(&self) -> bool {
         self.tables.iter().any(|table| table.num_cached().is_some())
@@ -89,12 +94,12 @@ impl<'a, S: Store> Call<'a, S> {
 
     /// The first key of a block of a group, and the tokens it stands for.
     pub(super) fn first_key(&self, group: usize, block: BlockId) -> Option<(Key, u32)> {
-        self.cache.store.prefix_index(self.pool(group)).first_key(block)
+        self.cache.store.prefix_index(self.kept(group)).first_key(block)
     }
 
     /// Drops the keys of a block whose content its request changes or does not want any more.
     pub(super) fn drop_own_keys(&mut self, group: usize, block: BlockId) {
-        let pool = self.pool(group);
+        let pool = self.kept(group);
         self.cache.store.drop_own_keys(pool, block);
     }
 

@@ -121,7 +121,7 @@ impl<S: Store> Call<'_, S> {
         if block.is_null() {
             return Ok(None);
         }
-        let (pool, key) = (self.pool(group), self.key(group, num_tokens)?);
+        let (pool, key) = (self.kept(group), self.key(group, num_tokens)?);
         let grew = self.first_key(group, block).is_some_and(|(_, hashed)| hashed < num_tokens);
         let is_new = is_rewritten || !self.cache.store.prefix_index(pool).contains(&key, block);
         if is_rewritten || (is_new && grew) {

@@ -5,7 +5,7 @@ use crate::engine::LookupGroup;
 use crate::error::Error;
 use crate::group::{GroupKind, GroupSpec};
 use crate::ids::PoolId;
-use crate::rules::checkpoint_policy::CheckpointPolicy;
+use crate::rules::checkpoint_policy::{CheckpointFormat, CheckpointPolicy};
 use crate::rules::policy::Policy;
 use crate::rules::slabs::Checkpoints;
 
@@ -18,6 +18,8 @@ pub struct GroupConfig {
     pub block_size: u32,
     /// Where its blocks come from: 0 where all groups share one pool of equal blocks, as in vLLM.
     pub pool: PoolId,
+    /// Where its checkpoints lie, if they are kept in another format than running states.
+    pub kept: Option<PoolId>,
     /// Whether a hit is shortened by what the drafter must compute again.
     pub use_eagle: bool,
     /// Blocks that a request needs at most at a time, where blocks are recycled.
@@ -37,6 +39,7 @@ impl GroupConfig {
             kind,
             block_size,
             pool: PoolId(0),
+            kept: None,
             use_eagle: false,
             admission_cap: None,
             zeroes_new_blocks: false,
@@ -219,6 +222,7 @@ impl ManagerConfig {
         if self.scheduler_block_size == 0 {
             return refuse("scheduler_block_size is 0 tokens; give at least 1".to_owned());
         }
+        self.check_kept()?;
         if self.enable_residency && self.groups.iter().any(|group| group.pool != PoolId(0)) {
             return refuse("residency is told by block id, which takes one pool".to_owned());
         }
@@ -243,6 +247,28 @@ impl ManagerConfig {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Checkpoints in another format are of another size, so they have a pool of their own.
+    fn check_kept(&self) -> Result<(), Error> {
+        let format = self.checkpoints.map(|policy| policy.format).unwrap_or_default();
+        let is_apart = format != CheckpointFormat::Full;
+        for (group, config) in self.groups.iter().enumerate() {
+            let wrong = match config.kept {
+                None if is_apart && config.kind.is_aligned() => "needs a pool of its own for them",
+                Some(_) if !is_apart => "names a pool for them, which another format has alone",
+                Some(_) if !config.kind.is_aligned() => "has none, and names a pool for them",
+                Some(kept) if kept == config.pool => {
+                    "names the pool of its running states for them"
+                }
+                _ => continue,
+            };
+            return Err(Error::InvalidConfig(format!(
+                "checkpoints are kept in format {}; group {group} {wrong}",
+                format.name()
+            )));
+        }
+        Ok(())
     }
 
     /// Copies are of whole slabs: no state may move to another block by itself, and no block of

@@ -22,27 +22,25 @@ impl<S: Store> KvCacheManager<S> {
         if copies.is_empty() {
             return Ok(Vec::new());
         }
-        let pool_of = |copy: &BlockCopy| self.engine.cache.groups[copy.group.index()].spec.pool;
         // A copy of a copy is one of what was copied first.
         let mut source_of = FxHashMap::default();
         let mut resolved: Vec<BlockCopy> = Vec::with_capacity(copies.len());
         for copy in &copies {
-            let pool = pool_of(copy);
-            let src = source_of.get(&(pool, copy.src)).copied().unwrap_or(copy.src);
-            if source_of.insert((pool, copy.dst), src).is_some() {
+            let [src, dst] = copy.blocks();
+            let (src_pool, src) = source_of.get(&src).copied().unwrap_or(src);
+            if source_of.insert(dst, (src_pool, src)).is_some() {
                 return Err(overwritten(copy.dst));
             }
-            resolved.push(BlockCopy { src, ..*copy });
+            resolved.push(BlockCopy { src, src_pool, ..*copy });
         }
         let sources: FxHashSet<(PoolId, BlockId)> =
-            resolved.iter().map(|copy| (pool_of(copy), copy.src)).collect();
-        let is_source = |copy: &&BlockCopy| sources.contains(&(pool_of(copy), copy.dst));
+            resolved.iter().map(|copy| copy.blocks()[0]).collect();
+        let is_source = |copy: &&BlockCopy| sources.contains(&copy.blocks()[1]);
         if let Some(copy) = resolved.iter().find(is_source) {
             return Err(overwritten(copy.dst));
         }
         for copy in copies {
-            let pool = self.engine.cache.groups[copy.group.index()].spec.pool;
-            self.engine.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
+            self.engine.cache.release_copy(&copy)?;
         }
         Ok(resolved)
     }
@@ -76,9 +74,7 @@ impl<S: Store> Call<'_, S> {
     pub(super) fn fits_without_copies(&mut self, kept: i64) -> bool {
         let kept = kept.max(0).cast_unsigned();
         let reserved = self.cache.reserve();
-        // Each is a state, which has a slab of its own.
-        let copies = self.cache.outbox.copies.iter();
-        let unused = copies.filter(|copy| is_unused(self.cache, copy)).count() as u64;
+        let unused = num_slabs_of_unused(self.cache);
         match reserved {
             // Only what is left to others is missing.
             Ok(spare) => kept <= spare + unused,
@@ -97,11 +93,10 @@ impl<S: Store> Call<'_, S> {
         // The copies of one checkpoint follow each other, by group.
         loop {
             let copy = self.cache.outbox.copies.remove(at);
-            let pool = self.pool(copy.group.index());
             let before = self.cache.store.evicted().len();
-            self.cache.store.drop_own_keys(pool, copy.dst);
+            self.cache.store.drop_own_keys(copy.dst_pool, copy.dst);
             self.stats.given_up += (self.cache.store.evicted().len() - before) as u64;
-            self.cache.store.free(pool, [copy.src, copy.dst].into_iter())?;
+            self.cache.release_copy(&copy)?;
             let before = at.checked_sub(1).map(|before| self.cache.outbox.copies[before]);
             if !before.is_some_and(|it| it.group < copy.group && is_unused(self.cache, &it)) {
                 return Ok(true);
@@ -113,8 +108,32 @@ impl<S: Store> Call<'_, S> {
 
 /// Whether a copy is a checkpoint that only the copy's own step holds.
 fn is_unused<S: Store>(cache: &Cache<S>, copy: &BlockCopy) -> bool {
-    let states = cache.store.pool(cache.groups[copy.group.index()].spec.pool);
+    let states = cache.store.pool(copy.dst_pool);
     states.is_hashed(copy.dst) && states.ref_count(copy.dst) == 1
+}
+
+/// Slabs that come free without the copies that no request resumes from.
+fn num_slabs_of_unused<S: Store>(cache: &Cache<S>) -> u64 {
+    let (mut num_slabs, mut apart) = (0, Vec::new());
+    for copy in cache.outbox.copies.iter().filter(|copy| is_unused(cache, copy)) {
+        if copy.src_pool == copy.dst_pool {
+            // It is a state, which has a slab of its own.
+            num_slabs += 1;
+            continue;
+        }
+        // Several checkpoints share a slab. A state that its request has left is the copy's alone.
+        let owned = copy.blocks().into_iter();
+        let owned = owned.filter(|&(pool, block)| cache.store.pool(pool).ref_count(block) == 1);
+        apart.extend(
+            owned.filter_map(|(pool, block)| Some((pool, cache.store.slab_of(pool, block)?))),
+        );
+    }
+    apart.sort_unstable();
+    let whole = apart.chunk_by(|one, other| one == other).filter(|blocks| {
+        let (pool, slab) = blocks[0];
+        cache.store.num_live_in(pool, slab) == blocks.len() as u32
+    });
+    num_slabs + whole.count() as u64
 }
 
 fn overwritten(block: BlockId) -> Error {

@@ -37,8 +37,11 @@ impl<S: Store> Call<'_, S> {
         for group in 0..self.tables.len() {
             let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
             let needed = self.group_demand(group, computed, counts).max(0).cast_unsigned();
-            let pool = self.pool(group);
+            let (pool, kept) = (self.pool(group), self.kept(group));
             self.cache.demand[pool.index()] += needed;
+            if kept != pool {
+                self.cache.demand[kept.index()] += self.kept_demand(group, computed, counts);
+            }
         }
         self.cache.reserve().is_ok_and(|spare| spare >= kept.max(0).cast_unsigned())
     }
@@ -69,9 +72,14 @@ impl<S: Store> Call<'_, S> {
         computed: Option<&'a [Vec<BlockId>]>,
         counts: TokenCounts,
     ) -> impl Iterator<Item = (PoolId, i64)> + 'a {
-        (0..self.tables.len()).map(move |group| {
+        (0..self.tables.len()).flat_map(move |group| {
             let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
-            (self.pool(group), self.group_demand(group, computed, counts))
+            let kept = self.group(group).keeps_apart().then(|| {
+                let demand = self.kept_demand(group, computed, counts);
+                (self.kept(group), demand.cast_signed())
+            });
+            let own = (self.pool(group), self.group_demand(group, computed, counts));
+            std::iter::once(own).chain(kept)
         })
     }
 
@@ -153,8 +161,9 @@ impl<S: Store> Call<'_, S> {
         let mut new = required
             - computed.len().cast_signed() as i64
             - table.blocks.len().cast_signed() as i64;
-        let copy =
-            ends_inside_block(config, computed, counts.num_local) || table.copy_source().is_some();
+        let keeps_apart = self.group(group).keeps_apart();
+        let copy = ends_inside_block(config, computed, counts.num_local)
+            || (table.copy_source().is_some() && !(keeps_apart && table.moving().allocated));
         if copy {
             new = new.max(0) + 1;
         }
@@ -169,7 +178,16 @@ impl<S: Store> Call<'_, S> {
             let most = 1 + u32::from(copy) + u32::from(checkpoint.is_some()) + drafts;
             new = new.min(i64::from(most));
         }
-        new + self.num_revived(group, computed)
+        if keeps_apart { new } else { new + self.num_revived(group, computed) }
+    }
+
+    /// Blocks of a group's other pool, where that keeps checkpoints apart: one for a planned copy of its state, and
+    /// those of a hit that would be held again.
+    fn kept_demand(&self, group: usize, computed: &[BlockId], counts: TokenCounts) -> u64 {
+        let table = &self.tables[group];
+        let copies = table.copy_source().is_some() && table.moving().allocated;
+        let computed = if self.is_replaced(group, counts) { &[] } else { computed };
+        u64::from(copies) + self.num_revived(group, computed).cast_unsigned()
     }
 
     /// Blocks that vLLM's count of an admission leaves out: where others compute a state, it takes a block of
@@ -212,7 +230,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     fn num_revived(&self, group: usize, blocks: &[BlockId]) -> i64 {
-        let states = self.cache.store.pool(self.pool(group));
+        let states = self.cache.store.pool(self.kept(group));
         let idle = blocks.iter().filter(|&&block| states.is_available(block));
         idle.count().cast_signed() as i64
     }

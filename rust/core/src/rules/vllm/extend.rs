@@ -4,7 +4,7 @@ use super::call::{BoundaryState, Call};
 use crate::engine::BlockCopy;
 use crate::error::Error;
 use crate::group::GroupKind;
-use crate::ids::{BlockId, GroupId};
+use crate::ids::{BlockId, GroupId, PoolId};
 use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
@@ -70,7 +70,8 @@ impl<S: Store> Call<'_, S> {
         source: BlockId,
         copy: BlockId,
     ) -> Result<(), Error> {
-        self.copy(group, position, source, copy)?;
+        let (from, to) = (self.kept(group), self.pool(group));
+        self.copy(group, position, (from, source), (to, copy))?;
         self.tables[group].blocks[position as usize] = copy;
         let pool = self.pool(group);
         self.cache.store.touch(pool, copy)
@@ -78,12 +79,12 @@ impl<S: Store> Call<'_, S> {
 
     /// Has the block at a position of the table copied. Both blocks stay owned until the copier
     /// frees them.
-    fn copy(
+    pub(super) fn copy(
         &mut self,
         group: usize,
         position: u32,
-        src: BlockId,
-        dst: BlockId,
+        (src_pool, src): (PoolId, BlockId),
+        (dst_pool, dst): (PoolId, BlockId),
     ) -> Result<(), Error> {
         if self.tables[group].blocks.get(position as usize) != Some(&src) {
             return Err(Error::InvalidArgument(format!(
@@ -91,7 +92,7 @@ impl<S: Store> Call<'_, S> {
             )));
         }
         let group = GroupId(group as u32);
-        self.cache.outbox.copies.push(BlockCopy { group, src, dst });
+        self.cache.outbox.copies.push(BlockCopy { group, src, dst, src_pool, dst_pool });
         Ok(())
     }
 
@@ -127,17 +128,23 @@ impl<S: Store> Call<'_, S> {
                 self.move_draft(group, position)?;
             }
         }
+        let keeps_apart = was_allocated && self.group(group).keeps_apart();
         let mut missing = required.saturating_sub(self.tables[group].blocks.len()) as u32;
-        missing += u32::from(source.is_some());
+        missing += u32::from(source.is_some() && !keeps_apart);
         let mut new = Vec::with_capacity(missing as usize);
         self.take(group, missing, &mut new)?;
         returned.extend_from_slice(&self.tables[group].blocks[held..]);
         if let Some((position, source)) = source {
-            let copy = new.remove(0);
-            if was_allocated {
+            if keeps_apart {
+                let copy = self.keep_apart(group, position, source)?;
+                self.key_tail(group, copy, self.progress.num_computed, false)?;
+                self.note_left(group, copy);
+            } else if was_allocated {
+                let copy = new.remove(0);
                 self.preserve(group, position, source, copy)?;
                 self.note_left(group, copy);
             } else {
+                let copy = new.remove(0);
                 self.redirect(group, position, source, copy)?;
                 self.stats.forks += 1;
                 self.note_used(group, source);
@@ -169,6 +176,21 @@ impl<S: Store> Call<'_, S> {
         Ok(())
     }
 
+    /// Has a state copied to a new block of the group's other pool, where checkpoints are kept. The block has no key.
+    pub(super) fn keep_apart(
+        &mut self,
+        group: usize,
+        position: u32,
+        state: BlockId,
+    ) -> Result<BlockId, Error> {
+        let (from, to) = (self.pool(group), self.kept(group));
+        let mut new = Vec::with_capacity(1);
+        self.cache.take(to, 1, None, &mut new)?;
+        self.copy(group, position, (from, state), (to, new[0]))?;
+        self.cache.store.touch(from, state)?;
+        Ok(new[0])
+    }
+
     /// Keeps what a running request is about to overwrite: the copy takes over the keys, since the
     /// worker's table of a running request only grows.
     fn preserve(
@@ -178,8 +200,8 @@ impl<S: Store> Call<'_, S> {
         source: BlockId,
         copy: BlockId,
     ) -> Result<(), Error> {
-        self.copy(group, position, source, copy)?;
         let pool = self.pool(group);
+        self.copy(group, position, (pool, source), (pool, copy))?;
         self.cache.store.move_keys(pool, source, copy);
         self.cache.store.touch(pool, source)?;
         if let Some((_, num_tokens)) = self.tables[group].moving_mut().producer_tail.take() {

@@ -89,7 +89,7 @@ impl<S: Store> KvCacheManager<S> {
             HitLimit::NoCheckpoint
         } else if resumable < attention {
             HitLimit::WindowEvicted
-        } else if next.is_some_and(|key| finder.store.was_evicted(first.spec.pool, &key)) {
+        } else if next.is_some_and(|key| finder.store.was_evicted(first.kept, &key)) {
             HitLimit::AttentionEvicted
         } else {
             HitLimit::Unseen

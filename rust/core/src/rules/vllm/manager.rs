@@ -66,6 +66,7 @@ impl<S: Store> KvCacheManager<S> {
         };
         let enable_caching = config.enable_caching();
         let mut cache = Cache::new(store, groups, config.hash_block_size, enable_caching, outbox)?;
+        keep_apart(&mut cache, &config)?;
         if config.checkpoints.is_some() {
             cache.num_removed = Some(vec![0; config.groups.len()].into());
         }
@@ -759,6 +760,22 @@ fn start_step<S: Store>(keeper: &mut Keeper, store: &mut S, policy: Policy) {
     } else {
         keeper.start_step(store);
     }
+}
+
+/// Has keys name blocks of the pools that checkpoints have for themselves.
+fn keep_apart<S: Store>(cache: &mut Cache<S>, config: &ManagerConfig) -> Result<(), Error> {
+    let num_pools = cache.store.num_pools();
+    for (group, config) in cache.groups.iter_mut().zip(&config.groups) {
+        let Some(kept) = config.kept else { continue };
+        if kept.0 >= num_pools {
+            return Err(Error::InvalidConfig(format!(
+                "group {} keeps checkpoints in pool {kept} of {num_pools}; the first is pool 0",
+                group.id
+            )));
+        }
+        group.kept = kept;
+    }
+    Ok(())
 }
 
 /// Has windows kept where checkpoints are.

@@ -9,6 +9,7 @@ use super::call::Call;
 use super::config::ManagerConfig;
 use super::progress::RequestProgress;
 use crate::error::Error;
+use crate::group::Group;
 use crate::ids::BlockId;
 use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::slabs::{Reason, Resumed};
@@ -201,7 +202,7 @@ impl<S: Store> Call<'_, S> {
         }
         let key = self.key(group, num_tokens).ok()?;
         let state = *self.tables[group].blocks.first()?;
-        let is_kept = self.cache.store.get(self.pool(group), &key).is_some();
+        let is_kept = self.cache.store.get(self.kept(group), &key).is_some();
         (!is_kept && !state.is_null()).then_some(state)
     }
 
@@ -230,7 +231,10 @@ impl<S: Store> Call<'_, S> {
                 }
             }
             self.tables[group].moving_mut().last_kept = at;
-            self.key_tail(group, state, at, false)?;
+            // A copy that is kept apart gets its key when it is asked for.
+            if !self.group(group).keeps_apart() {
+                self.key_tail(group, state, at, false)?;
+            }
         }
         Ok(())
     }
@@ -278,7 +282,7 @@ impl<S: Store> Call<'_, S> {
         if following > 0
             && let Ok(key) = self.key(group, following)
         {
-            let pool = self.pool(group);
+            let pool = self.kept(group);
             let before = self.cache.store.evicted().len();
             self.cache.store.discard(pool, &key);
             self.stats.superseded += (self.cache.store.evicted().len() - before) as u64;
@@ -314,8 +318,8 @@ impl<S: Store> Call<'_, S> {
         }
     }
 
-    /// Keeps the states of a request that ends, or is preempted, in the blocks that they are in.
-    /// What is computed is exact: a step in flight ends before anybody reads them.
+    /// Keeps the states of a request that ends, or is preempted, in the blocks that they are in. Where checkpoints are
+    /// kept apart, copies are. What is computed is exact: a step in flight ends before anybody reads them.
     pub(super) fn keep_states(&mut self) -> Result<(), Error> {
         let at = self.progress.num_computed;
         let Some(rules) = self.config.checkpoint_rules() else { return Ok(()) };
@@ -329,15 +333,42 @@ impl<S: Store> Call<'_, S> {
             return Ok(());
         }
         self.commit(at)?;
+        let num_missing = self.reserve_copies(at);
+        if num_missing > 0 {
+            self.stats.no_room += num_missing;
+            return Ok(());
+        }
         for group in 0..self.tables.len() {
             if let Some(state) = self.state_without_key(group, at) {
+                let block = if self.group(group).keeps_apart() {
+                    self.keep_apart(group, 0, state)?
+                } else {
+                    state
+                };
                 self.drop_following(group);
-                self.key_tail(group, state, at, false)?;
-                self.note_left(group, state);
+                self.key_tail(group, block, at, false)?;
+                self.note_left(group, block);
                 self.stats.kept += 1;
             }
         }
         self.score_checkpoint();
         Ok(())
+    }
+
+    /// Has a block set aside for a copy of each state that is kept apart. Returns how many there are if they have no
+    /// room together, else 0.
+    fn reserve_copies(&mut self, num_tokens: u32) -> u64 {
+        if !self.cache.groups.iter().any(Group::keeps_apart) {
+            return 0;
+        }
+        self.cache.demand.fill(0);
+        for group in 0..self.tables.len() {
+            let is_apart = self.group(group).keeps_apart();
+            if is_apart && self.state_without_key(group, num_tokens).is_some() {
+                let kept = self.kept(group);
+                self.cache.demand[kept.index()] += 1;
+            }
+        }
+        if self.cache.reserve().is_ok() { 0 } else { self.cache.demand.iter().sum() }
     }
 }

@@ -30,7 +30,7 @@ impl<S: Store> KvCacheManager<S> {
                 running.filter(|&other| other != row && self.holds_blocks(other)).count();
             if keeper.traffic.leaves_room(num_running) {
                 for group in self.engine.cache.state_groups() {
-                    missing[group.spec.pool.index()] += num_running as u64;
+                    missing[group.kept.index()] += num_running as u64;
                 }
             }
         }

@@ -36,7 +36,7 @@ impl<S: Store> KvCacheManager<S> {
             }
             for (end, &block) in (1..).map(|at| at * group.spec.block_size).zip(&table.blocks) {
                 let priority = said_at(said, hash_block, end);
-                cache.store.set_priority(group.spec.pool, block, priority);
+                cache.store.set_priority(group.kept, block, priority);
             }
         }
         let known = digests.len() as u32 * hash_block;
@@ -45,7 +45,7 @@ impl<S: Store> KvCacheManager<S> {
             for num_tokens in (1..=known / grain).rev().map(|at| at * grain) {
                 let digest = digests[(num_tokens / hash_block) as usize - 1];
                 let key = Key { digest, group: group.id };
-                let Some(block) = cache.store.get(group.spec.pool, &key) else { continue };
+                let Some(block) = cache.store.get(group.kept, &key) else { continue };
                 let priority = said_at(said, hash_block, num_tokens);
                 let kept = if priority <= longer { 0 } else { priority };
                 keeper.keep_checkpoint(cache, &group, block, kept);
@@ -66,8 +66,8 @@ impl<S: Store> Call<'_, S> {
         let priority = said_at(&self.request.priorities, self.config.hash_block_size, num_tokens);
         for group in self.cache.state_groups() {
             let Ok(key) = self.key(group.id.index(), num_tokens) else { continue };
-            if let Some(block) = self.cache.store.get(group.spec.pool, &key) {
-                self.cache.store.reprioritize(group.spec.pool, [(block, priority)].into_iter());
+            if let Some(block) = self.cache.store.get(group.kept, &key) {
+                self.cache.store.reprioritize(group.kept, [(block, priority)].into_iter());
             }
         }
     }
