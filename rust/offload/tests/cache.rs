@@ -388,12 +388,12 @@ proptest! {
             }
             prop_assert_eq!(cache.tier().check_integrity(), Ok(()));
             let pages = |key: &Key| if key.group == GroupId(STATE) { 2 * PAGE } else { PAGE };
-            let pending = stores.iter().flatten().map(pages).sum();
+            let pending: u64 = stores.iter().flatten().map(pages).sum();
             prop_assert_eq!(cache.pending_bytes(), pending);
-            let pinned = loads.iter().flatten().map(|(key, _)| pages(key)).sum();
+            let pinned: u64 = loads.iter().flatten().map(|(key, _)| pages(key)).sum();
             prop_assert_eq!(cache.pinned_bytes(), pinned);
             let each: HashMap<_, _> = loads.iter().flatten().map(|(key, at)| (at, pages(key))).collect();
-            prop_assert_eq!(cache.pinned_chunk_bytes(), each.values().sum());
+            prop_assert_eq!(cache.pinned_chunk_bytes(), each.values().sum::<u64>());
         }
         // Nothing leaks: once nothing is under way, everything can be evicted.
         for keys in stores {
