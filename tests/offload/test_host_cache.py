@@ -4,11 +4,12 @@ import hashlib
 import threading
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hybrid_blocks._core.offload import DiskStore, HostCache
+from hybrid_blocks._core.offload import DiskStore, HostCache, Lookup, RequestKeys
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 
 ATTENTION, STATE = 0, 1
@@ -24,6 +25,20 @@ def key(group: int, at: int, *, chat: str = "chat") -> bytes:
 def chain(group: int, count: int, *, chat: str = "chat") -> tuple[list[bytes], list[int]]:
     keys = [key(group, at, chat=chat) for at in range(count)]
     return keys, [(at + 1) * TOKENS for at in range(count)]
+
+
+def names(host: HostCache, keys: list[bytes], tokens: list[int]) -> RequestKeys:
+    names = RequestKeys(host)
+    names.extend(keys, tokens)
+    return names
+
+
+def look_up(host: HostCache, keys: list[bytes], tokens: list[int], **options: Any) -> Lookup:
+    return host.lookup(names(host, keys, tokens), **options)
+
+
+def open_request(host: HostCache, keys: list[bytes], tokens: list[int]) -> int:
+    return host.open_request(names(host, keys, tokens))
 
 
 def cache(num_bytes: int = 64 * 4096) -> HostCache:
@@ -49,24 +64,24 @@ def test_a_look_up_answers_for_all_groups_in_one_call() -> None:
     host = cache()
     keys, tokens = chain(ATTENTION, 8)
     states = [key(STATE, at) for at in range(8)]
-    request = host.open_request(keys, tokens)
+    request = open_request(host, keys, tokens)
     store(host, request, keys, tokens)
-    assert host.lookup(keys + states, tokens * 2).num_tokens == 0, "no state, nothing to restore"
+    assert look_up(host, keys + states, tokens * 2).num_tokens == 0, "no state, nothing to restore"
     store(host, request, [states[4]], [tokens[4]])
-    found = host.lookup(keys + states, tokens * 2)
+    found = look_up(host, keys + states, tokens * 2)
     assert found.num_tokens == 5 * TOKENS
     assert found.on_disk == []
     assert sorted(found.on_host) == sorted([*keys[:5], states[4]])
-    assert host.lookup(keys + states, tokens * 2, limit=4 * TOKENS).num_tokens == 0
+    assert look_up(host, keys + states, tokens * 2, limit=4 * TOKENS).num_tokens == 0
     # What the device has is not loaded again.
-    found = host.lookup(keys + states, tokens * 2, num_computed=3 * TOKENS)
+    found = look_up(host, keys + states, tokens * 2, num_computed=3 * TOKENS)
     assert sorted(found.on_host) == sorted([*keys[3:5], states[4]])
 
 
 def test_slots_are_apart_and_chunks_keep_their_sizes() -> None:
     host = cache()
     keys, tokens = chain(ATTENTION, 8)
-    request = host.open_request(keys, tokens)
+    request = open_request(host, keys, tokens)
     attention = store(host, request, keys, tokens)
     state = store(host, request, [key(STATE, 7)], [tokens[7]])
     ends = [(offset, offset + 4096) for offset in attention] + [(state[0], state[0] + 8000)]
@@ -81,16 +96,16 @@ def test_a_state_goes_with_its_attention() -> None:
     host = cache(24 * 4096)
     for chat in ("a", "b"):
         keys, tokens = chain(ATTENTION, 6, chat=chat)
-        request = host.open_request(keys, tokens)
+        request = open_request(host, keys, tokens)
         store(host, request, keys, tokens)
         store(host, request, [key(STATE, 5, chat=chat)], [tokens[5]])
     keys, tokens = chain(ATTENTION, 12, chat="c")
-    store(host, host.open_request(keys, tokens), keys, tokens)
+    store(host, open_request(host, keys, tokens), keys, tokens)
     old = [*chain(ATTENTION, 6, chat="a")[0], key(STATE, 5, chat="a")]
-    found = host.lookup(old, [*chain(ATTENTION, 6)[1], 6 * TOKENS])
+    found = look_up(host, old, [*chain(ATTENTION, 6)[1], 6 * TOKENS])
     assert found.num_tokens == 0
     new = [*chain(ATTENTION, 6, chat="b")[0], key(STATE, 5, chat="b")]
-    assert host.lookup(new, [*chain(ATTENTION, 6)[1], 6 * TOKENS]).num_tokens == 6 * TOKENS
+    assert look_up(host, new, [*chain(ATTENTION, 6)[1], 6 * TOKENS]).num_tokens == 6 * TOKENS
     assert set(host.take_evicted()) <= set(old)
     host.check_integrity()
 
@@ -98,12 +113,12 @@ def test_a_state_goes_with_its_attention() -> None:
 def test_pinned_chunks_stay_and_a_store_beside_them_is_refused() -> None:
     host = cache(16 * 4096)
     keys, tokens = chain(ATTENTION, 12)
-    store(host, host.open_request(keys, tokens), keys, tokens)
+    store(host, open_request(host, keys, tokens), keys, tokens)
     host.begin_load(keys)
     others = chain(ATTENTION, 12, chat="other")
-    assert host.begin_store(host.open_request(*others), *others) is None
+    assert host.begin_store(open_request(host, *others), *others) is None
     host.complete_load(keys)
-    assert host.begin_store(host.open_request(*others), *others) is not None
+    assert host.begin_store(open_request(host, *others), *others) is not None
 
 
 @pytest.mark.parametrize(
@@ -126,16 +141,36 @@ def test_a_small_region_says_what_is_needed() -> None:
         cache(4096)
 
 
+def test_keys_that_grow_are_looked_up_as_those_that_are_given_at_once() -> None:
+    host = cache()
+    keys, tokens = chain(ATTENTION, 8)
+    store(host, open_request(host, keys, tokens), keys, tokens)
+    state = key(STATE, 5)
+    store(host, open_request(host, keys, tokens), [state], [tokens[5]])
+    grown = RequestKeys(host)
+    assert (len(grown), grown.num_tokens, host.lookup(grown).num_tokens) == (0, 0, 0)
+    grown.extend(keys[:4], tokens[:4])
+    assert host.lookup(grown).num_tokens == 0
+    with pytest.raises(InvalidArgumentError, match="a key for 17 tokens"):
+        grown.extend([keys[4], keys[5]], [tokens[4], 17])
+    assert (len(grown), grown.num_tokens) == (4, tokens[3])
+    grown.extend([*keys[4:], state], [*tokens[4:], tokens[5]])
+    found, at_once = host.lookup(grown), look_up(host, [*keys, state], [*tokens, tokens[5]])
+    assert found.num_tokens == at_once.num_tokens == 6 * TOKENS
+    assert found.on_host == at_once.on_host
+    assert sorted(found.on_host) == sorted([*keys[:6], state])
+
+
 def test_wrong_keys_are_refused_and_change_nothing() -> None:
     host = cache()
     with pytest.raises(InvalidArgumentError, match="a digest of 16 or 32 bytes"):
         host.presence(b"short")
     with pytest.raises(InvalidArgumentError, match="a key of group 7; there are 2 groups"):
-        host.lookup([key(7, 0)], [TOKENS])
+        look_up(host, [key(7, 0)], [TOKENS])
     with pytest.raises(InvalidArgumentError, match="a key for 17 tokens"):
-        host.lookup([key(0, 0)], [17])
+        look_up(host, [key(0, 0)], [17])
     with pytest.raises(InvalidArgumentError, match="1 keys with 2 token counts"):
-        host.open_request([key(0, 0)], [16, 32])
+        open_request(host, [key(0, 0)], [16, 32])
     with pytest.raises(HybridBlocksError, match="look up again"):
         host.begin_load([key(0, 0)])
     assert (host.num_units, host.live_bytes) == (0, 0)
@@ -167,7 +202,7 @@ def test_a_restart_finds_what_was_stored(tmp_path: Path) -> None:
     del first
     second = disk(tmp_path)
     assert second.num_chunks == 8
-    found = cache().lookup(keys, tokens, disk=second)
+    found = look_up(cache(), keys, tokens, disk=second)
     assert found.num_tokens == 0, "attention without a state"
     into = [np.zeros(4096, dtype=np.uint8) for _ in keys]
     assert second.load([*keys, key(ATTENTION, 99)], [*into, np.zeros(4096, np.uint8)]) == [
@@ -218,7 +253,7 @@ def test_threads_share_a_disk_and_a_cache(tmp_path: Path) -> None:
 
     def work(chat: str, value: int) -> None:
         keys, tokens = chain(ATTENTION, 16, chat=chat)
-        offsets = store(host, host.open_request(keys, tokens), keys, tokens)
+        offsets = store(host, open_request(host, keys, tokens), keys, tokens)
         views = [region[offset : offset + 4096] for offset in offsets]
         for view in views:
             view[:] = value

@@ -9,7 +9,17 @@ import pytest
 from hybrid_blocks._core.offload import HostCache, ObjectStore
 from hybrid_blocks.errors import InvalidArgumentError
 from object_server import BUCKET, object_server, objects_of
-from test_host_cache import ATTENTION, LAYOUTS, STATE, TOKENS, cache, chain, key
+from test_host_cache import (
+    ATTENTION,
+    LAYOUTS,
+    STATE,
+    TOKENS,
+    cache,
+    chain,
+    key,
+    look_up,
+    open_request,
+)
 
 pytestmark = pytest.mark.wheel
 
@@ -75,7 +85,7 @@ def test_another_engine_finds_what_was_stored_in_a_bucket(server: dict[str, str]
     assert f"some/prefix/{LAYOUTS[ATTENTION].hex()}/{ATTENTION}/{digest}" in names
 
     objects = opened(URL)
-    found = cache().lookup([*keys, state], [*tokens, tokens[-1]], objects=objects)
+    found = look_up(cache(), [*keys, state], [*tokens, tokens[-1]], objects=objects)
     assert (found.num_tokens, found.on_host, found.on_disk) == (8 * TOKENS, [], [])
     assert sorted(found.in_objects) == sorted([*keys, state])
     at = found.in_objects.index(keys[2])
@@ -120,13 +130,13 @@ def test_a_prefix_may_lie_in_both_tiers(tmp_path: Path) -> None:
     host: HostCache = cache()
     keys, tokens = chain(ATTENTION, 4)
     objects = opened(f"file://{tmp_path}")
-    request = host.open_request(keys, tokens)
+    request = open_request(host, keys, tokens)
     begun = host.begin_store(request, keys[:2], tokens[:2])
     assert begun is not None
     host.complete_store(begun[0])
     objects.store([*keys[2:], key(STATE, 3)], [*tokens[2:], tokens[3]], chunks_of(3))
     assert objects.wait(MOST)
-    found = host.lookup([*keys, key(STATE, 3)], [*tokens, tokens[3]], objects=objects)
+    found = look_up(host, [*keys, key(STATE, 3)], [*tokens, tokens[3]], objects=objects)
     assert found.num_tokens == 4 * TOKENS
     assert sorted(found.on_host) == sorted(keys[:2])
     assert sorted(found.in_objects) == sorted([*keys[2:], key(STATE, 3)])

@@ -12,7 +12,15 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ChunkCodec", "ChunkRegion", "DiskStore", "HostCache", "Lookup", "ObjectStore"]
+__all__ = [
+    "ChunkCodec",
+    "ChunkRegion",
+    "DiskStore",
+    "HostCache",
+    "Lookup",
+    "ObjectStore",
+    "RequestKeys",
+]
 
 @final
 class Lookup:
@@ -128,8 +136,7 @@ class HostCache:
 
     def lookup(
         self,
-        keys: Sequence[bytes],
-        tokens: Sequence[int],
+        keys: RequestKeys,
         *,
         num_computed: int = 0,
         limit: int | None = None,
@@ -141,8 +148,8 @@ class HostCache:
     ) -> Lookup:
         """Find which prefix to restore from host memory and the given tiers together.
 
-        ``keys`` are all of a request, with the tokens that each stands for. The device holds the
-        first ``num_computed`` tokens. It looks for states first, and reads no data.
+        ``keys`` are all of a request. The device holds the first ``num_computed`` tokens. It looks
+        for states first, and reads no data.
 
         It finds the longest prefix. ``token_cost`` gives the seconds to compute a token; with it,
         it finds the prefix from which the request resumes soonest. Other costs are the seconds that
@@ -150,7 +157,7 @@ class HostCache:
         that takes no time. If both tiers have costs, the look-up asks the faster one first.
         """
 
-    def open_request(self, keys: Sequence[bytes], tokens: Sequence[int]) -> int:
+    def open_request(self, keys: RequestKeys) -> int:
         """Begin the stores of a request with all its keys; return its number."""
 
     def close_request(self, request: int) -> None:
@@ -194,6 +201,30 @@ class HostCache:
 
     def check_integrity(self) -> None:
         """Raise ``IntegrityError`` with the first contradiction in the books."""
+
+@final
+class RequestKeys:
+    """The keys of a request's chunks and the tokens that each stands for. They grow with it.
+
+    They are read from Python once, and not in each look-up.
+    """
+
+    def __new__(cls, cache: HostCache) -> RequestKeys:
+        """Begin a request without keys, for look-ups in ``cache``."""
+
+    def extend(self, keys: Sequence[bytes], tokens: Sequence[int]) -> None:
+        """Append keys.
+
+        Raises ``InvalidArgumentError`` for a group that the cache does not have, and for tokens
+        that are no positive multiple of its ``hash_block_size``; then nothing is appended.
+        """
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens that the last key stands for; 0 without keys."""
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
 
 @final
 class ChunkCodec:

@@ -7,7 +7,7 @@ from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.host import ABSENT, PENDING, Host
 from hybrid_blocks.offload.promotions import Promotions
 from hybrid_blocks.offload.rates import ComputeRate
-from hybrid_blocks.offload.request import RequestState, all_keys
+from hybrid_blocks.offload.request import RequestState
 from hybrid_blocks.offload.tiers_below import TiersBelow
 
 _RESULTS = (LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.HIT)
@@ -136,13 +136,12 @@ class Lookups:
     def _find(self, state: RequestState, limit: int | None, context: ReqContext) -> Lookup:
         self._host.counts.lookups += 1
         below = TiersBelow() if state.is_below_off else self._below.for_load(context)
-        keys, tokens = all_keys(context)
-        state.num_known = tokens[-1]
+        keys = state.keys_of(context)
+        state.num_known = keys.num_tokens
         seconds = self._computing.seconds_per_token if self._computing else None
         return below.look_up(
             self._host.cache,
             keys,
-            tokens,
             num_computed=state.num_computed,
             limit=limit,
             token_seconds=seconds,

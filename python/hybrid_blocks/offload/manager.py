@@ -23,7 +23,7 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hybrid_blocks._core.offload import HostCache
+from hybrid_blocks._core.offload import HostCache, RequestKeys
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.host import ABSENT, Host
@@ -153,7 +153,7 @@ class HybridOffloadingManager(OffloadingManager):
         state = self._state(req_context)
         keys = list(keys)
         if state.chain is None:
-            state.chain = self.cache.open_request(*all_keys(req_context))
+            state.chain = self.cache.open_request(state.keys_of(req_context))
         tokens = [self._tokens(key, at, req_context) for at, key in enumerate(keys)]
         self._note_computing(req_context.req_id, state, max(tokens, default=0))
         offset_of, evicted = self._host.begin_store(state.chain, keys, tokens)
@@ -279,6 +279,6 @@ class HybridOffloadingManager(OffloadingManager):
     def _state(self, context: ReqContext) -> RequestState:
         state = self._requests.get(context.req_id)
         if state is None:
-            state = RequestState(generation=self._generation)
+            state = RequestState(RequestKeys(self.cache), generation=self._generation)
             self._requests[context.req_id] = state
         return state

@@ -8,7 +8,7 @@ from vllm.v1.kv_offload.base import OffloadKey, ReqContext
 
 from hybrid_blocks._core.offload import Lookup
 from hybrid_blocks.offload.host import READY, Host
-from hybrid_blocks.offload.request import RequestState, all_keys
+from hybrid_blocks.offload.request import RequestState
 from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
 
@@ -46,7 +46,7 @@ class Promotions:
         offset_of = None
         if self._may_fit(size):
             # With all keys of the request, so that what is read owns what leads to it.
-            chain = host.cache.open_request(*all_keys(context))
+            chain = host.cache.open_request(state.keys_of(context))
             offset_of = self._take(chain, held, keys, tokens)
             if offset_of is None:
                 host.cache.close_request(chain)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.v1.kv_offload.base import Medium, OffloadKey, ReqContext
+from vllm.v1.kv_offload.base import Medium, ReqContext
 
-from hybrid_blocks._core.offload import DiskStore, HostCache, Lookup, ObjectStore
+from hybrid_blocks._core.offload import DiskStore, HostCache, Lookup, ObjectStore, RequestKeys
 from hybrid_blocks.offload.tier_queue import TierQueue
 
 
@@ -43,8 +43,7 @@ class TiersBelow:
     def look_up(
         self,
         cache: HostCache,
-        keys: list[OffloadKey],
-        tokens: list[int],
+        keys: RequestKeys,
         *,
         num_computed: int,
         limit: int | None,
@@ -58,7 +57,6 @@ class TiersBelow:
         now = time.monotonic()
         return cache.lookup(
             keys,
-            tokens,
             num_computed=num_computed,
             limit=limit,
             disk=None if self.disk is None else self.disk.store,

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks import block_hasher
-from hybrid_blocks._core.offload import HostCache
+from hybrid_blocks._core.offload import HostCache, RequestKeys
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.replay import Cache, Engine, EngineConfig
@@ -22,13 +22,12 @@ BYTES_A_SECOND: Final = 25e9
 _Stored = tuple[str, int, int, int, int, bytes, list[bytes]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunks:
-    """What host memory may hold of a prompt: names, and the tokens that each stands for."""
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A prompt, and the names of what host memory may hold of it."""
 
-    prompt_tokens: int
-    keys: list[bytes]
-    ends: list[int]
+    num_tokens: int
+    keys: RequestKeys
 
 
 class HostedManager(WrappedManager):
@@ -55,7 +54,7 @@ class HostedManager(WrappedManager):
             chunk_bytes=self._chunk_bytes,
             windows=[_window(group) for group in geometry.groups],
         )
-        self._chunks: dict[int, _Chunks] = {}
+        self._prompts: dict[int, _Prompt] = {}
         self._stores: dict[int, int] = {}
         self._loads: dict[int, tuple[int, int, list[bytes]]] = {}
         self._load_seconds = 0.0
@@ -71,20 +70,16 @@ class HostedManager(WrappedManager):
             for group, size in enumerate(self._chunk_tokens)
             for end in range(size, len(tokens) + 1, size)
         ]
-        self._chunks[handle] = _Chunks(
-            prompt_tokens=len(tokens),
-            keys=[key for key, _ in chunks],
-            ends=[end for _, end in chunks],
-        )
+        keys = RequestKeys(self._host)
+        keys.extend([key for key, _ in chunks], [end for _, end in chunks])
+        self._prompts[handle] = _Prompt(len(tokens), keys)
         return handle
 
     def match_prefix(self, handle: int) -> int:
         """Return what the device holds, or host memory if that is more."""
         computed = self._device.match_prefix(handle)
-        chunks = self._chunks[handle]
-        found = self._host.lookup(
-            chunks.keys, chunks.ends, num_computed=computed, limit=chunks.prompt_tokens - 1
-        )
+        prompt = self._prompts[handle]
+        found = self._host.lookup(prompt.keys, num_computed=computed, limit=prompt.num_tokens - 1)
         self._loads.pop(handle, None)
         if found.num_tokens <= computed:
             return computed
@@ -124,7 +119,7 @@ class HostedManager(WrappedManager):
         self._device.free(handles)
         self._store()
         for handle in handles.tolist():
-            del self._chunks[handle]
+            del self._prompts[handle]
             if handle in self._stores:
                 self._host.close_request(self._stores.pop(handle))
 
@@ -163,8 +158,7 @@ class HostedManager(WrappedManager):
     def _chain(self, handle: int) -> int:
         """Return the number under which host memory knows a request that stores."""
         if handle not in self._stores:
-            known = self._chunks[handle]
-            self._stores[handle] = self._host.open_request(known.keys, known.ends)
+            self._stores[handle] = self._host.open_request(self._prompts[handle].keys)
         return self._stores[handle]
 
 

@@ -3,33 +3,73 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hybrid_blocks::{Digest, GroupKind, Key, PoolId};
+use hybrid_blocks::{GroupKind, Key, PoolId};
 use hybrid_blocks_interop::{Guarded, HybridBlocksError, invalid_argument};
 use hybrid_blocks_offload::host::{self, Presence, RequestId};
-use hybrid_blocks_offload::plan::{Costs, OffloadGroup, ReadCost, Tier};
+use hybrid_blocks_offload::plan::{Costs, Load, OffloadGroup, ReadCost, Tier};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::disk::DiskStore;
 use super::errors::offload_error;
-use super::keys::{OffloadKey, names, paired, to_bytes};
+use super::keys::{OffloadKey, check_groups, names, paired, to_bytes};
 use super::objects::ObjectStore;
+use super::request_keys::RequestKeys;
 
 /// Host memory in a plan, whose tiers are numbered in order of preference.
 const HOST: u8 = 0;
 
-/// The result of one look-up.
-#[pyclass(frozen, get_all, module = "hybrid_blocks._core.offload")]
+/// The result of one look-up. Keys become Python's where they are asked for.
+#[pyclass(frozen, module = "hybrid_blocks._core.offload")]
 pub(crate) struct Lookup {
+    #[pyo3(get)]
     num_tokens: u32,
+    #[pyo3(get)]
     num_passed_by: u32,
+    #[pyo3(get)]
     is_pending: bool,
-    on_host: Vec<Py<PyBytes>>,
-    on_disk: Vec<Py<PyBytes>>,
-    on_disk_tokens: Vec<u32>,
-    in_objects: Vec<Py<PyBytes>>,
-    in_objects_tokens: Vec<u32>,
+    digest_size: usize,
+    on_host: Chunks,
+    on_disk: Chunks,
+    in_objects: Chunks,
+}
+
+/// Keys, and the tokens that each stands for.
+type Chunks = Vec<(Key, u32)>;
+
+#[pymethods]
+impl Lookup {
+    #[getter]
+    fn on_host<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.names(py, &self.on_host)
+    }
+
+    #[getter]
+    fn on_disk<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.names(py, &self.on_disk)
+    }
+
+    #[getter]
+    fn on_disk_tokens(&self) -> Vec<u32> {
+        self.on_disk.iter().map(|&(_, num_tokens)| num_tokens).collect()
+    }
+
+    #[getter]
+    fn in_objects<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.names(py, &self.in_objects)
+    }
+
+    #[getter]
+    fn in_objects_tokens(&self) -> Vec<u32> {
+        self.in_objects.iter().map(|&(_, num_tokens)| num_tokens).collect()
+    }
+}
+
+impl Lookup {
+    fn names<'py>(&self, py: Python<'py>, chunks: &Chunks) -> Vec<Bound<'py, PyBytes>> {
+        chunks.iter().map(|(key, _)| to_bytes(py, key, self.digest_size)).collect()
+    }
 }
 
 /// Seconds of latency and a byte.
@@ -55,38 +95,13 @@ pub(crate) struct HostCache {
 }
 
 impl HostCache {
-    /// Refuses groups that the cache does not know, and remembers how long digests are.
-    fn check(&self, keys: &[OffloadKey]) -> PyResult<()> {
-        if let Some(key) = keys.iter().find(|it| it.key.group.index() >= self.num_groups) {
-            return Err(invalid_argument(format_args!(
-                "a key of group {}; there are {} groups",
-                key.key.group, self.num_groups
-            )));
-        }
-        if let Some(key) = keys.first() {
-            self.digest_size.store(key.digest_size, Ordering::Relaxed);
-        }
-        Ok(())
+    /// Tokens a hash block, and the number of groups.
+    pub(super) fn cut(&self) -> (u32, usize) {
+        (self.hash_block_size, self.num_groups)
     }
 
     fn to_bytes(&self, py: Python<'_>, key: &Key) -> Py<PyBytes> {
         to_bytes(py, key, self.digest_size.load(Ordering::Relaxed)).unbind()
-    }
-
-    /// Digests by hash block, zeros where no key stands.
-    fn digests(&self, chunks: &[(Key, u32)]) -> PyResult<Vec<Digest>> {
-        let size = self.hash_block_size;
-        let last = chunks.iter().map(|&(_, tokens)| tokens).max().unwrap_or(0);
-        let mut digests = vec![Digest::from([0; 32]); (last / size) as usize];
-        for (key, tokens) in chunks {
-            if *tokens == 0 || !tokens.is_multiple_of(size) {
-                return Err(invalid_argument(format_args!(
-                    "a key for {tokens} tokens; it must be a positive multiple of {size} tokens"
-                )));
-            }
-            digests[(tokens / size - 1) as usize] = key.digest;
-        }
-        Ok(digests)
     }
 }
 
@@ -214,15 +229,14 @@ impl HostCache {
     }
 
     #[pyo3(signature = (
-        keys, tokens, *, num_computed = 0, limit = None, disk = None, objects = None, disk_cost = None,
-        objects_cost = None, token_cost = None
+        keys, *, num_computed = 0, limit = None, disk = None, objects = None, disk_cost = None, objects_cost = None,
+        token_cost = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "named ones, in Python")]
     fn lookup(
         &self,
         py: Python<'_>,
-        keys: Vec<OffloadKey>,
-        tokens: Vec<u32>,
+        keys: &RequestKeys,
         num_computed: u32,
         limit: Option<u32>,
         disk: Option<&DiskStore>,
@@ -231,8 +245,6 @@ impl HostCache {
         objects_cost: Option<(f64, f64)>,
         token_cost: Option<f64>,
     ) -> PyResult<Lookup> {
-        self.check(&keys)?;
-        let digests = self.digests(&paired(&keys, &tokens)?)?;
         let limit = limit.unwrap_or(u32::MAX);
         // What lies in host memory is taken at once.
         let mut reads = vec![Some(ReadCost::default())];
@@ -241,49 +253,36 @@ impl HostCache {
         let costs = Costs { reads: &reads, per_token: token_cost };
         let disk_tier = disk.map(|it| it.tier_attached(py));
         let object_tier = objects.map(|it| it.tier_attached(py));
-        let (plan, is_pending) = self.cache.with(py, |cache| {
-            let mut tiers: Vec<&dyn Tier> = vec![cache];
-            tiers.extend(disk_tier.as_deref().map(|tier| tier as &dyn Tier));
-            tiers.extend(object_tier.as_deref().map(|tier| tier as &dyn Tier));
-            let plan = cache.planner().plan_soonest(&tiers, &costs, &digests, num_computed, limit);
-            let is_pending = cache.is_pending(&plan, HOST);
-            (plan, is_pending)
-        })?;
-        drop((disk_tier, object_tier));
-        let chunk_tokens = self.cache.with(py, |cache| cache.chunk_tokens())?;
-        let in_tier = |tier: Option<u8>| {
-            let loads = plan.loads.iter().flatten().filter(|it| Some(it.tier) == tier);
-            let named = loads.map(|load| {
-                let tokens = (load.chunk + 1) * chunk_tokens[load.key.group.index()];
-                (self.to_bytes(py, &load.key), tokens)
-            });
-            named.unzip()
-        };
         let below_disk = HOST + 1 + u8::from(disk.is_some());
-        let (on_host, _): (_, Vec<_>) = in_tier(Some(HOST));
-        let (on_disk, on_disk_tokens) = in_tier(disk.map(|_| HOST + 1));
-        let (in_objects, in_objects_tokens) = in_tier(objects.map(|_| below_disk));
-        Ok(Lookup {
-            num_tokens: plan.num_tokens,
-            num_passed_by: plan.num_passed_by,
-            is_pending,
-            on_host,
-            on_disk,
-            on_disk_tokens,
-            in_objects,
-            in_objects_tokens,
-        })
+        keys.with(py, |known| {
+            self.cache.with(py, |cache| {
+                let mut tiers: Vec<&dyn Tier> = vec![cache];
+                tiers.extend(disk_tier.as_deref().map(|tier| tier as &dyn Tier));
+                tiers.extend(object_tier.as_deref().map(|tier| tier as &dyn Tier));
+                let digests = &known.digests;
+                let plan =
+                    cache.planner().plan_soonest(&tiers, &costs, digests, num_computed, limit);
+                let chunk_tokens = cache.chunk_tokens();
+                let in_tier = |tier: Option<u8>| {
+                    let loads = plan.loads.iter().flatten().filter(|it| Some(it.tier) == tier);
+                    let tokens = |it: &Load| (it.chunk + 1) * chunk_tokens[it.key.group.index()];
+                    loads.map(|load| (load.key, tokens(load))).collect()
+                };
+                Lookup {
+                    num_tokens: plan.num_tokens,
+                    num_passed_by: plan.num_passed_by,
+                    is_pending: cache.is_pending(&plan, HOST),
+                    digest_size: known.digest_size,
+                    on_host: in_tier(Some(HOST)),
+                    on_disk: in_tier(disk.map(|_| HOST + 1)),
+                    in_objects: in_tier(objects.map(|_| below_disk)),
+                }
+            })
+        })?
     }
 
-    fn open_request(
-        &self,
-        py: Python<'_>,
-        keys: Vec<OffloadKey>,
-        tokens: Vec<u32>,
-    ) -> PyResult<u64> {
-        self.check(&keys)?;
-        let prefix = paired(&keys, &tokens)?;
-        self.cache.with(py, |cache| cache.open_request(&prefix).0)
+    fn open_request(&self, py: Python<'_>, keys: &RequestKeys) -> PyResult<u64> {
+        keys.with(py, |known| self.cache.with(py, |cache| cache.open_request(&known.chunks).0))?
     }
 
     fn close_request(&self, py: Python<'_>, request: u64) -> PyResult<()> {
@@ -298,8 +297,11 @@ impl HostCache {
         keys: Vec<OffloadKey>,
         tokens: Vec<u32>,
     ) -> PyResult<Option<(Vec<Py<PyBytes>>, Bound<'py, PyArray1<i64>>)>> {
-        self.check(&keys)?;
+        check_groups(&keys, self.num_groups)?;
         let chunks = paired(&keys, &tokens)?;
+        if let Some(key) = keys.first() {
+            self.digest_size.store(key.digest_size, Ordering::Relaxed);
+        }
         let placements =
             self.cache.with(py, |cache| cache.begin_store(RequestId(request), &chunks))?;
         Ok(placements.map(|placements| {

@@ -45,6 +45,17 @@ pub(super) fn to_bytes<'py>(py: Python<'py>, key: &Key, digest_size: usize) -> B
     PyBytes::new(py, &bytes)
 }
 
+/// Refuses keys of groups that there are not.
+pub(super) fn check_groups(keys: &[OffloadKey], num_groups: usize) -> PyResult<()> {
+    match keys.iter().find(|it| it.key.group.index() >= num_groups) {
+        None => Ok(()),
+        Some(key) => Err(invalid_argument(format_args!(
+            "a key of group {}; there are {num_groups} groups",
+            key.key.group
+        ))),
+    }
+}
+
 /// Keys and the tokens that each stands for.
 pub(super) fn paired(keys: &[OffloadKey], tokens: &[u32]) -> PyResult<Vec<(Key, u32)>> {
     if keys.len() != tokens.len() {

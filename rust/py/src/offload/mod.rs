@@ -8,6 +8,7 @@ mod host;
 mod keys;
 mod objects;
 mod region;
+mod request_keys;
 mod warnings;
 
 /// The Python module.
@@ -23,4 +24,6 @@ pub(crate) mod offload {
     use super::objects::ObjectStore;
     #[pymodule_export]
     use super::region::ChunkRegion;
+    #[pymodule_export]
+    use super::request_keys::RequestKeys;
 }
