@@ -10,7 +10,6 @@ from hybrid_blocks.cli.output import fail, refuse_same_file, to_draw, to_page, t
 from hybrid_blocks.cli.replay_asked import Asked, counted_cache, planned_cache, read_asked
 from hybrid_blocks.cli.replay_refuse import (
     DEFAULT_MODEL,
-    check_formats,
     check_options,
     warn_of_defaults,
 )
@@ -202,8 +201,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             disk=disk,
             tiering=tiering,
         )
-        check_options(given, asked.managers, asked.policies, workload)
-        check_formats(given, asked.placements)
+        check_options(given, asked.managers, asked.policies, asked.placements, workload)
         refuse_same_file(trace=trace, json=json, plot=plot, html=html)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,

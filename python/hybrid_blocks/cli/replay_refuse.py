@@ -26,6 +26,7 @@ def check_options(
     given: Given,
     managers: Sequence[ManagerName],
     policies: Sequence[PolicyName],
+    placements: Sequence[str],
     workload: str,
 ) -> None:
     """Refuse options that would say nothing beside the others, or that need vLLM without it.
@@ -55,6 +56,7 @@ def check_options(
     given.refuse("tiering", why="without --host: there are no tiers below the device")
     _check_memory(given)
     _check_managers(given, managers, policies)
+    _check_formats(given, placements)
 
 
 def _check_memory(given: Given) -> None:
@@ -89,13 +91,8 @@ def _check_managers(
         need_vllm(", or leave out --manager vllm")
 
 
-def check_formats(given: Given, placements: Sequence[str]) -> None:
-    """Refuse what does not show checkpoints in another format than running states.
-
-    Raises:
-        InvalidArgumentError: there is one.
-
-    """
+def _check_formats(given: Given, placements: Sequence[str]) -> None:
+    """Refuse what does not show checkpoints in another format than running states."""
     if any(CheckpointPolicy(name).options["format"] != "full" for name in placements):
         given.refuse("html", why="beside a placement with a format: it draws no pool of them")
         given.refuse("num_blocks", why="beside a placement with a format: it has no states")
