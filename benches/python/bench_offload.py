@@ -1,4 +1,4 @@
-"""Offload: what waiting for a disk costs a step, and storing chunks that are there already."""
+"""Offload: what questions and waiting cost a step, and storing chunks that are there already."""
 
 import hashlib
 import tempfile
@@ -133,6 +133,27 @@ def waiting() -> Row:
     return within(name, "ms", took * 1e3, at_most=1.0)
 
 
+def asked() -> Row:
+    """A question of level ``natural`` for all that host memory has of a waiting request."""
+    num_chunks = LONG // TOKENS
+    manager = HybridOffloadingManager(GROUPS, 2 * num_chunks * PAGE)
+    first, again = Prompt(0, num_chunks), Prompt(0, num_chunks)
+    keys = [*first.keys[0], first.keys[1][-1]]
+    if manager.prepare_store(keys, first.context) is None:
+        raise AssertionError("nothing was stored")
+    manager.complete_store(keys, first.context)
+    manager.on_request_finished(first.context)
+
+    def ask() -> None:
+        if manager.restorable(again.context, 0, LONG) != LONG:
+            raise AssertionError("not all of it was found")
+
+    ask()
+    (took,) = seconds(ask)
+    name = f"a question for all of {LONG:,} tokens in {2 * num_chunks:,} keys"
+    return within(name, "us", took * 1e6, at_most=500.0)
+
+
 def again() -> Row:
     """A store of chunks that the disk has."""
     with _queue(MANY * PAGE) as queue:
@@ -147,7 +168,7 @@ def again() -> Row:
 
 def run() -> list[Row]:
     """Measure."""
-    return [waiting(), again()]
+    return [asked(), waiting(), again()]
 
 
 if __name__ == "__main__":
