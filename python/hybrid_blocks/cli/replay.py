@@ -8,11 +8,7 @@ import typer
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import fail, refuse_same_file, to_draw, to_page, to_write
 from hybrid_blocks.cli.replay_asked import Asked, counted_cache, planned_cache, read_asked
-from hybrid_blocks.cli.replay_refuse import (
-    DEFAULT_MODEL,
-    check_options,
-    warn_of_defaults,
-)
+from hybrid_blocks.cli.replay_refuse import DEFAULT_MODEL, check_options, warn_of_defaults
 from hybrid_blocks.cli.replay_run import run
 from hybrid_blocks.cli.replay_show import Files, show_replay, show_tiers
 from hybrid_blocks.cli.replay_trace import generate_requests, read_requests

@@ -366,7 +366,8 @@ impl HostCache {
     }
 
     fn slot_bytes(&self, load: &Load) -> u64 {
-        self.tier.bytes_of(load).map_or(0, |bytes| bytes.end - bytes.start)
+        let geometry = self.tier.geometry();
+        geometry.pool_of(load.key.group.index()).map_or(0, |pool| geometry.slot_bytes(pool))
     }
 
     fn load(&self, key: &Key) -> Option<Load> {

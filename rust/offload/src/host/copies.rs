@@ -30,7 +30,7 @@ pub(super) struct Copies {
     bytes: u64,
 }
 
-fn name(key: &Key) -> (Digest, u32) {
+pub(super) fn name(key: &Key) -> (Digest, u32) {
     (key.digest, key.group.0)
 }
 

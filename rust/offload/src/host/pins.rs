@@ -3,6 +3,8 @@
 use hybrid_blocks::{Digest, Key};
 use rustc_hash::FxHashMap as HashMap;
 
+use super::copies::name;
+
 /// How often each chunk is pinned, and the bytes of all.
 #[derive(Debug, Default)]
 pub(super) struct Pins {
@@ -24,7 +26,7 @@ impl Pins {
 
     /// Notes a pin of a chunk of this many bytes.
     pub(super) fn add(&mut self, key: &Key, bytes: u64) {
-        let count = self.counts.entry((key.digest, key.group.0)).or_default();
+        let count = self.counts.entry(name(key)).or_default();
         self.chunk_bytes += if *count == 0 { bytes } else { 0 };
         self.bytes += bytes;
         *count += 1;
@@ -32,7 +34,7 @@ impl Pins {
 
     /// Ends a pin. `false` if there is none, as for loads from before a reset.
     pub(super) fn remove(&mut self, key: &Key, bytes: u64) -> bool {
-        let name = (key.digest, key.group.0);
+        let name = name(key);
         let Some(count) = self.counts.get_mut(&name) else { return false };
         *count -= 1;
         self.bytes -= bytes;
