@@ -9,6 +9,7 @@ from hybrid_blocks.model.described import decode
 from hybrid_blocks.model.layer import LatentAttention, LatentIndex
 from hybrid_blocks.pasted.command import read_command
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
+from hybrid_blocks.plan.report import make_report
 
 FIELDS: dict[str, object] = {
     "model_type": "deepseek_v32",
@@ -38,6 +39,11 @@ def test_each_layer_keeps_a_key_of_its_index_beside_its_latent() -> None:
 def test_level_natural_counts_the_index() -> None:
     plan = plan_natural(from_config(FIELDS, "sparse"), 2**32, Deployment(max_model_len=4096))
     assert sum(group.block_bytes for group in plan.groups) == 8 * 64 * (LATENT + INDEX)
+
+
+def test_a_plan_says_that_no_engine_serves_it_at_level_natural() -> None:
+    report = make_report(from_config(FIELDS, "sparse"), 2**35, Deployment(max_model_len=4096))
+    assert "natural: vLLM runs at level manager (sparse latent attention)" in report.warnings
 
 
 def test_level_natural_keeps_layers_apart_that_take_what_another_chose() -> None:

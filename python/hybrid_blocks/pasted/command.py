@@ -13,13 +13,13 @@ from hybrid_blocks.pasted.level import (
     figures_of,
     level_of,
     refusal_of,
-    refusal_of_plan,
 )
 from hybrid_blocks.pasted.model import find_model
 from hybrid_blocks.pasted.options import Engine, recorded
 from hybrid_blocks.pasted.parse import parse
 from hybrid_blocks.pasted.words import find_arguments
 from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.natural_refusals import natural_refusals
 
 BATCHED_TOKENS: Final = 8192
 """vLLM's default for a server on a GPU of 70 to 160 GB; smaller ones take 2,048, larger 16,384."""
@@ -74,8 +74,8 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
     ]
     level = level_of(found.environment)
     command = of_options(parsed.values, parsed.model, found.environment, source)
-    refusal = refusal_of_plan(command.model, command.deployment)
-    refusal = refusal or refusal_of(parsed.values, found.environment)
+    reasons = natural_refusals(command.model, command.deployment)
+    refusal = Refusal(reasons[0]) if reasons else refusal_of(parsed.values, found.environment)
     notes.append(figures_of(level, refusal))
     model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
     return msgspec.structs.replace(command, model=model, level=level, refusal=refusal)

@@ -6,10 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from hybrid_blocks import variables
-from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted import speculative
 from hybrid_blocks.pasted.connector import connector_of
-from hybrid_blocks.plan.deployment import Deployment
 
 LEVELS: Final = ("off", "pool", "manager", "natural")
 
@@ -75,15 +74,3 @@ def figures_of(level: str | None, refusal: Refusal | None) -> str:
             "those of natural"
         )
     return f"{asked}HYBRID_BLOCKS=natural reaches level manager, because of {refusal.reason}"
-
-
-def refusal_of_plan(model: Model, deployment: Deployment) -> Refusal | None:
-    """Return what of a model or of how it is split keeps it from level ``natural``."""
-    kinds = {layer.cache.kind for layer in model.layers}
-    refused = {
-        "pipeline parallelism": deployment.pp > 1,
-        "cross attention": "cross" in kinds,
-        "no attention layer": kinds == {"state"},
-        "compressed attention": model.index is not None,
-    }
-    return next((Refusal(reason) for reason, applies in refused.items() if applies), None)

@@ -9,6 +9,7 @@ from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.natural_refusals import natural_refusals
 from hybrid_blocks.vllm.natural import concurrency, stock
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
@@ -34,6 +35,7 @@ def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> No
     deployment = Deployment(
         max_model_len=16_384, num_speculative_tokens=speculative, in_flight_batches=1
     )
+    assert not natural_refusals(model, deployment)
     plan = plan_natural(model, MEMORY, deployment)
     engine = Engine(model, deployment, MEMORY)
     config = engine.kv_cache_config

@@ -8,7 +8,8 @@ from hybrid_blocks.model.described import DESCRIBED
 from hybrid_blocks.model.layer import Attention, State
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
-from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
+from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.plan.natural_refusals import natural_refusals
 from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
 from hybrid_blocks.units import human
@@ -33,7 +34,7 @@ def advise(
         *_about_natural(deployment, geometry, deployment.length(model)),
         *(
             f"natural: vLLM runs at level manager ({refusal})"
-            for refusal in level_refusals(model, deployment, geometry)
+            for refusal in natural_refusals(model, deployment)
         ),
     ]
     if vllm is None:
@@ -115,24 +116,6 @@ def _about_natural(deployment: Deployment, geometry: ArenaPlan, length: int) -> 
         need = capacity.needed_bytes(geometry, length)
         warnings.append(_too_long("natural", fits, length, need, geometry.memory_bytes))
     return warnings
-
-
-def level_refusals(model: Model, deployment: Deployment, geometry: ArenaPlan) -> list[str]:
-    """What keeps vLLM from running at level natural: the plan then holds for the replay only."""
-    states = {group.block_bytes // len(group.page_bytes) for group in _states(geometry)}
-    refused = {
-        "pipeline parallelism": deployment.pp > 1,
-        "cross attention": any(group.kind == "cross" for group in geometry.groups),
-        "no attention layer": len(_states(geometry)) == len(geometry.groups),
-        "recurrent states of several shapes": len(states) > 1,
-        "compressed attention": model.index is not None,
-    }
-    named = [name for name, applies in refused.items() if applies]
-    return [*named, *filter(None, (deployment.level_refusal,))]
-
-
-def _states(geometry: ArenaPlan) -> list[GroupPlan]:
-    return [group for group in geometry.groups if group.kind == "state"]
 
 
 def _about_blocks(deployment: Deployment, vllm: VllmPlan) -> list[str]:

@@ -12,7 +12,8 @@ from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.geometry.natural import plan_natural
-from hybrid_blocks.plan.report.advice import advise, level_refusals, remark
+from hybrid_blocks.plan.natural_refusals import natural_refusals
+from hybrid_blocks.plan.report.advice import advise, remark
 from hybrid_blocks.plan.report.capped import advise_on_lengths
 from hybrid_blocks.plan.report.explain import explain
 from hybrid_blocks.plan.report.plan_report import (
@@ -109,7 +110,7 @@ def make_report(
         explanation=explain(model, deployment, geometry, vllm),
         sglang=sglang,
         sglang_refusal=sglang_refusal,
-        verdict=judge(natural, theirs, level_refusals(model, deployment, geometry), most),
+        verdict=judge(natural, theirs, natural_refusals(model, deployment), most),
     )
 
 

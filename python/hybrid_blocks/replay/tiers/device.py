@@ -19,7 +19,7 @@ from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.managers.vllm_groups import BlockSizes, make_groups
 from hybrid_blocks.replay.tiers.below import Below
 from hybrid_blocks.replay.tiers.connector import MAKE, SlabTiersConnector, TiersConnector
-from hybrid_blocks.replay.tiers.side import natural_refusals
+from hybrid_blocks.replay.tiers.side import refusals_of
 from hybrid_blocks.replay.tiers.slabs import slab_config
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def longest_in_slabs(cache: Cache) -> int:
 
     """
     model, deployment = _model_and_deployment(cache)
-    if refusals := natural_refusals(cache):
+    if refusals := refusals_of(cache):
         raise ReplayError(
             f"{model.name} does not run at level natural ({', '.join(refusals)}); leave natural "
             "out of --tiering"

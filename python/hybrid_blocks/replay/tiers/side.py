@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from hybrid_blocks.plan.report.advice import level_refusals
+from hybrid_blocks.plan.natural_refusals import natural_refusals
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.errors import ReplayError
 
@@ -50,16 +50,16 @@ DEFAULT = (Side.NATURAL, Side.HYBRID, Side.LRU, Side.ARC)
 def default_sides(cache: Cache) -> tuple[Side, ...]:
     """Return the managers to compare over a cache if the user names none."""
     differs = not all(group.grows for group in cache.geometry.groups)
-    if differs and not natural_refusals(cache):
+    if differs and not refusals_of(cache):
         return DEFAULT
     return tuple(side for side in DEFAULT if not side.is_natural)
 
 
-def natural_refusals(cache: Cache) -> list[str]:
+def refusals_of(cache: Cache) -> list[str]:
     """Return the reasons why no engine of a cache runs at level ``natural``."""
     if cache.model is None or cache.deployment is None:
         return []
-    return level_refusals(cache.model, cache.deployment, cache.geometry)
+    return natural_refusals(cache.model, cache.deployment)
 
 
 def read_sides(text: str) -> tuple[Side, ...]:
