@@ -140,12 +140,25 @@ mod tests {
 
     #[test]
     fn a_digest_is_the_beginning_of_the_published_cipher_text() {
-        // FIPS 197, appendix C.1, with the size of 16 bytes in the first byte.
-        let key = 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100_u128.to_le_bytes();
-        let mut hash = 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff_u128.to_be_bytes();
-        hash[0] ^= 16;
-        // 69 c4 e0, d8 6a 7b, 04 30 d8
-        assert_eq!(text(key, &[&hash]), "acTg2Gp7BDDY");
+        // FIPS 197, appendices C.1 and B, with the size of 16 bytes in the first byte:
+        // 69 c4 e0, d8 6a 7b, 04 30 d8 and 39 25 84, 1d 02 dc, 09 fb dc.
+        let published: [(u128, u128, _); 2] = [
+            (
+                0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f,
+                0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
+                "acTg2Gp7BDDY",
+            ),
+            (
+                0x2b7e_1516_28ae_d2a6_abf7_1588_09cf_4f3c,
+                0x3243_f6a8_885a_308d_3131_98a2_e037_0734,
+                "OSWEHQLcCfvc",
+            ),
+        ];
+        for (key, plain, digest) in published {
+            let mut hash = plain.to_be_bytes();
+            hash[0] ^= 16;
+            assert_eq!(text(key.to_be_bytes(), &[&hash]), digest);
+        }
     }
 
     #[test]

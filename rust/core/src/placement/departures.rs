@@ -125,3 +125,27 @@ impl Served<'_> {
         num_near.checked_sub(1).map_or(0.0, |last| self.sums[last])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_anything_was_seen_a_quarter_goes_on_from_256_tokens_into_the_answer() {
+        let rates = Departures::rates(&Departures::prior(), None);
+        assert_eq!((rates.into_answer, rates.answer_tokens), (0.25, 256.0));
+        let left: f64 = rates.by_distance.iter().sum();
+        assert!((left - 0.25).abs() < 1e-6, "{left}");
+    }
+
+    #[test]
+    fn answers_are_left_after_the_mean_of_what_was_seen() {
+        let mut seen = Departures::default();
+        for tokens in [100, 300] {
+            seen.add_prompt();
+            seen.add(Departure::InAnswer(tokens));
+        }
+        let rates = Departures::rates(&seen, None);
+        assert_eq!((rates.into_answer, rates.answer_tokens), (1.0, 200.0));
+    }
+}
