@@ -352,10 +352,6 @@ def test_an_error_is_one_line_that_is_printed_as_it_is(tmp_path: Path) -> None:
             "--placement beside --checkpoint-every",
         ),
         (
-            ["--placement", "learned,learned/format=int8", "--html", "page.html"],
-            "--html beside a placement with a format",
-        ),
-        (
             ["--placement", "none/format=fp8", "--num-blocks", "99"],
             "--num-blocks beside a placement with a format",
         ),

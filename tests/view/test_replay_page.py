@@ -140,6 +140,29 @@ def test_a_film_says_where_each_hit_lies(case: tuple[Trace, Cache, Runs]) -> Non
             assert set(before[hit.checkpoint[:, 0] - 1].tolist()) <= {3, 4}
 
 
+def test_checkpoints_in_fewer_bytes_have_slabs_of_their_own() -> None:
+    cache = model_cache("Qwen3.5-27B", "8GiB", Deployment(in_flight_batches=1))
+    trace = generate_workload("tools", 0, 60, 16)
+    variants = [Variant(placement="learned/format=int8")]
+    runs = compare(trace, cache, variants, EngineConfig(max_num_seqs=8), with_film=True)
+    film = runs[0][1].film
+    assert film is not None
+    assert len(film.geometry.pools) == len(cache.geometry.pools) + 1
+    kept = len(cache.geometry.pools)
+    seen = np.concatenate([frame.slabs for frame in film.frames.kept])
+    assert 2 * kept + 2 in seen
+    assert 2 * kept + 1 not in seen
+    resumed = np.concatenate([hit.checkpoint for hit in film.hits.kept])
+    assert kept in resumed[:, 1]
+    (run,) = make_replay_picture(trace, cache, runs).runs
+    assert run.arena is not None
+    assert run.arena.cuts == film.geometry.pools
+    assert run.arena.owners[2 * kept + 1 :] == ("", "checkpoint")
+    assert (
+        f"Of checkpoints, kept in fewer bytes, it holds {run.arena.cuts[kept]}." in run.arena.tile
+    )
+
+
 def test_a_page_holds_the_figures_of_the_replay(
     case: tuple[Trace, Cache, Runs],
 ) -> None:

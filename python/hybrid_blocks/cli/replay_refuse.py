@@ -94,7 +94,6 @@ def _check_managers(
 def _check_formats(given: Given, placements: Sequence[str]) -> None:
     """Refuse what does not show checkpoints in another format than running states."""
     if any(CheckpointPolicy(name).options["format"] != "full" for name in placements):
-        given.refuse("html", why="beside a placement with a format: it draws no pool of them")
         given.refuse("num_blocks", why="beside a placement with a format: it has no states")
 
 

@@ -6,6 +6,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from hybrid_blocks.plan import ArenaPlan
+
 MOST_FRAMES: Final = 400
 MOST_TILES: Final = 1000
 
@@ -104,11 +106,13 @@ class Film:
     """Frames of an arena at samples of the engine, hits, and look-ups.
 
     Attributes:
+        geometry: of the arena.
         frames: in the order of time.
         hits: in the order in which their prompts were computed.
         lookups: the look-up of each request of the trace that ran.
     """
 
+    geometry: ArenaPlan
     frames: Thinned[Frame] = field(default_factory=Thinned)
     hits: Thinned[Hit] = field(default_factory=Thinned)
     lookups: dict[int, Lookup] = field(default_factory=dict)

@@ -59,7 +59,8 @@ class ArenaMap:
             code=read("last.js") + read("arena.js"),
         )
         self.film = film
-        marks = dict(zip(arena.owners, map(colors.swatch, owners), strict=True))
+        named = zip(arena.owners, map(colors.swatch, owners), strict=True)
+        marks = {owner: swatch for owner, swatch in named if owner}
         marks["found by the newest request"] = colors.swatch(colors.FOUND)
         if any("states" in owner for owner in arena.owners):
             marks["the state where its hit ends"] = (

@@ -5,4 +5,4 @@ if (tile < 0 || tile >= count) return ''
 const at = (map.first ?? 0) + tile, code = tiles.data.codes[at], blocks = cuts[(code - 1) >> 1]
 if (code === 0 || blocks === 1) return owners[code]
 const live = tiles.data.live[at], used = Math.max(tiles.data.used[at] - live, 0)
-return `${owners[2 * ((code - 1) >> 1) + 1]}: ${live} of ${blocks} blocks, kept or free: ${used}`
+return `${owners[2 * ((code - 1) >> 1) + 1] || owners[code]}: ${live} of ${blocks} blocks, kept or free: ${used}`

@@ -13,7 +13,9 @@ const told = names.map((name, i) => {
   const first = Math.max(last(film.frames.data.seconds, at), 0) * film.count
   const counts = film.owners.map(() => 0)
   for (let tile = 0; tile < film.count; tile += 1) counts[film.tiles.data.codes[first + tile]] += 1
-  const shares = film.owners.map((words, code) => `${words} ${(100 * counts[code] / film.count).toFixed(0)} %`)
+  const shares = film.owners
+    .map((words, code) => words && `${words} ${(100 * counts[code] / film.count).toFixed(0)} %`)
+    .filter(Boolean)
   return `<p><b>${name}</b>: ${counted(i)}</p><p>slabs: ${shares.join(', ')}</p>`
 })
 const seconds = value => value.toLocaleString('en-US', {maximumFractionDigits: 1})

@@ -63,7 +63,7 @@ class Arena:
             `Frame`.
         count: tiles of a frame.
         cuts: blocks that each pool cuts a slab into.
-        owners: what each code means; empty for those that no pool has.
+        owners: what each code means; empty where a pool has no block of a running request.
         tile: what a tile is.
         hits: of requests, where tiles light up.
     """
@@ -216,16 +216,22 @@ def _spread(seconds: Floats) -> Floats:
 
 
 def _arena(cache: Cache, film: Film, requests: dict[str, Any]) -> Arena:
-    geometry = cache.geometry
+    geometry = film.geometry
     kept = film.frames.kept
     frames = [kept[at] for at in np.unique(np.linspace(0, len(kept) - 1, MOST_FRAMES).astype(int))]
     every = slabs_of_a_tile(geometry.usable_slabs)
     owners, cut = ["not used yet"], list[str]()
     for pool, blocks in enumerate(geometry.pools):
         groups = [group for group in geometry.groups if group.pool == pool]
+        if not groups:
+            owners += ["", "checkpoint"]
+            cut.append(f"Of checkpoints, kept in fewer bytes, it holds {blocks}.")
+            continue
         held = {OWNERS[group.kind] for group in groups}
         name = ", ".join(sorted(held))
-        left = "checkpoint" if held == {"states"} else f"{name}, kept or free"
+        left = f"{name}, kept or free"
+        if held == {"states"}:
+            left = "checkpoint" if groups[0].kept_pool is None else "free, last of states"
         owners += [f"{name} of running requests", left]
         cut += _cut(name, blocks, groups[0].block_tokens, are_states=held == {"states"})
     unit = "block" if cache.model is None else f"slab of {human(geometry.slab_bytes)}"

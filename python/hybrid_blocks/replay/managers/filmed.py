@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hybrid_blocks import block_hasher
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.plan import ArenaPlan, GroupPlan
+from hybrid_blocks.plan import ArenaPlan
 from hybrid_blocks.replay.film import (
     NO_CHECKPOINT,
     Film,
@@ -24,6 +24,9 @@ from hybrid_blocks.replay.managers.wrapped import WrappedManager
 
 Blocks = npt.NDArray[np.int32]
 
+_GROUP_AND_BLOCKS: Final = 3
+"""Columns of copies that name no pools."""
+
 _NONE: Final[Places] = np.zeros((0, 2), dtype=np.int32)
 
 
@@ -32,9 +35,10 @@ class FilmedManager(WrappedManager):
 
     def __init__(self, inner: RustManager, geometry: ArenaPlan) -> None:
         super().__init__(inner)
-        self.film = Film()
+        self.film = Film(geometry)
         self._core = inner.core
         self._geometry = geometry
+        self._pools = np.array([group.pool for group in geometry.groups], dtype=np.int32)
         self._hasher = block_hasher(block_size=geometry.hash_block_size)
         growing = (index for index, group in enumerate(geometry.groups) if group.grows)
         self._attention = next(growing, None)
@@ -64,9 +68,9 @@ class FilmedManager(WrappedManager):
 
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
         """Note where copies go, and record that tokens were computed."""
-        copies = self._core.take_copies()
-        for index, group in enumerate(self._geometry.groups):
-            self._take(group, copies[copies[:, 0] == index, 2])
+        copies = self._with_pools(self._core.take_copies())
+        for pool in range(len(self._used)):
+            self._take(pool, copies[copies[:, 4] == pool, 2])
         for handle in self._hits.keys() & self._admitted:
             self._hits[handle][0].checkpoint = self._resumed_from(handle, copies)
         self._admitted.clear()
@@ -119,28 +123,33 @@ class FilmedManager(WrappedManager):
             for handle in handles.tolist():
                 blocks = self._core.block_ids(handle, index)
                 held = blocks[blocks > 0]
-                self._take(group, held)
+                self._take(group.pool, held)
                 live[group.pool].reshape(-1)[held] = True
         for pool, held in enumerate(live):
             self._slabs[held.any(axis=1)] = 2 * pool + 1
         counts = self._of_owners(live), self._of_owners(self._used)
         self.film.frames.add(Frame(seconds, self._slabs[self._shown].copy(), *counts))
 
-    def _take(self, group: GroupPlan, blocks: Blocks) -> None:
+    def _with_pools(self, copies: Blocks) -> Blocks:
+        """Return copies with the pools of both blocks; the group's own pool unless they name two."""
+        names_pools = copies.shape[1] > _GROUP_AND_BLOCKS
+        return copies if names_pools else np.column_stack((copies, self._pools[copies[:, [0, 0]]]))
+
+    def _take(self, pool: int, blocks: Blocks) -> None:
         """Note that a pool has some blocks; what other pools left in their slabs is gone."""
-        slabs = blocks // group.blocks_per_slab
-        for pool, used in enumerate(self._used):
-            if pool != group.pool:
+        slabs = blocks // self._geometry.pools[pool]
+        for other, used in enumerate(self._used):
+            if other != pool:
                 used[slabs] = False
-        self._used[group.pool].reshape(-1)[blocks] = True
-        self._slabs[slabs] = 2 * group.pool + 2
+        self._used[pool].reshape(-1)[blocks] = True
+        self._slabs[slabs] = 2 * pool + 2
 
     def _leave(self, handles: Handles) -> None:
         """Note what requests hold that are about to give it back."""
         for handle in handles.tolist():
             for index, group in enumerate(self._geometry.groups):
                 blocks = self._core.block_ids(handle, index)
-                self._take(group, blocks[blocks > 0])
+                self._take(group.pool, blocks[blocks > 0])
             if handle in self._hits:
                 self._end(handle)
 
@@ -158,7 +167,7 @@ class FilmedManager(WrappedManager):
         for index, group in enumerate(self._geometry.groups):
             if group.slots_per_request is None and group.encoder_tokens is None:
                 blocks = self._core.block_ids(handle, index)[: tokens // group.block_tokens]
-                found.append(_places(group, blocks[blocks > 0]))
+                found.append(self._places(group.pool, blocks[blocks > 0]))
         return Hit(request, tokens, np.concatenate(found), _NONE, _NONE)
 
     def _resumed_from(self, handle: int, copies: npt.NDArray[np.int32]) -> Places:
@@ -168,8 +177,15 @@ class FilmedManager(WrappedManager):
             if group.slots_per_request is not None:
                 of_group = copies[copies[:, 0] == index]
                 own = np.isin(of_group[:, 2], self._core.block_ids(handle, index))
-                sources.append(_places(group, of_group[own, 1]))
+                own &= of_group[:, 4] == group.pool
+                for pool in set(of_group[own, 3].tolist()):
+                    blocks = of_group[own & (of_group[:, 3] == pool), 1]
+                    sources.append(self._places(pool, blocks))
         return np.concatenate(sources)
+
+    def _places(self, pool: int, blocks: Blocks) -> Places:
+        slabs = blocks // self._geometry.pools[pool]
+        return np.column_stack([slabs, np.full_like(slabs, pool)])
 
     def _end(self, handle: int) -> None:
         """Note where a prompt lies that is computed, or as far as it came."""
@@ -179,7 +195,7 @@ class FilmedManager(WrappedManager):
             first = hit.tokens // group.block_tokens
             last = -(-min(self._core.progress(handle)[1], prompt) // group.block_tokens)
             blocks = self._core.block_ids(handle, self._attention)[first:last]
-            hit.computed = _places(group, blocks[blocks > 0])
+            hit.computed = self._places(group.pool, blocks[blocks > 0])
         self.film.hits.add(hit)
 
     def _read(self, events: Sequence[tuple[Any, ...]]) -> None:
@@ -201,8 +217,3 @@ class FilmedManager(WrappedManager):
                 break
             found += 1
         return found * self._hasher.block_size
-
-
-def _places(group: GroupPlan, blocks: Blocks) -> Places:
-    slabs = blocks // group.blocks_per_slab
-    return np.column_stack([slabs, np.full_like(slabs, group.pool)])
