@@ -131,7 +131,7 @@ class FilmedManager(WrappedManager):
         self.film.frames.add(Frame(seconds, self._slabs[self._shown].copy(), *counts))
 
     def _with_pools(self, copies: Blocks) -> Blocks:
-        """Return copies with the pools of both blocks; the group's own pool unless they name two."""
+        """Return copies with the pools of both blocks: the group's, unless they name two."""
         names_pools = copies.shape[1] > _GROUP_AND_BLOCKS
         return copies if names_pools else np.column_stack((copies, self._pools[copies[:, [0, 0]]]))
 
