@@ -125,6 +125,28 @@ fn a_request_that_resumes_before_the_copy_is_made_gets_the_running_state() {
 }
 
 #[test]
+fn a_reset_gives_up_the_copies_that_wait_while_no_request_owns_a_block() {
+    let mut manager = manager(40);
+    let [running, ends] = [0, 1].map(|number| add(&mut manager, number, 48));
+    for num_tokens in [32, 16] {
+        step(&mut manager, running, num_tokens);
+        step(&mut manager, ends, num_tokens);
+    }
+    manager.free(&[ends]).unwrap();
+    let before = num_kept(&manager);
+    assert!(matches!(manager.reset(), Err(Error::BlocksInUse { .. })));
+    assert_eq!(num_kept(&manager), before, "a refused reset changes nothing");
+    manager.check_integrity().unwrap();
+    // Preempted, it leaves a copy beside that of the other.
+    manager.preempt(&[running]).unwrap();
+    manager.reset().unwrap();
+    assert_eq!((num_kept(&manager), manager.store().num_free_slabs()), (0, 39));
+    assert_eq!(manager.take_copies(), Ok(vec![]));
+    manager.check_integrity().unwrap();
+    manager.free(&[running]).unwrap();
+}
+
+#[test]
 fn a_state_is_not_kept_where_its_copy_has_no_room() {
     // The null slab, one of attention and one of the state.
     let mut manager = manager(3);

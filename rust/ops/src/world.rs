@@ -495,7 +495,7 @@ impl World {
         match self.system.reset() {
             Ok(()) => ensure!(!busy, "blocks in use were dropped"),
             Err(Error::BlocksInUse { .. }) => {
-                ensure!(busy || !self.setup.is_plain(), "nothing was in use");
+                ensure!(busy, "nothing was in use");
                 ensure!(before == self.dump(), "a refused reset changed something");
             }
             Err(error) => return Err(error.to_string()),

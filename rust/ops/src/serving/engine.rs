@@ -234,6 +234,8 @@ impl Engine {
         }
         let is_held = !(self.holding.is_empty() && self.aborted.is_empty());
         let before = self.manager.store().num_changes();
+        let given_up = self.manager.give_up_copies_before_reset();
+        given_up.map_err(|error| format!("copies: {error}"))?;
         match self.manager.store_mut().reset() {
             Ok(()) => {
                 ensure!(!is_held, "blocks in use were dropped");
@@ -242,9 +244,7 @@ impl Engine {
                 ensure!(num_free == num_slabs, "{num_free} of {num_slabs} slabs are free");
             }
             Err(error) => {
-                // Copies of what was just preempted wait for the next step.
-                let may_wait = self.setup.groups.iter().any(|it| it.kept_pool.is_some());
-                ensure!(is_held || may_wait, "nothing was in use: {error}");
+                ensure!(is_held, "nothing was in use: {error}");
                 let is_same = before == self.manager.store().num_changes();
                 ensure!(is_same, "a refused reset changed something");
             }

@@ -45,6 +45,29 @@ impl<S: Store> KvCacheManager<S> {
         Ok(resolved)
     }
 
+    /// Does without the copies that wait, where they alone own blocks: a reset drops what they keep. They stay while
+    /// a request owns a block, since the reset is refused then.
+    ///
+    /// # Errors
+    /// [`Error::NotLive`] where others freed their blocks.
+    pub fn give_up_copies_before_reset(&mut self) -> Result<(), Error> {
+        let cache = &mut self.engine.cache;
+        let mut owned: FxHashMap<(PoolId, BlockId), u32> = FxHashMap::default();
+        for block in cache.outbox.copies.iter().flat_map(BlockCopy::blocks) {
+            *owned.entry(block).or_default() += 1;
+        }
+        let pools = (0..cache.store.num_pools()).map(PoolId);
+        let num_live: u64 = pools.map(|pool| u64::from(cache.store.pool(pool).num_live())).sum();
+        let is_owner = |(&(pool, block), &count): (&(PoolId, BlockId), &u32)| {
+            cache.store.pool(pool).ref_count(block) == count
+        };
+        if num_live != owned.len() as u64 || !owned.iter().all(is_owner) {
+            return Ok(());
+        }
+        let copies = std::mem::take(&mut cache.outbox.copies);
+        copies.iter().try_for_each(|copy| cache.release_copy(copy))
+    }
+
     /// Slabs that groups whose new blocks are zeroed started on since the last call: what they hold
     /// is another group's. With `by_block`, the ids of their blocks.
     pub fn take_started_slabs(&mut self, by_block: bool) -> Vec<u32> {

@@ -646,11 +646,12 @@ impl<S: Store> KvCacheManager<S> {
         self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());
     }
 
-    /// Drops all cached content.
+    /// Drops all cached content, and the copies that wait.
     ///
     /// # Errors
-    /// [`Error::BlocksInUse`] while a block has an owner.
+    /// [`Error::BlocksInUse`] while a request owns a block.
     pub(crate) fn reset(&mut self) -> Result<(), Error> {
+        self.give_up_copies_before_reset()?;
         self.engine.cache.store.reset()?;
         if let Some(keeper) = &mut self.keeper {
             keeper.sessions.ends.clear();
