@@ -66,14 +66,19 @@ FREE: Final = "free"
 def pool_names(num_pools: int, pools: Sequence[int], are_states: Sequence[bool]) -> tuple[str, ...]:
     """Return the name of each pool, given each group's pool and whether it holds states.
 
-    A second pool of a kind is numbered: ``attention``, ``attention_2``.
+    A pool that no group draws from has checkpoints in another format. A second pool of a kind is
+    numbered: ``attention``, ``attention_2``.
     """
+    names = {
+        frozenset(): "checkpoints",
+        frozenset({False}): "attention",
+        frozenset({True}): "states",
+        frozenset({False, True}): "attention_and_states",
+    }
     kinds: list[str] = []
     for pool in range(num_pools):
         held = {state for group, state in zip(pools, are_states, strict=True) if group == pool}
-        kinds.append(
-            "attention_and_states" if len(held) > 1 else "states" if True in held else "attention"
-        )
+        kinds.append(names[frozenset(held)])
     counts = [kinds[: pool + 1].count(kind) for pool, kind in enumerate(kinds)]
     return tuple(
         kind if count == 1 else f"{kind}_{count}" for kind, count in zip(kinds, counts, strict=True)

@@ -18,6 +18,7 @@ OWNERS: Final[Mapping[str, str]] = MappingProxyType(
         "attention": colors.OWNERS["attention"],
         "states": colors.OWNERS["states"],
         "attention_and_states": colors.OWNERS["windows"],
+        "checkpoints": colors.pale(colors.OWNERS["states"]),
         "live": colors.OWNERS["attention"],
         "cached": colors.pale(colors.OWNERS["attention"]),
         figures.FREE: colors.TAIL,

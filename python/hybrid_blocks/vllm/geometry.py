@@ -27,6 +27,8 @@ class Group:
     zeroes_new_blocks: bool
     is_cached: bool = True
     pool: int = 0
+    kept_pool: int | None = None
+    """Where checkpoints lie, if they have another format than running states."""
 
     @property
     def rules(self) -> GroupKind:

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from hybrid_blocks import CheckpointPolicy, variables
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.units import parse_memory
 
 VARIABLE = variables.LEVEL.name
@@ -69,21 +70,24 @@ def publishes_usable_only() -> bool:
 
 
 def checkpoints() -> str:
-    """Return where level ``natural`` keeps states.
+    """Return where level ``natural`` keeps states, and in which format.
 
-    Raises ``InvalidArgumentError`` for a value that is no placement, or has a format.
+    Raises ``InvalidArgumentError`` for a value that is no placement.
     """
     value = os.environ.get(CHECKPOINTS) or variables.CHECKPOINTS.default
     try:
-        policy = CheckpointPolicy(value)
+        return str(CheckpointPolicy(value))
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{CHECKPOINTS}={value!r}: {error}") from None
-    if policy.options["format"] != "full":
-        raise InvalidArgumentError(
-            f"{CHECKPOINTS}={value!r}: level natural keeps checkpoints as running states are; the "
-            "replay (--placement) and BlockManager keep them in another format. Leave out format="
-        )
-    return str(policy)
+
+
+def checkpoint_format() -> StateFormat:
+    """Return the format in which level ``natural`` is to keep states.
+
+    Raises ``InvalidArgumentError`` for a value that is no placement.
+    """
+    asked: StateFormat = CheckpointPolicy(checkpoints()).options["format"]
+    return asked
 
 
 def max_known_bytes() -> int:

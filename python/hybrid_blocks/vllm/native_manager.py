@@ -40,6 +40,7 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
         self.empty_kv_cache_blocks = self._start(  # type: ignore[assignment]
             self.block_pool._blocks,  # type: ignore[attr-defined]
             pools,
+            self._pools_of_hits(),
             _WAITING,
             KVCacheBlocks,
         )
@@ -55,6 +56,10 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
         """Return the blocks that each group draws from."""
         pool: Any = self.block_pool
         return [pool._blocks] * self.num_kv_cache_groups
+
+    def _pools_of_hits(self) -> list[Blocks]:
+        """Return the blocks that each group's keys name."""
+        return self._pools_of_groups()
 
     def num_units(self, blocks: list[int]) -> list[int]:
         """Return how many units of the pool ``blocks`` of each group take, at most."""

@@ -14,6 +14,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from hybrid_blocks.errors import IntegrityError
+from hybrid_blocks.vllm.converting_copies import ConvertingCopy
 from hybrid_blocks.vllm.provenance_life import Content, Group, Life, group_of
 
 Slot = tuple[int, int]
@@ -48,6 +49,7 @@ class Provenance:
         self._zeroes_blocks = zeroes_blocks
         self._groups = [group_of(config, number) for number in range(len(config.kv_cache_groups))]
         self._per_slab = {group.pool: group.per_slab for group in self._groups}
+        self._per_slab |= {group.kept_pool: group.kept_per_slab for group in self._groups}
         # All groups of states have blocks of one size, of one pool.
         states = [group for group in self._groups if group.is_state]
         self._state_pool = states[0].pool if states else 0
@@ -78,7 +80,7 @@ class Provenance:
         if output.new_block_ids_to_zero:
             self._check_zeroing(output.new_block_ids_to_zero)
         if output.kv_cache_block_copies:
-            self._check_copies([(copy[0], copy[1]) for copy in output.kv_cache_block_copies])
+            self._check_copies(output.kv_cache_block_copies)
         for id_, computed in starts:
             if computed:
                 self._check_hit(self._lives[id_], computed)
@@ -212,7 +214,12 @@ class Provenance:
         # Another request of this step may hit what is handed out here: it holds it only then.
         if holder := self._fresh.get(slot) or self._reader(slot):
             raise _error(life, group, slot, f"is handed out while {_name(*holder)} reads it")
-        slab = slot[1] // group.per_slab
+        self._claim_slab(slot, life, group)
+        self._contents.pop(slot, None)
+
+    def _claim_slab(self, slot: Slot, life: Life, group: Group) -> None:
+        """Let a slab be of a block's pool; no request may read a block that lay there before."""
+        slab = slot[1] // self._per_slab[slot[0]]
         owner = self._slab_pools.get(slab)
         if owner is not None and owner != slot[0]:
             for other in self._slots_of(slab, owner):
@@ -225,7 +232,6 @@ class Provenance:
                     )
                 self._contents.pop(other, None)
         self._slab_pools[slab] = slot[0]
-        self._contents.pop(slot, None)
 
     def _slots_of(self, slab: int, pool: int) -> Iterable[Slot]:
         size = self._per_slab[pool]
@@ -249,23 +255,36 @@ class Provenance:
 
     # --- copies and hits ----------------------------------------------------
 
-    def _check_copies(self, copies: list[tuple[int, int]]) -> None:
+    def _slots_of_copy(self, copy: Any) -> tuple[Slot, Slot]:
+        """Return the source and the destination of a copy; one that converts is of two pools."""
+        pools = self._state_pool, self._state_pool
+        if isinstance(copy, ConvertingCopy):
+            group = self._groups[copy.group]
+            pools = group.pool, group.kept_pool
+            pools = pools if copy.keeps else pools[::-1]
+        return (pools[0], copy[0]), (pools[1], copy[1])
+
+    def _check_copies(self, copies: list[Any]) -> None:
         """All sources are read before any destination is written."""
-        pool = self._state_pool
-        sources = {source for source, _ in copies}
+        slots = [self._slots_of_copy(copy) for copy in copies]
+        sources = {source for source, _ in slots}
         read = []
-        for source, target in copies:
-            slot = pool, target
-            if slot in self._copied or target in sources:
+        for copy, (source, slot) in zip(copies, slots, strict=True):
+            if slot in self._copied or slot in sources:
                 raise IntegrityError(
-                    f"block {target} is the destination of a copy, and of another or a source"
+                    f"block {slot[1]} is the destination of a copy, and of another or a source"
                 )
             self._copied.add(slot)
-            content = self._contents.get((pool, source))
+            content = self._contents.get(source)
             if content is None:
                 raise IntegrityError(
-                    f"block {source} is copied to block {target}, and nothing is known of its "
+                    f"block {source[1]} is copied to block {slot[1]}, and nothing is known of its "
                     "content"
+                )
+            if isinstance(copy, ConvertingCopy) and content.group.number != copy.group:
+                raise IntegrityError(
+                    f"block {source[1]} is converted as a state of group {copy.group}, and group "
+                    f"{content.group.number} wrote it"
                 )
             read.append((content, self._length(content), slot))
         for content, length, slot in read:
@@ -275,8 +294,8 @@ class Provenance:
             elif holder := self._reader(slot):
                 raise _error(*holder[:2], slot, "is overwritten by a copy while it is read")
             else:
+                self._claim_slab(slot, content.life, content.group)
                 self._contents[slot] = replace(content, length=length)
-                self._slab_pools[slot[1] // self._per_slab[pool]] = pool
 
     def _length(self, content: Content) -> int | None:
         """Return how many tokens a state is after, before the step at hand."""

@@ -87,6 +87,8 @@ class Group:
     number: int
     pool: int
     per_slab: int
+    kept_pool: int
+    kept_per_slab: int
     block_size: int
     is_state: bool
     is_cached: bool
@@ -124,10 +126,14 @@ def group_of(config: KVCacheConfig, number: int) -> Group:
     kind = kind_of(spec)
     size = kind.parameters.get("window", 0)
     slabs: Any = config if hasattr(config, "blocks_per_slab_of") else None
+    pools = (slabs.pools[number], slabs.kept_pool_of(number)) if slabs else (0, 0)
+    sizes = [slabs.blocks_per_slab[pool] if slabs else 1 for pool in pools]
     return Group(
         number=number,
-        pool=slabs.pools[number] if slabs else 0,
-        per_slab=slabs.blocks_per_slab_of(number) if slabs else 1,
+        pool=pools[0],
+        per_slab=sizes[0],
+        kept_pool=pools[1],
+        kept_per_slab=sizes[1],
         block_size=spec.block_size,
         is_state=isinstance(spec, MambaSpec),
         is_cached=getattr(spec, "prefix_cacheable", True),

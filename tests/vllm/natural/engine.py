@@ -12,9 +12,7 @@ import plan_oracle
 import torch
 import vllm_planning
 from hybrid_blocks.model import Layer, Model
-from hybrid_blocks.model.layer import (
-    State,
-)
+from hybrid_blocks.model.layer import LightningAttention, State
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.vllm.natural import planning
 from vllm.config import VllmConfig
@@ -111,10 +109,13 @@ class StateLayer(MambaBase):
 
     def __init__(self, cache: State, oracle: "Engine") -> None:
         self.shapes, self.dtypes = oracle.state(cache)
+        is_linear = isinstance(cache, LightningAttention)
+        names = MambaAttentionBackendEnum
+        self._mamba_type = names.LINEAR if is_linear else names.MAMBA2
 
     @property
     def mamba_type(self) -> MambaAttentionBackendEnum:
-        return MambaAttentionBackendEnum.MAMBA2
+        return self._mamba_type
 
     def get_state_shape(self) -> Any:
         return self.shapes

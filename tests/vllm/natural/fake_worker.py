@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from hybrid_blocks.vllm.converting_copies import ConvertingCopy, split
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
@@ -152,6 +153,7 @@ class FakeWorker:
         self.rows: dict[str, Row] = {}
         self.num_checked = 0
         self.num_copies = 0
+        self.num_conversions = 0
         self.num_freed_sources = 0
         self._config = config
         self._num_drafts = num_drafts
@@ -166,11 +168,12 @@ class FakeWorker:
         """Execute a step; return what was sampled, and the drafts for the next step."""
         for id_ in output.finished_req_ids:
             self.rows.pop(id_, None)
-        copies = np.array(output.kv_cache_block_copies or [], dtype=np.int64).reshape(-1, 2)
-        self._poison(copies[:, 0])
+        plain, converting = split(output.kv_cache_block_copies or [])
+        copies = np.array(plain, dtype=np.int64).reshape(-1, 2)
+        self._poison(copies[:, 0], {self.memory.source_unit(copy) for copy in converting})
         self._update_rows(output)
         self._zero(np.array(output.new_block_ids_to_zero or [], dtype=np.int64))
-        self._copy(copies)
+        self._copy(copies, converting)
         chunks = [self._chunk(id_, output) for id_ in output.num_scheduled_tokens]
         self._move_states(chunks)
         for chunk in chunks:
@@ -198,8 +201,9 @@ class FakeWorker:
 
     # --- before the forward pass --------------------------------------------
 
-    def _poison(self, sources: Ids) -> None:
-        free = set(self._unowned())
+    def _poison(self, sources: Ids, converted: set[int]) -> None:
+        # A state that its request has left is nobody's once the scheduler names its conversion.
+        free = set(self._unowned()) - converted
         freed = free & set(sources.tolist())
         if freed and isinstance(self._config, NaturalKVCacheConfig):
             raise CorruptedError(f"units {sorted(freed)} are free and still to be copied from")
@@ -250,11 +254,13 @@ class FakeWorker:
             if isinstance(self.specs[group], FullAttentionSpec):
                 self.memory.zero_blocks(group, ids)
 
-    def _copy(self, copies: Ids) -> None:
+    def _copy(self, copies: Ids, converting: list[ConvertingCopy]) -> None:
         self.num_copies += len(copies)
+        self.num_conversions += len(converting)
         if len(copies) and not 0 < copies.min() <= copies.max() < self._config.num_blocks:
             raise CorruptedError(f"copies {copies.tolist()} name units that are not there")
         self.memory.copy(copies[:, 0], copies[:, 1])
+        self.memory.convert(converting)
 
     def _chunk(self, id_: str, output: SchedulerOutput) -> Chunk:
         row = self.rows[id_]

@@ -1,10 +1,12 @@
 """The memory of a fake worker: what blocks of all groups hold, in the bytes that they share."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
 import numpy as np
+from hybrid_blocks.vllm.converting_copies import ConvertingCopy
 from numpy.typing import NDArray
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 
@@ -44,8 +46,12 @@ class Memory:
             (num_columns + 1 if isinstance(spec, MambaSpec) else spec.block_size) * count
             for spec, count in zip((g.kv_cache_spec for g in groups), counts, strict=True)
         )
-        num_cells = -(-needed // lcm(*counts)) * lcm(*counts)
+        cuts = counts + [_checkpoints_per_unit(config, group) for group in range(len(groups))]
+        # A checkpoint in another format has a window, and one cell that stands for the rest.
+        needed = max(needed, (num_columns + 1) * max(cuts[len(counts) :]))
+        num_cells = -(-needed // lcm(*cuts)) * lcm(*cuts)
         self.layouts = [Layout(count, num_cells // count) for count in counts]
+        self.kept_layouts = [Layout(count, num_cells // count) for count in cuts[len(counts) :]]
         self.units: Cells = np.zeros((config.num_blocks, num_cells), dtype=np.uint64)
         self.num_columns = num_columns
         # At level natural attention and state views of one slab are two; each is copied on its own.
@@ -76,6 +82,28 @@ class Memory:
         """Gather all units, then scatter them; once for each view of the same bytes."""
         for _ in range(self.num_views):
             self.units[destinations] = self.units[sources]
+
+    def source_unit(self, copy: ConvertingCopy) -> int:
+        """Return the unit that a copy reads."""
+        layout = (self.layouts if copy.keeps else self.kept_layouts)[copy.group]
+        return copy.src_block_id // layout.per_unit
+
+    def convert(self, copies: Iterable[ConvertingCopy]) -> None:
+        """Carry out copies between states and checkpoints, which keep one cell of the state."""
+        read = []
+        for copy in copies:
+            layouts = [self.layouts[copy.group], self.kept_layouts[copy.group]]
+            source, target = layouts if copy.keeps else layouts[::-1]
+            cells = self._cells(source, copy.src_block_id)
+            read.append((copy, target, cells[: self.num_columns + 1].copy()))
+        for copy, target, cells in read:
+            into = self._cells(target, copy.dst_block_id)
+            into[: self.num_columns] = cells[: self.num_columns]
+            into[self.num_columns :] = cells[self.num_columns]
+
+    def _cells(self, layout: Layout, id_: int) -> Cells:
+        unit, cell = id_ // layout.per_unit, id_ % layout.per_unit * layout.size
+        return self.units[unit, cell : cell + layout.size]
 
     def _blocks(self, group: int, ids: Ids) -> list[Cells]:
         layout = self.layouts[group]
@@ -118,3 +146,8 @@ class Memory:
 def _blocks_per_unit(config: Any, group: int) -> int:
     per_slab = getattr(config, "blocks_per_slab_of", None)
     return per_slab(group) if per_slab else 1
+
+
+def _checkpoints_per_unit(config: Any, group: int) -> int:
+    pool_of = getattr(config, "kept_pool_of", None)
+    return config.blocks_per_slab[pool_of(group)] if pool_of else 1

@@ -8,12 +8,15 @@ from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import checking, installation
 from hybrid_blocks.vllm import scheduler as one_call
-from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.converting_copies import Recipe
+from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from oracle.engines import chunked, full, mamba, mla, sliding
 from vllm.config import VllmConfig
@@ -56,6 +59,8 @@ class Mix:
     """Whether requests have priorities, and those of a low one are preempted first."""
     share_accepted: float = 0.6
     """How many of the drafts are right."""
+    checkpoint_format: StateFormat = "full"
+    """How level ``natural`` keeps checkpoints; others keep them as they are."""
 
     @property
     def has_windows(self) -> bool:
@@ -93,13 +98,21 @@ class Mix:
         if self.drafter is not None:
             sizes[self.drafter] = 7
         kinds = list(dict.fromkeys(sizes))
+        are_apart = [
+            isinstance(spec, MambaSpec) and self.checkpoint_format != "full" for spec in specs
+        ]
+        # The fake worker converts by itself.
+        recipe = Recipe(self.checkpoint_format, 0, 0, 0, 0, ())
         return NaturalKVCacheConfig(
             # Slabs go further than blocks: fewer of them let requests preempt each other.
             max(self.num_blocks // 2, _least_slabs(specs, sizes)),
             [],
             _groups(specs, self.drafter),
             pools=tuple(kinds.index(size) for size in sizes),
-            blocks_per_slab=tuple(kinds),
+            kept_pools=tuple(len(kinds) if apart else None for apart in are_apart),
+            recipes=tuple(recipe if apart else None for apart in are_apart),
+            # Two checkpoints, where they have a pool of their own.
+            blocks_per_slab=(*kinds, 2) if any(are_apart) else tuple(kinds),
         )
 
 
@@ -147,6 +160,10 @@ MIXES = {
     "full-sliding-drafter": Mix((full(16), sliding(16, 33), full(16)), 80, 3, drafter=2),
     "full-state-drafter": Mix((full(16), state(3), full(16)), 90, num_drafts=3, drafter=2),
     "mla-states-drafter": Mix((mla(16), state(1), state(1), mla(16)), 90, 1, drafter=3),
+    "full-states-int8": Mix((full(16), state(), state()), 60, checkpoint_format="int8"),
+    "full-sliding-state-drafts-bf16": Mix(
+        (full(16), sliding(16, 33), state(2)), 70, 2, checkpoint_format="bf16"
+    ),
     "uncached-states": Mix((full(16), state(2, "none", MAX_MODEL_LEN)), 40, 2, False),
 }
 
@@ -200,20 +217,22 @@ def started(
     config = mix.config(level, zeroes_single_blocks=zeroes_blocks)
     if level is not Level.OFF:
         installation.install(level)
+    checkpoints = {CHECKPOINTS: f"learned/format={mix.checkpoint_format}"}
     try:
         hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
-        scheduler = scheduler_over(
-            config,
-            num_requests=MAX_NUM_REQUESTS,
-            max_model_len=MAX_MODEL_LEN,
-            max_num_batched_tokens=random.choice((24, 37, 64, 203)),
-            hash_block_size=hash_block_size,
-            scheduler_cls=SCHEDULERS[is_one_call][is_async],
-            num_draft_tokens=mix.num_drafts,
-            draft_method="ngram" if mix.drafter is None else "eagle",
-            enable_caching=mix.enable_caching,
-            configure=mix.configure,
-        )
+        with patch.dict(os.environ, checkpoints):
+            scheduler = scheduler_over(
+                config,
+                num_requests=MAX_NUM_REQUESTS,
+                max_model_len=MAX_MODEL_LEN,
+                max_num_batched_tokens=random.choice((24, 37, 64, 203)),
+                hash_block_size=hash_block_size,
+                scheduler_cls=SCHEDULERS[is_one_call][is_async],
+                num_draft_tokens=mix.num_drafts,
+                draft_method="ngram" if mix.drafter is None else "eagle",
+                enable_caching=mix.enable_caching,
+                configure=mix.configure,
+            )
         lookahead = getattr(scheduler, "num_hash_lookahead_tokens", 0)
         worker = FakeWorker(
             config,
@@ -250,7 +269,11 @@ def _schedule(schedule: Callable[..., SchedulerOutput], fault: Any, *args: Any) 
 
 # Level natural needs an attention layer.
 CASES = [
-    (level, mix) for level in LEVELS for mix in MIXES if level != "natural" or mix != "state-alone"
+    (level, mix)
+    for level in LEVELS
+    for mix in MIXES
+    if (level != "natural" or mix != "state-alone")
+    and (level == "natural" or MIXES[mix].checkpoint_format == "full")
 ]
 
 
@@ -270,6 +293,13 @@ def test_lives_see_hits_copies_and_preemptions(level: Level) -> None:
     assert engine.num_cached_tokens > 0
     assert engine.num_preemptions > 0
     assert engine.worker.num_copies > 0
+
+
+def test_lives_with_smaller_checkpoints_see_conversions_hits_and_preemptions() -> None:
+    engine = live(MIXES["full-states-int8"], Level.NATURAL, 4, 400, is_async=False)
+    assert engine.num_cached_tokens > 0
+    assert engine.num_preemptions > 0
+    assert engine.worker.num_conversions > 100
 
 
 def forget_copies(output: SchedulerOutput) -> None:

@@ -5,11 +5,13 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
-from hybrid_blocks.model import load_model
+from hybrid_blocks.model import Model, load_model
+from hybrid_blocks.model.layer import State, StateFormat
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.natural_refusals import natural_refusals
+from hybrid_blocks.vllm.level import CHECKPOINTS
 from hybrid_blocks.vllm.natural import concurrency, stock
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
@@ -35,11 +37,17 @@ def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> No
     deployment = Deployment(
         max_model_len=16_384, num_speculative_tokens=speculative, in_flight_batches=1
     )
+    check_plan(model, deployment, "full")
+
+
+def check_plan(model: Model, deployment: Deployment, checkpoint_format: StateFormat) -> None:
+    """An engine plans as the planner does."""
     assert not natural_refusals(model, deployment)
-    plan = plan_natural(model, MEMORY, deployment)
+    plan = plan_natural(model, MEMORY, deployment, checkpoint_format)
     engine = Engine(model, deployment, MEMORY)
     config = engine.kv_cache_config
     assert isinstance(config, NaturalKVCacheConfig)
+    assert config.kept_pools == tuple(group.kept_pool for group in plan.groups)
     assert config.num_blocks == plan.num_slabs
     assert {tensor.size for tensor in config.kv_cache_tensors} == {plan.arena_bytes}
     assert config.blocks_per_slab == plan.pools
@@ -52,6 +60,28 @@ def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> No
     length = deployment.length(model)
     assert engine.capacity()[1] == capacity.concurrency(plan, length)
     assert engine.capacity()[0] == capacity.tokens(plan, length)
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpoint_format"),
+    [
+        *((name, "int8") for name in SERVED if load_model(name).is_hybrid),
+        *((name, "bf16") for name in ("Qwen3.5-27B", "Nemotron-H-8B", "Kimi-Linear-48B-A3B")),
+    ],
+)
+def test_an_engine_cuts_slabs_for_checkpoints_of_the_plans_format(
+    name: str, checkpoint_format: StateFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECKPOINTS, f"learned/format={checkpoint_format}")
+    model = load_model(name)
+    deployment = Deployment(max_model_len=16_384, mamba_ssm_dtype="float32", in_flight_batches=1)
+    shrinks = any(
+        layer.cache.kept_bytes(rank := deployment.rank_of(layer, model), checkpoint_format)
+        < layer.cache.state_bytes(rank)
+        for layer in model.layers
+        if isinstance(layer.cache, State)
+    )
+    check_plan(model, deployment, checkpoint_format if shrinks else "full")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from hybrid_blocks._core.vllm import Blocks
 from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.vllm import checking, installation, scheduler_hooks
+from hybrid_blocks.vllm.converting_copies import ConvertingCopy
 from hybrid_blocks.vllm.level import CHECK, Level, is_checked
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -24,6 +25,7 @@ class Fault:
     def __init__(self, plant: Callable[["Fault", SchedulerOutput], bool]) -> None:
         self.plant = plant
         self.tables: dict[str, list[list[int]]] = {}
+        self.kept: dict[int, int] = {}
         self.done = False
 
     def __call__(self, output: SchedulerOutput) -> None:
@@ -106,6 +108,30 @@ def copy_in_a_chain(_: Fault, output: SchedulerOutput) -> bool:
     return False
 
 
+def convert_another(fault: Fault, output: SchedulerOutput) -> bool:
+    """A request gets the checkpoint back that was left last, not its own."""
+    copies: list[Any] = output.kv_cache_block_copies or []
+    for at, copy in enumerate(copies):
+        if isinstance(copy, ConvertingCopy) and not copy.keeps:
+            last = fault.kept.get(copy.group, copy[0])
+            if last != copy[0]:
+                copies[at] = copy._replace(src_block_id=last)
+                return True
+    kept = [copy for copy in copies if isinstance(copy, ConvertingCopy) and copy.keeps]
+    fault.kept |= {copy.group: copy.dst_block_id for copy in kept}
+    return False
+
+
+def convert_as_another_group(_: Fault, output: SchedulerOutput) -> bool:
+    """A state is kept as one of another group."""
+    copies: list[Any] = output.kv_cache_block_copies or []
+    for at, copy in enumerate(copies):
+        if isinstance(copy, ConvertingCopy) and copy.keeps:
+            copies[at] = copy._replace(group=3 - copy.group)
+            return True
+    return False
+
+
 WHO = r"request request\d+, group {}: block \d+ "
 IN_USE = WHO + "is handed out while request"
 FAULTS: dict[str, tuple[Any, str, str]] = {
@@ -135,6 +161,22 @@ def test_a_copy_onto_a_state_that_is_read_is_named() -> None:
     fault = Fault(copy_onto_a_state)
     with pytest.raises(IntegrityError, match=WHO.format(r"\d") + "(is overwritten|holds)"):
         live(MIXES["full-state-fine"], Level.NATURAL, 5, NUM_STEPS, is_async=False, fault=fault)
+
+
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [(convert_another, WHO.format(r"\d") + "holds"), (convert_as_another_group, "wrote it")],
+)
+def test_a_wrong_conversion_is_named(plant: Any, message: str) -> None:
+    with pytest.raises(IntegrityError, match=message):
+        live(
+            MIXES["full-states-int8"],
+            Level.NATURAL,
+            5,
+            NUM_STEPS,
+            is_async=False,
+            fault=Fault(plant),
+        )
 
 
 @pytest.mark.parametrize("level", [Level.MANAGER, Level.NATURAL])

@@ -63,6 +63,11 @@ class CachedLayer(msgspec.Struct, frozen=True, kw_only=True):
         """Room of a page: pages start aligned."""
         return round_up(self.page_bytes, slab.STRIDE_ALIGNMENT)
 
+    @property
+    def kept_place_bytes(self) -> int:
+        """Room of a page in a checkpoint that has another format."""
+        return round_up(self.kept_bytes or 0, slab.STRIDE_ALIGNMENT)
+
 
 class LayerGroup(msgspec.Struct, frozen=True):
     """Layers of one identity that share a block table."""
@@ -108,9 +113,15 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.cuts.index(cut) for cut in self.blocks_per_slab)
 
     @property
+    def kept_cuts(self) -> tuple[int, ...]:
+        """Checkpoints of a slab, by pool of them."""
+        cuts = {cut for cut in self.kept_per_slab if cut is not None}
+        return tuple(sorted(cuts, reverse=True))
+
+    @property
     def kept_pools(self) -> tuple[int | None, ...]:
         """Pool of each group's checkpoints, behind those of blocks."""
-        cuts = sorted({cut for cut in self.kept_per_slab if cut is not None}, reverse=True)
+        cuts = self.kept_cuts
         return tuple(
             None if cut is None else len(self.cuts) + cuts.index(cut) for cut in self.kept_per_slab
         )
@@ -211,7 +222,7 @@ def _demand(group: LayerGroup, num_regions: int) -> slab.Demand:
 def _kept_demand(group: LayerGroup, num_regions: int) -> slab.Demand:
     """Bytes of a checkpoint, and those that a typical request leaves."""
     pages = [layer.kept_bytes or 0 for layer in group.widest()]
-    place = round_up(pages[0], slab.STRIDE_ALIGNMENT)
+    place = group.layers[0].kept_place_bytes
     return slab.Demand(
         block_bytes=num_regions * group.layers_per_region(num_regions) * place,
         content_bytes=sum(pages),

@@ -8,8 +8,8 @@ from vllm.v1.core.kv_cache_planning import DefaultKVCacheConfigBuilder
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 
 from hybrid_blocks.vllm import notice
+from hybrid_blocks.vllm.natural import formats, refusal
 from hybrid_blocks.vllm.natural import groups as natural
-from hybrid_blocks.vllm.natural import refusal
 
 vllm_max_memory_usage_bytes_from_groups = kv_cache_planning._max_memory_usage_bytes_from_groups
 
@@ -24,7 +24,8 @@ class NaturalKVCacheConfigBuilder(DefaultKVCacheConfigBuilder):
         if why := refusal.reason_to_plan(vllm_config, kv_cache_spec):
             notice.refused(why)
             return super().get_kv_cache_groups(vllm_config, kv_cache_spec)
-        return natural.make_groups(kv_cache_spec)
+        checkpoint_format = formats.served(vllm_config, kv_cache_spec)
+        return natural.make_groups(kv_cache_spec, checkpoint_format)
 
     def get_kv_cache_config_from_groups(
         self, vllm_config: VllmConfig, kv_cache_groups: list[KVCacheGroupSpec], num_blocks: int

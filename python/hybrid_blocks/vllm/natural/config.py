@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
 
+from hybrid_blocks.vllm.converting_copies import Recipe
+
 
 @dataclass
 class NaturalKVCacheConfig(KVCacheConfig):
@@ -11,17 +13,34 @@ class NaturalKVCacheConfig(KVCacheConfig):
 
     A slab that belongs to pool ``p`` is cut into ``blocks_per_slab[p]`` blocks, and block ``i`` of
     slab ``s`` has the id ``s * blocks_per_slab[p] + i``. Ids of different pools are different
-    number spaces. A state slot is a whole slab, so its id is the slab's number.
+    number spaces. A state slot is a whole slab, so its id is the slab's number. Several checkpoints
+    in another format share a slab.
     """
 
     pools: tuple[int, ...] = ()
     """Pool of each group; groups of one pool have blocks of one stride."""
+    kept_pools: tuple[int | None, ...] = ()
+    """Pool of each group's checkpoints, where they have another format than running states."""
+    recipes: tuple[Recipe | None, ...] = ()
+    """How each group's checkpoints are converted, where they have another format."""
     blocks_per_slab: tuple[int, ...] = ()
     """Blocks of a slab, by pool."""
     zeroes_single_blocks: bool = False
     """Whether the engine's workers zero new attention blocks one by one, not slabs."""
     checkpoint_interval: int | None = None
     """Tokens between states that are kept beside those that the rules place; ``None`` for none."""
+
+    def kept_pool_of(self, group: int) -> int:
+        """Return the pool of the blocks that a group's keys name."""
+        kept = self.kept_pools[group] if self.kept_pools else None
+        return self.pools[group] if kept is None else kept
+
+    def recipe_of(self, group: int) -> Recipe:
+        """Return how a group's checkpoints are converted."""
+        recipe = self.recipes[group]
+        if recipe is None:
+            raise ValueError(f"group {group} keeps its checkpoints as its running states are")
+        return recipe
 
     def blocks_per_slab_of(self, group: int) -> int:
         """Return how many blocks of a group a slab holds."""

@@ -8,8 +8,8 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 
 from hybrid_blocks.vllm import notice
+from hybrid_blocks.vllm.natural import formats, refusal
 from hybrid_blocks.vllm.natural import groups as natural
-from hybrid_blocks.vllm.natural import refusal
 
 _utils: Any = kv_cache_utils
 vllm_get_kv_cache_groups: Callable[..., list[KVCacheGroupSpec]] = _utils.get_kv_cache_groups
@@ -29,7 +29,8 @@ def get_kv_cache_groups(
     if why := refusal.reason_to_plan(vllm_config, kv_cache_spec):
         notice.refused(why)
         return vllm_get_kv_cache_groups(vllm_config, kv_cache_spec)
-    groups = natural.make_groups(kv_cache_spec)
+    checkpoint_format = formats.served(vllm_config, kv_cache_spec)
+    groups = natural.make_groups(kv_cache_spec, checkpoint_format)
     _utils._annotate_eagle_groups(
         vllm_config,
         kv_cache_spec,

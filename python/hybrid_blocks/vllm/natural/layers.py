@@ -12,24 +12,33 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from hybrid_blocks.model.kind import GroupKind
+from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.plan.geometry.layout import CachedLayer, LayerGroup
+from hybrid_blocks.vllm.recurrent import kept_bytes
 from hybrid_blocks.vllm.specs import kind_of, row_of
 
 
-def cached_layers(specs: Mapping[str, KVCacheSpec]) -> list[CachedLayer]:
+def cached_layers(
+    specs: Mapping[str, KVCacheSpec], checkpoint_format: StateFormat = "full"
+) -> list[CachedLayer]:
     """Return what the layout asks of each layer, in vLLM's order. One layer must have attention."""
     block_tokens = attention_block(specs.values())
-    return [_cached(name, spec, block_tokens) for name, spec in specs.items()]
+    return [_cached(name, spec, block_tokens, checkpoint_format) for name, spec in specs.items()]
 
 
-def layer_groups(groups: Iterable[KVCacheGroupSpec]) -> list[LayerGroup]:
+def layer_groups(
+    groups: Iterable[KVCacheGroupSpec], checkpoint_format: StateFormat = "full"
+) -> list[LayerGroup]:
     """Return the groups of the layout that vLLM's groups are."""
     groups = list(groups)
     block_tokens = attention_block(group.kv_cache_spec for group in groups)
     return [
         LayerGroup(
             f"{_kind(group.kv_cache_spec).name}.{number}",
-            tuple(_cached(name, group.kv_cache_spec, block_tokens) for name in group.layer_names),
+            tuple(
+                _cached(name, group.kv_cache_spec, block_tokens, checkpoint_format)
+                for name in group.layer_names
+            ),
         )
         for number, group in enumerate(groups)
     ]
@@ -40,7 +49,11 @@ def attention_block(specs: Iterable[KVCacheSpec]) -> int:
     return next(spec.block_size for spec in specs if isinstance(spec, AttentionSpec))
 
 
-def _cached(name: str, spec: KVCacheSpec, block_tokens: int) -> CachedLayer:
+def _cached(
+    name: str, spec: KVCacheSpec, block_tokens: int, checkpoint_format: StateFormat
+) -> CachedLayer:
+    state = spec if isinstance(spec, MambaSpec) else None
+    is_apart = checkpoint_format != "full"
     return CachedLayer(
         name=name,
         identity=spec,
@@ -48,8 +61,9 @@ def _cached(name: str, spec: KVCacheSpec, block_tokens: int) -> CachedLayer:
         kind=_kind(spec),
         page_bytes=spec.page_size_bytes,
         block_tokens=block_tokens,
-        slots=1 + spec.num_speculative_blocks if isinstance(spec, MambaSpec) else None,
+        slots=None if state is None else 1 + state.num_speculative_blocks,
         dense=isinstance(spec, MLAAttentionSpec),
+        kept_bytes=kept_bytes(state, checkpoint_format) if state and is_apart else None,
     )
 
 

@@ -14,6 +14,7 @@ from hybrid_blocks._core.vllm import AllocatedBlocks, Blocks
 from hybrid_blocks.metrics import engine as figures
 from hybrid_blocks.metrics.figure import Sample
 from hybrid_blocks.vllm import events
+from hybrid_blocks.vllm.converting_copies import ConvertingCopy
 from hybrid_blocks.vllm.geometry import Geometry
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
@@ -58,6 +59,11 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             manager._null_block = pool.null_block
         return [pool.pools[number] for number in self.kv_cache_config.pools]
 
+    def _pools_of_hits(self) -> list[Blocks]:
+        pool: Any = self.block_pool
+        config = self.kv_cache_config
+        return [pool.pools[config.kept_pool_of(number)] for number in range(len(config.pools))]
+
     def _show_requests(self) -> None:
         super()._show_requests()
         if self.enable_caching:
@@ -73,10 +79,13 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     def _geometry(self) -> Geometry:
         geometry = super()._geometry()
         pools = self.kv_cache_config.pools
+        kept_pools = self.kv_cache_config.kept_pools or (None,) * len(pools)
         specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
         groups = [
-            replace(group, pool=pool, block_size=spec.block_size)
-            for group, pool, spec in zip(geometry.groups, pools, specs, strict=True)
+            replace(group, pool=pool, kept_pool=kept, block_size=spec.block_size)
+            for group, pool, kept, spec in zip(
+                geometry.groups, pools, kept_pools, specs, strict=True
+            )
         ]
         kinds = {group.rules.name for group in groups}
         has_windows = "full" in kinds and not kinds.isdisjoint(("sliding_window", "chunked"))
@@ -113,6 +122,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         """Forget all cached blocks; running requests prevent it. Return whether it was done."""
         for let_go in self._let_go:
             let_go()
+        self._give_up_copies()
         return super().reset_prefix_cache()
 
     def _note_events(self, request: Request | None, changes: list[tuple[Any, ...]]) -> None:
@@ -133,7 +143,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     def _holds(self, key: Any) -> bool:
         """Whether another block still has the content of one that was evicted."""
         pool: Any = self.block_pool
-        found = pool.pools[self.kv_cache_config.pools[get_group_id(key)]].get(key)
+        found = pool.pools[self.kv_cache_config.kept_pool_of(get_group_id(key))].get(key)
         return found is not None
 
     @cached_property
@@ -161,11 +171,18 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         return self.kv_cache_config.num_slots(group)
 
     def take_kv_cache_block_copies(self) -> Any:
-        """Return the copies of slabs to make since the last call; none is held any longer.
+        """Return the copies of states to make since the last call; none is held any longer.
 
-        No slab is both read and written, since the worker reads all before it writes any.
+        None is both read and written, since the worker reads all before it writes any.
         """
-        return [KVCacheBlockCopy(source, copy) for source, copy in self._take_disjoint_copies()], []
+        plain, converting = self._take_disjoint_copies()
+        copies: list[Any] = [KVCacheBlockCopy(source, copy) for source, copy in plain]
+        recipe_of = self.kv_cache_config.recipe_of
+        copies += [
+            ConvertingCopy(source, copy, group, keeps, recipe_of(group))
+            for source, copy, group, keeps in converting
+        ]
+        return copies, []
 
     def _said(self, request: Request) -> tuple[str | None, str | None]:
         return hints.said_of(request)

@@ -35,6 +35,13 @@ def planned(vllm_config: VllmConfig, plan: ArenaPlan, vllm: tuple[int, float] | 
             f"{group.blocks_per_slab:,}",
             "" if slots is None else f", {slots:,} token slots",
         )
+        if group.kept_pool is not None:
+            logger.info_once(
+                "hybrid_blocks: checkpoints of group %s: pool %s, %s a slab",
+                group.name,
+                group.kept_pool,
+                group.kept_per_slab,
+            )
     limit = vllm_config.scheduler_config.max_num_seqs
     if capacity.state_slots(plan) is not None and limit > plan.num_slabs:
         logger.warning_once(

@@ -1,12 +1,12 @@
 //! The core's configuration, as Python gives it.
 
 use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig, ReleaseRules};
-use hybrid_blocks::{CheckpointPolicy, GroupId, Policy, PoolId};
+use hybrid_blocks::{CheckpointFormat, CheckpointPolicy, GroupId, Policy, PoolId};
 use hybrid_blocks_interop::{core_error, invalid_argument};
 use pyo3::prelude::*;
 
-/// A group: kind as text, block size, whether hits drop blocks for a drafter, admission cap, and whether new
-/// blocks are zeroed.
+/// A group: kind as text, block size, whether hits drop blocks for a drafter, admission cap, whether new blocks are
+/// zeroed, and its pools.
 #[derive(FromPyObject)]
 pub(super) struct GroupFields {
     kind: String,
@@ -16,6 +16,7 @@ pub(super) struct GroupFields {
     zeroes_new_blocks: bool,
     is_cached: bool,
     pool: u32,
+    kept_pool: Option<u32>,
 }
 
 /// The rest.
@@ -48,6 +49,7 @@ impl GroupFields {
         let kind = self.kind.parse().map_err(core_error)?;
         Ok(GroupConfig {
             pool: PoolId(self.pool),
+            kept: self.kept_pool.map(PoolId),
             use_eagle: self.use_eagle,
             admission_cap: self.admission_cap,
             zeroes_new_blocks: self.zeroes_new_blocks,
@@ -61,7 +63,11 @@ impl ConfigFields {
     /// The user's policy. Where it places none periodically, those of the engine's interval are more.
     fn checkpoints(&self) -> PyResult<Option<CheckpointPolicy>> {
         let Some(text) = &self.checkpoints else { return Ok(None) };
-        let policy: CheckpointPolicy = text.parse().map_err(core_error)?;
+        let mut policy: CheckpointPolicy = text.parse().map_err(core_error)?;
+        if self.groups.iter().all(|group| group.kept_pool.is_none()) {
+            // The plan has no place for another format: no state is smaller in it, or it is not served here.
+            policy.format = CheckpointFormat::Full;
+        }
         let interval = self.retention_interval.filter(|&every| every > 0 && policy.every.is_none());
         let Some(every) = interval else { return Ok(Some(policy)) };
         let max_per_request = policy.max_per_request.saturating_add(self.max_model_len / every);

@@ -20,8 +20,10 @@ use crate::request::{Named, RequestView};
 
 pub(super) struct Core {
     pub(super) blocks: Py<Blocks>,
-    /// The blocks of each group, all of one engine.
+    /// The blocks of each group's tables, all of one engine.
     pub(super) pools: GroupPools,
+    /// The blocks that each group's keys name: others, where checkpoints have another format.
+    pub(super) kept_pools: GroupPools,
     /// The one answer that stands for no blocks at all.
     pub(super) empty: Py<AllocatedBlocks>,
     pub(super) class: Py<PyType>,
@@ -101,12 +103,13 @@ impl Core {
     pub(super) fn result<'py>(
         &self,
         py: Python<'py>,
+        pools: &GroupPools,
         ids: Vec<Vec<BlockId>>,
     ) -> PyResult<Bound<'py, AllocatedBlocks>> {
         if AllocatedBlocks::is_empty(&ids) {
             return Ok(self.empty.bind(py).clone());
         }
-        let (pools, class) = (Arc::clone(&self.pools), self.class.clone_ref(py));
+        let (pools, class) = (Arc::clone(pools), self.class.clone_ref(py));
         Bound::new(py, AllocatedBlocks { ids, pools, class })
     }
 

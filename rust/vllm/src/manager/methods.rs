@@ -19,6 +19,11 @@ use crate::blocks::Blocks;
 use crate::engine::Manager;
 use crate::request::{RequestView, at_least_none};
 
+/// A copy inside a pool: source and destination.
+type Plain = (u32, u32);
+/// A copy between the two pools of a group: source, destination, the group, and whether it leaves a checkpoint.
+type Converting = (u32, u32, u32, bool);
+
 /// The base of the Python class. It is empty until `_start` is called, and asks for its
 /// configuration when it is first used: until then vLLM's objects may be changed.
 #[pyclass(frozen, subclass, module = "hybrid_blocks._core.vllm")]
@@ -36,6 +41,7 @@ impl RustKVCacheManager {
         &self,
         blocks: &Bound<'py, Blocks>,
         pools: Vec<Py<Blocks>>,
+        kept_pools: Vec<Py<Blocks>>,
         waiting: Vec<Py<PyAny>>,
         class: &Bound<'py, PyType>,
     ) -> PyResult<Bound<'py, AllocatedBlocks>> {
@@ -50,6 +56,7 @@ impl RustKVCacheManager {
         let core = Core {
             blocks: blocks.clone().unbind(),
             pools,
+            kept_pools: kept_pools.into(),
             empty: empty.clone().unbind(),
             class: class.clone().unbind(),
             waiting,
@@ -112,7 +119,7 @@ impl RustKVCacheManager {
         let request = RequestView::new(request)?;
         match Self::allocate(slf, &request, None, request.progress()?, &args)? {
             Room::Unchanged => Ok(Some(core.empty.bind(py).clone())),
-            Room::New(ids) => core.result(py, ids).map(Some),
+            Room::New(ids) => core.result(py, &core.pools, ids).map(Some),
             Room::None => Ok(None),
         }
     }
@@ -161,7 +168,7 @@ impl RustKVCacheManager {
         })?;
         let hit = hit.map_err(core_error)?;
         let junction = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
-        let blocks = core.result(py, hit.blocks)?;
+        let blocks = core.result(py, &core.kept_pools, hit.blocks)?;
         if configured.enable_events && hit.num_tokens > 0 {
             let arguments = (request, &blocks, hit.num_tokens);
             slf.call_method1(intern!(py, "_report_hit"), arguments)?;
@@ -239,7 +246,7 @@ impl RustKVCacheManager {
         request_id: &Bound<'py, PyString>,
     ) -> PyResult<Bound<'py, AllocatedBlocks>> {
         let (core, _) = Self::core(slf)?;
-        core.result(slf.py(), Self::tables(slf, request_id)?)
+        core.result(slf.py(), &core.pools, Self::tables(slf, request_id)?)
     }
 
     fn get_block_ids<'py>(
@@ -328,11 +335,27 @@ impl RustKVCacheManager {
         pairs.into_iter().map(|(from, to)| Blocks::views(blocks, &[from, to])).collect()
     }
 
-    /// Ids to copy from and to; nothing is owned for their sake any more.
-    fn _take_disjoint_copies(slf: &Bound<'_, Self>) -> PyResult<Vec<(u32, u32)>> {
+    /// Ids to copy from and to; nothing is owned for their sake any more. Copies that convert are apart.
+    fn _take_disjoint_copies(slf: &Bound<'_, Self>) -> PyResult<(Vec<Plain>, Vec<Converting>)> {
         let (core, _) = Self::core(slf)?;
+        let (mut plain, mut converting) = (Vec::new(), Vec::new());
         let copies = core.engine().manager(slf.py(), Manager::take_disjoint_copies)?;
-        Ok(copies.map_err(core_error)?.into_iter().map(|copy| (copy.src.0, copy.dst.0)).collect())
+        for copy in copies.map_err(core_error)? {
+            let (src, dst) = (copy.src.0, copy.dst.0);
+            if copy.src_pool == copy.dst_pool {
+                plain.push((src, dst));
+            } else {
+                let kept = core.kept_pools[copy.group.index()].get().pool();
+                converting.push((src, dst, copy.group.0, copy.dst_pool == kept));
+            }
+        }
+        Ok((plain, converting))
+    }
+
+    fn _give_up_copies(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (core, _) = Self::core(slf)?;
+        let given_up = core.engine().manager(slf.py(), Manager::give_up_copies_before_reset)?;
+        given_up.map_err(core_error)
     }
 
     fn next_boundary(
@@ -489,7 +512,7 @@ impl RustKVCacheManager {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let Some(core) = self.0.get() else { return Ok(()) };
         visit.call(&core.blocks)?;
-        core.pools.iter().try_for_each(|pool| visit.call(pool))?;
+        core.pools.iter().chain(&*core.kept_pools).try_for_each(|pool| visit.call(pool))?;
         visit.call(&core.empty)?;
         core.waiting.iter().try_for_each(|state| visit.call(state))
     }
