@@ -48,16 +48,17 @@ class Poison:
         core.scheduler.schedule = poisoned_schedule
 
     def _overwrite(self) -> None:
-        held = self._held()
+        held, kept_slabs = self._held(), self._kept_slabs()
         taken = [
             {block // cut for block in blocks} for blocks, cut in zip(held, self._cuts, strict=True)
         ]
         for number, slabs in enumerate(taken):
             self._held_states.update(dict.fromkeys(slabs, self._is_state[number]))
+        self._held_states.update(dict.fromkeys(kept_slabs, True))
         for number, (is_state, cut) in enumerate(zip(self._is_state, self._cuts, strict=True)):
             kin = [n for n, pool in enumerate(self._config.pools) if self._is_kin(n, number, pool)]
             used = set().union(*(held[n] for n in kin))
-            others = set().union(*(taken[n] for n in range(len(taken)) if n not in kin))
+            others = kept_slabs.union(*(taken[n] for n in range(len(taken)) if n not in kin))
             free = {
                 block
                 for block in range(cut, self._num_blocks[number])
@@ -82,13 +83,24 @@ class Poison:
         for request in self._scheduler.requests:
             for number, ids in enumerate(manager.get_block_ids(request)):
                 held[number].update(ids)
-        for number, pool in enumerate(manager.block_pool.pools):
-            for block in pool:
+        for number in set(self._config.pools):
+            for block in manager.block_pool.pools[number]:
                 if block.block_hash is not None:
                     held[get_group_id(block.block_hash)].add(block.block_id)
                 elif block.ref_cnt > 0 and not block.is_null:
                     self._note_unknown(held, number, block.block_id)
         return [blocks - {0} for blocks in held]
+
+    def _kept_slabs(self) -> set[int]:
+        """Return the slabs of checkpoints in another format: their blocks are no group's states."""
+        pools: Any = self._scheduler.kv_cache_manager.block_pool.pools
+        kept = set(self._config.kept_pools) - {None}
+        return {
+            block.block_id // self._config.blocks_per_slab[number]
+            for number in kept
+            for block in pools[number]
+            if block.block_hash is not None or (block.ref_cnt > 0 and not block.is_null)
+        }
 
     def _note_unknown(self, held: list[set[int]], pool: int, block: int) -> None:
         """Take a live block that is in no table, such as a copy's, for one of all its groups."""
