@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from hybrid_blocks.vllm.converting_copies import ConvertingCopy, split
+from hybrid_blocks.vllm.converting_copies import split
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
@@ -173,7 +173,9 @@ class FakeWorker:
         self._poison(copies[:, 0], {self.memory.source_unit(copy) for copy in converting})
         self._update_rows(output)
         self._zero(np.array(output.new_block_ids_to_zero or [], dtype=np.int64))
-        self._copy(copies, converting)
+        self._copy(copies)
+        self.memory.convert(converting)
+        self.num_conversions += len(converting)
         chunks = [self._chunk(id_, output) for id_ in output.num_scheduled_tokens]
         self._move_states(chunks)
         for chunk in chunks:
@@ -254,13 +256,11 @@ class FakeWorker:
             if isinstance(self.specs[group], FullAttentionSpec):
                 self.memory.zero_blocks(group, ids)
 
-    def _copy(self, copies: Ids, converting: list[ConvertingCopy]) -> None:
+    def _copy(self, copies: Ids) -> None:
         self.num_copies += len(copies)
-        self.num_conversions += len(converting)
         if len(copies) and not 0 < copies.min() <= copies.max() < self._config.num_blocks:
             raise CorruptedError(f"copies {copies.tolist()} name units that are not there")
         self.memory.copy(copies[:, 0], copies[:, 1])
-        self.memory.convert(converting)
 
     def _chunk(self, id_: str, output: SchedulerOutput) -> Chunk:
         row = self.rows[id_]
