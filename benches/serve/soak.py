@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import models
+from hybrid_blocks.reach.connectors import transfer
 from load import Done, requests, send
 from object_server import BUCKET, object_server
 from server import Server, serve
@@ -76,11 +77,7 @@ def _tiers() -> dict[str, object]:
         "read": "longest",  # a small model computes sooner than a busy disk reads
     }
     spec = {"spec_name": "HybridOffloadingSpec", "spec_module_path": "hybrid_blocks.offload"}
-    return {
-        "kv_connector": "OffloadingConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": spec | tiers,
-    }
+    return transfer("OffloadingConnector", spec | tiers)
 
 
 def _unused(server: Server) -> list[str]:

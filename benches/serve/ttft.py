@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import models
+from hybrid_blocks.reach.connectors import transfer
 from program import answer_of
 from rich.console import Console
 from rich.table import Table
@@ -148,12 +149,7 @@ def _main(task: dict[str, Any]) -> None:
         max_num_batched_tokens=2_048,
         enable_prefix_caching=True,
         kv_cache_memory_bytes=DEVICE_BYTES,
-        kv_transfer_config=task["offload"]
-        and {
-            "kv_connector": "OffloadingConnector",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": task["offload"],
-        },
+        kv_transfer_config=task["offload"] and transfer("OffloadingConnector", task["offload"]),
     )
     one = SamplingParams(temperature=0, max_tokens=1)
 
