@@ -84,6 +84,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_checkpoint_was_last_used_when_a_request_that_needs_it_ended() {
+        let (mut history, block) = (CheckpointHistory::new(2), BlockId(1));
+        history.leave(block, false, 0.5);
+        assert!((history.last_used(block) - 0.5).abs() < f64::EPSILON);
+        history.touch(block, 2.5);
+        assert!((history.last_used(block) - 2.5).abs() < f64::EPSILON);
+    }
+
+    #[test]
     fn a_checkpoint_is_shared_by_two_requests_and_a_branch_by_the_first() {
         let mut history = CheckpointHistory::new(3);
         let (branch, prompt) = (BlockId(1), BlockId(2));

@@ -538,6 +538,24 @@ fn priority((now, tick): (f64, u64), lives: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::outbox::Outbox;
+    use crate::group::GroupSpec;
+    use crate::store::SlabStore;
+    use crate::{GroupKind, PoolId};
+
+    #[test]
+    fn turns_are_noted_once_something_was_evicted_or_a_chance_counts() {
+        let spec = GroupSpec { kind: GroupKind::Full, block_size: 2, pool: PoolId(0) };
+        let store = SlabStore::new(4, &[4]).unwrap();
+        let cache = Cache::new(store, std::iter::once(spec), 2, true, Outbox::default()).unwrap();
+        let mut keeper = Keeper::new(&cache, 2, 0.0);
+        assert!(!keeper.knows_turns());
+        keeper.traffic.pressure.on_evicted(0.5, 0.25);
+        assert!(keeper.knows_turns());
+        let mut listening = Keeper::new(&cache, 2, 0.0);
+        listening.listen(Chances::All(2.0));
+        assert!(listening.knows_turns());
+    }
 
     #[test]
     fn content_lives_the_longer_the_likelier_it_is_gone_on_from() {

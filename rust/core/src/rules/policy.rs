@@ -53,3 +53,16 @@ impl Policy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_of_tokens_cost_nothing_where_no_flops_are_counted() {
+        let quadratic = |linear| {
+            Policy::FlopAware(FlopModel { linear, quadratic: 3.0, alpha: 0.0 }).quadratic()
+        };
+        assert_eq!((quadratic(2.0), quadratic(0.0), Policy::Lru.quadratic()), (1.5, 0.0, 0.0));
+    }
+}
