@@ -157,6 +157,18 @@ mod tests {
     }
 
     #[test]
+    fn age_is_ahead_by_eight_conversations_less_and_less() {
+        let mut residents = Residents::default();
+        let mut ahead = [8, 1_024].map(|num_ends| {
+            (0..num_ends).for_each(|end| residents.on_end(end, Draw::ANY, KEPT, 100));
+            residents.ahead / f64::from(KEPT.num_tokens)
+        });
+        ahead[1] /= ahead[0];
+        assert!((ahead[0] - HEAD_START).abs() < 0.1, "{ahead:?}");
+        assert!((ahead[1] - (-1.0_f64).exp()).abs() < 0.01, "{ahead:?}");
+    }
+
+    #[test]
     fn draws_are_even_among_any_few() {
         let mut residents = Residents::default();
         for _ in 0..50 {

@@ -133,6 +133,16 @@ mod tests {
     }
 
     #[test]
+    fn counts_are_halved_once_more_than_512_requests_ended() {
+        let (mut worth, class) = (Worth::default(), WorthClass::new(0, Hint::None));
+        ended(&mut worth, class, 512, 100);
+        ended(&mut worth, class, 1, 0);
+        for counts in [worth.all, worth.of[usize::from(class.0)]] {
+            assert_eq!((counts.ended, counts.continued), (256.5, 50.0));
+        }
+    }
+
+    #[test]
     fn what_was_seen_long_ago_counts_little() {
         let mut worth = Worth::default();
         let [early, late] = [0, 3].map(|turn| WorthClass::new(turn, Hint::None));

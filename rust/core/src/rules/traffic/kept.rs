@@ -120,6 +120,11 @@ mod tests {
         };
         assert!(!Kept::default().is_worth_room(8.0, 2_400.0), "nothing is known");
         assert!(chat.is_worth_room(8.0, 2_400.0));
+        let mut many = Kept::default();
+        (0..50).for_each(|_| many.add(chat));
+        assert!(many.is_worth_room(8.0, 2_400.0), "50 requests are as one");
+        assert!(!many.is_worth_room(8.0, 24_000.0));
+        assert!(!chat.is_worth_room(8.0, 24_000.0));
         assert!(!Kept { saved_by_one: 100.0, ..chat }.is_worth_room(8.0, 2_400.0));
         assert!(!Kept { generated: 20_000.0, held: 28_000.0, ..chat }.is_worth_room(8.0, 24_000.0));
     }
