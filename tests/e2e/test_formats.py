@@ -7,8 +7,11 @@ from formats import run
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
 
-FARTHEST = {"bf16": 0.02, "int8": 0.2}
-"""How far a token's log probability may move. A wrong state moves it by whole units."""
+FARTHEST = {"bf16": 0.02, "int8": 0.07}
+"""How far a token's log probability may move: 0.004 and 0.046 were seen.
+
+States that come back a tenth too small move one by 0.056 and 0.083, lost ones by 0.54.
+"""
 
 
 def test_smaller_checkpoints_find_as_much_and_answer_nearly_alike() -> None:
