@@ -105,7 +105,7 @@ def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> di
     # What only level `natural` sets, and what is so in all recorded lives but of rings.
     del config["checkpoints"], config["zeroes_blocks"]
     for group in config["groups"]:
-        del group["pool"], group["is_cached"]
+        del group["pool"], group["kept_pool"], group["is_cached"]
         # Recorded lives have a field for each number.
         kind = GroupKind(group["kind"])
         numbers: dict[str, Any] = dict.fromkeys(("window", "extra_retained"), 0)
