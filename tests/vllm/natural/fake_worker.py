@@ -204,7 +204,7 @@ class FakeWorker:
     # --- before the forward pass --------------------------------------------
 
     def _poison(self, sources: Ids, converted: set[int]) -> None:
-        # A state that its request has left is nobody's once the scheduler names its conversion.
+        # The scheduler names a conversion once. From then on no request owns the state it left.
         free = set(self._unowned()) - converted
         freed = free & set(sources.tolist())
         if freed and isinstance(self._config, NaturalKVCacheConfig):

@@ -19,13 +19,10 @@ from hybrid_blocks.replay.film import (
     Places,
     slabs_of_a_tile,
 )
-from hybrid_blocks.replay.managers.rust import RustManager
+from hybrid_blocks.replay.managers.rust import RustManager, pools_of
 from hybrid_blocks.replay.managers.wrapped import WrappedManager
 
 Blocks = npt.NDArray[np.int32]
-
-_GROUP_AND_BLOCKS: Final = 3
-"""Columns of copies that name no pools."""
 
 _NONE: Final[Places] = np.zeros((0, 2), dtype=np.int32)
 
@@ -132,8 +129,7 @@ class FilmedManager(WrappedManager):
 
     def _with_pools(self, copies: Blocks) -> Blocks:
         """Return copies with the pools of both blocks: the group's, unless they name two."""
-        names_pools = copies.shape[1] > _GROUP_AND_BLOCKS
-        return copies if names_pools else np.column_stack((copies, self._pools[copies[:, [0, 0]]]))
+        return np.column_stack((copies[:, :3], pools_of(copies, self._pools)))
 
     def _take(self, pool: int, blocks: Blocks) -> None:
         """Note that a pool has some blocks; what other pools left in their slabs is gone."""

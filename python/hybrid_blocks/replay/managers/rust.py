@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ from hybrid_blocks.trace.signals import Signal, Signals
 
 HINTS = {Signal.DONE: "done", Signal.GOES_ON: "going_on", Signal.PAUSED: "paused"}
 """What `BlockManager.add_request` calls them."""
+
+_GROUP_AND_BLOCKS: Final = 3
+"""Columns of copies that name no pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +201,11 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         signals=options.signals,
         places=options.places,
     )
+
+
+def pools_of(copies: npt.NDArray[np.int32], pools: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Return the pools of both blocks of each copy: those that it names, else its group's."""
+    return copies[:, 3:] if copies.shape[1] > _GROUP_AND_BLOCKS else pools[copies[:, [0, 0]]]
 
 
 def group_spec(group: GroupPlan) -> GroupSpec:

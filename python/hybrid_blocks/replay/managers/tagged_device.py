@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.plan import ArenaPlan
+from hybrid_blocks.replay.managers.rust import pools_of
 from hybrid_blocks.replay.tagged_arena import WORD_BYTES, TaggedArena, TaggedGroup
 
 Int32s = npt.NDArray[np.int32]
@@ -42,8 +43,7 @@ class TaggedDevice:
         """Run copies in order, as ``BlockManager.take_copies`` gives them."""
         if not len(copies):
             return
-        pools = copies[:, 3:] if copies.shape[1] > 3 else self._pools[copies[:, [0, 0]]]
-        kinds = np.column_stack((copies[:, 0], pools))
+        kinds = np.column_stack((copies[:, 0], pools_of(copies, self._pools)))
         starts = np.flatnonzero(np.diff(kinds, axis=0).any(axis=1)) + 1
         for start, end in pairwise([0, *starts.tolist(), len(copies)]):
             src, dst = (np.ascontiguousarray(copies[start:end, at]) for at in (1, 2))
