@@ -30,6 +30,11 @@ FUNCTIONS = (
 FORMATS: list[StateFormat] = ["bf16", "fp8", "int8"]
 HEADS, NUMBERS = 3, 37
 EDGES = [0.0, -0.0, 1.0, -448.0, 2.0**-149, 2.0**-100, 2.0**-101, 3e38, float("inf"), float("nan")]
+# A head's largest magnitude, and a number that a factor rounded twice brings to another neighbour.
+TIES = [
+    *(float.fromhex("0x1.4510bep+0"), float.fromhex("0x1.47ap-8")),
+    *(float.fromhex("0x1.d0327ap+0"), float.fromhex("0x1.3afdaep-5")),
+]
 FLOATS = st.one_of(
     st.sampled_from(EDGES), st.floats(width=32), st.floats(-2.0, 2.0, width=32, allow_nan=False)
 )
@@ -50,6 +55,8 @@ def by_rust(states: torch.Tensor, state_format: StateFormat) -> tuple[Any, Any]:
 @given(numbers=st.lists(FLOATS, min_size=1, max_size=12))
 @example(numbers=[0.0])
 @example(numbers=EDGES)
+@example(numbers=TIES[:2])
+@example(numbers=TIES[2:])
 @settings(max_examples=examples(60), deadline=None)
 def test_the_bytes_are_those_of_the_rust_codec(
     state_format: StateFormat, numbers: list[float]

@@ -36,8 +36,10 @@ def encode(states: torch.Tensor, state_format: StateFormat) -> torch.Tensor:
     peaks = states.abs().amax(-1, keepdim=True)
     is_finite = peaks.isfinite()
     is_kept = is_finite & (peaks >= SMALLEST_HEAD)
-    scales = torch.where(is_kept, peaks / largest, 0.0).masked_fill_(~is_finite, torch.nan)
-    scaled = states * (largest / peaks)
+    # By a number torch would multiply with an inverse, and round twice.
+    tops = torch.full_like(peaks, largest)
+    scales = torch.where(is_kept, peaks / tops, 0.0).masked_fill_(~is_finite, torch.nan)
+    scaled = states * (tops / peaks)
     scaled.masked_fill_(~is_kept, 0.0)
     # Both conversions round to the nearest, ties to even.
     scaled = scaled.round_() if dtype is torch.int8 else scaled.clamp_(-largest, largest)
