@@ -2,12 +2,14 @@
 
 import asyncio
 import base64
+import dataclasses
 import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.replay import Engine, EngineConfig, ManagerName, make_manager
@@ -67,9 +69,18 @@ def lines_of(traffic: Path) -> list[Record]:
 
 
 def hits_of_replay(
-    model: Path, traffic: Path, num_units: int, tokens_per_step: int, *, is_natural: bool
+    model: Path,
+    traffic: Path,
+    num_units: int,
+    tokens_per_step: int,
+    arrival: Sequence[float],
+    *,
+    is_natural: bool,
 ) -> list[int]:
-    """Return the prompt tokens that a replay finds of each request, in as many blocks or slabs."""
+    """Return the prompt tokens that a replay finds of requests, in as many blocks or slabs.
+
+    They arrive at the given times, since a virtual step takes longer than one of so small a model.
+    """
     dtype = json.loads((model / "config.json").read_text())["dtype"]
     layers = msgspec.structs.replace(load_model(str(model)), dtype=dtype)
     deployment = Deployment(
@@ -99,7 +110,8 @@ def hits_of_replay(
             spare_calls=True,
         )
     )
-    trace = read_trace(traffic, on_error="skip")
+    trace = read_trace(traffic, on_error="skip").head(len(arrival))
+    trace = dataclasses.replace(trace, arrival=np.asarray(arrival, dtype=np.float64))
     hits = [0] * len(trace)
     Engine(trace, manager, cache, config, on_hit=hits.__setitem__).run()
     return hits

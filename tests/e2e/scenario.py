@@ -13,22 +13,37 @@ CROWD = [
     f"{PREFIX[number % 50 : number % 50 + 40]} {number * 37 % 1000:03}" for number in range(200)
 ]
 
-PROMPTS = {"first": QUESTIONS, "second": QUESTIONS, "pressed": STORIES, "crowd": CROWD}
+PROMPTS = {"first": QUESTIONS, "second": QUESTIONS, "crowd": CROWD, "pressed": STORIES}
 """What each list of answers in a `Record` answers."""
+
+TOGETHER = {"pressed", "crowd"}
+"""What arrives at once, while the engine is paused. The others arrive in turn."""
+
+
+def arrival(patience_s: float = 3_600.0) -> list[float]:
+    """Return when each prompt arrives, in seconds, if all before it end within some time."""
+    times: list[float] = []
+    now = 0.0
+    for phase, prompts in PROMPTS.items():
+        for number in range(len(prompts)):
+            if number == 0 or phase not in TOGETHER:
+                now += patience_s
+            times.append(now)
+    return times
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """What a server answered and counted.
 
-    ``first`` and ``second`` are two passes over prompts that share a prefix. ``pressed`` comes from
-    more requests than the cache holds at a time, ``crowd`` from 200 streams at once.
+    ``first`` and ``second`` are two passes over prompts that share a prefix. ``crowd`` comes from
+    200 streams at once, ``pressed`` from more requests than the cache holds at a time.
     """
 
     first: list[Answer]
     second: list[Answer]
-    pressed: list[Answer]
     crowd: list[Answer]
+    pressed: list[Answer]
     preemptions: float
     usage_after_hang_ups: float
     metrics: dict[str, float]
@@ -41,16 +56,16 @@ def live_through(server: Server) -> Record:
     """Send all of the scenario's traffic to ``server``."""
     first = asyncio.run(complete_in_turn(server, QUESTIONS, max_tokens=16))
     second = asyncio.run(complete_in_turn(server, QUESTIONS, max_tokens=16))
+    crowd = asyncio.run(complete_together(server, CROWD, max_tokens=6))
     pressed = asyncio.run(complete_together(server, STORIES, max_tokens=300))
     preemptions = server.metrics()["vllm:num_preemptions_total"]
-    crowd = asyncio.run(complete_together(server, CROWD, max_tokens=6))
     asyncio.run(hang_up(server, STORIES[:12], after=3))
     usage = _usage_when_idle(server)
     return Record(
         first=first,
         second=second,
-        pressed=pressed,
         crowd=crowd,
+        pressed=pressed,
         preemptions=preemptions,
         usage_after_hang_ups=usage,
         metrics=server.metrics(),

@@ -12,7 +12,7 @@ import vllm
 from hybrid_blocks.trace.digests import split
 from program import is_scheduled_in_one_call
 from recorded import hits_of_replay, kill_while_it_writes, lines_of, traces_of
-from scenario import PROMPTS, Record, live_through
+from scenario import PROMPTS, Record, arrival, live_through
 from server import MODEL, ONE_BY_ONE, Server, serve
 from traffic import shortfalls
 
@@ -122,7 +122,7 @@ def test_greedy_answers_are_the_same_with_the_plugin(
             prompts, getattr(without, phase), getattr(with_plugin, phase), strict=True
         )
     ]
-    assert len(pairs) == 6 + 6 + 24 + 200
+    assert len(pairs) == 6 + 6 + 200 + 24
     others = [(prompt, got) for prompt, expected, got in pairs if got != expected]
     if is_natural(level) and models.MODELS[kind].get("dtype") == "bfloat16":
         # Chunks end elsewhere and other requests are preempted, so sums are rounded otherwise.
@@ -260,15 +260,18 @@ def test_a_replay_of_the_file_finds_what_the_engine_found(
         pytest.skip("float32 and two kinds of layers are replayed in the CPU's block sizes")
     _, one = records
     kind, level = case
-    found = [answer.cached_tokens for phase in PROMPTS for answer in getattr(one, phase)]
+    # A replay reserves room for what is admitted, which this server does not at level natural.
+    phases = [phase for phase in PROMPTS if phase != "pressed" or not is_natural(level)]
+    found = [answer.cached_tokens for phase in phases for answer in getattr(one, phase)]
     hits = hits_of_replay(
         models.build(kind, BUILD),
         traffic(kind, level),
         NUM_SLABS if is_natural(level) else NUM_BLOCKS,
         models.TOKENS_PER_STEP[kind],
+        arrival()[: len(found)],
         is_natural=is_natural(level),
     )
-    assert hits[: len(found)] == found
+    assert hits == found
     assert sum(found) > 0
 
 
