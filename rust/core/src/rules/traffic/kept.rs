@@ -19,6 +19,8 @@ pub(super) struct Kept {
     pub(super) generated: f64,
     /// Held in the end.
     pub(super) held: f64,
+    /// Of earlier turns that were recognized, not found.
+    pub(super) missed: f64,
     /// Requests.
     pub(super) num_requests: f64,
 }
@@ -30,6 +32,9 @@ pub(super) struct Kept {
 /// at 5 % of an unbounded cache, and 0.4 fewer at 10 %. Without a limit, generated conversations lose 1.5 points at 10 %
 /// (Qwen3.5-27B).
 const LITTLE: f64 = 1.0 / 12.0;
+
+/// Conversations lose much if what they miss of their earlier turns is more than this share of all prompts.
+const MUCH: f64 = 0.4;
 
 impl Kept {
     /// Requests after which what older ones left behind counts half.
@@ -46,10 +51,19 @@ impl Kept {
         }
     }
 
-    fn fields(&mut self) -> [&mut f64; 8] {
-        let Self { saved, bytes, saved_by_one, found, prompt, generated, held, num_requests } =
-            self;
-        [saved, bytes, saved_by_one, found, prompt, generated, held, num_requests]
+    fn fields(&mut self) -> [&mut f64; 9] {
+        let Self {
+            saved,
+            bytes,
+            saved_by_one,
+            found,
+            prompt,
+            generated,
+            held,
+            missed,
+            num_requests,
+        } = self;
+        [saved, bytes, saved_by_one, found, prompt, generated, held, missed, num_requests]
     }
 
     /// Tokens that the bytes of one token's attention are likely to save.
@@ -60,6 +74,11 @@ impl Kept {
     /// Whether prompts find so little that what they find says little of where they go on.
     pub(super) fn finds_little(&self) -> bool {
         self.found < LITTLE * self.prompt
+    }
+
+    /// Whether conversations come back, and find next to nothing of what their earlier turns computed.
+    pub(super) fn loses_turns(&self) -> bool {
+        self.finds_little() && self.missed > MUCH * self.prompt
     }
 
     /// Whether requests save more time by a checkpoint that lasts than they lose by its room.

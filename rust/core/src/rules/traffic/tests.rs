@@ -105,7 +105,7 @@ fn those_who_leave_a_prompt_at_one_place_are_counted_and_move_with_its_block() {
     traffic.on_computed(FULL, &[block], &plan);
     assert_eq!(traffic.num_left(&shared(block)), 0);
     for num_left in 1..=2 {
-        traffic.on_prompt(PromptClass::default(), Some(shared(block)), None);
+        traffic.on_prompt(PromptClass::default(), Some(shared(block)), None, 0);
         assert_eq!(traffic.num_left(&shared(block)), num_left);
     }
     assert_eq!(traffic.num_left(&Shared::default()), 0);
@@ -154,7 +154,7 @@ fn a_place_that_is_gone_is_not_counted_as_left() {
     let plan = CheckpointPlan { prompt_tokens: 8, ..CheckpointPlan::default() };
     traffic.on_computed(FULL, &[block], &plan);
     let shared = Shared { hit: 4, matched: 4, reached: 6, last: Some(block) };
-    traffic.on_prompt(PromptClass::default(), Some(shared), None);
+    traffic.on_prompt(PromptClass::default(), Some(shared), None, 0);
     assert_eq!(traffic.num_left(&shared), 0);
 }
 
@@ -228,7 +228,7 @@ fn requests_leave_each_other_room_once_checkpoints_were_seen_to_save() {
     let mut serve = |start: u32| {
         for _ in 0..2_000 {
             let class = PromptClass::default();
-            traffic.on_prompt(class, None, None);
+            traffic.on_prompt(class, None, None, start);
             let prompt = Prompt { start, num_tokens: 600, class, ..Prompt::default() };
             let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
             traffic.on_end(&plan, start, 602, &[]);
@@ -249,7 +249,7 @@ fn where_little_is_found_an_earlier_request_teaches_though_all_of_it_is_gone() {
     let places = |mut traffic: Traffic, found: u32| {
         let policy = CheckpointPolicy::default();
         for _ in 0..64 {
-            traffic.on_prompt(class, None, Some((author, 6_000)));
+            traffic.on_prompt(class, None, Some((author, 6_000)), found);
             let prompt = Prompt { num_tokens: 6_000, class, ..Prompt::default() };
             let plan = traffic.plan(&policy, prompt);
             traffic.pressure.on_evicted(0.5, 0.25);
@@ -261,6 +261,28 @@ fn where_little_is_found_an_earlier_request_teaches_though_all_of_it_is_gone() {
     };
     assert!(places(traffic(), 0).contains(&6_000));
     assert!(!places(traffic(), 1_000).contains(&6_000));
+}
+
+#[test]
+fn bytes_are_dear_where_conversations_come_back_and_find_nothing() {
+    let class = PromptClass::default();
+    let author = Author { num_tokens: 6_000, class, ..Author::default() };
+    // All that is left behind lasts longer than its request, and nothing is hit late.
+    let price = |comes_back: bool, found: u32| {
+        let mut traffic = traffic();
+        for _ in 0..64 {
+            let earlier = comes_back.then_some((author, 6_000));
+            traffic.on_prompt(class, None, earlier, found);
+            let prompt = Prompt { num_tokens: 6_000, start: found, class, ..Prompt::default() };
+            let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
+            traffic.pressure.on_evicted(0.01, 0.25);
+            traffic.on_end(&plan, found, 6_000, plan.lengths.as_slice());
+        }
+        traffic.price()
+    };
+    assert!(price(true, 0) > 0.0);
+    assert!(price(false, 0) <= 0.0, "these prompts are new");
+    assert!(price(true, 1_000) <= 0.0, "a sixth is found");
 }
 
 /// Attention beside windows of 4 tokens, in 39 slabs of 2 blocks of 2 tokens each.

@@ -158,7 +158,7 @@ impl<S: Store> Call<'_, S> {
         {
             let earlier =
                 arrival.earlier.map(|(author, at)| (author, (found + at as u32 + 1) * unit));
-            keeper.traffic.on_prompt(plan.class, self.request.shared.take(), earlier);
+            keeper.traffic.on_prompt(plan.class, self.request.shared.take(), earlier, trail.start);
         }
     }
 
