@@ -48,9 +48,9 @@ CONFIG = EngineConfig(max_num_seqs=2, watermark=0)
 DEVICE, HOST = 200 * MIB, 400 * MIB
 
 
-def replayed(trace: Trace, side: Side = Side.NATURAL) -> TieredResult:
+def replayed(trace: Trace, side: Side = Side.NATURAL, disk: int = 0) -> TieredResult:
     cache = cache_of("LFM2-1.2B", DEVICE, trace)
-    return replay_tiers(trace, cache, TierBytes(host=HOST), side, CONFIG)
+    return replay_tiers(trace, cache, TierBytes(host=HOST, disk=disk), side, CONFIG)
 
 
 @contextmanager
@@ -125,6 +125,23 @@ def test_hits_by_tier_are_those_of_vllm_with_the_connector_of_users() -> None:
         assert result.virtual_seconds == loop.now
     assert min(device, host) > 0
     assert (result.tiers[1].evicted_bytes or 0) > 0
+
+
+def test_a_disk_gives_back_what_host_memory_evicted() -> None:
+    trace = conversations()
+    without, beside = replayed(trace), replayed(trace, disk=10 * HOST)
+    device, host, disk = beside.tiers
+    assert [tier.tier for tier in beside.tiers] == ["device", "host", "disk"]
+    assert (without.tiers[1].evicted_bytes or 0) > 0, "host memory holds less than all"
+    assert disk.evicted_bytes == 0, "the disk holds all"
+    assert disk.hit_tokens > 0
+    assert beside.hit_rate > without.hit_rate
+    assert device.hit_tokens + host.hit_tokens + disk.hit_tokens == beside.hit_tokens
+    assert beside.hit_rate >= replayed(trace, Side.HYBRID, disk=10 * HOST).hit_rate
+    larger = cache_of("LFM2-1.2B", 64 * DEVICE, trace)
+    everything = replay_tiers(trace, larger, TierBytes(host=HOST), Side.NATURAL, CONFIG)
+    # A device so small leaves fewer checkpoints than one that holds all.
+    assert 0.9 * everything.hit_rate < beside.hit_rate < everything.hit_rate
 
 
 @pytest.mark.parametrize("model", MODELS)
