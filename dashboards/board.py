@@ -85,6 +85,15 @@ MEMORY = Row(
             "that found no room to wait.",
             {"slabs": total(engine.HELD_SLABS.name), "refused": rate(engine.HELD_REFUSED.name)},
         ),
+        Panel(
+            "Reads that do not end",
+            "Slabs kept from others, as a read that was given up may still write them. Given up: "
+            "requests a second that went on without what they read.",
+            {
+                "slabs": total(engine.STALLED_SLABS.name),
+                "given up": rate(engine.STALLED_READS.name),
+            },
+        ),
     ],
 )
 HITS = Row(

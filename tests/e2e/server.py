@@ -64,6 +64,11 @@ class Server:
             total[name] = total.get(name, 0) + size
         return total
 
+    def stop(self) -> None:
+        """Halt the server and the processes that it started, where they are, as SIGSTOP does."""
+        for process, _, _ in list(self._processes()):
+            os.kill(process, signal.SIGSTOP)
+
     def kill(self) -> None:
         """End the server and the processes that it started as SIGKILL does: nothing is written."""
         for process, _, _ in list(self._processes()):

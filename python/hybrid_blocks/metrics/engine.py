@@ -43,11 +43,21 @@ HELD_REFUSED: Final = Figure(
     "counter",
     "Prompts that found no room to wait for their reader, which computes them itself.",
 )
+STALLED_SLABS: Final = Figure(
+    "hybrid_blocks_stalled_slabs",
+    "gauge",
+    "Slabs kept from others, as a read that was given up may still write them.",
+)
+STALLED_READS: Final = Figure(
+    "hybrid_blocks_stalled_reads_total",
+    "counter",
+    "Requests that went on without what they read: the other engine did not answer in time.",
+)
 
 ENGINE: Final = (
     *(INFO, BLOCKS, SLABS, SLAB_STEALS, FORKS),
     *(CHECKPOINTS_WRITTEN, CHECKPOINTS_DROPPED, HITS, HITS_SHORTENED),
-    *(HELD_SLABS, HELD_REFUSED),
+    *(HELD_SLABS, HELD_REFUSED, STALLED_SLABS, STALLED_READS),
 )
 """All of them."""
 

@@ -6,11 +6,13 @@ would have computed, and writes half of it where a read fails.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hybrid_blocks.offload.nixl.stalled import StalledReads
 from hybrid_blocks.profile.engine import Groups, make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
@@ -52,11 +54,13 @@ class PullWorker(HostWorker):
 
     scheduler: Any
     is_failing = False
+    is_stalling = False
     read_steps = 1
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.loading: list[Load] = []
+        self.stalled: list[Load] = []
         self.num_reads = 0
         self.given_back: set[str] = set()
         self._to_send: set[str] = set()
@@ -73,6 +77,7 @@ class PullWorker(HostWorker):
                 self.given_back.add(id_)
         self._to_send |= pulls.reqs_to_send.keys()
         self._ended: list[Load] = []
+        self._reads = StalledReads()
         result, drafts = super().execute(output)
         output.kv_connector_metadata = told
         result.kv_connector_output = self._report(result, is_listed=told is not pulls)
@@ -89,9 +94,21 @@ class PullWorker(HostWorker):
 
     def _copy(self, copies: Ids) -> None:
         super()._copy(copies)
+        if not self.is_stalling:
+            for load in self.stalled:  # which writes, long after its request went on
+                LoadingWorker._write(self, load)  # type: ignore[arg-type]
+            self._reads = StalledReads(ended=tuple(load.id_ for load in self.stalled))
+            self.stalled = []
         for load in list(self.loading):
             if load.steps:
                 load.steps -= 1
+                continue
+            if self.is_stalling:
+                self.loading.remove(load)
+                self.stalled.append(replace(load))
+                load.fails = True
+                self._reads = self._reads.aggregate(StalledReads(given_up=(load.id_,)))
+                self._ended.append(load)
                 continue
             load.fails = self.is_failing
             LoadingWorker._write(self, load)  # type: ignore[arg-type]
@@ -104,8 +121,12 @@ class PullWorker(HostWorker):
         found.finished_recving = (found.finished_recving or set()) | ended
         found.failed_recving = {load.id_ for load in self._ended if load.fails}
         found.finished_sending, self._to_send = self._to_send, set()
-        if is_listed and (own := found.kv_connector_worker_meta) is not None:
-            found.kv_connector_worker_meta = MultiKVConnectorWorkerMetadata((None, own))
+        own, reads = found.kv_connector_worker_meta, self._reads
+        told = reads if reads.given_up or reads.ended else None
+        if is_listed and (own is not None or told is not None):
+            found.kv_connector_worker_meta = MultiKVConnectorWorkerMetadata((told, own))
+        elif not is_listed:
+            found.kv_connector_worker_meta = told
         return found
 
 
@@ -231,6 +252,40 @@ def test_a_read_that_fails_half_way_ends_its_request_and_leaves_no_key(
         assert engine.num_cached_tokens == found
         engine.drain()
         assert engine.num_free == free
+
+
+@LISTS
+@pytest.mark.parametrize("policy", ["recompute", "fail"])
+def test_a_read_that_does_not_end_in_time_writes_to_no_other_request(
+    policy: str, weights: list[float] | None
+) -> None:
+    with pulling(weights=weights, policy=policy) as engine:
+        free = engine.num_free
+        engine.worker.is_stalling = True
+        request = engine.ask(PROMPT)
+        if policy == "fail":
+            engine.finish()
+            assert request.status is RequestStatus.FINISHED_ERROR
+        else:
+            engine.finish()  # which compares the answer
+            assert engine.num_finished == 1
+        engine.drain()
+        side = engine.scheduler.connector
+        pulls = (side if weights is None else side._connectors[0]).connector_scheduler
+        stalled, given_up = (sample.value for sample in pulls.samples()[-2:])
+        assert given_up == 1
+        assert 0 < stalled <= free - engine.num_free
+        for number in range(3):  # in all of the memory but the blocks that are kept
+            engine.add([number, *PROMPT, *range(90)], 4)
+        engine.finish()
+        assert not engine.scheduler.reset_prefix_cache()
+        engine.worker.is_stalling = False
+        engine.add(PROMPT, 4)
+        engine.finish()
+        engine.drain()
+        assert engine.num_free == free
+        assert [sample.value for sample in pulls.samples()[-2:]] == [0, 1]
+        assert engine.scheduler.reset_prefix_cache()
 
 
 @LISTS

@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import (
     NixlBaseConnector,
     NixlPullConnector,
@@ -51,4 +54,9 @@ class HybridNixlConnector(NixlPullConnector):
         """Show what waits for its reader beside the figures of the blocks."""
         super().bind_kv_cache_manager(kv_cache_manager)
         if isinstance(self.connector_scheduler, SlabNixlScheduler):
-            kv_cache_manager.show_too(self.connector_scheduler.samples)
+            self.connector_scheduler.bind(kv_cache_manager)
+
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        """Return what the scheduler side has to know of reads that did not end in time."""
+        worker = self.connector_worker
+        return worker.take_stalled() if isinstance(worker, SlabNixlWorker) else None

@@ -11,6 +11,7 @@ from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.metrics import engine as figures
 from hybrid_blocks.metrics.figure import Sample
 from hybrid_blocks.offload.nixl.held import DEFAULT_SHARE, SHARE, Held
+from hybrid_blocks.offload.nixl.stalled import Stalled, StalledReads
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -32,6 +33,12 @@ class SlabNixlScheduler(NixlPullConnectorScheduler):
         super().__init__(vllm_config, engine_id, kv_cache_config)
         transfer: Any = vllm_config.kv_transfer_config
         self._held = Held(kv_cache_config, transfer.get_from_extra_config(SHARE, DEFAULT_SHARE))
+        self._stalled: Stalled | None = None
+
+    def bind(self, manager: Any) -> None:
+        """Get the manager of the blocks, and show the figures of this side next to its own."""
+        self._stalled = Stalled(manager)
+        manager.show_too(self.samples)
 
     def request_finished(
         self, request: "Request", block_ids: "BlockIds"
@@ -54,14 +61,23 @@ class SlabNixlScheduler(NixlPullConnectorScheduler):
         )
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
-        """Forget what was read, and what no reader came for in time."""
+        """Forget what was read, and what no reader came for in time; keep what may be written."""
         super().update_connector_output(connector_output)
+        if self._stalled is not None:
+            reads = connector_output.kv_connector_worker_meta
+            if isinstance(reads, StalledReads):
+                self._stalled.hear(reads)
+            for request in connector_output.finished_recving or ():
+                self._stalled.keep(request)
         for request in connector_output.finished_sending or ():
             self._held.give_back(request)
 
     def samples(self) -> list[Sample]:
-        """Return what waits, and how many prompts found no room."""
+        """Return what waits, how many prompts found no room, and reads that did not end in time."""
+        stalled = self._stalled
         return [
             figures.HELD_SLABS.sample(self._held.num_slabs),
             figures.HELD_REFUSED.sample(self._held.num_refused),
+            figures.STALLED_SLABS.sample(stalled.num_slabs if stalled else 0),
+            figures.STALLED_READS.sample(stalled.num_given_up if stalled else 0),
         ]

@@ -1,5 +1,6 @@
 """The worker side of pulls by NIXL: blocks in slabs are read by the ids of each group."""
 
+import time
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -16,15 +17,20 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
     compute_nixl_compatibility_hash,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import MambaSpec, MLAAttentionSpec
 
 from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.offload.nixl.stalled import StalledReads, timeout_of
 from hybrid_blocks.offload.slabs.rows import rows_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.tp_mapping import TPMapping
+
+logger = init_logger("vllm.hybrid_blocks")
 
 _IN_SLABS = "pull of blocks in slabs, 1"
 """How engines at level ``natural`` transfer; a part of what both sides compare."""
@@ -72,6 +78,7 @@ class SlabNixlWorker(HybridNixlWorker):
             HybridBlocksError: blocks would be copied through host memory, or are not the kernels'.
 
         """
+        self._follow_reads(timeout_of(vllm_config.kv_transfer_config))
         super().__init__(vllm_config, engine_id, kv_cache_config)
         if self.use_host_buffer:
             raise HybridBlocksError(
@@ -224,18 +231,35 @@ class SlabNixlWorker(HybridNixlWorker):
     def _validate_remote_agent_handshake(
         self, nixl_agent_meta: NixlAgentMetadata, remote_tp_size: int, remote_dcp_size: int = 1
     ) -> None:
-        ours = self.block_size, self.region_group_ids, self.region_names
-        theirs = (
-            nixl_agent_meta.block_size,
-            nixl_agent_meta.region_group_ids,
-            nixl_agent_meta.region_names,
-        )
-        if ours != theirs or remote_tp_size != self.world_size:
-            raise HybridBlocksError(
-                f"blocks of {ours[0]} tokens here and of {theirs[0]} there, or other groups of "
-                "layers; set the same --block-size and --tensor-parallel-size on both"
-            )
+        if why := self._unlike(nixl_agent_meta, remote_tp_size):
+            raise HybridBlocksError(why)
         super()._validate_remote_agent_handshake(nixl_agent_meta, remote_tp_size, remote_dcp_size)
+
+    def _unlike(self, other: NixlAgentMetadata, other_size: int) -> str | None:
+        """Return why blocks of an engine of that many ranks cannot be read, None if they can."""
+        assert self.transfer_topo is not None
+        heads, size = self.transfer_topo.total_num_kv_heads, self.world_size
+        sizes = f"--tensor-parallel-size {size} here and {other_size} there"
+        groups = other.region_group_ids, other.region_names
+        # States have as many bytes on all ranks together, unless ranks repeat a part of them.
+        ours = [part * size for part in self._mamba_ssm_size]
+        has_other_states = ours != [part * other_size for part in other.ssm_sizes]
+        reasons = {
+            f"blocks of {self.block_size} tokens here and of {other.block_size} there; set the "
+            "same --block-size on both engines": self.block_size != other.block_size,
+            f"other groups of layers with {sizes}; set the same size on both engines, or sizes "
+            "for which `hybrid-blocks plan --all` shows the same groups": groups
+            != (self.region_group_ids, self.region_names),
+            f"ranks that repeat the {heads} heads of attention, and {sizes}; set the same size on "
+            "both engines": not self._has_mamba and other_size > max(size, heads),
+            f"latent attention next to states, and {sizes}; set the same size on both "
+            "engines": self._has_mamba and self.use_mla and size != other_size,
+            f"ranks that repeat a part of each state, and {sizes}; set the same size on both "
+            "engines": has_other_states and size != other_size,
+            f"states of {sum(self._mamba_ssm_size)} bytes here and of {sum(other.ssm_sizes)} "
+            "there; set the same number of drafts on both engines, or none": has_other_states,
+        }
+        return next((reason for reason, applies in reasons.items() if applies), None)
 
     def start_load_kv(self, metadata: "NixlConnectorMetadata") -> None:
         """Begin to read, after the device has cleared and copied the blocks of earlier steps."""
@@ -243,3 +267,60 @@ class SlabNixlWorker(HybridNixlWorker):
         if begins and self.device_type != "cpu":
             torch.accelerator.current_stream().synchronize()
         super().start_load_kv(metadata)
+
+    # Reads that do not end
+
+    def _follow_reads(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._began: dict[str, float] = {}
+        self._stalled: dict[str, list[int]] = {}
+        self._stalled_engines: dict[str, str] = {}
+        self._reads = StalledReads()
+
+    def get_transfer_results(self) -> "KVConnectorTransferResults":
+        """Return what has ended. A read that takes too long has failed, and is followed on."""
+        self._give_up_late_reads()
+        ended, _ = self._pop_done_transfers(self._stalled)
+        for request in ended:
+            del self._stalled_engines[request]
+        self._reads = self._reads.aggregate(StalledReads(ended=tuple(ended)))
+        return super().get_transfer_results()
+
+    def take_stalled(self) -> StalledReads | None:
+        """Return what has become of reads that take too long, since the call before."""
+        reads, self._reads = self._reads, StalledReads()
+        return reads if reads.given_up or reads.ended else None
+
+    def _give_up_late_reads(self) -> None:
+        now = time.monotonic()
+        self._began = {it: self._began.get(it, now) for it in self._recving_transfers}
+        late = [
+            request
+            for request, began in self._began.items()
+            if now - began >= self._timeout_s and self._recving_transfers[request]
+        ]
+        for request in late:
+            remote = self._recving_metadata[request].remote
+            assert remote is not None
+            self._stalled[request] = self._recving_transfers.pop(request)
+            self._stalled_engines[request] = remote.engine_id
+            self._recv_failures.add(request)
+            self.xfer_stats.record_failed_transfer()
+        if late:
+            engines = sorted({self._stalled_engines[request] for request in late})
+            logger.warning(
+                "%d reads have not ended after %g s (engine %s); their requests go on without "
+                "them, and the blocks stay kept from others until the reads end",
+                *(len(late), self._timeout_s, ", ".join(engines)),
+            )
+            self._reads = self._reads.aggregate(StalledReads(given_up=tuple(late)))
+
+    def _engines_with_inflight_transfers(self) -> set[str]:
+        return super()._engines_with_inflight_transfers() | set(self._stalled_engines.values())
+
+    def _cleanup_remote_engine(self, engine_id: str, *, log_eviction: bool = True) -> None:
+        # NIXL forgets its reads, which may write all the same: their blocks stay kept.
+        for request, engine in list(self._stalled_engines.items()):
+            if engine == engine_id:
+                del self._stalled[request], self._stalled_engines[request]
+        super()._cleanup_remote_engine(engine_id, log_eviction=log_eviction)
