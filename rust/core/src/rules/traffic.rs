@@ -295,10 +295,18 @@ impl Traffic {
         self.history.leave(block, plan.branch == num_tokens, self.pressure.now());
     }
 
-    /// A request resumes from a checkpoint of `num_tokens` tokens.
-    pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32) {
+    /// A request resumes from a checkpoint of `num_tokens` tokens. `leaves` says whether it leaves earlier prompts there;
+    /// else what followed was evicted, or how far it follows them is not known.
+    ///
+    /// Where conversations find most of what they repeat, only those who leave count as uses. Else the first window of a
+    /// conversation from which it resumed twice would be worth more than its newer ones for good: 16 seats of
+    /// Gemma-4-31B in 28 GiB found 71.5 in place of 76.1 % (vLLM's manager: 76.4 %). Where they find less, such a
+    /// window is what lasts: 16 seats of gpt-oss-20b in 1.7 GiB found 42 in place of 48 %.
+    pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32, leaves: bool) {
         self.pressure.on_hit(self.history.last_used(block), self.costs.of(num_tokens));
-        self.history.resume(block);
+        if leaves || !self.kept.finds_most() {
+            self.history.resume(block);
+        }
     }
 
     /// A request of `plan` that went on from `start` ends after `num_tokens` tokens, and leaves checkpoints

@@ -57,7 +57,7 @@ impl Trail {
     /// Notes that the request resumes after `num_tokens` tokens from a state in a block of the
     /// counted group.
     pub(crate) fn resume_state(&mut self, traffic: &mut Traffic, block: BlockId, num_tokens: u32) {
-        traffic.on_used(block, num_tokens);
+        traffic.on_used(block, num_tokens, true);
         self.lengths.extend([traffic.history.spare(block), num_tokens]);
     }
 
@@ -69,13 +69,14 @@ impl Trail {
         groups: &[Group],
         blocks: &[Vec<BlockId>],
         num_tokens: u32,
+        leaves: bool,
     ) {
         let counted = traffic.counted().filter(|&group| groups[group].is_placed);
         let Some(group) = counted.filter(|_| num_tokens > 0) else { return };
         self.lengths.push(num_tokens);
         let last = blocks.get(group).and_then(|it| it.last());
         if let Some(&block) = last.filter(|block| !block.is_null()) {
-            traffic.on_used(block, num_tokens);
+            traffic.on_used(block, num_tokens, leaves);
             self.lengths.push(traffic.history.spare(block));
         }
     }

@@ -36,6 +36,9 @@ const LITTLE: f64 = 1.0 / 12.0;
 /// Conversations lose much if what they miss of their earlier turns is more than this share of all prompts.
 const MUCH: f64 = 0.4;
 
+/// Prompts find most of what they repeat if that is more than this many times what they miss of earlier turns.
+const MOST: f64 = 3.0;
+
 impl Kept {
     /// Requests after which what older ones left behind counts half.
     const MEMORY: f64 = 64.0;
@@ -74,6 +77,11 @@ impl Kept {
     /// Whether prompts find so little that what they find says little of where they go on.
     pub(super) fn finds_little(&self) -> bool {
         self.found < LITTLE * self.prompt
+    }
+
+    /// Whether prompts find most of what they repeat.
+    pub(super) fn finds_most(&self) -> bool {
+        self.found > MOST * self.missed
     }
 
     /// Whether conversations come back, and find next to nothing of what their earlier turns computed.

@@ -92,7 +92,7 @@ fn a_prompt_begins_as_others_do_at_a_branch_or_behind_a_checkpoint_in_use() {
     assert_eq!(traffic.beginning(0, None), Beginning::Fresh);
     assert_eq!(traffic.beginning(8, None), Beginning::Shared);
     assert_eq!(traffic.beginning(0, Some(checkpoint)), Beginning::Turn);
-    traffic.on_used(checkpoint, 64);
+    traffic.on_used(checkpoint, 64, true);
     assert_eq!(traffic.beginning(0, Some(checkpoint)), Beginning::Shared);
 }
 
@@ -296,6 +296,23 @@ fn traffic_of_windows() -> Traffic {
     let mut cache = Cache::new(store, groups.into_iter(), 2, true, Outbox::default()).unwrap();
     cache.groups[1].is_placed = true;
     Traffic::new(&cache, 2, 0.0)
+}
+
+#[test]
+fn where_most_is_found_a_window_counts_as_used_only_by_those_who_leave_there() {
+    let class = PromptClass::default();
+    let num_uses = |found: u32, leaves: bool| {
+        let (mut traffic, window) = (traffic_of_windows(), BlockId(3));
+        let author = Author { num_tokens: 100, class, ..Author::default() };
+        traffic.on_prompt(class, None, Some((author, 100)), found);
+        let plan = CheckpointPlan { prompt_tokens: 100, ..CheckpointPlan::default() };
+        traffic.on_end(&plan, found, 102, &[]);
+        traffic.on_used(window, 40, leaves);
+        traffic.history.num_uses(window)
+    };
+    assert_eq!(num_uses(80, true), 1);
+    assert_eq!(num_uses(80, false), 0, "80 are found, 20 are missed");
+    assert_eq!(num_uses(70, false), 1, "70 are found, 30 are missed");
 }
 
 #[test]

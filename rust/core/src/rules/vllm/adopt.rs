@@ -53,8 +53,10 @@ impl<S: Store> Call<'_, S> {
             self.take_external(group, num_local + num_external, num_external, zero)?;
         }
         if let Some((keeper, hit)) = self.keeper.as_deref_mut().zip(args.computed) {
+            let shared = self.request.shared.as_ref();
+            let leaves = shared.is_some_and(|shared| shared.matched <= num_local);
             let (trail, groups) = (&mut self.request.trail, &self.cache.groups);
-            trail.resume_windows(&mut keeper.traffic, groups, hit, num_local);
+            trail.resume_windows(&mut keeper.traffic, groups, hit, num_local, leaves);
         }
         Ok(true)
     }
