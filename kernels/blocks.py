@@ -76,7 +76,7 @@ class BlockTensors:
         self.segments[:, :3] = [run[:3] for run in runs]
         self.segments[1:, 3] = np.cumsum(self.segments[:-1, 2])
         self.record_bytes = int(self.segments[:, 2].sum())
-        self.reach = _reach(self.segments, self.num_blocks)
+        self.reach = reach_of(self.segments, self.num_blocks)
         self.checks = IdChecks(self.num_blocks)
         # The launches that are laid out for these tensors, by stream and kernel.
         self.launches: dict[tuple[int, str], Any] = {}
@@ -202,7 +202,7 @@ def _united(runs: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, 
     return united
 
 
-def _reach(segments: Int64s, num_blocks: int) -> int:
+def reach_of(segments: Int64s, num_blocks: int) -> int:
     """Return the smallest d such that blocks whose ids differ by d or more never share a byte.
 
     It is 1 where blocks are apart, and more for views in granules, where a wide block lies over

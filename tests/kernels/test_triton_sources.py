@@ -30,11 +30,22 @@ def test_triton_kernels_compile_to_16_byte_accesses(arch: int) -> None:
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert len(report) == 6
-    for compiled in report:
+    assert len(report) == 12
+    moves = [it for it in report if it["kernel"] != "convert_states._convert_states"]
+    assert len(moves) == 6
+    for compiled in moves:
         assert compiled["wide"] > 0, compiled
         assert compiled["narrow_stores"] == 0, compiled
         # What an ordered walk reads may have been written by the same launch.
         assert compiled["read_only"] == 0, compiled
         assert compiled["stack_bytes"] == 0, compiled
         assert compiled["registers"] <= 64, compiled  # a program of 32 warps runs on an SM
+    for compiled in report:
+        if compiled in moves:
+            assert not compiled["arithmetic"]
+            continue
+        # Each sum, product and quotient is rounded once, and none flushed to zero.
+        rounded_once = {"add.rn.f32", "mul.rn.f32", "div.rn.f32"}
+        assert set(compiled["arithmetic"]) <= rounded_once, compiled
+        assert compiled["wide"] >= 9, compiled
+        assert compiled["registers"] <= 128, compiled  # 16 warps
