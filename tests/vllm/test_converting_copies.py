@@ -1,5 +1,6 @@
 """Checkpoints in another format have the bytes of the Rust codec, at the places of the plan."""
 
+import gc
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 import torch
 from examples import examples
 from hybrid_blocks._core.offload import ChunkCodec
+from hybrid_blocks.kernels import StatePools
+from hybrid_blocks.kernels.convert_states import naive
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import GatedDeltaNet, StateFormat
 from hybrid_blocks.plan import Deployment
-from hybrid_blocks.vllm import block_copies, converting_copies, state_codec
+from hybrid_blocks.vllm import block_copies, converting_copies
 from hybrid_blocks.vllm.converting_copies import ConvertingCopy, Recipe
 from hybrid_blocks.vllm.level import CHECKPOINTS
 from hypothesis import example, given, settings
@@ -63,8 +66,8 @@ def test_the_bytes_are_those_of_the_rust_codec(
 ) -> None:
     states = torch.from_numpy(np.resize(np.array(numbers, np.float32), (HEADS, NUMBERS)))
     stored, back = by_rust(states, state_format)
-    ours = state_codec.encode(states, state_format)
-    restored = state_codec.decode(torch.from_numpy(stored).view(HEADS, -1), state_format)
+    ours = naive.encode(states, state_format)
+    restored = naive.decode(torch.from_numpy(stored).view(HEADS, -1), state_format)
     if state_format == "bf16":
         # A NaN is a NaN in any bits.
         is_number = ~states.isnan()
@@ -146,7 +149,7 @@ def raw(arena: Arena) -> Any:
 def test_a_state_comes_back_from_a_checkpoint_within_the_bound(
     name: str, state_format: StateFormat, batch_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converting_copies, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(naive, "BATCH_BYTES", batch_bytes)
     arena = arena_of(name, state_format, monkeypatch)
     before = raw(arena).copy()
     parts = [part for layer in states_of(arena) for part in layer.kv_cache]
@@ -221,3 +224,49 @@ def test_tensors_of_another_allocation_are_refused(monkeypatch: pytest.MonkeyPat
     assert isinstance(recipe, Recipe)
     with pytest.raises(RuntimeError, match="leave out format="):
         FUNCTIONS[1]([torch.zeros(4)], 1, [ConvertingCopy(1, 4, 1, True, recipe)])
+
+
+def failing(*_: object, **__: object) -> None:
+    raise OSError("no compiler")
+
+
+def test_torch_converts_where_the_kernels_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena, other = (arena_of("one region", "int8", monkeypatch) for _ in range(2))
+    cut = arena.config.blocks_per_slab[-1]
+    seen: list[Any] = []
+    monkeypatch.setattr(converting_copies.logger, "warning_once", lambda *text: seen.append(text))
+    run(other, copies_of(other, [(1, 4 * cut)], keeps=True))
+    assert not seen
+    monkeypatch.setattr(converting_copies, "convert_states", failing)
+    for _ in range(2):
+        run(arena, copies_of(arena, [(1, 4 * cut)], keeps=True))
+    assert (raw(arena) == raw(other)).all()
+    assert [text[1] for text in seen] == ["OSError: no compiler"]
+
+
+def test_an_error_after_a_launch_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = arena_of("one region", "int8", monkeypatch)
+    copies = copies_of(arena, [(1, 4 * arena.config.blocks_per_slab[-1])], keeps=True)
+    run(arena, copies)
+    cache = next(iter(converting_copies._recipes()))
+    for known in converting_copies._recipes()[cache].values():
+        known.pools.launches[0, "keep_states"] = None
+    monkeypatch.setattr(converting_copies, "convert_states", failing)
+    with pytest.raises(OSError, match="no compiler"):
+        run(arena, copies)
+
+
+def test_pools_are_described_once_and_go_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = arena_of("one region", "int8", monkeypatch)
+    copies = copies_of(arena, [(1, 4 * arena.config.blocks_per_slab[-1])], keeps=True)
+    run(arena, copies)
+    made = StatePools
+    with monkeypatch.context() as patch:
+        patch.setattr(converting_copies, "StatePools", failing)
+        run(arena, copies)
+    assert converting_copies.StatePools is made
+    before = len(converting_copies._recipes())
+    assert before
+    del arena
+    gc.collect()
+    assert len(converting_copies._recipes()) == before - 1

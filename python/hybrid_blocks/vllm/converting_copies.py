@@ -1,67 +1,33 @@
-"""Copies between running states and checkpoints that have another format, carried out by torch.
+"""Copies between running states and checkpoints that have another format.
 
 The scheduler knows the plan and workers the memory. So each copy carries what a worker must know of
 its group, and no worker reads the environment for it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from vllm.logger import init_logger
 
-from hybrid_blocks.model.layer import StateFormat
-from hybrid_blocks.vllm.state_codec import decode, encode
+from hybrid_blocks.kernels import StateLayout, StatePools, convert_states
 
-BATCH_BYTES: Final = 16 * 2**20
-"""Bytes of running states that are converted at once, unless a single layer's state is larger.
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
 
-Temporary memory is at most four times as much.
-"""
-
-
-class Place(NamedTuple):
-    """Layer ``l`` of block ``b`` begins at ``offset + l * layer_stride + b * block_stride``."""
-
-    offset: int
-    layer_stride: int
-    block_stride: int
-
-
-class Run(NamedTuple):
-    """Layers that lie side by side, in running states and in checkpoints."""
-
-    num_layers: int
-    running: Place
-    kept: Place
+logger = init_logger("vllm.hybrid_blocks")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a group's states are converted.
+    """How a group's states are converted: its pools lie in the one allocation of these bytes."""
 
-    A layer's state takes ``page_bytes``. It ends with ``heads`` of ``numbers`` in float32, which
-    alone are converted; they lie at the same byte in a checkpoint. All lies in the one allocation
-    of ``arena_bytes``.
-    """
-
-    checkpoint_format: StateFormat
     arena_bytes: int
-    page_bytes: int
-    heads: int
-    numbers: int
-    runs: tuple[Run, ...]
-
-    @property
-    def num_same(self) -> int:
-        """Bytes before the heads, which stay as they are."""
-        return self.page_bytes - self.heads * self.numbers * 4
-
-    @property
-    def head_bytes(self) -> int:
-        """Bytes of a head in a checkpoint."""
-        return self.numbers * 2 if self.checkpoint_format == "bf16" else self.numbers + 4
+    layout: StateLayout
 
 
 class ConvertingCopy(NamedTuple):
@@ -77,6 +43,14 @@ class ConvertingCopy(NamedTuple):
     recipe: Recipe
 
 
+class _Known(NamedTuple):
+    """Pools in an allocation that begins at ``address``, and why torch converts their states."""
+
+    address: int
+    pools: StatePools
+    reason: str = ""
+
+
 def split(copies: Iterable[Any]) -> tuple[list[Any], list[ConvertingCopy]]:
     """Return the copies of whole blocks, and those that convert."""
     plain: list[Any] = []
@@ -89,84 +63,62 @@ def split(copies: Iterable[Any]) -> tuple[list[Any], list[ConvertingCopy]]:
 def convert(caches: Sequence[torch.Tensor], copies: Iterable[ConvertingCopy]) -> None:
     """Carry out copies. No block is the source of one and the destination of another.
 
-    On CUDA nothing waits for the device.
+    On CUDA nothing waits for the device. The copies of one recipe and direction are one launch.
     """
-    by_kind: dict[tuple[Recipe, bool], list[tuple[int, int]]] = defaultdict(list)
+    by_kind: dict[tuple[Recipe, bool], dict[int, int]] = defaultdict(dict)
     for copy in copies:
-        by_kind[copy.recipe, copy.keeps].append((copy.src_block_id, copy.dst_block_id))
-    for (recipe, keeps), pairs in by_kind.items():
-        at_once = max(1, BATCH_BYTES // recipe.page_bytes)
-        arena = _arena(caches, recipe)
-        for first in range(0, len(pairs), at_once):
-            _convert(arena, recipe, pairs[first : first + at_once], keeps=keeps)
+        by_kind[copy.recipe, copy.keeps][copy.dst_block_id] = copy.src_block_id
+    for (recipe, keeps), sources in by_kind.items():
+        src, dst = (np.array(list(ids), np.int32) for ids in (sources.values(), sources))
+        _convert(caches, recipe, src, dst, keeps=keeps)
 
 
-def _arena(caches: Sequence[torch.Tensor], recipe: Recipe) -> torch.Tensor:
-    """Return the bytes of the allocation that holds all layers."""
-    for cache in caches:
-        storage = cache.untyped_storage()
-        if storage.nbytes() >= recipe.arena_bytes:
-            # Made in either mode, it may be written in either.
-            with torch.inference_mode(mode=False):
-                return torch.empty(0, dtype=torch.uint8, device=cache.device).set_(storage)
+def _convert(
+    caches: Sequence[torch.Tensor], recipe: Recipe, src: Any, dst: Any, *, keeps: bool
+) -> None:
+    tensor = _tensor_in(caches, recipe)
+    recipes = _recipes().setdefault(tensor, {})
+    known = recipes.get(recipe)
+    address = tensor.untyped_storage().data_ptr()
+    if known is None or known.address != address:
+        known = recipes[recipe] = _Known(address, StatePools(_arena(tensor), recipe.layout))
+    if not known.reason:
+        try:
+            convert_states(known.pools, src, dst, keeps=keeps)
+        except (ImportError, OSError, RuntimeError) as error:
+            if known.pools.launches:
+                raise
+            # Nothing was ever launched: a compiler or a library is missing.
+            known = recipes[recipe] = known._replace(reason=f"{type(error).__name__}: {error}")
+            logger.warning_once("hybrid_blocks: torch converts states: %s", known.reason)
+        else:
+            return
+    from hybrid_blocks.kernels.convert_states import naive  # noqa: PLC0415 - for workers only
+
+    naive.convert(known.pools, src, dst, keeps=keeps)
+
+
+def _tensor_in(caches: Sequence[torch.Tensor], recipe: Recipe) -> torch.Tensor:
+    """Return a tensor of the allocation that holds all layers."""
+    for tensor in caches:
+        if tensor.untyped_storage().nbytes() >= recipe.arena_bytes:
+            return tensor
     raise RuntimeError(
         f"no cache tensor lies in an allocation of {recipe.arena_bytes:,} bytes, in which "
         "checkpoints are converted; leave out format= of HYBRID_BLOCKS_CHECKPOINTS"
     )
 
 
-def _convert(
-    arena: torch.Tensor, recipe: Recipe, pairs: Sequence[tuple[int, int]], *, keeps: bool
-) -> None:
-    sources, targets = (_on_device(ids, arena.device) for ids in zip(*pairs, strict=True))
-    most = [1 + max(ids) for ids in zip(*pairs, strict=True)]
-    num_running, num_kept = most if keeps else reversed(most)
-    for run, first, count in _batches(recipe, len(pairs)):
-        running = _Pages(arena, run.running, first, count, num_running)
-        kept = _Pages(arena, run.kept, first, count, num_kept)
-        source, target = (running, kept) if keeps else (kept, running)
-        if same := recipe.num_same:
-            found = source.view(0, same).index_select(0, sources)
-            target.view(0, same).index_copy_(0, targets, found)
-        states = running.view(recipe.num_same, recipe.heads, recipe.numbers * 4)
-        checkpoints = kept.view(recipe.num_same, recipe.heads, recipe.head_bytes)
-        if keeps:
-            found = states.index_select(0, sources).view(torch.float32)
-            checkpoints.index_copy_(0, targets, encode(found, recipe.checkpoint_format))
-        else:
-            found = decode(checkpoints.index_select(0, sources), recipe.checkpoint_format)
-            states.index_copy_(0, targets, found.view(torch.uint8))
+def _arena(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor's allocation."""
+    # Made in either mode, it may be written in either.
+    with torch.inference_mode(mode=False):
+        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        return whole.set_(tensor.untyped_storage())
 
 
-def _batches(recipe: Recipe, num_copies: int) -> Iterator[tuple[Run, int, int]]:
-    """Yield layers of each run, as many as are converted at once: the first, and how many."""
-    at_once = max(1, BATCH_BYTES // (num_copies * recipe.page_bytes))
-    for run in recipe.runs:
-        for first in range(0, run.num_layers, at_once):
-            yield run, first, min(at_once, run.num_layers - first)
+@cache
+def _recipes() -> "MutableMapping[torch.Tensor, dict[Recipe, _Known]]":
+    from torch.utils.weak import WeakIdKeyDictionary  # noqa: PLC0415 - for workers only
 
-
-class _Pages(NamedTuple):
-    """Pages of ``num_layers`` layers from ``first`` on, of the first ``num_blocks`` blocks."""
-
-    arena: torch.Tensor
-    place: Place
-    first: int
-    num_layers: int
-    num_blocks: int
-
-    def view(self, start: int, *shape: int) -> torch.Tensor:
-        """Return the bytes from ``start`` on of each page, in a shape: ``[block, layer, ...]``."""
-        offset, layer_stride, block_stride = self.place
-        inner = [shape[-1], 1] if len(shape) > 1 else [1]
-        return self.arena.as_strided(
-            (self.num_blocks, self.num_layers, *shape),
-            (block_stride, layer_stride, *inner),
-            offset + self.first * layer_stride + start,
-        )
-
-
-def _on_device(ids: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Return ids where they are used. Pinned memory spares the host a wait."""
-    pinned = torch.tensor(ids, dtype=torch.int64, pin_memory=device.type == "cuda")
-    return pinned.to(device, non_blocking=True)
+    return WeakIdKeyDictionary()

@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hybrid_blocks.kernels import StateLayout
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import checking, installation
@@ -102,7 +103,16 @@ class Mix:
             isinstance(spec, MambaSpec) and self.checkpoint_format != "full" for spec in specs
         ]
         # The fake worker converts by itself.
-        recipe = Recipe(self.checkpoint_format, 0, 0, 0, 0, ())
+        layout = StateLayout(
+            state_format=self.checkpoint_format,
+            num_running=0,
+            num_kept=0,
+            page_bytes=0,
+            heads=0,
+            numbers=0,
+            runs=(),
+        )
+        recipe = Recipe(0, layout)
         return NaturalKVCacheConfig(
             # Slabs go further than blocks: fewer of them let requests preempt each other.
             max(self.num_blocks // 2, _least_slabs(specs, sizes)),

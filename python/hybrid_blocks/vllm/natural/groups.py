@@ -13,11 +13,12 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
 )
 
+from hybrid_blocks.kernels import Place, Run, StateLayout
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.geometry.layout import LayerGroup, Layout, cut_slabs, lay_out
 from hybrid_blocks.plan.geometry.natural import plan_arena
-from hybrid_blocks.vllm.converting_copies import Place, Recipe, Run
+from hybrid_blocks.vllm.converting_copies import Recipe
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.layers import cached_layers, layer_groups
 from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
@@ -126,21 +127,28 @@ def _recipe(
         return None
     layer, (heads, numbers) = layout.groups[number].layers[0], heads_of(spec)
     place, stride = layer.kept_place_bytes, layout.slab_bytes // layout.num_regions // cut
+    num_slabs = tensors[0].size // layout.slab_bytes
     return Recipe(
-        checkpoint_format=_format_of([group]),
         arena_bytes=tensors[0].size,
-        page_bytes=layer.page_bytes,
-        heads=heads,
-        numbers=numbers,
-        runs=tuple(
-            Run(
-                len(tensor.layers),
-                Place(tensor.offset, tensor.layer_stride, tensor.block_stride),
-                Place(
-                    row * place, place if layout.num_regions == 1 else tensor.layer_stride, stride
-                ),
-            )
-            for row, tensor in enumerate(tensors)
+        layout=StateLayout(
+            state_format=_format_of([group]),
+            num_running=num_slabs * layout.blocks_per_slab[number],
+            num_kept=num_slabs * cut,
+            page_bytes=layer.page_bytes,
+            heads=heads,
+            numbers=numbers,
+            runs=tuple(
+                Run(
+                    len(tensor.layers),
+                    Place(tensor.offset, tensor.layer_stride, tensor.block_stride),
+                    Place(
+                        row * place,
+                        place if layout.num_regions == 1 else tensor.layer_stride,
+                        stride,
+                    ),
+                )
+                for row, tensor in enumerate(tensors)
+            ),
         ),
     )
 
