@@ -90,8 +90,8 @@ class StatePools:
     The device gets a table of 32 bytes a layer. The arena's storage must stay where it is.
 
     Raises ``TypeError`` for an arena that is not uint8. Raises ``ValueError`` for an unknown
-    format, heads that a page does not hold or that lie at no multiple of 4 bytes, a block outside
-    the arena, and blocks of one pool that share bytes.
+    format, and for heads that a page does not hold or that lie at no multiple of 4 bytes. Raises
+    it too for a block outside the arena, and for blocks of one pool that share bytes.
     """
 
     arena: "torch.Tensor"

@@ -221,9 +221,10 @@ def _load_word(address, CODE_WIDTH: tl.constexpr):
     """Return what :func:`_store_word` stored."""
     if CODE_WIDTH >= 4:
         return tl.load(address.to(tl.pointer_type(tl.int32)))
-    at = tl.arange(0, 4)
-    lower = tl.load(address.to(tl.pointer_type(tl.int8)) + at).to(tl.int32) & 0xFF
-    return tl.sum(lower << (8 * at))
+    start = address.to(tl.pointer_type(tl.int8))
+    low = (tl.load(start).to(tl.int32) & 0xFF) | ((tl.load(start + 1).to(tl.int32) & 0xFF) << 8)
+    high = (tl.load(start + 2).to(tl.int32) & 0xFF) | (tl.load(start + 3).to(tl.int32) << 8)
+    return low | (high << 16)
 
 
 # --- numbers -------------------------------------------------------------------------------------
