@@ -208,8 +208,8 @@ def test_answers_are_those_of_one_engine_whatever_becomes_of_the_other(start: St
     before, prompt = PROMPTS[1][::-1], PROMPTS[5][::-1]
     told = told_of(other, before)
     with ThreadPoolExecutor() as threads:
-        answer = in_the_middle_of_a_read(other, reader, threads, prompt)
-        read = tokens_of(answer.result())
+        to_come = in_the_middle_of_a_read(other, reader, threads, prompt)
+        read = tokens_of(to_come.result())
     assert read == check_that_nothing_is_left(reader, prompt)
     read = tokens_of(ask(reader, before, 24, told))
     assert read == check_that_nothing_is_left(reader, before)

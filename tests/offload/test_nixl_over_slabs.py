@@ -1,6 +1,7 @@
 """Pulls of blocks in slabs: every byte, with other numbers of slabs on both sides."""
 
 import ctypes
+import time
 from queue import Queue
 from threading import RLock
 from types import SimpleNamespace
@@ -386,7 +387,7 @@ class Reads:
         for attribute, value in attributes.items():
             setattr(worker, attribute, value)
         self.now = 0.0
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
     def _release(self, _handle: int) -> None:
         self.released += 1

@@ -305,7 +305,7 @@ class SlabNixlWorker(HybridNixlWorker):
             self._stalled[request] = self._recving_transfers.pop(request)
             self._stalled_engines[request] = remote.engine_id
             self._recv_failures.add(request)
-            self.xfer_stats.record_failed_transfer()
+            self.xfer_stats.record_failed_transfer()  # type: ignore[no-untyped-call]
         if late:
             engines = sorted({self._stalled_engines[request] for request in late})
             logger.warning(
