@@ -18,7 +18,8 @@ BLOCKS = {"segments": "*i64", "units": "*i32", "num_units": "i32", "total": "i64
 UNIT = {"WIDTH": 16, "UNIT_BYTES": 8192, "ROWS": 1}
 FEW_SMS = UNIT | {"ROWS": 8}
 POINTERS = {"src", "dst", "ids", "places"}
-HEADS = {"NUMBERS": 16384, "BLOCK": 16384, "SAME_WIDTH": 16, "HEAD_WIDTH": 16, "UNIT_BYTES": 8192}
+HEADS: dict[str, Any] = {"NUMBERS": 16384, "BLOCK": 16384, "SAME_WIDTH": 16, "HEAD_WIDTH": 16}
+HEADS["UNIT_BYTES"] = 8192
 
 KERNELS: list[tuple[str, str, dict[str, Any]]] = [
     ("copy_blocks", "_copy_blocks", UNIT | {"ORDERED": False}),
