@@ -170,7 +170,8 @@ def test_heads_of_every_size_are_converted_and_restored(
     # The largest number is not in what is read last.
     states.heads(kept=False, layer=0, block=0).view(torch.float32)[:, 5] *= 1000
     twin = states.twin()
-    for pools, name in ((states.pools, "naive"), (twin.pools, backend)):
+    versions: list[tuple[StatePools, Backend]] = [(states.pools, "naive"), (twin.pools, backend)]
+    for pools, name in versions:
         with running(name):
             convert_states(pools, int32s(0), int32s(0), keeps=True, backend=name)
             convert_states(pools, int32s(0), int32s(1), keeps=False, backend=name)
@@ -255,7 +256,7 @@ def test_wrong_lists_are_refused_with_the_reason() -> None:
     pools = plain_states("bf16").pools
     before = pools.arena.clone()
     with pytest.raises(TypeError, match="src must be an int32 array, got int64"):
-        convert_states(pools, np.array([0]), int32s(1), keeps=True)  # type: ignore[arg-type]
+        convert_states(pools, np.array([0]), int32s(1), keeps=True)
     with pytest.raises(ValueError, match="src has 2 ids, dst has 1; they are pairs"):
         convert_states(pools, int32s(0, 1), int32s(2), keeps=True)
     with pytest.raises(IndexError, match=r"src\[1\] is 3, not a block id in \[0, 3\)"):
@@ -276,7 +277,7 @@ def made(**changes: Any) -> StatePools:
     known |= {"heads": 1, "numbers": 16}
     runs = changes.pop("runs", (Run(1, Place(0, 0, 80), Place(160, 0, 40)),))
     arena = changes.pop("arena", torch.zeros(240, dtype=torch.uint8, device=DEVICE))
-    return StatePools(arena, StateLayout(**{**known, **changes}, runs=runs))  # type: ignore[arg-type]
+    return StatePools(arena, StateLayout(**{**known, **changes}, runs=runs))
 
 
 def test_wrong_pools_are_refused_with_the_reason() -> None:

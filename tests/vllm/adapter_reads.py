@@ -14,6 +14,7 @@ ADAPTER = sorted(
 PACKAGE = "hybrid_blocks.vllm"
 GEOMETRY = sorted((ROOT / "python/hybrid_blocks/plan/geometry").glob("*.py"))
 RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))
+STATES = ROOT / "kernels/convert_states/pools.py"
 FIGURES = sorted((ROOT / "python/hybrid_blocks/metrics").glob("*.py"))
 VARIABLES = ROOT / "python/hybrid_blocks/variables.py"
 STUB = ROOT / "python/hybrid_blocks/_core/vllm.pyi"
@@ -81,7 +82,7 @@ def written_past_the_class() -> set[str]:
 def own_names() -> set[str]:
     """Return what the adapter and the compiled core define themselves."""
     names = set()
-    for tree in _trees([*PLUGIN.rglob("*.py"), *GEOMETRY, *FIGURES, VARIABLES, STUB]):
+    for tree in _trees([*PLUGIN.rglob("*.py"), *GEOMETRY, STATES, *FIGURES, VARIABLES, STUB]):
         for node in ast.walk(tree):
             match node:
                 case ast.FunctionDef(name=name) | ast.ClassDef(name=name):

@@ -4,6 +4,7 @@ The scheduler knows the plan and workers the memory. So each copy carries what a
 its group, and no worker reads the environment for it.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from vllm.logger import init_logger
 
 from hybrid_blocks.kernels import StateLayout, StatePools, convert_states
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-logger = init_logger("vllm.hybrid_blocks")
+# That of the other modules, which import it from vLLM.
+logger = logging.getLogger("vllm.hybrid_blocks")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _convert(
                 raise
             # Nothing was ever launched: a compiler or a library is missing.
             known = recipes[recipe] = known._replace(reason=f"{type(error).__name__}: {error}")
-            logger.warning_once("hybrid_blocks: torch converts states: %s", known.reason)
+            _warn(known.reason)
         else:
             return
     from hybrid_blocks.kernels.convert_states import naive  # noqa: PLC0415 - for workers only
@@ -115,6 +116,12 @@ def _arena(tensor: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode(mode=False):
         whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
         return whole.set_(tensor.untyped_storage())
+
+
+@cache
+def _warn(reason: str) -> None:
+    """Say once why no kernel converts."""
+    logger.warning("hybrid_blocks: torch converts states: %s", reason)
 
 
 @cache
