@@ -6,6 +6,7 @@ the device's cache, too few for the prompts together.
 
 import argparse
 import json
+import os
 import random
 import shutil
 import sys
@@ -136,6 +137,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _main(task: dict[str, Any]) -> None:
+    # As in a server. In one process the engine asks without pause for what it waits for, and the
+    # threads that load wait for the lock of Python.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - in the child only
     from vllm.inputs import TokensPrompt  # noqa: PLC0415
 
