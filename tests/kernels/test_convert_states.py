@@ -27,6 +27,24 @@ by_format = pytest.mark.parametrize("state_format", FORMATS)
 by_direction = pytest.mark.parametrize("keeps", [True, False])
 
 
+def running_states(state_format: str, rows: torch.Tensor) -> States:
+    """Return one running state and one checkpoint, whose layers have these heads."""
+    heads, numbers = rows.shape
+    states = plain_states(state_format, num_running=1, num_kept=1, heads=heads, numbers=numbers)
+    for layer in range(2):
+        states.heads(kept=False, layer=layer, block=0).copy_(rows.view(torch.uint8))
+    return states
+
+
+def converted_by_both(states: States, backend: Backend, *, keeps: bool) -> States:
+    """Convert the first block by the reference, and by ``backend`` in a twin, which is returned."""
+    twin = states.twin()
+    convert_states(states.pools, int32s(0), int32s(0), keeps=keeps, backend="naive")
+    with running(backend):
+        convert_states(twin.pools, int32s(0), int32s(0), keeps=keeps, backend=backend)
+    return twin
+
+
 def converted_one_by_one(states: States, src: list[int], dst: list[int], *, keeps: bool) -> States:
     """Convert page by page with the codec alone."""
     result = states.twin()
@@ -91,14 +109,8 @@ def test_special_numbers_become_the_same_bytes(state_format: str, backend: Backe
     values = torch.tensor(SPECIAL)
     rows = torch.where(values.abs() <= tops[:, None], values, 0.0)
     rows[:, 0] = tops
-    count = len(SPECIAL)
-    states = plain_states(state_format, num_running=1, num_kept=1, heads=count, numbers=count)
-    for layer in range(2):
-        states.heads(kept=False, layer=layer, block=0).copy_(rows.view(torch.uint8))
-    twin = states.twin()
-    convert_states(states.pools, int32s(0), int32s(0), keeps=True, backend="naive")
-    with running(backend):
-        convert_states(twin.pools, int32s(0), int32s(0), keeps=True, backend=backend)
+    states = running_states(state_format, rows)
+    twin = converted_by_both(states, backend, keeps=True)
     assert same_but_for_nans(states, twin)
 
 
@@ -117,10 +129,7 @@ def test_every_code_is_restored_alike(state_format: str, backend: Backend) -> No
         else:
             heads[:, :4] = scales.view(8, 1).view(torch.uint8).to(DEVICE)
             heads[:, 4:] = torch.arange(256, dtype=torch.uint8, device=DEVICE)
-    twin = states.twin()
-    convert_states(states.pools, int32s(0), int32s(0), keeps=False, backend="naive")
-    with running(backend):
-        convert_states(twin.pools, int32s(0), int32s(0), keeps=False, backend=backend)
+    twin = converted_by_both(states, backend, keeps=False)
     assert same_but_for_nans(states, twin)
     assert states.restored_numbers().isfinite().any()
 
@@ -130,8 +139,7 @@ def test_every_code_is_restored_alike(state_format: str, backend: Backend) -> No
 def test_neighbours_of_ties_are_rounded_once(state_format: str, backend: Backend) -> None:
     """Numbers next to half codes, under scales whose factor is not exact."""
     generator = torch.Generator().manual_seed(3)
-    heads, numbers = 24, 252
-    tops = 1 + torch.rand(heads, 1, generator=generator)
+    tops = 1 + torch.rand(24, 1, generator=generator)
     codes = naive.decode(
         torch.cat(
             [
@@ -146,14 +154,8 @@ def test_neighbours_of_ties_are_rounded_once(state_format: str, backend: Backend
     ties = halves * (tops / largest)
     below, above = ties.view(torch.int32) - 1, ties.view(torch.int32) + 1
     rows = torch.cat([tops, ties, -ties, below.view(torch.float32), above.view(torch.float32)], 1)
-    numbers = rows.shape[1]
-    states = plain_states(state_format, num_running=1, num_kept=1, heads=heads, numbers=numbers)
-    for layer in range(2):
-        states.heads(kept=False, layer=layer, block=0).copy_(rows.view(torch.uint8))
-    twin = states.twin()
-    convert_states(states.pools, int32s(0), int32s(0), keeps=True, backend="naive")
-    with running(backend):
-        convert_states(twin.pools, int32s(0), int32s(0), keeps=True, backend=backend)
+    states = running_states(state_format, rows)
+    twin = converted_by_both(states, backend, keeps=True)
     assert torch.equal(states.arena, twin.arena)
 
 
