@@ -234,8 +234,9 @@ def test_a_read_that_breaks_ends_its_request_where_the_policy_says_so(start: Sta
     prompt = PROMPTS[5][::-1]
     with ThreadPoolExecutor() as threads:
         answer = in_the_middle_of_a_read(other, reader, threads, prompt)
-        with pytest.raises(HTTPError, match="500"):
+        with pytest.raises(HTTPError, match="500") as refused:
             answer.result()
+        refused.value.close()
     check_that_nothing_is_left(reader, prompt)
 
 
