@@ -100,9 +100,9 @@ def test_latent_layers_have_regions_of_their_own_and_dense_blocks() -> None:
 
 
 def test_a_plan_that_no_engine_carries_out_says_so() -> None:
-    model = load_model("Qwen3.5-27B")
-    warnings = make_report(model, 24 * 2**30, Deployment(max_model_len=4096, pp=2)).warnings
-    assert "natural: vLLM runs at level manager (pipeline parallelism)" in warnings
+    model = load_model("Qwen3.8-Flash-Next")
+    warnings = make_report(model, 24 * 2**30, Deployment(max_model_len=4096)).warnings
+    assert "natural: vLLM runs at level manager (compressed attention)" in warnings
 
 
 HYBRIDS = ["Qwen3.5-27B", "Nemotron-H-8B", "Kimi-Linear-48B-A3B"]

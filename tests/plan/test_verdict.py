@@ -18,6 +18,7 @@ LLAMA = (
     '"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072}'
 )
 QWEN = ("Qwen3.5-27B", "--memory", "24GiB")
+SPARSE = ("Qwen3.8-Flash-Next", "--memory", "80GiB")
 
 
 def _run(*arguments: str) -> str:
@@ -98,8 +99,8 @@ def test_full_attention_has_nothing_to_gain(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         (
-            (*QWEN, "--pp", "2"),
-            ["nothing to gain in memory: vLLM runs at level manager (pipeline parallelism), "],
+            SPARSE,
+            ["nothing to gain in memory: vLLM runs at level manager (compressed attention), "],
         ),
         (
             (*QWEN, "--max-num-seqs", "4", "--lengths", "1k", "--max-model-len", "16k"),
@@ -135,7 +136,7 @@ def test_a_verdict_says_what_caps_it(arguments: tuple[str, ...], told: list[str]
 
 
 def test_no_gain_is_told_where_no_engine_runs_the_natural_plan() -> None:
-    verdict = _verdict(*QWEN, "--pp", "2")
+    verdict = _verdict(*SPARSE)
     assert {gain["share"] for gain in verdict["gains"]} == {None}
     assert percent(None) == "-"
 

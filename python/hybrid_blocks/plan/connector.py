@@ -34,19 +34,20 @@ class Connector(msgspec.Struct, frozen=True):
             extra if isinstance(extra, dict) else {},
         )
 
-    def refused(self, environment: Mapping[str, str], *, drafts: bool = False) -> str | None:
+    def refused(
+        self, environment: Mapping[str, str], *, drafts: bool = False, stages: int = 1
+    ) -> str | None:
         """Return why level ``natural`` refuses it under these variables; None if it does not.
 
-        ``drafts`` tells whether the engine drafts tokens.
+        ``drafts`` tells whether the engine drafts tokens, ``stages`` are its pipeline stages.
         """
+        if stages > 1:
+            return "pipeline parallelism beside a KV connector"
         if self.weighs:
             reasons = (child.refused(environment, drafts=drafts) for child in self.listed)
             return next(filter(None, reasons), None)
         if self.pulls:
-            both = "bidirectional_kv_xfer"
-            if self.extra.get(both):
-                return f"the KV connector {self.name} with {both}"
-            return f"drafts beside {self.name}" if drafts else None
+            return self._refused_as_pulls(drafts=drafts)
         if not self._knows_slabs:
             return f"the KV connector {self.name}"
         # The spec takes no `store` under vLLM's connector: its engine does not start.
@@ -56,6 +57,12 @@ class Connector(msgspec.Struct, frozen=True):
         if self._spec != _SPEC and not replaces:
             return f"the KV connector {self.name} with {self._spec}"
         return None
+
+    def _refused_as_pulls(self, *, drafts: bool) -> str | None:
+        both = "bidirectional_kv_xfer"
+        if self.extra.get(both):
+            return f"the KV connector {self.name} with {both}"
+        return f"drafts beside {self.name}" if drafts else None
 
     @property
     def weighs(self) -> bool:

@@ -19,7 +19,6 @@ def natural_refusals(model: Model, deployment: Deployment) -> list[str]:
         if isinstance(cache, State)
     }
     refused = {
-        "pipeline parallelism": deployment.pp > 1,
         "cross attention": "cross" in kinds,
         "no attention layer": kinds == {State.kind},
         "recurrent states of several shapes": len(shapes) > 1,

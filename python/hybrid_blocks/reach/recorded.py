@@ -100,7 +100,8 @@ def _of_pair(features: Features) -> str | None:
     name = features.connector_class
     if name is None or name not in OURS:
         return None
-    return Connector.of(asked(name)).refused({}, drafts=features.speculative is not None)
+    drafts = features.speculative is not None
+    return Connector.of(asked(name)).refused({}, drafts=drafts, stages=features.pp)
 
 
 def _line(table: Recorded, feature: str, model: str) -> Line:

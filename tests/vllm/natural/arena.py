@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from hybrid_blocks.vllm.natural import groups as natural
+from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.worker.utils import (
     AttentionGroup,
@@ -13,19 +14,21 @@ from vllm.v1.worker.utils import (
     prepare_kernel_block_sizes,
 )
 
-from natural.engine import Engine, StateLayer
+from natural.engine import Engine
 
 
 class Arena:
-    """A configuration of ``num_slabs`` slabs, allocated and bound as a worker does it."""
+    """A configuration of ``num_slabs`` slabs, allocated and bound as a stage's worker does it."""
 
-    def __init__(self, engine: Engine, num_slabs: int, device: str) -> None:
+    def __init__(self, engine: Engine, num_slabs: int, device: str, stage: int = 0) -> None:
         self.engine = engine
-        self.config = natural.make_config(engine.config, engine.groups, num_slabs)
+        groups = engine.stage_configs[stage].kv_cache_groups
+        self.config = natural.make_config(engine.config, groups, num_slabs)
+        held = {name: engine.layers[name] for group in groups for name in group.layer_names}
         layout = KVCacheLayout[str(engine.config.cache_config.kv_cache_layout)]
         self.attention_groups: list[list[AttentionGroup]] = [
             []
-            if isinstance(engine.layers[group.layer_names[0]], StateLayer)
+            if isinstance(group.kv_cache_spec, MambaSpec) or not group.layer_names
             else [AttentionGroup(engine.backend, group.layer_names, group.kv_cache_spec, number)]  # type: ignore[arg-type]
             for number, group in enumerate(self.config.kv_cache_groups)
         ]
@@ -34,7 +37,7 @@ class Arena:
             self.config, torch.device(device), layout, self.kernel_block_sizes
         )
         self.runner_kv_caches: list[torch.Tensor] = []
-        bind_kv_cache(self.views, engine.layers, self.runner_kv_caches, 1, engine.groups)
+        bind_kv_cache(self.views, held, self.runner_kv_caches, 1, groups)
 
     @property
     def size(self) -> int:

@@ -14,6 +14,7 @@ import vllm_planning
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import LightningAttention, State
 from hybrid_blocks.plan import Deployment
+from hybrid_blocks.plan.geometry.pipeline import stages
 from hybrid_blocks.vllm.natural import planning
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -160,19 +161,26 @@ class Engine(plan_oracle.Oracle):
                 holder = getattr(holder, part)
             setattr(holder, last, value)
         layers = model.active_layers(deployment.num_speculative_tokens)
+        self.layer_of = {f"layers.{layer.depth}.{layer.cache.kind}": layer for layer in layers}
         self.layers: dict[str, Any] = {
-            f"layers.{layer.depth}.{layer.cache.kind}": StateLayer(layer.cache, self)
+            name: StateLayer(layer.cache, self)
             if isinstance(layer.cache, State)
             else AttentionLayer(layer, self)
-            for layer in layers
+            for name, layer in self.layer_of.items()
         }
         self.config.compilation_config.static_forward_context = self.layers
         with self._worker():
             if model.is_hybrid:
                 Platform._align_hybrid_block_size(self.config, self.backend)  # type: ignore[arg-type]
             self.specs = attn_utils.get_kv_cache_spec(self.config)
-        self.groups, configs = vllm_planning.plan(self.config, [self.specs], [memory_bytes])
-        self.kv_cache_config: KVCacheConfig = configs[0]
+        by_stage = [
+            {name: spec for name, spec in self.specs.items() if self.layer_of[name] in held}
+            for held in stages(model, tuple(layers), deployment.pp)
+        ]
+        self.groups, self.stage_configs = vllm_planning.plan(
+            self.config, by_stage, [memory_bytes] * deployment.pp
+        )
+        self.kv_cache_config: KVCacheConfig = self.stage_configs[0]
 
     @contextmanager
     def _worker(self) -> Iterator[None]:
@@ -191,7 +199,7 @@ class Engine(plan_oracle.Oracle):
 
     def scheduler_config(self) -> KVCacheConfig:
         """The configuration that the scheduler gets."""
-        return generate_scheduler_kv_cache_config([self.kv_cache_config])
+        return generate_scheduler_kv_cache_config(self.stage_configs)
 
     def capacity(self) -> tuple[int, float]:
         """Tokens and requests of the maximum length, as vLLM logs them."""

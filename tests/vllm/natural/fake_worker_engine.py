@@ -19,7 +19,8 @@ NUM_FAMILIES = 3
 class FakeEngine:
     """Steps of a scheduler and a worker; a life draws what arrives, and who hangs up.
 
-    ``tamper`` may change each step's output before the worker sees it.
+    ``tamper`` may change each step's output before the worker sees it. Each of ``num_stages``
+    pipeline stages has a batch under way, and asynchronous scheduling is one more ahead.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class FakeEngine:
         *,
         max_model_len: int,
         is_async: bool,
+        num_stages: int = 1,
         has_priorities: bool = False,
         tamper: Callable[[SchedulerOutput], object] = lambda _: None,
     ) -> None:
@@ -44,7 +46,8 @@ class FakeEngine:
         self._random = random
         self._max_model_len = max_model_len
         self._has_priorities = has_priorities
-        self._depth = 1 if is_async else 0
+        self._is_async = is_async
+        self._depth = num_stages - (not is_async)
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput, Any]] = deque()
         self._requests: dict[str, Request] = {}
         self._num_added = 0
@@ -134,7 +137,7 @@ class FakeEngine:
 
     def _take_in(self, output: SchedulerOutput, result: ModelRunnerOutput, drafts: Any) -> None:
         self.scheduler.update_from_output(output, result)
-        if not self._depth:
+        if not self._is_async:
             self.scheduler.update_draft_token_ids(drafts)
         for id_, request in list(self._requests.items()):
             if request.is_finished():

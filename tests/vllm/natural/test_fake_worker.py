@@ -186,6 +186,7 @@ def live(
     *,
     is_async: bool,
     is_one_call: bool = False,
+    num_stages: int = 1,
     tamper: Callable[[SchedulerOutput], object] = lambda _: None,
     fault: Callable[[SchedulerOutput], object] | None = None,
 ) -> FakeEngine:
@@ -196,6 +197,7 @@ def live(
         Random(seed),
         is_async=is_async,
         is_one_call=is_one_call,
+        num_stages=num_stages,
         tamper=tamper,
         fault=fault,
     ) as engine:
@@ -211,6 +213,7 @@ def started(
     *,
     is_async: bool,
     is_one_call: bool = False,
+    num_stages: int = 1,
     tamper: Callable[[SchedulerOutput], object] = lambda _: None,
     fault: Callable[[SchedulerOutput], object] | None = None,
 ) -> Iterator[FakeEngine]:
@@ -264,6 +267,7 @@ def started(
             random,
             max_model_len=MAX_MODEL_LEN,
             is_async=is_async,
+            num_stages=num_stages,
             has_priorities=mix.is_priority,
             tamper=tamper,
         )
@@ -295,6 +299,26 @@ def test_every_request_reads_what_its_tokens_wrote(level: Level, mix: str, is_as
     engine = live(MIXES[mix], level, 7, num_steps, is_async=is_async)
     assert engine.num_finished > num_steps // 20
     assert engine.worker.num_checked > num_steps
+
+
+@pytest.mark.parametrize("num_stages", [2, 4])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("mix", ["full-sliding", "full-state", "full-state-fine"])
+def test_batches_of_several_pipeline_stages_are_under_way_at_once(
+    mix: str, is_async: bool, num_stages: int
+) -> None:
+    for is_one_call in (False, True):
+        engine = live(
+            MIXES[mix],
+            Level.NATURAL,
+            11,
+            400,
+            is_async=is_async,
+            is_one_call=is_one_call,
+            num_stages=num_stages,
+        )
+        assert engine.num_finished > 20
+        assert engine.num_cached_tokens > 0
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -3,13 +3,15 @@
 import copy
 import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
-from hybrid_blocks.model import Model, load_model
+from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.layer import State, StateFormat
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.plan.geometry.pipeline import stages
 from hybrid_blocks.plan.natural_refusals import natural_refusals
 from hybrid_blocks.vllm.level import CHECKPOINTS
 from hybrid_blocks.vllm.natural import concurrency, stock
@@ -40,23 +42,42 @@ def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> No
     check_plan(model, deployment, "full")
 
 
+def has_stages(name: str, pp: int) -> bool:
+    """Whether every stage has a cache: the last layers of some models share those of others."""
+    model = load_model(name)
+    with suppress(PlanError):
+        return bool(stages(model, model.layers, pp))
+    return False
+
+
+@pytest.mark.parametrize(
+    ("name", "pp"), [(name, pp) for name in SERVED for pp in (2, 3, 4) if has_stages(name, pp)]
+)
+def test_all_pipeline_stages_cut_the_slabs_of_the_plan(name: str, pp: int) -> None:
+    deployment = Deployment(max_model_len=16_384, pp=pp, in_flight_batches=1)
+    check_plan(load_model(name), deployment, "full")
+
+
 def check_plan(model: Model, deployment: Deployment, checkpoint_format: StateFormat) -> None:
     """An engine plans as the planner does."""
     assert not natural_refusals(model, deployment)
     plan = plan_natural(model, MEMORY, deployment, checkpoint_format)
     engine = Engine(model, deployment, MEMORY)
-    config = engine.kv_cache_config
-    assert isinstance(config, NaturalKVCacheConfig)
-    assert config.kept_pools == tuple(group.kept_pool for group in plan.groups)
-    assert config.num_blocks == plan.num_slabs
-    assert {tensor.size for tensor in config.kv_cache_tensors} == {plan.arena_bytes}
-    assert config.blocks_per_slab == plan.pools
-    assert config.pools == tuple(group.pool for group in plan.groups)
+    for config in engine.stage_configs:
+        assert isinstance(config, NaturalKVCacheConfig)
+        assert config.kept_pools == tuple(group.kept_pool for group in plan.groups)
+        assert config.num_blocks == plan.num_slabs
+        assert {tensor.size for tensor in config.kv_cache_tensors} == {plan.arena_bytes}
+        assert config.blocks_per_slab == plan.pools
+        assert config.pools == tuple(group.pool for group in plan.groups)
+        for number, group in enumerate(plan.groups):
+            if group.slots_per_request is None:
+                assert config.num_slots(number) == plan.num_slots(group)
     for number, group in enumerate(plan.groups):
-        names = config.kv_cache_groups[number].layer_names
-        assert [int(name.split(".")[1]) for name in names] == list(group.layers)
-        if group.slots_per_request is None:
-            assert config.num_slots(number) == plan.num_slots(group)
+        held = [config.kv_cache_groups[number].layer_names for config in engine.stage_configs]
+        depths = [int(name.split(".")[1]) for names in held for name in names]
+        assert depths == list(group.layers)
+        assert max(map(len, held)) == len(group.page_bytes)
     length = deployment.length(model)
     assert engine.capacity()[1] == capacity.concurrency(plan, length)
     assert engine.capacity()[0] == capacity.tokens(plan, length)

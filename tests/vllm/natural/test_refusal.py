@@ -13,11 +13,17 @@ import vllm.logger
 from hybrid_blocks.model import Layer, Model, load_model
 from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
 from hybrid_blocks.plan import Deployment
-from hybrid_blocks.vllm.natural import notes, planning, platform, refusal
+from hybrid_blocks.vllm.natural import notes, planning, platform, refusal, stages
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+)
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from natural.engine import Backend, Engine, installed
@@ -99,7 +105,6 @@ def test_a_refused_engine_plans_as_vllm_does(name: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ("pipeline_parallel_size", "pipeline parallelism"),
         ("decode_context_parallel_size", "context parallelism"),
         ("prefill_context_parallel_size", "context parallelism"),
     ],
@@ -230,3 +235,26 @@ def test_own_offload_is_laid_out_in_slabs(name: str) -> None:
     engine = Engine(load_model(name), DEPLOYMENT, MEMORY, kv_transfer_config=own)
     assert refusal.reason_to_plan(engine.config, engine.specs) is None
     assert isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
+
+
+def test_a_connector_beside_pipeline_stages_is_refused() -> None:
+    engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
+    engine.config.parallel_config.pipeline_parallel_size = 2
+    assert refusal.reason(engine.config, engine.specs) is None
+    spec = {"spec_name": "HybridOffloadingSpec"}
+    engine.config.kv_transfer_config = connector("OffloadingConnector", **spec)
+    why = "pipeline parallelism beside a KV connector"
+    assert refusal.reason(engine.config, engine.specs) == why
+
+
+def test_a_stage_that_cannot_read_slabs_keeps_them_from_the_others() -> None:
+    def gathered(_: VllmConfig, own: dict[str, Any]) -> list[dict[str, Any]]:
+        name, spec = next(it for it in own.items() if isinstance(it[1], FullAttentionSpec))
+        return [own, {f"{name}.next": replace(spec, block_stride_alignment=refusal.DENSE_ONLY)}]
+
+    alone = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
+    with patch.object(stages, "gathered", gathered):
+        engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
+    assert alone.config.cache_config.block_size == 16
+    assert engine.config.cache_config.block_size == 784
+    assert not isinstance(engine.kv_cache_config, NaturalKVCacheConfig)

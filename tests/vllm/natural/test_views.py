@@ -21,11 +21,29 @@ SLABS = 3
 CONDITIONS = tomllib.loads((Path(__file__).parent / "conditions.toml").read_text())["condition"]
 
 
-@pytest.fixture(scope="module", params=entries())
+STAGES = {
+    "Qwen3.5-27B": 3,
+    "Nemotron-H-8B": 2,
+    "Kimi-Linear-48B-A3B": 2,
+    "Gemma-3-27B": 4,
+    "gpt-oss-20b": 5,
+}
+"""Pipeline stages that do not share the layers of a kind out evenly."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *((name, 1, 0) for name in entries()),
+        *((name, pp, stage) for name, pp in STAGES.items() for stage in range(pp)),
+    ],
+    ids=lambda case: f"{case[0]} {case[2] + 1} of {case[1]}",
+)
 def arena(request: pytest.FixtureRequest) -> Arena:
+    name, pp, stage = request.param
     with installed():
-        deployment = Deployment(max_model_len=16_384, num_speculative_tokens=2)
-        return Arena(Engine(load_model(request.param), deployment, 2**37), SLABS, "meta")
+        deployment = Deployment(max_model_len=16_384, num_speculative_tokens=2, pp=pp)
+        return Arena(Engine(load_model(name), deployment, 2**37), SLABS, "meta", stage)
 
 
 def test_no_two_layers_of_a_group_meet_and_no_id_leaves_its_slab(arena: Arena) -> None:

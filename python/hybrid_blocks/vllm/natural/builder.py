@@ -8,10 +8,12 @@ from vllm.v1.core.kv_cache_planning import DefaultKVCacheConfigBuilder
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 
 from hybrid_blocks.vllm import notice
-from hybrid_blocks.vllm.natural import formats, refusal
+from hybrid_blocks.vllm.natural import formats, refusal, stages
 from hybrid_blocks.vllm.natural import groups as natural
 
 vllm_max_memory_usage_bytes_from_groups = kv_cache_planning._max_memory_usage_bytes_from_groups
+vllm_project_kv_cache_groups_to_worker = kv_cache_planning._project_kv_cache_groups_to_worker
+vllm_get_global_kv_cache_groups = kv_cache_planning.get_global_kv_cache_groups
 
 
 class NaturalKVCacheConfigBuilder(DefaultKVCacheConfigBuilder):
@@ -25,7 +27,7 @@ class NaturalKVCacheConfigBuilder(DefaultKVCacheConfigBuilder):
             notice.refused(why)
             return super().get_kv_cache_groups(vllm_config, kv_cache_spec)
         checkpoint_format = formats.served(vllm_config, kv_cache_spec)
-        return natural.make_groups(kv_cache_spec, checkpoint_format)
+        return natural.make_groups(kv_cache_spec, checkpoint_format, stages.stage_of())
 
     def get_kv_cache_config_from_groups(
         self, vllm_config: VllmConfig, kv_cache_groups: list[KVCacheGroupSpec], num_blocks: int
@@ -58,7 +60,23 @@ def builder_class(cls: type[Platform], vllm_config: VllmConfig) -> str:  # noqa:
     return f"{NaturalKVCacheConfigBuilder.__module__}.{NaturalKVCacheConfigBuilder.__qualname__}"
 
 
-FUNCTIONS = ((vllm_max_memory_usage_bytes_from_groups, max_memory_usage_bytes_from_groups),)
+def project_kv_cache_groups_to_worker(
+    global_kv_cache_groups: list[KVCacheGroupSpec], worker_spec: dict[str, KVCacheSpec]
+) -> list[KVCacheGroupSpec]:
+    """Return the groups with the layers of one pipeline stage."""
+    if natural.are_natural(global_kv_cache_groups):
+        return natural.of_worker(global_kv_cache_groups, worker_spec)
+    return vllm_project_kv_cache_groups_to_worker(global_kv_cache_groups, worker_spec)
+
+
+FUNCTIONS = (
+    (vllm_max_memory_usage_bytes_from_groups, max_memory_usage_bytes_from_groups),
+    (vllm_project_kv_cache_groups_to_worker, project_kv_cache_groups_to_worker),
+    (
+        vllm_get_global_kv_cache_groups,
+        stages.knowing_stages(vllm_get_global_kv_cache_groups),
+    ),
+)
 """What is replaced of vLLM's functions, and what takes its place."""
 
 METHODS = {"get_kv_cache_config_builder_cls": builder_class}

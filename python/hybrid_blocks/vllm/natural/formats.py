@@ -41,6 +41,8 @@ def _reason(
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     if all(kept_bytes(spec, asked) == spec.page_size_bytes for spec in states):
         return "no recurrent state has float32 numbers that it makes smaller"
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
+        return "each pipeline stage holds states of its own"
     if vllm_config.kv_transfer_config is not None:
         return "a KV connector moves states as they are"
     if why := worker_grant(Level.NATURAL).reason:

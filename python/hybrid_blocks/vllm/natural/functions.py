@@ -8,7 +8,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 
 from hybrid_blocks.vllm import notice
-from hybrid_blocks.vllm.natural import formats, refusal
+from hybrid_blocks.vllm.natural import formats, refusal, stages
 from hybrid_blocks.vllm.natural import groups as natural
 
 _utils: Any = kv_cache_utils
@@ -20,6 +20,10 @@ vllm_pool_bytes_per_block: Callable[..., int] = _utils._pool_bytes_per_block
 vllm_max_memory_usage_bytes_from_groups: Callable[..., int] = (
     _utils._max_memory_usage_bytes_from_groups
 )
+vllm_project_kv_cache_groups_to_worker: Callable[..., list[KVCacheGroupSpec]] = (
+    _utils._project_kv_cache_groups_to_worker
+)
+vllm_get_kv_cache_configs: Callable[..., list[KVCacheConfig]] = _utils.get_kv_cache_configs
 
 
 def get_kv_cache_groups(
@@ -30,7 +34,7 @@ def get_kv_cache_groups(
         notice.refused(why)
         return vllm_get_kv_cache_groups(vllm_config, kv_cache_spec)
     checkpoint_format = formats.served(vllm_config, kv_cache_spec)
-    groups = natural.make_groups(kv_cache_spec, checkpoint_format)
+    groups = natural.make_groups(kv_cache_spec, checkpoint_format, stages.stage_of())
     _utils._annotate_eagle_groups(
         vllm_config,
         kv_cache_spec,
@@ -68,11 +72,22 @@ def max_memory_usage_bytes_from_groups(
     return vllm_max_memory_usage_bytes_from_groups(vllm_config, kv_cache_groups)
 
 
+def project_kv_cache_groups_to_worker(
+    global_kv_cache_groups: list[KVCacheGroupSpec], worker_spec: dict[str, KVCacheSpec]
+) -> list[KVCacheGroupSpec]:
+    """Return the groups with the layers of one pipeline stage."""
+    if natural.are_natural(global_kv_cache_groups):
+        return natural.of_worker(global_kv_cache_groups, worker_spec)
+    return vllm_project_kv_cache_groups_to_worker(global_kv_cache_groups, worker_spec)
+
+
 FUNCTIONS = (
     (vllm_get_kv_cache_groups, get_kv_cache_groups),
     (vllm_get_kv_cache_config_from_groups, get_kv_cache_config_from_groups),
     (vllm_pool_bytes_per_block, pool_bytes_per_block),
     (vllm_max_memory_usage_bytes_from_groups, max_memory_usage_bytes_from_groups),
+    (vllm_project_kv_cache_groups_to_worker, project_kv_cache_groups_to_worker),
+    (vllm_get_kv_cache_configs, stages.knowing_stages(vllm_get_kv_cache_configs)),
 )
 """What is replaced of vLLM's functions, and what takes its place."""
 

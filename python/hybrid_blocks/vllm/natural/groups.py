@@ -16,7 +16,7 @@ from vllm.v1.kv_cache_interface import (
 from hybrid_blocks.kernels import Place, Run, StateLayout
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
-from hybrid_blocks.plan.geometry.layout import LayerGroup, Layout, cut_slabs, lay_out
+from hybrid_blocks.plan.geometry.layout import Layout, cut_slabs, lay_out
 from hybrid_blocks.plan.geometry.natural import plan_arena
 from hybrid_blocks.vllm.converting_copies import Recipe
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
@@ -29,10 +29,13 @@ from hybrid_blocks.vllm.recurrent import heads_of
 class SlabGroupSpec(KVCacheGroupSpec):
     """A group of level ``natural``. The type tells it from vLLM's wherever groups are passed on.
 
-    All groups of an engine carry the format of its checkpoints.
+    All groups of an engine carry the format of its checkpoints. ``layers_by_stage`` are the names
+    of the group's layers on each pipeline stage. ``layer_names`` are those of one stage where the
+    group is a worker's, and those of all in the plan of the whole model.
     """
 
     checkpoint_format: StateFormat = "full"
+    layers_by_stage: tuple[tuple[str, ...], ...] = ()
 
 
 def are_natural(groups: Sequence[KVCacheGroupSpec]) -> bool:
@@ -41,43 +44,67 @@ def are_natural(groups: Sequence[KVCacheGroupSpec]) -> bool:
 
 
 def make_groups(
-    specs: Mapping[str, KVCacheSpec], checkpoint_format: StateFormat = "full"
+    specs: Mapping[str, KVCacheSpec],
+    checkpoint_format: StateFormat = "full",
+    stage_of: Mapping[str, int] | None = None,
 ) -> list[KVCacheGroupSpec]:
     """Group layers: attention layers of one spec together, state layers in as many as pay.
+
+    ``stage_of`` names the pipeline stages of layers that are not on the first one.
 
     Workers write no states in the middle of a chunk: a state has one column, so there is no place
     for them.
     """
     groups: list[KVCacheGroupSpec] = []
-    for group in lay_out(cached_layers(specs, checkpoint_format)).groups:
+    num_stages = 1 + max((stage_of or {}).values(), default=0)
+    for group in lay_out(cached_layers(specs, checkpoint_format, stage_of)).groups:
         names = [str(layer.name) for layer in group.layers]
         members = [specs[name] for name in names]
         spec = type(members[0]).merge(members)
         if isinstance(spec, MambaSpec):
             spec = replace(spec, num_prefill_checkpoint_blocks=0, prefill_checkpoint_alignment=None)
-        groups.append(SlabGroupSpec(names, spec, checkpoint_format=checkpoint_format))
+        held: list[list[str]] = [[] for _ in range(num_stages)]
+        for layer in group.layers:
+            held[layer.stage].append(str(layer.name))
+        groups.append(
+            SlabGroupSpec(
+                names,
+                spec,
+                checkpoint_format=checkpoint_format,
+                layers_by_stage=tuple(map(tuple, held)),
+            )
+        )
     return groups
+
+
+def of_worker(
+    groups: Sequence[KVCacheGroupSpec], specs: Mapping[str, KVCacheSpec]
+) -> list[KVCacheGroupSpec]:
+    """Return the groups with the layers that a worker holds. All workers cut their slabs alike."""
+    return [
+        replace(group, layer_names=[name for name in group.layer_names if name in specs])
+        for group in groups
+    ]
 
 
 def layout_of(groups: Sequence[KVCacheGroupSpec]) -> Layout:
     """Return how slabs are cut for groups that were made here."""
-    return cut_slabs(layer_groups(groups, _format_of(groups)))
-
-
-def _format_of(groups: Sequence[Any]) -> StateFormat:
-    """Return the format of checkpoints."""
-    checkpoint_format: StateFormat = groups[0].checkpoint_format
-    return checkpoint_format
+    slabs = [group for group in groups if isinstance(group, SlabGroupSpec)]
+    stages = [group.layers_by_stage for group in slabs]
+    return cut_slabs(layer_groups(slabs, stages, slabs[0].checkpoint_format))
 
 
 def make_config(
     vllm_config: VllmConfig, groups: list[KVCacheGroupSpec], num_slabs: int
 ) -> NaturalKVCacheConfig:
-    """Place the groups' layers in ``num_slabs`` slabs, the null slab included."""
+    """Place the groups' layers in ``num_slabs`` slabs, the null slab included.
+
+    A worker with fewer layers than another pipeline stage leaves room in its slabs.
+    """
     layout = layout_of(groups)
     tensors = [
-        _tensors(group, layout, cut, num_slabs)
-        for group, cut in zip(layout.groups, layout.blocks_per_slab, strict=True)
+        _tensors(group.layer_names, layout, number, num_slabs)
+        for number, group in enumerate(groups)
     ]
     interval = vllm_config.cache_config.prefix_cache_retention_interval
     return NaturalKVCacheConfig(
@@ -97,24 +124,22 @@ def make_config(
     )
 
 
-def _tensors(group: LayerGroup, layout: Layout, cut: int, num_slabs: int) -> list[KVCacheTensor]:
+def _tensors(names: list[str], layout: Layout, number: int, num_slabs: int) -> list[KVCacheTensor]:
     """Place layer ``i`` in region ``i`` modulo the regions; layers of a region lie side by side."""
-    names = [str(layer.name) for layer in group.layers]
-    place = group.layers[0].place_bytes
+    place = layout.groups[number].layers[0].place_bytes
     run = layout.slab_bytes // layout.num_regions
-    region = run * num_slabs
-    common: dict[str, Any] = {"size": layout.slab_bytes * num_slabs, "block_stride": run // cut}
+    region, stride = run * num_slabs, run // layout.blocks_per_slab[number]
+    common: dict[str, Any] = {"size": layout.slab_bytes * num_slabs, "block_stride": stride}
     if layout.num_regions == 1:
-        return [KVCacheTensor(layers=names, layer_stride=place, **common)]
-    rows = range(group.layers_per_region(layout.num_regions))
+        return [KVCacheTensor(layers=names, layer_stride=place, **common)] if names else []
     return [
         KVCacheTensor(
-            layers=names[row * layout.num_regions : (row + 1) * layout.num_regions],
+            layers=names[first : first + layout.num_regions],
             layer_stride=region,
             offset=row * place,
             **common,
         )
-        for row in rows
+        for row, first in enumerate(range(0, len(names), layout.num_regions))
     ]
 
 
@@ -123,7 +148,7 @@ def _recipe(
 ) -> Recipe | None:
     """Return how a group's checkpoints are converted: they lie as its states do, but closer."""
     cut, spec = layout.kept_per_slab[number], group.kv_cache_spec
-    if cut is None or not isinstance(spec, MambaSpec):
+    if cut is None or not isinstance(spec, MambaSpec) or not isinstance(group, SlabGroupSpec):
         return None
     layer, (heads, numbers) = layout.groups[number].layers[0], heads_of(spec)
     place, stride = layer.kept_place_bytes, layout.slab_bytes // layout.num_regions // cut
@@ -131,7 +156,7 @@ def _recipe(
     return Recipe(
         arena_bytes=tensors[0].size,
         layout=StateLayout(
-            state_format=_format_of([group]),
+            state_format=group.checkpoint_format,
             num_running=num_slabs * layout.blocks_per_slab[number],
             num_kept=num_slabs * cut,
             page_bytes=layer.page_bytes,

@@ -1,6 +1,6 @@
 """vLLM's layers as the geometry sees them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vllm.v1.kv_cache_interface import (
@@ -19,28 +19,39 @@ from hybrid_blocks.vllm.specs import kind_of, row_of
 
 
 def cached_layers(
-    specs: Mapping[str, KVCacheSpec], checkpoint_format: StateFormat = "full"
+    specs: Mapping[str, KVCacheSpec],
+    checkpoint_format: StateFormat = "full",
+    stage_of: Mapping[str, int] | None = None,
 ) -> list[CachedLayer]:
-    """Return what the layout asks of each layer, in vLLM's order. One layer must have attention."""
-    block_tokens = attention_block(specs.values())
-    return [_cached(name, spec, block_tokens, checkpoint_format) for name, spec in specs.items()]
+    """Return what the layout asks of each layer, in vLLM's order. One layer must have attention.
+
+    ``stage_of`` names the pipeline stages of layers that are not on the first one.
+    """
+    block_tokens, stages = attention_block(specs.values()), stage_of or {}
+    return [
+        _cached(name, spec, block_tokens, checkpoint_format, stages.get(name, 0))
+        for name, spec in specs.items()
+    ]
 
 
 def layer_groups(
-    groups: Iterable[KVCacheGroupSpec], checkpoint_format: StateFormat = "full"
+    groups: Iterable[KVCacheGroupSpec],
+    layers_by_stage: Iterable[Sequence[Sequence[str]]],
+    checkpoint_format: StateFormat = "full",
 ) -> list[LayerGroup]:
-    """Return the groups of the layout that vLLM's groups are."""
+    """Return the groups of the layout that vLLM's groups are, with the layers of all stages."""
     groups = list(groups)
     block_tokens = attention_block(group.kv_cache_spec for group in groups)
     return [
         LayerGroup(
             f"{_kind(group.kv_cache_spec).name}.{number}",
             tuple(
-                _cached(name, group.kv_cache_spec, block_tokens, checkpoint_format)
-                for name in group.layer_names
+                _cached(name, group.kv_cache_spec, block_tokens, checkpoint_format, stage)
+                for stage, names in enumerate(stages)
+                for name in names
             ),
         )
-        for number, group in enumerate(groups)
+        for number, (group, stages) in enumerate(zip(groups, layers_by_stage, strict=True))
     ]
 
 
@@ -50,7 +61,7 @@ def attention_block(specs: Iterable[KVCacheSpec]) -> int:
 
 
 def _cached(
-    name: str, spec: KVCacheSpec, block_tokens: int, checkpoint_format: StateFormat
+    name: str, spec: KVCacheSpec, block_tokens: int, checkpoint_format: StateFormat, stage: int
 ) -> CachedLayer:
     state = spec if isinstance(spec, MambaSpec) else None
     is_apart = checkpoint_format != "full"
@@ -63,6 +74,7 @@ def _cached(
         block_tokens=block_tokens,
         slots=None if state is None else 1 + state.num_speculative_blocks,
         dense=isinstance(spec, MLAAttentionSpec),
+        stage=stage,
         kept_bytes=kept_bytes(state, checkpoint_format) if state and is_apart else None,
     )
 

@@ -6,11 +6,11 @@ from vllm.config import VllmConfig
 from vllm.config.cache import CacheConfig
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import AttentionBackend
-from vllm.v1.kv_cache_interface import AttentionSpec
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec
 from vllm.v1.worker import utils
 
 from hybrid_blocks.arithmetic import round_up
-from hybrid_blocks.vllm.natural import refusal
+from hybrid_blocks.vllm.natural import refusal, stages
 
 vllm_customize_attention_spec = utils.customize_attention_spec
 vllm_align_hybrid_block_size: Any = Platform.__dict__["_align_hybrid_block_size"]
@@ -30,7 +30,10 @@ def align_hybrid_block_size(
     cache = vllm_config.cache_config
     before = cache.block_size, cache.mamba_block_size, cache.mamba_page_size_padded
     size_blocks(cls, vllm_config, backend_cls)
-    if refusal.reason(vllm_config, get_kv_cache_spec(vllm_config)) is None:
+    specs: dict[str, KVCacheSpec] = {}
+    for held in stages.gathered(vllm_config, get_kv_cache_spec(vllm_config)):
+        specs |= held
+    if refusal.reason(vllm_config, specs) is None:
         return
     cache.block_size, cache.mamba_block_size, cache.mamba_page_size_padded = before
     vllm_align_hybrid_block_size.__func__(cls, vllm_config, backend_cls)

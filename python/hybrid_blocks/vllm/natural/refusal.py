@@ -35,9 +35,9 @@ specs, so this is how the core learns of them.
 def reason(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:
     """Return why an engine is refused, or ``None`` if it is not.
 
-    ``specs`` are the layers' as workers report them. Workers ask before they size blocks, the
-    engine core before it plans; both get the same answer, as nothing here depends on sizes that
-    follow from it.
+    ``specs`` are those of the layers of all pipeline stages, as workers report them. Workers ask
+    before they size blocks, the engine core before it plans; both get the same answer, as nothing
+    here depends on sizes that follow from it.
     """
     return _of_config(vllm_config) or _of_layers(vllm_config, specs)
 
@@ -57,7 +57,6 @@ def _of_config(config: VllmConfig) -> str | None:
     observability = getattr(config, "observability_config", None)
     connector = _of_connector(config)
     refused = {
-        "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "context parallelism": parallel.decode_context_parallel_size > 1
         or parallel.prefill_context_parallel_size > 1,
         str(connector): connector is not None,
@@ -91,7 +90,11 @@ def _of_connector(config: VllmConfig) -> str | None:
         getattr(transfer, "kv_connector_module_path", None),
         getattr(transfer, "kv_connector_extra_config", None) or {},
     )
-    return connector.refused(os.environ, drafts=config.speculative_config is not None)
+    return connector.refused(
+        os.environ,
+        drafts=config.speculative_config is not None,
+        stages=config.parallel_config.pipeline_parallel_size,
+    )
 
 
 def _plans_for_itself() -> bool:

@@ -1,0 +1,67 @@
+"""Served models whose layers lie on two pipeline stages, at level ``natural``."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+from server import Server, serve
+from traffic import PREFIX, Answer, client, complete
+
+BUILD = Path(__file__).parents[2] / "build" / "e2e"
+
+# The first model runner makes room for what a stage gets from the one before while it traces.
+TRACED = (
+    *("--no-enforce-eager", "--compilation-config"),
+    '{"mode": 2, "backend": "eager", "custom_ops": ["all"]}',
+)
+SLABS_FOR_FEW = 24
+PROMPTS = [f"{PREFIX[: 150 * (turn % 3 + 1)]} Question {turn % 4}." for turn in range(6)]
+
+
+async def answers(server: Server) -> list[Answer]:
+    """Ask for each prompt twice in turn, then for longer ones at the same time."""
+    async with client(server) as api:
+        found = [await complete(api, prompt, 24) for prompt in (*PROMPTS, *PROMPTS)]
+        longer = [complete(api, f"{prompt} And then?", 24) for prompt in PROMPTS]
+        return [*found, *await asyncio.gather(*longer)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "parts"),
+    [
+        # One stage has one layer of attention and four with states, the other one and two.
+        ("qwen3_next", {"num_hidden_layers": 8}, "5,3"),
+        # The last stage has no layer of full attention.
+        ("gemma3_text", {}, "3,3"),
+    ],
+)
+def test_two_stages_answer_as_one(kind: str, settings: dict[str, Any], parts: str) -> None:
+    model = models.build(kind, BUILD, f"{kind}-in-stages", **settings)
+    options = ("--max-num-seqs", "4", "--num-gpu-blocks-override", str(SLABS_FOR_FEW), *TRACED)
+    variables = {"HYBRID_BLOCKS_CHECK": "1"}
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        started = [
+            serve(
+                model,
+                "natural",
+                BUILD / f"{kind}-{stages}-stages.log",
+                *options,
+                *("--pipeline-parallel-size", str(stages)),
+                variables=variables | ({"VLLM_PP_LAYER_PARTITION": parts} if stages > 1 else {}),
+            )
+            for stages in (1, 2)
+        ]
+        whole, split = threads.map(stack.enter_context, started)
+        assert all("level natural" in server.log_text() for server in (whole, split))
+        expected, found = (asyncio.run(answers(server)) for server in (whole, split))
+        in_turn = 2 * len(PROMPTS)
+        assert found[:in_turn] == expected[:in_turn]
+        assert sum(answer.cached_tokens for answer in found[len(PROMPTS) : in_turn]) > 0
+        assert [len(answer.tokens) for answer in found] == [24] * len(found)
+        figures = split.metrics()
+        assert figures["hybrid_blocks_slabs"] == SLABS_FOR_FEW - 1
+        assert "HYBRID_BLOCKS_CHECK: hits" in split.log_text()
